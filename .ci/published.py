@@ -26,7 +26,8 @@ for name, package in published.items():
         if not (folder / file).is_file():
             faults.append(f"{name}: no {file}")
     for dependency in package["dependencies"]:
-        # A path without a version is not a dependency that a registry knows. Development dependencies may lack it.
+        # A path without a version is not a dependency that a registry knows. Development
+        # dependencies may lack it.
         if dependency.get("path") and dependency["kind"] != "dev":
             if dependency["req"] == "*":
                 faults.append(f"{name}: {dependency['name']} has a path and no version")

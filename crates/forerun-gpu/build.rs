@@ -6,8 +6,9 @@
 //!                                          └─ nvcc -arch=compute_90 ─ 90.ptx, for devices newer than these
 //! ```
 //!
-//! The compiler is `FORERUN_NVCC` (`none`: do without), else `nvcc` of `CUDA_HOME`, else of `PATH`. One that is named
-//! must work; one that is merely found and does not is passed over with a warning. Without any, nothing is run.
+//! The compiler is `FORERUN_NVCC` (`none`: do without), else `nvcc` of `CUDA_HOME`, else of `PATH`.
+//! One that is named must work; one that is merely found and does not is passed over with a
+//! warning. Without any, nothing is run.
 
 use std::collections::HashSet;
 use std::env;
@@ -57,8 +58,9 @@ fn main() -> Result<(), String> {
     fs::write(&embedded, list(&made)).map_err(|e| format!("{}: {e}", embedded.display()))
 }
 
-/// The file with what it includes in its place, each once, as `#pragma once` would have it; a `.list` each time. What
-/// the folder does not have (the shim's headers, inside an `#if`) stays an `#include`.
+/// The file with what it includes in its place, each once, as `#pragma once` would have it; a
+/// `.list` each time. What the folder does not have (the shim's headers, inside an `#if`) stays an
+/// `#include`.
 fn flatten(file: &Path, seen: &mut HashSet<PathBuf>, into: &mut String) -> Result<(), String> {
     let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
     let folder = file.parent().unwrap_or(Path::new("."));
@@ -73,7 +75,8 @@ fn flatten(file: &Path, seen: &mut HashSet<PathBuf>, into: &mut String) -> Resul
             .trim()
             .strip_prefix("#include \"")
             .and_then(|rest| rest.strip_suffix('"'));
-        // The folder of the including file, then `kernels/include`, as the compiler is told for the shim.
+        // The folder of the including file, then `kernels/include`, as the compiler is told for the
+        // shim.
         let found = quoted.and_then(|name| {
             [folder, Path::new("kernels/include")]
                 .iter()

@@ -1,4 +1,5 @@
-//! A page of a run is checked, searched by every search, walked over and shown, whether it passed the check or not.
+//! A page of a run is checked, searched by every search, walked over and shown, whether it passed
+//! the check or not.
 
 #![no_main]
 

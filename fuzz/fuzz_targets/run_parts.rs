@@ -1,4 +1,5 @@
-//! What a run's file holds besides pages is read: its description, its footer, its filter, and a page as it is stored.
+//! What a run's file holds besides pages is read: its description, its footer, its filter, and a
+//! page as it is stored.
 
 #![no_main]
 

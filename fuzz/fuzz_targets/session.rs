@@ -1,4 +1,5 @@
-//! A session answers the same however its input is cut and its output read, and takes bounded memory, whatever comes in.
+//! A session answers the same however its input is cut and its output read, and takes bounded
+//! memory, whatever comes in.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Bytes as a cache's snapshot: an error or a cache, never a panic, and no more memory than the cache may hold.
+//! Bytes as a cache's snapshot: an error or a cache, never a panic, and no more memory than the
+//! cache may hold.
 
 #![no_main]
 

@@ -199,7 +199,8 @@ class RocksDb(Contender):
     name = "rocksdb"
     needs = "rocksdict"
     on_disk = True
-    # By directory, with how many use it: a store is open once, and the two ways to look up share it and its cache.
+    # By directory, with how many use it: a store is open once, and the two ways to look up share it
+    # and its cache.
     opened: dict[Path, list] = {}
 
     def _open(self, cache_bytes: int):

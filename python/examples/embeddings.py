@@ -82,7 +82,8 @@ def main():
     words = np.fromiter(word_pieces("\n".join(topics.values()), vocabulary), np.uint64)
     print(f"{len(rows):,} rows of {rows.shape[1]} floats; {len(words):,} pieces of words, {len(np.unique(words)):,} of them different")
 
-    # The store's own cache of pages is kept small, so that what is not in the host tier comes from its files.
+    # The store's own cache of pages is kept small, so that what is not in the host tier comes from
+    # its files.
     capacities = {
         "device_capacity": int(len(rows) * arguments.device_share),
         "host_capacity": int(len(rows) * arguments.host_share),

@@ -50,8 +50,8 @@ _modules: weakref.WeakValueDictionary[int, _Rows] = weakref.WeakValueDictionary(
 _collected: weakref.WeakValueDictionary[int, _Gradients] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
-# Held while rows are made for keys that have none: two threads that meet a key first must not both insert its row, since
-# the later one would undo what was learned meanwhile.
+# Held while rows are made for keys that have none: two threads that meet a key first must not both
+# insert its row, since the later one would undo what was learned meanwhile.
 _making_rows = threading.Lock()
 
 
@@ -82,7 +82,8 @@ class _Gradients:
     def put(self, keys: Tensor, sums: Tensor) -> None:
         """Replaces them: distinct keys, and the sum of each."""
         self.keys, self.rows.grad = keys, None
-        # What the parameter holds is never read, so it takes no memory; but a gradient has the shape of its parameter.
+        # What the parameter holds is never read, so it takes no memory; but a gradient has the
+        # shape of its parameter.
         self.rows.data = sums.new_zeros(()).expand_as(sums)
         self.rows.grad = sums
 
@@ -160,7 +161,8 @@ def _(keys: Tensor, gate: Tensor, module: int, dim: int) -> Tensor:
     return keys.new_empty((*keys.shape, dim), dtype=gate.dtype)
 
 
-# It gives something, a gradient of 0 for the gate, so that no compiler takes it for an operator without effect.
+# It gives something, a gradient of 0 for the gate, so that no compiler takes it for an operator
+# without effect.
 @torch.library.custom_op("forerun::collect_gradients", mutates_args=())
 def _collect(keys: Tensor, gradient: Tensor, gate: Tensor, module: int) -> Tensor:
     gradients = _collected.get(module)

@@ -7,7 +7,8 @@
 //!   what has __dlpack__              numpy.from_dlpack, if its memory is the CPU's; then as above
 //! ```
 //!
-//! These are not copied, so what is not contiguous is refused. A list of rows is made an array first.
+//! These are not copied, so what is not contiguous is refused. A list of rows is made an array
+//! first.
 
 use forerun::table::Dtype;
 use numpy::{
@@ -24,7 +25,8 @@ use crate::dlpack::in_host_memory;
 use crate::errors::invalid;
 use crate::versions::Changed;
 
-/// Bytes from which a new array is made by NumPy itself, which raises `MemoryError` where there is no memory for it.
+/// Bytes from which a new array is made by NumPy itself, which raises `MemoryError` where there is
+/// no memory for it.
 const LARGE_BYTES: usize = 1 << 20;
 
 /// NumPy's name of a type. Where it has none, the bits are given.
@@ -75,8 +77,8 @@ pub(crate) fn borrow<T: numpy::Element, D: numpy::ndarray::Dimension>(
     Borrow::all([memory(array, access, what)])
 }
 
-/// Whether elements lie where the CPU can read them as they are. NumPy makes arrays that do; a view of bytes, or of
-/// one field of a packed record, need not.
+/// Whether elements lie where the CPU can read them as they are. NumPy makes arrays that do; a view
+/// of bytes, or of one field of a packed record, need not.
 pub(crate) fn is_aligned<T: numpy::Element, D: numpy::ndarray::Dimension>(
     array: &Bound<'_, numpy::PyArray<T, D>>,
 ) -> bool {
@@ -156,7 +158,8 @@ macro_rules! elements {
         }
 
         impl<'py> Written<'py> {
-            /// Borrows an array whose elements are of a type. `borrowed` is its memory's use, if that is noted already.
+            /// Borrows an array whose elements are of a type. `borrowed` is its memory's use, if
+            /// that is noted already.
             pub(crate) fn new(
                 array: &Bound<'py, PyUntypedArray>,
                 dtype: Dtype,
@@ -240,7 +243,8 @@ elements! {
     F64: f64,
 }
 
-/// A view as bytes of an array whose elements are of a type, or bytes already, or as long where NumPy lacks the type.
+/// A view as bytes of an array whose elements are of a type, or bytes already, or as long where
+/// NumPy lacks the type.
 fn bytes_of<'py>(
     array: &Bound<'py, PyUntypedArray>,
     dtype: Dtype,
@@ -291,7 +295,8 @@ pub(crate) fn no_flags<'py>(
     Ok(zeros.cast_into()?)
 }
 
-/// The array that rows are given as; a list or a tuple of rows is made one, if its numbers fit the type.
+/// The array that rows are given as; a list or a tuple of rows is made one, if its numbers fit the
+/// type.
 pub(crate) fn as_rows<'py>(
     object: &Bound<'py, PyAny>,
     dtype: Dtype,

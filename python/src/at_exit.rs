@@ -1,7 +1,7 @@
 //! Tables that are open when the interpreter exits: they are flushed and closed.
 //!
-//! Python need not destroy what is alive at its exit, and what it does not destroy is not flushed. The handles are weak: a
-//! table that its program drops is closed then.
+//! Python need not destroy what is alive at its exit, and what it does not destroy is not flushed.
+//! The handles are weak: a table that its program drops is closed then.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -20,7 +20,8 @@ pub(crate) fn remember(table: &forerun::table::Table) {
     tables.push((std::process::id(), table.downgrade()));
 }
 
-/// Closes all tables of this process. What goes wrong is reported as Python reports it in a destructor.
+/// Closes all tables of this process. What goes wrong is reported as Python reports it in a
+/// destructor.
 #[pyfunction]
 fn _close_tables(py: Python<'_>) {
     let tables = std::mem::take(&mut *TABLES.lock().unwrap_or_else(PoisonError::into_inner));

@@ -6,9 +6,10 @@
 //!   GPU ────┘
 //! ```
 //!
-//! Two arrays, or an array and a tensor, may lie in the same memory, and calls of several threads run at once. NumPy's
-//! crate notes which arrays are borrowed; a tensor that is taken by DLPack is a new array each time. So what counts here is
-//! the addresses. They are noted as long as the call that uses them runs, whatever becomes of the object.
+//! Two arrays, or an array and a tensor, may lie in the same memory, and calls of several threads
+//! run at once. NumPy's crate notes which arrays are borrowed; a tensor that is taken by DLPack is
+//! a new array each time. So what counts here is the addresses. They are noted as long as the call
+//! that uses them runs, whatever becomes of the object.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -104,7 +105,8 @@ pub(crate) struct Borrow {
 }
 
 impl Borrow {
-    /// Notes the use of all of a call's memory at once. A lock for each argument costs a lookup of 256 keys some 4%.
+    /// Notes the use of all of a call's memory at once. A lock for each argument costs a lookup of
+    /// 256 keys some 4%.
     pub(crate) fn all<const N: usize>(memories: [Memory; N]) -> PyResult<Borrow> {
         if memories.iter().all(|memory| memory.len_bytes == 0) {
             return Ok(Borrow { number: None });

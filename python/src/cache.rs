@@ -20,8 +20,9 @@ use crate::rows::{Rows, expect_no_found};
 
 /// A cache of byte strings within a hard memory limit.
 ///
-/// `memory_limit_bytes` is the most memory that the cache takes for entries and index together; it evicts what is not
-/// used when it is full. `max_item_bytes` is the largest entry, key and value together; 1 MiB by default.
+/// `memory_limit_bytes` is the most memory that the cache takes for entries and index together; it
+/// evicts what is not used when it is full. `max_item_bytes` is the largest entry, key and value
+/// together; 1 MiB by default.
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Cache {
     /// `None` once it is closed. Calls that are under way keep the memory until they return.
@@ -182,7 +183,8 @@ impl Cache {
             .or(default))
     }
 
-    /// Returns the value of a key and its version, for `compare_and_set`; `None` if the key is missing.
+    /// Returns the value of a key and its version, for `compare_and_set`; `None` if the key is
+    /// missing.
     fn gets<'py>(
         &self,
         py: Python<'py>,
@@ -194,11 +196,12 @@ impl Cache {
         Ok(item.map(|item| (PyBytes::new(py, item.value()), item.cas())))
     }
 
-    /// Looks up a batch of keys: returns a list of their values, in order, with `None` for each missing key.
+    /// Looks up a batch of keys: returns a list of their values, in order, with `None` for each
+    /// missing key.
     ///
-    /// With `out`, an array of any type whose rows have as many bytes as each value, it copies the values into the rows
-    /// instead and returns which keys were found, as an array of bool (`found`, if that is given). Rows of missing keys
-    /// keep their content.
+    /// With `out`, an array of any type whose rows have as many bytes as each value, it copies the
+    /// values into the rows instead and returns which keys were found, as an array of bool
+    /// (`found`, if that is given). Rows of missing keys keep their content.
     #[pyo3(signature = (keys, *, out=None, found=None))]
     fn get_many<'py>(
         &self,
@@ -233,7 +236,8 @@ impl Cache {
         self.store(py, (key, value), ttl_seconds, Mode::Set, None)
     }
 
-    /// Stores a value if the key is missing. Returns the new version, or `None` if the key was there.
+    /// Stores a value if the key is missing. Returns the new version, or `None` if the key was
+    /// there.
     #[pyo3(signature = (key, value, *, ttl_seconds=None))]
     fn add(
         &self,
@@ -245,7 +249,8 @@ impl Cache {
         self.store(py, (key, value), ttl_seconds, Mode::Add, None)
     }
 
-    /// Stores a value if the key is there. Returns the new version, or `None` if the key was missing.
+    /// Stores a value if the key is there. Returns the new version, or `None` if the key was
+    /// missing.
     #[pyo3(signature = (key, value, *, ttl_seconds=None))]
     fn replace(
         &self,
@@ -257,7 +262,8 @@ impl Cache {
         self.store(py, (key, value), ttl_seconds, Mode::Replace, None)
     }
 
-    /// Stores a value if the key still has this version (from `gets`). Returns the new version, or `None` if not.
+    /// Stores a value if the key still has this version (from `gets`). Returns the new version, or
+    /// `None` if not.
     #[pyo3(signature = (key, value, version, *, ttl_seconds=None))]
     fn compare_and_set(
         &self,
@@ -309,9 +315,11 @@ impl Cache {
         Ok(deleted == Deleted::Deleted)
     }
 
-    /// Deletes a key and returns the value that it had. A missing key gives `default`, or a `KeyError` without one.
+    /// Deletes a key and returns the value that it had. A missing key gives `default`, or a
+    /// `KeyError` without one.
     ///
-    /// The lookup and the deletion are two operations: another thread may change the key in between.
+    /// The lookup and the deletion are two operations: another thread may change the key in
+    /// between.
     #[pyo3(signature = (key, /, *default), text_signature = "($self, key, default=..., /)")]
     fn pop<'py>(
         &self,
@@ -340,7 +348,8 @@ impl Cache {
         self.set_many(py, keys.as_any(), values.as_any(), ttl_seconds)
     }
 
-    /// Makes an entry expire after `ttl_seconds`, or never without it; returns whether the key is there.
+    /// Makes an entry expire after `ttl_seconds`, or never without it; returns whether the key is
+    /// there.
     #[pyo3(signature = (key, ttl_seconds=None))]
     fn touch(
         &self,
@@ -365,7 +374,8 @@ impl Cache {
         self.count(py, Arithmetic::increment(key.as_ref(), delta))
     }
 
-    /// Subtracts from a decimal number, down to 0, and returns the difference; `None` if the key is missing.
+    /// Subtracts from a decimal number, down to 0, and returns the difference; `None` if the key is
+    /// missing.
     #[pyo3(signature = (key, delta=1))]
     fn decrement(
         &self,

@@ -1,4 +1,5 @@
-//! Tensors on a CUDA device, and copies of rows between them and the host's memory on the caller's stream.
+//! Tensors on a CUDA device, and copies of rows between them and the host's memory on the caller's
+//! stream.
 //!
 //! ```text
 //!   stream       given, or the current one of the tensor's library
@@ -8,10 +9,12 @@
 //!   lookup       what is on the stream waited for; when the call returns, all rows are in the tensor
 //! ```
 //!
-//! What is wrong with a request is told before a device is opened. The capsules are kept until the copy is done, and
-//! with them the memory: when they go, the producer has it back, since nobody has marked them used.
+//! What is wrong with a request is told before a device is opened. The capsules are kept until the
+//! copy is done, and with them the memory: when they go, the producer has it back, since nobody has
+//! marked them used.
 //!
-//! This is the one file of the package with `unsafe`: DLPack hands over a C structure, and the device an address.
+//! This is the one file of the package with `unsafe`: DLPack hands over a C structure, and the
+//! device an address.
 
 use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, PoisonError};
@@ -84,8 +87,9 @@ impl<'py> Tensor<'py> {
                 "`{what}` gave no capsule \"dltensor\" by __dlpack__"
             ))
         })?;
-        // SAFETY: a capsule of this name holds a `DLManagedTensor`, whose first member is a `DLTensor`, by the contract of
-        // DLPack; it lives as long as the capsule, and no Python runs while it is read.
+        // SAFETY: a capsule of this name holds a `DLManagedTensor`, whose first member is a
+        // `DLTensor`, by the contract of DLPack; it lives as long as the capsule, and no Python
+        // runs while it is read.
         let tensor = unsafe { pointer.cast::<DlTensor>().as_ref() };
         let wrong = |why: String| Err(invalid(format!("`{what}`: {why}")));
         let dimensions = match tensor.dimensions {
@@ -97,7 +101,8 @@ impl<'py> Tensor<'py> {
         }
         let extents = |from: *const i64| match dimensions {
             0 => &[][..],
-            // SAFETY: as above: there are as many extents, and strides where they are not null, as dimensions.
+            // SAFETY: as above: there are as many extents, and strides where they are not null, as
+            // dimensions.
             _ => unsafe { std::slice::from_raw_parts(from, dimensions) },
         };
         let shape: Option<Vec<u64>> = extents(tensor.shape)
@@ -191,7 +196,8 @@ fn is_contiguous(shape: &[u64], strides: &[i64]) -> bool {
         })
 }
 
-/// A stream of the caller's, by its handle; the default one is 1, as DLPack counts, since 0 would be ambiguous.
+/// A stream of the caller's, by its handle; the default one is 1, as DLPack counts, since 0 would
+/// be ambiguous.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallersStream(i64);
 
@@ -212,8 +218,8 @@ impl CallersStream {
 
 const DEFAULT_STREAM: i64 = 1;
 
-/// The stream that an object stands for: the argument if there is one, else the current stream of the
-/// library that the tensor is of, else the default one.
+/// The stream that an object stands for: the argument if there is one, else the current stream of
+/// the library that the tensor is of, else the default one.
 pub(crate) fn stream_of(
     argument: Option<&Bound<'_, PyAny>>,
     tensor: &Bound<'_, PyAny>,
@@ -339,8 +345,8 @@ fn opened(number: usize) -> Result<Gpu, GpuError> {
     Ok(gpu)
 }
 
-/// Copies rows between the host and a device, on a stream of that device, and waits for it while other Python threads
-/// run. `spec` tells of dense rows that lie within both sides.
+/// Copies rows between the host and a device, on a stream of that device, and waits for it while
+/// other Python threads run. `spec` tells of dense rows that lie within both sides.
 pub(crate) fn copy_rows(
     py: Python<'_>,
     spec: Spec,
@@ -389,22 +395,23 @@ pub(crate) fn copy_rows(
             map: None,
             out_of_range: None,
         };
-        // SAFETY: the host's bytes are borrowed until this function returns, mutably if they are written; the tensors'
-        // memory is kept by their capsules, which outlive it too; `buffer` lies in this closure, and the scope below ends
-        // when the copy is done. On the device the copy comes behind what the producers had under way, as they were told
-        // the stream, and no reference of Rust's is to a tensor's memory.
+        // SAFETY: the host's bytes are borrowed until this function returns, mutably if they are
+        // written; the tensors' memory is kept by their capsules, which outlive it too; `buffer`
+        // lies in this closure, and the scope below ends when the copy is done. On the device the
+        // copy comes behind what the producers had under way, as they were told the stream, and no
+        // reference of Rust's is to a tensor's memory.
         let copy = unsafe { RowCopy::from_request(&gpu, &request) }?;
-        // SAFETY: the stream is of the device's primary context and lives as long as this call: the word of whoever calls
-        // from Python, as of every library that takes streams. Of one that is being captured the driver refuses the
-        // scope's waiting.
+        // SAFETY: the stream is of the device's primary context and lives as long as this call: the
+        // word of whoever calls from Python, as of every library that takes streams. Of one that is
+        // being captured the driver refuses the scope's waiting.
         let stream = unsafe { Stream::borrowed(&gpu, stream.handle()) };
         gpu.scope(|scope| scope.put(&stream, &copy))
     };
     py.detach(copy).map_err(device_exception)
 }
 
-/// Looks keys up in a table whose device tier is on the tensor's device: rows go there, behind what is on the caller's
-/// stream. Other Python threads run meanwhile.
+/// Looks keys up in a table whose device tier is on the tensor's device: rows go there, behind what
+/// is on the caller's stream. Other Python threads run meanwhile.
 pub(crate) fn find_rows(
     py: Python<'_>,
     table: &Table,
@@ -429,11 +436,13 @@ pub(crate) fn find_rows(
     }
     let stream = stream.handle() as usize;
     let find = || {
-        // SAFETY: as in `copy_rows`: a stream of the device's primary context that outlives the call, by the caller's word.
+        // SAFETY: as in `copy_rows`: a stream of the device's primary context that outlives the
+        // call, by the caller's word.
         let stream = unsafe { Stream::borrowed(&gpu, stream as *mut c_void) };
         stream.synchronize().map_err(device_exception)?;
-        // SAFETY: the tensor's memory, of which its capsule says so many bytes, is kept by that capsule, which outlives the
-        // call; the table is done with it when the lookup returns. No reference of Rust's is to it.
+        // SAFETY: the tensor's memory, of which its capsule says so many bytes, is kept by that
+        // capsule, which outlives the call; the table is done with it when the lookup returns. No
+        // reference of Rust's is to it.
         let rows = unsafe { DeviceSlice::from_raw(&gpu, address, bytes) };
         let found = table.find_to_device(keys, rows, found);
         found.map_err(table_exception)

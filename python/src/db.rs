@@ -16,16 +16,15 @@ use crate::source::Source;
 
 /// An ordered, durable key-value store in a directory.
 ///
-/// `path`: the directory.
-/// `create`: "if_missing" creates a missing store, "never" raises `NotFoundError` for one, "must_be_new" raises
-/// `AlreadyExistsError` for an existing one.
-/// `durability`: the default for writes. "buffered" survives the end of the process; "synced" survives the loss of power.
-/// `wal`: False writes no log: whatever is not flushed is lost with the process.
-/// `memory_limit_bytes`: the most memory that all memtables take; writes wait when it is reached.
-/// `memtable_bytes`: the size at which a memtable is written to disk.
-/// `cache_bytes`: the size of the page cache.
-/// `ttl_seconds`: entries expire after this time, in whole seconds; without it, never.
-/// `read_only`: changes nothing in the directory, which may lie on a read-only file system; every write raises an error.
+/// `path`: the directory. `create`: "if_missing" creates a missing store, "never" raises
+/// `NotFoundError` for one, "must_be_new" raises `AlreadyExistsError` for an existing one.
+/// `durability`: the default for writes. "buffered" survives the end of the process; "synced"
+/// survives the loss of power. `wal`: False writes no log: whatever is not flushed is lost with the
+/// process. `memory_limit_bytes`: the most memory that all memtables take; writes wait when it is
+/// reached. `memtable_bytes`: the size at which a memtable is written to disk. `cache_bytes`: the
+/// size of the page cache. `ttl_seconds`: entries expire after this time, in whole seconds; without
+/// it, never. `read_only`: changes nothing in the directory, which may lie on a read-only file
+/// system; every write raises an error.
 ///
 /// An argument that is `None` takes the engine's default.
 #[pyclass(extends = Keyspace, frozen, module = "forerun")]
@@ -86,9 +85,9 @@ impl Db {
         self.path.clone()
     }
 
-    /// Returns the keyspace of that name, and creates it if it is missing. Its entries expire after `ttl_seconds`, a whole
-    /// number of seconds; without it, never. A keyspace keeps the time to live that it was created with; a different one
-    /// is an error.
+    /// Returns the keyspace of that name, and creates it if it is missing. Its entries expire after
+    /// `ttl_seconds`, a whole number of seconds; without it, never. A keyspace keeps the time to
+    /// live that it was created with; a different one is an error.
     #[pyo3(signature = (name, *, ttl_seconds=None))]
     fn keyspace(
         slf: &Bound<'_, Db>,
@@ -123,7 +122,8 @@ impl Db {
         run_long(slf.py(), "dropping a keyspace", drop)?.map_err(exception)
     }
 
-    /// Returns a batch of writes. They take effect together at the end of its `with` block; if the block fails, none does.
+    /// Returns a batch of writes. They take effect together at the end of its `with` block; if the
+    /// block fails, none does.
     #[pyo3(signature = (*, durability="buffered"))]
     fn batch(slf: &Bound<'_, Db>, durability: &str) -> PyResult<WriteBatch> {
         let durability = durability_of(durability)?;
@@ -154,7 +154,8 @@ impl Db {
         run_long(slf.py(), "waiting for compactions", move || db.wait_idle())?.map_err(exception)
     }
 
-    /// Copies the store as of now into a new directory, with hard links where the file system allows them.
+    /// Copies the store as of now into a new directory, with hard links where the file system
+    /// allows them.
     fn checkpoint(slf: &Bound<'_, Db>, into: PathBuf) -> PyResult<()> {
         let db = open(slf)?;
         run_long(slf.py(), "making a checkpoint", move || db.checkpoint(into))?.map_err(exception)

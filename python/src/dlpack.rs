@@ -11,7 +11,8 @@ use pyo3::prelude::*;
 
 use crate::errors::invalid;
 
-/// A kind of device, by its number in DLPack (`DLDeviceType`), and the number of the device among those of its kind.
+/// A kind of device, by its number in DLPack (`DLDeviceType`), and the number of the device among
+/// those of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Device {
     kind: i32,

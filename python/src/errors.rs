@@ -71,7 +71,8 @@ pub(crate) fn cache_exception(error: forerun::cache::Error) -> PyErr {
     }
 }
 
-/// The exception for an error of the table, with its words. Where only some keys failed, it has their positions.
+/// The exception for an error of the table, with its words. Where only some keys failed, it has
+/// their positions.
 pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
     use exceptions::*;
     use forerun::table::Error as E;

@@ -198,8 +198,9 @@ fn extents(shape: &[usize]) -> [u64; 2] {
     [shape[0] as u64, shape[1] as u64]
 }
 
-/// Copies rows of `host` to rows of `device`, by pairs of (host row, device row). Index -1 names no row. Where `device` is a
-/// tensor on a GPU, `host` is to be pinned, the copy is made on `stream`, or else on the current one, and not counted.
+/// Copies rows of `host` to rows of `device`, by pairs of (host row, device row). Index -1 names no
+/// row. Where `device` is a tensor on a GPU, `host` is to be pinned, the copy is made on `stream`,
+/// or else on the current one, and not counted.
 #[pyfunction]
 #[pyo3(signature = (host, device, pairs, *, absent="skip", threads=1, stream=None))]
 pub(crate) fn gather(
@@ -225,7 +226,8 @@ pub(crate) fn gather(
     .run(py)
 }
 
-/// Copies rows of `device` to rows of `host`, by pairs of (device row, host row). Otherwise as [`gather`].
+/// Copies rows of `device` to rows of `host`, by pairs of (device row, host row). Otherwise as
+/// [`gather`].
 #[pyfunction]
 #[pyo3(signature = (device, host, pairs, *, absent="skip", threads=1, stream=None))]
 pub(crate) fn scatter(
@@ -251,7 +253,8 @@ pub(crate) fn scatter(
     .run(py)
 }
 
-/// What this machine has: the CPU's instruction set that is used, and its GPUs, or why there are none.
+/// What this machine has: the CPU's instruction set that is used, and its GPUs, or why there are
+/// none.
 #[pyfunction]
 pub(crate) fn device_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let found = py.detach(|| {

@@ -5,7 +5,8 @@
 //!                                                                                     └──> kept, for who called
 //! ```
 //!
-//! Python runs handlers in its main thread only; other threads are never interrupted, and show nothing.
+//! Python runs handlers in its main thread only; other threads are never interrupted, and show
+//! nothing.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -30,7 +31,8 @@ thread_local! {
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Runs a call of the engine while other Python threads run. Once it takes long, a terminal shows what it does.
+/// Runs a call of the engine while other Python threads run. Once it takes long, a terminal shows
+/// what it does.
 pub(crate) fn detach<T: Send>(
     py: Python<'_>,
     doing: &'static str,

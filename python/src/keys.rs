@@ -188,7 +188,8 @@ fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(object.is_instance_of::<PyUntypedArray>() || object.hasattr("__dlpack__")?)
 }
 
-/// The keys and the values of a mapping, or of an iterable of pairs. Of a key that repeats, the last value counts.
+/// The keys and the values of a mapping, or of an iterable of pairs. Of a key that repeats, the
+/// last value counts.
 pub(crate) fn entries_of<'py>(
     object: &Bound<'py, PyAny>,
 ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {

@@ -1,4 +1,5 @@
-//! `Keyspace`: a named keyspace of a store, and the base class of `Db`, which is the default keyspace.
+//! `Keyspace`: a named keyspace of a store, and the base class of `Db`, which is the default
+//! keyspace.
 
 use forerun::Durability;
 use pyo3::prelude::*;
@@ -62,9 +63,10 @@ impl Keyspace {
             .map_err(exception)
     }
 
-    /// Writes many entries, all or none. `keys` are the same as for `get_many`. `values` are bytes or str, or an array of
-    /// any type with one row per value; the rows are stored as they lie in memory. `durability` is "buffered" (survives
-    /// the process) or "synced" (survives the loss of power).
+    /// Writes many entries, all or none. `keys` are the same as for `get_many`. `values` are bytes
+    /// or str, or an array of any type with one row per value; the rows are stored as they lie in
+    /// memory. `durability` is "buffered" (survives the process) or "synced" (survives the loss of
+    /// power).
     #[pyo3(signature = (keys, values, *, durability="buffered"))]
     fn put_many(
         slf: &Bound<'_, Keyspace>,
@@ -136,9 +138,11 @@ impl Keyspace {
         Keyspace::pop(slf, key, &PyTuple::empty(slf.py())).map(drop)
     }
 
-    /// Deletes a key and returns the value that it had. A missing key gives `default`, or a `KeyError` without one.
+    /// Deletes a key and returns the value that it had. A missing key gives `default`, or a
+    /// `KeyError` without one.
     ///
-    /// The lookup and the deletion are two operations: another writer may change the key in between.
+    /// The lookup and the deletion are two operations: another writer may change the key in
+    /// between.
     #[pyo3(signature = (key, /, *default), text_signature = "($self, key, default=..., /)")]
     fn pop<'py>(
         slf: &Bound<'py, Keyspace>,

@@ -1,12 +1,14 @@
-//! Calls that may take long: Ctrl-C interrupts the wait for them, and a terminal shows that they are under way.
+//! Calls that may take long: Ctrl-C interrupts the wait for them, and a terminal shows that they
+//! are under way.
 //!
 //! ```text
 //!   caller's thread     wait 50 ms ─ signals? ─ wait 50 ms ─ signals? ─ …      the result, or KeyboardInterrupt
 //!   the call's thread   work ───────────────────────────────────────────> done
 //! ```
 //!
-//! Python handles signals between two of its own instructions, so a call that waits inside the engine would make Ctrl-C
-//! wait too. Work that was interrupted is not undone: it goes on in its thread, and closing the store ends it.
+//! Python handles signals between two of its own instructions, so a call that waits inside the
+//! engine would make Ctrl-C wait too. Work that was interrupted is not undone: it goes on in its
+//! thread, and closing the store ends it.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -25,8 +27,8 @@ pub(crate) const SHOWN_AFTER: Duration = Duration::from_secs(1);
 /// Batches up to this many bytes are written in the caller's thread.
 const SMALL_BATCH_BYTES: usize = 256 << 10;
 
-/// Runs `work` in a thread of its own and returns its result, unless a signal's handler raises first. `what` says on a
-/// terminal what is going on.
+/// Runs `work` in a thread of its own and returns its result, unless a signal's handler raises
+/// first. `what` says on a terminal what is going on.
 pub(crate) fn run_long<T: Send + 'static>(
     py: Python<'_>,
     what: &'static str,
@@ -48,7 +50,8 @@ pub(crate) fn run_long<T: Send + 'static>(
             Ok(result) => return Ok(result),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => match thread.join() {
-                // A panic goes on where it would have without the thread: pyo3 makes it an exception.
+                // A panic goes on where it would have without the thread: pyo3 makes it an
+                // exception.
                 Err(panic) => std::panic::resume_unwind(panic),
                 Ok(()) => unreachable!("the thread sends before it ends"),
             },
@@ -60,7 +63,8 @@ pub(crate) fn run_long<T: Send + 'static>(
     }
 }
 
-/// Writes a batch: a small one in this thread, which takes some microseconds and less than another thread would cost.
+/// Writes a batch: a small one in this thread, which takes some microseconds and less than another
+/// thread would cost.
 pub(crate) fn write_batch(
     py: Python<'_>,
     db: forerun::Db,

@@ -1,4 +1,5 @@
-//! Keys that are numbers: an array of uint64 or int64 of any shape, where it lies, or what makes one without a loss.
+//! Keys that are numbers: an array of uint64 or int64 of any shape, where it lies, or what makes
+//! one without a loss.
 //!
 //! ```text
 //!   uint64, int64, contiguous     borrowed where they lie, if that is aligned
@@ -7,7 +8,8 @@
 //!   floats, text, booleans        refused
 //! ```
 //!
-//! A key is 64 bits. A negative number stands for the key of the same bits, however it is given: -1 is 2**64 - 1.
+//! A key is 64 bits. A negative number stands for the key of the same bits, however it is given: -1
+//! is 2**64 - 1.
 
 use numpy::{
     PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
@@ -71,7 +73,8 @@ impl<'py> Numbers<'py> {
         Numbers::unnoted(object)?.noted()
     }
 
-    /// As [`Numbers::new`], for a caller that notes the use of their [memory](Numbers::memory) before it reads them.
+    /// As [`Numbers::new`], for a caller that notes the use of their [memory](Numbers::memory)
+    /// before it reads them.
     pub(crate) fn unnoted(object: &Bound<'py, PyAny>) -> PyResult<Numbers<'py>> {
         Numbers::named(object, "keys")
     }
@@ -242,7 +245,8 @@ fn is_exact(array: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(matches!(kind, 'u' | 'i'))
 }
 
-/// Whether there are booleans in a list or a tuple, of which NumPy makes the numbers 0 and 1 where there are numbers too.
+/// Whether there are booleans in a list or a tuple, of which NumPy makes the numbers 0 and 1 where
+/// there are numbers too.
 fn has_booleans(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     if object.is_exact_instance_of::<PyInt>() {
         return Ok(false);
@@ -266,7 +270,8 @@ fn is_of_booleans(object: &Bound<'_, PyAny>) -> bool {
     kind.is_ok_and(|kind| kind == 'b')
 }
 
-/// An array of keys of a list of which NumPy made something else: floats of large numbers of both signs, of none a float.
+/// An array of keys of a list of which NumPy made something else: floats of large numbers of both
+/// signs, of none a float.
 fn one_by_one<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let objects = py

@@ -1,4 +1,5 @@
-//! Pairs of row numbers, as Python has them: an array of shape (n, 2), or a tuple of two of shape (n,).
+//! Pairs of row numbers, as Python has them: an array of shape (n, 2), or a tuple of two of shape
+//! (n,).
 
 use forerun::gpu::gather::cpu::{Indices, Pairs};
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};

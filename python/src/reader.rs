@@ -15,7 +15,8 @@ use crate::long::run_in_pieces;
 use crate::rows::{Rows, expect_no_found};
 use crate::source::Source;
 
-/// Keys looked up between two checks for signals. A cold key takes some 12 us, so Ctrl-C is noticed in time.
+/// Keys looked up between two checks for signals. A cold key takes some 12 us, so Ctrl-C is noticed
+/// in time.
 const PIECE_KEYS: usize = 8192;
 
 /// Lookups and iteration: the base class of `Db`, `Keyspace` and `Snapshot`.
@@ -34,7 +35,8 @@ impl Reader {
         }
     }
 
-    /// The source to read, unless the reader is closed. It is a clone, so no lock is held while Python code runs.
+    /// The source to read, unless the reader is closed. It is a clone, so no lock is held while
+    /// Python code runs.
     ///
     /// This also checks that the process may use the source, so that no call has to check again.
     pub(crate) fn source(&self) -> PyResult<Source> {
@@ -60,7 +62,8 @@ impl Reader {
             .take()
     }
 
-    /// Looks up a batch in pieces and passes the values of each piece to `take`, with the position of its first key.
+    /// Looks up a batch in pieces and passes the values of each piece to `take`, with the position
+    /// of its first key.
     fn look_up(
         &self,
         py: Python<'_>,
@@ -131,11 +134,12 @@ impl Reader {
         })
     }
 
-    /// Looks up a batch of keys: returns a list of their values, in order, with `None` for each missing key.
+    /// Looks up a batch of keys: returns a list of their values, in order, with `None` for each
+    /// missing key.
     ///
-    /// With `out`, an array of any type whose rows have as many bytes as each value, it copies the values into the rows
-    /// instead and returns which keys were found, as an array of bool (`found`, if that is given). Rows of missing keys
-    /// keep their content.
+    /// With `out`, an array of any type whose rows have as many bytes as each value, it copies the
+    /// values into the rows instead and returns which keys were found, as an array of bool
+    /// (`found`, if that is given). Rows of missing keys keep their content.
     #[pyo3(signature = (keys, *, out=None, found=None))]
     fn get_many<'py>(
         &self,
@@ -159,9 +163,9 @@ impl Reader {
         Ok(list.into_any())
     }
 
-    /// Iterates over `(key, value)` pairs in key order, from `start` (inclusive) to `end` (exclusive), or over the keys
-    /// that begin with `prefix`. `reverse` iterates from the last key to the first. The iterator sees the store as of
-    /// this call.
+    /// Iterates over `(key, value)` pairs in key order, from `start` (inclusive) to `end`
+    /// (exclusive), or over the keys that begin with `prefix`. `reverse` iterates from the last key
+    /// to the first. The iterator sees the store as of this call.
     #[pyo3(signature = (*, start=None, end=None, prefix=None, reverse=false))]
     #[pyo3(name = "items")]
     fn py_items<'py>(

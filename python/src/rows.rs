@@ -20,7 +20,8 @@ pub(crate) struct Rows<'py> {
 }
 
 impl<'py> Rows<'py> {
-    /// As many rows of `out`, an array of any type, as there are keys. `found` is made if it is not given.
+    /// As many rows of `out`, an array of any type, as there are keys. `found` is made if it is not
+    /// given.
     pub(crate) fn new(
         keys: usize,
         out: &Bound<'py, PyAny>,

@@ -3,8 +3,9 @@
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
-/// An object whose memory is being written. When this is dropped, a tensor of PyTorch is counted as changed in place, as its
-/// own operations count it: backward then refuses a tensor that it saved before.
+/// An object whose memory is being written. When this is dropped, a tensor of PyTorch is counted as
+/// changed in place, as its own operations count it: backward then refuses a tensor that it saved
+/// before.
 pub(crate) struct Changed<'py> {
     tensor: Option<Bound<'py, PyAny>>,
 }

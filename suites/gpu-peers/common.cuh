@@ -1,8 +1,10 @@
-// What the adapters share: the setting from the command line, the keys of `forerun-bench gpu-table`, the two clocks, and a
-// line of JSON a result, named as crates/forerun-bench/src/gpu_table/row.rs has it.
+// What the adapters share: the setting from the command line, the keys of `forerun-bench
+// gpu-table`, the two clocks, and a line of JSON a result, named as
+// crates/forerun-bench/src/gpu_table/row.rs has it.
 //
-//   keys put in    key_of(0), key_of(1), ...                                      until the table is as full as asked for
-//   asked for      a sample of them, evenly over the time of their coming, of those that are there; keys that never came
+//   keys put in    key_of(0), key_of(1), ...                                      until the table
+//   is as full as asked for asked for      a sample of them, evenly over the time of their coming,
+//   of those that are there; keys that never came
 #pragma once
 #include <cuda_runtime.h>
 
@@ -190,7 +192,8 @@ inline void print(const Setting& setting, const char* engine, const char* form, 
     std::fflush(stdout);
 }
 
-// Every operation once unclocked, its share of found keys compared; then in rounds that alternate between them.
+// Every operation once unclocked, its share of found keys compared; then in rounds that alternate
+// between them.
 template <typename Give, typename PutBack>
 void measure(const Setting& setting, Keys& keys, std::vector<Operation>& operations, Timer& timer, Give give, PutBack put_back) {
     for (int round = -1; round < setting.rounds; ++round) {

@@ -1,8 +1,9 @@
-// cuCollections' static_map in the setting of `forerun-bench gpu-table`: u64 keys to u64 values, which stand for the
-// addresses that find_ptr gives. It has open addressing, evicts nothing and slows down as it fills: loads above 0.95 are
-// left out.
+// cuCollections' static_map in the setting of `forerun-bench gpu-table`: u64 keys to u64 values,
+// which stand for the addresses that find_ptr gives. It has open addressing, evicts nothing and
+// slows down as it fills: loads above 0.95 are left out.
 //
-// The map is the peer's own; it is built against the include folder of a checkout of it (see README.md).
+// The map is the peer's own; it is built against the include folder of a checkout of it (see
+// README.md).
 #include <cuco/static_map.cuh>
 #include <cuda/std/tuple>
 #include <thrust/device_ptr.h>

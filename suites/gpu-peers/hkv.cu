@@ -1,6 +1,8 @@
-// HierarchicalKV in the setting of `forerun-bench gpu-table`: LRU, rows in the GPU's memory, buckets of 128.
+// HierarchicalKV in the setting of `forerun-bench gpu-table`: LRU, rows in the GPU's memory,
+// buckets of 128.
 //
-// The table is the peer's own; it is built against the include folder of a checkout of it (see README.md).
+// The table is the peer's own; it is built against the include folder of a checkout of it (see
+// README.md).
 #include <memory>
 
 #include "common.cuh"

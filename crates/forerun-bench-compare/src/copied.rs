@@ -4,7 +4,8 @@
 #[derive(Default)]
 pub struct Copied {
     bytes: Vec<u8>,
-    /// For each key, where its value ends in `bytes` (it begins where the one before ends), and whether there is one.
+    /// For each key, where its value ends in `bytes` (it begins where the one before ends), and
+    /// whether there is one.
     ends: Vec<(usize, bool)>,
     found: usize,
 }

@@ -1,7 +1,9 @@
-//! LMDB as an engine: one database. Of a run's bench it is loaded in key order and only read; of the store's it is
-//! written and read, without a sync at each commit (`MDB_NOSYNC`), as the others are there.
+//! LMDB as an engine: one database. Of a run's bench it is loaded in key order and only read; of
+//! the store's it is written and read, without a sync at each commit (`MDB_NOSYNC`), as the others
+//! are there.
 //!
-//! Its cache is the system's: the file is mapped. Each batch is read in a transaction of its own, and so is each write.
+//! Its cache is the system's: the file is mapped. Each batch is read in a transaction of its own,
+//! and so is each write.
 
 use anyhow::{Context, Result, bail};
 use forerun_bench::engine::{Engine, Need, Reader, Store, Writer};
@@ -50,8 +52,8 @@ impl Engine for Lmdb {
     }
 }
 
-/// Address space for so many entries: pages may be half full, values of a page or so take whole ones, and what a write
-/// frees is used again when no reader sees it any more.
+/// Address space for so many entries: pages may be half full, values of a page or so take whole
+/// ones, and what a write frees is used again when no reader sees it any more.
 pub fn map_bytes(entries: u64, entry_bytes: usize) -> usize {
     let entries = usize::try_from(entries).unwrap_or(usize::MAX);
     let bytes = entries.saturating_mul(entry_bytes + OVERHEAD_BYTES);
@@ -81,8 +83,9 @@ impl LmdbStore {
         options
             .map_size(map_bytes(need.keys, need.key_bytes + need.value_bytes))
             .max_dbs(1);
-        // SAFETY: LMDB maps the file, which must not be changed from elsewhere: it lies in a new directory of our own.
-        // Without a sync a crash of the system may leave it damaged; then it is not opened again, but gone.
+        // SAFETY: LMDB maps the file, which must not be changed from elsewhere: it lies in a new
+        // directory of our own. Without a sync a crash of the system may leave it damaged; then it
+        // is not opened again, but gone.
         let env = unsafe { options.flags(flags).open(directory.path()) };
         Ok(LmdbStore {
             env: env.context("opening LMDB")?,

@@ -1,14 +1,17 @@
-//! Forerun's benches with its peers beside it: same data, same cells, same checks, alternating rounds.
+//! Forerun's benches with its peers beside it: same data, same cells, same checks, alternating
+//! rounds.
 //!
 //! - `memtable`: RocksDB, memtable only, twice: as it is by default, and with its finger search
 //!   (`memtable_batch_lookup_optimization`, its pull request 14428).
-//! - `btree`: LMDB, and RocksDB with all entries in one sorted run and all of its blocks in its cache.
+//! - `btree`: LMDB, and RocksDB with all entries in one sorted run and all of its blocks in its
+//!   cache.
 //! - `ycsb`: RocksDB, LMDB, redb and fjall, on disk, as a program has them.
 //! - `hash`: hashbrown, papaya and scc.
 //! - `table`: RocksDB and LMDB, a row a value.
 //!
-//! Building RocksDB takes a C++ toolchain, libclang and a quarter of an hour, so this crate is not a default member of
-//! the workspace, and RocksDB is a feature of it, as are the other stores on disk:
+//! Building RocksDB takes a C++ toolchain, libclang and a quarter of an hour, so this crate is not
+//! a default member of the workspace, and RocksDB is a feature of it, as are the other stores on
+//! disk:
 //!
 //! ```sh
 //! cargo run --release -p forerun-bench-compare -- memtable --batch 1,32,64
@@ -58,28 +61,31 @@ enum Command {
 
     /// One run of Forerun's beside LMDB and RocksDB, where those are built in
     ///
-    /// The column of ratios to a peer compares with RocksDB's MultiGet, or without it with LMDB's get. The peers know no
-    /// --order but bytewise.
+    /// The column of ratios to a peer compares with RocksDB's MultiGet, or without it with LMDB's
+    /// get. The peers know no --order but bytewise.
     Btree(btree::Args),
 
     /// YCSB's core workloads on Forerun's store beside other stores on disk
     ///
-    /// All get the same operations in the same rounds, the same threads, and a cache of the same size, but for LMDB, whose
-    /// cache is the system's. RocksDB looks batches up by MultiGet, the others by a loop in one transaction. No store
-    /// syncs at each write. The column of ratios to a peer compares with the first of --peer.
+    /// All get the same operations in the same rounds, the same threads, and a cache of the same
+    /// size, but for LMDB, whose cache is the system's. RocksDB looks batches up by MultiGet, the
+    /// others by a loop in one transaction. No store syncs at each write. The column of ratios to a
+    /// peer compares with the first of --peer.
     Ycsb(Box<Ycsb>),
 
     /// Forerun's hash table beside hashbrown's, papaya's and scc's
     ///
-    /// The column of ratios to a peer compares with `get` of hashbrown in a loop. Without --design it measures table,
-    /// memc3, hashbrown, papaya and scc; the last two take several times the memory of the others.
+    /// The column of ratios to a peer compares with `get` of hashbrown in a loop. Without --design
+    /// it measures table, memc3, hashbrown, papaya and scc; the last two take several times the
+    /// memory of the others.
     Hash(Hash),
 
     /// Forerun's table of rows beside RocksDB and LMDB, where those are built in
     ///
-    /// RocksDB is measured by MultiGet and by Get (rocksdb-get), with a block cache as large as the budget of rows and
-    /// --cache together; LMDB's cache is the system's. The column of ratios to a peer compares with RocksDB's MultiGet, or
-    /// without it with LMDB. "from memory" and "moved" are Forerun's alone.
+    /// RocksDB is measured by MultiGet and by Get (rocksdb-get), with a block cache as large as the
+    /// budget of rows and --cache together; LMDB's cache is the system's. The column of ratios to a
+    /// peer compares with RocksDB's MultiGet, or without it with LMDB. "from memory" and "moved"
+    /// are Forerun's alone.
     #[cfg(any(feature = "rocksdb", feature = "lmdb"))]
     Table(table::Args),
 }

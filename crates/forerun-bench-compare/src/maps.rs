@@ -1,5 +1,5 @@
-//! Hash maps as contenders of `bench hash`: hashbrown's `HashMap`, and papaya's and scc's, which can be read beside a
-//! writer.
+//! Hash maps as contenders of `bench hash`: hashbrown's `HashMap`, and papaya's and scc's, which
+//! can be read beside a writer.
 //!
 //! | peer | `get` | hash |
 //! |---|---|---|

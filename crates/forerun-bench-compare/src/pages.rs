@@ -1,7 +1,8 @@
 //! Huge pages for the peers, which take their memory from the allocator of the C library.
 //!
-//! glibc asks for huge pages by advice, as Forerun's tables do, where `GLIBC_TUNABLES` says so when a program starts
-//! (since 2.35). So this one starts itself again with it. Elsewhere the variable changes nothing.
+//! glibc asks for huge pages by advice, as Forerun's tables do, where `GLIBC_TUNABLES` says so when
+//! a program starts (since 2.35). So this one starts itself again with it. Elsewhere the variable
+//! changes nothing.
 
 use anyhow::{Context, Result};
 use std::env;

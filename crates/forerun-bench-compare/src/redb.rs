@@ -1,5 +1,5 @@
-//! redb as an engine: one table, one transaction a write and a batch of reads, and commits that are not synced
-//! (`Durability::None`), as the others' are.
+//! redb as an engine: one table, one transaction a write and a batch of reads, and commits that are
+//! not synced (`Durability::None`), as the others' are.
 
 use anyhow::{Result, bail};
 use forerun_bench::engine::{Engine, Need, Reader, Store, Writer};

@@ -1,7 +1,9 @@
-//! `forerun-bench btree`: lookups in one run, a B-tree of pages on disk, all of it in the page cache.
+//! `forerun-bench btree`: lookups in one run, a B-tree of pages on disk, all of it in the page
+//! cache.
 //!
-//! A strategy is a row search (`plain`, `prefetch1`, ...), one key after the other; or the same for a batch of keys that
-//! are in flight together (`multiget-plain`, ...). The bench can be run with peers beside it: see [`run_with`].
+//! A strategy is a row search (`plain`, `prefetch1`, ...), one key after the other; or the same for
+//! a batch of keys that are in flight together (`multiget-plain`, ...). The bench can be run with
+//! peers beside it: see [`run_with`].
 
 use crate::engine::{Engine, Need, Reader, Store, Writer};
 use crate::lookup::{Lookups, Workload};
@@ -39,7 +41,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
     pub keys: Vec<u64>,
 
-    /// Bytes a key; up to 16 behind what its page's keys share are compared as one integer [default: 16]
+    /// Bytes a key; up to 16 behind what its page's keys share are compared as one integer
+    /// [default: 16]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub key_bytes: Vec<usize>,
 
@@ -71,7 +74,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub strategy: Vec<String>,
 
-    /// The order of keys: bytewise, or reverse, which is compared by a comparator as a user's own would be
+    /// The order of keys: bytewise, or reverse, which is compared by a comparator as a user's own
+    /// would be
     #[arg(long, default_value = "bytewise")]
     pub order: Order,
 

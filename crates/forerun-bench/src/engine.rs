@@ -122,8 +122,8 @@ pub trait Store: Sync {
     /// Whatever keeps it from being made.
     fn writer(&self) -> Result<Box<dyn Writer + '_>>;
 
-    /// Writes out what waits in memory, where that is not its place, and waits until nothing goes on
-    /// in the background.
+    /// Writes out what waits in memory, where that is not its place, and waits until nothing goes
+    /// on in the background.
     ///
     /// # Errors
     /// A failed write.
@@ -154,8 +154,8 @@ pub trait Reader {
     /// The value that the last [`Reader::read`] found for its `at`-th key.
     fn value(&self, at: usize) -> Option<&[u8]>;
 
-    /// Hands over the first `limit` entries, in key order, from the first one whose key is not below
-    /// `from`, and tells how many there were.
+    /// Hands over the first `limit` entries, in key order, from the first one whose key is not
+    /// below `from`, and tells how many there were.
     ///
     /// # Errors
     /// A failed scan; a store that has none.

@@ -1,12 +1,13 @@
-//! `forerun-bench gpu-roofline`: reads of 32, 64 and 128 bytes at random places of a GPU's memory, the rate that no lookup can
-//! exceed.
+//! `forerun-bench gpu-roofline`: reads of 32, 64 and 128 bytes at random places of a GPU's memory,
+//! the rate that no lookup can exceed.
 //!
 //! ```text
 //!   buffer    ...|##|.......|##|.|##|............|##|...     a request names a piece as long as itself, by its number
 //!             no address comes from memory, so nothing but memory bounds the rate; sums tell that all was read
 //! ```
 //!
-//! Where no GPU is found the same reads are made by one thread of the CPU, and no figure of a GPU is printed.
+//! Where no GPU is found the same reads are made by one thread of the CPU, and no figure of a GPU
+//! is printed.
 
 use crate::on_gpu::{self, OnGpu, Timer};
 use crate::output::{Output, on_stdout, or, write_facts};
@@ -329,8 +330,8 @@ impl Ceiling {
         Ok(Ceiling { rates })
     }
 
-    /// Seconds that so many requests take at the least, in an array of about that length: as in the buffer whose length
-    /// is nearest by ratio.
+    /// Seconds that so many requests take at the least, in an array of about that length: as in the
+    /// buffer whose length is nearest by ratio.
     pub(crate) fn seconds(&self, request: RequestBytes, requests: f64, array_bytes: u64) -> f64 {
         let near = self.rates.iter().filter(|(_, of, _)| *of == request);
         let apart = |bytes: u64| (bytes.max(1) as f64 / array_bytes.max(1) as f64).ln().abs();

@@ -1,5 +1,5 @@
-//! Forerun's benches: workloads, the stores they run on, and what they print. The harness, the text tables and the HTML
-//! pages come from [`forerun_measure`].
+//! Forerun's benches: workloads, the stores they run on, and what they print. The harness, the text
+//! tables and the HTML pages come from [`forerun_measure`].
 //!
 //! ```text
 //!   roofline, memtable, btree, ycsb/, hash/, gather/, gpu_table/, gpu_roofline, server/, cache/, table/   the benches: Args and run()
@@ -14,14 +14,15 @@
 //! ```
 //!
 //! # The command
-//! The binary `forerun-bench` runs every bench by its name (`registry`), and `stress`. Only its benches are in the library,
-//! for `forerun-bench-compare`, which runs them with other stores beside Forerun's.
+//! The binary `forerun-bench` runs every bench by its name (`registry`), and `stress`. Only its
+//! benches are in the library, for `forerun-bench-compare`, which runs them with other stores
+//! beside Forerun's.
 //!
 //! # Measuring a peer beside the memtable, or beside the store
 //! Implement [`engine::Engine`] and its three small companions for the peer, and call
-//! [`memtable::run_with`] or [`ycsb::run_with`] with it: the peer gets the same data, cells, rounds and checks, its turns
-//! alternate with ours within each cell, and its rows stand in the same table, JSON and page. The
-//! engine's first strategy must look up one key after the other.
+//! [`memtable::run_with`] or [`ycsb::run_with`] with it: the peer gets the same data, cells, rounds
+//! and checks, its turns alternate with ours within each cell, and its rows stand in the same
+//! table, JSON and page. The engine's first strategy must look up one key after the other.
 //!
 //! ```no_run
 //! use forerun_bench::engine::Engine;
@@ -58,8 +59,8 @@ pub mod threads;
 pub mod workload;
 pub mod ycsb;
 
-/// Refuses to measure in a build with the simulator's locks and atomics, whose figures would mislead. Cargo makes such a
-/// build when this crate is built together with `forerun-lab`.
+/// Refuses to measure in a build with the simulator's locks and atomics, whose figures would
+/// mislead. Cargo makes such a build when this crate is built together with `forerun-lab`.
 ///
 /// # Errors
 /// Where this is such a build.

@@ -17,10 +17,12 @@ use clap::{Parser, Subcommand};
 use forerun_cli::exit::{self, Outcome};
 use forerun_cli::serve;
 
-/// Measures this machine's memory and every part of Forerun on it, and stresses the store, the server and the GPU table
+/// Measures this machine's memory and every part of Forerun on it, and stresses the store, the
+/// server and the GPU table
 ///
-/// Each bench takes lists for its dimensions, and measures every combination in alternating rounds. --json prints one
-/// object a line, --report writes a self-contained page with plots, --quick shows within a second that everything runs.
+/// Each bench takes lists for its dimensions, and measures every combination in alternating rounds.
+/// --json prints one object a line, --report writes a self-contained page with plots, --quick shows
+/// within a second that everything runs.
 #[derive(Debug, Parser)]
 #[command(
     name = "forerun-bench",

@@ -1,5 +1,5 @@
-//! `forerun-bench memtable`: lookups and inserts on [`forerun_db::memtable::MemTable`], without log or
-//! files.
+//! `forerun-bench memtable`: lookups and inserts on [`forerun_db::memtable::MemTable`], without log
+//! or files.
 //!
 //! The bench can be run with peers beside it: see [`run_with`].
 

@@ -50,8 +50,8 @@ pub(crate) fn fact(gpu: Option<&Gpu>) -> (String, String) {
     ("GPU".into(), text)
 }
 
-/// Runs a bench's `--check`, and prints a line for each thing that was checked. Without a GPU it says how the same is
-/// `tested`.
+/// Runs a bench's `--check`, and prints a line for each thing that was checked. Without a GPU it
+/// says how the same is `tested`.
 pub(crate) fn report_check(
     gpu: Option<&Gpu>,
     tested: &str,

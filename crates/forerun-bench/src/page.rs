@@ -141,7 +141,8 @@ pub fn fill(report: &mut Report, rows: &[Row]) {
     }
 }
 
-/// The figures to remember: what a batch is worth to the default strategy in a typical cell, and its rate there.
+/// The figures to remember: what a batch is worth to the default strategy in a typical cell, and
+/// its rate there.
 fn tiles(rows: &[Row]) -> Vec<Tile> {
     let ours: Vec<&Row> = rows
         .iter()

@@ -1,5 +1,6 @@
-//! The registry: all benches, one name each. The name on the command line is the module's, with `-` for `_`, and the help
-//! is that of the module's `Args`. A new bench is a module of this crate with `Args` and `run`, and one name here.
+//! The registry: all benches, one name each. The name on the command line is the module's, with `-`
+//! for `_`, and the help is that of the module's `Args`. A new bench is a module of this crate with
+//! `Args` and `run`, and one name here.
 
 use anyhow::Result;
 use clap::Subcommand;

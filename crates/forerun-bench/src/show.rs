@@ -1,4 +1,5 @@
-//! A lookup bench from its lists to what is printed: tables as they come, or lines of JSON, and a page in the end.
+//! A lookup bench from its lists to what is printed: tables as they come, or lines of JSON, and a
+//! page in the end.
 
 use crate::engine::Engine;
 use crate::lookup::Lookups;

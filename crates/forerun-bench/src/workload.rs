@@ -219,7 +219,8 @@ impl Queries {
         };
         let draw = |rng: &mut SmallRng| match &zipf {
             None => rng.random_range(0..data.keys),
-            // Ranks start at 1. The shuffle leaves 0 where it is, so the first rank is moved away from there.
+            // Ranks start at 1. The shuffle leaves 0 where it is, so the first rank is moved away
+            // from there.
             Some(zipf) => scatter.at((zipf.sample(rng) as u64 + data.keys / 3) % data.keys),
         };
         let mut bytes = Vec::with_capacity(count * data.key_bytes);

@@ -1,4 +1,5 @@
-//! `bench gather` in quick mode: without a GPU it says so, copies on the CPU, and gives no figure of a GPU.
+//! `bench gather` in quick mode: without a GPU it says so, copies on the CPU, and gives no figure
+//! of a GPU.
 
 use clap::Parser;
 use forerun_bench::gather::{self, GatherRow, Study};

@@ -1,5 +1,5 @@
-//! `bench gpu-table` and `bench gpu-roofline` in quick mode: without a GPU they say so, measure the CPU, and give no
-//! figure of a GPU.
+//! `bench gpu-table` and `bench gpu-roofline` in quick mode: without a GPU they say so, measure the
+//! CPU, and give no figure of a GPU.
 
 use clap::Parser;
 use forerun_bench::gpu_roofline::{self, GpuRooflineRow};

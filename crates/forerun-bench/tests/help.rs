@@ -25,7 +25,8 @@ fn examples_of(help: &str) -> Vec<String> {
     examples
 }
 
-/// Each example, with `--help` after it, must parse as far as help: an option that does not exist is an error before.
+/// Each example, with `--help` after it, must parse as far as help: an option that does not exist
+/// is an error before.
 #[test]
 fn every_example_uses_options_that_exist() {
     let place = Place::new();

@@ -114,7 +114,8 @@ fn the_btree_bench_measures_every_page_search_alone_and_batched() {
         let rows = rows(&format!(
             "btree --quick --json --batch 1,8 --threads 1,2 --access uniform,zipf:0.99 --order {order} {shape}"
         ));
-        // Four searches, alone and batched; two batches, numbers of threads, accesses, hit rates and keys' lengths.
+        // Four searches, alone and batched; two batches, numbers of threads, accesses, hit rates
+        // and keys' lengths.
         assert_eq!(rows.len(), 4 * 2 * 2 * 2 * 2 * 2 * 2);
         for row in &rows {
             assert_eq!((row.bench.as_str(), row.keys), ("btree", 5000));
@@ -240,8 +241,8 @@ fn the_ycsb_bench_loads_a_store_and_runs_every_workload_on_it() {
         &YcsbRow::NAMES,
     );
     let cases: Vec<&str> = rows.iter().map(|row| row.common.case.as_str()).collect();
-    // Three batches (that of one comes along) of five workloads and one of scans, each by one thread
-    // and by two.
+    // Three batches (that of one comes along) of five workloads and one of scans, each by one
+    // thread and by two.
     let mut expected = vec!["load"];
     for case in ["a", "b", "c", "f", "d"] {
         expected.extend([case; 6]);

@@ -1,4 +1,5 @@
-//! The command line: what can be asked for. Each subcommand's own options stand in its file under `commands`.
+//! The command line: what can be asked for. Each subcommand's own options stand in its file under
+//! `commands`.
 
 use clap::{Parser, Subcommand};
 

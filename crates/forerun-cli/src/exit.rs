@@ -1,4 +1,5 @@
-//! How the command ends: what each exit code says, and how an error becomes one line on standard error.
+//! How the command ends: what each exit code says, and how an error becomes one line on standard
+//! error.
 //!
 //! | code | meaning |
 //! |---|---|
@@ -8,7 +9,8 @@
 //! | 3 | the data or the store cannot be read or written |
 //! | 4 | a check failed: the store gave a wrong answer |
 //!
-//! A reader that closes the pipe early (`forerun scan db | head`) is no fault: the command ends quietly with 0.
+//! A reader that closes the pipe early (`forerun scan db | head`) is no fault: the command ends
+//! quietly with 0.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -65,7 +67,8 @@ pub struct CheckFailed(pub String);
 #[error("standard output is closed")]
 pub struct OutputClosed;
 
-/// Prints `error` as one line on standard error, after the program's name, and returns its exit code.
+/// Prints `error` as one line on standard error, after the program's name, and returns its exit
+/// code.
 pub fn report(program: &str, error: &anyhow::Error) -> ExitCode {
     if error.is::<OutputClosed>() || is_closed_pipe(error) {
         return ExitCode::SUCCESS;
@@ -95,8 +98,8 @@ fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// A closed standard output met by code that writes to it directly (the benchmarks). The inputs are files and the
-/// store never writes to a pipe, so no other pipe can be meant.
+/// A closed standard output met by code that writes to it directly (the benchmarks). The inputs are
+/// files and the store never writes to a pipe, so no other pipe can be meant.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -104,8 +107,8 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// The error and its causes, joined by colons, on one line. A cause that its effect's text already ends with is not
-/// said twice.
+/// The error and its causes, joined by colons, on one line. A cause that its effect's text already
+/// ends with is not said twice.
 fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {

@@ -1,4 +1,5 @@
-//! The `forerun` command: load data into a store, look at it, look up batches of keys in it, and serve a cache.
+//! The `forerun` command: load data into a store, look at it, look up batches of keys in it, and
+//! serve a cache.
 //!
 //! ```text
 //! main ── cli (the command line) ── commands/*  one file a subcommand
@@ -9,11 +10,12 @@
 //!                                       └── exit      how it ends: outcomes, errors, exit codes
 //! ```
 //!
-//! Nothing that comes from outside makes the command panic: each fault is an error of one line, `forerun: …`, that
-//! names the thing and the place, and an exit code that says which kind of fault it was.
+//! Nothing that comes from outside makes the command panic: each fault is an error of one line,
+//! `forerun: …`, that names the thing and the place, and an exit code that says which kind of fault
+//! it was.
 //!
-//! It is a library so that `forerun-bench` starts the same server and reports in the same way. Nothing else is meant to
-//! depend on it.
+//! It is a library so that `forerun-bench` starts the same server and reports in the same way.
+//! Nothing else is meant to depend on it.
 
 #![forbid(unsafe_code)]
 #![allow(

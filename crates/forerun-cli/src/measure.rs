@@ -1,7 +1,9 @@
-//! Measuring lookups of a store: the same reads, answered in batches by several strategies, in alternating rounds.
+//! Measuring lookups of a store: the same reads, answered in batches by several strategies, in
+//! alternating rounds.
 //!
-//! The rounds, medians and ratios are those of [`forerun_measure::harness`]; here is what one turn does with a store,
-//! and the check that must come before any figure is told: every answer, by every strategy, is the right one.
+//! The rounds, medians and ratios are those of [`forerun_measure::harness`]; here is what one turn
+//! does with a store, and the check that must come before any figure is told: every answer, by
+//! every strategy, is the right one.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -117,9 +119,11 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
             self.answer(0..self.reads.len(), batch, strategy, &mut values)?;
             return Ok(Sample::new(self.reads.len() as u64, began.elapsed()));
         }
-        // The clock is read after each step: a step is some hundred keys at least, and whole batches.
+        // The clock is read after each step: a step is some hundred keys at least, and whole
+        // batches.
         let step = batch * 1024usize.div_ceil(batch);
-        // Another beginning each turn, so that no turn repeats what the one before left in the caches.
+        // Another beginning each turn, so that no turn repeats what the one before left in the
+        // caches.
         let mut begin = turn.seed as usize * 7919 % self.reads.len().max(1);
         Sample::repeat(turn, || {
             let end = (begin + step).min(self.reads.len());
@@ -153,8 +157,8 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
         Ok(())
     }
 
-    /// Answers the first `count` reads with each batch size and strategy, and compares every answer with `expected`,
-    /// which is given the read's position.
+    /// Answers the first `count` reads with each batch size and strategy, and compares every answer
+    /// with `expected`, which is given the read's position.
     ///
     /// # Errors
     /// [`CheckFailed`] at the first answer that differs.

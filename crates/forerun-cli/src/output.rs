@@ -1,8 +1,9 @@
-//! What goes out: standard output whose closing is no fault, bytes made fit to read, and numbers for people.
+//! What goes out: standard output whose closing is no fault, bytes made fit to read, and numbers
+//! for people.
 //!
-//! Keys and values are bytes. Printed for reading, valid UTF-8 stands as it is and everything else (control
-//! characters, tabs, line ends, bytes that are no UTF-8) as `\xNN`, so that an entry is always one line. Printed
-//! exactly, they are hexadecimal or JSON.
+//! Keys and values are bytes. Printed for reading, valid UTF-8 stands as it is and everything else
+//! (control characters, tabs, line ends, bytes that are no UTF-8) as `\xNN`, so that an entry is
+//! always one line. Printed exactly, they are hexadecimal or JSON.
 
 use std::fmt;
 use std::io::{BufWriter, ErrorKind, StdoutLock, Write};
@@ -14,7 +15,8 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::exit::OutputClosed;
 
-/// Standard output, buffered and locked. Call [`Out::finish`] at the end: it is what notices a full disk.
+/// Standard output, buffered and locked. Call [`Out::finish`] at the end: it is what notices a full
+/// disk.
 pub struct Out {
     inner: BufWriter<StdoutLock<'static>>,
 }
@@ -37,7 +39,8 @@ impl Out {
         self.inner.write_all(bytes).map_err(fault)
     }
 
-    /// Hands what is buffered to the reader, for instance before something is said on standard error.
+    /// Hands what is buffered to the reader, for instance before something is said on standard
+    /// error.
     pub fn flush(&mut self) -> anyhow::Result<()> {
         self.inner.flush().map_err(fault)
     }
@@ -133,8 +136,8 @@ pub struct EntryStyle {
 }
 
 impl EntryStyle {
-    /// Prints one entry as a line: `key<TAB>value`, or a JSON object. Without a value: the key alone, or
-    /// `"value":null`.
+    /// Prints one entry as a line: `key<TAB>value`, or a JSON object. Without a value: the key
+    /// alone, or `"value":null`.
     pub fn print(self, out: &mut Out, key: &[u8], value: Option<&[u8]>) -> anyhow::Result<()> {
         if self.json {
             return out.line(format_args!(
@@ -207,7 +210,8 @@ fn one_line_json(value: &[u8]) -> Option<String> {
     is_json.then(|| text.replace(['\n', '\r'], " "))
 }
 
-/// `"name":"text"`, or `"name_hex":"…"` where the bytes are no UTF-8 or digits are asked for: exact either way.
+/// `"name":"text"`, or `"name_hex":"…"` where the bytes are no UTF-8 or digits are asked for: exact
+/// either way.
 fn json_member(name: &str, bytes: &[u8], hex: bool) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if !hex => format!("\"{name}\":{}", serde_json::Value::from(text)),

@@ -1,7 +1,7 @@
 //! Progress of long work: a bar with the rate on a terminal, nothing in a pipe or a file.
 //!
-//! The bar is drawn on standard error, so that output can be piped while it is watched, and goes away when the work
-//! is done: what stays is the summary that the command prints.
+//! The bar is drawn on standard error, so that output can be piped while it is watched, and goes
+//! away when the work is done: what stays is the summary that the command prints.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output;
 
-/// A running piece of work, measured by position (bytes read, keys put) and counted in things (rows, keys).
+/// A running piece of work, measured by position (bytes read, keys put) and counted in things
+/// (rows, keys).
 pub struct Progress {
     bar: ProgressBar,
     unit: &'static str,
@@ -17,8 +18,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts a bar that is full at `total`; without a total (standard input) it only spins and counts. `unit` names
-    /// what is counted, in the plural: `rows`.
+    /// Starts a bar that is full at `total`; without a total (standard input) it only spins and
+    /// counts. `unit` names what is counted, in the plural: `rows`.
     pub fn new(what: &str, total: Option<u64>, unit: &'static str) -> Progress {
         // indicatif draws nothing where standard error is not a terminal.
         let (bar, template) = match total {
@@ -47,8 +48,8 @@ impl Progress {
         }
     }
 
-    /// Says how far the work is: at `position` of the total, with `things` counted so far. Cheap, but not free: call
-    /// it once a batch, not once a key.
+    /// Says how far the work is: at `position` of the total, with `things` counted so far. Cheap,
+    /// but not free: call it once a batch, not once a key.
     pub fn update(&self, position: u64, things: u64) {
         if self.bar.is_hidden() {
             return;

@@ -1,4 +1,5 @@
-//! Stores that are none, are damaged, are too new or are in use: each a worded error, exit code 3, and nothing lost.
+//! Stores that are none, are damaged, are too new or are in use: each a worded error, exit code 3,
+//! and nothing lost.
 
 mod common;
 
@@ -79,7 +80,8 @@ fn what_is_no_store_is_told_and_left_untouched() {
 #[test]
 fn a_store_of_a_newer_format_is_told_and_left_untouched() {
     let (place, _) = filled();
-    // docs/internals/format.md: the magic, the version, and a checksum of both, which stay in every later version.
+    // docs/internals/format.md: the magic, the version, and a checksum of both, which stay in every
+    // later version.
     let mut format = std::fs::read(place.path("db/FORMAT")).expect("it can be read");
     format[8..12].copy_from_slice(&9u32.to_le_bytes());
     let checksum = crc32c(&format[..12]);
@@ -141,8 +143,8 @@ fn a_log_cut_short_after_a_clean_close_is_told() {
     assert!(told.contains("wal-000001.log"), "{told}");
 }
 
-/// A store that was killed has no mark of a clean close. What the kill cut short is dropped, and told; the rest is
-/// there.
+/// A store that was killed has no mark of a clean close. What the kill cut short is dropped, and
+/// told; the rest is there.
 #[test]
 fn a_torn_end_is_dropped_and_told() {
     let (place, _) = filled();
@@ -199,8 +201,8 @@ fn a_store_in_use_is_told() {
         .expect("it can be started");
     let mut input = holder.stdin.take().expect("asked for");
     std::io::Write::write_all(&mut input, b"id,v\n").expect("it reads");
-    // Until the holder has read the heading and opened the store. LOCK tells, and reading it is not opening the store:
-    // an opening that came first would turn the holder away.
+    // Until the holder has read the heading and opened the store. LOCK tells, and reading it is not
+    // opening the store: an opening that came first would turn the holder away.
     let name = format!("process {:010}", holder.id());
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while !std::fs::read_to_string(place.path("db/LOCK")).is_ok_and(|text| text.contains(&name)) {

@@ -1,4 +1,5 @@
-//! `forerun demo`, in its quick form: all of it runs, and the page can be looked at without any other file.
+//! `forerun demo`, in its quick form: all of it runs, and the page can be looked at without any
+//! other file.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! `check`, `compact`, `checkpoint`, `backup` and `dump`: what is in a store's files, whether it is whole, and copies of it.
+//! `check`, `compact`, `checkpoint`, `backup` and `dump`: what is in a store's files, whether it is
+//! whole, and copies of it.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! The help texts: every subcommand shows an example, and every example is one that the command line accepts.
+//! The help texts: every subcommand shows an example, and every example is one that the command
+//! line accepts.
 
 mod common;
 
@@ -45,8 +46,8 @@ fn help_shows_examples_and_exit_codes() {
     assert!(place.succeeds(&["--version"]).starts_with("forerun 0."));
 }
 
-/// Each example, with `--help` put after it, must parse as far as help: an option that no longer exists is an error
-/// before.
+/// Each example, with `--help` put after it, must parse as far as help: an option that no longer
+/// exists is an error before.
 #[test]
 fn every_example_uses_options_that_exist() {
     let place = Place::new();

@@ -1,4 +1,5 @@
-//! `get`, `multiget`, `scan` and `stats`: what is there is printed, in its order, and what is not is told.
+//! `get`, `multiget`, `scan` and `stats`: what is there is printed, in its order, and what is not
+//! is told.
 
 mod common;
 

@@ -36,7 +36,8 @@ fn a_filled_store_answers_every_read() {
         ),
         "{told}"
     );
-    // A heading of two lines, then three strategies (single among them) for each of two batch sizes.
+    // A heading of two lines, then three strategies (single among them) for each of two batch
+    // sizes.
     assert_eq!(told.lines().count(), 2 + 6, "{told}");
     assert_eq!(
         place

@@ -1,5 +1,5 @@
-//! Measures the CPU time of a simulation per scheduling point, per switch to another thread, and per
-//! thread. Also measures the overhead of a build that can simulate outside of simulations.
+//! Measures the CPU time of a simulation per scheduling point, per switch to another thread, and
+//! per thread. Also measures the overhead of a build that can simulate outside of simulations.
 //!
 //! `cargo run --release -p forerun-core --features sim --example simulation_speed`
 

@@ -4,8 +4,8 @@
 //! cargo run --release -p forerun-db --example reopen
 //! ```
 //!
-//! Each line is the median of five rounds, in nanoseconds a scan; all pages are in memory. With several threads, all of
-//! them scan the same keyspace.
+//! Each line is the median of five rounds, in nanoseconds a scan; all pages are in memory. With
+//! several threads, all of them scan the same keyspace.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -187,7 +187,8 @@ fn look(
         None => None,
     };
     if let Some(reason) = strange {
-        // Another opener may have created it since the names were listed. The mark is the first file that has content.
+        // Another opener may have created it since the names were listed. The mark is the first
+        // file that has content.
         return match has_mark(&names(io, path, mark)?.unwrap_or_default()) {
             true => look(io, path, create, mark, check),
             false => stranger(reason),

@@ -1,4 +1,5 @@
-//! Backups: several of a store in one directory, that share what they have in common, restored exactly.
+//! Backups: several of a store in one directory, that share what they have in common, restored
+//! exactly.
 
 mod common;
 

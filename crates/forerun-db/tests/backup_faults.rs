@@ -1,6 +1,6 @@
-//! Backups when things go wrong: a failure, and power lost, at every call while a backup is made, while old ones are
-//! removed and while one is restored. The backups that were there before stay, and each gives back exactly what it was
-//! made of.
+//! Backups when things go wrong: a failure, and power lost, at every call while a backup is made,
+//! while old ones are removed and while one is restored. The backups that were there before stay,
+//! and each gives back exactly what it was made of.
 
 mod common;
 
@@ -33,7 +33,8 @@ fn backups(io: &FaultIo) -> Result<Backups> {
     Backups::open_with_io(Arc::new(io.clone()), BACKUPS, Create::IfMissing)
 }
 
-/// A store with so many backups, each of another time, and what was in each; the store has gone on since.
+/// A store with so many backups, each of another time, and what was in each; the store has gone on
+/// since.
 fn backed_up(count: u8) -> (FaultIo, Vec<[Entries; 2]>) {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
@@ -48,8 +49,8 @@ fn backed_up(count: u8) -> (FaultIo, Vec<[Entries; 2]>) {
     (io, then)
 }
 
-/// Each backup there is gives back what was in it, all that are to be there are, and no more than there may be; and a
-/// new one can be made.
+/// Each backup there is gives back what was in it, all that are to be there are, and no more than
+/// there may be; and a new one can be made.
 fn check(io: &FaultIo, then: &[[Entries; 2]], needed: &[u64], case: &str) {
     let mut backups = backups(io).unwrap_or_else(|error| panic!("{case}: {error}"));
     let list = backups.list().unwrap();
@@ -85,8 +86,8 @@ fn check(io: &FaultIo, then: &[[Entries; 2]], needed: &[u64], case: &str) {
     assert_eq!(contents(&new), contents(&db), "{case}");
 }
 
-/// Does `work` with a fault at each of its calls in turn, from where it says so. `after` is given what is on disk then,
-/// whether `work` succeeded, and what to call the case.
+/// Does `work` with a fault at each of its calls in turn, from where it says so. `after` is given
+/// what is on disk then, whether `work` succeeded, and what to call the case.
 fn sweep(
     base: &FaultIo,
     least_calls: u64,

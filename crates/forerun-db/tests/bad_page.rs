@@ -46,8 +46,8 @@ fn value(seed: u64) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// A store with runs of the keyspaces "good" and "bad", a page of the first run of "bad" damaged; the run's file, and
-/// what it was.
+/// A store with runs of the keyspaces "good" and "bad", a page of the first run of "bad" damaged;
+/// the run's file, and what it was.
 fn damaged() -> (FaultIo, PathBuf, Vec<u8>) {
     let io = FaultIo::new();
     let piling_up = Options {
@@ -103,8 +103,8 @@ fn names(error: &str, run: &Path) -> bool {
     error.contains(&*run) && error.contains("offset") && error.contains("\"bad\"")
 }
 
-/// Writes to both keyspaces until compactions of the good one have taken place; all it writes there succeeds. Returns
-/// what a refused write to the bad one said.
+/// Writes to both keyspaces until compactions of the good one have taken place; all it writes there
+/// succeeds. Returns what a refused write to the bad one said.
 fn write_both(good: &Keyspace, bad: &Keyspace, db: &Db) -> Option<Error> {
     let (begun, before) = (Instant::now(), db.stats().tree.compactions);
     let mut refused = None;

@@ -1,4 +1,5 @@
-//! Closing a store while other threads work on it: they stop or complete, and nothing changes in the directory after.
+//! Closing a store while other threads work on it: they stop or complete, and nothing changes in
+//! the directory after.
 
 mod common;
 
@@ -32,7 +33,8 @@ thread_local! {
     static IS_HELD_UP: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Holds an operation up at one of its changes, and notes what is changed in the store's directory after it was closed.
+/// Holds an operation up at one of its changes, and notes what is changed in the store's directory
+/// after it was closed.
 #[derive(Default)]
 struct Gate {
     state: Mutex<State>,

@@ -1,4 +1,5 @@
-//! A store that outgrows its memory: flushes and compactions under way while it is written and read.
+//! A store that outgrows its memory: flushes and compactions under way while it is written and
+//! read.
 
 mod common;
 
@@ -132,7 +133,8 @@ fn a_store_holds_many_times_its_memory_and_gives_all_of_it_back() {
             stats.memtables_used_bytes <= options.memory_limit_bytes,
             "{stats}"
         );
-        // Pages for which a batch finds no room are lent to it beyond the budget, a few dozen at most.
+        // Pages for which a batch finds no room are lent to it beyond the budget, a few dozen at
+        // most.
         let lent_at_most = 1 << 20;
         assert!(
             stats.cache.used_bytes <= stats.cache.capacity_bytes + lent_at_most,
@@ -367,7 +369,8 @@ fn a_planned_failure_of_any_call_of_a_flush_or_compaction_loses_nothing() {
             .iter()
             .map(|entry| entry.unwrap_or_else(|e| panic!("{case}: {e}")))
             .collect();
-        // A write that failed may be there after the next opening, if the log could not be cut back; here it is not.
+        // A write that failed may be there after the next opening, if the log could not be cut
+        // back; here it is not.
         assert_eq!(found, model, "{case}");
         let poisoned = db.stats().poisoned.is_some();
         let _ = db.close();

@@ -1,6 +1,6 @@
 //! The power is lost, or the process dies, at every call to the file system, while the store is
-//! created, written, flushed, compacted, closed, opened and recovered. What was acknowledged as synced is there,
-//! whole.
+//! created, written, flushed, compacted, closed, opened and recovered. What was acknowledged as
+//! synced is there, whole.
 
 mod common;
 
@@ -20,8 +20,8 @@ fn run_until(call: u64, options: &Options) -> Option<(FaultIo, Script, String)> 
     Some((io, script, format!("power lost at call {call} ({hit})")))
 }
 
-/// A store that keeps all in its log, and one that flushes and compacts all the time; and how many calls the script
-/// makes at least.
+/// A store that keeps all in its log, and one that flushes and compacts all the time; and how many
+/// calls the script makes at least.
 fn stores() -> [(Options, u64); 2] {
     [(small_options(), 70), (tiny_options(), 150)]
 }
@@ -101,7 +101,8 @@ fn lose_power_at_every_call(options: &Options) {
 
 #[test]
 fn a_power_loss_during_recovery_loses_nothing_either() {
-    // The second store makes more calls, and each recovery of it too: every seventeenth state is enough to meet all.
+    // The second store makes more calls, and each recovery of it too: every seventeenth state is
+    // enough to meet all.
     for ((options, _), step) in stores().iter().zip([3, 17]) {
         lose_power_during_recovery(options, step);
     }
@@ -196,7 +197,8 @@ fn lose_power_soon_after_a_kill(options: &Options) {
 
 #[test]
 fn what_a_recovery_writes_relies_on_nothing_that_a_dead_process_left_unsynced() {
-    // Each entry begins a segment, and the recovery flushes them into runs, since it has less memory.
+    // Each entry begins a segment, and the recovery flushes them into runs, since it has less
+    // memory.
     let (before, after) = (small_options(), tiny_options());
     let value = |n: u32| vec![n as u8; 600];
     let put = |db: &Db, n: u32| db.put_with(&n.to_be_bytes(), &value(n), Durability::Synced);

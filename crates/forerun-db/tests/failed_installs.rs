@@ -1,4 +1,5 @@
-//! Manifests that cannot be written: however often it is tried, nothing piles up on the disk, and nothing is lost.
+//! Manifests that cannot be written: however often it is tried, nothing piles up on the disk, and
+//! nothing is lost.
 
 mod common;
 

@@ -250,7 +250,8 @@ fn a_write_that_cannot_be_taken_back_stops_writes() {
 
 #[test]
 fn what_a_failed_sync_left_of_the_log_is_written_again_before_anything_is_synced_behind_it() {
-    // The operating system may have forgotten that it is not on the disk: to sync it once more would say nothing.
+    // The operating system may have forgotten that it is not on the disk: to sync it once more
+    // would say nothing.
     for is_killed in [false, true] {
         let io = FaultIo::new();
         io.set_forgetful(true);

@@ -1,4 +1,5 @@
-//! A store belongs to the process that opened it: a fork of that process gets errors, and changes nothing.
+//! A store belongs to the process that opened it: a fork of that process gets errors, and changes
+//! nothing.
 
 #[path = "../../forerun-core/tests/testing/fork.rs"]
 mod fork;
@@ -250,7 +251,8 @@ fn a_child_never_waits_for_a_lock_that_a_thread_of_its_parent_held() {
     db.keyspace("users").unwrap();
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        // All of them hold locks most of the time: of the log, of memtables, of snapshots, of the directory.
+        // All of them hold locks most of the time: of the log, of memtables, of snapshots, of the
+        // directory.
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let number = written.fetch_add(1, Ordering::Relaxed);

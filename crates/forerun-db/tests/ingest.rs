@@ -1,4 +1,5 @@
-//! Ingestion: what is taken in whole, in order, is there whole, in the right order of age, whatever fails meanwhile.
+//! Ingestion: what is taken in whole, in order, is there whole, in the right order of age, whatever
+//! fails meanwhile.
 
 mod common;
 
@@ -140,8 +141,8 @@ fn run_files(io: &FaultIo) -> usize {
     names.iter().filter(|name| is_run(name)).count()
 }
 
-/// A store that flushes for ingestions only, and one that flushes and compacts all the time; all in the caller's thread,
-/// so that calls come in the same order each time.
+/// A store that flushes for ingestions only, and one that flushes and compacts all the time; all in
+/// the caller's thread, so that calls come in the same order each time.
 fn stores() -> [Options; 2] {
     let flushes_rarely = Options {
         background: Background::Caller,

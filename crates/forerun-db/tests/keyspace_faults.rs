@@ -1,5 +1,6 @@
-//! Keyspaces when things go wrong: power lost at every call while batches go across them and while they come and go;
-//! damaged runs, a lost manifest. And many threads: a snapshot sees of each batch all or nothing, in whatever keyspaces.
+//! Keyspaces when things go wrong: power lost at every call while batches go across them and while
+//! they come and go; damaged runs, a lost manifest. And many threads: a snapshot sees of each batch
+//! all or nothing, in whatever keyspaces.
 
 mod common;
 
@@ -47,7 +48,8 @@ struct Told {
     dropping: bool,
 }
 
-/// Batches across all keyspaces, each of one entry under its number in each; `gone` lives for a while.
+/// Batches across all keyspaces, each of one entry under its number in each; `gone` lives for a
+/// while.
 fn run(io: &FaultIo, options: &Options, told: &mut Told) {
     let Ok(db) = open(io, options) else { return };
     for i in 0..12_u8 {
@@ -251,7 +253,8 @@ fn a_lost_manifest_is_made_from_runs_that_say_of_which_keyspace_they_are() {
         assert!(open(&io, &tiny_options()).is_err());
         let repaired = repair_with_io(Arc::new(io.clone()), STORE, &tiny_options()).unwrap();
         assert!(repaired.rebuilt_manifest);
-        // A name that stood in the manifest alone is lost, and that is told; what was written is not.
+        // A name that stood in the manifest alone is lost, and that is told; what was written is
+        // not.
         assert_eq!(repaired.losses.len(), 1, "{:?}", repaired.losses);
         let db = open(&io, &tiny_options()).unwrap();
         for (name, map) in &maps {

@@ -1,4 +1,5 @@
-//! Keyspaces come and go, and what is wrong with them is told by name: theirs, their comparators', their options'.
+//! Keyspaces come and go, and what is wrong with them is told by name: theirs, their comparators',
+//! their options'.
 
 mod common;
 

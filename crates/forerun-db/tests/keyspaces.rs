@@ -1,5 +1,5 @@
-//! Keyspaces: each is a map of its own in an order of its own; batches and snapshots go across them, and they share the
-//! memory of one store.
+//! Keyspaces: each is a map of its own in an order of its own; batches and snapshots go across
+//! them, and they share the memory of one store.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Inside the crate, modules depend downwards only. This test reads the sources, tests included, and names each line where a
-//! lower module uses a higher one.
+//! Inside the crate, modules depend downwards only. This test reads the sources, tests included,
+//! and names each line where a lower module uses a higher one.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -190,7 +190,8 @@ fn orders() -> [Arc<dyn Comparator>; 3] {
     ]
 }
 
-/// Short keys over few bytes, so that prefixes tie and keys repeat; some with a long common beginning.
+/// Short keys over few bytes, so that prefixes tie and keys repeat; some with a long common
+/// beginning.
 fn key() -> impl Generate<Value = Vec<u8>> {
     prop_oneof![
         prop::collection::vec(prop_oneof![Just(0_u8), Just(1), Just(255)], 0..5),
@@ -485,8 +486,9 @@ fn keys_over_their_limit_are_refused() {
     assert_eq!(table.get(&key[1..], 1).unwrap(), Lookup::Value(b""));
 }
 
-/// After a thread has published a key, any later batch of any thread that contains it finds it, while towers grow
-/// and guides are made. (The test that the reviewers of RocksDB pull request 14428 asked for.)
+/// After a thread has published a key, any later batch of any thread that contains it finds it,
+/// while towers grow and guides are made. (The test that the reviewers of RocksDB pull request
+/// 14428 asked for.)
 #[test]
 fn a_published_key_is_found_by_every_later_batch_of_every_thread() {
     const THREADS: u64 = 4;

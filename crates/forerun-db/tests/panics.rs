@@ -1,4 +1,5 @@
-//! A comparator or a file system that panics: an error that names it, nobody waits for ever, nothing acknowledged is lost.
+//! A comparator or a file system that panics: an error that names it, nobody waits for ever,
+//! nothing acknowledged is lost.
 
 mod common;
 

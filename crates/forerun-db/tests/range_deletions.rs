@@ -1,5 +1,5 @@
-//! Deletions of ranges by the ten thousand: each costs about the same, whatever the others look like, and what they take
-//! is counted.
+//! Deletions of ranges by the ten thousand: each costs about the same, whatever the others look
+//! like, and what they take is counted.
 
 mod common;
 
@@ -368,7 +368,8 @@ fn range_deletions_survive_the_loss_of_the_manifest_and_a_damaged_page_is_told_a
     }
 }
 
-/// One step of a short life: a range is deleted after some keys were put, and most of it is flushed and compacted.
+/// One step of a short life: a range is deleted after some keys were put, and most of it is flushed
+/// and compacted.
 fn live(db: &Db, step: u8) -> Result<(), Error> {
     let mut batch = WriteBatch::new();
     for key in 0..20 {

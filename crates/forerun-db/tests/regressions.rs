@@ -135,7 +135,8 @@ fn a_checkpoint_never_holds_a_write_that_failed() {
     }
 }
 
-/// A file system on which another one creates the store as soon as its directory was listed with nothing but a lock in it.
+/// A file system on which another one creates the store as soon as its directory was listed with
+/// nothing but a lock in it.
 #[derive(Debug)]
 struct CreatedMeanwhile {
     disk: FaultIo,

@@ -1,5 +1,5 @@
-//! Stores with damaged files are checked and repaired: what is wrong is found, what is left is there, and nothing is
-//! made up.
+//! Stores with damaged files are checked and repaired: what is wrong is found, what is left is
+//! there, and nothing is made up.
 
 mod common;
 

@@ -81,7 +81,8 @@ fn act(db: &Db, io: &FaultIo, user: u8) -> forerun_db::Result<()> {
     Ok(())
 }
 
-/// Three threads use a store. It is closed, or its process dies or loses power, and it is opened again.
+/// Three threads use a store. It is closed, or its process dies or loses power, and it is opened
+/// again.
 fn workload() {
     let mut io = FaultIo::new();
     for round in 0..3 {

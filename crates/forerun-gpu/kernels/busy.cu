@@ -1,5 +1,6 @@
-// A matrix product to keep the multiprocessors busy while something else is measured: c = a * b, all n x n of f32, row
-// by row; n is a multiple of 64. It is made to be bound by arithmetic, not to be a good product.
+// A matrix product to keep the multiprocessors busy while something else is measured: c = a * b,
+// all n x n of f32, row by row; n is a multiple of 64. It is made to be bound by arithmetic, not to
+// be a good product.
 //
 //   a block of 256 threads makes a tile of 64 x 64; a thread makes 4 x 4 of it, from shared memory:
 //

@@ -1,4 +1,5 @@
-//! The kernels' machine code: what was embedded when this was built, else what NVRTC makes of their source.
+//! The kernels' machine code: what was embedded when this was built, else what NVRTC makes of their
+//! source.
 //!
 //! | the device | compiler found at build time | none found |
 //! |---|---|---|
@@ -6,8 +7,9 @@
 //! | 9.x | the cubin for 9.0 | the same |
 //! | newer | PTX for 9.0, which the driver compiles and keeps | the same |
 //!
-//! The source, in one piece, is always embedded, so a program needs no file of this crate beside it. NVRTC is a library
-//! of the CUDA toolkit; it is loaded at run time, and only where it is needed.
+//! The source, in one piece, is always embedded, so a program needs no file of this crate beside
+//! it. NVRTC is a library of the CUDA toolkit; it is loaded at run time, and only where it is
+//! needed.
 
 mod cache;
 mod nvrtc;
@@ -50,8 +52,8 @@ pub(crate) enum CubinError {
     },
 }
 
-/// One image with all kernels, for a device of that compute capability, as `cuModuleLoadData` takes it: a cubin, or PTX
-/// with a zero behind it.
+/// One image with all kernels, for a device of that compute capability, as `cuModuleLoadData` takes
+/// it: a cubin, or PTX with a zero behind it.
 pub(crate) fn image(capability: (u32, u32)) -> Result<Cow<'static, [u8]>, CubinError> {
     match embedded(capability) {
         Some(image) => Ok(Cow::Borrowed(image)),
@@ -59,7 +61,8 @@ pub(crate) fn image(capability: (u32, u32)) -> Result<Cow<'static, [u8]>, CubinE
     }
 }
 
-/// As [`image`], compiled on this machine even if one was embedded: for a driver that is older than what made that.
+/// As [`image`], compiled on this machine even if one was embedded: for a driver that is older than
+/// what made that.
 pub(crate) fn recompiled(capability: (u32, u32)) -> Result<Vec<u8>, CubinError> {
     compiled(capability, Cache::of_user().as_ref())
 }
@@ -117,7 +120,8 @@ mod tests {
         image.windows(name.len()).any(|w| w == name.as_bytes())
     }
 
-    /// A place that asks for NVRTC by this variable must have it: there these tests are not allowed to do nothing.
+    /// A place that asks for NVRTC by this variable must have it: there these tests are not allowed
+    /// to do nothing.
     fn nvrtc_is_expected() -> bool {
         std::env::var_os("FORERUN_EXPECT_NVRTC").is_some()
     }

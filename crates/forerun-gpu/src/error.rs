@@ -76,8 +76,8 @@ pub enum GpuError {
         /// Where: `device memory`, `pinned host memory`.
         memory: &'static str,
     },
-    /// The device was opened, or the driver loaded, by another process, of which this one is a fork. The driver does not
-    /// work in a fork of a process that uses it. Nothing was done.
+    /// The device was opened, or the driver loaded, by another process, of which this one is a
+    /// fork. The driver does not work in a fork of a process that uses it. Nothing was done.
     #[error(
         "CUDA cannot be used in a fork of a process that uses it; begin the process anew (\"spawn\"): {0}"
     )]

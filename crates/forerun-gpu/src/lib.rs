@@ -1,4 +1,5 @@
-//! A hash table in a GPU's memory, row gathers between pinned host memory and the GPU, and the ground that both stand on.
+//! A hash table in a GPU's memory, row gathers between pinned host memory and the GPU, and the
+//! ground that both stand on.
 //!
 //! - [`Gpu`] opens a device, or says in a typed error why there is none. The driver's library is
 //!   loaded at run time: this crate builds, and all but the GPU's part of it runs, on a machine
@@ -7,8 +8,8 @@
 //!   [`Graph`] order work on the device; [`Gpu::scope`] makes that safe.
 //! - [`gather()`](gather::gather) and [`scatter()`](gather::scatter) copy scattered rows from the
 //!   host to the device and back; [`gather::cpu`] does the same on the CPU.
-//! - [`table::GpuTable`] is a hash table from u64 keys to rows that evicts by score; without a GPU it runs on the
-//!   CPU.
+//! - [`table::GpuTable`] is a hash table from u64 keys to rows that evicts by score; without a GPU
+//!   it runs on the CPU.
 //! - [`RandomReads`] tells what the device's memory gives at random places.
 //! - [`MatrixProduct`] keeps a device busy while something else is measured.
 //!

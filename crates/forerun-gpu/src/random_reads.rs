@@ -1,4 +1,5 @@
-//! Reads at random places of a device's memory: the rate that no lookup can exceed (`kernels/roofline.cu`).
+//! Reads at random places of a device's memory: the rate that no lookup can exceed
+//! (`kernels/roofline.cu`).
 
 use crate::driver::{Command, DeviceBuffer, Kernel, Launch, Stream, sealed};
 use crate::table::mix;
@@ -52,7 +53,8 @@ struct RandomReadParams {
 
 const _: () = assert!(size_of::<RandomReadParams>() == 40);
 
-/// Threads a block, as `kernels/roofline.list` has them, and blocks a multiprocessor: as many as it holds.
+/// Threads a block, as `kernels/roofline.list` has them, and blocks a multiprocessor: as many as it
+/// holds.
 const THREADS: u32 = 256;
 const BLOCKS_EACH: u32 = 8;
 
@@ -91,7 +93,8 @@ impl<'a> RandomReads<'a> {
         RandomReads::prepared(buffer.gpu(), "random_reads_fill", params)
     }
 
-    /// Prepares reads of a buffer that was filled; `sum` is a u64, to which the sum of all words read is added.
+    /// Prepares reads of a buffer that was filled; `sum` is a u64, to which the sum of all words
+    /// read is added.
     ///
     /// # Errors
     /// A buffer shorter than a request; another device's; the driver's.
@@ -154,7 +157,8 @@ impl<'a> RandomReads<'a> {
         (0..).map(word)
     }
 
-    /// The same reads on the CPU, of words that [`RandomReads::words`] gave; at least a request of them.
+    /// The same reads on the CPU, of words that [`RandomReads::words`] gave; at least a request of
+    /// them.
     pub fn on_cpu(words: &[u64], request: RequestBytes, count: u64, seed: u64) -> u64 {
         let each = (request.bytes() / 8) as usize;
         let pieces = (words.len() / each) as u64;
@@ -189,8 +193,8 @@ impl Command for RandomReads<'_> {
             threads: THREADS,
             shared_bytes: 0,
         };
-        // SAFETY: the argument has the kernel's layout; pieces lie within the buffer's length, the sum is a u64, and the
-        // caller keeps both alive.
+        // SAFETY: the argument has the kernel's layout; pieces lie within the buffer's length, the
+        // sum is a u64, and the caller keeps both alive.
         unsafe { self.kernel.launch(stream, launch, &self.params) }
     }
 }

@@ -1,5 +1,5 @@
-//! What takes a device: on a machine without one, each of these says in a typed error that there is none, and that is
-//! what is tested there.
+//! What takes a device: on a machine without one, each of these says in a typed error that there is
+//! none, and that is what is tested there.
 
 use forerun_gpu::gather::{DevicePairs, gather, scatter};
 use forerun_gpu::gather::{

@@ -1,5 +1,5 @@
-//! Everything that is wrong with a copy is refused before it is launched, each by its own words. The memory is a list
-//! of made-up addresses, so none of it takes a GPU.
+//! Everything that is wrong with a copy is refused before it is launched, each by its own words.
+//! The memory is a list of made-up addresses, so none of it takes a GPU.
 
 use forerun_gpu::gather::{
     Absent, CountAt, Direction, GatherError, Integer, KnownMemory, Layers, Layout, Locate,
@@ -145,7 +145,8 @@ fn the_unit_is_found_from_all_that_it_must_divide() {
         };
         assert_eq!(accepted(change), unit, "{offset} {stride}");
     }
-    // The distance of layers counts, if there are several; the stride does, if there are several rows.
+    // The distance of layers counts, if there are several; the stride does, if there are several
+    // rows.
     let layers = |r: &mut Request| {
         r.spec.layers = 2;
         r.spec.device.layers = Layers::Step { bytes: 6568 };

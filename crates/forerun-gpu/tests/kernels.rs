@@ -1,5 +1,5 @@
-//! The kernels' own sources, run on the host: `tests/kernels/*.cpp` compare the result with plain loops, in a process a
-//! test. `tests/table.rs` drives those of the hash table.
+//! The kernels' own sources, run on the host: `tests/kernels/*.cpp` compare the result with plain
+//! loops, in a process a test. `tests/table.rs` drives those of the hash table.
 
 #![cfg(unix)]
 

@@ -17,7 +17,8 @@ fn row(shape: StagingShape, stamp: usize) -> Vec<u8> {
     (0..shape.row_bytes).map(byte).collect()
 }
 
-/// Puts runs of rows on their way to the places of `order`, as many at a time as `runs` say by turns.
+/// Puts runs of rows on their way to the places of `order`, as many at a time as `runs` say by
+/// turns.
 fn put_all(
     delivery: &mut Delivery<'_>,
     order: &[u64],

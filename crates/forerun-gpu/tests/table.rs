@@ -1,4 +1,5 @@
-//! The hash table: the kernels, on the host, against the table on the CPU; and that table against plain maps.
+//! The hash table: the kernels, on the host, against the table on the CPU; and that table against
+//! plain maps.
 
 #![cfg(unix)]
 
@@ -60,7 +61,8 @@ fn small(width: Width, candidates: Candidates, buckets: u64) -> TableOptions {
     }
 }
 
-/// Every entry, by its key; panics where a key is there twice, or where the size is not what it says.
+/// Every entry, by its key; panics where a key is there twice, or where the size is not what it
+/// says.
 fn contents(table: &mut GpuTable) -> HashMap<u64, (u64, Vec<u8>)> {
     let row_bytes = table.options().row_bytes as usize;
     let mut all = HashMap::new();

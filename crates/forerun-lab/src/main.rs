@@ -28,7 +28,8 @@ struct Cli {
 enum Command {
     /// Runs the store under random schedules and faults, and checks all that it does.
     Sim(sim::SimArgs),
-    /// Sends random commands to memcached and to this server, and compares the answers byte by byte.
+    /// Sends random commands to memcached and to this server, and compares the answers byte by
+    /// byte.
     Differential(differential::Args),
     /// Runs the server under random clients, clocks and disks, and checks all that it does.
     ServerSim(server_sim::ServerSimArgs),

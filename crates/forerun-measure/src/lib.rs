@@ -11,10 +11,11 @@
 //!   machine        the CPU, its instruction set and its page setting, as facts beside the results
 //! ```
 //!
-//! Make a [`harness::Case`] of each thing to compare. Its closure runs one turn; [`harness::Sample::repeat`] is the
-//! simplest way to write it. [`harness::measure`] runs the cases in alternating rounds and returns one
-//! [`harness::Outcome`] per case: the median, the extremes, and ratios taken round by round. Show the outcomes with
-//! [`text_table::TextTable`] and [`report::Report`].
+//! Make a [`harness::Case`] of each thing to compare. Its closure runs one turn;
+//! [`harness::Sample::repeat`] is the simplest way to write it. [`harness::measure`] runs the cases
+//! in alternating rounds and returns one [`harness::Outcome`] per case: the median, the extremes,
+//! and ratios taken round by round. Show the outcomes with [`text_table::TextTable`] and
+//! [`report::Report`].
 //!
 //! ```
 //! use forerun_measure::harness::{Case, Plan, Sample, Turn, measure};

@@ -3,8 +3,9 @@
 /// The batch size that headlines are about, or the nearest one that was measured.
 pub const HEADLINE_BATCH: u64 = 64;
 
-/// The row whose figure is the median among those of the batch size nearest to [`HEADLINE_BATCH`], with its figure. Of an
-/// even number of rows it is the lower one of the two in the middle. `None` if no row has a figure.
+/// The row whose figure is the median among those of the batch size nearest to [`HEADLINE_BATCH`],
+/// with its figure. Of an even number of rows it is the lower one of the two in the middle. `None`
+/// if no row has a figure.
 ///
 /// ```
 /// use forerun_measure::typical::typical;

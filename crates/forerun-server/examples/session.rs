@@ -1,12 +1,14 @@
-//! What a session costs without a socket: requests as bytes in, answers as bytes out, in nanoseconds a key.
+//! What a session costs without a socket: requests as bytes in, answers as bytes out, in
+//! nanoseconds a key.
 //!
 //! ```sh
 //! cargo run --release -p forerun-server --example session             # all forms
 //! cargo run --release -p forerun-server --example session -- get 100  # one, for ten seconds: to be looked at by perf
 //! ```
 //!
-//! Each form is measured over uniformly random keys of `ITEMS`, five rounds in turn, and the median is told beside the same
-//! lookups by [`Guard::multi_get`](forerun_cache::Guard::multi_get) alone: the difference is what the protocol costs.
+//! Each form is measured over uniformly random keys of `ITEMS`, five rounds in turn, and the median
+//! is told beside the same lookups by [`Guard::multi_get`](forerun_cache::Guard::multi_get) alone:
+//! the difference is what the protocol costs.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -140,7 +142,8 @@ impl Bench {
     }
 }
 
-/// Requests of `keys` keys each, cut as a socket would deliver them, with how many keys each piece has.
+/// Requests of `keys` keys each, cut as a socket would deliver them, with how many keys each piece
+/// has.
 fn requests(form: Form, keys: usize) -> (Vec<(Vec<u8>, usize)>, Vec<usize>) {
     let mut numbers = Numbers(keys as u64);
     let mut all = Vec::new();

@@ -1,14 +1,15 @@
 //! Authentication by a file of users, as memcached's `-Y`.
 //!
-//! The file has a line `user:password` for each user. A connection's first command must be a `set` of any key, whose
-//! value is `user password`:
+//! The file has a line `user:password` for each user. A connection's first command must be a `set`
+//! of any key, whose value is `user password`:
 //!
 //! ```text
 //!   set any 0 0 13\r\n
 //!   alice s3cret7\r\n        ->  STORED, and the connection is as any other
 //! ```
 //!
-//! [`Gate`] stands before a connection's session and reads that command; what comes behind it is the session's.
+//! [`Gate`] stands before a connection's session and reads that command; what comes behind it is
+//! the session's.
 
 use std::path::{Path, PathBuf};
 
@@ -43,7 +44,8 @@ impl UserFile {
         })
     }
 
-    /// Reads it again. Connections that have authenticated stay. Of a file that cannot be used nothing is taken.
+    /// Reads it again. Connections that have authenticated stay. Of a file that cannot be used
+    /// nothing is taken.
     ///
     /// # Errors
     /// [`Error::Auth`], as [`Users::load`].
@@ -70,7 +72,8 @@ impl Users {
     /// Reads a file of users.
     ///
     /// # Errors
-    /// [`Error::Auth`] where it cannot be read, is too long, or has a line without a colon, or none at all.
+    /// [`Error::Auth`] where it cannot be read, is too long, or has a line without a colon, or none
+    /// at all.
     fn load(path: &Path) -> Result<Users, Error> {
         let wrong = |reason: String| Error::Auth {
             path: PathBuf::from(path),
@@ -105,7 +108,8 @@ impl Users {
         Ok(Users { list })
     }
 
-    /// Whether there is this user with this password. It takes as long wherever the first difference lies.
+    /// Whether there is this user with this password. It takes as long wherever the first
+    /// difference lies.
     fn knows(&self, user: &[u8], password: &[u8]) -> bool {
         let mut known = false;
         for (name, secret) in &self.list {
@@ -139,7 +143,8 @@ pub(crate) struct Gate {
 pub(crate) enum Entry {
     /// More bytes are needed.
     More,
-    /// `consumed` bytes were a command; it is answered so, and the connection is open now or is not.
+    /// `consumed` bytes were a command; it is answered so, and the connection is open now or is
+    /// not.
     Answered {
         /// Bytes that are done with.
         consumed: usize,
@@ -157,7 +162,8 @@ pub(crate) enum Entry {
 }
 
 impl Gate {
-    /// Reads the next command of `bytes`; `consumed` of the answer are to be taken off before the next call.
+    /// Reads the next command of `bytes`; `consumed` of the answer are to be taken off before the
+    /// next call.
     pub(crate) fn read(&mut self, bytes: &[u8], users: &UserFile) -> Entry {
         let refuse = |consumed, answer| Entry::Answered {
             consumed,

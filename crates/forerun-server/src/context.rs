@@ -1,4 +1,5 @@
-//! What the sessions of one thread share: counters that no other thread writes, and vectors that are reused.
+//! What the sessions of one thread share: counters that no other thread writes, and vectors that
+//! are reused.
 
 use std::sync::Arc;
 

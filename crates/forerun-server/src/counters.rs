@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Raises the count. Only one thread may do this; a read and a write are cheaper than a locked addition.
+    /// Raises the count. Only one thread may do this; a read and a write are cheaper than a locked
+    /// addition.
     #[inline]
     pub fn add(&self, count: u64) {
         // Relaxed: a statistic, which orders nothing. With one writer no addition is lost.
@@ -24,7 +25,8 @@ impl Counter {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What the sessions of one thread have counted since the server started, under memcached's names.
+        /// What the sessions of one thread have counted since the server started, under memcached's
+        /// names.
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*

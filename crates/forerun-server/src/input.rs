@@ -5,12 +5,12 @@
 //!                    start                            end
 //! ```
 //!
-//! A session takes whole commands from the front. It leaves the start of a command whose rest is still to come, which is
-//! shorter than [`LINE_BYTES_MAX`]; it takes longer data piece by piece. So the buffer keeps its size, whatever a client
-//! sends.
+//! A session takes whole commands from the front. It leaves the start of a command whose rest is
+//! still to come, which is shorter than [`LINE_BYTES_MAX`]; it takes longer data piece by piece. So
+//! the buffer keeps its size, whatever a client sends.
 
-/// The longest line that a session needs to see whole. It takes longer ones in pieces or refuses them. Less than the buffer's
-/// size, so there is always space to read into.
+/// The longest line that a session needs to see whole. It takes longer ones in pieces or refuses
+/// them. Less than the buffer's size, so there is always space to read into.
 pub const LINE_BYTES_MAX: usize = 16 << 10;
 
 /// Size of the buffer, once it is allocated.
@@ -44,7 +44,8 @@ impl Input {
         Self::default()
     }
 
-    /// Space to read into, at least 16 KiB. Call [`filled`](Self::filled) with the number of bytes read.
+    /// Space to read into, at least 16 KiB. Call [`filled`](Self::filled) with the number of bytes
+    /// read.
     pub fn space(&mut self) -> &mut [u8] {
         if self.buffer.is_empty() {
             self.buffer.resize(BUFFER_BYTES, 0);

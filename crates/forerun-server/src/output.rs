@@ -6,8 +6,8 @@
 //!                               a large value goes here    another
 //! ```
 //!
-//! Replies are composed into one buffer. A large value is not copied: a queue beside the buffer holds a reference to it and
-//! its position, and keeps the item alive until it is sent.
+//! Replies are composed into one buffer. A large value is not copied: a queue beside the buffer
+//! holds a reference to it and its position, and keeps the item alive until it is sent.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,8 +31,9 @@ struct Large {
     sent: usize,
 }
 
-/// The sending end of a connection. A [`Session`](crate::Session) composes replies into it. The caller writes
-/// [`slices`](Self::slices) to a socket and calls [`advance`](Self::advance) with the number of bytes written.
+/// The sending end of a connection. A [`Session`](crate::Session) composes replies into it. The
+/// caller writes [`slices`](Self::slices) to a socket and calls [`advance`](Self::advance) with the
+/// number of bytes written.
 #[derive(Default)]
 pub struct Output {
     bytes: Vec<u8>,
@@ -74,8 +75,8 @@ impl Output {
         self.len() >= FULL_BYTES && !planted::is(Defect::OutputUnbounded)
     }
 
-    /// Fills `slices` with the bytes to send, in order, and returns how many it filled. One slice suffices unless large values
-    /// wait.
+    /// Fills `slices` with the bytes to send, in order, and returns how many it filled. One slice
+    /// suffices unless large values wait.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut count = 0;
         let mut at = self.start;

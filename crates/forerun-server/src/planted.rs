@@ -4,8 +4,9 @@
 //!   plant(Some(Defect::TlsBufferFull)) ──> one word of the process <── is(Defect::TlsBufferFull)   at the place of the defect
 //! ```
 //!
-//! Only with the feature `planted`. Without it [`is`] is `false` when the compiler sees it, and nothing of a defect is in
-//! the program. Each defect is one that this server had or that servers of its kind have had.
+//! Only with the feature `planted`. Without it [`is`] is `false` when the compiler sees it, and
+//! nothing of a defect is in the program. Each defect is one that this server had or that servers
+//! of its kind have had.
 
 macro_rules! defects {
     ($($(#[$group:meta])* $variant:ident $name:literal $what:literal,)*) => {
@@ -77,7 +78,8 @@ mod chosen {
     /// The number of the defect, counted from 1; 0: none.
     static PLANTED: AtomicUsize = AtomicUsize::new(0);
 
-    /// Puts a defect back, in place of the one before, in all servers of this process; `None`: takes it out.
+    /// Puts a defect back, in place of the one before, in all servers of this process; `None`:
+    /// takes it out.
     pub fn plant(defect: Option<Defect>) {
         let number = defect.map_or(0, |defect| defect as usize + 1);
         // Relaxed, here and below: whoever runs a server was started, or told, after this.

@@ -13,7 +13,8 @@ pub struct Settings {
     pub shutdown_command: bool,
     /// Keys may be listed: `lru_crawler metadump`, `lru_crawler mgdump`, `stats cachedump`.
     pub dump_enabled: bool,
-    /// `lru_crawler` works from the start; the command `lru_crawler enable` turns it on later as well.
+    /// `lru_crawler` works from the start; the command `lru_crawler enable` turns it on later as
+    /// well.
     pub crawler_enabled: bool,
     /// `debugtime` is obeyed, as in memcached's debug builds. Test suites use it.
     pub debug_commands: bool,

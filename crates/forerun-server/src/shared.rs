@@ -37,8 +37,8 @@ pub trait Host: Send + Sync {
         ConnectionStats::default()
     }
 
-    /// For `stats conns`: calls `line` with a connection's number, a name (`addr`, `listen_addr`, `state`,
-    /// `secs_since_last_cmd`) and a value.
+    /// For `stats conns`: calls `line` with a connection's number, a name (`addr`, `listen_addr`,
+    /// `state`, `secs_since_last_cmd`) and a value.
     fn describe_connections(&self, line: &mut dyn FnMut(u64, &str, &str)) {
         let _ = line;
     }
@@ -106,8 +106,9 @@ impl Shared {
         cache: Arc<Cache>,
         host: Box<dyn Host>,
     ) -> Self {
-        // A cache may have stood unused since its clock was last set. Both clocks are read at the same moment, or times of
-        // day are off by what lies between, for as long as there are sessions.
+        // A cache may have stood unused since its clock was last set. Both clocks are read at the
+        // same moment, or times of day are off by what lies between, for as long as there are
+        // sessions.
         if !planted::is(Defect::StaleClock) {
             system.tick(&cache);
         }
@@ -132,7 +133,8 @@ impl Shared {
         &self.cache
     }
 
-    /// The second of the cache's clock that a client means; 1, which has always come, for one that is past.
+    /// The second of the cache's clock that a client means; 1, which has always come, for one that
+    /// is past.
     pub(crate) fn expiry(&self, expiration: Expiration) -> Expiry {
         let now = self.cache.now();
         match expiration {

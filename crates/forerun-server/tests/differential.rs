@@ -1,8 +1,10 @@
-//! Generated commands are answered as memcached answers them. Skipped, and saying so, where there is none on the PATH.
+//! Generated commands are answered as memcached answers them. Skipped, and saying so, where there
+//! is none on the PATH.
 //!
-//! Each case is a few commands on a key of its own, then a look at what has become of it. Numbers come from pools of those
-//! that parsers get wrong: signs, white space, limits of 31, 32, 63 and 64 bits. What docs/operate/protocol.md lists as different is
-//! not generated, or compared as far as it is the same.
+//! Each case is a few commands on a key of its own, then a look at what has become of it. Numbers
+//! come from pools of those that parsers get wrong: signs, white space, limits of 31, 32, 63 and 64
+//! bits. What docs/operate/protocol.md lists as different is not generated, or compared as far as
+//! it is the same.
 
 mod common;
 
@@ -210,7 +212,8 @@ fn command(random: &mut Random, key: &str, now_s: u64) -> (String, bool) {
             false,
         ),
         _ => {
-            // Not both: of a number that gets longer memcached gives the time to the item that was replaced.
+            // Not both: of a number that gets longer memcached gives the time to the item that was
+            // replaced.
             let letters: &[u8] = match random.below(2) {
                 0 => b"NNJDCMtvckOLP",
                 _ => b"NNTTCMtvckOLP",
@@ -221,8 +224,8 @@ fn command(random: &mut Random, key: &str, now_s: u64) -> (String, bool) {
     }
 }
 
-/// Whether two answers say the same. Versions are of each server's own counting, and seconds left may differ by what lies
-/// between the two questions.
+/// Whether two answers say the same. Versions are of each server's own counting, and seconds left
+/// may differ by what lies between the two questions.
 fn agree(ours: &[u8], theirs: &[u8]) -> bool {
     let number = |token: &[u8]| -> Option<i64> { std::str::from_utf8(token).ok()?.parse().ok() };
     let tokens = |answer: &[u8]| -> Vec<Vec<u8>> {
@@ -243,7 +246,8 @@ fn agree(ours: &[u8], theirs: &[u8]) -> bool {
                 }
                 _ => false,
             };
-            // Memcached tells the seconds that have passed since the end as those that are left, less 2^32.
+            // Memcached tells the seconds that have passed since the end as those that are left,
+            // less 2^32.
             let is_past = a.trim_ascii_end() == b"t0"
                 && matches!(b.split_first(), Some((b't', left)) if number(left.trim_ascii_end()) > Some(1 << 31));
             a == b
@@ -284,7 +288,8 @@ fn generated_commands_are_answered_as_memcached_answers_them() {
             stream.set_read_timeout(timeout).expect("a time");
             let ours = client.send(sent.as_bytes());
             let theirs = ask(&mut stream, sent.as_bytes());
-            // Memcached reads the block of a command that it refuses as commands, and answers those.
+            // Memcached reads the block of a command that it refuses as commands, and answers
+            // those.
             let refused = has_block && ours.starts_with(b"CLIENT_ERROR");
             let same = match refused {
                 true => theirs.starts_with(&ours),

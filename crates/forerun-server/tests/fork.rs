@@ -1,4 +1,5 @@
-//! A server runs in the process that started it: a fork of that process asks it for nothing, and drops it unharmed.
+//! A server runs in the process that started it: a fork of that process asks it for nothing, and
+//! drops it unharmed.
 
 #[path = "../../forerun-core/tests/testing/fork.rs"]
 mod fork;

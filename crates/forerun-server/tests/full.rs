@@ -1,5 +1,5 @@
-//! Commands that read and write at once, on a cache that is full: a write that has to make room never waits for the guard that
-//! its own command reads under.
+//! Commands that read and write at once, on a cache that is full: a write that has to make room
+//! never waits for the guard that its own command reads under.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Memcached itself answers as the conversations say it does. Skipped, and saying so, where there is none on the PATH.
+//! Memcached itself answers as the conversations say it does. Skipped, and saying so, where there
+//! is none on the PATH.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Pipelines of random commands, cut at random places, against a plain model of what memcached means by them.
+//! Pipelines of random commands, cut at random places, against a plain model of what memcached
+//! means by them.
 
 mod common;
 

@@ -24,8 +24,8 @@ impl AdmissionFilter {
             Admission::SecondTouch => true,
             Admission::ByScore => policies.score.counts_lookups(),
         };
-        // Remembers about as many keys as the tier has rows. It has twice the places, because a key replaces the other
-        // keys of its place.
+        // Remembers about as many keys as the tier has rows. It has twice the places, because a key
+        // replaces the other keys of its place.
         let ghosts = (counts && policies.promotion == Promotion::OnFind && capacity > 0)
             .then(|| Ghosts::new(capacity.saturating_mul(2)))
             .transpose()?;
@@ -42,8 +42,8 @@ impl AdmissionFilter {
         }
     }
 
-    /// Counts a lookup of a key that was found below. Returns whether to promote its row, and the number of earlier
-    /// lookups.
+    /// Counts a lookup of a key that was found below. Returns whether to promote its row, and the
+    /// number of earlier lookups.
     pub(crate) fn admits(&self, key: u64) -> (bool, u16) {
         let before = self.ghosts.as_ref().map_or(0, |ghosts| ghosts.touch(key));
         let admitted = self.admission != Admission::SecondTouch || before > 0;

@@ -53,7 +53,8 @@ impl Builder {
             pages: Pages::Huge,
             below: Below::Nothing,
             store_options: Options {
-                // A lookup in the store reads a page for a row: the fewer bytes, the better (docs/guide/table.md).
+                // A lookup in the store reads a page for a row: the fewer bytes, the better
+                // (docs/guide/table.md).
                 run: RunOptions {
                     page_bytes: RunOptions::MIN_PAGE_BYTES,
                     ..RunOptions::default()
@@ -73,10 +74,12 @@ impl Builder {
         }
     }
 
-    /// Rows that a device tier is to hold, above the host tier: copies of those wanted most. Default: 0, no device tier.
+    /// Rows that a device tier is to hold, above the host tier: copies of those wanted most.
+    /// Default: 0, no device tier.
     ///
-    /// On a machine without a GPU the tier lies in ordinary memory, and does what it would do on one; what it lies on says
-    /// [`DeviceStats::name`](crate::DeviceStats::name). To insist on a GPU, see [`device`](Builder::device).
+    /// On a machine without a GPU the tier lies in ordinary memory, and does what it would do on
+    /// one; what it lies on says [`DeviceStats::name`](crate::DeviceStats::name). To insist on a
+    /// GPU, see [`device`](Builder::device).
     ///
     /// ```
     /// use forerun_table::{Dtype, Table};
@@ -99,30 +102,31 @@ impl Builder {
 
     /// Rows that the host tier holds. Memory is taken as it is used.
     ///
-    /// Default: 65,536 with a store, which has all rows. Without a store the table grows with its rows, up to the memory of
-    /// the machine, and drops none. A table with a capacity and without a store refuses rows beyond it, unless
-    /// [`overflow`](Builder::overflow) asks for eviction.
+    /// Default: 65,536 with a store, which has all rows. Without a store the table grows with its
+    /// rows, up to the memory of the machine, and drops none. A table with a capacity and without a
+    /// store refuses rows beyond it, unless [`overflow`](Builder::overflow) asks for eviction.
     pub fn host_capacity(mut self, rows: usize) -> Builder {
         self.host = Some(HostCapacity::Rows(rows));
         self
     }
 
-    /// Bytes that the host tier takes: rows, index, and what is noted of each row. The memory of a store
-    /// ([`store_options`](Builder::store_options)) comes on top: [`Stats::memory_bytes`](crate::Stats::memory_bytes) is the
-    /// sum.
+    /// Bytes that the host tier takes: rows, index, and what is noted of each row. The memory of a
+    /// store ([`store_options`](Builder::store_options)) comes on top:
+    /// [`Stats::memory_bytes`](crate::Stats::memory_bytes) is the sum.
     pub fn host_bytes(mut self, bytes: usize) -> Builder {
         self.host = Some(HostCapacity::Bytes(bytes));
         self
     }
 
-    /// The directory of the store that has all rows which the host tier does not. Default: none, all rows are in memory.
+    /// The directory of the store that has all rows which the host tier does not. Default: none,
+    /// all rows are in memory.
     pub fn path(mut self, path: impl Into<PathBuf>) -> Builder {
         self.below = Below::Path(path.into());
         self
     }
 
-    /// How the store at [`path`](Builder::path) is opened: its memory besides the host tier's, above all
-    /// [`Options::cache_bytes`]. Default: as any store, with pages of 4 KiB.
+    /// How the store at [`path`](Builder::path) is opened: its memory besides the host tier's,
+    /// above all [`Options::cache_bytes`]. Default: as any store, with pages of 4 KiB.
     pub fn store_options(mut self, options: Options) -> Builder {
         self.store_options = options;
         self
@@ -133,7 +137,8 @@ impl Builder {
         self.store_options.clone()
     }
 
-    /// A store that is open already, new or with a table's rows. It stays open when the table is closed.
+    /// A store that is open already, new or with a table's rows. It stays open when the table is
+    /// closed.
     pub fn db(mut self, db: Db) -> Builder {
         self.below = Below::Db(db);
         self
@@ -175,11 +180,12 @@ impl Builder {
         self
     }
 
-    /// A function that long calls ask, on the thread that made them, a few times a second at least: `true` ends the call
-    /// with [`Error::Interrupted`]. So a program can cancel a call, or answer a signal. Default: none.
+    /// A function that long calls ask, on the thread that made them, a few times a second at least:
+    /// `true` ends the call with [`Error::Interrupted`]. So a program can cancel a call, or answer
+    /// a signal. Default: none.
     ///
-    /// Lookups, writes, [`flush`](Table::flush), [`snapshot`](Table::snapshot) and [`count`](Table::count) ask;
-    /// [`close`](Table::close) does not.
+    /// Lookups, writes, [`flush`](Table::flush), [`snapshot`](Table::snapshot) and
+    /// [`count`](Table::count) ask; [`close`](Table::close) does not.
     pub fn interrupt(mut self, ask: impl Fn() -> bool + Send + Sync + 'static) -> Builder {
         self.interrupt = Interrupt::new(ask);
         self
@@ -194,10 +200,12 @@ impl Builder {
     /// Opens the table.
     ///
     /// # Errors
-    /// - [`Error::RowSize`], [`Error::HostCapacity`], [`Error::Conflict`]: what was asked for is not possible.
+    /// - [`Error::RowSize`], [`Error::HostCapacity`], [`Error::Conflict`]: what was asked for is
+    ///   not possible.
     /// - [`Error::NoDevice`], [`Error::Device`]: the device tier cannot be made.
     /// - [`Error::OtherTable`]: the store holds other rows.
-    /// - [`Error::Store`]: it cannot be opened. [`Error::Memory`], [`Error::Index`], [`Error::Thread`].
+    /// - [`Error::Store`]: it cannot be opened. [`Error::Memory`], [`Error::Index`],
+    ///   [`Error::Thread`].
     pub fn open(self) -> Result<Table> {
         self.check()?;
         let device = match self.device_capacity {

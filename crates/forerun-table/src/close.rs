@@ -5,7 +5,8 @@
 //!   writer  lock its keys ──> refused? ──> write                          (Inner::lock_to_write)
 //! ```
 //!
-//! A writer that gets its locks before the last flush has them is flushed; one that gets them later is refused.
+//! A writer that gets its locks before the last flush has them is flushed; one that gets them later
+//! is refused.
 
 use crate::inner::Inner;
 use crate::table::Table;

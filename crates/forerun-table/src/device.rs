@@ -5,14 +5,16 @@
 //!                     └─ fails once ──> left out from then on: all that it had is below
 //! ```
 //!
-//! **Whatever lies here lies below as well, and is the same there**: in the host tier, or in the store. So a row that leaves
-//! is nowhere missed, and a device that fails takes no row along. A write takes the copies of its keys away before it
-//! changes anything below, and they come up again behind it (`device_moves.rs`). To change them in place would be less work, and
-//! wrong: a lookup that missed a row here just before it came up finds the new one below, and the next lookup would find
-//! the former one here.
+//! **Whatever lies here lies below as well, and is the same there**: in the host tier, or in the
+//! store. So a row that leaves is nowhere missed, and a device that fails takes no row along. A
+//! write takes the copies of its keys away before it changes anything below, and they come up again
+//! behind it (`device_moves.rs`). To change them in place would be less work, and wrong: a lookup
+//! that missed a row here just before it came up finds the new one below, and the next lookup would
+//! find the former one here.
 //!
-//! The table of `forerun-gpu` takes one writing batch at a time, and none beside lookups that come through the host, hence
-//! the lock: a lookup waits for a batch that writes here, and for nothing else.
+//! The table of `forerun-gpu` takes one writing batch at a time, and none beside lookups that come
+//! through the host, hence the lock: a lookup waits for a batch that writes here, and for nothing
+//! else.
 
 use crate::admission::AdmissionFilter;
 use crate::host_moves::Origin;
@@ -33,11 +35,12 @@ use forerun_gpu::{Gpu, GpuError};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Rows up to which a tier is made of narrow buckets, so that it is not several times as large as was asked for.
+/// Rows up to which a tier is made of narrow buckets, so that it is not several times as large as
+/// was asked for.
 const NARROW_ROWS: usize = 128;
 
-/// Batches of lookups of which one tells the device which rows it used: scores need not be exact, and each telling makes
-/// lookups wait.
+/// Batches of lookups of which one tells the device which rows it used: scores need not be exact,
+/// and each telling makes lookups wait.
 const TOUCH_EVERY: u64 = 8;
 
 /// Rows on a device.
@@ -155,7 +158,8 @@ impl Device {
         self.failure.get().map(String::as_str)
     }
 
-    /// Leaves the tier out from now on. What it has may be outdated from here on, so it never comes back.
+    /// Leaves the tier out from now on. What it has may be outdated from here on, so it never comes
+    /// back.
     pub(crate) fn lose(&self, error: &TableError) {
         if self.failure.set(error.to_string()).is_ok() {
             tracing::warn!(%error, device = self.name, "the device tier failed and is left out");
@@ -220,8 +224,9 @@ impl Device {
         write(&mut table).inspect_err(|error| self.lose(error)).ok()
     }
 
-    /// Copies the rows that are here to their positions, says in `found` which are, and gives their number. What is missed
-    /// is compacted on the device, so that little comes back for what is found.
+    /// Copies the rows that are here to their positions, says in `found` which are, and gives their
+    /// number. What is missed is compacted on the device, so that little comes back for what is
+    /// found.
     pub(crate) fn find(
         &self,
         keys: &[u64],
@@ -239,7 +244,8 @@ impl Device {
         Some(keys.len() - missed.len())
     }
 
-    /// Copies the rows that are here to their positions, with the scores that they were given, and says which are.
+    /// Copies the rows that are here to their positions, with the scores that they were given, and
+    /// says which are.
     pub(crate) fn find_scored(
         &self,
         keys: &[u64],
@@ -260,14 +266,15 @@ impl Device {
     /// Which keys have a row here.
     pub(crate) fn contains(&self, keys: &[u64]) -> Option<Vec<bool>> {
         if self.len() == 0 {
-            // Never wrong for the holder of a key's lock: its row was put in under that lock, and counted.
+            // Never wrong for the holder of a key's lock: its row was put in under that lock, and
+            // counted.
             return Some(vec![false; keys.len()]);
         }
         self.read(|table| table.contains(keys))
     }
 
-    /// Takes rows in, each in place of a lower one where its buckets are full. `version` is asked for the keys of those
-    /// that leave while nobody can write here.
+    /// Takes rows in, each in place of a lower one where its buckets are full. `version` is asked
+    /// for the keys of those that leave while nobody can write here.
     pub(crate) fn exchange(
         &self,
         incoming: &Incoming,
@@ -377,11 +384,11 @@ impl Device {
     }
 }
 
-/// Addresses of rows in the device's memory, by position: 0 for keys whose rows are not there. As long as this lives the
-/// rows stay where they are, and as they are.
+/// Addresses of rows in the device's memory, by position: 0 for keys whose rows are not there. As
+/// long as this lives the rows stay where they are, and as they are.
 ///
-/// Calls that write wait for it, and lookups may wait for those: the thread that has it should drop it before it calls the
-/// table again.
+/// Calls that write wait for it, and lookups may wait for those: the thread that has it should drop
+/// it before it calls the table again.
 #[derive(Debug)]
 pub struct Pointers<'t> {
     addresses: Vec<u64>,

@@ -6,8 +6,9 @@
 //!   write    lock ──> invalidate the copies ──> write store, host tier ──> bump versions ──> unlock ──> promote again
 //! ```
 //!
-//! The device holds only copies (`device.rs`), so nothing here can lose a row and no move must be atomic: the store has a
-//! demoted row all the time. A row is promoted under the lock of its key, while the host tier has the newest version.
+//! The device holds only copies (`device.rs`), so nothing here can lose a row and no move must be
+//! atomic: the store has a demoted row all the time. A row is promoted under the lock of its key,
+//! while the host tier has the newest version.
 
 use crate::device::{Exchange, Incoming};
 use crate::host::Victim;
@@ -74,8 +75,8 @@ impl Inner {
         }
     }
 
-    /// Deletes the device's copies of these keys before the tiers below change, and returns the keys that had one. The
-    /// caller holds the keys' locks, which prevent new promotions.
+    /// Deletes the device's copies of these keys before the tiers below change, and returns the
+    /// keys that had one. The caller holds the keys' locks, which prevent new promotions.
     pub(crate) fn invalidate(&self, keys: &[u64]) -> Vec<u64> {
         let Some(device) = self.device() else {
             return Vec::new();
@@ -103,8 +104,8 @@ impl Inner {
             .for_each(|&key| self.key_locks.bump_version(key));
     }
 
-    /// In a table without a store, keeps victims that the device has a copy of, if there are other victims: the device
-    /// serves them, and the host tier does not see those hits.
+    /// In a table without a store, keeps victims that the device has a copy of, if there are other
+    /// victims: the device serves them, and the host tier does not see those hits.
     pub(crate) fn spare_copied(&self, leaving: &mut Vec<Victim>) {
         let Some(device) = self.device() else {
             return;

@@ -68,8 +68,8 @@ pub enum Error {
         /// Where the rows were to go.
         given: String,
     },
-    /// The device tier cannot be made, or has failed, or has no memory to bring rows there. Once it has failed, the table
-    /// goes on without it.
+    /// The device tier cannot be made, or has failed, or has no memory to bring rows there. Once it
+    /// has failed, the table goes on without it.
     #[error("the device tier failed: {reason}")]
     Device {
         /// What it said.
@@ -122,8 +122,8 @@ pub enum Error {
         /// How long nothing came free, the time of evictions not counted.
         waited: Duration,
     },
-    /// The builder's [`interrupt`](crate::Builder::interrupt) function ended the call. Some keys of the batch may be
-    /// written or found, others are not.
+    /// The builder's [`interrupt`](crate::Builder::interrupt) function ended the call. Some keys of
+    /// the batch may be written or found, others are not.
     #[error("the call was interrupted")]
     Interrupted,
     /// The table was closed.

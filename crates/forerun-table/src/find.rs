@@ -6,9 +6,10 @@
 //!                            └─ rest ──> store: one multi_get ──> hits ──admitted──> to the host tier
 //! ```
 //!
-//! Each tier answers what it has and marks it in `found`; the next is asked for the positions that are left ([`Rest`]).
-//! What is admitted is moved when all is answered. Rows go to the caller's memory, or to the device's (`find_to_device.rs`):
-//! what the lower tiers give goes to a [`Receiver`].
+//! Each tier answers what it has and marks it in `found`; the next is asked for the positions that
+//! are left ([`Rest`]). What is admitted is moved when all is answered. Rows go to the caller's
+//! memory, or to the device's (`find_to_device.rs`): what the lower tiers give goes to a
+//! [`Receiver`].
 
 use crate::device::Device;
 use crate::host::{Host, Slots};
@@ -30,8 +31,8 @@ use std::time::Instant;
 /// Keys that the host tier is asked for together behind a device tier.
 const HOST_BATCH: usize = 1024;
 
-/// Keys that go to the store together, of long rows fewer: more than its reads have under way at once, and a bound on the
-/// memory of a batch.
+/// Keys that go to the store together, of long rows fewer: more than its reads have under way at
+/// once, and a bound on the memory of a batch.
 const STORE_BATCH: usize = 4096;
 
 /// Memory that lookups use again. A thread keeps one.
@@ -66,8 +67,8 @@ impl Scratch {
 
 /// What takes the rows that the tiers below the device find, by their positions in the batch.
 pub(crate) trait Receiver {
-    /// Lets the host tier give its rows of some keys, of which `place` tells the positions in the batch, and says which it
-    /// had. Gives their number.
+    /// Lets the host tier give its rows of some keys, of which `place` tells the positions in the
+    /// batch, and says which it had. Gives their number.
     fn take_from(
         &mut self,
         host: &Host,
@@ -371,8 +372,8 @@ struct Below<'b> {
 }
 
 impl Below<'_> {
-    /// Finds the rows of the keys that were not found above. What came up meanwhile is taken from there: see
-    /// [`each_stretch`](Below::each_stretch).
+    /// Finds the rows of the keys that were not found above. What came up meanwhile is taken from
+    /// there: see [`each_stretch`](Below::each_stretch).
     fn find(&mut self, keys: &[u64], rows: &mut impl Receiver, found: &mut [bool]) -> Hits {
         let start = time::now();
         let mut hits = Hits::default();
@@ -436,14 +437,15 @@ impl Below<'_> {
         });
     }
 
-    /// Looks up what is not found, in stretches of a bounded size, and calls `answered` with each; the answers are in
-    /// `scratch.values`, and `scratch.flags` has a place for each key.
+    /// Looks up what is not found, in stretches of a bounded size, and calls `answered` with each;
+    /// the answers are in `scratch.values`, and `scratch.flags` has a place for each key.
     ///
-    /// `answered` has to look above once more, for all of these keys, and what is there counts. A row may have come up since
-    /// it was looked for there, and a writer may then have changed the store and not yet what is above: this lookup would
-    /// find the new row, or that there is none, and the next one the former row above. Who sees the writer's change of the
-    /// store sees what came up before it, since that was done under the lock that the writer holds; and nothing comes up
-    /// before the writer is done.
+    /// `answered` has to look above once more, for all of these keys, and what is there counts. A
+    /// row may have come up since it was looked for there, and a writer may then have changed the
+    /// store and not yet what is above: this lookup would find the new row, or that there is none,
+    /// and the next one the former row above. Who sees the writer's change of the store sees what
+    /// came up before it, since that was done under the lock that the writer holds; and nothing
+    /// comes up before the writer is done.
     fn each_stretch(
         &mut self,
         keys: &[u64],

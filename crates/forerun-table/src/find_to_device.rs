@@ -6,8 +6,9 @@
 //!                            └─> store ──┴──> pieces of pinned memory ──row gather──> their positions on the device
 //! ```
 //!
-//! The lookup goes through the tiers as any other (`find.rs`), with the same guarantees: a row's value is the one that was
-//! copied into a piece, where nobody changes it. While one piece travels, the CPU fills the next.
+//! The lookup goes through the tiers as any other (`find.rs`), with the same guarantees: a row's
+//! value is the one that was copied into a piece, where nobody changes it. While one piece travels,
+//! the CPU fills the next.
 
 use crate::Result;
 use crate::find::{Lookup, Receiver};
@@ -73,8 +74,8 @@ impl<'s, 'd> Staged<'s, 'd> {
         }
     }
 
-    /// Looks up as many keys in the host tier as the current piece certainly has space for. Returns the number of keys and
-    /// of rows found.
+    /// Looks up as many keys in the host tier as the current piece certainly has space for. Returns
+    /// the number of keys and of rows found.
     fn take_some_from(
         &mut self,
         host: &Host,

@@ -5,9 +5,9 @@
 //!   once     the same under all locks: what little became dirty meanwhile; a snapshot is taken here
 //! ```
 //!
-//! A row that is written again during a pass moves to another slot, perhaps one that the pass has behind it. So only a pass
-//! that keeps all writers out is sure to see every row that was dirty when the flush began; the passes before it leave it
-//! little to do.
+//! A row that is written again during a pass moves to another slot, perhaps one that the pass has
+//! behind it. So only a pass that keeps all writers out is sure to see every row that was dirty
+//! when the flush began; the passes before it leave it little to do.
 
 use crate::host::Victim;
 use crate::inner::Inner;
@@ -34,8 +34,8 @@ impl Inner {
         Ok(store.db().flush_wal()?)
     }
 
-    /// [`flush`](Inner::flush) for a closed table: when it returns, the store has every write that has returned, or will
-    /// return, without an error.
+    /// [`flush`](Inner::flush) for a closed table: when it returns, the store has every write that
+    /// has returned, or will return, without an error.
     pub(crate) fn flush_closed(&self) -> Result<()> {
         let Some(store) = &self.store else {
             return Ok(());
@@ -69,7 +69,8 @@ impl Inner {
     fn clean(&self, interrupt: &Interrupt) -> Result<KeyGuard<'_>> {
         for _ in 0..OPEN_PASSES {
             self.pass(|group| {
-                // No lock is held here, nor at any other check: the caller's function may use the table.
+                // No lock is held here, nor at any other check: the caller's function may use the
+                // table.
                 interrupt.check()?;
                 let guard = self.key_locks.lock(group.iter().map(|victim| victim.key));
                 let mut dirty = group.to_vec();

@@ -4,9 +4,9 @@
 //!   ghosts   | tag 12, count 4 | tag 12, count 4 | ...       one 16-bit word at the place that the key's hash selects
 //! ```
 //!
-//! A key replaces the former key of its place, so the table remembers the most recent lookups: about as many keys as it has
-//! places. (S3-FIFO, Yang et al., SOSP 2023, keeps such a queue of ghosts; a table of tags costs two
-//! bytes a key and one line a lookup.)
+//! A key replaces the former key of its place, so the table remembers the most recent lookups:
+//! about as many keys as it has places. (S3-FIFO, Yang et al., SOSP 2023, keeps such a queue of
+//! ghosts; a table of tags costs two bytes a key and one line a lookup.)
 
 use crate::Result;
 use forerun_core::arch::prefetch_read;
@@ -45,7 +45,8 @@ impl Ghosts {
     /// Counts a lookup of a key and returns the number of earlier ones.
     pub(crate) fn touch(&self, key: u64) -> u16 {
         let (place, tag) = self.place(key);
-        // Relaxed, and not atomic as a whole: a count orders nothing, and a lost count does no harm.
+        // Relaxed, and not atomic as a whole: a count orders nothing, and a lost count does no
+        // harm.
         let word = place.load(Ordering::Relaxed);
         let before = if word >> COUNT_BITS == tag {
             word & COUNT_MAX
@@ -62,7 +63,8 @@ impl Ghosts {
         size_of_val(&*self.places)
     }
 
-    /// The place of a key, and the tag that identifies it there. No tag is 0, so an empty place matches no key.
+    /// The place of a key, and the tag that identifies it there. No tag is 0, so an empty place
+    /// matches no key.
     fn place(&self, key: u64) -> (&AtomicU16, u16) {
         let hash = self.permutation.hash(key);
         let place = scale(hash, self.places.len() as u64) as usize;
@@ -92,8 +94,8 @@ mod tests {
             }
             (0..200u64).filter(|&key| ghosts.touch(key) > 0).count()
         };
-        // Of 200 keys, those whose place no other key of the 300 takes later, nor one asked for before them: by a random
-        // permutation 148 or so, give or take 7.
+        // Of 200 keys, those whose place no other key of the 300 takes later, nor one asked for
+        // before them: by a random permutation 148 or so, give or take 7.
         assert!(remembered(100) > 100);
         assert!(remembered(10_000) < 20);
     }

@@ -7,8 +7,9 @@
 //!   demote   clock ──> victims ──> lock ──> still there? ──> write dirty ones to the store ──> unlink
 //! ```
 //!
-//! Slots are reserved before locks are taken, so no lock holder waits for another lock holder. A row is in the store before
-//! it leaves the index, so a lookup always finds it, in the host tier or below.
+//! Slots are reserved before locks are taken, so no lock holder waits for another lock holder. A
+//! row is in the store before it leaves the index, so a lookup always finds it, in the host tier or
+//! below.
 
 use crate::host::{Reservation, RowMeta, Victim};
 use crate::inner::Inner;
@@ -101,8 +102,8 @@ impl Waiting {
         }
     }
 
-    /// Adds the time since the last check. Starts at zero again if rows were linked meanwhile: slots came free, and other
-    /// writers took them.
+    /// Adds the time since the last check. Starts at zero again if rows were linked meanwhile:
+    /// slots came free, and other writers took them.
     fn waited(&mut self, links: u64) -> Duration {
         let now = time::now();
         self.before = match self.since {
@@ -153,8 +154,8 @@ impl Inner {
         };
         let mut promoted = 0;
         for (entry, row) in rows {
-            // Under the lock, an equal version means that the store still has this row. It must not replace a row that was
-            // written to the host tier meanwhile.
+            // Under the lock, an equal version means that the store still has this row. It must not
+            // replace a row that was written to the host tier meanwhile.
             let unchanged = self.key_locks.version(entry.key) == entry.version;
             if unchanged && self.host.slot(entry.key).is_none() {
                 let meta = RowMeta {
@@ -172,8 +173,8 @@ impl Inner {
         promoted
     }
 
-    /// The positions of the rows to promote by score: the highest first, as many as there are free slots, and those that
-    /// outrank a victim, which is evicted.
+    /// The positions of the rows to promote by score: the highest first, as many as there are free
+    /// slots, and those that outrank a victim, which is evicted.
     fn outrank(&self, promotions: &PromotionBatch) -> Vec<usize> {
         let score = self.policies.score;
         let rank = |entry: &PromotedRow| score.candidate_rank(entry.uses, entry.score);
@@ -197,8 +198,8 @@ impl Inner {
         order
     }
 
-    /// Reserves slots for at most [`chunk`](crate::host::Host::chunk) rows, and evicts other rows if necessary. The caller
-    /// must hold no lock.
+    /// Reserves slots for at most [`chunk`](crate::host::Host::chunk) rows, and evicts other rows
+    /// if necessary. The caller must hold no lock.
     ///
     /// # Errors
     /// Those of moving rows down; [`Error::Stalled`].
@@ -219,7 +220,8 @@ impl Inner {
                 waiting.pause();
             }
             self.host.reclaim();
-            // Retired slots come free when their readers are done, which takes microseconds if the readers run.
+            // Retired slots come free when their readers are done, which takes microseconds if the
+            // readers run.
             if turn < 64 {
                 thread::yield_now();
             } else {
@@ -296,7 +298,8 @@ impl Inner {
         Ok(leaving.len())
     }
 
-    /// Writes dirty rows to the store. The caller holds their keys' locks and checked under them that the rows are dirty.
+    /// Writes dirty rows to the store. The caller holds their keys' locks and checked under them
+    /// that the rows are dirty.
     pub(crate) fn write_back(&self, dirty: &[Victim]) -> Result<()> {
         let Some(store) = self.store.as_ref().filter(|_| !dirty.is_empty()) else {
             return Ok(());
@@ -324,7 +327,8 @@ impl Inner {
         tracing::warn!(%error, "rows could not be moved between the tiers");
     }
 
-    /// Promotes rows as far up as there are tiers: from the store to the host tier, and from there to the device.
+    /// Promotes rows as far up as there are tiers: from the store to the host tier, and from there
+    /// to the device.
     pub(crate) fn prefetch_now(&self, keys: &[u64]) {
         for keys in keys.chunks(self.evict_batch()) {
             if let Some(store) = &self.store {
@@ -385,7 +389,8 @@ mod tests {
             .open()
             .unwrap();
         let inner = table.inner().unwrap();
-        // All slots but those of one row are on their way in: the next one waits for the row that has to leave.
+        // All slots but those of one row are on their way in: the next one waits for the row that
+        // has to leave.
         let keys: Vec<u64> = (0..257).collect();
         let mut reservation = inner.host.reserve(257).unwrap();
         for &key in &keys[..200] {

@@ -5,7 +5,8 @@
 //!                     ──> all locks ──> commit ──> what is above goes, versions are raised       writers wait
 //! ```
 //!
-//! So rows are written once, to where compaction would bring them in the end, and not to the log and a memtable first.
+//! So rows are written once, to where compaction would bring them in the end, and not to the log
+//! and a memtable first.
 
 use forerun_core::sync::time;
 
@@ -18,8 +19,8 @@ use crate::{Error, Failures, Result};
 const UNLINK_BATCH: usize = 1024;
 
 impl Inner {
-    /// Puts checked rows into the store: all or none. `None` if that cannot be, since the store orders its keys otherwise
-    /// than numbers are.
+    /// Puts checked rows into the store: all or none. `None` if that cannot be, since the store
+    /// orders its keys otherwise than numbers are.
     pub(crate) fn ingest(
         &self,
         store: &Store,
@@ -63,7 +64,8 @@ impl Inner {
             }
             ingestion.add(key, row, scores.map_or(0, |scores| scores[at]))?;
         }
-        // Everybody's: a lookup must not see the new row, then one that was written above meanwhile, then the new one.
+        // Everybody's: a lookup must not see the new row, then one that was written above
+        // meanwhile, then the new one.
         let _held = self.lock_all_to_write()?;
         let mut reservation = self.host.reserve_none()?;
         keys.chunks(UNLINK_BATCH).for_each(|keys| {

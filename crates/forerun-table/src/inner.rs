@@ -103,14 +103,16 @@ impl Inner {
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
-        // Relaxed: a call that races with close may run before it or fail. A write checks again under its locks.
+        // Relaxed: a call that races with close may run before it or fail. A write checks again
+        // under its locks.
         if self.is_closed.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
         Ok(())
     }
 
-    /// Refuses calls from now on. Writers that hold locks may still finish: closing takes all locks once.
+    /// Refuses calls from now on. Writers that hold locks may still finish: closing takes all locks
+    /// once.
     pub(crate) fn refuse_calls(&self) {
         // Relaxed: the key locks order it, see `lock_to_write`.
         self.is_closed.store(true, Ordering::Relaxed);
@@ -118,8 +120,8 @@ impl Inner {
 
     /// Locks these keys for writing.
     ///
-    /// Close first refuses calls and then flushes under all locks. A writer that has its locks before the flush has its
-    /// rows flushed; one that gets them after sees the flag.
+    /// Close first refuses calls and then flushes under all locks. A writer that has its locks
+    /// before the flush has its rows flushed; one that gets them after sees the flag.
     ///
     /// # Errors
     /// [`Error::Closed`]: the table takes no writes any more.

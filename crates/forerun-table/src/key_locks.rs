@@ -5,10 +5,11 @@
 //!   versions   65,536 counters        incremented after every change of a key's row, or of the store's copy of it
 //! ```
 //!
-//! Readers take no locks. A row that a lookup found in the store is promoted later, and may be outdated by then. So the
-//! lookup records the key's version before it reads the store, and the promotion compares versions under the lock. Every
-//! change of the key's row or of the store happens under the lock and is followed by an increment, so an equal version
-//! means that the store still has the row that was read. Keys that share a counter can make a promotion fail without
+//! Readers take no locks. A row that a lookup found in the store is promoted later, and may be
+//! outdated by then. So the lookup records the key's version before it reads the store, and the
+//! promotion compares versions under the lock. Every change of the key's row or of the store
+//! happens under the lock and is followed by an increment, so an equal version means that the store
+//! still has the row that was read. Keys that share a counter can make a promotion fail without
 //! need; the next lookup makes up for it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -83,7 +84,8 @@ impl KeyLocks {
 
     /// Marks a key's row, or the store's copy of it, as changed. The caller holds the key's lock.
     pub(crate) fn bump_version(&self, key: u64) {
-        // Release: pairs with `version`. Keys with different locks may share a counter, so a plain store would not do.
+        // Release: pairs with `version`. Keys with different locks may share a counter, so a plain
+        // store would not do.
         self.counter(key).fetch_add(1, Ordering::Release);
     }
 
@@ -92,7 +94,8 @@ impl KeyLocks {
     }
 }
 
-/// Fibonacci hashing (Knuth, The Art of Computer Programming 3, section 6.4): the top bits depend on all bits of the key.
+/// Fibonacci hashing (Knuth, The Art of Computer Programming 3, section 6.4): the top bits depend
+/// on all bits of the key.
 fn spread(key: u64) -> u64 {
     (key ^ (key >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

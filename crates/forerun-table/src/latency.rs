@@ -36,7 +36,8 @@ pub struct Latency {
     pub calls: u64,
     /// All calls together, in nanoseconds.
     pub sum_ns: u64,
-    /// Half of the calls took at most this long, in nanoseconds, told to within an eighth, as all that follow.
+    /// Half of the calls took at most this long, in nanoseconds, told to within an eighth, as all
+    /// that follow.
     pub p50_ns: u64,
     /// 90% did.
     pub p90_ns: u64,

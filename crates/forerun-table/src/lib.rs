@@ -1,4 +1,5 @@
-//! A table of fixed-size rows under 64-bit keys, in GPU memory, host memory and on disk, built for batched lookups.
+//! A table of fixed-size rows under 64-bit keys, in GPU memory, host memory and on disk, built for
+//! batched lookups.
 //!
 //! ```text
 //!   find(keys) ──> device tier: copies in a GPU's memory

@@ -6,11 +6,13 @@ use std::sync::Arc;
 /// The capacity of the host tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCapacity {
-    /// This many rows. A few spare slots, at most a 16th or some hundred, hold new rows until they replace old ones.
+    /// This many rows. A few spare slots, at most a 16th or some hundred, hold new rows until they
+    /// replace old ones.
     Rows(usize),
     /// As many rows as fit in these bytes, together with their index and metadata.
     Bytes(usize),
-    /// As many rows as the machine has memory for. The table grows with its rows, as a hash map does.
+    /// As many rows as the machine has memory for. The table grows with its rows, as a hash map
+    /// does.
     Memory,
 }
 
@@ -26,17 +28,19 @@ pub enum DeviceChoice {
     Cpu,
 }
 
-/// Which rows a lookup promotes: from the store to the host tier, and from there to the device tier.
+/// Which rows a lookup promotes: from the store to the host tier, and from there to the device
+/// tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
     /// All rows.
     Always,
-    /// Rows that were looked up before. The filter remembers at least as many keys as the tier has rows.
+    /// Rows that were looked up before. The filter remembers at least as many keys as the tier has
+    /// rows.
     #[default]
     SecondTouch,
-    /// Rows whose score is above that of the rows they would evict. With [`Score::Lru`] the row in use is always the
-    /// newest, so that equals [`Admission::Always`]. (Under every admission policy, the device's table refuses a row whose
-    /// score is below all scores in its buckets.)
+    /// Rows whose score is above that of the rows they would evict. With [`Score::Lru`] the row in
+    /// use is always the newest, so that equals [`Admission::Always`]. (Under every admission
+    /// policy, the device's table refuses a row whose score is below all scores in its buckets.)
     ByScore,
 }
 
@@ -66,13 +70,15 @@ pub enum Moves {
     /// A background thread of the table, so that lookups do not wait for moves.
     #[default]
     Background,
-    /// The calling thread, after it has its result. The order of moves then depends on the calls alone.
+    /// The calling thread, after it has its result. The order of moves then depends on the calls
+    /// alone.
     Caller,
 }
 
 /// Receives rows that are evicted from the last tier: keys, and their concatenated rows.
 ///
-/// It runs before the rows are removed and under the locks of their keys, so it must not use the table.
+/// It runs before the rows are removed and under the locks of their keys, so it must not use the
+/// table.
 pub type EvictionCallback = Arc<dyn Fn(&[u64], &[u8]) + Send + Sync>;
 
 /// What a table without a store does when the host tier is full.

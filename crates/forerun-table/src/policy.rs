@@ -12,8 +12,8 @@ use forerun_gpu::table::Policy;
 /// The maximum count of a row's uses.
 pub(crate) const USES_MAX: u8 = 15;
 
-/// The maximum age of a row in generations. Generations count modulo 256; this keeps the oldest rows from wrapping around
-/// to the newest.
+/// The maximum age of a row in generations. Generations count modulo 256; this keeps the oldest
+/// rows from wrapping around to the newest.
 const AGE_MAX: u8 = 128;
 
 /// Which rows leave a tier first.
@@ -21,11 +21,12 @@ const AGE_MAX: u8 = 128;
 pub enum Score {
     /// The least recently used. The host tier tells uses apart by 16ths of a turnover of its rows.
     Lru,
-    /// The least frequently used, with aging: the clock halves the count of a row that it passes. On the device every
-    /// count of a later turnover ranks above every count of an earlier one.
+    /// The least frequently used, with aging: the clock halves the count of a row that it passes.
+    /// On the device every count of a later turnover ranks above every count of an earlier one.
     #[default]
     Lfu,
-    /// The lowest score, which the caller supplies with each row and the store keeps. A row without a score has 0.
+    /// The lowest score, which the caller supplies with each row and the store keeps. A row without
+    /// a score has 0.
     Custom,
 }
 
@@ -40,7 +41,8 @@ impl Score {
         self == Score::Lru
     }
 
-    /// Whether [`Admission::ByScore`](crate::Admission) has to count the lookups of keys that are not in the tier.
+    /// Whether [`Admission::ByScore`](crate::Admission) has to count the lookups of keys that are
+    /// not in the tier.
     pub(crate) fn counts_lookups(self) -> bool {
         self == Score::Lfu
     }
@@ -101,7 +103,8 @@ impl Score {
         }
     }
 
-    /// The rank of a row in the host tier: the lowest is evicted first. `custom` is the caller's score.
+    /// The rank of a row in the host tier: the lowest is evicted first. `custom` is the caller's
+    /// score.
     pub(crate) fn host_rank(self, mark: u8, now: u8, custom: u64) -> u64 {
         match self {
             Score::Lru => u64::from(u8::MAX - now.wrapping_sub(mark)),
@@ -122,7 +125,8 @@ impl Score {
     pub(crate) fn device_policy(self) -> Policy {
         match self {
             Score::Lru => Policy::Lru,
-            // Counts of an epoch rank above all counts of earlier ones: uses fade, as they do in the host tier.
+            // Counts of an epoch rank above all counts of earlier ones: uses fade, as they do in
+            // the host tier.
             Score::Lfu => Policy::EpochLfu,
             Score::Custom => Policy::Custom,
         }

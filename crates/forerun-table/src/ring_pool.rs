@@ -78,8 +78,8 @@ impl RingPool {
     }
 }
 
-/// A ring in use, or the right to allocate one. Dropping it returns the ring, also after a panic, which leaves no row in
-/// flight.
+/// A ring in use, or the right to allocate one. Dropping it returns the ring, also after a panic,
+/// which leaves no row in flight.
 struct RingLease<'r> {
     ring_pool: &'r RingPool,
     ring: Option<StagingRing>,

@@ -8,7 +8,8 @@ use half::{bf16, f16};
 use std::fmt;
 use std::str::FromStr;
 
-/// The type of a row's elements. A table copies bytes; only [`Update::Add`](crate::Update::Add) looks at the type.
+/// The type of a row's elements. A table copies bytes; only [`Update::Add`](crate::Update::Add)
+/// looks at the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dtype {
@@ -20,7 +21,8 @@ pub enum Dtype {
     I32,
     /// Signed 64-bit integers; sums wrap.
     I64,
-    /// IEEE 754 half precision; sums are computed in single precision and rounded to nearest, ties to even.
+    /// IEEE 754 half precision; sums are computed in single precision and rounded to nearest, ties
+    /// to even.
     F16,
     /// The upper half of single precision; sums as for half precision.
     Bf16,
@@ -77,8 +79,8 @@ impl Dtype {
         Dtype::ALL.get(usize::from(code)).copied()
     }
 
-    /// Adds rows to `to`, element by element. 16-bit elements are summed in 32 bits and rounded once: with rounding at each
-    /// addition, 1,000 ones would sum to 256 in bfloat16.
+    /// Adds rows to `to`, element by element. 16-bit elements are summed in 32 bits and rounded
+    /// once: with rounding at each addition, 1,000 ones would sum to 256 in bfloat16.
     pub(crate) fn add<'r>(self, to: &mut [u8], rows: impl Iterator<Item = &'r [u8]> + Clone) {
         match self {
             Dtype::U8 | Dtype::I8 => each(to, rows, |[a], [b]| [u8::wrapping_add(a, b)]),
@@ -235,7 +237,8 @@ mod tests {
         assert_eq!(sum(Dtype::F32, &a, &b), 1.25f32.to_le_bytes());
         let (a, b) = (1e300f64.to_le_bytes(), 1e300f64.to_le_bytes());
         assert_eq!(sum(Dtype::F64, &a, &b), 2e300f64.to_le_bytes());
-        // Half precision has 11 bits: 2048 + 1 lies between 2048 and 2050, and the even one is 2048.
+        // Half precision has 11 bits: 2048 + 1 lies between 2048 and 2050, and the even one is
+        // 2048.
         let (a, b) = (f16::from_f32(2048.0).to_le_bytes(), f16::ONE.to_le_bytes());
         assert_eq!(sum(Dtype::F16, &a, &b), a);
         // bfloat16 has 8: 256 + 1 likewise.

@@ -15,11 +15,13 @@ pub struct Rows {
     pub keys: Vec<u64>,
     /// Their rows, one after the other.
     pub rows: Vec<u8>,
-    /// Their scores, if the table was built with [`Score::Custom`](crate::Score::Custom); else nothing.
+    /// Their scores, if the table was built with [`Score::Custom`](crate::Score::Custom); else
+    /// nothing.
     pub scores: Vec<u64>,
 }
 
-/// A table as it was when [`Table::snapshot`](crate::Table::snapshot) was called, whatever is written since.
+/// A table as it was when [`Table::snapshot`](crate::Table::snapshot) was called, whatever is
+/// written since.
 ///
 /// It reads the store alone. As long as it lives, what it sees is kept on disk.
 pub struct Snapshot {
@@ -104,7 +106,8 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// The rows of a table, batch by batch: see [`Table::export`](crate::Table::export). After an error it ends.
+/// The rows of a table, batch by batch: see [`Table::export`](crate::Table::export). After an error
+/// it ends.
 pub struct Export {
     batches: ProcessBound<Option<Batches>>,
     is_over: bool,
@@ -120,7 +123,8 @@ impl Export {
         }
     }
 
-    /// The rows of a table without a store: each key that is there all the time once, with a row that it had meanwhile.
+    /// The rows of a table without a store: each key that is there all the time once, with a row
+    /// that it had meanwhile.
     pub(crate) fn of_host(inner: Arc<Inner>, batch: usize) -> Export {
         let keys: Vec<u64> = inner.host.iter().collect();
         let (mut next, batch) = (0, batch.max(1));

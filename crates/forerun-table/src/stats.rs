@@ -42,18 +42,20 @@ counters! {
     erased_keys,
     /// Rows that were brought up from the store.
     promoted_rows,
-    /// Rows that were to come up and did not: they changed meanwhile, no room was made, or too many waited.
+    /// Rows that were to come up and did not: they changed meanwhile, no room was made, or too many
+    /// waited.
     unpromoted_rows,
     /// Rows that left the host tier for want of room.
     demoted_rows,
     /// Rows of the host tier that were copied to the device.
     device_promoted_rows,
-    /// Rows that were to come up to the device and did not: their scores were too low for it, they had left the host tier
-    /// meanwhile, or too many waited.
+    /// Rows that were to come up to the device and did not: their scores were too low for it, they
+    /// had left the host tier meanwhile, or too many waited.
     device_unpromoted_rows,
     /// Rows that left the device for want of room, and went to the host tier unless it had them.
     device_demoted_rows,
-    /// Of these and of flushed ones, rows that the store did not have yet and that were written to it.
+    /// Of these and of flushed ones, rows that the store did not have yet and that were written to
+    /// it.
     written_back_rows,
     /// Moves in the background that failed: rows stayed where they were.
     failed_moves,
@@ -96,7 +98,8 @@ pub struct DeviceStats {
     pub is_gpu: bool,
     /// Rows in it: copies of rows that lie below as well.
     pub rows: u64,
-    /// Rows that it has slots for: whole buckets, so at least as many as were asked for. A GPU's table leaves some free.
+    /// Rows that it has slots for: whole buckets, so at least as many as were asked for. A GPU's
+    /// table leaves some free.
     pub capacity_rows: u64,
     /// Why it is left out, if it has failed. The tiers below go on without it.
     pub failure: Option<String>,
@@ -137,8 +140,8 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Bytes of memory in use now in the host tier and in the store below it: rows, their index and notes, the store's
-    /// memtables, and the pages that it caches.
+    /// Bytes of memory in use now in the host tier and in the store below it: rows, their index and
+    /// notes, the store's memtables, and the pages that it caches.
     pub fn memory_bytes(&self) -> u64 {
         let store = self.store.as_ref().map_or(0, |store| {
             store.cache.used_bytes as u64 + store.memtables_used_bytes as u64

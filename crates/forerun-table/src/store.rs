@@ -120,7 +120,8 @@ impl Store {
         Ok(())
     }
 
-    /// Whether so many rows are worth the files and the flush that an ingestion takes: from half of a memtable on.
+    /// Whether so many rows are worth the files and the flush that an ingestion takes: from half of
+    /// a memtable on.
     pub(crate) fn is_worth_ingesting(&self, rows: usize) -> bool {
         let bytes = rows.saturating_mul(size_of::<StoreKey>() + self.format.row_bytes);
         bytes >= self.memtable_bytes / 2

@@ -16,28 +16,33 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A table of fixed-size rows under `u64` keys. The hot rows are in GPU or host memory, the others on disk. Every call takes
-/// a batch.
+/// A table of fixed-size rows under `u64` keys. The hot rows are in GPU or host memory, the others
+/// on disk. Every call takes a batch.
 ///
-/// A `Table` is a handle. Clones share one open table; dropping the last one, or [`close`](Table::close), closes it. Many
-/// threads may call all methods at once. Every key is valid.
+/// A `Table` is a handle. Clones share one open table; dropping the last one, or
+/// [`close`](Table::close), closes it. Many threads may call all methods at once. Every key is
+/// valid.
 ///
-/// A handle belongs to the process that opened the table. After a `fork`, every call in the child returns
-/// [`Error::Forked`], and dropping the handle there changes nothing.
+/// A handle belongs to the process that opened the table. After a `fork`, every call in the child
+/// returns [`Error::Forked`], and dropping the handle there changes nothing.
 ///
-/// Rows are bytes: `rows` holds the rows of a batch one after the other, `keys.len() * row().bytes()` bytes in all, with
-/// little-endian elements.
+/// Rows are bytes: `rows` holds the rows of a batch one after the other, `keys.len() *
+/// row().bytes()` bytes in all, with little-endian elements.
 ///
 /// # Consistency
-/// - Once a write returns, every later lookup sees it, in whichever tier the row is. A concurrent lookup sees each row
-///   either before or after the write, never a mix.
-/// - Writers of one key take turns. Lookups do not wait, except for a batch that is being written to the device tier.
-/// - A row is in the store before it leaves the host tier. The device tier holds only copies of rows in the tiers below.
-/// - With [`Writes::Through`](crate::Writes), a written row survives the end of the process. With `Writes::Back`, it does so
-///   after [`flush`](Table::flush). After `flush`, rows survive the loss of power with either.
-/// - If a tier fails, only the keys that need it fail: the call returns [`Error::Keys`] with the list and serves all other
-///   keys. If the device fails, no key fails: the tiers below have all of its rows. Only
-///   [`find_ptr`](Table::find_ptr) and [`find_to_device`](Table::find_to_device) need the device and fail with it.
+/// - Once a write returns, every later lookup sees it, in whichever tier the row is. A concurrent
+///   lookup sees each row either before or after the write, never a mix.
+/// - Writers of one key take turns. Lookups do not wait, except for a batch that is being written
+///   to the device tier.
+/// - A row is in the store before it leaves the host tier. The device tier holds only copies of
+///   rows in the tiers below.
+/// - With [`Writes::Through`](crate::Writes), a written row survives the end of the process. With
+///   `Writes::Back`, it does so after [`flush`](Table::flush). After `flush`, rows survive the loss
+///   of power with either.
+/// - If a tier fails, only the keys that need it fail: the call returns [`Error::Keys`] with the
+///   list and serves all other keys. If the device fails, no key fails: the tiers below have all of
+///   its rows. Only [`find_ptr`](Table::find_ptr) and [`find_to_device`](Table::find_to_device)
+///   need the device and fail with it.
 ///
 /// # Examples
 /// ```
@@ -82,24 +87,28 @@ impl Table {
         })
     }
 
-    /// Looks up keys: copies each row that is found to its position in `rows` and sets its flag in `found`. The positions of
-    /// missing keys in `rows` keep their content. Returns the number of keys found. Keys may repeat.
+    /// Looks up keys: copies each row that is found to its position in `rows` and sets its flag in
+    /// `found`. The positions of missing keys in `rows` keep their content. Returns the number of
+    /// keys found. Keys may repeat.
     ///
     /// # Errors
-    /// [`Error::Keys`]: a tier failed for some keys, which count as not found; the other keys are served.
-    /// [`Error::Length`], [`Error::Closed`]: nothing was looked up.
+    /// [`Error::Keys`]: a tier failed for some keys, which count as not found; the other keys are
+    /// served. [`Error::Length`], [`Error::Closed`]: nothing was looked up.
     pub fn find(&self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> Result<usize> {
         self.inner()?.find(keys, rows, found)
     }
 
-    /// [`find`](Table::find) into memory of the device tier. Rows of that tier are copied from device to device; rows of the
-    /// tiers below travel from pinned memory by the [row gather](forerun_gpu::gather). `found` is in host memory. When the
-    /// call returns, all rows have arrived.
+    /// [`find`](Table::find) into memory of the device tier. Rows of that tier are copied from
+    /// device to device; rows of the tiers below travel from pinned memory by the [row
+    /// gather](forerun_gpu::gather). `found` is in host memory. When the call returns, all rows
+    /// have arrived.
     ///
-    /// `rows` is a [`DeviceBuffer`](forerun_gpu::DeviceBuffer) or a [`DeviceSlice`](forerun_gpu::DeviceSlice) on the tier's
-    /// [GPU](Table::gpu), or ordinary memory if the tier is on the CPU. The call does not wait for other streams' work on that
-    /// memory: order it with events or the end of a scope. At most eight such calls run at a time, because each uses
-    /// [some](forerun_gpu::gather::StagingShape::of) pinned memory; further ones wait.
+    /// `rows` is a [`DeviceBuffer`](forerun_gpu::DeviceBuffer) or a
+    /// [`DeviceSlice`](forerun_gpu::DeviceSlice) on the tier's [GPU](Table::gpu), or ordinary
+    /// memory if the tier is on the CPU. The call does not wait for other streams' work on that
+    /// memory: order it with events or the end of a scope. At most eight such calls run at a time,
+    /// because each uses [some](forerun_gpu::gather::StagingShape::of) pinned memory; further ones
+    /// wait.
     ///
     /// ```
     /// use forerun_gpu::DeviceBuffer;
@@ -123,10 +132,11 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Keys`]: the store failed for some keys, which count as not found; the other keys are served.
-    /// [`Error::Device`]: the device failed, now or earlier, or there is no pinned memory left. No key counts as found then,
-    /// and the content of `rows` is unspecified. [`find`](Table::find) still works.
-    /// [`Error::NoDeviceTier`], [`Error::Destination`], [`Error::Length`], [`Error::Closed`]: nothing was looked up.
+    /// [`Error::Keys`]: the store failed for some keys, which count as not found; the other keys
+    /// are served. [`Error::Device`]: the device failed, now or earlier, or there is no pinned
+    /// memory left. No key counts as found then, and the content of `rows` is unspecified.
+    /// [`find`](Table::find) still works. [`Error::NoDeviceTier`], [`Error::Destination`],
+    /// [`Error::Length`], [`Error::Closed`]: nothing was looked up.
     pub fn find_to_device<'r>(
         &self,
         keys: &[u64],
@@ -136,8 +146,8 @@ impl Table {
         self.inner()?.find_to_device(keys, rows.into(), found)
     }
 
-    /// Sets the flags in `found` of the keys that have a row, and returns their number. It promotes nothing and does not count
-    /// as a use.
+    /// Sets the flags in `found` of the keys that have a row, and returns their number. It promotes
+    /// nothing and does not count as a use.
     ///
     /// # Errors
     /// Those of [`find`](Table::find).
@@ -145,17 +155,19 @@ impl Table {
         self.inner()?.contains(keys, found)
     }
 
-    /// Writes rows, in place of any former rows of their keys. Of a key that repeats, the last row counts.
+    /// Writes rows, in place of any former rows of their keys. Of a key that repeats, the last row
+    /// counts.
     ///
     /// # Errors
-    /// [`Error::Keys`]: a tier failed for some keys, which keep their former rows; the other rows are written. If the store
-    /// cannot tell whether a failed write will be there when it is next opened, neither can the table.
-    /// [`Error::Length`], [`Error::Closed`]: nothing was written.
+    /// [`Error::Keys`]: a tier failed for some keys, which keep their former rows; the other rows
+    /// are written. If the store cannot tell whether a failed write will be there when it is next
+    /// opened, neither can the table. [`Error::Length`], [`Error::Closed`]: nothing was written.
     pub fn insert(&self, keys: &[u64], rows: &[u8]) -> Result<()> {
         self.inner()?.insert(keys, rows, None)
     }
 
-    /// [`insert`](Table::insert) with the caller's scores, for [`Score::Custom`](crate::Score::Custom).
+    /// [`insert`](Table::insert) with the caller's scores, for
+    /// [`Score::Custom`](crate::Score::Custom).
     ///
     /// # Errors
     /// Those of [`insert`](Table::insert), and [`Error::Conflict`] with another score policy.
@@ -163,8 +175,9 @@ impl Table {
         self.inner()?.insert(keys, rows, Some(scores))
     }
 
-    /// Changes the rows of the keys that have one: assigns, or adds element by element. If a key repeats, all its rows apply,
-    /// in order. Sets the flags in `found` of the keys that have a row, and returns their number.
+    /// Changes the rows of the keys that have one: assigns, or adds element by element. If a key
+    /// repeats, all its rows apply, in order. Sets the flags in `found` of the keys that have a
+    /// row, and returns their number.
     ///
     /// ```
     /// use forerun_table::{Dtype, Table, Update};
@@ -201,9 +214,9 @@ impl Table {
         self.inner()?.erase(keys)
     }
 
-    /// Promotes rows ahead of their use: to the device tier, or without one from the store to the host tier. Admission does
-    /// not apply. The call does not wait for the moves, unless the table has [`Moves::Caller`]. Keys beyond the queue's
-    /// limit are skipped.
+    /// Promotes rows ahead of their use: to the device tier, or without one from the store to the
+    /// host tier. Admission does not apply. The call does not wait for the moves, unless the table
+    /// has [`Moves::Caller`]. Keys beyond the queue's limit are skipped.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Interrupted`].
@@ -213,9 +226,10 @@ impl Table {
         inner.queue_prefetch(keys)
     }
 
-    /// The addresses of the rows in device memory, by position: 0 for a row that is not in the device tier
-    /// ([`prefetch`](Table::prefetch) promotes it). The addresses are the device's, or the process's if the tier is on the
-    /// CPU. They are valid as long as the result lives, and writers of the device tier wait for it.
+    /// The addresses of the rows in device memory, by position: 0 for a row that is not in the
+    /// device tier ([`prefetch`](Table::prefetch) promotes it). The addresses are the device's, or
+    /// the process's if the tier is on the CPU. They are valid as long as the result lives, and
+    /// writers of the device tier wait for it.
     ///
     /// ```
     /// use forerun_table::{Dtype, Moves, Table};
@@ -252,12 +266,12 @@ impl Table {
         }
     }
 
-    /// Writes rows to the store only: loads a table without evicting the rows in use. Without a store it is
-    /// [`insert`](Table::insert).
+    /// Writes rows to the store only: loads a table without evicting the rows in use. Without a
+    /// store it is [`insert`](Table::insert).
     ///
-    /// Large batches are faster. Rows with ascending keys, at least half a memtable of them (32 MiB by default), go straight
-    /// to files of the store: they are then durable, and become visible together or not at all. Other writers wait while
-    /// that happens.
+    /// Large batches are faster. Rows with ascending keys, at least half a memtable of them (32 MiB
+    /// by default), go straight to files of the store: they are then durable, and become visible
+    /// together or not at all. Other writers wait while that happens.
     ///
     /// # Errors
     /// Those of [`insert`](Table::insert).
@@ -273,8 +287,9 @@ impl Table {
         self.inner()?.import_rows(keys, rows, Some(scores))
     }
 
-    /// Iterates over all rows, in batches of `batch` keys. With a store, the rows are as of this call, in ascending order of
-    /// keys. Without one, each key that is there throughout appears once, with a row that it had meanwhile.
+    /// Iterates over all rows, in batches of `batch` keys. With a store, the rows are as of this
+    /// call, in ascending order of keys. Without one, each key that is there throughout appears
+    /// once, with a row that it had meanwhile.
     ///
     /// # Errors
     /// Those of [`flush`](Table::flush). A later failure is the last item of the iterator.
@@ -296,7 +311,8 @@ impl Table {
         Ok(Snapshot::new(self.inner()?.row, store, snapshot))
     }
 
-    /// Writes a store with all rows, as of now, to an empty or new directory. Another table can open it.
+    /// Writes a store with all rows, as of now, to an empty or new directory. Another table can
+    /// open it.
     ///
     /// # Errors
     /// [`Error::NoStore`]; those of [`flush`](Table::flush).
@@ -359,9 +375,10 @@ impl Table {
         self.inner().ok()?.device_stats()
     }
 
-    /// Flushes and closes the table, for all handles. A write that runs beside it is flushed or refused; calls that come
-    /// later are [`Error::Closed`]. If another thread is closing the table, this waits until it is closed and gives the same
-    /// result. Dropping the last handle closes it as well; a failure is only logged then.
+    /// Flushes and closes the table, for all handles. A write that runs beside it is flushed or
+    /// refused; calls that come later are [`Error::Closed`]. If another thread is closing the
+    /// table, this waits until it is closed and gives the same result. Dropping the last handle
+    /// closes it as well; a failure is only logged then.
     ///
     /// The memory goes with the last handle and the last [`Export`].
     ///

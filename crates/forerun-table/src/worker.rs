@@ -8,7 +8,8 @@
 //!   writes ──> "trim" ───────────────────────────┘
 //! ```
 //!
-//! A job that does not fit the queue is dropped: a row in demand is found below once more, and promoted then.
+//! A job that does not fit the queue is dropped: a row in demand is found below once more, and
+//! promoted then.
 
 use crate::Result;
 use crate::host_moves::{Origin, PromotionBatch};
@@ -94,7 +95,8 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the job back if the queue is full. One job of each kind always fits, and no job is larger than a piece.
+    /// Gives the job back if the queue is full. One job of each kind always fits, and no job is
+    /// larger than a piece.
     fn push(&self, job: Job, rows_max: usize) -> Result<(), Job> {
         let mut state = self.lock();
         let (rows, keys) = job.weight();
@@ -178,8 +180,8 @@ impl Inner {
         }
     }
 
-    /// Queues a lookup's promotions so far if they fill a piece, and leaves an empty batch. So a lookup of any size holds
-    /// at most one piece.
+    /// Queues a lookup's promotions so far if they fill a piece, and leaves an empty batch. So a
+    /// lookup of any size holds at most one piece.
     pub(crate) fn queue_promotions(&self, promotions: &mut PromotionBatch) {
         if promotions.len() * self.row.bytes() >= PIECE_BYTES {
             let misses = PromotionBatch::of(promotions.origin());

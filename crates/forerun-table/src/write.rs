@@ -5,8 +5,9 @@
 //!   erase             lock ──> invalidate ──> store ──> index ──> raise
 //! ```
 //!
-//! The order of store and index is what a lookup relies on that finds nothing above and then asks the store: at every
-//! moment, a key that is not in the index has its newest row in the store, or none.
+//! The order of store and index is what a lookup relies on that finds nothing above and then asks
+//! the store: at every moment, a key that is not in the index has its newest row in the store, or
+//! none.
 
 use forerun_core::sync::time;
 
@@ -53,7 +54,8 @@ impl Inner {
         }
     }
 
-    /// Checks a batch and gives it to `write` in parts, each with room for its rows and under the locks of its keys.
+    /// Checks a batch and gives it to `write` in parts, each with room for its rows and under the
+    /// locks of its keys.
     fn write_rows(
         &self,
         keys: &[u64],
@@ -138,8 +140,8 @@ impl Inner {
         store.write(&rows)
     }
 
-    /// Puts a row into the host tier. For the holder of its key's lock, after the store has it, if it is to;
-    /// [`changed`](Inner::changed) is to follow.
+    /// Puts a row into the host tier. For the holder of its key's lock, after the store has it, if
+    /// it is to; [`changed`](Inner::changed) is to follow.
     fn put_above(
         &self,
         key: u64,
@@ -401,7 +403,8 @@ impl Updating<'_> {
         scratch.keep();
     }
 
-    /// Those that the host tier does not have and the device does: as good as the store's, and nearer.
+    /// Those that the host tier does not have and the device does: as good as the store's, and
+    /// nearer.
     fn read_copies(&self, keys: &[u64], old: &mut [u8], scores: &mut [u64], present: &mut [bool]) {
         let Some(device) = self.inner.device() else {
             return;

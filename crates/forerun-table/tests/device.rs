@@ -10,7 +10,8 @@ use std::path::Path;
 
 const WORDS: usize = 2;
 
-/// One bucket of 16 rows on the device, over a store, all moves when the call that causes them has answered.
+/// One bucket of 16 rows on the device, over a store, all moves when the call that causes them has
+/// answered.
 fn builder(directory: &Path) -> Builder {
     Table::builder(Dtype::I64, WORDS as u32)
         .device_capacity(16)
@@ -208,7 +209,8 @@ fn the_device_comes_to_hold_the_rows_that_are_used_most() {
             .unwrap();
         let keys: Vec<u64> = (0..ROWS).collect();
         table.import_rows(&keys, &rows(&keys, 1)).unwrap();
-        // Zipf's law with exponent 1, about: the number of a key is spread evenly over the logarithms.
+        // Zipf's law with exponent 1, about: the number of a key is spread evenly over the
+        // logarithms.
         let mut rng = SmallRng::seed_from_u64(7);
         let mut draw = || ((ROWS as f64).powf(rng.random::<f64>()) - 1.0) as u64;
         let lookups = |draw: &mut dyn FnMut() -> u64, batches: usize| {

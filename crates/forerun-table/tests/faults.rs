@@ -1,4 +1,5 @@
-//! Crashes, kills and a failing disk: nothing that was promised is lost, and only the keys concerned fail.
+//! Crashes, kills and a failing disk: nothing that was promised is lost, and only the keys
+//! concerned fail.
 
 mod common;
 
@@ -91,7 +92,8 @@ proptest! {
         prop_assert_eq!(versions(&table), vec![Some(versions_written); KEYS as usize]);
     }
 
-    /// Every call of the disk fails once, at some place: each answer is right or an error, and afterwards all is as told.
+    /// Every call of the disk fails once, at some place: each answer is right or an error, and
+    /// afterwards all is as told.
     #[test]
     fn a_failing_disk_fails_the_keys_concerned_and_no_other(
         back: bool,

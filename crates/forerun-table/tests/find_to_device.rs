@@ -1,5 +1,5 @@
-//! Lookups whose rows end in the device's memory: a GPU's where there is one, else the CPU's, which takes its place.
-//! (`model.rs` has them beside a map, `stress.rs` beside writers.)
+//! Lookups whose rows end in the device's memory: a GPU's where there is one, else the CPU's, which
+//! takes its place. (`model.rs` has them beside a map, `stress.rs` beside writers.)
 
 mod common;
 
@@ -84,7 +84,8 @@ fn more_rows_than_staging_holds_travel_in_turns() {
 
 const KEYS: u64 = 2000;
 
-/// A table of small tiers over many pages of a disk that can be made to fail, and none of them in memory.
+/// A table of small tiers over many pages of a disk that can be made to fail, and none of them in
+/// memory.
 fn over_pages(io: &FaultIo) -> Table {
     let options = Options {
         cache_bytes: 0,
@@ -107,7 +108,8 @@ fn over_pages(io: &FaultIo) -> Table {
     table
 }
 
-/// Looks up what there is: each key is answered, or the store failed for it. Gives the keys for which it did.
+/// Looks up what there is: each key is answered, or the store failed for it. Gives the keys for
+/// which it did.
 fn all_but_failed(table: &Table, asked: &[u64]) -> Vec<u64> {
     let before = table.stats().counts.failed_keys;
     let mut failed = Vec::new();
@@ -196,7 +198,8 @@ fn what_does_not_fit_is_refused_and_nothing_looked_up() {
     assert!(matches!(error, Error::Closed), "{error}");
 }
 
-/// With a GPU, whose memory and the CPU's are not each other's; without, it is seen that there is none.
+/// With a GPU, whose memory and the CPU's are not each other's; without, it is seen that there is
+/// none.
 #[test]
 fn rows_go_to_the_tiers_own_kind_of_memory() {
     let (mut rows, mut found) = ([0; 8 * WORDS], [false]);

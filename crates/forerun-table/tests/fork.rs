@@ -1,4 +1,5 @@
-//! A table belongs to the process that opened it: a fork of that process gets errors, and changes nothing.
+//! A table belongs to the process that opened it: a fork of that process gets errors, and changes
+//! nothing.
 
 #[path = "../../forerun-core/tests/testing/fork.rs"]
 mod fork;

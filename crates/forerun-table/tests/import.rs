@@ -1,4 +1,5 @@
-//! Imports: small ones by the log, large ascending ones by files of the store; both are seen, and survive.
+//! Imports: small ones by the log, large ascending ones by files of the store; both are seen, and
+//! survive.
 
 mod common;
 

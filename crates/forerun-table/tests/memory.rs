@@ -1,4 +1,5 @@
-//! What a table takes of the process's memory, and when it gives it back. One test, since tests of a program run at once.
+//! What a table takes of the process's memory, and when it gives it back. One test, since tests of
+//! a program run at once.
 
 #![cfg(target_os = "linux")]
 

@@ -1,4 +1,5 @@
-//! Readers beside writers, evictions and moves: no torn row, no lost write, no version that goes back, no leak.
+//! Readers beside writers, evictions and moves: no torn row, no lost write, no version that goes
+//! back, no leak.
 
 mod common;
 
@@ -94,8 +95,8 @@ fn read(table: &Table, promise: &Promise, reader: u64, may_leave: bool) -> u64 {
                 "key {key}: {version} after {}",
                 promised[at]
             );
-            // By lookups before this one: of a key that is in the batch twice, one may be answered by a tier further down,
-            // later, and so with the newer row.
+            // By lookups before this one: of a key that is in the batch twice, one may be answered
+            // by a tier further down, later, and so with the newer row.
             let before = seen[key as usize];
             assert!(
                 version >= before,

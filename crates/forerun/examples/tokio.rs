@@ -1,8 +1,8 @@
 //! Lookups from many tasks, answered in batches: a thread collects the keys that tasks ask for and
 //! looks up all that have arrived in one call.
 //!
-//! A single lookup would block a task's thread while it waits for memory or for the disk. Here tasks
-//! wait without blocking, and the busier the program, the larger its batches.
+//! A single lookup would block a task's thread while it waits for memory or for the disk. Here
+//! tasks wait without blocking, and the busier the program, the larger its batches.
 //!
 //! ```sh
 //! cargo run --release -p forerun --example tokio

@@ -1,11 +1,12 @@
 //! Forerun: a key-value engine whose every lookup is a batch.
 //!
-//! A lookup in a large store spends its time waiting for memory: each step needs an address that the step before must
-//! first fetch. One lookup cannot hurry that. A batch can: [`Db::multi_get`] walks all its keys at once and, whenever
-//! one would wait, goes on with another. The same search answers a single [`Db::get`].
+//! A lookup in a large store spends its time waiting for memory: each step needs an address that
+//! the step before must first fetch. One lookup cannot hurry that. A batch can: [`Db::multi_get`]
+//! walks all its keys at once and, whenever one would wait, goes on with another. The same search
+//! answers a single [`Db::get`].
 //!
-//! [`Db`] is an ordered, durable store of bytes under bytes: a write-ahead log, atomic batches of writes, snapshots,
-//! scans both ways.
+//! [`Db`] is an ordered, durable store of bytes under bytes: a write-ahead log, atomic batches of
+//! writes, snapshots, scans both ways.
 //!
 //! ```
 //! use forerun::prelude::*;
@@ -52,19 +53,22 @@
 //! # }
 //! ```
 //!
-//! [`hash::HashTable`] is the part to use where keys and values are eight bytes each and order does not matter.
+//! [`hash::HashTable`] is the part to use where keys and values are eight bytes each and order does
+//! not matter.
 //!
 //! # How a batch is answered
-//! [`Strategy::Auto`] chooses by the batch's length, and is what [`Db::multi_get`] uses; [`Db::multi_get_with`] takes
-//! another. `forerun demo` (the crate `forerun-cli`) shows on real data what that is worth on a machine at hand. The
-//! instruction set is chosen when the program runs ([`isa`]), so a plain build is the fast one.
+//! [`Strategy::Auto`] chooses by the batch's length, and is what [`Db::multi_get`] uses;
+//! [`Db::multi_get_with`] takes another. `forerun demo` (the crate `forerun-cli`) shows on real
+//! data what that is worth on a machine at hand. The instruction set is chosen when the program
+//! runs ([`isa`]), so a plain build is the fast one.
 //!
 //! # What is on disk
-//! Every write goes to the log first: handed to the operating system ([`Durability::Buffered`]) or on stable storage
-//! ([`Durability::Synced`]). Opening reads it back; what a crash cut short is dropped and told by [`Db::recovery`].
-//! The newest writes are in memory as well. A full memtable becomes a run, a sorted file of pages, and runs are merged
-//! into larger ones behind the scenes; pages are read when they are asked for and kept within [`Options::cache_bytes`].
-//! So a store may be many times larger than memory, and a batch waits for the disk once, not once a key.
+//! Every write goes to the log first: handed to the operating system ([`Durability::Buffered`]) or
+//! on stable storage ([`Durability::Synced`]). Opening reads it back; what a crash cut short is
+//! dropped and told by [`Db::recovery`]. The newest writes are in memory as well. A full memtable
+//! becomes a run, a sorted file of pages, and runs are merged into larger ones behind the scenes;
+//! pages are read when they are asked for and kept within [`Options::cache_bytes`]. So a store may
+//! be many times larger than memory, and a batch waits for the disk once, not once a key.
 
 #![forbid(unsafe_code)]
 
@@ -106,7 +110,8 @@ pub mod hash {
     pub use forerun_hash::{Error, HashTable, Iter, Options, Pinned};
 }
 
-/// A cache of byte strings within a hard limit of memory, shared by threads, whose every lookup is a batch.
+/// A cache of byte strings within a hard limit of memory, shared by threads, whose every lookup is
+/// a batch.
 ///
 /// ```
 /// use forerun::cache::{Cache, CacheOptions, Expiry, Store};
@@ -128,7 +133,8 @@ pub mod cache {
     pub use forerun_cache::*;
 }
 
-/// Scattered rows between host memory and a GPU's, in one launch; the same on the CPU where there is none.
+/// Scattered rows between host memory and a GPU's, in one launch; the same on the CPU where there
+/// is none.
 ///
 /// ```
 /// use forerun::gpu::gather::{Spec, cpu};
@@ -143,7 +149,8 @@ pub mod gpu {
     pub use forerun_gpu::*;
 }
 
-/// Rows of one size under `u64` keys: those in use in memory, a GPU's or the host's, the rest on disk.
+/// Rows of one size under `u64` keys: those in use in memory, a GPU's or the host's, the rest on
+/// disk.
 ///
 /// ```
 /// use forerun::table::{Dtype, Table};

@@ -1,4 +1,5 @@
-//! What a table's calls share: the open table, arrays of rows, and when other Python threads are let in.
+//! What a table's calls share: the open table, arrays of rows, and when other Python threads are
+//! let in.
 
 use std::sync::PoisonError;
 
@@ -17,7 +18,8 @@ use crate::items::Shown;
 use crate::numbers::Numbers;
 use crate::versions::Changed;
 
-/// Keys up to which a call that waits for nothing is over sooner than another Python thread could be let in.
+/// Keys up to which a call that waits for nothing is over sooner than another Python thread could
+/// be let in.
 const SHORT_BATCH: usize = 32;
 
 /// Rows that an iterator fetches at a time.
@@ -38,7 +40,8 @@ impl Table {
         table.unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Does what reads so many keys while other Python threads run, unless it is over before they would.
+    /// Does what reads so many keys while other Python threads run, unless it is over before they
+    /// would.
     pub(super) fn aside<R: Send>(
         &self,
         py: Python<'_>,
@@ -52,8 +55,8 @@ impl Table {
         }
     }
 
-    /// Borrows an array of rows that a caller has given, to write them. `borrowed` is the use of its memory, if that is noted
-    /// already.
+    /// Borrows an array of rows that a caller has given, to write them. `borrowed` is the use of
+    /// its memory, if that is noted already.
     pub(crate) fn written<'py>(
         &self,
         rows: &Bound<'py, PyAny>,
@@ -82,8 +85,8 @@ impl Table {
         )))
     }
 
-    /// That an array of more than one dimension has a row in its last one, or in its last ones: rows that lie across columns
-    /// have as many bytes, and would be taken for others.
+    /// That an array of more than one dimension has a row in its last one, or in its last ones:
+    /// rows that lie across columns have as many bytes, and would be taken for others.
     fn expect_shape(&self, array: &Bound<'_, PyUntypedArray>, what: &str) -> PyResult<()> {
         let (shape, row_bytes) = (array.shape(), self.dtype.bytes() * self.dim as usize);
         let mut bytes = array.dtype().itemsize();
@@ -104,7 +107,8 @@ impl Table {
         )))
     }
 
-    /// Does something with the bytes of rows that a caller has given, while other Python threads run.
+    /// Does something with the bytes of rows that a caller has given, while other Python threads
+    /// run.
     pub(super) fn with_rows<'py, R: Send>(
         &self,
         keys: &Numbers<'py>,
@@ -165,7 +169,8 @@ impl Table {
         Ok(TableItems::new(self.export(py, EXPORTED_AT_ONCE)?, shown))
     }
 
-    /// Looks keys up: see `find`. `borrowed` is the use of the memory of `out`, if that is noted already.
+    /// Looks keys up: see `find`. `borrowed` is the use of the memory of `out`, if that is noted
+    /// already.
     pub(super) fn find_into<'py>(
         &self,
         py: Python<'py>,

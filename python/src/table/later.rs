@@ -4,8 +4,8 @@
 //!   find_async ──> Lookup: table, keys, out, the use of its memory ──> the event loop's threads ──> find
 //! ```
 //!
-//! Whoever awaits may be cancelled, and the thread goes on: it writes to `out`, which nobody else may be given meanwhile. So
-//! the use of that memory belongs to the lookup, and ends with it.
+//! Whoever awaits may be cancelled, and the thread goes on: it writes to `out`, which nobody else
+//! may be given meanwhile. So the use of that memory belongs to the lookup, and ends with it.
 
 use std::sync::{Mutex, PoisonError};
 

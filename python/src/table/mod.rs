@@ -35,18 +35,17 @@ type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
 
 /// A table of rows of one size under 64-bit integer keys, in GPU memory, host memory and on disk.
 ///
-/// `dim`: the elements in a row.
-/// `dtype`: the elements' type, as a name or as a type of NumPy or PyTorch.
-/// `path`: the directory of the store that holds all rows; without it the table lives in memory only.
-/// `host_capacity`: the most rows in host memory.
-/// `host_bytes`: the same limit in bytes, index included; give one of the two.
-/// `device_capacity`: the most rows on the device; 0 for no device tier.
-/// `device`: "any" (the first GPU, or the CPU without one), "cpu", or the number of a GPU.
-/// `score`: which rows a tier evicts first: "lru", "lfu" or "custom" (the caller's `scores`).
-/// `admission`: which rows a lookup promotes: "always", "second_touch" (those that were looked up before) or "by_score".
-/// `writes`: "through" writes each row to the store before the call returns; "back" when it leaves memory, or at `flush`.
-/// `overflow`: what a full table without `path` does: "refuse" new rows, or "evict" others.
-/// `cache_bytes`: the size of the store's page cache.
+/// `dim`: the elements in a row. `dtype`: the elements' type, as a name or as a type of NumPy or
+/// PyTorch. `path`: the directory of the store that holds all rows; without it the table lives in
+/// memory only. `host_capacity`: the most rows in host memory. `host_bytes`: the same limit in
+/// bytes, index included; give one of the two. `device_capacity`: the most rows on the device; 0
+/// for no device tier. `device`: "any" (the first GPU, or the CPU without one), "cpu", or the
+/// number of a GPU. `score`: which rows a tier evicts first: "lru", "lfu" or "custom" (the caller's
+/// `scores`). `admission`: which rows a lookup promotes: "always", "second_touch" (those that were
+/// looked up before) or "by_score". `writes`: "through" writes each row to the store before the
+/// call returns; "back" when it leaves memory, or at `flush`. `overflow`: what a full table without
+/// `path` does: "refuse" new rows, or "evict" others. `cache_bytes`: the size of the store's page
+/// cache.
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Table {
     dtype: Dtype,
@@ -147,9 +146,10 @@ impl Table {
         self.dtype.name()
     }
 
-    /// Looks up keys. Returns the rows, in the shape of the keys with one more dimension, and which keys were found. Rows
-    /// of missing keys are zero; in `out` they keep their content. If `out` is a tensor on the GPU of the device tier, the
-    /// rows are copied there, after the work on `stream` (by default the current stream), and have arrived when this returns.
+    /// Looks up keys. Returns the rows, in the shape of the keys with one more dimension, and which
+    /// keys were found. Rows of missing keys are zero; in `out` they keep their content. If `out`
+    /// is a tensor on the GPU of the device tier, the rows are copied there, after the work on
+    /// `stream` (by default the current stream), and have arrived when this returns.
     #[pyo3(signature = (keys, out=None, found=None, *, stream=None))]
     fn find<'py>(
         &self,
@@ -162,8 +162,9 @@ impl Table {
         self.find_into(py, keys, out, None, found, stream)
     }
 
-    /// `find` as an awaitable, run in a thread of the event loop. The current stream is that of the calling thread. Other
-    /// calls cannot use `out` until the lookup has ended, even if the awaiting task is cancelled.
+    /// `find` as an awaitable, run in a thread of the event loop. The current stream is that of the
+    /// calling thread. Other calls cannot use `out` until the lookup has ended, even if the
+    /// awaiting task is cancelled.
     #[pyo3(signature = (keys, out=None, *, stream=None))]
     fn find_async<'py>(
         slf: &Bound<'py, Table>,
@@ -191,8 +192,8 @@ impl Table {
         Ok(found.array)
     }
 
-    /// Writes rows, in place of any former row of their keys. Of a key that repeats, the last row counts. `scores` are one
-    /// per key, for a table with score="custom".
+    /// Writes rows, in place of any former row of their keys. Of a key that repeats, the last row
+    /// counts. `scores` are one per key, for a table with score="custom".
     #[pyo3(signature = (keys, rows, *, scores=None))]
     fn insert<'py>(
         &self,
@@ -211,7 +212,8 @@ impl Table {
         )
     }
 
-    /// Writes rows straight to the store: loads a table without evicting the rows in use. Arguments as for `insert`.
+    /// Writes rows straight to the store: loads a table without evicting the rows in use. Arguments
+    /// as for `insert`.
     #[pyo3(signature = (keys, rows, *, scores=None))]
     fn import_rows<'py>(
         &self,
@@ -240,8 +242,8 @@ impl Table {
         self.update_rows(py, keys, rows, Update::Assign)
     }
 
-    /// Adds to the rows of the keys that are there, element by element; returns which are there. A key that repeats adds
-    /// each of its rows, as with NumPy's `ufunc.at`.
+    /// Adds to the rows of the keys that are there, element by element; returns which are there. A
+    /// key that repeats adds each of its rows, as with NumPy's `ufunc.at`.
     fn add_at<'py>(
         &self,
         py: Python<'py>,
@@ -302,14 +304,15 @@ impl Table {
         stats::figures(py, self.open()?.stats())
     }
 
-    /// Closes the table. All written rows are durable after that. If another thread is closing it, this waits for that.
+    /// Closes the table. All written rows are durable after that. If another thread is closing it,
+    /// this waits for that.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.is_closed() {
             return Ok(());
         }
         let table = self.open()?;
-        // It takes long to flush many rows, and that can be interrupted: the table stays open then. What goes wrong otherwise
-        // the closing tells as well.
+        // It takes long to flush many rows, and that can be interrupted: the table stays open then.
+        // What goes wrong otherwise the closing tells as well.
         let flushed = interrupt::detach(py, "closing a table", || table.flush());
         if let Err(interrupted @ forerun::table::Error::Interrupted) = flushed {
             return Err(table_exception(interrupted));

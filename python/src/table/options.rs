@@ -10,7 +10,8 @@ use pyo3::prelude::*;
 
 use crate::errors::{invalid, unknown};
 
-/// What the device tier lies on: "any", the first GPU or the CPU where there is none; "cpu"; a GPU's number.
+/// What the device tier lies on: "any", the first GPU or the CPU where there is none; "cpu"; a
+/// GPU's number.
 #[derive(FromPyObject)]
 pub(crate) enum Device {
     Number(usize),

@@ -1,8 +1,8 @@
 //! RocksDB on disk: its default options, and a block cache as large as Forerun's.
 //!
-//! The defaults mean: 64 MiB a memtable, leveled compaction, blocks of 4 KiB, no filters, no compression in this build,
-//! a log that is written and not synced. One thing is set besides the cache: filters of 10 bits a key can be asked for,
-//! since Forerun has them by default.
+//! The defaults mean: 64 MiB a memtable, leveled compaction, blocks of 4 KiB, no filters, no
+//! compression in this build, a log that is written and not synced. One thing is set besides the
+//! cache: filters of 10 bits a key can be asked for, since Forerun has them by default.
 
 use super::{GET, Kept, MULTIGET, RocksStore};
 use anyhow::Result;

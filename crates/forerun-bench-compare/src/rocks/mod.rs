@@ -31,7 +31,8 @@ use crate::copied::Copied;
 /// One `Get` after the other.
 pub const GET: &str = "get";
 
-/// `MultiGet`, as `batched_multi_get_cf` calls it. RocksDB cuts it into pieces of 32 keys by itself.
+/// `MultiGet`, as `batched_multi_get_cf` calls it. RocksDB cuts it into pieces of 32 keys by
+/// itself.
 pub const MULTIGET: &str = "multiget";
 
 /// What a store is for.

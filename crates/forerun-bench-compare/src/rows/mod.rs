@@ -1,4 +1,5 @@
-//! Stores on disk as peers of a table of rows: a row is a value under its key's eight bytes, big-endian.
+//! Stores on disk as peers of a table of rows: a row is a value under its key's eight bytes,
+//! big-endian.
 //!
 //! ```text
 //!  lmdb.rs    its cache the system's, one transaction a batch

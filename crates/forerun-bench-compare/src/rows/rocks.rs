@@ -1,5 +1,5 @@
-//! RocksDB as a peer of a table: its defaults, filters of 10 bits a key as Forerun's runs have, no compression, and a
-//! block cache of as many bytes as Forerun has for rows and pages.
+//! RocksDB as a peer of a table: its defaults, filters of 10 bits a key as Forerun's runs have, no
+//! compression, and a block cache of as many bytes as Forerun has for rows and pages.
 
 use super::{Answers, each_batch};
 use crate::rocks::{FILTER_BITS, GET, MULTIGET};

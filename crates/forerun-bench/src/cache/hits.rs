@@ -33,7 +33,8 @@ pub struct HitsRow {
     pub footprint_bytes: u64,
     /// What memcached is given, or would be.
     pub memory_bytes: u64,
-    /// What the cache held at the end: memcached's process grew by so much, and ours had that for its limit.
+    /// What the cache held at the end: memcached's process grew by so much, and ours had that for
+    /// its limit.
     pub held_bytes: Option<u64>,
     /// Reads that were hits.
     pub hit_ratio: f64,
@@ -134,8 +135,9 @@ impl Asked for Memcached {
     }
 }
 
-/// Asks for all keys in their order, sets what is missing, and counts the hits. A key that is asked for twice in a batch and
-/// missing is set once, and its second read counts as a hit, as it would one by one.
+/// Asks for all keys in their order, sets what is missing, and counts the hits. A key that is asked
+/// for twice in a batch and missing is set once, and its second read counts as a hit, as it would
+/// one by one.
 fn play(load: &Load, cache: &mut dyn Asked, mut each: impl FnMut(usize)) -> Result<u64> {
     let bytes = vec![b'v'; 1 << 20];
     let mut hits = 0;

@@ -49,8 +49,9 @@ impl Load {
         format!("trace/object/{n:010}/01234567").into_bytes()
     }
 
-    /// The length of a key's value: generalised Pareto with location 15, scale 214.5 and shape 0.348 (Atikoglu et al.,
-    /// "Workload Analysis of a Large-Scale Key-Value Store", SIGMETRICS 2012), times the scale asked for.
+    /// The length of a key's value: generalised Pareto with location 15, scale 214.5 and shape
+    /// 0.348 (Atikoglu et al., "Workload Analysis of a Large-Scale Key-Value Store", SIGMETRICS
+    /// 2012), times the scale asked for.
     pub(super) fn value_len(&self, n: u32) -> usize {
         const LEN_MAX: f64 = 500_000.0;
         let share = SmallRng::seed_from_u64(n.into()).random::<f64>();

@@ -9,10 +9,11 @@
 //!   item   │ key len │ value len │ key │ value │
 //! ```
 //!
-//! Fan, Andersen and Kaminsky, "MemC3: Compact and Concurrent MemCache with Dumber Caching and Smarter Hashing", NSDI 2013. A
-//! reader takes no lock: it reads the key's version, its two buckets and the items whose tags match, and the version again. It is given
-//! buckets of one aligned line, and items that lie one behind the other in one piece of memory, both of which favour it. Here it is filled
-//! once and then read; the counters are read as they would be beside a writer.
+//! Fan, Andersen and Kaminsky, "MemC3: Compact and Concurrent MemCache with Dumber Caching and
+//! Smarter Hashing", NSDI 2013. A reader takes no lock: it reads the key's version, its two buckets
+//! and the items whose tags match, and the version again. It is given buckets of one aligned line,
+//! and items that lie one behind the other in one piece of memory, both of which favour it. Here it
+//! is filled once and then read; the counters are read as they would be beside a writer.
 
 use foldhash::quality::FixedState;
 use std::hash::{BuildHasher, Hasher};

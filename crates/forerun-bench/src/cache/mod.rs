@@ -25,7 +25,8 @@ use std::io::Write;
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// Lists that make no sense, a trace that cannot be read, a cache that cannot be had, or an output that cannot be written.
+/// Lists that make no sense, a trace that cannot be read, a cache that cannot be had, or an output
+/// that cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     on_stdout(|out| run_to(args, &Progress::on_terminal(), out))
 }

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The copies' stream is of the highest priority, so their blocks are not kept waiting by the
-//! product's. A copy that occupies `b` of the device's multiprocessors takes that share of them from
-//! the product; what it takes beyond is the price of the traffic.
+//! product's. A copy that occupies `b` of the device's multiprocessors takes that share of them
+//! from the product; what it takes beyond is the price of the traffic.
 
 use super::args::Args;
 use super::gpu::{Rig, Way};

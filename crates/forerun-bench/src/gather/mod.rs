@@ -1,5 +1,5 @@
-//! `forerun-bench gather`: scattered rows between pinned host memory and a GPU, against contiguous copies
-//! and what else there is.
+//! `forerun-bench gather`: scattered rows between pinned host memory and a GPU, against contiguous
+//! copies and what else there is.
 //!
 //! ```text
 //!   args.rs       the command line           setting.rs   what is copied, and its check byte by byte

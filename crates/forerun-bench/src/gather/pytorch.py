@@ -1,5 +1,6 @@
-# PyTorch's own ways to copy scattered rows of pinned memory to the GPU and back, timed as `forerun-bench gather` times
-# its own: medians of alternating rounds, every byte compared. Prints one object of JSON a line.
+# PyTorch's own ways to copy scattered rows of pinned memory to the GPU and back, timed as
+# `forerun-bench gather` times its own: medians of alternating rounds, every byte compared. Prints
+# one object of JSON a line.
 #
 #   python3 pytorch.py REQUESTS ROWS SLOTS ROW_BYTES ROUNDS
 #

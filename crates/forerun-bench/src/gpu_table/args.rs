@@ -54,8 +54,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
     pub hit_rate: Vec<f64>,
 
-    /// Keys a call, for their study; the others take the first [default: 1Mi, and 1Ki to 4Mi; without
-    /// a GPU 64Ki, and 1Ki to 256Ki]
+    /// Keys a call, for their study; the others take the first [default: 1Mi, and 1Ki to 4Mi;
+    /// without a GPU 64Ki, and 1Ki to 256Ki]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub batch: Vec<usize>,
 
@@ -67,8 +67,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub op: Vec<Op>,
 
-    /// How slots are looked for, instead of as in each study: by-load, narrow, wide, thread, pipeline,
-    /// seed-rule
+    /// How slots are looked for, instead of as in each study: by-load, narrow, wide, thread,
+    /// pipeline, seed-rule
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_lookup)]
     pub lookup: Vec<Lookup>,
 

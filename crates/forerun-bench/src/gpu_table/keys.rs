@@ -49,8 +49,9 @@ impl Call {
     }
 }
 
-/// The most keys of the sample that hits come from; and of a table the part that it is at the most, so that a full table
-/// has older entries enough for newcomers to replace, until the sample has been gone through again.
+/// The most keys of the sample that hits come from; and of a table the part that it is at the most,
+/// so that a full table has older entries enough for newcomers to replace, until the sample has
+/// been gone through again.
 const SAMPLE_MOST: u64 = 1 << 24;
 const SAMPLE_PART: u64 = 8;
 
@@ -105,7 +106,8 @@ impl Keys {
 
     fn choose(&mut self, table: &GpuTable) -> Result<()> {
         let wanted = (self.filled / SAMPLE_PART).clamp(1, SAMPLE_MOST);
-        // Steps of the golden ratio go evenly over all that came; odd, and coprime where it matters little.
+        // Steps of the golden ratio go evenly over all that came; odd, and coprime where it matters
+        // little.
         let step = ((self.filled as f64 * 0.618_033_988_75) as u64) | 1;
         let mut at = 0;
         let mut chosen: Vec<u64> = (0..wanted)

@@ -1,5 +1,5 @@
-//! `forerun-bench gpu-table`: every operation of the hash table in a GPU's memory, by load, form of the buckets, row, hit rate,
-//! batch and skew.
+//! `forerun-bench gpu-table`: every operation of the hash table in a GPU's memory, by load, form of
+//! the buckets, row, hit rate, batch and skew.
 //!
 //! ```text
 //!   args.rs      the command line          setting.rs   the tables and what is asked of them     way.rs   operations
@@ -8,8 +8,8 @@
 //!   row.rs, show.rs   results
 //! ```
 //!
-//! Where no GPU is found it says so, measures the table on the CPU, and ends well; no figure of a GPU is printed
-//! then.
+//! Where no GPU is found it says so, measures the table on the CPU, and ends well; no figure of a
+//! GPU is printed then.
 
 mod args;
 mod keys;
@@ -267,7 +267,8 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// A smaller table of the CPU's, as full and of the same form: what is counted there holds for the large one.
+    /// A smaller table of the CPU's, as full and of the same form: what is counted there holds for
+    /// the large one.
     fn model<'m>(&self, model: &'m mut Option<Rig>, setting: &Setting) -> Result<&'m mut Rig> {
         let small = Setting {
             slots: setting.slots.min(1 << 20),
@@ -299,8 +300,8 @@ impl Bench<'_> {
         let Some(gpu) = &self.gpu else { return Ok(()) };
         let slots = setting.slots;
         if self.ceiling.is_none() {
-            // As large as the arrays that are read: digests, keys, rows. Beyond 8 GiB the rate changes little, and
-            // the table takes its room beside them.
+            // As large as the arrays that are read: digests, keys, rows. Beyond 8 GiB the rate
+            // changes little, and the table takes its room beside them.
             let arrays = [slots, slots * 8, slots * row_bytes.max(8)].map(|b| b.min(8 << 30));
             self.ceiling = Some(Ceiling::measure(gpu, &arrays, self.progress)?);
         }
@@ -367,8 +368,8 @@ impl Bench<'_> {
     }
 }
 
-/// Requests at random places and bytes a key, what comes and goes in order included, of lookups that copy rows of so many
-/// bytes out.
+/// Requests at random places and bytes a key, what comes and goes in order included, of lookups
+/// that copy rows of so many bytes out.
 fn cost(op: Op, traffic: &Traffic, row_bytes: u64) -> (f64, f64) {
     let lookups = traffic.lookups.max(1) as f64;
     let rows = traffic.row_requests(row_bytes);

@@ -1,4 +1,5 @@
-//! Tables of others on the same GPU: programs that take a setting on their command line, measure, and print rows.
+//! Tables of others on the same GPU: programs that take a setting on their command line, measure,
+//! and print rows.
 //!
 //! ```text
 //!   PROGRAM --device 0 --slots N --dim 8 --load 0.5,0.75,1 --hit-rate 0.6 --batch N --rounds N

@@ -1,5 +1,5 @@
-//! A filled table and what runs its operations: on a device, with everything of a call in its memory; on the CPU,
-//! with slices.
+//! A filled table and what runs its operations: on a device, with everything of a call in its
+//! memory; on the CPU, with slices.
 
 use super::keys::{Call, Keys, row_of, rows_of};
 use super::setting::Setting;
@@ -314,14 +314,16 @@ impl Rig {
                 Answers::default(),
             )?;
         }
-        // In a full table newcomers have taken the oldest entries' place, and leave it to the next ones.
+        // In a full table newcomers have taken the oldest entries' place, and leave it to the next
+        // ones.
         if op.inserts() && self.setting.load < 1.0 {
             self.table.erase(&call.those(false))?;
         }
         Ok(())
     }
 
-    /// Runs a way once and compares what it says with what was put in; the share of the keys that it found.
+    /// Runs a way once and compares what it says with what was put in; the share of the keys that
+    /// it found.
     pub(super) fn check(&mut self, way: Way) -> Result<f64> {
         let call = self.keys.call(&self.setting)?;
         let size = self.table.size()?;
@@ -340,7 +342,8 @@ impl Rig {
             let mut is = *there;
             if way.op != Op::FindMissed {
                 is = matches!(said.status[i], Status::Found | Status::Pinned);
-                // Writers of a full table, and of narrow buckets, may have lost some of what was there.
+                // Writers of a full table, and of narrow buckets, may have lost some of what was
+                // there.
                 ensure!(
                     is == *there || (way.op.operation().is_some() && !is),
                     "key {key} is {}there",
@@ -394,7 +397,8 @@ impl Rig {
         Ok((self.items(way.op) * calls as u64, all))
     }
 
-    /// What lookups of the next keys ask for: counted in this table, or in a smaller one that is as full.
+    /// What lookups of the next keys ask for: counted in this table, or in a smaller one that is as
+    /// full.
     pub(super) fn traffic(&mut self, lookup: Lookup) -> Result<forerun_gpu::table::Traffic> {
         let call = self.keys.call(&self.setting)?;
         Ok(self.table.traffic(lookup, &call.keys)?)

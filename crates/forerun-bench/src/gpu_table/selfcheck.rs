@@ -1,4 +1,5 @@
-//! Does a GPU answer what the CPU answers? Every kernel, every width, every operation, every answer.
+//! Does a GPU answer what the CPU answers? Every kernel, every width, every operation, every
+//! answer.
 //!
 //! ```text
 //!   a table with room       random batches of keys that come once each: every answer, every row, every score
@@ -321,7 +322,8 @@ fn word(buffer: &DeviceBuffer) -> Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Misses of one operation are the next one's batch, by counts that only the device knows; as a graph, replayed.
+/// Misses of one operation are the next one's batch, by counts that only the device knows; as a
+/// graph, replayed.
 fn on_streams(gpu: &Gpu) -> Result<String> {
     const N: usize = 3000;
     let options = form(Width::W128, Candidates::Two, 1 << 14);

@@ -60,8 +60,8 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// As [`run`], with peers measured beside the designs where keys and values have 8 bytes: same
-/// keys, same cells, same rounds, same checks. `peer` names the engine and strategy that a column of
-/// ratios compares with, such as `("hashbrown", "get")`.
+/// keys, same cells, same rounds, same checks. `peer` names the engine and strategy that a column
+/// of ratios compares with, such as `("hashbrown", "get")`.
 ///
 /// # Errors
 /// As [`run`], and a peer's.

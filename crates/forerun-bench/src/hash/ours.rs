@@ -63,8 +63,8 @@ impl<K: Word, V: Word> Contender<K, V> for Studied {
     }
 }
 
-/// A table of a studied design. The lock is for the choice of the instruction set alone: it is taken
-/// once a turn.
+/// A table of a studied design. The lock is for the choice of the instruction set alone: it is
+/// taken once a turn.
 struct StudiedTable<K, V>(RwLock<Box<dyn FixedTable<K, V>>>);
 
 /// A hold on a table for a turn.

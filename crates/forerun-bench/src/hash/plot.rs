@@ -82,7 +82,8 @@ fn panel(row: &HashRow, axis: Axis) -> String {
 fn charts(rows: &[&HashRow], axis: Axis, add: &mut dyn FnMut(Section)) {
     let note = panel(rows[0], axis);
     let strategies = unique(rows, |row| row.common.strategy.clone());
-    // The vector sets first: plain code stands in the same plot only for designs that have no other.
+    // The vector sets first: plain code stands in the same plot only for designs that have no
+    // other.
     let best = |row: &&HashRow| {
         let set = |other: &&HashRow| other.design == row.design && other.common.isa != "scalar";
         row.common.isa != "scalar" || !rows.iter().any(set)

@@ -1,4 +1,5 @@
-//! One result of a hash-table study: a line of JSON with the names of [`forerun_measure::row::Row`] and these.
+//! One result of a hash-table study: a line of JSON with the names of [`forerun_measure::row::Row`]
+//! and these.
 
 use forerun_measure::row::Row;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! The tables that are measured against each other: which of them stand in memory at a time, and how
-//! full they are.
+//! The tables that are measured against each other: which of them stand in memory at a time, and
+//! how full they are.
 //!
 //! ```text
 //!  2 GiB tables under a limit of 5 GiB        first  memc3 | a        then  memc3 | b        then  memc3 | c ...

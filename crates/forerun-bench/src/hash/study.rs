@@ -56,8 +56,8 @@ impl Study {
     }
 }
 
-/// The strategies of those names, and for the designs that can look up a vector of keys, one a lane,
-/// that as well: they choose it by themselves only where it is the fastest.
+/// The strategies of those names, and for the designs that can look up a vector of keys, one a
+/// lane, that as well: they choose it by themselves only where it is the fastest.
 fn strategies(names: &[&str]) -> Vec<String> {
     let lanes = [Lookup::Vertical.name()];
     names

@@ -144,8 +144,8 @@ pub(super) fn run<K: Word, V: Word>(
     })
 }
 
-/// Where in the stream a thread starts: spread over the stream by round and thread, the same for all
-/// that is compared.
+/// Where in the stream a thread starts: spread over the stream by round and thread, the same for
+/// all that is compared.
 fn start(steps: usize, round: usize, shot: &Shot<'_>, thread: usize) -> usize {
     let starts = (shot.rounds * shot.threads).max(1);
     (round * shot.threads + thread) * steps / starts % steps

@@ -9,7 +9,8 @@ use forerun_measure::size::{parse_count, parse_size};
 use std::fmt;
 use std::path::PathBuf;
 
-/// What an item takes besides its key and value, at most, in any of the servers; for choosing how many fit.
+/// What an item takes besides its key and value, at most, in any of the servers; for choosing how
+/// many fit.
 const ITEM_OVERHEAD_BYTES: u64 = 100;
 
 /// The share of the memory that items are to take: a log needs room beside what lives.
@@ -83,7 +84,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub depth: u16,
 
-    /// Another program to measure instead of this one's `serve`; it is given memcached's long options
+    /// Another program to measure instead of this one's `serve`; it is given memcached's long
+    /// options
     #[arg(long, value_name = "PROGRAM")]
     pub server: Option<PathBuf>,
 
@@ -107,7 +109,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub beside: Vec<Disturbance>,
 
-    /// With --study tail: where this server writes its snapshots [default: the system's temporary directory]
+    /// With --study tail: where this server writes its snapshots [default: the system's temporary
+    /// directory]
     #[arg(long, value_name = "DIR")]
     pub snapshot_dir: Option<PathBuf>,
 

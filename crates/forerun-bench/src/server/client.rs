@@ -7,9 +7,9 @@
 //!                └─ connection 0: answered; the clock stopped when its last byte was read
 //! ```
 //!
-//! A full reply is told by its length and its last bytes; one in `SAMPLE` is compared byte by byte with what it must be.
-//! A reply that is shorter is read line by line ([`super::reply`]). So the client costs little besides the system's calls,
-//! and it says how much of its core it used.
+//! A full reply is told by its length and its last bytes; one in `SAMPLE` is compared byte by byte
+//! with what it must be. A reply that is shorter is read line by line ([`super::reply`]). So the
+//! client costs little besides the system's calls, and it says how much of its core it used.
 
 use super::reply::{Reply, scan};
 use super::request::Requests;
@@ -139,12 +139,12 @@ impl Client {
         })
     }
 
-    /// Sends requests and takes their replies; latencies in nanoseconds, of the requests that are counted, go to
-    /// `latencies`.
+    /// Sends requests and takes their replies; latencies in nanoseconds, of the requests that are
+    /// counted, go to `latencies`.
     ///
     /// # Errors
-    /// A server that answers with an error or with another value, or not at all, or closes a connection. The client is of no
-    /// use afterwards.
+    /// A server that answers with an error or with another value, or not at all, or closes a
+    /// connection. The client is of no use afterwards.
     pub fn drive(
         &mut self,
         requests: &Requests,
@@ -279,7 +279,8 @@ impl Client {
     }
 }
 
-/// The length of the reply at the beginning of `received`, and the keys it found, if it is there whole.
+/// The length of the reply at the beginning of `received`, and the keys it found, if it is there
+/// whole.
 fn take(requests: &Requests, received: &[u8]) -> Result<Option<(usize, usize)>> {
     let (form, keys) = (requests.form(), requests.keys());
     let full = requests.reply_bytes();
@@ -293,7 +294,8 @@ fn take(requests: &Requests, received: &[u8]) -> Result<Option<(usize, usize)>> 
     {
         return Ok(Some((full, keys)));
     }
-    // A reply that is not all there yet is the common case; only one that could be a whole, shorter one is looked at.
+    // A reply that is not all there yet is the common case; only one that could be a whole, shorter
+    // one is looked at.
     if received.len() < full && !received.ends_with(b"\r\n") {
         return Ok(None);
     }

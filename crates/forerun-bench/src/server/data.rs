@@ -5,7 +5,8 @@
 //!  value    iamkdbfpiamkdbfpiamkdbfp…          letters that follow from the item's number alone; no line end among them
 //! ```
 //!
-//! A value never changes, so a set may be repeated at any time and every reply is known to the byte.
+//! A value never changes, so a set may be repeated at any time and every reply is known to the
+//! byte.
 
 use crate::skew::Skew;
 use crate::workload::mix;

@@ -55,7 +55,8 @@ const PEER: &str = "memcached";
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// Lists that make no sense, a server that cannot be started or answers wrongly, or an output that cannot be written.
+/// Lists that make no sense, a server that cannot be started or answers wrongly, or an output that
+/// cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     on_stdout(|out| run_to(args, &Progress::on_terminal(), out))
 }
@@ -415,7 +416,8 @@ fn load(client: &mut Client, items: Items) -> Result<()> {
     Ok(())
 }
 
-/// Adds the ratios: to the fewest keys a request of the same server, and to the peer at as many keys.
+/// Adds the ratios: to the fewest keys a request of the same server, and to the peer at as many
+/// keys.
 fn compared(of_form: Vec<Vec<(ServerRow, Outcome)>>) -> Vec<ServerRow> {
     let mut rows = Vec::new();
     for cell in &of_form {

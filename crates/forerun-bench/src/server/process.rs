@@ -1,5 +1,5 @@
-//! A server in a process of its own: started on a free port, on cores of its own, and ended with its handle, or with this
-//! process where a signal ends that.
+//! A server in a process of its own: started on a free port, on cores of its own, and ended with
+//! its handle, or with this process where a signal ends that.
 
 use anyhow::{Context, Result, anyhow, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -28,7 +28,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Forerun's own server: this executable, run as `forerun-bench serve`, which is `forerun serve`.
+    /// Forerun's own server: this executable, run as `forerun-bench serve`, which is `forerun
+    /// serve`.
     ///
     /// # Errors
     /// The system does not tell where this executable is.
@@ -87,10 +88,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a server on a free port of the loopback interface and waits until it takes connections.
+    /// Starts a server on a free port of the loopback interface and waits until it takes
+    /// connections.
     ///
     /// # Errors
-    /// A program that cannot be started, that ends at once (with what it said), or that does not listen.
+    /// A program that cannot be started, that ends at once (with what it said), or that does not
+    /// listen.
     pub fn start(program: &Program, share: &Share) -> Result<Process> {
         let port = free_port()?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -153,8 +156,8 @@ impl Process {
         self.schedstat(0, |_| true)
     }
 
-    /// How long the threads that serve connections were ready to run and had no core, where the system tells. Both servers
-    /// call these threads workers.
+    /// How long the threads that serve connections were ready to run and had no core, where the
+    /// system tells. Both servers call these threads workers.
     pub fn workers_wait(&self) -> Option<Duration> {
         self.schedstat(1, |name| name.contains("worker"))
     }
@@ -266,7 +269,8 @@ fn free_port() -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// Starts a process on `cores`: it inherits the cores of the thread that starts it, which is one of its own here.
+/// Starts a process on `cores`: it inherits the cores of the thread that starts it, which is one of
+/// its own here.
 fn spawn_on(mut command: Command, cores: &[usize]) -> Result<Child> {
     std::thread::scope(|scope| {
         let spawned = scope.spawn(move || {
@@ -305,8 +309,8 @@ pub struct Split {
 }
 
 impl Split {
-    /// The first cores for the server's threads and the rest for clients; nothing is pinned where there are too few.
-    /// Ask on a thread that is not pinned.
+    /// The first cores for the server's threads and the rest for clients; nothing is pinned where
+    /// there are too few. Ask on a thread that is not pinned.
     pub fn of(threads: usize) -> Split {
         let cores = core_affinity::get_core_ids().unwrap_or_default();
         Split::among(cores.into_iter().map(|core| core.id).collect(), threads)

@@ -1,12 +1,14 @@
-//! Replies told from the bytes that came: where one ends, how many keys it found, or that it is an error.
+//! Replies told from the bytes that came: where one ends, how many keys it found, or that it is an
+//! error.
 //!
 //! ```text
 //!  what came     VALUE key:…1 0 64\r\n<value>\r\n VALUE key:…7 0 64\r\n<value>\r\n END\r\n  VALUE …
 //!                                                                                  ^ Whole { bytes, hits: 2 }
 //! ```
 //!
-//! Lines are found by `memchr`, and values are stepped over by their lengths. This is the careful way, for a reply that is
-//! not as long as if all keys were there; the client tells a full reply by its length and its last bytes.
+//! Lines are found by `memchr`, and values are stepped over by their lengths. This is the careful
+//! way, for a reply that is not as long as if all keys were there; the client tells a full reply by
+//! its length and its last bytes.
 
 use super::request::Form;
 

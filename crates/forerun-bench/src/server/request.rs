@@ -7,8 +7,9 @@
 //!  set    set key:…1 0 0 64\r\n<value>\r\n set …       STORED\r\n STORED\r\n
 //! ```
 //!
-//! A miss leaves its line and value out, in both `get` and `mg`. Keys and values have fixed lengths, so the reply to a
-//! request whose keys are all there has a length that is known beforehand.
+//! A miss leaves its line and value out, in both `get` and `mg`. Keys and values have fixed
+//! lengths, so the reply to a request whose keys are all there has a length that is known
+//! beforehand.
 
 use super::data::{Items, KEY_BYTES};
 use std::fmt;
@@ -37,7 +38,8 @@ impl fmt::Display for Form {
 }
 
 impl Form {
-    /// What ends the reply to a request, whatever was found; a request of sets ends with its last `STORED`.
+    /// What ends the reply to a request, whatever was found; a request of sets ends with its last
+    /// `STORED`.
     pub fn tail(self) -> &'static [u8] {
         match self {
             Form::Get => b"END\r\n",
@@ -128,7 +130,8 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Composes requests of `keys` keys each for `numbers`, whose rest that fills no request is left out.
+    /// Composes requests of `keys` keys each for `numbers`, whose rest that fills no request is
+    /// left out.
     pub fn compose(form: Form, items: Items, keys: usize, mut numbers: Vec<u64>) -> Requests {
         let keys = keys.max(1);
         numbers.truncate(numbers.len() / keys * keys);

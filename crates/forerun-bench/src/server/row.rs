@@ -1,14 +1,15 @@
-//! One result of the server bench: a line of JSON with the names of [`forerun_measure::row::Row`] and these.
+//! One result of the server bench: a line of JSON with the names of [`forerun_measure::row::Row`]
+//! and these.
 
 use forerun_measure::row::Row;
 use serde::{Deserialize, Serialize};
 
 /// One cell of the table.
 ///
-/// The common names mean: `case` is the form of a request (`get`, `mg`, `set`); `engine` the server; `keys` the items it
-/// holds; `batch` the keys a request; `threads` the server's; `hit_rate` the share of the keys asked for that were found;
-/// `speedup_vs_single` compares with the same server and form at the fewest keys a request; `speedup_vs_peer` with
-/// memcached.
+/// The common names mean: `case` is the form of a request (`get`, `mg`, `set`); `engine` the
+/// server; `keys` the items it holds; `batch` the keys a request; `threads` the server's;
+/// `hit_rate` the share of the keys asked for that were found; `speedup_vs_single` compares with
+/// the same server and form at the fewest keys a request; `speedup_vs_peer` with memcached.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerRow {
     /// What every bench's rows have.
@@ -24,7 +25,8 @@ pub struct ServerRow {
     pub depth: u64,
     /// Whether server and client had cores of their own.
     pub pinned_apart: bool,
-    /// Microseconds that half of the requests took at most, from when they were sent until their last byte came.
+    /// Microseconds that half of the requests took at most, from when they were sent until their
+    /// last byte came.
     pub p50_us: f64,
     /// Microseconds that 99% took at most.
     pub p99_us: f64,

@@ -143,7 +143,8 @@ fn plot(name: &str, rows: &[&ServerRow]) -> Chart {
     chart
 }
 
-/// The figure to remember: the median over the requests of the length nearest to a batch of 64, in each form.
+/// The figure to remember: the median over the requests of the length nearest to a batch of 64, in
+/// each form.
 fn tiles(rows: &[ServerRow]) -> Vec<Tile> {
     let mut tiles: Vec<Tile> = Vec::new();
     for form in ["get", "mg", "set"] {

@@ -1,5 +1,5 @@
-//! `forerun-bench stress`: a store under random work, compared with what it should hold; or killed again and again, and
-//! compared with what it had acknowledged.
+//! `forerun-bench stress`: a store under random work, compared with what it should hold; or killed
+//! again and again, and compared with what it had acknowledged.
 //!
 //! ```text
 //! mixed   threads of this process write, look up and scan; each knows what its own keys hold
@@ -24,25 +24,29 @@ use forerun_cli::exit::{Outcome, UsageError};
 
 /// Stress a store with random work, or with kills, and check it
 ///
-/// Without --crash, several threads put, delete, write batches, look up (single keys, batches by every strategy, from
-/// snapshots) and scan both ways, and compare each answer with what it has to be; now and then the store is closed,
-/// opened and compared whole. One batch of lookups in four is answered again key by key.
+/// Without --crash, several threads put, delete, write batches, look up (single keys, batches by
+/// every strategy, from snapshots) and scan both ways, and compare each answer with what it has to
+/// be; now and then the store is closed, opened and compared whole. One batch of lookups in four is
+/// answered again key by key.
 ///
-/// With --crash, a child process writes and acknowledges each finished write; it is killed at a random time
-/// (SIGKILL), the store is opened and must hold each acknowledged write (a put, a deletion, a batch, an ingestion), and
-/// of the one write a thread had under way either all or nothing. Then a new child goes on with the same store. In four
-/// cycles of five the child also ingests, backs up, makes checkpoints or drops keyspaces, and is killed while it does: an
-/// ingestion must be whole or absent, a dropped keyspace stays dropped, and backups and checkpoints must open as of a
-/// moment while they were made.
+/// With --crash, a child process writes and acknowledges each finished write; it is killed at a
+/// random time (SIGKILL), the store is opened and must hold each acknowledged write (a put, a
+/// deletion, a batch, an ingestion), and of the one write a thread had under way either all or
+/// nothing. Then a new child goes on with the same store. In four cycles of five the child also
+/// ingests, backs up, makes checkpoints or drops keyspaces, and is killed while it does: an
+/// ingestion must be whole or absent, a dropped keyspace stays dropped, and backups and checkpoints
+/// must open as of a moment while they were made.
 ///
-/// With --server, a cache server is started, and clients of every kind set upon it: busy ones, slow readers, half-closed
-/// connections, some that go away in the middle of a command, some that say what is none. Every value carries its key and
-/// version and is checked: a value may be forgotten, but not be an old, a foreign or a damaged one. The server may neither
-/// answer a well-formed request by an error nor exceed its memory limit by more than 5% (or 16 MiB, where that is more).
+/// With --server, a cache server is started, and clients of every kind set upon it: busy ones, slow
+/// readers, half-closed connections, some that go away in the middle of a command, some that say
+/// what is none. Every value carries its key and version and is checked: a value may be forgotten,
+/// but not be an old, a foreign or a damaged one. The server may neither answer a well-formed
+/// request by an error nor exceed its memory limit by more than 5% (or 16 MiB, where that is more).
 ///
-/// With --gpu-table, half of the lanes insert, erase, add and pin, and half look keys up beside them, on one hash table in
-/// the GPU's memory: each lane is a stream, or a thread where there is no GPU. A row must be whole and of its time, what is
-/// pinned stays, sums are exact, and after each round the table holds what it must, each key once.
+/// With --gpu-table, half of the lanes insert, erase, add and pin, and half look keys up beside
+/// them, on one hash table in the GPU's memory: each lane is a stream, or a thread where there is
+/// no GPU. A row must be whole and of its time, what is pinned stays, sums are exact, and after
+/// each round the table holds what it must, each key once.
 ///
 /// The seed is printed. A fault ends the run with exit code 4 and leaves the store for inspection.
 #[derive(Debug, clap::Args)]

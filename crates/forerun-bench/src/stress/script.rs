@@ -1,9 +1,10 @@
-//! The writes of a crash run. Thread `t`'s `n`-th write follows from the seed, `t` and `n` alone, so that writer and
-//! checker agree about it without a word, over any number of kills.
+//! The writes of a crash run. Thread `t`'s `n`-th write follows from the seed, `t` and `n` alone,
+//! so that writer and checker agree about it without a word, over any number of kills.
 //!
-//! Each thread has keys of its own, `t00/k000` and on. What they must hold after a thread's first `n` writes is a
-//! plain map: apply the writes in order. A store that was killed with `a` writes acknowledged holds exactly the map
-//! after `a`, or after `a + 1`: the one under way came through, whole.
+//! Each thread has keys of its own, `t00/k000` and on. What they must hold after a thread's first
+//! `n` writes is a plain map: apply the writes in order. A store that was killed with `a` writes
+//! acknowledged holds exactly the map after `a`, or after `a + 1`: the one under way came through,
+//! whole.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,8 @@ use rand::{Rng, SeedableRng};
 /// What a thread's keys hold.
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Keys of a thread. Few, so that most writes replace or remove something: losing any one of them shows.
+/// Keys of a thread. Few, so that most writes replace or remove something: losing any one of them
+/// shows.
 pub const KEYS: u32 = 200;
 
 /// One write: operations that belong together.
@@ -88,8 +90,8 @@ fn value(rng: &mut SmallRng, n: u64) -> Vec<u8> {
     value
 }
 
-/// A generator that depends on all three numbers. Multiplying by odd constants keeps neighbours apart; seeding mixes
-/// the rest.
+/// A generator that depends on all three numbers. Multiplying by odd constants keeps neighbours
+/// apart; seeding mixes the rest.
 pub fn rng(seed: u64, a: u64, b: u64) -> SmallRng {
     SmallRng::seed_from_u64(
         seed ^ (a + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)

@@ -108,8 +108,8 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Draws or reads what `threads` threads ask for, some `len` keys each; of a trace all of it, from another place on
-    /// for each.
+    /// Draws or reads what `threads` threads ask for, some `len` keys each; of a trace all of it,
+    /// from another place on for each.
     ///
     /// # Errors
     /// The file's, with its name.
@@ -141,7 +141,8 @@ impl Workload {
             let mut rng = SmallRng::seed_from_u64(thread + 1);
             let draw = |_| match &zipf {
                 None => rng.random_range(0..rows),
-                // Ranks start at 1. The shuffle leaves 0 where it is, so the first rank is moved away from there.
+                // Ranks start at 1. The shuffle leaves 0 where it is, so the first rank is moved
+                // away from there.
                 Some(zipf) => scatter.at((zipf.sample(&mut rng) as u64 + rows / 3) % rows),
             };
             (0..len).map(draw).collect()
@@ -172,8 +173,8 @@ fn read_trace(path: &Path) -> Result<Vec<u64>> {
         .collect())
 }
 
-/// Appends the row of a key: the key, then words that key and place decide. No two are alike, as in rows of trained
-/// numbers, so that no store makes less of them than they are.
+/// Appends the row of a key: the key, then words that key and place decide. No two are alike, as in
+/// rows of trained numbers, so that no store makes less of them than they are.
 pub fn push_row(key: u64, row: RowType, out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + row.bytes(), 0);

@@ -58,7 +58,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_admission)]
     pub admission: Vec<Admission>,
 
-    /// Plays each access once instead of measuring in rounds: hit rates that do not depend on the machine
+    /// Plays each access once instead of measuring in rounds: hit rates that do not depend on the
+    /// machine
     #[arg(long, conflicts_with = "threads")]
     pub replay: bool,
 
@@ -123,8 +124,9 @@ impl Args {
     }
 }
 
-/// Keys that a thread asks for before it begins anew: some times as many as there are rows, or memory would in the end have
-/// all that is asked for, whatever its budget. Up to half a GiB of them.
+/// Keys that a thread asks for before it begins anew: some times as many as there are rows, or
+/// memory would in the end have all that is asked for, whatever its budget. Up to half a GiB of
+/// them.
 fn stream_len(quick: bool, rows: u64) -> usize {
     const TIMES: u64 = 4;
     match quick {

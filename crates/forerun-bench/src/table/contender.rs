@@ -19,8 +19,8 @@ pub struct Need<'n> {
     pub row: RowType,
     /// Their keys.
     pub keys: &'n Keys,
-    /// The most bytes of cache that the store may have besides the budget of rows; for a peer that knows one cache only,
-    /// to be added to that.
+    /// The most bytes of cache that the store may have besides the budget of rows; for a peer that
+    /// knows one cache only, to be added to that.
     pub cache_bytes: u64,
     /// A directory for it alone.
     pub dir: &'n Path,
@@ -70,7 +70,8 @@ pub trait Tiers: Sync {
 
 /// A thread's lookups.
 pub trait Reader {
-    /// Copies the rows of the keys that are found to their positions, says which are, and gives their number.
+    /// Copies the rows of the keys that are found to their positions, says which are, and gives
+    /// their number.
     ///
     /// # Errors
     /// Its own.

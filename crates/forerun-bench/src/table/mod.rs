@@ -14,8 +14,8 @@
 //!          for each batch x contender   a case
 //! ```
 //!
-//! Each answer's rows are compared with what they should be at both ends, off the clock. The bench can be run with peers
-//! beside the table: see [`run_with`].
+//! Each answer's rows are compared with what they should be at both ends, off the clock. The bench
+//! can be run with peers beside the table: see [`run_with`].
 
 pub mod access;
 mod args;
@@ -53,13 +53,14 @@ const IN_FLIGHT: usize = 32;
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// Lists that make no sense, a table that fails or answers wrongly, or an output that cannot be written.
+/// Lists that make no sense, a table that fails or answers wrongly, or an output that cannot be
+/// written.
 pub fn run(args: &Args) -> Result<()> {
     run_with(args, &[], None)
 }
 
-/// As [`run`], with peers measured beside the table: same rows, same keys, same rounds, same checks. A column of ratios
-/// compares with the engine that `peer` names.
+/// As [`run`], with peers measured beside the table: same rows, same keys, same rounds, same
+/// checks. A column of ratios compares with the engine that `peer` names.
 ///
 /// # Errors
 /// As [`run`], and a peer's.
@@ -217,7 +218,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Uses a table until memory holds what the access uses: all rows, or a few times as many lookups as memory has rows.
+    /// Uses a table until memory holds what the access uses: all rows, or a few times as many
+    /// lookups as memory has rows.
     fn warm(
         &self,
         tiers: &dyn Tiers,
@@ -256,7 +258,8 @@ impl Bench<'_> {
         budget: f64,
         opened: &[(&dyn Contender, Box<dyn Tiers>)],
     ) -> Result<Vec<TableRow>> {
-        // Where each thread's next turn begins: no turn asks for what the one before has just asked for.
+        // Where each thread's next turn begins: no turn asks for what the one before has just asked
+        // for.
         let cursors: Vec<AtomicUsize> = workload
             .streams
             .iter()

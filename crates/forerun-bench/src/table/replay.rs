@@ -4,8 +4,9 @@
 //!   store ──open──> batch, moves of the batch, next batch, ... to the end of the stream
 //! ```
 //!
-//! One thread does all of it, the moves included. So the share that is found in memory depends on the policies and not on
-//! the machine, and comes out the same each time but for the random seed of a hash.
+//! One thread does all of it, the moves included. So the share that is found in memory depends on
+//! the policies and not on the machine, and comes out the same each time but for the random seed of
+//! a hash.
 
 use super::access::{Access, Workload, is_row};
 use super::contender::Contender;

@@ -1,13 +1,14 @@
-//! One result of the table bench: a line of JSON with the names of [`forerun_measure::row::Row`] and these.
+//! One result of the table bench: a line of JSON with the names of [`forerun_measure::row::Row`]
+//! and these.
 
 use forerun_measure::row::Row;
 use serde::{Deserialize, Serialize};
 
 /// One cell of the table.
 ///
-/// The common names mean: `case` is the access; `strategy` the policy by which rows stay in memory; `keys` the rows there
-/// are, `value_bytes` a row's; `keys_per_second` rows found a second; `roofline_share` counts the cache lines of a row
-/// and its bucket.
+/// The common names mean: `case` is the access; `strategy` the policy by which rows stay in memory;
+/// `keys` the rows there are, `value_bytes` a row's; `keys_per_second` rows found a second;
+/// `roofline_share` counts the cache lines of a row and its bucket.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TableRow {
     /// What every bench's rows have.

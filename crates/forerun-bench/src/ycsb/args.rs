@@ -60,8 +60,8 @@ pub struct Args {
     #[arg(conflicts_with = "cache_share")]
     pub cache: Vec<u64>,
 
-    /// The same, as a share of the data's bytes: 0.1 or 10%; at 1.25 all pages fit with what they take besides
-    /// [default: 1.25]
+    /// The same, as a share of the data's bytes: 0.1 or 10%; at 1.25 all pages fit with what they
+    /// take besides [default: 1.25]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_cache_share)]
     pub cache_share: Vec<f64>,
 
@@ -79,7 +79,8 @@ pub struct Args {
     pub output: Counted,
 }
 
-/// The share of the data that is cached unless another is asked for: pages are not full to the last byte.
+/// The share of the data that is cached unless another is asked for: pages are not full to the last
+/// byte.
 const CACHE_SHARE: f64 = 1.25;
 
 /// Reads a share that may exceed the whole, as `1.25` or `125%`.

@@ -234,7 +234,8 @@ impl<'a> Client<'a> {
                 "record {owner} is not in order"
             );
             let version = record::version_of(owner, value, &mut self.entry.value)?;
-            // Nothing but inserts goes on beside scans, so the oldest right version stays what it is.
+            // Nothing but inserts goes on beside scans, so the oldest right version stays what it
+            // is.
             expect(version, self.truth.oldest(owner), self.truth.newest(owner))
                 .with_context(|| format!("record {owner}"))?;
         }

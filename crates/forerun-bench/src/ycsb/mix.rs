@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A to C and F ask for the records that were loaded, D and E also for those inserted since, once
-//! their inserts have returned. Updates write whole records (YCSB's `writeallfields`), since a store
-//! of bytes knows no fields: to update one it would read first, and that is F.
+//! their inserts have returned. Updates write whole records (YCSB's `writeallfields`), since a
+//! store of bytes knows no fields: to update one it would read first, and that is F.
 
 use super::choose::{Latest, Scrambled};
 use rand::rngs::SmallRng;
@@ -150,8 +150,8 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// The requests of `workload` where `loaded` records are loaded, of which there is at least one,
-    /// and at most `most` are there in the end.
+    /// The requests of `workload` where `loaded` records are loaded, of which there is at least
+    /// one, and at most `most` are there in the end.
     pub fn new(workload: Workload, loaded: u64, most: u64) -> Requests {
         let chosen = match workload {
             Workload::D => Chosen::Latest(Latest::new(loaded)),

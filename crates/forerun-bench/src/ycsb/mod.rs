@@ -13,8 +13,8 @@
 //!        for each batch x engine              a case: --ops operations
 //! ```
 //!
-//! What a workload is stands in [`mix`], how a batch is made in [`client`]. The bench can be run with
-//! peers beside it: see [`run_with`].
+//! What a workload is stands in [`mix`], how a batch is made in [`client`]. The bench can be run
+//! with peers beside it: see [`run_with`].
 
 mod args;
 pub mod choose;

@@ -1,4 +1,5 @@
-//! One result of the YCSB bench: a line of JSON with the names of [`forerun_measure::row::Row`] and these.
+//! One result of the YCSB bench: a line of JSON with the names of [`forerun_measure::row::Row`] and
+//! these.
 
 use forerun_measure::row::Row;
 use serde::{Deserialize, Serialize};
@@ -6,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// One cell of the table.
 ///
 /// The common names mean: `case` is a workload's letter, or `load`; `keys` are the records loaded;
-/// `keys_per_second` are operations (in `load`, records) a second; `speedup_vs_single` compares with
-/// the same engine's batches of one; `speedup_vs_peer` with the peer at the same batch.
+/// `keys_per_second` are operations (in `load`, records) a second; `speedup_vs_single` compares
+/// with the same engine's batches of one; `speedup_vs_peer` with the peer at the same batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct YcsbRow {
     /// What every bench's rows have.

@@ -210,7 +210,8 @@ pub fn fill(report: &mut Report, rows: &[YcsbRow]) {
     }
 }
 
-/// The figures to remember: how a typical workload compares with operations one by one, and with the peer.
+/// The figures to remember: how a typical workload compares with operations one by one, and with
+/// the peer.
 fn tiles(rows: &[YcsbRow]) -> Vec<Tile> {
     let ours = || rows.iter().filter(|row| row.common.engine == "forerun");
     let found = |ratio: fn(&YcsbRow) -> Option<f64>| typical(ours(), |row| row.common.batch, ratio);

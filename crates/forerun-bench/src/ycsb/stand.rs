@@ -5,8 +5,8 @@
 //!           clock, latencies              clock       checked      clock, latencies a cell
 //! ```
 //!
-//! All records are read once before the first turn: what was loaded is right, and the caches hold of it what they can,
-//! so that no turn measures their filling.
+//! All records are read once before the first turn: what was loaded is right, and the caches hold
+//! of it what they can, so that no turn measures their filling.
 //!
 //! The same store goes through all turns of all workloads, as YCSB's own order has it. All engines
 //! get the same operations in a turn, drawn from the same seed, so their stores hold the same

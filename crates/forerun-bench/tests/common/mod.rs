@@ -28,7 +28,8 @@ impl Place {
         self
     }
 
-    /// Runs `forerun-bench` with these arguments; returns its exit code, standard output and standard error.
+    /// Runs `forerun-bench` with these arguments; returns its exit code, standard output and
+    /// standard error.
     pub fn run(&self, args: &[&str]) -> (i32, String, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_forerun-bench"))
             .args(args)
@@ -49,7 +50,8 @@ impl Place {
         stdout
     }
 
-    /// Runs `forerun-bench`, expects it to fail with this exit code and one worded line, and returns that line.
+    /// Runs `forerun-bench`, expects it to fail with this exit code and one worded line, and
+    /// returns that line.
     pub fn fails(&self, expected: i32, args: &[&str]) -> String {
         let (code, _, stderr) = self.run(args);
         assert_eq!(code, expected, "{args:?}: {stderr}");

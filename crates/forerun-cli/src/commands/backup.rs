@@ -15,9 +15,9 @@ use crate::store::StoreOptions;
 
 /// Make a backup of a store, or see to those that there are
 ///
-/// DIR holds any number of backups, and what they have in common once: a backup takes the time and the space of what is
-/// new since the one before. It is a copy, checked page by page: nothing that happens to the store changes it. It is there
-/// wholly or not at all.
+/// DIR holds any number of backups, and what they have in common once: a backup takes the time and
+/// the space of what is new since the one before. It is a copy, checked page by page: nothing that
+/// happens to the store changes it. It is there wholly or not at all.
 #[derive(Debug, clap::Args)]
 #[command(
     allow_missing_positional = true,
@@ -54,8 +54,8 @@ pub struct Args {
 
 /// Make a store of a backup
 ///
-/// DB must not be there yet, or be empty. Every byte that is taken from the backup is checked; if one is not as it was
-/// written, no store is made.
+/// DB must not be there yet, or be empty. Every byte that is taken from the backup is checked; if
+/// one is not as it was written, no store is made.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

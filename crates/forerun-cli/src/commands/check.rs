@@ -11,10 +11,10 @@ use crate::output::{self, Out};
 
 /// Look at every byte of a store, and tell what is wrong
 ///
-/// Reads the manifest, every page of every run, and the log, and changes nothing. A damaged file is named with the
-/// offset, and the others are looked at all the same. The store must not be open. With --repair, a damaged store is then
-/// made to open again with all that can be read, and what is lost is listed; damaged runs are kept beside the others,
-/// with .bad at the end of their names.
+/// Reads the manifest, every page of every run, and the log, and changes nothing. A damaged file is
+/// named with the offset, and the others are looked at all the same. The store must not be open.
+/// With --repair, a damaged store is then made to open again with all that can be read, and what is
+/// lost is listed; damaged runs are kept beside the others, with .bad at the end of their names.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

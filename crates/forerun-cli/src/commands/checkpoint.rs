@@ -12,8 +12,8 @@ use crate::store::StoreArgs;
 
 /// Copy a store as it is now to another directory, where it is a store of its own
 ///
-/// Runs are not copied but get a second name (a hard link), so that this takes no time and no space, as long as DIR is
-/// on the same file system. DIR must not be there yet, or be empty.
+/// Runs are not copied but get a second name (a hard link), so that this takes no time and no
+/// space, as long as DIR is on the same file system. DIR must not be there yet, or be empty.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

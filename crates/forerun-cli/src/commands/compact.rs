@@ -11,8 +11,8 @@ use crate::store::StoreArgs;
 
 /// Merge all runs of a store, and give back the space of what was overwritten or deleted
 ///
-/// A store does by itself what it needs. This is for after a large load, or before a store is copied or only read: it
-/// reads and writes most of the data once.
+/// A store does by itself what it needs. This is for after a large load, or before a store is
+/// copied or only read: it reads and writes most of the data once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -1,4 +1,5 @@
-//! `forerun completions`: a completion script for a shell, made from the command line's own definition.
+//! `forerun completions`: a completion script for a shell, made from the command line's own
+//! definition.
 
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -9,8 +10,8 @@ use crate::output::Out;
 
 /// Print a shell's completion script
 ///
-/// The script completes subcommands, options and the values of options. Install it where the shell looks for
-/// completions, or source it from the shell's startup file.
+/// The script completes subcommands, options and the values of options. Install it where the shell
+/// looks for completions, or source it from the shell's startup file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -11,9 +11,9 @@ use crate::store::{DurabilityArg, KeyspaceArgs, StoreArgs};
 
 /// Delete keys from a store
 ///
-/// All keys are deleted by one batch: all of them or none. Deleting a key that does not exist is not
-/// an error. --range deletes every key from START on and before END, at the same cost for one key
-/// and for a million.
+/// All keys are deleted by one batch: all of them or none. Deleting a key that does not exist is
+/// not an error. --range deletes every key from START on and before END, at the same cost for one
+/// key and for a million.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

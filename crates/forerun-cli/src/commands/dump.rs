@@ -10,8 +10,8 @@ use crate::output::Out;
 
 /// Show what is in the files of a store: its manifest and runs, one run, or a page of it
 ///
-/// Pages of a run are numbered from 0: first the leaves, in the order of their keys, then the levels above; the last one
-/// is the root. The store must not be open.
+/// Pages of a run are numbered from 0: first the leaves, in the order of their keys, then the
+/// levels above; the last one is the root. The store must not be open.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -5,8 +5,9 @@
 //!                  └─> ingest: runs, once and for all      where the keys of many rows have ascended
 //! ```
 //!
-//! Memory holds one batch, whatever the file's length. Before a batch goes in, its keys are looked up, as one batch too,
-//! so that the summary can tell new keys from replaced ones: a key column that is not unique shows at once.
+//! Memory holds one batch, whatever the file's length. Before a batch goes in, its keys are looked
+//! up, as one batch too, so that the summary can tell new keys from replaced ones: a key column
+//! that is not unique shows at once.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,22 +30,22 @@ const BATCH_ROWS: usize = 512;
 const BATCH_BYTES: usize = 4 << 20;
 /// Rows that must have had ascending keys before the next are ingested: fewer are as well put.
 const ASCENDING_ROWS: u64 = 8192;
-/// Bytes of keys and values after which an ingestion is committed, and another begun: a load that is cut short keeps
-/// what was committed.
+/// Bytes of keys and values after which an ingestion is committed, and another begun: a load that
+/// is cut short keeps what was committed.
 const INGESTION_BYTES: usize = 256 << 20;
 /// Bad rows that are named one by one under `--skip-bad`; the rest are counted.
 const BAD_ROWS_NAMED: u64 = 5;
 
 /// Load a CSV, TSV or NDJSON file into a store
 ///
-/// The store is made where there is none. A key is made of the columns that --key names; the value is the whole row:
-/// a JSON object for CSV and TSV, the line as it stands for NDJSON. A later row replaces an earlier one of the same
-/// key. Rows before a fault stay in the store.
+/// The store is made where there is none. A key is made of the columns that --key names; the value
+/// is the whole row: a JSON object for CSV and TSV, the line as it stands for NDJSON. A later row
+/// replaces an earlier one of the same key. Rows before a fault stay in the store.
 ///
-/// Rows whose keys ascend, byte by byte, are written straight to where they stay, past the log, in about half the time:
-/// where the file is large, have it sorted by the key. From the first row on that does not ascend, rows are put as any
-/// others; so are all with --durability synced. A load that is killed keeps of ascending rows what was committed: every
-/// 256 MiB.
+/// Rows whose keys ascend, byte by byte, are written straight to where they stay, past the log, in
+/// about half the time: where the file is large, have it sorted by the key. From the first row on
+/// that does not ascend, rows are put as any others; so are all with --durability synced. A load
+/// that is killed keeps of ascending rows what was committed: every 256 MiB.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -208,7 +209,8 @@ impl<'a> Loader<'a> {
                 Step::Bad(bad) => Some(bad),
                 Step::Row => {
                     self.note_order(&row.key)?;
-                    // Only a key or a value that is too long is refused here, and nothing of it is kept.
+                    // Only a key or a value that is too long is refused here, and nothing of it is
+                    // kept.
                     let mut batch = self.batch.keyspace(self.keyspace);
                     let put = batch.put(&row.key, &row.value);
                     put.err().map(|error| BadRow {
@@ -234,7 +236,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Sees whether keys still ascend. If they cease to, what waits goes in as before, and is there when the row comes.
+    /// Sees whether keys still ascend. If they cease to, what waits goes in as before, and is there
+    /// when the row comes.
     fn note_order(&mut self, key: &[u8]) -> anyhow::Result<()> {
         match &mut self.ascending_to {
             None => {}
@@ -267,7 +270,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Puts the rows that wait. They are taken off also where that fails: a failed batch is never tried twice.
+    /// Puts the rows that wait. They are taken off also where that fails: a failed batch is never
+    /// tried twice.
     fn put_pending(&mut self) -> anyhow::Result<()> {
         if self.keys.is_empty() {
             return Ok(());

@@ -1,7 +1,8 @@
 //! `forerun man`: manual pages, made from the command line's own definition.
 //!
-//! clap_mangen renders what clap knows: names, synopsis, description, options, subcommands. The text after the options
-//! (examples, exit codes) is preformatted in the help, and stays so here, a section for each of its headings.
+//! clap_mangen renders what clap knows: names, synopsis, description, options, subcommands. The
+//! text after the options (examples, exit codes) is preformatted in the help, and stays so here, a
+//! section for each of its headings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -58,7 +59,8 @@ fn visible_subcommands(command: &Command) -> impl Iterator<Item = &Command> {
 /// A page as roff.
 fn page(command: &Command, man: &Man) -> std::io::Result<Vec<u8>> {
     let name = command.get_display_name().unwrap_or("forerun");
-    // clap_mangen drops the date, which is empty here, and what follows it would be read as the date.
+    // clap_mangen drops the date, which is empty here, and what follows it would be read as the
+    // date.
     let mut page = format!(
         ".TH {} 1 \"\" \"forerun {}\" \"Forerun Manual\"\n",
         name.to_uppercase(),

@@ -15,8 +15,9 @@ use crate::store::{KeyspaceArgs, StoreArgs};
 
 /// Look up a list of keys in batches
 ///
-/// Each found key is a line, key<TAB>value, in the list's order; control characters and bytes that are no UTF-8 are
-/// printed as \xNN (--json is exact). A summary goes to standard error. The exit code is 1 where a key is missing.
+/// Each found key is a line, key<TAB>value, in the list's order; control characters and bytes that
+/// are no UTF-8 are printed as \xNN (--json is exact). A summary goes to standard error. The exit
+/// code is 1 where a key is missing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -129,7 +130,8 @@ fn print_batch(
                     style.print(out, key, value)?;
                 }
             }
-            // The other keys of the batch have their answers: they are printed, and this one is told of at the end.
+            // The other keys of the batch have their answers: they are printed, and this one is
+            // told of at the end.
             Err(error) => {
                 summary.failed += 1;
                 summary.first_error.get_or_insert_with(|| {

@@ -1,7 +1,7 @@
 //! `forerun replay`: the reads of a trace, answered in batches.
 //!
-//! The keys of one request follow one another in a trace, so a batch of consecutive keys stands for one multi-get of
-//! the program that was traced.
+//! The keys of one request follow one another in a trace, so a batch of consecutive keys stands for
+//! one multi-get of the program that was traced.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -25,14 +25,15 @@ use crate::store::StoreArgs;
 
 /// Keys put as one batch by `--fill`.
 const FILL_BATCH: usize = 1024;
-/// Reads at the trace's beginning whose answers are compared one by one, by every strategy, before anything is
-/// measured.
+/// Reads at the trace's beginning whose answers are compared one by one, by every strategy, before
+/// anything is measured.
 const CHECKED_READS: usize = 50_000;
 
 /// Replay a trace of reads in batches
 ///
-/// The trace is read into memory first; then all its reads are answered, in batches of consecutive keys, by each
-/// strategy in turn. Told are the median of the rounds and the ratio to `single`, one key at a time.
+/// The trace is read into memory first; then all its reads are answered, in batches of consecutive
+/// keys, by each strategy in turn. Told are the median of the rounds and the ratio to `single`, one
+/// key at a time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -51,14 +52,15 @@ pub struct Args {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64",
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: Vec<u32>,
-    /// How batches are looked up, a list of single (measured in any case), finger, partition, interleaved,
-    /// interleaved-sorted, auto
+    /// How batches are looked up, a list of single (measured in any case), finger, partition,
+    /// interleaved, interleaved-sorted, auto
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     strategy: Vec<Strategy>,
     /// How often each is measured; the median is told
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// First put each distinct key of the trace, with a made-up value; the store is made where there is none
+    /// First put each distinct key of the trace, with a made-up value; the store is made where
+    /// there is none
     #[arg(long)]
     fill: bool,
     /// The length of the made-up values
@@ -162,7 +164,8 @@ fn count_hits<K: AsRef<[u8]>>(db: &Db, reads: &[K]) -> anyhow::Result<usize> {
     Ok(hits)
 }
 
-/// Each distinct key once, in the order of their first reads: the order in which a program would have put them.
+/// Each distinct key once, in the order of their first reads: the order in which a program would
+/// have put them.
 fn first_reads<K: AsRef<[u8]> + Eq + Hash>(reads: &[K]) -> Vec<&K> {
     let mut seen = HashSet::new();
     reads.iter().filter(|&key| seen.insert(key)).collect()

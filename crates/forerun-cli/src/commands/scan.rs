@@ -11,8 +11,8 @@ use crate::store::{KeyspaceArgs, StoreArgs};
 
 /// Print entries in key order
 ///
-/// Each entry is a line, key<TAB>value; control characters and bytes that are no UTF-8 are printed as \xNN (--json is
-/// exact).
+/// Each entry is a line, key<TAB>value; control characters and bytes that are no UTF-8 are printed
+/// as \xNN (--json is exact).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

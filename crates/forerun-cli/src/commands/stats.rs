@@ -9,7 +9,8 @@ use crate::store::StoreArgs;
 
 /// Print what a store holds and takes
 ///
-/// Reads the store's own keyspace once to count its keys and their bytes; of the others it tells what they hold.
+/// Reads the store's own keyspace once to count its keys and their bytes; of the others it tells
+/// what they hold.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -1,14 +1,14 @@
-//! CSV and TSV: each row becomes a key, joined from its key columns, and a value, the whole row as a JSON object of
-//! strings.
+//! CSV and TSV: each row becomes a key, joined from its key columns, and a value, the whole row as
+//! a JSON object of strings.
 //!
 //! ```text
 //! id,name          key  42
 //! 42,"Biel, BE"    value  {"id":"42","name":"Biel, BE"}
 //! ```
 //!
-//! CSV as RFC 4180 has it: fields may be quoted, a quote inside is doubled, a quoted field may span lines. The delimiter
-//! may be another one than the comma. TSV has no quoting. Members stand in the heading's order. Numbers stay the strings they are: what they mean is for the reader
-//! to say.
+//! CSV as RFC 4180 has it: fields may be quoted, a quote inside is doubled, a quoted field may span
+//! lines. The delimiter may be another one than the comma. TSV has no quoting. Members stand in the
+//! heading's order. Numbers stay the strings they are: what they mean is for the reader to say.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -69,7 +69,8 @@ impl CsvRows {
     /// Reads the heading of a table.
     ///
     /// # Errors
-    /// [`InputError::Heading`] where it is missing, not UTF-8, names a column twice or lacks a key column.
+    /// [`InputError::Heading`] where it is missing, not UTF-8, names a column twice or lacks a key
+    /// column.
     pub fn new(source: Source, dialect: Dialect, key: &KeySpec) -> Result<CsvRows, InputError> {
         let (place, reader) = source.into_parts();
         let budget_bytes = Rc::new(Cell::new(ROW_BYTES_MAX));
@@ -82,7 +83,8 @@ impl CsvRows {
         let mut reader = ReaderBuilder::new()
             .delimiter(dialect.delimiter)
             .quoting(dialect.quotes == Quotes::Enclose)
-            // The heading is read by hand below, and short rows are reported by hand: their text is plainer.
+            // The heading is read by hand below, and short rows are reported by hand: their text is
+            // plainer.
             .has_headers(false)
             .flexible(true)
             .from_reader(watched);
@@ -229,12 +231,12 @@ fn read_error(place: &Place, error: csv::Error) -> InputError {
     }
 }
 
-/// The reader under the parser: it lets no row grow over [`ROW_BYTES_MAX`] (a lone quote would otherwise take the
-/// rest of the file for one field), and it notes where lines begin.
+/// The reader under the parser: it lets no row grow over [`ROW_BYTES_MAX`] (a lone quote would
+/// otherwise take the rest of the file for one field), and it notes where lines begin.
 struct Watched {
     inner: Box<dyn io::BufRead>,
-    /// What may still be read before the next row begins. Reading ahead by a buffer counts against it, which is small
-    /// beside it.
+    /// What may still be read before the next row begins. Reading ahead by a buffer counts against
+    /// it, which is small beside it.
     budget_bytes: Rc<Cell<usize>>,
     line_starts: Rc<RefCell<LineStarts>>,
 }
@@ -256,8 +258,8 @@ impl Read for Watched {
     }
 }
 
-/// Where the lines that hold something begin. The parser's own line numbers count a row from the end of the row
-/// before it, which is a line too early after `\r\n` and after blank lines.
+/// Where the lines that hold something begin. The parser's own line numbers count a row from the
+/// end of the row before it, which is a line too early after `\r\n` and after blank lines.
 struct LineStarts {
     offset_bytes: u64,
     line: u64,
@@ -291,7 +293,8 @@ impl LineStarts {
         self.offset_bytes += bytes.len() as u64;
     }
 
-    /// The number of the first line that holds something at `offset_bytes` or after; it is asked with rising offsets.
+    /// The number of the first line that holds something at `offset_bytes` or after; it is asked
+    /// with rising offsets.
     fn line_from(&mut self, offset_bytes: u64) -> Option<u64> {
         while self
             .starts

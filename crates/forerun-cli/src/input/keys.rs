@@ -25,7 +25,8 @@ impl Keys {
     /// Fills `batch` with the next keys, `length` of them unless the list ends; empty at the end.
     ///
     /// # Errors
-    /// [`InputError::Content`] where a line is too long or not hexadecimal, [`InputError::Read`] where reading fails.
+    /// [`InputError::Content`] where a line is too long or not hexadecimal, [`InputError::Read`]
+    /// where reading fails.
     pub fn next_batch(
         &mut self,
         length: usize,

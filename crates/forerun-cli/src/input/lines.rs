@@ -49,7 +49,8 @@ impl Lines {
     /// The next line; `None` at the end.
     ///
     /// # Errors
-    /// [`InputError::Content`] where a line is longer than the limit, [`InputError::Read`] where reading fails.
+    /// [`InputError::Content`] where a line is longer than the limit, [`InputError::Read`] where
+    /// reading fails.
     pub fn next(&mut self) -> Result<Option<Line<'_>>, InputError> {
         self.line.clear();
         self.offset_bytes = self.next_offset_bytes;

@@ -4,8 +4,8 @@
 //! file or -  ─ counted ─ buffered ─ gunzip | unxz | as it is ─ located ─ csv, ndjson, keys, trace
 //! ```
 //!
-//! Compression is told by the first bytes, not by the name. `located` knows how far into the uncompressed data
-//! reading has come, so that a fault says where it is.
+//! Compression is told by the first bytes, not by the name. `located` knows how far into the
+//! uncompressed data reading has come, so that a fault says where it is.
 
 pub mod csv;
 pub mod keys;
@@ -23,7 +23,8 @@ use std::rc::Rc;
 use flate2::bufread::MultiGzDecoder;
 use lzma_rust2::XzReader;
 
-/// The most memory that a file in xz may ask for; `xz -9` asks for 65 MiB, a damaged header for anything.
+/// The most memory that a file in xz may ask for; `xz -9` asks for 65 MiB, a damaged header for
+/// anything.
 const XZ_MEMORY_KIB_MAX: u32 = 256 << 10;
 
 /// Why an input cannot be read any further. Each names the input and the place.
@@ -91,8 +92,8 @@ impl Source {
     /// Opens the file at `path`; `-` is standard input.
     ///
     /// # Errors
-    /// [`InputError::Open`] where there is no such file or it is a directory, [`InputError::Read`] where its
-    /// beginning cannot be read.
+    /// [`InputError::Open`] where there is no such file or it is a directory, [`InputError::Read`]
+    /// where its beginning cannot be read.
     pub fn open(path: &Path) -> Result<Source, InputError> {
         if path.as_os_str() == "-" {
             return Source::new(
@@ -120,8 +121,8 @@ impl Source {
         source.agrees_with_name(path)
     }
 
-    /// Refuses a file that is named as compressed and is not: taken as it is, its damaged beginning would pass for
-    /// data.
+    /// Refuses a file that is named as compressed and is not: taken as it is, its damaged beginning
+    /// would pass for data.
     fn agrees_with_name(self, path: &Path) -> Result<Source, InputError> {
         let extension = path
             .extension()
@@ -244,8 +245,9 @@ enum Compression {
     Xz,
 }
 
-/// Tells the compression by the magic bytes, without consuming them. They lie in the first buffer: a short first read
-/// (a pipe) is the one case where xz may be missed, and six bytes arrive together in practice.
+/// Tells the compression by the magic bytes, without consuming them. They lie in the first buffer:
+/// a short first read (a pipe) is the one case where xz may be missed, and six bytes arrive
+/// together in practice.
 fn sniff(reader: &mut impl BufRead) -> io::Result<Compression> {
     let head = loop {
         match reader.fill_buf() {

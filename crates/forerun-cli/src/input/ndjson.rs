@@ -1,7 +1,9 @@
-//! NDJSON: one JSON object a line. The key is joined from the named members, the value is the line as it stands.
+//! NDJSON: one JSON object a line. The key is joined from the named members, the value is the line
+//! as it stands.
 //!
-//! A key member is a string, an integer or a boolean. A number that double precision cannot hold exactly is refused
-//! rather than rounded: two different keys must not become one. Blank lines are passed over.
+//! A key member is a string, an integer or a boolean. A number that double precision cannot hold
+//! exactly is refused rather than rounded: two different keys must not become one. Blank lines are
+//! passed over.
 
 use serde_json::{Map, Number, Value};
 
@@ -102,8 +104,8 @@ fn push_member(members: &Map<String, Value>, name: &str, key: &mut Vec<u8>) -> R
     Ok(())
 }
 
-/// Integers of 64 bits are kept as they are. A larger one was read as a double, where neighbours above 2^53 fall
-/// together.
+/// Integers of 64 bits are kept as they are. A larger one was read as a double, where neighbours
+/// above 2^53 fall together.
 fn is_exact(number: &Number) -> bool {
     const EXACT_BELOW: f64 = (1u64 << 53) as f64;
     !number.is_f64()

@@ -1,5 +1,5 @@
-//! Rows: what a table's formats have in common. A row is a key and a value; a row that is no good is told from an
-//! input that is.
+//! Rows: what a table's formats have in common. A row is a key and a value; a row that is no good
+//! is told from an input that is.
 
 use std::path::Path;
 
@@ -7,7 +7,8 @@ use super::csv::{CsvRows, Dialect};
 use super::ndjson::NdjsonRows;
 use super::{InputError, Place, Source};
 
-/// The longest row that is read, so that a missing quote or line end costs no more memory than this.
+/// The longest row that is read, so that a missing quote or line end costs no more memory than
+/// this.
 pub const ROW_BYTES_MAX: usize = 64 << 20;
 
 /// The format of a table.
@@ -143,8 +144,8 @@ impl Rows {
     /// Begins to read a table: its heading, where the format has one.
     ///
     /// # Errors
-    /// [`InputError::Heading`] where a key column is not in the heading, or the heading is no good; and what reading
-    /// may meet.
+    /// [`InputError::Heading`] where a key column is not in the heading, or the heading is no good;
+    /// and what reading may meet.
     pub fn new(source: Source, layout: Layout, key: KeySpec) -> Result<Rows, InputError> {
         Ok(match layout {
             Layout::Delimited(dialect) => Rows::Csv(CsvRows::new(source, dialect, &key)?),

@@ -1,5 +1,5 @@
-//! Access traces: the keys that some program read, in order. Read whole into memory, so that replaying measures the
-//! store alone.
+//! Access traces: the keys that some program read, in order. Read whole into memory, so that
+//! replaying measures the store alone.
 //!
 //! | format | a read |
 //! |---|---|
@@ -42,9 +42,9 @@ impl Trace {
     /// Reads a trace to its end.
     ///
     /// # Errors
-    /// [`InputError::Content`] where it is empty, ends within a key, or is `text` with NUL bytes in it;
-    /// [`InputError::Read`] where reading fails, which includes compressed data that is cut short or damaged. Each
-    /// names the byte.
+    /// [`InputError::Content`] where it is empty, ends within a key, or is `text` with NUL bytes in
+    /// it; [`InputError::Read`] where reading fails, which includes compressed data that is cut
+    /// short or damaged. Each names the byte.
     pub fn read(source: Source, format: TraceFormat) -> Result<Trace, InputError> {
         Ok(match format {
             TraceFormat::Text => Trace::Text(TextKeys::read(source)?),
@@ -204,8 +204,8 @@ mod tests {
         for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 0x55;
-            // A flip in the header's time or name goes unnoticed, as gzip has it; in the data its checksum must
-            // notice.
+            // A flip in the header's time or name goes unnoticed, as gzip has it; in the data its
+            // checksum must notice.
             if let Ok(keys) = fixed::<4>(&damaged) {
                 assert!(at < 10, "byte {at} is damaged");
                 assert!(keys == numbers || at < 3);

@@ -3,8 +3,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The calling thread's number, by which threads are spread over what they would else share. Threads that are born one
-/// after the other have numbers that follow each other; a simulation counts its own from 0.
+/// The calling thread's number, by which threads are spread over what they would else share.
+/// Threads that are born one after the other have numbers that follow each other; a simulation
+/// counts its own from 0.
 #[inline]
 pub fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);

@@ -44,8 +44,8 @@ pub mod time {
     }
 }
 
-/// A random number that nobody outside this process can guess, another one at each call: what the standard library
-/// seeds its hash maps with.
+/// A random number that nobody outside this process can guess, another one at each call: what the
+/// standard library seeds its hash maps with.
 pub fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }

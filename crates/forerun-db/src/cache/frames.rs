@@ -179,8 +179,9 @@ impl HeapPage {
         counter.fetch_add(self.len, Ordering::Relaxed);
         self.counted = Some(Arc::clone(counter));
         let shared = Owned::new(self).into_shared(&pin.0);
-        // SAFETY: the pointer is not null, and comes from an `Owned` just now. It is freed once, and not before `pin`,
-        // which is pinned now, has been dropped; the reference ends with the borrow of `pin`. No other thread knows it.
+        // SAFETY: the pointer is not null, and comes from an `Owned` just now. It is freed once,
+        // and not before `pin`, which is pinned now, has been dropped; the reference ends with the
+        // borrow of `pin`. No other thread knows it.
         unsafe {
             pin.0.defer_destroy(shared);
             shared.deref().bytes()
@@ -264,9 +265,9 @@ impl Frames {
     pub(super) fn free_frame_bytes<'b>(&'b self, free_frame: &'b mut FreeFrame) -> &'b mut [u8] {
         assert!(!free_frame.is_large(), "an entry of the table has no bytes");
         let start = self.start(free_frame.0);
-        // SAFETY: the frame lies in the region, which lives as long as `self`. Its blank is borrowed mutably, and there
-        // is one: no other reference into the frame exists, and none can be made meanwhile. Bytes of a region are
-        // never uninitialised.
+        // SAFETY: the frame lies in the region, which lives as long as `self`. Its blank is
+        // borrowed mutably, and there is one: no other reference into the frame exists, and none
+        // can be made meanwhile. Bytes of a region are never uninitialised.
         unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
     }
 
@@ -277,8 +278,8 @@ impl Frames {
 
     /// Puts a large page into the table.
     pub(super) fn publish_large(&self, free_frame: FreeFrame, page: HeapPage) -> FrameNo {
-        // Release: who finds the page through a slot, which is stored with Release after this, sees it whole; this
-        // store need not be, but costs nothing.
+        // Release: who finds the page through a slot, which is stored with Release after this, sees
+        // it whole; this store need not be, but costs nothing.
         self.large[free_frame.0.index()].store(Owned::new(page), Ordering::Release);
         free_frame.0
     }
@@ -286,37 +287,40 @@ impl Frames {
     /// The first `len` bytes of a published page, or fewer if it is shorter.
     ///
     /// # Safety
-    /// `no` must have been loaded with Acquire, while `pin` was held, from a slot that names one of these frames.
+    /// `no` must have been loaded with Acquire, while `pin` was held, from a slot that names one of
+    /// these frames.
     #[inline(always)]
     pub(super) unsafe fn bytes<'g>(&'g self, no: FrameNo, len: usize, pin: &'g Pin) -> &'g [u8] {
         if no.is_large() {
             let page = self.large[no.index()].load(Ordering::Acquire, &pin.0);
-            // SAFETY: the entry was set before the slot that named it. Whoever unlinks it from there waits for this pin
-            // before the page is freed.
+            // SAFETY: the entry was set before the slot that named it. Whoever unlinks it from
+            // there waits for this pin before the page is freed.
             return match unsafe { page.as_ref() } {
                 Some(page) => &page.bytes()[..len.min(page.len)],
                 None => &[],
             };
         }
-        // SAFETY: the frame lies in the region, which lives for 'g. It was published when the slot was loaded, and is
-        // not written again before this pin is dropped, which is not before 'g has ended. The load has made the
-        // writer's bytes visible. Bytes of a region are never uninitialised.
+        // SAFETY: the frame lies in the region, which lives for 'g. It was published when the slot
+        // was loaded, and is not written again before this pin is dropped, which is not before 'g
+        // has ended. The load has made the writer's bytes visible. Bytes of a region are never
+        // uninitialised.
         unsafe { std::slice::from_raw_parts(self.start(no), len.min(self.page_bytes)) }
     }
 
     /// Makes a frame free again. Frees a large page.
     ///
     /// # Safety
-    /// `no` must have been published, and every slot that named it must name it no more. Either no reader can have a
-    /// reference to its bytes, or every pin that was held when it was unlinked must have been dropped. It is reclaimed
-    /// once for each time it was published.
+    /// `no` must have been published, and every slot that named it must name it no more. Either no
+    /// reader can have a reference to its bytes, or every pin that was held when it was unlinked
+    /// must have been dropped. It is reclaimed once for each time it was published.
     pub(super) unsafe fn reclaim(&self, no: FrameNo) -> FreeFrame {
         if no.is_large() {
             // SAFETY: by the contract nobody else reads or writes this entry now.
             let page = unsafe {
                 self.large[no.index()].swap(Shared::null(), Ordering::AcqRel, unprotected())
             };
-            // SAFETY: as above; the page was made by `Owned::new` and is taken out of its only place.
+            // SAFETY: as above; the page was made by `Owned::new` and is taken out of its only
+            // place.
             drop(unsafe { page.try_into_owned() });
         }
         FreeFrame(no)
@@ -325,7 +329,8 @@ impl Frames {
     /// Returns a free frame's memory to the system. When it is written again, it starts as zeros.
     pub(super) fn release(&self, free_frame: &mut FreeFrame) {
         if !free_frame.is_large() {
-            // SAFETY: the frame lies in the region, and its blank is borrowed mutably: nothing refers to its bytes.
+            // SAFETY: the frame lies in the region, and its blank is borrowed mutably: nothing
+            // refers to its bytes.
             unsafe {
                 self.region
                     .release(free_frame.0.index() * self.stride_bytes, self.stride_bytes)

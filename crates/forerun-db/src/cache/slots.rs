@@ -56,8 +56,8 @@ impl PageSlots {
     #[inline(always)]
     pub(crate) fn get<'g>(&'g self, page_no: u32, len: usize, pin: &'g Pin) -> Option<&'g [u8]> {
         let frame = self.words.find(page_no)?;
-        // SAFETY: the frame was loaded with Acquire just now, while `pin` was held. Only frames of `cache` are ever
-        // published in these words.
+        // SAFETY: the frame was loaded with Acquire just now, while `pin` was held. Only frames of
+        // `cache` are ever published in these words.
         Some(unsafe { self.cache.frames.bytes(frame, len, pin) })
     }
 
@@ -100,7 +100,8 @@ impl PageSlots {
         state.policy.insert(frame, &self.words, page_no, bytes);
         self.words.publish(page_no, frame);
         drop(state);
-        // SAFETY: the word was stored by this thread while `pin` was held: it is as if it had been loaded.
+        // SAFETY: the word was stored by this thread while `pin` was held: it is as if it had been
+        // loaded.
         Published::Cached(unsafe { cache.frames.bytes(frame, len, pin) })
     }
 }
@@ -125,8 +126,9 @@ impl PageCache {
                 let mut state = cache.lock();
                 for victim in evicted {
                     state.waiting_bytes -= victim.bytes;
-                    // SAFETY: the policy has taken the frame's name out of its word before this was deferred, and every
-                    // pin that was held then has been dropped. A victim is reclaimed here only, once.
+                    // SAFETY: the policy has taken the frame's name out of its word before this was
+                    // deferred, and every pin that was held then has been dropped. A victim is
+                    // reclaimed here only, once.
                     let free_frame = unsafe { cache.frames.reclaim(victim.frame) };
                     cache.put_back(&mut state, free_frame, victim.bytes);
                 }
@@ -151,8 +153,8 @@ impl Drop for PageSlots {
             let to = pages.end.min(from + AT_ONCE as u32);
             let mut state = self.cache.lock();
             for page_no in from..to {
-                // SAFETY: readers' references into these pages borrow the slots, which are borrowed mutably here: there
-                // are none.
+                // SAFETY: readers' references into these pages borrow the slots, which are borrowed
+                // mutably here: there are none.
                 unsafe { give_back(&self.cache, &self.words, &mut state, page_no) };
             }
             from = to;
@@ -170,9 +172,9 @@ unsafe fn give_back(cache: &PageCache, words: &Words, state: &mut State, page_no
             continue;
         }
         if let Some(victim) = state.policy.remove(frame) {
-            // SAFETY: the word named the frame, and does so no more; no reader has its bytes, by the caller's word. It
-            // was published once, and is reclaimed once: an eviction, under the same lock, would have taken it out of
-            // the policy.
+            // SAFETY: the word named the frame, and does so no more; no reader has its bytes, by
+            // the caller's word. It was published once, and is reclaimed once: an eviction, under
+            // the same lock, would have taken it out of the policy.
             let free_frame = unsafe { cache.frames.reclaim(frame) };
             cache.put_back(state, free_frame, victim.bytes);
         }

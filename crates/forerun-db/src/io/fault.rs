@@ -152,8 +152,8 @@ impl FaultIo {
         self.lock().plant(path.as_ref(), bytes);
     }
 
-    /// Overwrites bytes of a file in place, durably: to plant damage that those see who have the file open. The file keeps
-    /// its length; nothing happens where there is no file.
+    /// Overwrites bytes of a file in place, durably: to plant damage that those see who have the
+    /// file open. The file keeps its length; nothing happens where there is no file.
     pub fn overwrite(&self, path: impl AsRef<Path>, offset: usize, bytes: &[u8]) {
         self.lock().overwrite(path.as_ref(), offset, bytes);
     }

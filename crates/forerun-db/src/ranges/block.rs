@@ -314,7 +314,8 @@ impl Block {
         of_parts.max_by_key(|tombstone| tombstone.sequence)
     }
 
-    /// Whether a tombstone newer than `sequence` covers any key from `smallest` to `largest`, both included.
+    /// Whether a tombstone newer than `sequence` covers any key from `smallest` to `largest`, both
+    /// included.
     pub(super) fn any_newer_within(
         &self,
         order: &KeyOrder,

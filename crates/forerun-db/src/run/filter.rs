@@ -10,8 +10,8 @@
 //! key touches a single cache line, so a batch can prefetch the lines of all its keys before it
 //! reads the first.
 //!
-//! The scheme is that of Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom Filters" (2007), with the
-//! bit choice of Apache Parquet.
+//! The scheme is that of Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom
+//! Filters" (2007), with the bit choice of Apache Parquet.
 
 use forerun_core::arch::prefetch_read;
 use twox_hash::XxHash3_64;

@@ -6,7 +6,8 @@
 //!         └──────────────────────── each arrow: prefetch, let the others run ─┘
 //! ```
 //!
-//! `tree/lookup.rs` picks the runs that may hold a key and runs the coroutines of a batch side by side.
+//! `tree/lookup.rs` picks the runs that may hold a key and runs the coroutines of a batch side by
+//! side.
 
 use std::future::Future;
 use std::path::Path;

@@ -6,8 +6,8 @@
 //!                                                         └─> kept                     once the store is closed
 //! ```
 //!
-//! A reader may hold a run for longer than the store is open. By the time it drops the run, the next opening has removed the
-//! file, and its name may belong to another run.
+//! A reader may hold a run for longer than the store is open. By the time it drops the run, the
+//! next opening has removed the file, and its name may belong to another run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

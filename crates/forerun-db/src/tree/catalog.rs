@@ -217,7 +217,8 @@ impl Catalog {
                 added.for_each(|run| run.remove_when_dropped(&self.obsolete_files));
                 continue;
             };
-            // Expired versions that are still in memtables are dropped when they are flushed, or later.
+            // Expired versions that are still in memtables are dropped when they are flushed, or
+            // later.
             let expired_sequence = edit.expired_sequence.min(manifest.flushed_sequence);
             runs[place].edit(edit, expired_sequence, &mut manifest.keyspaces[place]);
         }

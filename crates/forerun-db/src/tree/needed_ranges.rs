@@ -1,4 +1,5 @@
-//! Which range deletions the runs of some levels still need: those that may cover a version in them.
+//! Which range deletions the runs of some levels still need: those that may cover a version in
+//! them.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -159,8 +159,8 @@ impl Place {
 /// still be read.
 ///
 /// Drops damaged pages from their runs, rebuilds a lost manifest from the runs, and flushes the
-/// readable part of a damaged log to runs. [`RepairReport::losses`] lists what is lost; where a lost
-/// version hid an older one, the older value is back. Damaged runs are kept as
+/// readable part of a damaged log to runs. [`RepairReport::losses`] lists what is lost; where a
+/// lost version hid an older one, the older value is back. Damaged runs are kept as
 /// `run-NNNNNN.run.bad`.
 ///
 /// # Errors

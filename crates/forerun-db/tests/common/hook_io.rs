@@ -25,7 +25,8 @@ pub enum Change {
 
 type Hook = dyn Fn(Change, &Path) -> io::Result<()> + Send + Sync;
 
-/// Passes calls on to a [`FaultIo`]. The hook sees each change first: it may wait, and its error fails the call.
+/// Passes calls on to a [`FaultIo`]. The hook sees each change first: it may wait, and its error
+/// fails the call.
 #[derive(Clone)]
 pub struct HookIo {
     inner: FaultIo,

@@ -27,8 +27,9 @@ pub fn small_options() -> Options {
     }
 }
 
-/// Options under which a few writes fill a memtable and a few memtables call for a compaction, all of it done by the
-/// thread that writes, so that the calls to the file system come in the same order each time.
+/// Options under which a few writes fill a memtable and a few memtables call for a compaction, all
+/// of it done by the thread that writes, so that the calls to the file system come in the same
+/// order each time.
 pub fn tiny_options() -> Options {
     Options {
         memtable_bytes: 2 << 10,

@@ -1,5 +1,6 @@
-//! Each defect that can be put back breaks what a small scenario asks of the store, which holds without it. So none of
-//! them is dead code, and the simulator that looks for them looks for something.
+//! Each defect that can be put back breaks what a small scenario asks of the store, which holds
+//! without it. So none of them is dead code, and the simulator that looks for them looks for
+//! something.
 
 #![cfg(feature = "planted")]
 

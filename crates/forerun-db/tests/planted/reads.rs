@@ -31,7 +31,8 @@ fn a_batch_of_lookups_answers_a_key_as_often_as_it_is_asked_for() {
     });
 }
 
-/// Whether a key is there so many seconds after it was put into a memtable of a keyspace whose entries live for ten.
+/// Whether a key is there so many seconds after it was put into a memtable of a keyspace whose
+/// entries live for ten.
 fn is_there_after(seconds: u64) -> bool {
     let io = FaultIo::new();
     io.set_unix_time_s(Some(1_000));
@@ -133,7 +134,8 @@ fn value(number: u64) -> Vec<u8> {
         .repeat(16)
 }
 
-/// Whether batches of lookups over several runs, more than the cache holds, give each key its value.
+/// Whether batches of lookups over several runs, more than the cache holds, give each key its
+/// value.
 fn answers_are_of_their_keys() -> bool {
     const KEYS: u64 = 3_000;
     let (io, options) = (FaultIo::new(), few_pages());

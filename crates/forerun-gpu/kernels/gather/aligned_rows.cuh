@@ -7,12 +7,13 @@
 //     load 0  |      31 lanes, from lane 7 on: 400 B      |                  requests of 512 bytes, each on lines of
 //     load 1  |                                   |  16 lanes: 256 B |       its own; lanes outside the row are off
 //
-// From the row's start on, as in V2 to V4, the first request would touch 5 lines and the second ask for the fifth again.
-// What is aligned is the side across the link: the source of a gather, the destination of a scatter. The other side, in
-// the device's own memory, follows a unit at a time at whatever offset its row has.
+// From the row's start on, as in V2 to V4, the first request would touch 5 lines and the second ask
+// for the fifth again. What is aligned is the side across the link: the source of a gather, the
+// destination of a scatter. The other side, in the device's own memory, follows a unit at a time at
+// whatever offset its row has.
 //
-// Indices: lane l of a warp resolves row l of its group, and the others get it by shuffle; those of the next group are
-// asked for before this group's rows, so that they come along with them.
+// Indices: lane l of a warp resolves row l of its group, and the others get it by shuffle; those of
+// the next group are asked for before this group's rows, so that they come along with them.
 //
 // Lanes shifted to a line are known from zero-copy graph traversal (EMOGI, VLDB 2020).
 #pragma once

@@ -6,11 +6,12 @@
 //             [store] [store][load ][load ][load ][load ][load ][load ]     loads of the last `lag` pieces are on their
 //                ^ being read   ^ the next to be stored      ^ newest       way, stores of the two before are being read
 //
-// A run is one row, or (RUNS) neighbouring pairs of the list whose rows lie side by side in both memories: then one
-// operation carries several rows. Lane 0 works the ring; the others wait for it where the next pairs are shared out.
+// A run is one row, or (RUNS) neighbouring pairs of the list whose rows lie side by side in both
+// memories: then one operation carries several rows. Lane 0 works the ring; the others wait for it
+// where the next pairs are shared out.
 //
-// Shared memory of a block: `stages` x (StageHead) a warp, all warps; then `stages` x stage_bytes a warp, all warps.
-// The host's formula stands in src/gather/params.rs.
+// Shared memory of a block: `stages` x (StageHead) a warp, all warps; then `stages` x stage_bytes a
+// warp, all warps. The host's formula stands in src/gather/params.rs.
 #pragma once
 #include "../include/bulk.cuh"
 #include "row.cuh"
@@ -65,8 +66,8 @@ struct Ring {
   private:
     FORERUN_DEVICE void copy_piece(u64 from, u64 to, u32 bytes) {
         if (loaded - stored == lag) store_oldest();
-        // The stage's last store belongs to the piece `stages` ago. It has been read once all but the groups of the
-        // pieces after it, stages - lag of them so far, have been.
+        // The stage's last store belongs to the piece `stages` ago. It has been read once all but
+        // the groups of the pieces after it, stages - lag of them so far, have been.
         bulk_wait_read<stages - lag>();
         StageHead& stage = head[loaded % stages];
         stage.to = to;

@@ -2,7 +2,8 @@
 //
 //   work of a launch:   layer 0: pair 0 1 2 ... n-1 | layer 1: pair 0 1 ... n-1 | ...
 //
-// `Walk` strides over it without dividing: it takes whole layers off instead, at most `layers` times in a kernel.
+// `Walk` strides over it without dividing: it takes whole layers off instead, at most `layers`
+// times in a kernel.
 #pragma once
 #include "../include/atomic.cuh"
 #include "../include/gather_params.cuh"
@@ -17,8 +18,8 @@ struct Pair {
     i64 source, destination;
 };
 
-// The pair's words as they were loaded. Nothing is done with them before `pair_of`, so that whoever holds them has not
-// waited for them yet.
+// The pair's words as they were loaded. Nothing is done with them before `pair_of`, so that whoever
+// holds them has not waited for them yet.
 struct PairWords {
     u32 source_low, source_high, destination_low, destination_high;  // of 4 bytes: the high ones are not there
 };

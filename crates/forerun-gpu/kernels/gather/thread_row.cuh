@@ -1,6 +1,8 @@
-// V0 and V1: a thread copies a row from its start to its end, a unit at a time. V0 is V1 with bytes.
+// V0 and V1: a thread copies a row from its start to its end, a unit at a time. V0 is V1 with
+// bytes.
 //
-// Neighbouring threads read from different rows, so no two requests are joined: each unit is a request over the link.
+// Neighbouring threads read from different rows, so no two requests are joined: each unit is a
+// request over the link.
 #pragma once
 #include "row.cuh"
 

@@ -1,7 +1,8 @@
-// The one argument of every row-copying kernel, by value. The same layout stands in Rust (src/gather/params.rs);
-// both sides assert its size and offsets.
+// The one argument of every row-copying kernel, by value. The same layout stands in Rust
+// (src/gather/params.rs); both sides assert its size and offsets.
 //
-//   for layer in 0..layers, for i in 0..n:                        n = device_count ? clamp(*device_count, 0, count) : count
+//   for layer in 0..layers, for i in 0..n:                        n = device_count ?
+//   clamp(*device_count, 0, count) : count
 //     s = source_index     [layer * index_layer_step + i * source_index_step]          signed, 4 or 8 bytes
 //     d = destination_index[layer * index_layer_step + i * destination_index_step]
 //     from = source_of(layer)      + s * source_stride_bytes
@@ -13,17 +14,20 @@
 //   | negative or too large| 0 .. destination_rows   | nothing, or `to` is zeroed (`absent`)               |
 //   | any                  | negative or too large   | nothing                                             |
 //
-// -1 is the way to say "no row". Any other index outside its range is a mistake that the host cannot see before the
-// launch: it reads and writes nothing outside the ranges, and adds one to *out_of_range where that is given (once for
-// each such index, so a pair can add two; in every layer that meets it).
+// -1 is the way to say "no row". Any other index outside its range is a mistake that the host
+// cannot see before the launch: it reads and writes nothing outside the ranges, and adds one to
+// *out_of_range where that is given (once for each such index, so a pair can add two; in every
+// layer that meets it).
 //
-// source_of(layer) is source + layer * source_layer_bytes, or source_table[layer] where there is a table; likewise the
-// destination. The map is one array of map_bytes-wide integers a layer, indexed by the *host's* row: the source in a
-// gather, the destination in a scatter. `map_set` stores the device's row there, `map_clear` stores -1 (the row is no
-// longer on the device). It is written for rows that are copied, and read by nobody in the launch: whoever reads it
-// waits for the launch to end. Entries of rows that a copy overwrites on the device are the caller's to clear.
+// source_of(layer) is source + layer * source_layer_bytes, or source_table[layer] where there is a
+// table; likewise the destination. The map is one array of map_bytes-wide integers a layer, indexed
+// by the *host's* row: the source in a gather, the destination in a scatter. `map_set` stores the
+// device's row there, `map_clear` stores -1 (the row is no longer on the device). It is written for
+// rows that are copied, and read by nobody in the launch: whoever reads it waits for the launch to
+// end. Entries of rows that a copy overwrites on the device are the caller's to clear.
 //
-// Two copies to one destination row, or a destination that overlaps a source, leave that row unspecified (a mix of both).
+// Two copies to one destination row, or a destination that overlaps a source, leave that row
+// unspecified (a mix of both).
 #pragma once
 #include "word.cuh"
 

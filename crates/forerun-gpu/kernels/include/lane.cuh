@@ -1,7 +1,8 @@
-// Who runs, and how the lanes of a warp and the threads of a block meet. Everything is one-dimensional.
+// Who runs, and how the lanes of a warp and the threads of a block meet. Everything is
+// one-dimensional.
 //
-// A mask names the lanes that take part; each of them makes the same call with the same mask. Calls that exchange values
-// stand at one place in the code for all of them.
+// A mask names the lanes that take part; each of them makes the same call with the same mask. Calls
+// that exchange values stand at one place in the code for all of them.
 #pragma once
 #include "target.cuh"
 #include "word.cuh"
@@ -26,7 +27,8 @@ FORERUN_DEVICE bool all(u32 mask, bool yes) { return __all_sync(mask, yes); }
 // The lanes of the mask that hold the same value as the caller.
 template <typename T> FORERUN_DEVICE u32 match(u32 mask, T value) { return __match_any_sync(mask, value); }
 
-// The value of lane `from`; of the lane `by` below, above or across (the caller's own where there is none).
+// The value of lane `from`; of the lane `by` below, above or across (the caller's own where there
+// is none).
 template <typename T> FORERUN_DEVICE T shuffle(u32 mask, T value, u32 from) { return __shfl_sync(mask, value, from); }
 template <typename T> FORERUN_DEVICE T shuffle_up(u32 mask, T value, u32 by) { return __shfl_up_sync(mask, value, by); }
 template <typename T> FORERUN_DEVICE T shuffle_down(u32 mask, T value, u32 by) { return __shfl_down_sync(mask, value, by); }

@@ -1,16 +1,17 @@
 // Loads and stores of 1, 2, 4, 8 and 16 bytes, and the block's dynamic shared memory.
 //
-//   load, store                  what the language does, of any memory: the compiler may move them about
-//   load_global, store_global    of global memory, in the order in which they are written
-//   load_once                    the same, and leaves no line in the first cache (ld.global.L1::no_allocate)
-//   store_streaming              the same, likely not read again soon (st.global.cs)
+//   load, store                  what the language does, of any memory: the compiler may move them
+//   about load_global, store_global    of global memory, in the order in which they are written
+//   load_once                    the same, and leaves no line in the first cache
+//   (ld.global.L1::no_allocate) store_streaming              the same, likely not read again soon
+//   (st.global.cs)
 //
-// load_once is not ld.global.nc: a read through that path may be put off until after later stores, and ptxas did so to
-// save registers, which undid "all loads, then all stores". L2Fetch widens what a load brings into the second cache: a
-// hint, of use where neighbours are read soon after.
+// load_once is not ld.global.nc: a read through that path may be put off until after later stores,
+// and ptxas did so to save registers, which undid "all loads, then all stores". L2Fetch widens what
+// a load brings into the second cache: a hint, of use where neighbours are read soon after.
 //
-// What a kernel stores to host memory is the host's to read once the kernel has ended and the host has waited for it
-// (event or stream); nothing here orders it earlier.
+// What a kernel stores to host memory is the host's to read once the kernel has ended and the host
+// has waited for it (event or stream); nothing here orders it earlier.
 #pragma once
 #include "target.cuh"
 #include "word.cuh"
@@ -46,7 +47,8 @@ namespace forerun {
 template <typename T> FORERUN_DEVICE T load(const T* from) { return *from; }
 template <typename T> FORERUN_DEVICE void store(T* to, T value) { *to = value; }
 
-// Instructions by width. `volatile` and "memory" keep them where they stand among other memory accesses.
+// Instructions by width. `volatile` and "memory" keep them where they stand among other memory
+// accesses.
 #define FORERUN_LOAD(NAME, OP)                                                                                           \
     FORERUN_DEVICE void NAME(const u8* from, u8& to) {                                                                   \
         u16 wide;                                                                                                        \

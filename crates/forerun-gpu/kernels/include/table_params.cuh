@@ -1,4 +1,5 @@
-// The one argument of every kernel of the hash table: the table, and what is to be done with a batch of keys.
+// The one argument of every kernel of the hash table: the table, and what is to be done with a
+// batch of keys.
 //
 //   TableOp ── TableState   where the arrays lie, how many buckets, how they are filled
 //           └─ the batch    addresses of arrays with an entry a key; 0 where the operation has none

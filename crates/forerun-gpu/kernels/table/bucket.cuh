@@ -2,15 +2,18 @@
 //
 //   | version, 30 bits | spilled | locked |
 //
-// A writer takes the words of all candidates of its key, the lower bucket first, so that none waits for another in a
-// circle; and gives them back with the version counted up. `spilled` is set with the first entry that goes to its second
-// bucket from this one: where it is not, a key that is not in its home is nowhere. It stays until the table is cleared.
+// A writer takes the words of all candidates of its key, the lower bucket first, so that none waits
+// for another in a circle; and gives them back with the version counted up. `spilled` is set with
+// the first entry that goes to its second bucket from this one: where it is not, a key that is not
+// in its home is nowhere. It stays until the table is cleared.
 //
-// A reader of a row looks at the word before it looks at the digests, and again when it has the row: if a writer was
-// there, it reads again, with the lock. Nothing more is needed for finding slots: a key is stored before its digest, and
-// its row before its key, so a digest with the key behind it says that both were there.
+// A reader of a row looks at the word before it looks at the digests, and again when it has the
+// row: if a writer was there, it reads again, with the lock. Nothing more is needed for finding
+// slots: a key is stored before its digest, and its row before its key, so a digest with the key
+// behind it says that both were there.
 //
-// A version comes back after 2^30 writes to one bucket while one read of a row goes on. No device does that.
+// A version comes back after 2^30 writes to one bucket while one read of a row goes on. No device
+// does that.
 #pragma once
 #include "layout.cuh"
 

@@ -1,4 +1,5 @@
-// Finding a slot by a warp a key, in a pipeline of three steps: HierarchicalKV's lookup of pointers in a full table.
+// Finding a slot by a warp a key, in a pipeline of three steps: HierarchicalKV's lookup of pointers
+// in a full table.
 //
 //   a warp has 32 keys, and takes them in turn; buckets have 128 slots, four digests a lane
 //
@@ -7,10 +8,12 @@
 //     match              key 0    key 1    key 2    key 3      keys behind equal digests, cp.async, into two buffers
 //     verify                      key 0    key 1    key 2      compare, write
 //
-// Where keys have two candidates the pipeline runs again over those whose home has not the key, and has spilled.
+// Where keys have two candidates the pipeline runs again over those whose home has not the key, and
+// has spilled.
 //
-// Method: HierarchicalKV, pull request 251 (lookup_ptr_kernel_with_pipeline). As there, a warp has about one request of
-// digests on its way at a time. Unlike there, any key may be sought: none is reserved.
+// Method: HierarchicalKV, pull request 251 (lookup_ptr_kernel_with_pipeline). As there, a warp has
+// about one request of digests on its way at a time. Unlike there, any key may be sought: none is
+// reserved.
 #pragma once
 #include "../include/async.cuh"
 #include "find_thread.cuh"
@@ -120,7 +123,8 @@ FORERUN_DEVICE void find_by_pipeline(const TableOp& op) {
     }
 }
 
-// The seed's rule: the pipeline where more than 7/8 of the slots are taken and buckets have 128, else a thread a key.
+// The seed's rule: the pipeline where more than 7/8 of the slots are taken and buckets have 128,
+// else a thread a key.
 FORERUN_DEVICE void find_by_seed_rule(const TableOp& op) {
     const u64 slots = op.table.buckets * op.table.width;
     const u64 size = shuffle(all_lanes, load_relaxed(&control_of(op.table)->size), 0);  // one answer a warp

@@ -1,6 +1,8 @@
-// Finding a slot by one thread a key, 16 digests at a time, in the order of the search; it ends at the first empty slot.
+// Finding a slot by one thread a key, 16 digests at a time, in the order of the search; it ends at
+// the first empty slot.
 //
-// At most width / 16 loads of digests a bucket, one after the other, and one load of a key for each digest that is equal.
+// At most width / 16 loads of digests a bucket, one after the other, and one load of a key for each
+// digest that is equal.
 #pragma once
 #include "bucket.cuh"
 

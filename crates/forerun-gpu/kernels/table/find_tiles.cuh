@@ -1,25 +1,29 @@
-// Finding by tiles: a tile of lanes a key, four keys on their way a tile, and one aligned request a probe.
+// Finding by tiles: a tile of lanes a key, four keys on their way a tile, and one aligned request a
+// probe.
 //
-//   a warp, width 128:   tile 0: keys 0 4 8 12    tile 1: keys 1 5 9 13    tile 2: ...    tile 3: ...
+//   a warp, width 128:   tile 0: keys 0 4 8 12    tile 1: keys 1 5 9 13    tile 2: ...    tile 3:
+//   ...
 //
-//   round 0   home, the sector in which the search begins (narrow), or the row (wide)
-//   round 1   home, the rest of the row (narrow)           of the keys that are not found and met no empty slot
-//   round 2   spill, the row                               of those whose home has spilled
+//   round 0   home, the sector in which the search begins (narrow), or the row (wide) round 1
+//   home, the rest of the row (narrow)           of the keys that are not found and met no empty
+//   slot round 2   spill, the row                               of those whose home has spilled
 //
 //   in each: digests of all four ─ keys behind equal digests of all four ─ compare
 //
-// Whether narrow is better follows from how full the table is, which the kernel reads from the table itself. A miss
-// reads a key only where a digest of 254 values is the same by chance.
+// Whether narrow is better follows from how full the table is, which the kernel reads from the
+// table itself. A miss reads a key only where a digest of 254 values is the same by chance.
 //
-// Rows: each lane copies 16 bytes of each of the tile's four rows at a time, by cp.async, the next 64 bytes while the
-// last are stored. A row counts only if its bucket's word has not changed since before the digests were read.
+// Rows: each lane copies 16 bytes of each of the tile's four rows at a time, by cp.async, the next
+// 64 bytes while the last are stored. A row counts only if its bucket's word has not changed since
+// before the digests were read.
 #pragma once
 #include "../include/async.cuh"
 #include "write.cuh"
 
 namespace forerun::table {
 
-// A sector first up to 7/8 full: so far it takes fewer requests and fewer bytes, in every form of buckets (counted: docs).
+// A sector first up to 7/8 full: so far it takes fewer requests and fewer bytes, in every form of
+// buckets (counted: docs).
 FORERUN_DEVICE bool is_narrow(const TableOp& op) {
     if (op.lookup != lookup_by_load) return op.lookup == lookup_narrow;
     return load_relaxed(&control_of(op.table)->size) * 8 <= op.table.buckets * op.table.width * 7;
@@ -173,7 +177,8 @@ template <u32 WIDTH, bool ROWS> class Finder {
         return open;
     }
 
-    // Rows of what was found. A cell of shared memory holds 16 bytes of a lane's own, so no lane waits for another.
+    // Rows of what was found. A cell of shared memory holds 16 bytes of a lane's own, so no lane
+    // waits for another.
     FORERUN_DEVICE void copy_rows() {
         if (op.rows_out == 0) return;
         const u64 bits = op.rows_out | t.rows | t.rows_host | t.row_stride_bytes | t.row_bytes;

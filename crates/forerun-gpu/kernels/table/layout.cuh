@@ -2,8 +2,8 @@
 //
 //   h = mix(key)
 //
-//   one candidate    home = h * buckets >> 64
-//   two              half = buckets / 2:   a = h * half >> 64        b = half + (h * phi mod 2^64) * half >> 64
+//   one candidate    home = h * buckets >> 64 two              half = buckets / 2:   a = h * half
+//   >> 64        b = half + (h * phi mod 2^64) * half >> 64
 //                    bit 8 of h says which of them is home; the other is spill
 //   digest           bits 0-7 of h, but never 0 (empty) nor 1 (reclaimed)
 //   start            bits 9-10 of h: the sector of 32 slots in which the search of a row begins
@@ -11,8 +11,8 @@
 //   a row of 128 digests, start 2:   | sector 0 | sector 1 | sector 2 | sector 3 |
 //                      searched as        3rd        4th        1st        2nd
 //
-// A slot that was ever used is never empty again, it is reclaimed; and an entry takes the first slot, in its search
-// order, that is free. So a search may end at the first empty slot.
+// A slot that was ever used is never empty again, it is reclaimed; and an entry takes the first
+// slot, in its search order, that is free. So a search may end at the first empty slot.
 #pragma once
 #include "../include/atomic.cuh"
 #include "../include/lane.cuh"
@@ -34,7 +34,8 @@ struct Place {
     u32 start;        // slot
 };
 
-// Keys of the batch: as many as the host has said, or as the device says, but never more than the arrays hold.
+// Keys of the batch: as many as the host has said, or as the device says, but never more than the
+// arrays hold.
 FORERUN_DEVICE u64 keys_in(const TableOp& op) {
     if (op.count_at == 0) return op.count;
     const u64 there = load_relaxed(at<u64>(op.count_at));

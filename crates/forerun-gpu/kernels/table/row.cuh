@@ -1,4 +1,5 @@
-// Rows, copied or added to by the lanes of a tile, in the widest units that their addresses and length allow.
+// Rows, copied or added to by the lanes of a tile, in the widest units that their addresses and
+// length allow.
 #pragma once
 #include "tile.cuh"
 

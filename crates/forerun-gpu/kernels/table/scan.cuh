@@ -25,7 +25,8 @@ FORERUN_DEVICE u64 erase_if(const TableOp& op, u64 slot) {
     return erases;
 }
 
-// Slots first_slot .. first_slot + count - 1; the lanes of a warp share one addition to the counter.
+// Slots first_slot .. first_slot + count - 1; the lanes of a warp share one addition to the
+// counter.
 FORERUN_DEVICE void scan_slots(const TableOp& op) {
     const TableState& t = op.table;
     const u64 step = warps_in_grid() * warp_lanes;

@@ -1,11 +1,13 @@
 // Every operation that changes entries by key: a tile a key, under the locks of the key's buckets.
 //
-//   lock home, spill ─ digests of both, one load a lane each ─┬─ found: read, assign, add, score, pin, erase
+//   lock home, spill ─ digests of both, one load a lane each ─┬─ found: read, assign, add, score,
+//   pin, erase
 //                                                             └─ absent: a free slot, else the least score of both
 //   unlock, which counts the versions up
 //
-// An entry begins:  row ─ fence ─ score, key ─ fence ─ digest. One that is evicted has its digest reclaimed first.
-// A tile takes its keys in their order, so one tile does exactly what src/table/cpu does.
+// An entry begins:  row ─ fence ─ score, key ─ fence ─ digest. One that is evicted has its digest
+// reclaimed first. A tile takes its keys in their order, so one tile does exactly what
+// src/table/cpu does.
 #pragma once
 #include "bucket.cuh"
 #include "row.cuh"
@@ -152,7 +154,8 @@ template <u32 WIDTH> class Writer {
         return status_evicted;
     }
 
-    // The least score of both rows; of equal ones the home's, then the lowest slot's. no_slot: all are pinned.
+    // The least score of both rows; of equal ones the home's, then the lowest slot's. no_slot: all
+    // are pinned.
     FORERUN_DEVICE u64 least_slot(u64& least) const {
         const bool pins = any_pins();
         u64 mine = ~0ull;

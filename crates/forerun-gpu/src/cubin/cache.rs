@@ -7,9 +7,10 @@
 //!     the image
 //! ```
 //!
-//! The key is made of all that decides the image: source, device, compiler's version and options. A file is written
-//! beside its place and renamed, so readers see all of it or none, and two programs at once do no harm. A cache that
-//! cannot be read or written is no error: the kernels are compiled again.
+//! The key is made of all that decides the image: source, device, compiler's version and options. A
+//! file is written beside its place and renamed, so readers see all of it or none, and two programs
+//! at once do no harm. A cache that cannot be read or written is no error: the kernels are compiled
+//! again.
 
 use std::env;
 use std::fs;
@@ -24,7 +25,8 @@ const MAGIC: &[u8; 8] = b"FRKERN1\n";
 pub(super) struct Key(String);
 
 impl Key {
-    /// Two hashes of 64 bits. They need not be the same in another build of this crate: then it compiles again.
+    /// Two hashes of 64 bits. They need not be the same in another build of this crate: then it
+    /// compiles again.
     pub(super) fn of(decides: &impl Hash) -> Key {
         let half = |salt: u64| {
             let mut hasher = DefaultHasher::new();

@@ -14,7 +14,8 @@ pub(super) struct Compiler(());
 impl Compiler {
     /// `None` where there is no such library.
     pub(super) fn load() -> Option<Compiler> {
-        // SAFETY: this opens the library, whose loading runs its own initialisation and nothing of ours.
+        // SAFETY: this opens the library, whose loading runs its own initialisation and nothing of
+        // ours.
         unsafe { sys::is_culib_present() }.then_some(Compiler(()))
     }
 
@@ -43,7 +44,8 @@ impl Compiler {
             .map(text)
             .collect();
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the program is alive; `options` holds as many strings as it says, which outlive the call.
+        // SAFETY: the program is alive; `options` holds as many strings as it says, which outlive
+        // the call.
         let result = unsafe {
             sys::nvrtcCompileProgram(program.0, options.len() as c_int, options.as_ptr())
         };
@@ -74,8 +76,8 @@ impl Program {
     fn new(source: &str) -> Result<Program, CubinError> {
         let source = text(source);
         let mut program = ptr::null_mut();
-        // SAFETY: the library is loaded, since a `Compiler` exists; it copies the source and the name; no headers are
-        // passed, so their lists may be null.
+        // SAFETY: the library is loaded, since a `Compiler` exists; it copies the source and the
+        // name; no headers are passed, so their lists may be null.
         check("nvrtcCreateProgram", unsafe {
             sys::nvrtcCreateProgram(
                 &mut program,
@@ -97,7 +99,8 @@ impl Program {
             sys::nvrtcGetProgramLogSize(self.0, &mut bytes)
         })?;
         let mut log = vec![0u8; bytes];
-        // SAFETY: the buffer has the size that the library has just named, its closing zero included.
+        // SAFETY: the buffer has the size that the library has just named, its closing zero
+        // included.
         check("nvrtcGetProgramLog", unsafe {
             sys::nvrtcGetProgramLog(self.0, log.as_mut_ptr().cast())
         })?;
@@ -108,12 +111,14 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: made by the library, and given back once. That it could not be leaves nothing to be done.
+        // SAFETY: made by the library, and given back once. That it could not be leaves nothing to
+        // be done.
         let _ = unsafe { sys::nvrtcDestroyProgram(&mut self.0) };
     }
 }
 
-/// For the library. Neither our source nor our options hold a zero; what stands behind one would be cut off.
+/// For the library. Neither our source nor our options hold a zero; what stands behind one would be
+/// cut off.
 fn text(text: &str) -> CString {
     let before_zero = text.split('\0').next().unwrap_or_default();
     CString::new(before_zero).unwrap_or_default()

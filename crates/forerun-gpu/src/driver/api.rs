@@ -14,7 +14,8 @@ pub(crate) const OLDEST_DRIVER: CudaVersion = CudaVersion(12_000);
 /// into the driver stands behind it: the bindings end the program where the library is missing.
 pub(crate) fn load() -> Result<CudaVersion, GpuError> {
     static LOADED: PerProcess<OnceLock<Result<CudaVersion, GpuError>>> = PerProcess::new();
-    /// Who initialised the driver. A child inherits it, and with it a driver that refuses every call.
+    /// Who initialised the driver. A child inherits it, and with it a driver that refuses every
+    /// call.
     static INITIALISED_BY: OnceLock<Owner> = OnceLock::new();
     LOADED
         .get_or_init(OnceLock::new)

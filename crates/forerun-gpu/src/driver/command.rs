@@ -107,8 +107,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
             used.push(stream);
         }
         // SAFETY: stream and command, and with it the memory that it borrows, are borrowed for
-        // 'env, which is longer than the scope; the scope ends only when the device is done with the
-        // streams it has noted, and cannot be leaked: the caller has but a reference to it.
+        // 'env, which is longer than the scope; the scope ends only when the device is done with
+        // the streams it has noted, and cannot be leaked: the caller has but a reference to it.
         unsafe { command.enqueue(stream) }
     }
 }

@@ -31,8 +31,8 @@ const OLDEST_DEVICE: (u32, u32) = (8, 0);
 pub struct Gpu(Arc<Inner>);
 
 struct Inner {
-    /// What belongs to a device (memory, streams, events) binds it before each call of the driver, also to be freed, and
-    /// so does nothing in a fork.
+    /// What belongs to a device (memory, streams, events) binds it before each call of the driver,
+    /// also to be freed, and so does nothing in a fork.
     owner: Owner,
     device: CUdevice,
     context: sys::CUcontext,
@@ -60,8 +60,8 @@ impl Drop for Inner {
 impl Gpu {
     /// The device of that number, counted from 0 in the driver's order.
     ///
-    /// The device's primary context is retained: the one that the CUDA runtime, and with it PyTorch,
-    /// uses too.
+    /// The device's primary context is retained: the one that the CUDA runtime, and with it
+    /// PyTorch, uses too.
     ///
     /// # Errors
     /// [`GpuError::NoDriver`], [`GpuError::StubDriver`] or [`GpuError::NoDevice`] where there is no

@@ -168,7 +168,8 @@ impl DeviceBuffer {
     }
 }
 
-/// Bytes in a device's memory that somebody else keeps: a part of a [`DeviceBuffer`], or what another library allocated.
+/// Bytes in a device's memory that somebody else keeps: a part of a [`DeviceBuffer`], or what
+/// another library allocated.
 ///
 /// ```no_run
 /// use forerun_gpu::{DeviceBuffer, DeviceSlice, Gpu, GpuError};

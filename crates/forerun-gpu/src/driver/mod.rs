@@ -17,10 +17,10 @@
 //! # Which memory may be touched when
 //! Work on a stream runs after the call that put it there has returned, while Rust's borrows end
 //! with calls. [`Gpu::scope`] closes the gap as `std::thread::scope` does for threads: what is put
-//! on a stream within a scope borrows its memory for longer than the scope lasts, and the scope does
-//! not end before the device has. Device memory is never seen by a Rust reference, hence all of
-//! [`DeviceBuffer`]'s methods take `&self`: kernels and copies that use it at the same time may mix
-//! each other's bytes, and nothing worse.
+//! on a stream within a scope borrows its memory for longer than the scope lasts, and the scope
+//! does not end before the device has. Device memory is never seen by a Rust reference, hence all
+//! of [`DeviceBuffer`]'s methods take `&self`: kernels and copies that use it at the same time may
+//! mix each other's bytes, and nothing worse.
 
 pub(crate) mod api;
 mod command;

@@ -62,9 +62,10 @@ impl Stream {
     /// Null is the default stream.
     ///
     /// # Safety
-    /// `handle` must be a stream of the device's primary context, and outlive what is returned. While
-    /// it is being captured, commands may be put on it by [`Command::enqueue`](super::Command) alone,
-    /// not in a scope: a scope cannot wait for a replay.
+    /// `handle` must be a stream of the device's primary context, and outlive what is returned.
+    /// While it is being captured, commands may be put on it by
+    /// [`Command::enqueue`](super::Command) alone, not in a scope: a scope cannot wait for a
+    /// replay.
     pub unsafe fn borrowed(gpu: &Gpu, handle: *mut std::ffi::c_void) -> Stream {
         Stream {
             gpu: gpu.clone(),

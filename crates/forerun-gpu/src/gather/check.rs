@@ -40,8 +40,8 @@ pub(crate) struct Checked {
     pub(crate) divided: Vec<(String, u64)>,
 }
 
-/// Whether anything is wrong with a request; where nothing is, what [`plan`](super::plan()) needs to
-/// choose its kernel.
+/// Whether anything is wrong with a request; where nothing is, what [`plan`](super::plan()) needs
+/// to choose its kernel.
 ///
 /// ```
 /// use forerun_gpu::gather::{Direction, Integer, KnownMemory, Memory, PairsAt, Request, Target, Spec, check_request};

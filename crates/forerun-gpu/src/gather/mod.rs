@@ -29,8 +29,8 @@
 //!   layer, at most those that there are. A negative count is none.
 //! - A scatter writes to the host's memory without the host noticing. The host may read it after it
 //!   has waited for an event recorded behind the scatter, or for the stream; not before.
-//! - A launch allocates nothing and waits for nothing. Captured in a graph it reads, at each replay,
-//!   the indices and counts that are in memory by then.
+//! - A launch allocates nothing and waits for nothing. Captured in a graph it reads, at each
+//!   replay, the indices and counts that are in memory by then.
 
 mod check;
 pub mod cpu;

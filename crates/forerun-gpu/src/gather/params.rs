@@ -1,7 +1,8 @@
-//! The one argument of every row-copying kernel: what `kernels/include/gather_params.cuh` draws, field by field.
+//! The one argument of every row-copying kernel: what `kernels/include/gather_params.cuh` draws,
+//! field by field.
 //!
-//! The meaning of each field, of indices that name no row, and of the slot map stand there, since the kernels are what
-//! gives them meaning. Addresses are as the device sees them.
+//! The meaning of each field, of indices that name no row, and of the slot map stand there, since
+//! the kernels are what gives them meaning. Addresses are as the device sees them.
 
 use std::mem::{offset_of, size_of};
 

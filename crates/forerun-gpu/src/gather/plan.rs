@@ -3,8 +3,8 @@
 //! # The rule, and what it rests on
 //! A block lies on one multiprocessor, so a launch of `b` blocks occupies at most `b` of them. What
 //! a copy over the link needs is enough bytes on their way: bandwidth times latency. At 55 GB/s and
-//! 1.3 us that is 72 KB; the rule asks for [`IN_FLIGHT_BYTES`], nearly twice as much, since warps do
-//! not all wait at the same time.
+//! 1.3 us that is 72 KB; the rule asks for [`IN_FLIGHT_BYTES`], nearly twice as much, since warps
+//! do not all wait at the same time.
 //!
 //! ```text
 //!   bytes on their way = blocks x warps a block x rows in flight a warp x bytes of a row (at most what a warp holds)

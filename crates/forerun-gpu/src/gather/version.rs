@@ -12,8 +12,8 @@
 //! | v6-row | the bulk copy unit, an operation a row | through shared memory; compute capability 9.0 |
 //! | v6-runs | the same, an operation a run of neighbouring rows | |
 //!
-//! V0 to V4 are the steps of the published record that this study begins with; they are kept so that it can be
-//! repeated.
+//! V0 to V4 are the steps of the published record that this study begins with; they are kept so
+//! that it can be repeated.
 
 use std::fmt;
 use std::str::FromStr;
@@ -117,7 +117,8 @@ impl FromStr for Version {
     }
 }
 
-/// Bytes that a lane moves at a time. All addresses, strides and the row's size are multiples of it.
+/// Bytes that a lane moves at a time. All addresses, strides and the row's size are multiples of
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unit {
     /// One byte: fits everything.

@@ -35,10 +35,11 @@ pub struct TableLaunch {
     pub shared_bytes: u32,
 }
 
-/// Runs the kernels of a table. Calls take effect in their order; `read` waits for what came before.
+/// Runs the kernels of a table. Calls take effect in their order; `read` waits for what came
+/// before.
 ///
-/// Addresses are the device's. Who implements it promises that an allocation stays where it is until it is freed, and that
-/// a launch runs the kernel of that name.
+/// Addresses are the device's. Who implements it promises that an allocation stays where it is
+/// until it is freed, and that a launch runs the kernel of that name.
 pub trait Backend: Send {
     /// Memory for so many bytes (at least 1), aligned to 256.
     ///
@@ -191,9 +192,10 @@ impl Backend for GpuBackend {
             threads: launch.threads,
             shared_bytes: launch.shared_bytes,
         };
-        // SAFETY: the kernels of table.list take a TableOp, whose layout both sides assert. Its addresses come from
-        // `allocate`, whose memory is freed only when the stream has been waited for (cuMemFree does), and each array is
-        // as long as the count says: `DeviceTable` lays them out.
+        // SAFETY: the kernels of table.list take a TableOp, whose layout both sides assert. Its
+        // addresses come from `allocate`, whose memory is freed only when the stream has been
+        // waited for (cuMemFree does), and each array is as long as the count says: `DeviceTable`
+        // lays them out.
         Ok(unsafe { kernel.launch(&self.stream, grid, op) }?)
     }
 

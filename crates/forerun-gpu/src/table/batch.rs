@@ -72,14 +72,17 @@ impl Element {
 /// What is done with each key of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// The key's row becomes the given one; an absent key is put in, if need be in place of the least score.
+    /// The key's row becomes the given one; an absent key is put in, if need be in place of the
+    /// least score.
     InsertOrAssign,
-    /// The same, and what the table does not keep is given away: evicted entries, refused newcomers.
+    /// The same, and what the table does not keep is given away: evicted entries, refused
+    /// newcomers.
     InsertAndEvict,
-    /// The key's row is given back; an absent key is put in with the given row (zeros where none is given).
+    /// The key's row is given back; an absent key is put in with the given row (zeros where none is
+    /// given).
     FindOrInsert,
-    /// A key with a flag that is not 0 has the given row added to its own, if it is there; one with flag 0 is put in, if
-    /// it is not.
+    /// A key with a flag that is not 0 has the given row added to its own, if it is there; one with
+    /// flag 0 is put in, if it is not.
     AccumulateOrAssign(Element),
     /// Row and score of a key that is there become the given ones.
     Assign,
@@ -95,7 +98,8 @@ pub enum Operation {
     Unlock,
     /// It goes.
     Erase,
-    /// As [`Operation::InsertOrAssign`], with the given scores whatever the policy: what was exported comes back.
+    /// As [`Operation::InsertOrAssign`], with the given scores whatever the policy: what was
+    /// exported comes back.
     Restore,
 }
 
@@ -158,7 +162,8 @@ impl Operation {
         )
     }
 
-    /// Which arrays a batch must bring, and of which table: `(has rows, has scores, has flags)` is what it has.
+    /// Which arrays a batch must bring, and of which table: `(has rows, has scores, has flags)` is
+    /// what it has.
     pub(crate) fn check(
         self,
         row_bytes: u64,
@@ -194,7 +199,8 @@ impl Operation {
 /// How slots are looked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lookup {
-    /// By tiles of lanes; narrow up to 7/8 full, wide beyond. How full the table is, the kernel reads from the table.
+    /// By tiles of lanes; narrow up to 7/8 full, wide beyond. How full the table is, the kernel
+    /// reads from the table.
     #[default]
     ByLoad,
     /// By tiles, a sector of 32 digests first, the rest of the row if need be.
@@ -325,7 +331,8 @@ pub struct Answers<'a> {
     pub scores: Option<&'a mut [u64]>,
     /// Its slot, or `u64::MAX`.
     pub slots: Option<&'a mut [u64]>,
-    /// The address of its row as the device sees it, or 0; good until the entry is erased or evicted.
+    /// The address of its row as the device sees it, or 0; good until the entry is erased or
+    /// evicted.
     pub pointers: Option<&'a mut [u64]>,
     /// What became of it.
     pub status: Option<&'a mut [Status]>,
@@ -390,8 +397,8 @@ pub struct Entries {
     pub scores: Vec<u64>,
     /// A row each, one behind the other; of missed keys none.
     pub rows: Vec<u8>,
-    /// Of an evicted entry and a missed key the place in the batch (of the key that took its slot); of an exported one the
-    /// slot.
+    /// Of an evicted entry and a missed key the place in the batch (of the key that took its slot);
+    /// of an exported one the slot.
     pub places: Vec<u64>,
 }
 

@@ -4,8 +4,8 @@
 //!   table.command(operation, &device batch)   ->   TableCommand: put on a stream, or captured in a graph
 //! ```
 //!
-//! A launch is one call of the driver; it allocates nothing and waits for nothing. Which way a lookup goes by how full
-//! the table is, the kernel finds out itself, at each replay anew.
+//! A launch is one call of the driver; it allocates nothing and waits for nothing. Which way a
+//! lookup goes by how full the table is, the kernel finds out itself, at each replay anew.
 
 use super::batch::{Condition, Lookup, Operation};
 use super::error::TableError;
@@ -18,13 +18,15 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A batch in a device's memory: each array in a buffer of its own, from its first byte on, u64 unless said otherwise.
+/// A batch in a device's memory: each array in a buffer of its own, from its first byte on, u64
+/// unless said otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceBatch<'a> {
     /// Keys in it; the most, where `count_at` says how many.
     pub count: u64,
-    /// One u64, read when the operation runs: how many of the keys there are. What [`EntryBuffers::count`] became by the
-    /// operation before, say: missed keys go on to the next operation without the host.
+    /// One u64, read when the operation runs: how many of the keys there are. What
+    /// [`EntryBuffers::count`] became by the operation before, say: missed keys go on to the next
+    /// operation without the host.
     pub count_at: Option<&'a DeviceBuffer>,
     /// The keys.
     pub keys: &'a DeviceBuffer,
@@ -50,7 +52,8 @@ pub struct DeviceBatch<'a> {
     pub given: Option<EntryBuffers<'a>>,
 }
 
-/// Room for what is given away: evicted entries and refused newcomers, or missed keys; an entry a key of the batch.
+/// Room for what is given away: evicted entries and refused newcomers, or missed keys; an entry a
+/// key of the batch.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryBuffers<'a> {
     /// One u64, to which their number is added: set it to zero before.
@@ -118,12 +121,12 @@ impl fmt::Debug for TableCommand<'_> {
 impl GpuTable {
     /// Prepares an operation that changes entries.
     ///
-    /// The table is borrowed for as long as the command is there, and its own operations may be used meanwhile only where
-    /// `docs/guide/gpu-table.md` lets them run beside it.
+    /// The table is borrowed for as long as the command is there, and its own operations may be
+    /// used meanwhile only where `docs/guide/gpu-table.md` lets them run beside it.
     ///
     /// # Errors
-    /// [`GpuError::NoDevice`] for a table that is not on a GPU; buffers that are missing, too short or on another device;
-    /// the driver's.
+    /// [`GpuError::NoDevice`] for a table that is not on a GPU; buffers that are missing, too short
+    /// or on another device; the driver's.
     pub fn command<'a>(
         &'a self,
         operation: Operation,
@@ -151,8 +154,8 @@ impl GpuTable {
         prepared(gpu, launch, op)
     }
 
-    /// Prepares a lookup. `beside_writers` says that operations that change entries may run at the same time: rows are
-    /// then read again where one was at them.
+    /// Prepares a lookup. `beside_writers` says that operations that change entries may run at the
+    /// same time: rows are then read again where one was at them.
     ///
     /// # Errors
     /// As [`GpuTable::command`]; the pipeline on buckets it is not made for.
@@ -184,8 +187,9 @@ impl GpuTable {
         prepared(gpu, launch, op)
     }
 
-    /// Prepares a look at all entries in a range of slots: how many met the condition is added to `given.count`, and
-    /// [`Scan::Export`] fills the rest of `given`, which has room for an entry a slot of the range.
+    /// Prepares a look at all entries in a range of slots: how many met the condition is added to
+    /// `given.count`, and [`Scan::Export`] fills the rest of `given`, which has room for an entry a
+    /// slot of the range.
     ///
     /// # Errors
     /// As [`GpuTable::command`].
@@ -304,8 +308,9 @@ impl Command for TableCommand<'_> {
 
     unsafe fn enqueue(&self, stream: &Stream) -> Result<(), GpuError> {
         stream.expect(&self.gpu, "the table's operation")?;
-        // SAFETY: the kernels of table.list take a TableOp, whose layout both sides assert; every array is at least as
-        // long as `op_of` has checked, and lives, like the table, for as long as the command is borrowed.
+        // SAFETY: the kernels of table.list take a TableOp, whose layout both sides assert; every
+        // array is at least as long as `op_of` has checked, and lives, like the table, for as long
+        // as the command is borrowed.
         unsafe { self.kernel.launch(stream, self.launch, &self.op) }
     }
 }

@@ -1,8 +1,10 @@
-//! The table on the CPU: what the kernels are tested against, and what serves where there is no GPU.
+//! The table on the CPU: what the kernels are tested against, and what serves where there is no
+//! GPU.
 //!
-//! It takes the keys of a batch in their order, one after the other, and does with each exactly what a tile of the
-//! writing kernel does (`kernels/table/write.cuh`): the same slot, the same victim, the same score. A batch's digests are
-//! asked for ahead, since every lookup has the same few steps.
+//! It takes the keys of a batch in their order, one after the other, and does with each exactly
+//! what a tile of the writing kernel does (`kernels/table/write.cuh`): the same slot, the same
+//! victim, the same score. A batch's digests are asked for ahead, since every lookup has the same
+//! few steps.
 
 use super::batch::{Answers, Batch, Condition, Element, Entries, Operation, Status};
 use super::error::TableError;

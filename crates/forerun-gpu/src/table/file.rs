@@ -1,4 +1,5 @@
-//! A table in a file: written on a GPU or on the CPU, read on either. `docs/internals/format.md` draws it.
+//! A table in a file: written on a GPU or on the CPU, read on either. `docs/internals/format.md`
+//! draws it.
 //!
 //! ```text
 //!   header   magic "FRGT" │ version u32 │ row bytes u64 │ policy u32 │ score bytes u32 │ 0 u64 │ crc32c of these
@@ -6,7 +7,8 @@
 //!   end      entries u32 = 0 │ all entries u64 │ crc32c of these
 //! ```
 //!
-//! Everything is little-endian. Widths, candidates and capacity are not in it: entries find their places anew.
+//! Everything is little-endian. Widths, candidates and capacity are not in it: entries find their
+//! places anew.
 
 use super::batch::Entries;
 use super::error::TableError;
@@ -28,8 +30,8 @@ fn entries_a_chunk(row_bytes: u64) -> u64 {
 }
 
 impl GpuTable {
-    /// Writes all entries to a file, in place of what was there. Pins are not kept. A file that could not be written
-    /// whole has no end, and is refused when it is read.
+    /// Writes all entries to a file, in place of what was there. Pins are not kept. A file that
+    /// could not be written whole has no end, and is refused when it is read.
     ///
     /// # Errors
     /// The system's; the device's.
@@ -66,13 +68,14 @@ impl GpuTable {
         file.sync_all().map_err(io)
     }
 
-    /// Puts the entries of a file in, with the scores they had; how many they were. Where there is no room for all of
-    /// them, those of greater scores stay.
+    /// Puts the entries of a file in, with the scores they had; how many they were. Where there is
+    /// no room for all of them, those of greater scores stay.
     ///
     /// The file must be of a table with rows as long and the same policy.
     ///
     /// # Errors
-    /// A file that is no table's, is damaged or cut off (what came before stays put in); the system's; the device's.
+    /// A file that is no table's, is damaged or cut off (what came before stays put in); the
+    /// system's; the device's.
     pub fn load(&mut self, path: &Path) -> Result<u64, TableError> {
         let file = File::open(path).map_err(|source| TableError::Io {
             path: path.to_owned(),

@@ -28,10 +28,11 @@ enum Engine {
     Device(DeviceTable),
 }
 
-/// A hash table from u64 keys to rows of bytes. See the [module](crate::table) and `docs/guide/gpu-table.md`.
+/// A hash table from u64 keys to rows of bytes. See the [module](crate::table) and
+/// `docs/guide/gpu-table.md`.
 ///
-/// These operations take slices of the host and return when they are done. Those of [`GpuTable::command`] take memory of
-/// the device and a stream, and wait for nothing.
+/// These operations take slices of the host and return when they are done. Those of
+/// [`GpuTable::command`] take memory of the device and a stream, and wait for nothing.
 pub struct GpuTable {
     options: TableOptions,
     engine: Engine,
@@ -130,11 +131,12 @@ impl GpuTable {
         Ok(self.size()? as f64 / self.capacity() as f64)
     }
 
-    /// Does one operation with each key of a batch, and answers by position. What the table does not keep is returned, if
-    /// the operation is [`Operation::InsertAndEvict`].
+    /// Does one operation with each key of a batch, and answers by position. What the table does
+    /// not keep is returned, if the operation is [`Operation::InsertAndEvict`].
     ///
     /// # Errors
-    /// Arrays of other lengths than the keys call for, or missing ones; an epoch beyond 2^32 - 1; the device's.
+    /// Arrays of other lengths than the keys call for, or missing ones; an epoch beyond 2^32 - 1;
+    /// the device's.
     pub fn apply(
         &mut self,
         operation: Operation,
@@ -157,7 +159,8 @@ impl GpuTable {
     /// Looks keys up; what is asked for comes by position.
     ///
     /// # Errors
-    /// Arrays of other lengths than the keys call for; the pipeline on buckets it is not made for; the device's.
+    /// Arrays of other lengths than the keys call for; the pipeline on buckets it is not made for;
+    /// the device's.
     pub fn lookup(
         &self,
         lookup: Lookup,
@@ -235,7 +238,8 @@ impl GpuTable {
         self.scan(SCAN_COUNT, 0..u64::MAX, condition, &mut Entries::default())
     }
 
-    /// The entries in a range of slots that meet a condition, with their slots as places; added to `out`.
+    /// The entries in a range of slots that meet a condition, with their slots as places; added to
+    /// `out`.
     ///
     /// # Errors
     /// The device's.
@@ -324,8 +328,9 @@ impl GpuTable {
         Ok(pinned.map(|(key, _)| key).collect())
     }
 
-    /// Grows it to at least so many slots, up to the options' `max_capacity`. Entries move: pointers and slots are no
-    /// longer good; what is pinned stays pinned. While it goes on both tables take room.
+    /// Grows it to at least so many slots, up to the options' `max_capacity`. Entries move:
+    /// pointers and slots are no longer good; what is pinned stays pinned. While it goes on both
+    /// tables take room.
     ///
     /// # Errors
     /// More than `max_capacity`; no room; the device's. The table is as it was then.
@@ -366,7 +371,8 @@ impl GpuTable {
         Ok(())
     }
 
-    /// What lookups of these keys would ask a device's memory for, by that way: counted, on a table of the CPU.
+    /// What lookups of these keys would ask a device's memory for, by that way: counted, on a table
+    /// of the CPU.
     ///
     /// ```
     /// use forerun_gpu::table::{GpuTable, Lookup, TableOptions};

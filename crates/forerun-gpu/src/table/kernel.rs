@@ -21,7 +21,8 @@ fn of_width(width: u32, names: [&'static str; 4]) -> &'static str {
     }
 }
 
-/// A grid in which `threads` work at `items`, of which a block of `threads` takes `a_block` at a time.
+/// A grid in which `threads` work at `items`, of which a block of `threads` takes `a_block` at a
+/// time.
 fn launch(kernel: &'static str, threads: u32, items: u64, a_block: u64, max: u32) -> TableLaunch {
     TableLaunch {
         kernel,

@@ -1,5 +1,6 @@
-//! A hash table from u64 keys to rows of bytes, in a GPU's memory: it never rehashes, evicts by score, and keeps working
-//! when every slot is taken. Where there is no GPU the same operations run on the CPU.
+//! A hash table from u64 keys to rows of bytes, in a GPU's memory: it never rehashes, evicts by
+//! score, and keeps working when every slot is taken. Where there is no GPU the same operations run
+//! on the CPU.
 //!
 //! ```text
 //!   bucket       width slots: 16, 32, 64 or 128
@@ -11,9 +12,9 @@
 //!   word         | version | spilled | locked |      u32 a bucket
 //! ```
 //!
-//! A key's buckets follow from its hash: its home, and a spill that is used when less than a fifth of the home is left.
-//! `docs/internals/gpu-table.md` has the layout and what each lookup reads; `docs/guide/gpu-table.md` says which operations
-//! may run at the same time.
+//! A key's buckets follow from its hash: its home, and a spill that is used when less than a fifth
+//! of the home is left. `docs/internals/gpu-table.md` has the layout and what each lookup reads;
+//! `docs/guide/gpu-table.md` says which operations may run at the same time.
 //!
 //! ```
 //! use forerun_gpu::table::{GpuTable, TableOptions};

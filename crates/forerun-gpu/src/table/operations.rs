@@ -1,4 +1,5 @@
-//! The operations by their names: each a batch, an [`Operation`] or a [`Lookup`], and what comes back.
+//! The operations by their names: each a batch, an [`Operation`] or a [`Lookup`], and what comes
+//! back.
 
 use super::batch::{Answers, Batch, Element, Entries, Lookup, Operation, Status, check_rows_len};
 use super::error::TableError;
@@ -20,8 +21,9 @@ impl GpuTable {
         Ok(status)
     }
 
-    /// Puts rows in, over those that are there; where a key's buckets are full, in place of their least score, unless the
-    /// newcomer's is less. Of a key that comes several times, one of the rows stays, whole.
+    /// Puts rows in, over those that are there; where a key's buckets are full, in place of their
+    /// least score, unless the newcomer's is less. Of a key that comes several times, one of the
+    /// rows stays, whole.
     ///
     /// `scores` are what [`Policy::Custom`](super::Policy::Custom) and the counting policies take.
     ///
@@ -40,8 +42,8 @@ impl GpuTable {
         self.apply_status(Operation::InsertOrAssign, &batch)
     }
 
-    /// As [`GpuTable::insert_or_assign`], and gives what the table does not keep: entries that made room, and newcomers
-    /// that found none.
+    /// As [`GpuTable::insert_or_assign`], and gives what the table does not keep: entries that made
+    /// room, and newcomers that found none.
     ///
     /// # Errors
     /// As [`GpuTable::apply`].
@@ -58,7 +60,8 @@ impl GpuTable {
         self.apply(Operation::InsertAndEvict, &batch, Answers::default())
     }
 
-    /// The rows of keys that are there, into `rows`; those that are not are put in with what `rows` holds for them.
+    /// The rows of keys that are there, into `rows`; those that are not are put in with what `rows`
+    /// holds for them.
     ///
     /// # Errors
     /// As [`GpuTable::apply`].
@@ -83,7 +86,8 @@ impl GpuTable {
         Ok(status)
     }
 
-    /// The addresses of the keys' rows; keys that are not there are put in with rows of zeros. 0: it found no place.
+    /// The addresses of the keys' rows; keys that are not there are put in with rows of zeros. 0:
+    /// it found no place.
     ///
     /// # Errors
     /// As [`GpuTable::apply`].
@@ -106,7 +110,8 @@ impl GpuTable {
         Ok((pointers, status))
     }
 
-    /// Adds rows to those of keys whose flag is not 0, if they are there; puts in keys whose flag is 0, if they are not.
+    /// Adds rows to those of keys whose flag is not 0, if they are there; puts in keys whose flag
+    /// is 0, if they are not.
     ///
     /// # Errors
     /// As [`GpuTable::apply`]; rows that are not made of whole elements.
@@ -174,7 +179,8 @@ impl GpuTable {
         Ok(status.into_iter().map(Status::is_present).collect())
     }
 
-    /// As [`GpuTable::find`], and gives the keys that are not there, with their places, in no order.
+    /// As [`GpuTable::find`], and gives the keys that are not there, with their places, in no
+    /// order.
     ///
     /// # Errors
     /// As [`GpuTable::lookup`].
@@ -182,12 +188,13 @@ impl GpuTable {
         self.find_missed_to(keys, RowsTo::Host(rows))
     }
 
-    /// As [`GpuTable::find_missed`]; the rows go from the device's memory to the device's memory, and are there when this
-    /// returns. It does not wait for work of other streams on that memory: order that by events, or by a scope's end.
+    /// As [`GpuTable::find_missed`]; the rows go from the device's memory to the device's memory,
+    /// and are there when this returns. It does not wait for work of other streams on that memory:
+    /// order that by events, or by a scope's end.
     ///
     /// # Errors
-    /// [`GpuError::NoDevice`] for a table that is not on a GPU; memory of another device; bytes that are not those of a row
-    /// a key; as [`GpuTable::lookup`].
+    /// [`GpuError::NoDevice`] for a table that is not on a GPU; memory of another device; bytes
+    /// that are not those of a row a key; as [`GpuTable::lookup`].
     pub fn find_missed_on_device(
         &self,
         keys: &[u64],
@@ -200,7 +207,8 @@ impl GpuTable {
             self.options().row_bytes,
             keys.len() as u64,
         )?;
-        // SAFETY: the slice has a row's bytes a key, on this table's device, and is borrowed until the lookup is done.
+        // SAFETY: the slice has a row's bytes a key, on this table's device, and is borrowed until
+        // the lookup is done.
         unsafe { self.find_missed_at(keys, rows.address()) }
     }
 
@@ -216,8 +224,8 @@ impl GpuTable {
         self.find_missed_to(keys, RowsTo::Device(address))
     }
 
-    /// The addresses of the keys' rows as the device sees them; 0 for keys that are not there. Good until the entry is
-    /// erased or evicted, or the table grows.
+    /// The addresses of the keys' rows as the device sees them; 0 for keys that are not there. Good
+    /// until the entry is erased or evicted, or the table grows.
     ///
     /// # Errors
     /// As [`GpuTable::lookup`].
@@ -269,7 +277,8 @@ impl GpuTable {
         Ok(status)
     }
 
-    /// Pins entries: nothing changes, erases or evicts them until they are unlocked; lookups find them.
+    /// Pins entries: nothing changes, erases or evicts them until they are unlocked; lookups find
+    /// them.
     ///
     /// # Errors
     /// As [`GpuTable::apply`].

@@ -11,7 +11,8 @@ pub enum Width {
     W32,
     /// Two sectors.
     W64,
-    /// A line. The only width at which two candidates fill a large table to 0.98 before anything is evicted.
+    /// A line. The only width at which two candidates fill a large table to 0.98 before anything is
+    /// evicted.
     W128,
 }
 
@@ -104,9 +105,10 @@ impl ScoreBytes {
 pub struct TableOptions {
     /// Slots, rounded up to whole buckets (to pairs of them with two candidates).
     pub capacity: u64,
-    /// The most slots that it may grow to. Where that is more than `capacity`, a batch of the host's that might fill it
-    /// beyond 7/8 doubles it first (as [`reserve`](super::GpuTable::reserve) does, which may be called at any time);
-    /// operations on streams never do.
+    /// The most slots that it may grow to. Where that is more than `capacity`, a batch of the
+    /// host's that might fill it beyond 7/8 doubles it first (as
+    /// [`reserve`](super::GpuTable::reserve) does, which may be called at any time); operations on
+    /// streams never do.
     pub max_capacity: u64,
     /// Bytes of a row; 0 for a table of keys and scores alone.
     pub row_bytes: u64,
@@ -118,8 +120,8 @@ pub struct TableOptions {
     pub policy: Policy,
     /// Bytes of a score.
     pub score_bytes: ScoreBytes,
-    /// The most bytes of rows in the device's memory; the others lie in pinned host memory. Keys, digests and scores are
-    /// always the device's. Where there is no device it means nothing.
+    /// The most bytes of rows in the device's memory; the others lie in pinned host memory. Keys,
+    /// digests and scores are always the device's. Where there is no device it means nothing.
     pub device_row_bytes_max: u64,
 }
 

@@ -1,7 +1,8 @@
-//! The one argument of every kernel of the hash table: what `kernels/include/table_params.cuh` draws, field by field.
+//! The one argument of every kernel of the hash table: what `kernels/include/table_params.cuh`
+//! draws, field by field.
 //!
-//! The meaning of each field stands there, since the kernels are what gives them meaning. Addresses are as the device
-//! sees them.
+//! The meaning of each field stands there, since the kernels are what gives them meaning. Addresses
+//! are as the device sees them.
 
 use std::mem::{offset_of, size_of};
 

@@ -14,7 +14,8 @@ pub(crate) fn held(score_bytes: u32, score: u64) -> u64 {
     }
 }
 
-/// Of an entry that begins (`before` is `None`), or that a key of a batch meets. `given` is the batch's score for it.
+/// Of an entry that begins (`before` is `None`), or that a key of a batch meets. `given` is the
+/// batch's score for it.
 pub(crate) fn score_of(
     op: &TableOp,
     given: Option<u64>,

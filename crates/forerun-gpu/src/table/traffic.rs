@@ -186,8 +186,8 @@ impl CpuTable {
         }
     }
 
-    /// Compares digests of a bucket. A lane asks for one key after the other until it has the one it wants; the
-    /// pipeline asks for all that may be it.
+    /// Compares digests of a bucket. A lane asks for one key after the other until it has the one
+    /// it wants; the pipeline asks for all that may be it.
     fn look(
         &self,
         traffic: &mut Traffic,

@@ -1,5 +1,5 @@
-// Every word of kernels/include, once: compiled for each device and for the host, so that both sides have them all and
-// the assembler takes each instruction. Nobody runs it.
+// Every word of kernels/include, once: compiled for each device and for the host, so that both
+// sides have them all and the assembler takes each instruction. Nobody runs it.
 #include "include/async.cuh"
 #include "include/atomic.cuh"
 #include "include/bulk.cuh"

@@ -6,8 +6,9 @@
 //!   tests/kernels ┘  -fsanitize=address,undefined
 //! ```
 //!
-//! What is compiled is kept under a name made of the content of all sources, the compiler and its flags, so it is
-//! compiled once, and all test programs share it. Without a C++ compiler nothing is run, and that is said.
+//! What is compiled is kept under a name made of the content of all sources, the compiler and its
+//! flags, so it is compiled once, and all test programs share it. Without a C++ compiler nothing is
+//! run, and that is said.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
@@ -98,7 +99,8 @@ impl Compiler {
         Some(compiler)
     }
 
-    /// Sanitizers need a library that not every installation has, and memory that not every machine grants.
+    /// Sanitizers need a library that not every installation has, and memory that not every machine
+    /// grants.
     fn makes_a_program_that_runs(&self, scratch: &Path) -> bool {
         let (source, program) = (scratch.join("probe.cpp"), scratch.join("probe"));
         fs::write(&source, "int main() { return 0; }\n").is_ok()

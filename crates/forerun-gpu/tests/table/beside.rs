@@ -118,7 +118,8 @@ fn a_find_beside_writers_gives_a_whole_row_of_its_key() {
     );
 }
 
-/// Inserts, erases and finds of slots all at once, or a clear beside erases and finds: the table is in order afterwards.
+/// Inserts, erases and finds of slots all at once, or a clear beside erases and finds: the table is
+/// in order afterwards.
 #[test]
 fn anything_beside_anything_leaves_the_table_in_order() {
     for seed in 0..24u64 {

@@ -1,4 +1,5 @@
-//! One tile of the writing kernel does exactly what the CPU does: the same slots, victims, scores, answers.
+//! One tile of the writing kernel does exactly what the CPU does: the same slots, victims, scores,
+//! answers.
 
 use crate::{Order, contents, on_shim, rows_of};
 use forerun_gpu::table::{

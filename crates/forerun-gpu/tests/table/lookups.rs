@@ -7,7 +7,8 @@ use forerun_gpu::table::{
     TableOptions, Width,
 };
 
-/// Fills both to a part of their slots with the same keys in the same slots; the keys that are there.
+/// Fills both to a part of their slots with the same keys in the same slots; the keys that are
+/// there.
 fn filled(kernels: &mut GpuTable, cpu: &mut GpuTable, eighths: u64) -> Vec<u64> {
     let wanted = cpu.capacity() * eighths / 8;
     let mut next = 0;
@@ -194,7 +195,8 @@ fn the_pipeline_takes_buckets_of_128_alone() {
     assert!(matches!(refused, Err(TableError::Lookup { width: 64 })));
 }
 
-/// Rows that stay on the device: at any address, those of missed keys as they were, and with keys enough for several parts.
+/// Rows that stay on the device: at any address, those of missed keys as they were, and with keys
+/// enough for several parts.
 #[test]
 fn rows_go_from_the_device_to_the_device() {
     const LONG: u64 = 1 << 20;
@@ -216,7 +218,8 @@ fn rows_go_from_the_device_to_the_device() {
             table
                 .insert_or_assign(&there, &rows_of(&there, 1, row_bytes), None)
                 .unwrap();
-            // Of the long rows some lie in the second part of the batch, whose keys staging does not hold with the first's.
+            // Of the long rows some lie in the second part of the batch, whose keys staging does
+            // not hold with the first's.
             let keys: Vec<u64> = (0..n).map(|i| if i % 8 == 7 { 9 } else { i }).collect();
             let before = vec![0xa5; (offset + n * row_bytes) as usize];
             let address = shim.array(&before);

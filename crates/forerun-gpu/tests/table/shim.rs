@@ -1,5 +1,6 @@
-//! A device for tests: the kernels' own sources, compiled for the host, in a process that this one drives by a pipe.
-//! `tests/kernels/table_server.cpp` is the other side, and says what goes over the pipe.
+//! A device for tests: the kernels' own sources, compiled for the host, in a process that this one
+//! drives by a pipe. `tests/kernels/table_server.cpp` is the other side, and says what goes over
+//! the pipe.
 
 use crate::support::programs;
 use forerun_gpu::Gpu;
@@ -152,7 +153,8 @@ fn op_bytes(op: &TableOp) -> Vec<u8> {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // It ends by itself when its input does; a test that failed in the middle of a talk cannot wait for that.
+        // It ends by itself when its input does; a test that failed in the middle of a talk cannot
+        // wait for that.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -109,7 +109,8 @@ fn sums_and_counts_lose_nothing() {
     }
 }
 
-/// With one candidate, whose scores are all different, the order in which keys come makes no difference.
+/// With one candidate, whose scores are all different, the order in which keys come makes no
+/// difference.
 #[test]
 fn each_bucket_keeps_its_greatest_scores_in_every_schedule() {
     for (seed, width) in Width::ALL.into_iter().cycle().take(8).enumerate() {

@@ -1,4 +1,5 @@
-//! What one operation leaves in the device's memory is the next one's batch: counts that no host has seen.
+//! What one operation leaves in the device's memory is the next one's batch: counts that no host
+//! has seen.
 
 use crate::{Order, Shim, contents, row_of, rows_of, small};
 use forerun_gpu::table::params::{ABSENT_INSERT, FOUND_ASSIGN_ROW, FOUND_SCORE, TableOp};
@@ -29,7 +30,8 @@ fn gone_through(shim: &Shim, op: &TableOp, most: usize) -> usize {
     end
 }
 
-/// A count in the device's memory ends every kind of operation where it says, and never beyond the arrays.
+/// A count in the device's memory ends every kind of operation where it says, and never beyond the
+/// arrays.
 #[test]
 fn a_count_of_the_devices_says_how_many_keys_there_are() {
     const MOST: usize = 200;
@@ -84,7 +86,8 @@ fn a_count_of_the_devices_says_how_many_keys_there_are() {
     }
 }
 
-/// Keys that a lookup misses are put in by the next operation; the host has not seen how many they are.
+/// Keys that a lookup misses are put in by the next operation; the host has not seen how many they
+/// are.
 #[test]
 fn missed_keys_go_on_to_the_next_operation() {
     for seed in 0..6u64 {

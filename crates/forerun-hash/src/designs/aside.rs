@@ -1,4 +1,5 @@
-//! The two keys that a bucket cannot hold, because it marks its slots with them: their entries lie beside the table.
+//! The two keys that a bucket cannot hold, because it marks its slots with them: their entries lie
+//! beside the table.
 //!
 //! ```text
 //!   slot's key   0: never used      all ones: used and removed      any other: an entry
@@ -60,8 +61,8 @@ impl<V: Word> Aside<V> {
         usize::from(self.empty.is_some()) + usize::from(self.tombstone.is_some())
     }
 
-    /// Answers for those keys of a batch that are marks, in place of what their lookup made of them; `hits` is the number
-    /// found so far, and the result that number corrected.
+    /// Answers for those keys of a batch that are marks, in place of what their lookup made of
+    /// them; `hits` is the number found so far, and the result that number corrected.
     #[cold]
     pub(super) fn correct<K: Word>(
         &self,

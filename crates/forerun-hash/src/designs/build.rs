@@ -7,7 +7,8 @@ use super::{Design, FixedTable, Word};
 use forerun_core::RegionError;
 use forerun_core::arch::Isa;
 
-/// The most slots that a table can have: gathers take signed 32-bit indices of entries of up to 16 bytes.
+/// The most slots that a table can have: gathers take signed 32-bit indices of entries of up to 16
+/// bytes.
 pub const SLOTS_MAX: usize = 1 << 30;
 
 /// Why a table was not built.
@@ -36,8 +37,8 @@ impl BuildError {
 
 /// An empty table of a design, of at least `slots` slots: rounded up to whole buckets.
 ///
-/// The seed decides where keys go; draw it at random where keys come from outside. An instruction set that the machine
-/// lacks is replaced by the best below it.
+/// The seed decides where keys go; draw it at random where keys come from outside. An instruction
+/// set that the machine lacks is replaced by the best below it.
 ///
 /// # Errors
 /// More slots than [`SLOTS_MAX`], or memory that cannot be had.

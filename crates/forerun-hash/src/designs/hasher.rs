@@ -1,4 +1,5 @@
-//! The hash that all designs share, so that they differ in layout and not in hashing; each step has a vector form.
+//! The hash that all designs share, so that they differ in layout and not in hashing; each step has
+//! a vector form.
 //!
 //! ```text
 //!   u64:  key + a0 -- fold -- * m0 -- fold -- * m1 -- fold -->  first (top 32 bits), step (low 32 bits)
@@ -7,11 +8,13 @@
 //!   fold: h ^ (h >> half its width)
 //! ```
 //!
-//! The choices of a key are first, first + step, first + 2 step, modulo 2^32, each scaled to the table's length: double
-//! hashing, with which cuckoo tables reach the same load as with independent choices (Mitzenmacher and Thaler, "Peeling
-//! Arguments and Double Hashing", 2012). Two keys cannot agree in both words: each form is a permutation (in the case of
-//! `u32`, each word by itself is one). Multiply-shift alone would be cheaper, but cuckoo tables of dense keys fail under
-//! it (Dietzfelbinger and Schellbach, "On Risks of Using Cuckoo Hashing with Simple Universal Hash Classes", 2009).
+//! The choices of a key are first, first + step, first + 2 step, modulo 2^32, each scaled to the
+//! table's length: double hashing, with which cuckoo tables reach the same load as with independent
+//! choices (Mitzenmacher and Thaler, "Peeling Arguments and Double Hashing", 2012). Two keys cannot
+//! agree in both words: each form is a permutation (in the case of `u32`, each word by itself is
+//! one). Multiply-shift alone would be cheaper, but cuckoo tables of dense keys fail under it
+//! (Dietzfelbinger and Schellbach, "On Risks of Using Cuckoo Hashing with Simple Universal Hash
+//! Classes", 2009).
 
 use forerun_core::arch::{Lanes, Simd};
 

@@ -1,4 +1,5 @@
-//! The designs that are studied: one small trait, several tables of fixed width behind it, built by name.
+//! The designs that are studied: one small trait, several tables of fixed width behind it, built by
+//! name.
 //!
 //! | design | a key is in | compared | source |
 //! |---|---|---|---|
@@ -7,9 +8,10 @@
 //! | `tagged8`, `tagged16` | a group of 16, or the groups after it | sixteen tags at once | Kulukundis, 2017 |
 //! | `memc3` | one of two buckets of 4 slots | a tag at a time, no vectors: the baseline | Fan, Andersen and Kaminsky, 2013 |
 //!
-//! They share hash, memory, marks and batch strategies ([`Lookup`]), so that a study of two of them compares their layouts.
-//! [`HashTable`](crate::HashTable) is the table to use; these are what it was chosen from. They hold what they were built
-//! for and do not grow: an insertion that finds no place is refused ([`Full`]).
+//! They share hash, memory, marks and batch strategies ([`Lookup`]), so that a study of two of them
+//! compares their layouts. [`HashTable`](crate::HashTable) is the table to use; these are what it
+//! was chosen from. They hold what they were built for and do not grow: an insertion that finds no
+//! place is refused ([`Full`]).
 
 mod aside;
 mod build;
@@ -54,10 +56,12 @@ pub struct Full {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait FixedTable<K: Word, V: Word>: Send + Sync {
-    /// Puts an entry in, in place of the key's entry if there is one, and returns the value of that.
+    /// Puts an entry in, in place of the key's entry if there is one, and returns the value of
+    /// that.
     ///
     /// # Errors
-    /// [`Full`] when no place can be made within the bounds of the design's search. The table is as before.
+    /// [`Full`] when no place can be made within the bounds of the design's search. The table is as
+    /// before.
     fn insert(&mut self, key: K, value: V) -> Result<Option<V>, Full>;
 
     /// Takes a key's entry out, and returns its value.
@@ -68,9 +72,10 @@ pub trait FixedTable<K: Word, V: Word>: Send + Sync {
 
     /// Looks keys up; returns how many were found.
     ///
-    /// As many keys are looked up as the shortest of the three slices is long. `found[i]` tells of `keys[i]`, and
-    /// `values[i]` is its value if it was found; otherwise it is any value. A key may be there several times. A strategy
-    /// that the design does not have ([`Design::lookups`]) runs as the closest that it has.
+    /// As many keys are looked up as the shortest of the three slices is long. `found[i]` tells of
+    /// `keys[i]`, and `values[i]` is its value if it was found; otherwise it is any value. A key
+    /// may be there several times. A strategy that the design does not have ([`Design::lookups`])
+    /// runs as the closest that it has.
     fn find_batch(&self, keys: &[K], values: &mut [V], found: &mut [bool], lookup: Lookup)
     -> usize;
 
@@ -94,8 +99,9 @@ pub trait FixedTable<K: Word, V: Word>: Send + Sync {
     /// Asks for the first line that an operation on the key needs.
     fn prefetch(&self, key: K);
 
-    /// Looks up by another instruction set from now on, so that one table can be measured with each; one that the machine
-    /// lacks is replaced by the best below it. A design without vector code has nothing to change.
+    /// Looks up by another instruction set from now on, so that one table can be measured with
+    /// each; one that the machine lacks is replaced by the best below it. A design without vector
+    /// code has nothing to change.
     fn set_isa(&mut self, isa: Isa) {
         let _ = isa;
     }

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// An enum of names, with `ALL`, `name`, `Display`, `FromStr`, and an error that lists what there is.
+/// An enum of names, with `ALL`, `name`, `Display`, `FromStr`, and an error that lists what there
+/// is.
 macro_rules! names {
     (
         $(#[$doc:meta])* $enum:ident, $error:ident, $kind:literal {
@@ -92,7 +93,8 @@ names! {
         Tagged8 = "tagged8",
         /// Groups of sixteen two-byte tags, one after the other.
         Tagged16 = "tagged16",
-        /// Two choices of a bucket of four slots with one-byte tags, read optimistically, without vectors: the baseline.
+        /// Two choices of a bucket of four slots with one-byte tags, read optimistically, without
+        /// vectors: the baseline.
         MemC3 = "memc3",
     }
 }
@@ -147,10 +149,12 @@ impl Design {
     }
 }
 
-/// Tables up to this size are looked up without prefetches: about where the second-level cache ends. At 64 keys a batch,
-/// `direct` was ahead of `pipelined` up to 1 MiB and 6% behind at 2 MiB (`bucketized2x4`, `u64` to `u64`, a Zen 4 server).
+/// Tables up to this size are looked up without prefetches: about where the second-level cache
+/// ends. At 64 keys a batch, `direct` was ahead of `pipelined` up to 1 MiB and 6% behind at 2 MiB
+/// (`bucketized2x4`, `u64` to `u64`, a Zen 4 server).
 const DIRECT_BYTES_MAX: usize = 2 << 20;
-/// Batches shorter than this, too, in tables up to [`SHORT_BYTES_MAX`]: a pipeline costs more to fill than it saves.
+/// Batches shorter than this, too, in tables up to [`SHORT_BYTES_MAX`]: a pipeline costs more to
+/// fill than it saves.
 const SHORT_KEYS: usize = 8;
 /// Where a short batch of `direct` was still ahead: half the last cache of that server.
 const SHORT_BYTES_MAX: usize = 16 << 20;

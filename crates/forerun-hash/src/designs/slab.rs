@@ -5,8 +5,9 @@
 //!   ├── bucket 0 ── pad ┼── bucket 1 ── pad ──┼── …               base is at a page's start
 //! ```
 //!
-//! Distances that are powers of two keep a bucket of at most a line inside one line, and let a larger one start at a
-//! line's start. It costs padding where a bucket's size is none: a quarter of the bytes of four entries of `u32` and `u64`.
+//! Distances that are powers of two keep a bucket of at most a line inside one line, and let a
+//! larger one start at a line's start. It costs padding where a bucket's size is none: a quarter of
+//! the bytes of four entries of `u32` and `u64`.
 
 use forerun_core::arch::prefetch_read_l2;
 use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError};
@@ -76,15 +77,17 @@ impl<T: Zeroed> Slab<T> {
     #[inline(always)]
     pub(super) fn get_mut(&mut self, index: u32) -> &mut T {
         assert!(index < self.len);
-        // SAFETY: the index was just checked, and `self` is borrowed alone for as long as the bucket is.
+        // SAFETY: the index was just checked, and `self` is borrowed alone for as long as the
+        // bucket is.
         unsafe { &mut *self.ptr(index) }
     }
 
     /// The address of bucket `index`.
     ///
     /// # Safety
-    /// `index` is below `len`. What is behind the address may then be used as a `T` under the borrow of `self`: the region
-    /// is len x STRIDE_BYTES long, starts at a page, was zeroed, which is a `T`, and is only written as `T`s.
+    /// `index` is below `len`. What is behind the address may then be used as a `T` under the
+    /// borrow of `self`: the region is len x STRIDE_BYTES long, starts at a page, was zeroed, which
+    /// is a `T`, and is only written as `T`s.
     #[inline(always)]
     unsafe fn ptr(&self, index: u32) -> *mut T {
         let at = index as usize * Self::STRIDE_BYTES;

@@ -47,8 +47,8 @@ pub trait Word:
     #[doc(hidden)]
     fn hash(self, constants: &Constants) -> Hash;
 
-    /// The hashes of a vector of keys, as (first, step): the choices of a lane are first, first + step, first + 2 step
-    /// and so on, each to be scaled.
+    /// The hashes of a vector of keys, as (first, step): the choices of a lane are first, first +
+    /// step, first + 2 step and so on, each to be scaled.
     #[doc(hidden)]
     fn hash_lanes<S: Simd>(
         simd: S,

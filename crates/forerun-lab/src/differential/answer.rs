@@ -6,15 +6,17 @@
 //!   MN\r\n                a line
 //! ```
 //!
-//! Versions (CAS uniques) are of each server's counting: the first that each tells in the same place belong together from then
-//! on, and neither may ever stand beside another. Seconds may differ by what lies between the two questions.
+//! Versions (CAS uniques) are of each server's counting: the first that each tells in the same
+//! place belong together from then on, and neither may ever stand beside another. Seconds may
+//! differ by what lies between the two questions.
 
 use std::collections::HashMap;
 
 use super::command::{Compare, shorten};
 use super::known::{self, Version};
 
-/// How far two clocks that go in whole seconds may be apart, asked one after the other on a busy machine.
+/// How far two clocks that go in whole seconds may be apart, asked one after the other on a busy
+/// machine.
 const CLOCK_S: u64 = 3;
 
 /// Pairs of versions that belong together, in the order in which they were first told.
@@ -26,7 +28,8 @@ pub(super) struct Versions {
 }
 
 impl Versions {
-    /// The pair that was told `back` pairs before the latest: ours and theirs. One that no item has where there is none.
+    /// The pair that was told `back` pairs before the latest: ours and theirs. One that no item has
+    /// where there is none.
     pub(super) fn back(&self, back: usize) -> (u64, u64) {
         match self.pairs.len() {
             0 => (999_999_999_999, 999_999_999_999),
@@ -240,7 +243,8 @@ fn words_agree(
             _ => ours == theirs,
         },
         b"ME" if index > 1 => named_words_agree(ours, theirs, memcached, &mut pair),
-        // Which items were fetched is known to `me` and `mg`, of items whose marks no server forgets.
+        // Which items were fetched is known to `me` and `mg`, of items whose marks no server
+        // forgets.
         _ if ours.starts_with(b"fetch=") && theirs.starts_with(b"fetch=") => index > 0,
         _ if kind.starts_with(b"key=") && index > 0 => {
             named_words_agree(ours, theirs, memcached, &mut pair)

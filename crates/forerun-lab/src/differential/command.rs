@@ -12,8 +12,8 @@ use std::fmt::Write;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     Text(Vec<u8>),
-    /// A version (CAS unique) that both servers have told, counted back from the latest, behind a flag's letter if it has
-    /// one. Each server is sent its own.
+    /// A version (CAS unique) that both servers have told, counted back from the latest, behind a
+    /// flag's letter if it has one. Each server is sent its own.
     Cas {
         letter: &'static str,
         back: usize,
@@ -115,7 +115,8 @@ impl Command {
 pub(super) enum Compare {
     /// They are the same.
     Whole,
-    /// Memcached goes on with errors where this server's answer ends: it takes the data block of a line it refuses for commands.
+    /// Memcached goes on with errors where this server's answer ends: it takes the data block of a
+    /// line it refuses for commands.
     BlockMayBeRead,
     /// Lines come in any order.
     Unordered,

@@ -1,7 +1,8 @@
 //! Histories by chance: what a seed stands for.
 //!
-//! Few keys, so that commands meet each other's items; a few connections, which take turns; numbers from pools of those that
-//! parsers get wrong. What [`known`](super::known) lists as not generated is left out here.
+//! Few keys, so that commands meet each other's items; a few connections, which take turns; numbers
+//! from pools of those that parsers get wrong. What [`known`](super::known) lists as not generated
+//! is left out here.
 
 mod classic;
 mod garbage;
@@ -74,8 +75,8 @@ pub(super) fn history(seed: u64, memcached: Version) -> Vec<Step> {
 }
 
 impl Generator {
-    /// Whether this is a memcached of later times: what is no well-formed line it reads in another way than 1.6.18, whose
-    /// answers are this server's.
+    /// Whether this is a memcached of later times: what is no well-formed line it reads in another
+    /// way than 1.6.18, whose answers are this server's.
     fn is_later(&self) -> bool {
         self.memcached >= LATER
     }
@@ -107,14 +108,16 @@ impl Generator {
         if let Some(at) = commands.iter().position(drops_answers) {
             commands = vec![commands.swap_remove(at)];
         }
-        // Memcached does not change a number in place while an answer with its item waits to be sent.
+        // Memcached does not change a number in place while an answer with its item waits to be
+        // sent.
         let reads = commands.iter().position(is_read).unwrap_or(commands.len());
         let mut at = 0;
         commands.retain(|command| {
             at += 1;
             at <= reads || !is_arithmetic(command)
         });
-        // Side by side the two look like the fence. Last, since a command that is dropped puts others side by side.
+        // Side by side the two look like the fence. Last, since a command that is dropped puts
+        // others side by side.
         commands.dedup_by(|next, command| is_named(command, b"mn") && is_named(next, b"version"));
         let mut step = Step {
             connection,
@@ -217,7 +220,8 @@ fn is_arithmetic(command: &Command) -> bool {
     matches!(texts(command).next(), Some(b"incr" | b"decr" | b"ma"))
 }
 
-/// Whether memcached forgets answers that wait in front of this one: a line of keys with one that is too long.
+/// Whether memcached forgets answers that wait in front of this one: a line of keys with one that
+/// is too long.
 fn drops_answers(command: &Command) -> bool {
     is_read(command)
         && texts(command).next() != Some(b"mg")

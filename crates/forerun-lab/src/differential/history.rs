@@ -32,7 +32,8 @@ struct Pair {
     theirs: Connection,
 }
 
-/// Plays `steps` to two new servers, up to the first difference, or to one that is listed and ends the history.
+/// Plays `steps` to two new servers, up to the first difference, or to one that is listed and ends
+/// the history.
 pub(super) fn play(memcached: &Memcached, steps: &[Step]) -> Result<(Played, Option<Failure>)> {
     let dir = tempfile::tempdir().context("make a directory for sockets")?;
     play_in(dir.path(), memcached, steps)

@@ -1,7 +1,8 @@
 //! The differences that are meant, each with its reason: the only ones that the test accepts.
 //!
-//! docs/operate/protocol.md tells readers the same in the same words, which a test here compares. This file also holds what `Masked`
-//! differences let through; what is `NotGenerated`, [`generate`](super::generate) leaves out.
+//! docs/operate/protocol.md tells readers the same in the same words, which a test here compares.
+//! This file also holds what `Masked` differences let through; what is `NotGenerated`,
+//! [`generate`](super::generate) leaves out.
 
 use std::fmt;
 
@@ -27,7 +28,8 @@ impl fmt::Display for Version {
     }
 }
 
-/// The first version that is compared as a later one: it knows more flags than 1.6.18, and reads lines in another way.
+/// The first version that is compared as a later one: it knows more flags than 1.6.18, and reads
+/// lines in another way.
 pub(super) const LATER: Version = Version(1, 6, 40);
 
 /// Which memcached differs.
@@ -45,7 +47,8 @@ pub(super) enum From {
 pub(super) enum Treatment {
     /// Answers that differ by it alone are taken for the same.
     Masked,
-    /// No history has it: behind it the servers would hold different items, and all that follows would differ.
+    /// No history has it: behind it the servers would hold different items, and all that follows
+    /// would differ.
     NotGenerated,
     /// A history ends with it, for the same reason: what brings it about cannot be kept out.
     Ends,
@@ -262,7 +265,8 @@ pub(super) fn is_compared(line: &[u8]) -> bool {
     COMPARED_STATS.iter().any(|one| one.as_bytes() == name)
 }
 
-/// A line of a list of keys without the fields that only a later memcached tells, and without its end.
+/// A line of a list of keys without the fields that only a later memcached tells, and without its
+/// end.
 pub(super) fn without_later_fields(line: &[u8]) -> &[u8] {
     let is_list = line.starts_with(b"key=");
     let fields = b" flags=";

@@ -1,5 +1,5 @@
-//! The differential test of the server: commands by chance, sent to memcached and to this workspace's server, are answered
-//! alike.
+//! The differential test of the server: commands by chance, sent to memcached and to this
+//! workspace's server, are answered alike.
 //!
 //! ```text
 //!   generate/   a seed's history: steps of commands         command.rs   words, commands, steps
@@ -27,7 +27,8 @@ use history::{Failure, Played, describe, play};
 use known::{DIFFERENCES, From, Treatment};
 use peer::Memcached;
 
-/// Compare this server with memcached: send random commands to both and compare the answers byte by byte.
+/// Compare this server with memcached: send random commands to both and compare the answers byte by
+/// byte.
 ///
 /// A failing seed prints a line that repeats it and a shortened history.
 #[derive(Debug, clap::Args)]

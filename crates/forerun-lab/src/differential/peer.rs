@@ -1,8 +1,8 @@
 //! The two servers that are compared, and connections to them.
 //!
-//! Both listen on a unix socket in a directory of their own, and both are new for every history, so that a seed means the same
-//! each time. A question ends with a fence, two commands whose answers are known and stand together nowhere else: what comes
-//! before them is the answer.
+//! Both listen on a unix socket in a directory of their own, and both are new for every history, so
+//! that a seed means the same each time. A question ends with a fence, two commands whose answers
+//! are known and stand together nowhere else: what comes before them is the answer.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -76,8 +76,9 @@ impl Memcached {
     pub(super) fn start(&self, dir: &Path) -> Result<Peer> {
         let socket = dir.join("memcached.sock");
         let child = Command::new(&self.program)
-            // As this server is: without watchers, and with slabs that stay as they are. The thread that maintains the LRU
-            // holds items for a while that were just read, and whether a number is changed in place depends on that.
+            // As this server is: without watchers, and with slabs that stay as they are. The thread
+            // that maintains the LRU holds items for a while that were just read, and whether a
+            // number is changed in place depends on that.
             .args(["-W", "-o", "no_slab_reassign,no_lru_maintainer"])
             .args(["-u", "root", "-t", "1", "-I", "4m", "-m"])
             .arg(MEMORY_MIB.to_string())
@@ -175,8 +176,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Sends a command whose answer ends with `END`, and nothing behind it until that has come: while memcached lists its
-    /// keys, it takes no commands from the connection.
+    /// Sends a command whose answer ends with `END`, and nothing behind it until that has come:
+    /// while memcached lists its keys, it takes no commands from the connection.
     pub(super) fn ask_list(&mut self, bytes: &[u8]) -> Result<Reply> {
         // A connection that is closed shows in the reading.
         let _ = self.stream.write_all(bytes);
@@ -231,7 +232,8 @@ impl Connection {
     }
 }
 
-/// Sends `bytes`, cut at `cuts`. A server that has closed the connection still has an answer to be read.
+/// Sends `bytes`, cut at `cuts`. A server that has closed the connection still has an answer to be
+/// read.
 fn send(mut stream: &UnixStream, bytes: &[u8], cuts: &[usize]) {
     let mut sent = 0;
     for &cut in cuts.iter().chain([&bytes.len()]) {

@@ -1,4 +1,5 @@
-//! A failing history made short: steps, commands, cuts and words are left out as long as it still fails.
+//! A failing history made short: steps, commands, cuts and words are left out as long as it still
+//! fails.
 
 use std::time::{Duration, Instant};
 
@@ -93,7 +94,8 @@ impl Shrinker<'_> {
         )
     }
 
-    /// Leaves out the words behind the third of commands without a data block, or behind its length.
+    /// Leaves out the words behind the third of commands without a data block, or behind its
+    /// length.
     fn without_words(&mut self) -> Result<()> {
         let words = |step: &Step| step.commands.iter().map(|one| removable(one).len()).sum();
         self.each(words, |step, mut index| {

@@ -1,4 +1,5 @@
-//! What must hold at every step, beside the answers: nobody waits in vain or for long, limits are kept, the clock goes on.
+//! What must hold at every step, beside the answers: nobody waits in vain or for long, limits are
+//! kept, the clock goes on.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,10 +11,11 @@ use super::net::ClientSocket;
 use super::plan::Plan;
 use super::system::Sim;
 
-/// Turns of its worker in which a connection with something to do must get on. One would do, but polls are interrupted, up to
-/// one in ten.
+/// Turns of its worker in which a connection with something to do must get on. One would do, but
+/// polls are interrupted, up to one in ten.
 const TURNS_MAX: u32 = 12;
-/// Memory of a connection's buffers: its input, and an output that is full with the largest copied item on top.
+/// Memory of a connection's buffers: its input, and an output that is full with the largest copied
+/// item on top.
 const BUFFER_BYTES_MAX: usize = 640 << 10;
 /// Reads of a connection in one turn, and their size.
 const TURN_READS: usize = 8;
@@ -22,7 +24,8 @@ const READ_BYTES: usize = 64 << 10;
 const TLS_BUFFER_BYTES: usize = 64 << 10;
 /// How long the cache may hold more than a limit that was lowered.
 const SHRINK_TIME: Duration = Duration::from_secs(5);
-/// Turns of the acceptor in which a connection must be accepted and its worker have it; the system may refuse a few times.
+/// Turns of the acceptor in which a connection must be accepted and its worker have it; the system
+/// may refuse a few times.
 const ACCEPTOR_TURNS_MAX: u32 = 100;
 
 /// How much longer than its timeout a drain may take: nobody may have run for a while.
@@ -83,7 +86,8 @@ impl Watch {
     pub fn new(plan: &Plan) -> Watch {
         // An output is full at 64 KiB, and the answer that fills it may be long.
         let output = READ_BYTES + plan.max_item_bytes + 1024;
-        // A part of each answer is read, a part of it sent; the last is sent twice in part. Records of TLS need 2% more.
+        // A part of each answer is read, a part of it sent; the last is sent twice in part. Records
+        // of TLS need 2% more.
         let turn = TURN_READS * (READ_BYTES + output) + output;
         let with_tls = turn + turn / 50 + 2 * TLS_BUFFER_BYTES;
         Watch {
@@ -97,7 +101,8 @@ impl Watch {
         }
     }
 
-    /// The acceptor had a turn: the cache's clock must be right, and whoever connected must be accepted soon.
+    /// The acceptor had a turn: the cache's clock must be right, and whoever connected must be
+    /// accepted soon.
     pub fn acceptor(
         &mut self,
         sim: &Sim,

@@ -1,4 +1,5 @@
-//! A client: sends what its plan says at its pace, reads at its pace, and holds every answer against the model.
+//! A client: sends what its plan says at its pace, reads at its pace, and holds every answer
+//! against the model.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -142,7 +143,8 @@ impl<T: Read + Write + Ends> Client<T> {
         self.asked.partition_point(|asked| asked.end <= delivered)
     }
 
-    /// Whether the server has something to do for this client: answer a request, go on with a handshake, or close.
+    /// Whether the server has something to do for this client: answer a request, go on with a
+    /// handshake, or close.
     pub fn is_owed(&self) -> bool {
         let Some(wire) = &self.wire else { return false };
         if self.stage != Stage::Open || wire.wants_send() {

@@ -9,8 +9,9 @@
 //!   failing plan ──> shrink.rs: a smaller one that fails in the same way
 //! ```
 //!
-//! The server is the product's, from its accepting thread to its sessions and snapshots; only what it asks of the system is
-//! simulated. One thread runs everything, so a seed always gives the same run.
+//! The server is the product's, from its accepting thread to its sessions and snapshots; only what
+//! it asks of the system is simulated. One thread runs everything, so a seed always gives the same
+//! run.
 
 mod answers;
 mod checks;
@@ -57,7 +58,8 @@ pub struct ServerSimArgs {
     /// Run so many seeds.
     #[arg(long, conflicts_with = "seconds")]
     seeds: Option<u64>,
-    /// Run seeds for so long. Default: 30, unless --seeds is given. With --planted: for each defect.
+    /// Run seeds for so long. Default: 30, unless --seeds is given. With --planted: for each
+    /// defect.
     #[arg(long)]
     seconds: Option<u64>,
     /// The first seed. Default: taken from the clock.

@@ -1,11 +1,12 @@
-//! What a cache must answer: for each key that one client alone sets, its present version, from when on, and until when.
+//! What a cache must answer: for each key that one client alone sets, its present version, from
+//! when on, and until when.
 //!
 //! ```text
 //!   request   sent ─────────── executed somewhere between ─────────── acknowledged
 //! ```
 //!
-//! Requests of one connection are executed in their order. When exactly, nobody outside knows: each end of the interval has a
-//! [`Stamp`], and what depends on the moment is checked for both.
+//! Requests of one connection are executed in their order. When exactly, nobody outside knows: each
+//! end of the interval has a [`Stamp`], and what depends on the moment is checked for both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +42,8 @@ pub enum Known {
     #[default]
     Absent,
     Entry(Entry),
-    /// A client that does not set the key found nothing, by this turn. Another's lookup may have been before.
+    /// A client that does not set the key found nothing, by this turn. Another's lookup may have
+    /// been before.
     Gone {
         entry: Entry,
         by_turn: u64,
@@ -75,7 +77,8 @@ pub struct Model {
     pub under_way: BTreeMap<String, u32>,
     /// Lengths of what was set to keys that any client sets, by key, client and version.
     pub shared: BTreeMap<(String, usize, u64), usize>,
-    /// The wall clock and the cache's clock at the moment at which the server took them for the same.
+    /// The wall clock and the cache's clock at the moment at which the server took them for the
+    /// same.
     pub unix_zero: (u64, u32),
 }
 
@@ -273,8 +276,8 @@ impl Model {
         });
     }
 
-    /// The server was started anew with the snapshot of the one before: what is left of each entry's time counts from now.
-    /// `shift_s` leads from the old cache's clock to the new one's.
+    /// The server was started anew with the snapshot of the one before: what is left of each
+    /// entry's time counts from now. `shift_s` leads from the old cache's clock to the new one's.
     pub fn restart(&mut self, shift_s: i64) {
         let shifted = |second: u32, by: i64| {
             u32::try_from((i64::from(second) + shift_s + by).max(0)).unwrap_or(u32::MAX)
@@ -294,7 +297,8 @@ impl Model {
     }
 }
 
-/// A value: its key, version and length over and over, so that no part of another value passes for it.
+/// A value: its key, version and length over and over, so that no part of another value passes for
+/// it.
 pub fn value(name: &str, client: usize, version: u64, len: usize) -> Vec<u8> {
     let tag = format!("{name}@{client}#{version}/{len};");
     tag.bytes().cycle().take(len).collect()

@@ -5,9 +5,10 @@
 //!   client <── s2c ── server
 //! ```
 //!
-//! The poll tells a change once. `Style::Strict` tells only what changed: readable after bytes came, writable after a write
-//! was refused and room came back. `Style::Epoll` reports the whole state of a socket that changed, as epoll does, which hides
-//! some mistakes. A server must do with the strict one.
+//! The poll tells a change once. `Style::Strict` tells only what changed: readable after bytes
+//! came, writable after a write was refused and room came back. `Style::Epoll` reports the whole
+//! state of a socket that changed, as epoll does, which hides some mistakes. A server must do with
+//! the strict one.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -371,7 +372,8 @@ impl Readiness for SimPoll {
     type Socket = SimSocket;
     type Listener = SimListener;
 
-    /// Whoever calls it does so when there is something to tell or the time has come: it never waits.
+    /// Whoever calls it does so when there is something to tell or the time has come: it never
+    /// waits.
     fn poll(&mut self, _: Option<Duration>, mut tell: impl FnMut(Ready)) -> io::Result<()> {
         let mut told = Vec::new();
         {
@@ -505,7 +507,8 @@ impl ClientSocket {
         conn.c2s.room() > 0 || conn.dropped || conn.reset
     }
 
-    /// Whether all that the server has said was read: there is room, and nothing of what it owes is on its way.
+    /// Whether all that the server has said was read: there is room, and nothing of what it owes is
+    /// on its way.
     pub fn is_read(&self) -> bool {
         let state = self.net.state();
         let conn = &state.conns[self.id];

@@ -1,5 +1,5 @@
-//! What a seed draws: the server's options, its clients, and what happens meanwhile. A plan is data, so that a failing one
-//! can be made smaller.
+//! What a seed draws: the server's options, its clients, and what happens meanwhile. A plan is
+//! data, so that a failing one can be made smaller.
 
 use std::time::Duration;
 

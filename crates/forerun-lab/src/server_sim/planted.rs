@@ -1,4 +1,5 @@
-//! Puts known defects of the server back, one after the other, and looks how soon the simulation finds each.
+//! Puts known defects of the server back, one after the other, and looks how soon the simulation
+//! finds each.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Makes a failing plan smaller: leaves out clients, events and requests as long as it fails in the same way.
+//! Makes a failing plan smaller: leaves out clients, events and requests as long as it fails in the
+//! same way.
 
 use std::time::{Duration, Instant};
 

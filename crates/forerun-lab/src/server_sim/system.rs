@@ -1,5 +1,5 @@
-//! The system of a simulated server: clocks that the simulation sets, a disk in memory that is slow and fails, and threads
-//! that run one at a time, from one call of the disk to the next.
+//! The system of a simulated server: clocks that the simulation sets, a disk in memory that is slow
+//! and fails, and threads that run one at a time, from one call of the disk to the next.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -143,7 +143,8 @@ impl Sim {
         self.state().tasks.iter().map(|task| task.ready_at).min()
     }
 
-    /// Lets a thread whose call of the disk is over go on to its next one. Its name, where it ended.
+    /// Lets a thread whose call of the disk is over go on to its next one. Its name, where it
+    /// ended.
     pub fn step_task(&self) -> Option<String> {
         let (mut task, now) = {
             let mut state = self.state();

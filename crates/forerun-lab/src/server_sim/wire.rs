@@ -21,7 +21,8 @@ pub struct Papers {
     pub client: Arc<ClientConfig>,
 }
 
-/// The process's papers, made once. Ed25519: signatures have one length, and so a seed's handshakes are of one length too.
+/// The process's papers, made once. Ed25519: signatures have one length, and so a seed's handshakes
+/// are of one length too.
 ///
 /// # Errors
 /// As text, where the files cannot be written.

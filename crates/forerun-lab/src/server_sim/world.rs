@@ -1,4 +1,5 @@
-//! The world of one plan: the server's threads, its clients, its disk and its clocks, one step at a time.
+//! The world of one plan: the server's threads, its clients, its disk and its clocks, one step at a
+//! time.
 //!
 //! ```text
 //!   who can do something now?  acceptor, worker, client, snapshot ──> one of them, drawn ──> checks
@@ -62,7 +63,8 @@ enum Actor {
     Task,
 }
 
-/// When a thread of the server's last began to wait, and at which of its polls' deadlines it goes on.
+/// When a thread of the server's last began to wait, and at which of its polls' deadlines it goes
+/// on.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waits {
     until: Option<Duration>,
@@ -562,7 +564,8 @@ impl<'p> World<'p> {
 
     /// A second server, with what the first one left.
     fn restart(&mut self, kept: bool) -> Result<(), Failure> {
-        // What passed on the wall clock since the snapshot, and while it was written, passed for its items.
+        // What passed on the wall clock since the snapshot, and while it was written, passed for
+        // its items.
         let (cache_then, unix_then) = self.stopped_at;
         self.evictions_before += self.cache.stats().evictions + u64::from(!kept);
         self.cache = new_cache(self.plan)?;

@@ -1,5 +1,5 @@
-//! Steps that copy the store: checkpoints, backups, and stores that are restored from them. Each copy must hold what the
-//! thread's keys held when it was made, and the same stamp everywhere.
+//! Steps that copy the store: checkpoints, backups, and stores that are restored from them. Each
+//! copy must hold what the thread's keys held when it was made, and the same stamp everywhere.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

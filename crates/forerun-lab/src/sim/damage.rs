@@ -1,6 +1,7 @@
-//! Damage: bytes of a run, of the log or of the manifest are overwritten on the disk, while the store is open, after it was
-//! closed, or after it died. Whoever reads gets the right value or an error that names a damaged file, never a wrong value.
-//! Then the store is repaired, and holds what it held, less what the repair reported as lost.
+//! Damage: bytes of a run, of the log or of the manifest are overwritten on the disk, while the
+//! store is open, after it was closed, or after it died. Whoever reads gets the right value or an
+//! error that names a damaged file, never a wrong value. Then the store is repaired, and holds what
+//! it held, less what the repair reported as lost.
 //!
 //! ```text
 //!   the last life ──> open ──> some steps ──> close or death ──> damage ──> check ──> read ──> repair ──> check ──> read
@@ -35,7 +36,8 @@ enum Losses {
     Anywhere,
 }
 
-/// Runs the steps of a damage on a closed store, and spoils it. Nothing is done with the store afterwards.
+/// Runs the steps of a damage on a closed store, and spoils it. Nothing is done with the store
+/// afterwards.
 ///
 /// # Errors
 /// [`Stop::Flaw`]
@@ -105,7 +107,8 @@ fn examine(
         return flaw(format!("a damaged store cannot be checked: {error}"));
     }
     let is_log = |path: &PathBuf| path.extension().is_some_and(|of| of == "log");
-    // The end of a log that was not closed may be one that was never written. Without a log, what is not in runs is gone.
+    // The end of a log that was not closed may be one that was never written. Without a log, what
+    // is not in runs is gone.
     let is_cut = when == When::Died && spoilt.iter().any(is_log) || !world.keeps_all();
     let losses = match is_cut {
         true => Losses::Anywhere,

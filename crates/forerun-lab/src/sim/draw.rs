@@ -70,7 +70,8 @@ struct Draw {
 }
 
 impl Draw {
-    /// What programs got later is drawn from numbers of its own, so that it changes little of what other seeds mean.
+    /// What programs got later is drawn from numbers of its own, so that it changes little of what
+    /// other seeds mean.
     fn add(&mut self, program: &mut Program) {
         program.looks_read_only = self.one_in(2);
         if program.has_ttl() && self.one_in(2) {

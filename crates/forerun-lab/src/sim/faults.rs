@@ -1,5 +1,5 @@
-//! The file system of a simulation: the one in memory, which fails, fills up and dies as the program says, and which counts
-//! what is open.
+//! The file system of a simulation: the one in memory, which fails, fills up and dies as the
+//! program says, and which counts what is open.
 
 use std::ffi::OsString;
 use std::io;
@@ -341,7 +341,8 @@ impl IoFile for SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // First: a fault that is planned by then must meet this call, and not that of a thread that runs meanwhile.
+        // First: a fault that is planned by then must meet this call, and not that of a thread that
+        // runs meanwhile.
         if !self.io.sync_time.is_zero() {
             rt::sleep(self.io.sync_time);
         }

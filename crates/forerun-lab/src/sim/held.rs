@@ -1,4 +1,5 @@
-//! Snapshots and iterators that a thread holds: they never change, and all ways of reading a snapshot agree.
+//! Snapshots and iterators that a thread holds: they never change, and all ways of reading a
+//! snapshot agree.
 
 use std::collections::BTreeMap;
 
@@ -95,8 +96,8 @@ impl User<'_> {
         Ok(())
     }
 
-    /// Reads a keyspace in all ways, which must agree with each other and with what is expected of the thread's keys.
-    /// Returns all that was read.
+    /// Reads a keyspace in all ways, which must agree with each other and with what is expected of
+    /// the thread's keys. Returns all that was read.
     fn read_all_ways(
         &self,
         space: Space,

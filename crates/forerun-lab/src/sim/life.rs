@@ -1,4 +1,5 @@
-//! Lives of the store, one after the other: each from an opening to its end, and what must hold in between.
+//! Lives of the store, one after the other: each from an opening to its end, and what must hold in
+//! between.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -242,7 +243,8 @@ fn run_threads(world: &Arc<World>, life: &Life, memories: &mut Vec<Memory>) -> O
     Ok(())
 }
 
-/// Nobody does anything any more, and nothing goes wrong any more: everything must be as it should be.
+/// Nobody does anything any more, and nothing goes wrong any more: everything must be as it should
+/// be.
 fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Outcome {
     let Some(opened) = world.store() else {
         return flaw("the store is not open");
@@ -373,7 +375,8 @@ fn look_offline(world: &World, io: &SimIo, has_failed: bool) -> Outcome {
     }
 }
 
-/// The process dies, or the power is lost. What may be found then is looked at on several disks; life goes on with one.
+/// The process dies, or the power is lost. What may be found then is looked at on several disks;
+/// life goes on with one.
 fn die(
     world: &World,
     number: usize,

@@ -10,7 +10,8 @@ use super::world::{Outcome, STORE, flaw};
 /// Flushes that are tried while no manifest can be written.
 const TRIES: usize = 40;
 
-/// Runs that may be on their way when that begins: one compaction, one flush of all keyspaces, ingestions.
+/// Runs that may be on their way when that begins: one compaction, one flush of all keyspaces,
+/// ingestions.
 const RUNS_UNDER_WAY: usize = 30;
 
 impl User<'_> {
@@ -59,7 +60,8 @@ impl User<'_> {
         self.opened.db.write(&batch, durability).map(drop)
     }
 
-    /// For a while no manifest can be written. However often a flush is tried, the disk does not fill up.
+    /// For a while no manifest can be written. However often a flush is tried, the disk does not
+    /// fill up.
     pub fn outage(&mut self) -> Outcome {
         let put = Change {
             place: Place::Shared(0),

@@ -1,5 +1,5 @@
-//! A simulator of the store: the real [`Db`](forerun_db::Db) on a file system in memory, with all its threads and those of
-//! its users run by one seeded scheduler.
+//! A simulator of the store: the real [`Db`](forerun_db::Db) on a file system in memory, with all
+//! its threads and those of its users run by one seeded scheduler.
 //!
 //! ```text
 //!   seed ── draw ──> program: options, keyspaces, threads of steps, faults, deaths       program.rs, draw.rs

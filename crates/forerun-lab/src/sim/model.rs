@@ -5,8 +5,9 @@
 //!            └── floor: what must be there         moved by syncs, flushes, closes
 //! ```
 //!
-//! While the store is open, what is visible is the base with every acknowledged write applied. After a death, it is the
-//! base with the first n writes applied, n being at least the floor, and those in doubt among them each applied or not.
+//! While the store is open, what is visible is the base with every acknowledged write applied.
+//! After a death, it is the base with the first n writes applied, n being at least the floor, and
+//! those in doubt among them each applied or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -51,7 +52,8 @@ impl Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Acknowledged,
-    /// It failed, or was under way when the process died: it is not visible, and may be there after the next opening.
+    /// It failed, or was under way when the process died: it is not visible, and may be there after
+    /// the next opening.
     InDoubt,
     /// It was in doubt, and was not there after the next opening.
     Lost,
@@ -80,8 +82,9 @@ pub enum Lives {
 }
 
 impl Value {
-    /// Whether it is seen by a reader of that time. It lives for its time from when the clock last said less than when it
-    /// was written, at least: the store numbers writes by seconds, and takes a second that is past for the one before.
+    /// Whether it is seen by a reader of that time. It lives for its time from when the clock last
+    /// said less than when it was written, at least: the store numbers writes by seconds, and takes
+    /// a second that is past for the one before.
     pub fn lives(&self, ttl_s: Option<u64>, read: Span, clock: &WallClock) -> Lives {
         let Some(ttl) = ttl_s else { return Lives::Yes };
         let (lowest_written, _) = clock.extremes(self.written);
@@ -162,7 +165,8 @@ impl History {
         visible.collect()
     }
 
-    /// An entry was not there: if there was one, it has expired, and stays away as long as the store is open.
+    /// An entry was not there: if there was one, it has expired, and stays away as long as the
+    /// store is open.
     pub fn note_absent(&mut self, place: &(Space, Key)) {
         if let Some(value) = self.now.get(place) {
             self.expired.insert(place.clone(), value.clone());
@@ -179,8 +183,9 @@ impl History {
         }
     }
 
-    /// Compares what was found after an opening with what may be there, the first `floor` writes being there for sure, and
-    /// takes it for certain from now on. The first `safe` writes, at most as many, are never asked about again.
+    /// Compares what was found after an opening with what may be there, the first `floor` writes
+    /// being there for sure, and takes it for certain from now on. The first `safe` writes, at most
+    /// as many, are never asked about again.
     ///
     /// # Errors
     /// What is wrong.
@@ -279,7 +284,8 @@ impl History {
         Err(reason)
     }
 
-    /// [`matches`](Self::matches) where too many writes are in doubt to try all of their combinations: each key by itself.
+    /// [`matches`](Self::matches) where too many writes are in doubt to try all of their
+    /// combinations: each key by itself.
     fn matches_by_key(
         &self,
         writes: &[Write],
@@ -589,7 +595,8 @@ mod tests {
         let clock = WallClock::default();
         clock.set_back(Duration::from_secs(20), 15);
         let read = |written, at| value(written).lives(Some(5), seconds(at, at), &clock);
-        // At 21 the clock says 6 again. What was written at 18 lives up to 38, and what was written at 21 that long at most.
+        // At 21 the clock says 6 again. What was written at 18 lives up to 38, and what was written
+        // at 21 that long at most.
         assert_eq!(read(18, 37), Lives::Yes);
         assert_eq!(read(18, 39), Lives::No);
         assert_eq!(read(21, 26), Lives::Yes);

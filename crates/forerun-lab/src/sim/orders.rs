@@ -1,4 +1,5 @@
-//! The orders of keys that simulated keyspaces have, and comparators that panic when they are told to.
+//! The orders of keys that simulated keyspaces have, and comparators that panic when they are told
+//! to.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -6,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use forerun_db::{Bytewise, Comparator, ReverseBytewise};
 
-/// An order of keys. All of them keep keys of one first byte together, so that each thread has a range of its own.
+/// An order of keys. All of them keep keys of one first byte together, so that each thread has a
+/// range of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Bytes,

@@ -1,10 +1,12 @@
-//! Shows that the simulator is sharp: known defects are put back one at a time, and it must find each of them.
+//! Shows that the simulator is sharp: known defects are put back one at a time, and it must find
+//! each of them.
 //!
 //! ```text
 //!   defect ──> worker processes that plant it ──> seeds 1, 2, 3, … ──> the first that fails ──> the same seed without it passes
 //! ```
 //!
-//! A defect is found only by a seed that passes without it. So what is counted is the defect, and no flaw of the simulator.
+//! A defect is found only by a seed that passes without it. So what is counted is the defect, and
+//! no flaw of the simulator.
 
 use std::fmt;
 use std::process::ExitCode;

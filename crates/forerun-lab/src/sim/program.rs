@@ -1,4 +1,5 @@
-//! A program: everything that a simulation does, as data. The seed draws it; the shrinker takes parts of it away.
+//! A program: everything that a simulation does, as data. The seed draws it; the shrinker takes
+//! parts of it away.
 //!
 //! ```text
 //!   program ── store: options, keyspaces
@@ -81,7 +82,8 @@ pub enum End {
     Close,
     /// The last handle is dropped.
     Drop,
-    /// The process dies, or the power is lost, at a call of the file system, or when the threads are done.
+    /// The process dies, or the power is lost, at a call of the file system, or when the threads
+    /// are done.
     Death {
         how: Death,
         at_call: Option<u64>,
@@ -101,7 +103,8 @@ pub struct Step {
     pub op: Op,
 }
 
-/// The keyspace of a step: one of [`StoreShape::spaces`], or the one that the thread has for itself.
+/// The keyspace of a step: one of [`StoreShape::spaces`], or the one that the thread has for
+/// itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Shared(u8),
@@ -304,7 +307,8 @@ impl Program {
     }
 }
 
-/// Bytes that are overwritten on the disk of a store, after some steps that each thread takes alone.
+/// Bytes that are overwritten on the disk of a store, after some steps that each thread takes
+/// alone.
 #[derive(Clone, Debug)]
 pub struct Damage {
     pub threads: Vec<Vec<Step>>,

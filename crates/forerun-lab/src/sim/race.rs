@@ -1,4 +1,5 @@
-//! Two threads that create one new store at the same time: one of them gets it, and the other is told that it is locked.
+//! Two threads that create one new store at the same time: one of them gets it, and the other is
+//! told that it is locked.
 
 use std::path::PathBuf;
 use std::sync::Arc;

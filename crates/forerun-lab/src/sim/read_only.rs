@@ -1,5 +1,5 @@
-//! Openings for reading only, of a store that was closed and of one that died: they change no byte, keep those out who would
-//! write, and see what the next opening for writing sees.
+//! Openings for reading only, of a store that was closed and of one that died: they change no byte,
+//! keep those out who would write, and see what the next opening for writing sees.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

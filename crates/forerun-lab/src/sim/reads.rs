@@ -1,4 +1,5 @@
-//! Steps that read the store as it is now: each way of reading must agree with what the thread knows of its own keys.
+//! Steps that read the store as it is now: each way of reading must agree with what the thread
+//! knows of its own keys.
 
 use forerun_db::{Iter, Keyspace, KeyspaceSnapshot, Values};
 

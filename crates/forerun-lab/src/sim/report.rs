@@ -1,4 +1,5 @@
-//! What the simulator says: a bar while it runs, a failing seed with its history, and a line at the end.
+//! What the simulator says: a bar while it runs, a failing seed with its history, and a line at the
+//! end.
 
 use std::process::ExitCode;
 

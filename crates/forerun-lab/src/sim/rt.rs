@@ -9,7 +9,8 @@ use forerun_core::sync::{thread, time};
 
 pub use forerun_core::sync::sim::point;
 
-/// Steps of the scheduler after which a simulation is given up. The longest programs take a tenth of it.
+/// Steps of the scheduler after which a simulation is given up. The longest programs take a tenth
+/// of it.
 const STEPS_MAX: u64 = 5_000_000;
 
 /// When the simulation began. One runs at a time.

@@ -1,6 +1,7 @@
 //! Takes steps and faults away from a program that fails, as long as it still fails.
 //!
-//! Whether it fails in the same way does not matter: what is left at the end is a failure, and small.
+//! Whether it fails in the same way does not matter: what is left at the end is a failure, and
+//! small.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,9 @@
-//! Stamps: numbers that any thread writes into all shared keyspaces without a time to live, by one batch.
+//! Stamps: numbers that any thread writes into all shared keyspaces without a time to live, by one
+//! batch.
 //!
-//! A reader of one moment sees the same number everywhere, and one that is not older than the last that was acknowledged
-//! before it began. After a death the number is not older than the last that was safe.
+//! A reader of one moment sees the same number everywhere, and one that is not older than the last
+//! that was acknowledged before it began. After a death the number is not older than the last that
+//! was safe.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -11,7 +13,8 @@ use super::world::lock;
 /// The key of a stamp, behind all keys of threads in every order.
 pub const STAMP_KEY: &[u8] = b"~stamp";
 
-/// The key of a beacon, which ingestions write and nobody deletes. It is behind all keys of threads too.
+/// The key of a beacon, which ingestions write and nobody deletes. It is behind all keys of threads
+/// too.
 pub const BEACON_KEY: &[u8] = b"~beacon";
 
 #[derive(Debug, Default)]
@@ -31,7 +34,8 @@ struct Known {
     safe: u64,
 }
 
-/// What a reader must at least see: the highest sequence number that was acknowledged before it began.
+/// What a reader must at least see: the highest sequence number that was acknowledged before it
+/// began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Least {
     /// It is about this opening of the store, and says nothing of another one.
@@ -145,7 +149,8 @@ impl Stamps {
         self.check_moment(stamps, least).map(drop)
     }
 
-    /// [`look`](Self::look), and takes what is there for certain. `is_safe`: the power may be lost, and it is still there.
+    /// [`look`](Self::look), and takes what is there for certain. `is_safe`: the power may be lost,
+    /// and it is still there.
     ///
     /// # Errors
     /// What is wrong.

@@ -1,6 +1,7 @@
 //! A thread of a simulation: it takes its steps, and holds what it sees against what it knows.
 //!
-//! Keys begin with a letter of the thread's own, so that it knows what each of them holds, whatever others do.
+//! Keys begin with a letter of the thread's own, so that it knows what each of them holds, whatever
+//! others do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -149,7 +150,8 @@ impl<'w> User<'w> {
         self.memory
     }
 
-    /// Sees whether another thread has closed the store and opened it again, and what of this one's keys it holds then.
+    /// Sees whether another thread has closed the store and opened it again, and what of this one's
+    /// keys it holds then.
     fn refresh(&mut self) -> Outcome {
         const TRIES: usize = 200;
         for _ in 0..TRIES {
@@ -232,7 +234,8 @@ impl<'w> User<'w> {
         self.world.allow(error, Some(&self.opened), doing)
     }
 
-    /// Checks that an error is one that a write or a flush may get: not that the runs of some keyspace cannot be compacted.
+    /// Checks that an error is one that a write or a flush may get: not that the runs of some
+    /// keyspace cannot be compacted.
     pub fn allow_write(&self, error: &Error, doing: &str) -> Outcome {
         match error {
             Error::CompactionFailed { .. } if self.is_alive() => flaw(format!(

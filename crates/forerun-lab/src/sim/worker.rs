@@ -1,6 +1,8 @@
-//! A worker process: it runs one seed after the other and says on its standard output how each ended.
+//! A worker process: it runs one seed after the other and says on its standard output how each
+//! ended.
 //!
-//! Simulations share nothing but a process, and a process that is broken by one cannot spoil another's.
+//! Simulations share nothing but a process, and a process that is broken by one cannot spoil
+//! another's.
 
 use std::io::{self, Write};
 use std::panic;

@@ -1,4 +1,5 @@
-//! What all threads of a simulation share: the machine, the open store, what is known to be safe, and what was found.
+//! What all threads of a simulation share: the machine, the open store, what is known to be safe,
+//! and what was found.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -104,7 +105,8 @@ pub struct World {
     /// How many writes of each thread were acknowledged, and by which opening of the store.
     acknowledged: Mutex<[(u64, usize); THREADS]>,
     floors: Mutex<[Floor; THREADS]>,
-    /// By which opening of the store each shared keyspace got its beacon: a key that is never deleted.
+    /// By which opening of the store each shared keyspace got its beacon: a key that is never
+    /// deleted.
     beacons: Mutex<BTreeMap<Space, u64>>,
     finding: Mutex<Option<String>>,
     trace: Option<Mutex<Vec<String>>>,
@@ -167,7 +169,8 @@ impl World {
         std::mem::replace(&mut *lock(&self.store), opened)
     }
 
-    /// Opens the store, with its shared keyspaces. What fails because it was planned is tried again.
+    /// Opens the store, with its shared keyspaces. What fails because it was planned is tried
+    /// again.
     ///
     /// # Errors
     /// [`Stop::Flaw`]; [`Stop::Dead`].

@@ -8,9 +8,9 @@
 //!  facts     processor  ...             the machine and the data
 //! ```
 //!
-//! The page refers to no script, font, image or style sheet outside itself and follows the reader's light or dark
-//! setting. Series differ in marker and label, not in colour alone, and a strategy keeps its colour across the charts of
-//! a page and across pages.
+//! The page refers to no script, font, image or style sheet outside itself and follows the reader's
+//! light or dark setting. Series differ in marker and label, not in colour alone, and a strategy
+//! keeps its colour across the charts of a page and across pages.
 
 mod chart;
 mod palette;

@@ -5,8 +5,8 @@
 //!        ──> style on this page   the preferred one, or the next free one if two names want the same
 //! ```
 //!
-//! A style is a colour of eight and a marker of five. Style n has colour n mod 8 and marker n mod 5, so forty styles
-//! differ in at least one of the two.
+//! A style is a colour of eight and a marker of five. Style n has colour n mod 8 and marker n mod
+//! 5, so forty styles differ in at least one of the two.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
@@ -20,7 +20,8 @@ pub(super) const MARKERS: usize = 5;
 /// Styles that can be told apart.
 const STYLES: usize = COLOURS * MARKERS;
 
-/// Names whose style is fixed. Those that share a chart stand within eight of each other, so that their colours differ.
+/// Names whose style is fixed. Those that share a chart stand within eight of each other, so that
+/// their colours differ.
 const FIXED: [&str; 24] = [
     // The memtable's strategies.
     "auto",
@@ -87,7 +88,8 @@ impl Style {
 pub(super) struct Palette(BTreeMap<String, Style>);
 
 impl Palette {
-    /// Gives each name a style of its own, as long as there are enough. The order of the names does not matter.
+    /// Gives each name a style of its own, as long as there are enough. The order of the names does
+    /// not matter.
     pub(super) fn new<'n>(names: impl IntoIterator<Item = &'n str>) -> Palette {
         let names: BTreeSet<&str> = names.into_iter().collect();
         let (fixed, others): (Vec<_>, Vec<_>) =

@@ -1,4 +1,5 @@
-//! As much of an HTTP/1.1 server as a scraper needs: `GET /metrics`, one request a connection, one connection at a time.
+//! As much of an HTTP/1.1 server as a scraper needs: `GET /metrics`, one request a connection, one
+//! connection at a time.
 
 use forerun_core::sync::{
     thread::{self, JoinHandle},
@@ -42,7 +43,8 @@ impl Endpoint {
         let told = over.clone();
         let serve = move || {
             for stream in listener.incoming() {
-                // Relaxed: a flag that carries nothing, and the connection that woke this thread came after it was set.
+                // Relaxed: a flag that carries nothing, and the connection that woke this thread
+                // came after it was set.
                 if told.load(Ordering::Relaxed) {
                     return;
                 }
@@ -70,7 +72,8 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         // Relaxed: see where it is read.
         self.over.store(true, Ordering::Relaxed);
-        // A connection wakes the thread from its wait. Where there is none to be had, it ends with the process.
+        // A connection wakes the thread from its wait. Where there is none to be had, it ends with
+        // the process.
         if TcpStream::connect_timeout(&self.address, PATIENCE).is_ok()
             && let Some(thread) = self.thread.take()
         {

@@ -55,7 +55,8 @@ pub enum Socket {
 }
 
 impl Listener {
-    /// Binds `place`. The system keeps up to `backlog` connections that are not accepted yet; it may keep fewer.
+    /// Binds `place`. The system keeps up to `backlog` connections that are not accepted yet; it
+    /// may keep fewer.
     ///
     /// # Errors
     /// [`Error::Listen`] with the address and the system's reason.
@@ -118,14 +119,16 @@ impl Listening for Listener {
     }
 }
 
-/// Sets the length of a listening socket's queue. The default of 128 is too short for a thousand clients that connect at
-/// once: the system drops what does not fit, and resets some of it once the client has sent something.
+/// Sets the length of a listening socket's queue. The default of 128 is too short for a thousand
+/// clients that connect at once: the system drops what does not fit, and resets some of it once the
+/// client has sent something.
 fn queue(socket: &impl AsFd, backlog: u32) -> io::Result<()> {
     let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
     Ok(rustix::net::listen(socket, backlog)?)
 }
 
-/// Binds a unix socket with `mode`. It replaces a socket at `path` that nobody listens at, and no other file.
+/// Binds a unix socket with `mode`. It replaces a socket at `path` that nobody listens at, and no
+/// other file.
 fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_socket() => {

@@ -18,7 +18,8 @@ pub enum VerifyClient {
     No,
     /// They are asked for one; if they show one, it must be good (`ssl_verify_mode=1`).
     Request,
-    /// They must show a good one (`ssl_verify_mode=2`; 3 means the same here, because no connection renegotiates).
+    /// They must show a good one (`ssl_verify_mode=2`; 3 means the same here, because no connection
+    /// renegotiates).
     Require,
 }
 
@@ -51,7 +52,8 @@ impl TlsOptions {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`Error::Tls`] with the file that cannot be read, holds nothing of use, or does not fit the others.
+    /// [`Error::Tls`] with the file that cannot be read, holds nothing of use, or does not fit the
+    /// others.
     pub(crate) fn load(&self) -> Result<Arc<ServerConfig>, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let versions: &[&rustls::SupportedProtocolVersion] = match self.min_version {

@@ -5,12 +5,12 @@
 //!   TLS     socket ⇄ records ⇄ rustls ⇄ caller        what rustls holds is bounded both ways
 //! ```
 //!
-//! Rustls may hold bytes of a write that the socket has not taken yet: [`Transport::pending`] reports them, and
-//! [`Transport::flush`] sends them.
+//! Rustls may hold bytes of a write that the socket has not taken yet: [`Transport::pending`]
+//! reports them, and [`Transport::flush`] sends them.
 //!
-//! The poll is edge-triggered: it reports a socket as writable only after a write to that socket has failed with
-//! `WouldBlock`. So a `WouldBlock` from this module always comes from the socket, in the same call; rustls's own limits
-//! never cause one.
+//! The poll is edge-triggered: it reports a socket as writable only after a write to that socket
+//! has failed with `WouldBlock`. So a `WouldBlock` from this module always comes from the socket,
+//! in the same call; rustls's own limits never cause one.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::planted::{self, Defect};
 /// Bytes that rustls may hold back for a socket that takes no more.
 const TLS_BUFFER_BYTES: usize = 64 << 10;
 
-/// A connection's bytes. Its reads and writes never wait: `WouldBlock` means that the socket has no more bytes, or no more
-/// room.
+/// A connection's bytes. Its reads and writes never wait: `WouldBlock` means that the socket has no
+/// more bytes, or no more room.
 pub(crate) struct Transport<K> {
     socket: K,
     tls: Option<Box<ServerConnection>>,
@@ -72,8 +72,8 @@ impl<K: Read + Write> Transport<K> {
             }
             self.moved |= retry(|| tls.read_tls(&mut self.socket))? > 0;
             let processed = tls.process_new_packets();
-            // The handshake's next messages, or the alert that reports an error. What a full socket does not take stays
-            // pending.
+            // The handshake's next messages, or the alert that reports an error. What a full socket
+            // does not take stays pending.
             let sent = send(tls, &mut self.socket, &mut self.moved);
             processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
             match sent {
@@ -88,8 +88,8 @@ impl<K: Read + Write> Transport<K> {
         self.tls.is_none() || planted::is(Defect::ShortTlsRead)
     }
 
-    /// Writes a part of `parts`, and tells how much: to the socket, or to rustls, which encrypts up to
-    /// [`TLS_BUFFER_BYTES`] ahead of the socket.
+    /// Writes a part of `parts`, and tells how much: to the socket, or to rustls, which encrypts up
+    /// to [`TLS_BUFFER_BYTES`] ahead of the socket.
     pub(crate) fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else {
             let count = match parts {
@@ -107,8 +107,9 @@ impl<K: Read + Write> Transport<K> {
                 sent => sent.map(|()| taken),
             };
         }
-        // Rustls takes more only once the socket has taken everything before it. A full buffer of rustls's is no reason
-        // to report `WouldBlock`: emptying it may leave the socket writable, and then no event ever comes.
+        // Rustls takes more only once the socket has taken everything before it. A full buffer of
+        // rustls's is no reason to report `WouldBlock`: emptying it may leave the socket writable,
+        // and then no event ever comes.
         send(tls, &mut self.socket, &mut self.moved)?;
         let taken = tls.writer().write_vectored(parts)?;
         match send(tls, &mut self.socket, &mut self.moved) {
@@ -118,8 +119,8 @@ impl<K: Read + Write> Transport<K> {
         }
     }
 
-    /// Whether the socket gave or took bytes since this was last asked. A peer whose TLS record is on its way piece by
-    /// piece is not silent, although neither end sees plain text yet.
+    /// Whether the socket gave or took bytes since this was last asked. A peer whose TLS record is
+    /// on its way piece by piece is not silent, although neither end sees plain text yet.
     pub(crate) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
@@ -137,8 +138,8 @@ impl<K: Read + Write> Transport<K> {
         }
     }
 
-    /// Queues TLS's close_notify behind everything else, once; [`Transport::flush`] sends it. The socket is closed by
-    /// dropping it.
+    /// Queues TLS's close_notify behind everything else, once; [`Transport::flush`] sends it. The
+    /// socket is closed by dropping it.
     pub(crate) fn close_notify(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();

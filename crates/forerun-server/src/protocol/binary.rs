@@ -5,9 +5,10 @@
 //!   answer    81 opcode 0(2)       0          0         status(2)  body_len(4) opaque(4) 0(8)   text
 //! ```
 //!
-//! As in memcached, a connection's first byte decides: no text command begins with 0x80, and no line end need ever come. The
-//! answer waits for the whole header, whose opcode and opaque it repeats, or for the end of what the client sends. So it is
-//! the same however the request is cut into packets.
+//! As in memcached, a connection's first byte decides: no text command begins with 0x80, and no
+//! line end need ever come. The answer waits for the whole header, whose opcode and opaque it
+//! repeats, or for the end of what the client sends. So it is the same however the request is cut
+//! into packets.
 
 /// The first byte of a request.
 pub(crate) const REQUEST: u8 = 0x80;
@@ -20,7 +21,8 @@ const UNKNOWN_COMMAND: u16 = 0x81;
 /// What clients show of the answer.
 const REASON: &[u8] = b"The binary protocol is not supported; use the text protocol";
 
-/// Appends the answer to the request that `bytes` begin with, whose opcode and opaque are repeated as far as they are there.
+/// Appends the answer to the request that `bytes` begin with, whose opcode and opaque are repeated
+/// as far as they are there.
 pub(crate) fn refuse(bytes: &[u8], out: &mut Vec<u8>) {
     let mut header = [0; HEADER_BYTES];
     header[0] = RESPONSE;

@@ -8,7 +8,8 @@ use super::KEY_BYTES_MAX;
 /// A decoded key, or room for one.
 pub(crate) type DecodedKey = [u8; KEY_BYTES_MAX];
 
-/// Decodes a base64 key of at most [`KEY_BYTES_MAX`] bytes into `decoded`; nothing where it is none or is empty.
+/// Decodes a base64 key of at most [`KEY_BYTES_MAX`] bytes into `decoded`; nothing where it is none
+/// or is empty.
 pub(crate) fn decode<'a>(key: &[u8], decoded: &'a mut DecodedKey) -> Option<&'a [u8]> {
     // The decoder wants room for whole groups of three.
     let mut room = [0; KEY_BYTES_MAX + 2];
@@ -34,7 +35,8 @@ pub(crate) fn push_key_flag(out: &mut Vec<u8>, key: &[u8], binary: bool) {
 /// Appends the key in base64.
 pub(crate) fn push_base64(out: &mut Vec<u8>, key: &[u8]) {
     let mut room = [0; KEY_BYTES_MAX.div_ceil(3) * 4];
-    // A key of the cache is never longer than KEY_BYTES_MAX, so there is room; were there not, nothing is appended.
+    // A key of the cache is never longer than KEY_BYTES_MAX, so there is room; were there not,
+    // nothing is appended.
     if let Ok(count) = STANDARD.encode_slice(key, &mut room) {
         out.extend_from_slice(&room[..count]);
     }

@@ -5,8 +5,8 @@
 //!              └───────────────┘ flags: one letter each, some with a token behind it
 //! ```
 //!
-//! Every meta command takes every flag: one that means nothing to a command is checked and then ignored. A letter may
-//! come once.
+//! Every meta command takes every flag: one that means nothing to a command is checked and then
+//! ignored. A letter may come once.
 
 use super::numbers::{Expiration, parse_expiration, parse_u32, parse_u64};
 use super::tokens::split;
@@ -130,7 +130,8 @@ impl<'a> Flags<'a> {
             initial: 0,
             delta: 1,
         };
-        // As memcached: a letter that is unknown or comes twice ends the reading, of other errors the last is told.
+        // As memcached: a letter that is unknown or comes twice ends the reading, of other errors
+        // the last is told.
         let mut error = None;
         for token in split(text) {
             let (letter, rest) = (token[0], &token[1..]);

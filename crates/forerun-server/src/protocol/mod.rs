@@ -7,8 +7,8 @@
 //!   binary.rs    how the binary protocol is refused
 //! ```
 //!
-//! The reference is memcached's `doc/protocol.txt`, and memcached 1.6.18 where that leaves a reply open. docs/operate/protocol.md
-//! lists what differs and why.
+//! The reference is memcached's `doc/protocol.txt`, and memcached 1.6.18 where that leaves a reply
+//! open. docs/operate/protocol.md lists what differs and why.
 
 pub(crate) mod binary;
 pub(crate) mod keys;

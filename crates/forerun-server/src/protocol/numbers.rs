@@ -16,8 +16,9 @@ pub(crate) enum Expiration {
     AtUnix(u64),
 }
 
-/// A number as C's `strtol` reads it for memcached: white space before it, a sign, digits; then the token ends, or white
-/// space does, whatever comes behind that. Whether it is negative, and its digits.
+/// A number as C's `strtol` reads it for memcached: white space before it, a sign, digits; then the
+/// token ends, or white space does, whatever comes behind that. Whether it is negative, and its
+/// digits.
 fn parse(token: &[u8]) -> Option<(bool, u64)> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let start = token.iter().position(|byte| !is_space(byte))?;
@@ -67,8 +68,8 @@ pub(crate) fn parse_length(token: &[u8]) -> Option<usize> {
     (length <= i32::MAX as u32 - 2).then_some(length as usize)
 }
 
-/// An expiration time: the low 32 bits of a number of 64, with their sign, as memcached reads it. So 2^31 to 2^32 - 1,
-/// among them the 4294967295 that clients send for -1, have passed.
+/// An expiration time: the low 32 bits of a number of 64, with their sign, as memcached reads it.
+/// So 2^31 to 2^32 - 1, among them the 4294967295 that clients send for -1, have passed.
 pub(crate) fn parse_expiration(token: &[u8]) -> Option<Expiration> {
     Some(match parse_i64(token)? as i32 {
         0 => Expiration::Never,

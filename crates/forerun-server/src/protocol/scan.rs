@@ -5,8 +5,9 @@
 //!   next()     ^3      ^11         ^22  ^25     ^32
 //! ```
 //!
-//! A request of a hundred keys is a hundred short tokens. Looking for each token's end on its own starts a search a
-//! hundred times; here 64 bytes are compared at once and the ends come out of a word of bits.
+//! A request of a hundred keys is a hundred short tokens. Looking for each token's end on its own
+//! starts a search a hundred times; here 64 bytes are compared at once and the ends come out of a
+//! word of bits.
 
 use forerun_core::arch::{DELIMITER_BLOCK_BYTES, delimiters};
 

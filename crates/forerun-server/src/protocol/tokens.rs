@@ -1,4 +1,5 @@
-//! A line's tokens: what spaces part. Everything else, tabs and control bytes too, belongs to a token.
+//! A line's tokens: what spaces part. Everything else, tabs and control bytes too, belongs to a
+//! token.
 
 /// Tokens that a [`Tokens`] keeps. No command of a fixed form takes more.
 const KEPT: usize = 24;
@@ -64,7 +65,8 @@ pub(crate) fn split(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// `line` without the carriage return before its newline, if there is one.
 pub(crate) fn without_return(line: &[u8]) -> &[u8] {
-    // As memcached, whose line is never shorter than a byte: a line of nothing but a return keeps it.
+    // As memcached, whose line is never shorter than a byte: a line of nothing but a return keeps
+    // it.
     match line {
         [rest @ .., b'\r'] if !rest.is_empty() => rest,
         _ => line,

@@ -1,4 +1,5 @@
-//! The acceptor: accepts connections and hands them to the workers, sets the cache's clock, and ends the server.
+//! The acceptor: accepts connections and hands them to the workers, sets the cache's clock, and
+//! ends the server.
 //!
 //! ```text
 //!   listeners ──> accept ──> a ticket, or "too many" ──> the workers in turn
@@ -30,7 +31,8 @@ pub(crate) const EVENTS: usize = 64;
 const TICK: Duration = Duration::from_secs(1);
 /// Memory that is given back to the system between two polls.
 const SHRINK_BYTES: usize = 8 << 20;
-/// The pause between two pieces of memory that are touched ahead. It doubles up to the maximum while nothing is left to touch.
+/// The pause between two pieces of memory that are touched ahead. It doubles up to the maximum
+/// while nothing is left to touch.
 const AHEAD: Duration = Duration::from_millis(2);
 const AHEAD_MAX: Duration = Duration::from_millis(500);
 /// How long accepting pauses when the system has no descriptor left.
@@ -211,7 +213,8 @@ impl<S: System> Acceptor<S> {
         };
     }
 
-    /// Accepts from each listener that may have connections. True where the system refuses more for now.
+    /// Accepts from each listener that may have connections. True where the system refuses more for
+    /// now.
     fn accept(&mut self) -> bool {
         let mut refused = false;
         let now_s = self.connections.seconds(self.system.now());

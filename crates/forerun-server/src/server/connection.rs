@@ -22,8 +22,8 @@ use super::connections::Ticket;
 
 /// Reads (of up to an input's size) that a connection gets before others have their turn.
 const READS_A_TURN: u32 = 8;
-/// Turns in which a connection's last requests are read when the server drains. A client that sends without a pause is not
-/// listened to for ever.
+/// Turns in which a connection's last requests are read when the server drains. A client that sends
+/// without a pause is not listened to for ever.
 const DRAIN_TURNS_MAX: u32 = 64;
 /// Parts of an output that one call writes.
 const SLICES: usize = 16;
@@ -37,7 +37,8 @@ pub(crate) struct Connection<K> {
     output: Output,
     /// Before a connection has said who it is, where it must.
     gate: Option<Gate>,
-    /// What the poll last reported: bytes may be there, no more bytes will come, bytes may be written.
+    /// What the poll last reported: bytes may be there, no more bytes will come, bytes may be
+    /// written.
     readable: bool,
     read_closed: bool,
     writable: bool,
@@ -53,7 +54,8 @@ pub(crate) struct Connection<K> {
 enum Phase {
     /// Requests are read as they come.
     Serving,
-    /// The server drains: what has arrived is still answered, also behind answers that wait for a slow reader.
+    /// The server drains: what has arrived is still answered, also behind answers that wait for a
+    /// slow reader.
     Draining { turns_left: u32 },
     /// The server drains, and one more command is answered, of which a part has arrived.
     LastCommand,
@@ -90,8 +92,8 @@ pub(crate) struct Turns<'a> {
     pub(crate) now_s: u64,
 }
 
-/// Buffers that a worker's connections use in turn: one that waits with nothing in its own has no memory for them, and
-/// the next finds them in the processor's cache.
+/// Buffers that a worker's connections use in turn: one that waits with nothing in its own has no
+/// memory for them, and the next finds them in the processor's cache.
 #[derive(Default)]
 pub(crate) struct Spare {
     input: Input,
@@ -138,8 +140,8 @@ impl<K: Read + Write> Connection<K> {
         ready.readable || !self.is_sent()
     }
 
-    /// The server drains: the connection closes once it has answered what has arrived. A command of which only a part has
-    /// arrived is waited for.
+    /// The server drains: the connection closes once it has answered what has arrived. A command of
+    /// which only a part has arrived is waited for.
     pub(crate) fn drain(&mut self, turns: &mut Turns<'_>) -> Turn {
         // The system reports bytes only when they arrive, and these may have been reported before.
         self.readable = true;
@@ -239,8 +241,8 @@ impl<K: Read + Write> Connection<K> {
         Ok(Turn::Again)
     }
 
-    /// The connection is closed now, for whatever reason. If nothing is missing behind what was sent, the peer is told that
-    /// this is the end, as far as the socket takes that.
+    /// The connection is closed now, for whatever reason. If nothing is missing behind what was
+    /// sent, the peer is told that this is the end, as far as the socket takes that.
     pub(crate) fn leave(&mut self) {
         if self.is_sent() && !self.unfinished {
             self.transport.close_notify();
@@ -249,8 +251,8 @@ impl<K: Read + Write> Connection<K> {
         }
     }
 
-    /// Ends a connection whose answers are all sent: waits until close_notify is as well, so that a TLS client can tell the
-    /// end from a connection that was cut.
+    /// Ends a connection whose answers are all sent: waits until close_notify is as well, so that a
+    /// TLS client can tell the end from a connection that was cut.
     fn close_notify(&mut self, turns: &mut Turns<'_>) -> io::Result<Turn> {
         self.phase = Phase::Closing;
         self.transport.close_notify();
@@ -274,7 +276,8 @@ impl<K: Read + Write> Connection<K> {
             Ok(count) => {
                 self.input.filled(count);
                 turns.context.counters().bytes_read.add(count as u64);
-                // A short read has emptied a plain socket, and what comes later is told anew: one call saved.
+                // A short read has emptied a plain socket, and what comes later is told anew: one
+                // call saved.
                 let more = self.read_closed && !planted::is(Defect::EndForgotten);
                 if count < room && !more && self.transport.is_plain() {
                     self.readable = false;
@@ -295,7 +298,8 @@ impl<K: Read + Write> Connection<K> {
             loop {
                 match gate.read(self.input.bytes(), users) {
                     Entry::More => return Next::More,
-                    // Nothing of the session's was read yet: it sees the connection's first byte, and closes.
+                    // Nothing of the session's was read yet: it sees the connection's first byte,
+                    // and closes.
                     Entry::Binary => break,
                     Entry::Close => return Next::Close,
                     Entry::Answered {
@@ -354,7 +358,8 @@ impl<K: Read + Write> Connection<K> {
                 flushed => flushed?,
             }
         }
-        // Whoever waits with bytes to send waits for an event, which comes only after the socket has refused a write.
+        // Whoever waits with bytes to send waits for an event, which comes only after the socket
+        // has refused a write.
         debug_assert!(self.is_sent() || !self.writable);
         Ok(())
     }

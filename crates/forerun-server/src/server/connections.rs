@@ -49,8 +49,8 @@ pub(crate) struct Ticket {
     connections: Arc<Connections>,
 }
 
-// All counts here are statistics and the limit is one comparison by the one thread that admits: they order nothing,
-// so every access is relaxed.
+// All counts here are statistics and the limit is one comparison by the one thread that admits:
+// they order nothing, so every access is relaxed.
 const RELAXED: Ordering = Ordering::Relaxed;
 
 impl Connections {

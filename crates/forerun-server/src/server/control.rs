@@ -22,8 +22,8 @@ struct Asked {
     reload_users: AtomicBool,
 }
 
-// The flags carry no data, and the wake-up that follows orders them, so relaxed would suffice. Release and acquire make this
-// true without an argument about the kernel.
+// The flags carry no data, and the wake-up that follows orders them, so relaxed would suffice.
+// Release and acquire make this true without an argument about the kernel.
 impl Control {
     pub(crate) fn new(waker: Arc<dyn Wake>) -> Control {
         Control {

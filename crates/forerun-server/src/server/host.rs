@@ -51,7 +51,8 @@ impl<S: System> Host for ServerHost<S> {
             let removed = cache.remove_expired();
             tracing::info!(removed, "expired items removed");
         };
-        // Where there is no thread the closure is dropped, and with it what says that one is at work.
+        // Where there is no thread the closure is dropped, and with it what says that one is at
+        // work.
         if let Err(error) = self.system.spawn("crawler", Box::new(crawl)) {
             tracing::error!(%error, "no thread to remove expired items");
             return false;

@@ -66,7 +66,8 @@ use worker::Message;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Dropping it starts a drain and does not wait. In a fork of the process, all requests and the drop do nothing.
+/// Dropping it starts a drain and does not wait. In a fork of the process, all requests and the
+/// drop do nothing.
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<Address>,
@@ -146,8 +147,8 @@ impl Server {
             }
             start("a thread")(source)
         })?;
-        // This is the last step that can fail, and no connection is accepted before it. So a start that fails leaves the
-        // snapshot, and no command is answered while there is one.
+        // This is the last step that can fail, and no connection is accepted before it. So a start
+        // that fails leaves the snapshot, and no command is answered while there is one.
         if let Some(Err(error)) = snapshot_writer.as_ref().map(SnapshotWriter::invalidate) {
             drop(let_in);
             // Its result could only be a worker's panic, and no worker has done anything.
@@ -168,7 +169,8 @@ impl Server {
         })
     }
 
-    /// The addresses it listens at, in the order of the options, with the ports that the system assigned.
+    /// The addresses it listens at, in the order of the options, with the ports that the system
+    /// assigned.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
@@ -184,21 +186,22 @@ impl Server {
         &self.shared
     }
 
-    /// Starts a drain and returns at once: the server accepts no more connections, answers what it has received, writes the
-    /// snapshot, and ends.
+    /// Starts a drain and returns at once: the server accepts no more connections, answers what it
+    /// has received, writes the snapshot, and ends.
     pub fn drain(&self) {
         self.control.drain();
     }
 
-    /// Starts to copy the cache's content to a file, and returns at once; the server goes on serving. The file has the
-    /// snapshot's name with `.live` appended. No server starts with it by itself, because what it holds may have been deleted
-    /// since. Without a snapshot file this does nothing.
+    /// Starts to copy the cache's content to a file, and returns at once; the server goes on
+    /// serving. The file has the snapshot's name with `.live` appended. No server starts with it by
+    /// itself, because what it holds may have been deleted since. Without a snapshot file this does
+    /// nothing.
     pub fn snapshot(&self) {
         self.control.snapshot();
     }
 
-    /// Asks the server to read the file of users again, and returns at once. Connections that have authenticated stay. A file
-    /// that cannot be used is logged and changes nothing.
+    /// Asks the server to read the file of users again, and returns at once. Connections that have
+    /// authenticated stay. A file that cannot be used is logged and changes nothing.
     pub fn reload_users(&self) {
         self.control.reload_users();
     }

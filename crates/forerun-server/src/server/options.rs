@@ -18,7 +18,8 @@ pub struct ServerOptions {
     pub threads: usize,
     /// The limit of connections, at least 1. A connection beyond it gets an error and is closed.
     pub connection_limit: usize,
-    /// Connections that may wait to be accepted, for each listener. The system may keep fewer (`net.core.somaxconn`).
+    /// Connections that may wait to be accepted, for each listener. The system may keep fewer
+    /// (`net.core.somaxconn`).
     pub listen_backlog: u32,
     /// Connections that are silent for longer are closed; zero for never. Whole seconds count.
     pub idle_timeout: Duration,
@@ -32,22 +33,26 @@ pub struct ServerOptions {
     pub drain_timeout: Duration,
     /// Where metrics are served over HTTP.
     pub metrics: Option<SocketAddr>,
-    /// What concerns sessions. The server overrides the reported settings that these options decide.
+    /// What concerns sessions. The server overrides the reported settings that these options
+    /// decide.
     pub settings: Settings,
 }
 
 /// The file that a server starts with and leaves behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotOptions {
-    /// The file. Without one, the cache starts empty. The server removes it before it serves, and writes it again when it
-    /// ends, so a server that was killed never brings back what was deleted. If the file cannot be written, the server does
-    /// not start. [`Server::snapshot`](crate::Server::snapshot) writes another file, whose name ends in `.live`.
+    /// The file. Without one, the cache starts empty. The server removes it before it serves, and
+    /// writes it again when it ends, so a server that was killed never brings back what was
+    /// deleted. If the file cannot be written, the server does not start.
+    /// [`Server::snapshot`](crate::Server::snapshot) writes another file, whose name ends in
+    /// `.live`.
     pub path: PathBuf,
-    /// If the file cannot be used, start with an empty cache instead of failing. The file is kept under a name that ends in
-    /// `.bad`.
+    /// If the file cannot be used, start with an empty cache instead of failing. The file is kept
+    /// under a name that ends in `.bad`.
     pub ignore_bad: bool,
-    /// The maximum rate, in bytes per second, at which a copy of the running server is written. `None`: as fast as the
-    /// workers leave time for. The file at the end is written as fast as the disk allows.
+    /// The maximum rate, in bytes per second, at which a copy of the running server is written.
+    /// `None`: as fast as the workers leave time for. The file at the end is written as fast as the
+    /// disk allows.
     pub live_bytes_per_s: Option<NonZeroU64>,
 }
 

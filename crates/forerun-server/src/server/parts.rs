@@ -1,4 +1,5 @@
-//! A server before it has threads: files are read, listeners are bound, and the parts are connected.
+//! A server before it has threads: files are read, listeners are bound, and the parts are
+//! connected.
 
 use std::sync::Arc;
 

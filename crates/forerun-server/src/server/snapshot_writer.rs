@@ -6,8 +6,8 @@
 //!   end     cache ──> FILE
 //! ```
 //!
-//! So FILE exists only while no server runs on it, and a server that is killed leaves none: the next one starts empty and
-//! never serves what was deleted or replaced.
+//! So FILE exists only while no server runs on it, and a server that is killed leaves none: the
+//! next one starts empty and never serves what was deleted or replaced.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -46,7 +46,8 @@ impl<S: System> SnapshotWriter<S> {
         }
     }
 
-    /// Fills the cache from the file, if there is one. Fails where the file could not be written at the end.
+    /// Fills the cache from the file, if there is one. Fails where the file could not be written at
+    /// the end.
     pub(crate) fn restore(&self, cache: &Cache) -> Result<(), Error> {
         let path = &self.options.path;
         probe(&self.system, path)?;

@@ -17,11 +17,12 @@ use super::parts::Parts;
 use super::worker::Worker;
 use super::{Ended, SnapshotWriter};
 
-/// A server that is driven one step at a time: the product's acceptor, workers, sessions and snapshots, on the caller's
-/// system.
+/// A server that is driven one step at a time: the product's acceptor, workers, sessions and
+/// snapshots, on the caller's system.
 pub struct Stepped<S: System> {
     acceptor: Acceptor<S>,
-    /// A worker that has ended is dropped, and its connections with it, as at the end of its thread.
+    /// A worker that has ended is dropped, and its connections with it, as at the end of its
+    /// thread.
     workers: Vec<Option<Worker<S>>>,
     shared: Arc<Shared>,
     control: Control,
@@ -79,7 +80,8 @@ impl<S: System> Stepped<S> {
         self.acceptor.step()
     }
 
-    /// How long the acceptor's next poll waits at most. `None` once it only waits for the workers to end.
+    /// How long the acceptor's next poll waits at most. `None` once it only waits for the workers
+    /// to end.
     pub fn acceptor_timeout(&self) -> Option<Duration> {
         match (self.draining, self.control.drain_asked()) {
             (true, _) => None,
@@ -88,7 +90,8 @@ impl<S: System> Stepped<S> {
         }
     }
 
-    /// A worker polls once and gives its connections their turns. Does nothing once the worker has ended.
+    /// A worker polls once and gives its connections their turns. Does nothing once the worker has
+    /// ended.
     ///
     /// # Errors
     /// The poll's.
@@ -105,7 +108,8 @@ impl<S: System> Stepped<S> {
         Ok(())
     }
 
-    /// How long a worker's next poll waits at most. `None` if only an event ends the wait, or if the worker has ended.
+    /// How long a worker's next poll waits at most. `None` if only an event ends the wait, or if
+    /// the worker has ended.
     pub fn worker_timeout(&self, number: usize) -> Option<Duration> {
         let worker = self.workers[number].as_ref()?;
         match worker.is_done() {

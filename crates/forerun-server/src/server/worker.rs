@@ -64,7 +64,8 @@ impl<K> Clone for Handle<K> {
 }
 
 impl<K> Handle<K> {
-    /// Sends a message. A worker that has ended takes none, and what was in it is dropped: a connection is closed.
+    /// Sends a message. A worker that has ended takes none, and what was in it is dropped: a
+    /// connection is closed.
     pub(crate) fn send(&self, message: Message<K>) {
         if self.inbox.send(message).is_ok() {
             // It fails only where the poll is gone, and with it the worker.
@@ -222,8 +223,8 @@ impl<S: System> Worker<S> {
         }
     }
 
-    /// Gives a connection a turn in the next step, unless it has one already: whoever is busy gets as many turns as the
-    /// others.
+    /// Gives a connection a turn in the next step, unless it has one already: whoever is busy gets
+    /// as many turns as the others.
     fn queue(&mut self, key: usize) {
         if let Some(connection) = self.connections.get_mut(key)
             && !connection.is_queued
@@ -236,7 +237,8 @@ impl<S: System> Worker<S> {
     fn close(&mut self, key: usize) {
         if let Some(mut connection) = self.connections.try_remove(key) {
             connection.leave();
-            // It fails for a socket that is broken already; dropping it takes it off the poll as well.
+            // It fails for a socket that is broken already; dropping it takes it off the poll as
+            // well.
             let _ = self.poll.deregister(connection.socket());
         }
     }

@@ -181,7 +181,8 @@ impl System for Endless {
     }
 }
 
-/// A worker with one connection, the acceptor's end of it, and the bytes that the connection has read.
+/// A worker with one connection, the acceptor's end of it, and the bytes that the connection has
+/// read.
 fn babbled_at() -> (Worker<Endless>, Handle<Babbler>, Arc<AtomicU64>) {
     let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
     let shared = Shared::new(Settings::default(), cache, Box::new(NoHost));

@@ -88,7 +88,8 @@ pub(super) fn slabs(tokens: &Tokens<'_>) -> &'static [u8] {
     }
 }
 
-/// `debugtime seconds`: the clock goes on by so many at once, and then stands until the time has caught up.
+/// `debugtime seconds`: the clock goes on by so many at once, and then stands until the time has
+/// caught up.
 pub(super) fn debug_time(tokens: &Tokens<'_>, turn: &Turn<'_>) -> &'static [u8] {
     match parse_u32(tokens.get(1)) {
         Some(seconds) => {

@@ -7,8 +7,8 @@
 //!   output   VALUE a …, VALUE bb …, END, …        full: here it stops
 //! ```
 //!
-//! Where the output fills up, the rest of the input stays and is read again later, from the first key without an answer.
-//! Chunks are then smaller for a while, so that little is looked up in vain.
+//! Where the output fills up, the rest of the input stays and is read again later, from the first
+//! key without an answer. Chunks are then smaller for a while, so that little is looked up in vain.
 
 use forerun_cache::{Expiry, Guard, Item};
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
@@ -31,7 +31,8 @@ const SHARED_BYTES_MIN: usize = 16 << 10;
 /// How many answers ahead a value is fetched.
 const FETCH_AHEAD: usize = 8;
 
-/// Of a longer value, the rest is left to the processor, which fetches ahead where it sees a run of lines.
+/// Of a longer value, the rest is left to the processor, which fetches ahead where it sees a run of
+/// lines.
 const FETCH_BYTES_MAX: usize = 512;
 
 /// Where a batch's answers stopped because the output was full.
@@ -153,8 +154,8 @@ impl Session {
     }
 }
 
-/// Answers a line of keys whose items live on until `expiry`. Touching is writing, which may wait until readers are done: each
-/// item is touched after its own guard is gone.
+/// Answers a line of keys whose items live on until `expiry`. Touching is writing, which may wait
+/// until readers are done: each item is touched after its own guard is gone.
 fn answer_touching(
     batch: &Batch<'_>,
     line: KeyLine,

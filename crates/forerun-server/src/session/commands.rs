@@ -13,8 +13,8 @@ use super::{Next, Session, State, Step, admin, stats};
 const VERBOSITY_MAX: u32 = 4;
 
 impl Session {
-    /// Obeys the command of `line`, whose data block, if it has one, is at the front of `rest` as far as it is there.
-    /// `line_len` bytes were its line.
+    /// Obeys the command of `line`, whose data block, if it has one, is at the front of `rest` as
+    /// far as it is there. `line_len` bytes were its line.
     pub(super) fn other_command(
         &mut self,
         line: &[u8],
@@ -70,7 +70,8 @@ impl Session {
         Step::On
     }
 
-    /// Obeys a command of one line that leaves the session where it is; false if there is no such command.
+    /// Obeys a command of one line that leaves the session where it is; false if there is no such
+    /// command.
     fn short_command(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) -> bool {
         match (tokens.get(0), tokens.count()) {
             (b"mg", 2..) => super::meta::get(line, tokens, turn),
@@ -79,7 +80,8 @@ impl Session {
             (b"me", 1) => turn.say(replies::BAD_FORMAT),
             (b"me", _) => super::meta::debug(tokens, turn),
             (b"mn", _) => turn.say(replies::META_NOOP),
-            // With keys these are read as batches; what comes here has none, or an expiration time that is no number.
+            // With keys these are read as batches; what comes here has none, or an expiration time
+            // that is no number.
             (b"gat" | b"gats", 2..) => match parse_expiration(tokens.get(1)) {
                 Some(_) => turn.say(replies::END),
                 None => turn.say(replies::BAD_EXPTIME),

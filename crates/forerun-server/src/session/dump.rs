@@ -7,9 +7,10 @@
 //!   END
 //! ```
 //!
-//! The first two take any number of items: the session stays within the dump until the last part, and composes no part while
-//! the output is full. A part is a segment of the index, about 1,500 items. What is stored or removed meanwhile may be in the
-//! dump or not; what was there all the time is.
+//! The first two take any number of items: the session stays within the dump until the last part,
+//! and composes no part while the output is full. A part is a segment of the index, about 1,500
+//! items. What is stored or removed meanwhile may be in the dump or not; what was there all the
+//! time is.
 
 use std::io::{self, Write};
 
@@ -84,7 +85,8 @@ impl Dump {
     }
 }
 
-/// Refuses classes that there are not: `all`, in dumps `hash`, or numbers of classes, of which the first has everything.
+/// Refuses classes that there are not: `all`, in dumps `hash`, or numbers of classes, of which the
+/// first has everything.
 pub(super) fn check_classes(classes: &[u8], is_dump: bool) -> Result<(), &'static [u8]> {
     if classes == b"all" || (is_dump && classes == b"hash") {
         return Ok(());
@@ -152,8 +154,8 @@ fn push(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _: io::Result<()> = out.write_fmt(text);
 }
 
-/// `stats cachedump class limit`: keys with their sizes and times, as many as 2 MiB hold; 0 is no limit. Keys that no line
-/// can carry are left out.
+/// `stats cachedump class limit`: keys with their sizes and times, as many as 2 MiB hold; 0 is no
+/// limit. Keys that no line can carry are left out.
 pub(super) fn cachedump(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     if !turn.shared.settings.dump_enabled {
         return turn.say(b"CLIENT_ERROR stats cachedump not allowed\r\n");

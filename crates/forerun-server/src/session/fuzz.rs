@@ -1,4 +1,5 @@
-//! For the fuzz target: whatever comes in, in whatever pieces, the answers are the same, and memory stays bounded.
+//! For the fuzz target: whatever comes in, in whatever pieces, the answers are the same, and memory
+//! stays bounded.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -13,15 +14,17 @@ use crate::shared::{NoHost, Shared};
 
 use super::{Next, Session};
 
-/// Most that an output may hold: what makes it full, and the largest copied item on top. Items that are there from the
-/// start have up to 30,000 bytes, and those that a client may store come up to the largest item.
+/// Most that an output may hold: what makes it full, and the largest copied item on top. Items that
+/// are there from the start have up to 30,000 bytes, and those that a client may store come up to
+/// the largest item.
 const OUTPUT_BYTES_MAX: usize = 512 << 10;
 
 /// Most that commands are expanded to.
 const STREAM_BYTES_MAX: usize = 1 << 20;
 
-/// Plays `bytes` to a session at once and in pieces that `cuts` says, read by a client at once and by a slow one, and compares the
-/// answers. A byte 0xfe in `bytes` repeats the byte behind the next one, a hundred times that one.
+/// Plays `bytes` to a session at once and in pieces that `cuts` says, read by a client at once and
+/// by a slow one, and compares the answers. A byte 0xfe in `bytes` repeats the byte behind the next
+/// one, a hundred times that one.
 ///
 /// # Panics
 /// If the answers differ, or too much memory was taken.
@@ -67,7 +70,8 @@ fn expand(bytes: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// The answers to `stream`, in pieces of `cuts` (over and over; none is one piece), read `step` bytes at a time.
+/// The answers to `stream`, in pieces of `cuts` (over and over; none is one piece), read `step`
+/// bytes at a time.
 fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
     let options = CacheOptions {
         memory_limit_bytes: 8 << 20,

@@ -1,4 +1,5 @@
-//! Meta commands that are no plain read and store no data block: `mg` that changes something, `md`, `ma`, `me`.
+//! Meta commands that are no plain read and store no data block: `mg` that changes something, `md`,
+//! `ma`, `me`.
 
 use forerun_cache::{Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Invalidate};
 
@@ -166,7 +167,8 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) 
     turn.say(b"\r\n");
 }
 
-/// Appends the answer to an `ma` that was done. The item had this expiry before the flags are obeyed, in their order.
+/// Appends the answer to an `ma` that was done. The item had this expiry before the flags are
+/// obeyed, in their order.
 fn push_counted(
     turn: &mut Turn<'_>,
     key: &[u8],

@@ -74,7 +74,8 @@ fn push_code(turn: &mut Turn<'_>, item: &Item<'_>, with_value: bool) {
     }
 }
 
-/// Appends what a flag asks of an item, if it asks anything. The item's time may have been changed since it was looked up.
+/// Appends what a flag asks of an item, if it asks anything. The item's time may have been changed
+/// since it was looked up.
 #[inline]
 fn push_flag(
     turn: &mut Turn<'_>,
@@ -185,8 +186,8 @@ fn count_touch_or_get(turn: &Turn<'_>, is_touch: bool, hit: bool) {
     outcomes.add(1);
 }
 
-/// Appends the answer to a meta get that made its item: an empty one, which this client is to fill. It is not looked up, since
-/// it may have expired already.
+/// Appends the answer to a meta get that made its item: an empty one, which this client is to fill.
+/// It is not looked up, since it may have expired already.
 fn push_made(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>, cas: u64) {
     let with_value = flags.has(b'v') && flags.compare_cas != Some(cas);
     turn.say(if with_value { b"VA 0" } else { b"HD" });
@@ -221,8 +222,9 @@ pub(super) fn push_seconds_left(turn: &mut Turn<'_>, expiry: Expiry) {
     turn.say(itoa::Buffer::new().format(seconds_left).as_bytes());
 }
 
-/// The expiry that an item has once `letter`, one of its command's flags, is obeyed: `T` sets it, and so does `N` where the
-/// item `is_new`. Flags are obeyed in their order, so that the later of the two holds.
+/// The expiry that an item has once `letter`, one of its command's flags, is obeyed: `T` sets it,
+/// and so does `N` where the item `is_new`. Flags are obeyed in their order, so that the later of
+/// the two holds.
 pub(super) fn expiry_behind(
     turn: &Turn<'_>,
     flags: &Flags<'_>,
@@ -254,7 +256,8 @@ fn find<'g>(guard: &'g Guard<'_>, key: &[u8], flags: &Flags<'_>) -> Option<Item<
     }
 }
 
-/// Makes an empty item that this client is to fill, and tells its version; nothing if another was faster or there is no room.
+/// Makes an empty item that this client is to fill, and tells its version; nothing if another was
+/// faster or there is no room.
 fn vivify(turn: &Turn<'_>, key: &[u8], flags: &Flags<'_>) -> Option<u64> {
     let stored = turn.cache.store(Store {
         mode: Mode::Add,

@@ -13,9 +13,10 @@
 //!   dump.rs:  ──► Dump     in a list of all keys, a part after the other
 //! ```
 //!
-//! `answers.rs` answers the reads, `commands.rs` has what else there is in classic commands, `admin.rs` the operator's,
-//! `meta.rs` the meta commands that change something, `stats.rs` the statistics. A session never keeps the bytes it was
-//! given: what is incomplete stays in the input, which [`LINE_BYTES_MAX`] bounds.
+//! `answers.rs` answers the reads, `commands.rs` has what else there is in classic commands,
+//! `admin.rs` the operator's, `meta.rs` the meta commands that change something, `stats.rs` the
+//! statistics. A session never keeps the bytes it was given: what is incomplete stays in the input,
+//! which [`LINE_BYTES_MAX`] bounds.
 
 mod admin;
 mod answers;
@@ -52,13 +53,13 @@ use turn::Turn;
 pub enum Next {
     /// All complete commands are answered: read more.
     More,
-    /// The output is full: write some of it, then call [`Session::receive`] again, whether or not more was read. Until
-    /// then read nothing: that is how a slow reader is held back.
+    /// The output is full: write some of it, then call [`Session::receive`] again, whether or not
+    /// more was read. Until then read nothing: that is how a slow reader is held back.
     Full,
     /// Write what there is, then close. The session takes nothing more.
     Close,
-    /// The client asked for the whole server's end: write what there is, close, then drain the server, and write a
-    /// snapshot if it is to be graceful.
+    /// The client asked for the whole server's end: write what there is, close, then drain the
+    /// server, and write a snapshot if it is to be graceful.
     Shutdown {
         /// `shutdown graceful`.
         graceful: bool,
@@ -153,8 +154,9 @@ impl Session {
         !matches!(self.state, State::Opening | State::Command | State::Closed)
     }
 
-    /// Takes as many commands from `input` as are complete and composes the answers into `output`, in order. Lookups up
-    /// to the next write are one batch, whether they came in one command or many.
+    /// Takes as many commands from `input` as are complete and composes the answers into `output`,
+    /// in order. Lookups up to the next write are one batch, whether they came in one command or
+    /// many.
     pub fn receive(
         &mut self,
         input: &mut Input,
@@ -187,8 +189,8 @@ impl Session {
         next
     }
 
-    /// The client sends nothing more: answers what was still waiting for the rest of itself, if that has an answer. The session
-    /// takes nothing more.
+    /// The client sends nothing more: answers what was still waiting for the rest of itself, if
+    /// that has an answer. The session takes nothing more.
     pub fn end(&mut self, input: &mut Input, output: &mut Output) {
         let bytes = input.bytes();
         if matches!(self.state, State::Opening) && bytes.first() == Some(&binary::REQUEST) {

@@ -6,8 +6,9 @@
 //!   spans   Keys 2, Text END, Meta "s v", Keys 1, Text END          then: another command at "set …"
 //! ```
 //!
-//! Keys are slices of the input, so nothing is copied; the vectors come from the thread's [`Scratch`] and go back there,
-//! so nothing is allocated. `answers.rs` looks the keys up and answers the spans in order.
+//! Keys are slices of the input, so nothing is copied; the vectors come from the thread's
+//! [`Scratch`] and go back there, so nothing is allocated. `answers.rs` looks the keys up and
+//! answers the spans in order.
 
 use forerun_cache::Item;
 
@@ -212,9 +213,9 @@ impl<'a> Batch<'a> {
 
     /// Reads the keys of the line that began at `start` and whose next key begins at `at`.
     ///
-    /// A line of up to [`LINE_BYTES_MAX`] is answered when it is there as a whole, and with a key too long in it by the
-    /// error alone. Of a longer one, and of one that `goes_on`, the keys that are there are answered at once, and an error
-    /// follows them.
+    /// A line of up to [`LINE_BYTES_MAX`] is answered when it is there as a whole, and with a key
+    /// too long in it by the error alone. Of a longer one, and of one that `goes_on`, the keys that
+    /// are there are answered at once, and an error follows them.
     fn read_line(
         &mut self,
         start: usize,
@@ -282,7 +283,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The keys from `first` to `end` are to be answered, then `text`; any behind `end` are dropped.
+    /// The keys from `first` to `end` are to be answered, then `text`; any behind `end` are
+    /// dropped.
     fn push_keys(&mut self, first: usize, end: usize, line: KeyLine, text: Option<&'static [u8]>) {
         self.keys.truncate(end);
         if end > first {
@@ -296,8 +298,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Reads `mg` with plain flags, from its key on; gives where the next line begins. `None` is a line that is incomplete
-    /// or that needs a closer look.
+    /// Reads `mg` with plain flags, from its key on; gives where the next line begins. `None` is a
+    /// line that is incomplete or that needs a closer look.
     fn read_meta(&mut self, start: usize, at: usize, scan: &mut Scan<'a>) -> Option<usize> {
         let bytes = self.bytes;
         let mut end = scan.next()?;
@@ -316,7 +318,8 @@ impl<'a> Batch<'a> {
             end = scan.next()?;
             let flag = &bytes[at..end];
             tokens += 1;
-            // A return alone before the newline ends the line; anywhere else it is a flag like another.
+            // A return alone before the newline ends the line; anywhere else it is a flag like
+            // another.
             let is_line_end = flag == b"\r" && bytes[end] == b'\n';
             if let Some(&letter) = flag.first().filter(|_| !is_line_end)
                 && (!letters.insert(letter) || flag.len() > OPAQUE_BYTES_MAX)

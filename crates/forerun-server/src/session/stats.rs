@@ -1,7 +1,7 @@
 //! `stats`: under the names by which clients and exporters read memcached.
 //!
-//! What memcached counts by slab class stands here for the whole cache, as class 1, since items of all sizes share blocks.
-//! docs/operate/protocol.md says what each figure is.
+//! What memcached counts by slab class stands here for the whole cache, as class 1, since items of
+//! all sizes share blocks. docs/operate/protocol.md says what each figure is.
 
 use std::fmt::{Display, Write};
 
@@ -207,7 +207,8 @@ fn slabs(lines: &mut Lines, turn: &Turn<'_>) {
     let Counts { totals, cache } = turn.shared.counts();
     if cache.items > 0 {
         let mut put = |name: &str, value: u64| lines.put(format_args!("1:{name}"), value);
-        // An item is a chunk: as long as they are on average, and as many free ones as the blocks in use have room for.
+        // An item is a chunk: as long as they are on average, and as many free ones as the blocks
+        // in use have room for.
         let chunk_bytes = cache.item_bytes.div_ceil(cache.items).max(1);
         let block_bytes = cache.blocks * cache.block_len_bytes;
         let free = block_bytes.saturating_sub(cache.item_bytes) / chunk_bytes;

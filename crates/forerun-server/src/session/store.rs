@@ -5,8 +5,9 @@
 //!                         └─────┴─ block and its end
 //! ```
 //!
-//! A block that is there with its line, or soon will be (it fits in what the input keeps anyway), is stored from the input.
-//! A larger one fills room in the cache as it comes, so that no value is held twice.
+//! A block that is there with its line, or soon will be (it fits in what the input keeps anyway),
+//! is stored from the input. A larger one fills room in the cache as it comes, so that no value is
+//! held twice.
 
 use std::borrow::Cow;
 
@@ -70,8 +71,8 @@ pub(super) struct Pending {
 }
 
 impl Session {
-    /// A classic storage command, with its data block at the front of `rest` as far as it is there; `line_len` bytes were
-    /// its line.
+    /// A classic storage command, with its data block at the front of `rest` as far as it is there;
+    /// `line_len` bytes were its line.
     pub(super) fn classic_store(
         &mut self,
         tokens: &Tokens<'_>,
@@ -364,7 +365,8 @@ impl StoreCommand<'_> {
     }
 }
 
-/// `set key flags exptime bytes [noreply]`, `cas key flags exptime bytes cas [noreply]`; gives the length of the block.
+/// `set key flags exptime bytes [noreply]`, `cas key flags exptime bytes cas [noreply]`; gives the
+/// length of the block.
 fn parse_classic<'a>(
     tokens: &Tokens<'a>,
     mode: Mode,

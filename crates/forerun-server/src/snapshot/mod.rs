@@ -1,15 +1,16 @@
-//! A cache's content in a file, from the end of one server to the start of the next. `docs/internals/format.md` describes the
-//! file.
+//! A cache's content in a file, from the end of one server to the start of the next.
+//! `docs/internals/format.md` describes the file.
 //!
 //! ```text
 //!   write   cache ── crawler ──> records ──> frames, each with its checksum ──> FILE.new ──> synced, renamed to FILE
 //!   read    FILE ──> frames, checked ──> records ──> cache
 //! ```
 //!
-//! The server goes on while a snapshot is written, so two items may be of two moments. pace.rs keeps workers from waiting for
-//! the core that this takes. A disk may be slow, and memory that is read under a guard cannot be reused. So records are copied
-//! out a piece at a time, and written after the guard is gone. Items that are stale or claimed are left out: they wait for a
-//! client that brings a new value.
+//! The server goes on while a snapshot is written, so two items may be of two moments. pace.rs
+//! keeps workers from waiting for the core that this takes. A disk may be slow, and memory that is
+//! read under a guard cannot be reused. So records are copied out a piece at a time, and written
+//! after the guard is gone. Items that are stale or claimed are left out: they wait for a client
+//! that brings a new value.
 
 mod frames;
 mod pace;
@@ -34,7 +35,8 @@ const MAGIC: [u8; 8] = *b"FORECACH";
 const VERSION: u32 = 1;
 /// Bytes of items that are copied out at a time, about 50 us of work.
 const PIECE_BYTES: usize = 128 << 10;
-/// Longer values are shared rather than copied where the cache can share them: one at a time of the largest.
+/// Longer values are shared rather than copied where the cache can share them: one at a time of the
+/// largest.
 const SHARED_BYTES_MIN: usize = 16 << 10;
 /// Bytes of the header: magic, version, time, checksum.
 const HEADER_BYTES: usize = 24;
@@ -97,7 +99,8 @@ pub struct SnapshotStats {
     pub refused: u64,
 }
 
-/// Writes the cache's content to `path`. If that fails, the file that was there stays. Only its owner may read it.
+/// Writes the cache's content to `path`. If that fails, the file that was there stays. Only its
+/// owner may read it.
 ///
 /// # Errors
 /// [`SnapshotError::Io`].
@@ -114,7 +117,8 @@ pub(crate) fn write_to_system<S: System>(
 ) -> Result<SnapshotStats, SnapshotError> {
     let new = beside(path, ".new");
     let mut file = create(system, &new)?;
-    // Nobody sets the clock of a server that has stopped. The rest of an item's life counts from now.
+    // Nobody sets the clock of a server that has stopped. The rest of an item's life counts from
+    // now.
     system.tick(cache);
     let mut pacer = Pacer::new(system, pace);
     let stats = write_to(cache, &mut file, system.unix_s(), |file, written| {
@@ -130,7 +134,8 @@ pub(crate) fn write_to_system<S: System>(
     Ok(stats)
 }
 
-/// Fails if a snapshot cannot be written to `path`, so that this is known before there is something to write.
+/// Fails if a snapshot cannot be written to `path`, so that this is known before there is something
+/// to write.
 pub(crate) fn probe(system: &impl System, path: &Path) -> Result<(), SnapshotError> {
     if system.is_directory(path) {
         let source = io::ErrorKind::IsADirectory.into();
@@ -141,7 +146,8 @@ pub(crate) fn probe(system: &impl System, path: &Path) -> Result<(), SnapshotErr
     system.remove(&new).map_err(failed("remove", &new))
 }
 
-/// Removes the snapshot at `path`, if there is one, for good: no crash of the system brings it back.
+/// Removes the snapshot at `path`, if there is one, for good: no crash of the system brings it
+/// back.
 pub(crate) fn remove(system: &impl System, path: &Path) -> Result<(), SnapshotError> {
     match system.remove(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -181,7 +187,8 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Snapsho
     }
 }
 
-/// Puts the content of the snapshot at `path` into `cache`; `None` where there is no such file. The file stays.
+/// Puts the content of the snapshot at `path` into `cache`; `None` where there is no such file. The
+/// file stays.
 ///
 /// After an error the cache may hold a part of it, checked but not all.
 ///
@@ -259,7 +266,8 @@ fn write_to<W: Write>(
     now_unix_s: u64,
     mut rest: impl FnMut(&W, u64) -> io::Result<()>,
 ) -> io::Result<SnapshotStats> {
-    // One moment on both clocks: however long the writing takes, an item expires when it would have.
+    // One moment on both clocks: however long the writing takes, an item expires when it would
+    // have.
     let now_s = cache.now();
     to.write_all(&header(now_unix_s))?;
     let mut frames = FrameWriter::new(to);
@@ -317,7 +325,8 @@ impl Piece {
 }
 
 fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<SnapshotStats, Fault> {
-    // One moment on both clocks: however long the reading takes, an item expires when it would have.
+    // One moment on both clocks: however long the reading takes, an item expires when it would
+    // have.
     let now_s = cache.now();
     let mut header = [0; HEADER_BYTES];
     match from.read_exact(&mut header) {

@@ -6,10 +6,10 @@
 //!   sync, uncache    each 2 MiB                                so that no sync takes the core for long, nor the file's removal
 //! ```
 //!
-//! A thread that copies and writes without a pause competes with the workers: on a core that both use, a worker that has a
-//! request waits until the scheduler takes the core away, which is milliseconds. A file whose pages are in memory takes the
-//! core for 0.2 ms a MiB when it is removed, in one go; so a file leaves memory as it is written, before the next one
-//! replaces it.
+//! A thread that copies and writes without a pause competes with the workers: on a core that both
+//! use, a worker that has a request waits until the scheduler takes the core away, which is
+//! milliseconds. A file whose pages are in memory takes the core for 0.2 ms a MiB when it is
+//! removed, in one go; so a file leaves memory as it is written, before the next one replaces it.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -23,7 +23,8 @@ use crate::system::System;
 
 /// Bytes between two syncs: one of so many takes the core for 0.3 ms.
 const SYNC_BYTES: u64 = 2 << 20;
-/// The longest rest after a burst. A burst takes longer than this only where the disk was waited for, and that is a rest, too.
+/// The longest rest after a burst. A burst takes longer than this only where the disk was waited
+/// for, and that is a rest, too.
 const REST_MAX: Duration = Duration::from_millis(2);
 /// How often a writer that waits for its rate looks whether to hurry.
 const LOOK: Duration = Duration::from_millis(20);

@@ -21,7 +21,8 @@ use super::frames::{FRAME_BYTES, FrameReader};
 /// Bytes of a record before its key.
 const HEAD_BYTES: usize = 1 + 4 + 8 + 8 + 4;
 
-/// Appends a record up to its value. `now_s` is the cache's clock, `now_unix_s` the same moment for everybody else.
+/// Appends a record up to its value. `now_s` is the cache's clock, `now_unix_s` the same moment for
+/// everybody else.
 pub(super) fn push_head(head: &mut Vec<u8>, item: &Item<'_>, now_s: u32, now_unix_s: u64) {
     let expires_at = match item.expiry() {
         Expiry::Never => 0,
@@ -60,8 +61,8 @@ pub(super) enum Read {
     },
 }
 
-/// Reads a record and stores its item. `value` is memory to use again; `now_s` is a moment on the cache's clock,
-/// `now_unix_s` the same moment for everybody else.
+/// Reads a record and stores its item. `value` is memory to use again; `now_s` is a moment on the
+/// cache's clock, `now_unix_s` the same moment for everybody else.
 pub(super) fn read_record<R: io::Read>(
     from: &mut FrameReader<R>,
     cache: &Cache,

@@ -1,11 +1,13 @@
-//! What a server asks of the system under it: sockets and their readiness, clocks, the snapshot's files, threads.
+//! What a server asks of the system under it: sockets and their readiness, clocks, the snapshot's
+//! files, threads.
 //!
 //! ```text
 //!   acceptor, worker, transport, snapshots ──> System ─┬─ Os             mio, the file system, the clocks: every product build
 //!                                                      └─ a simulator's  time and faults drawn from a seed
 //! ```
 //!
-//! Everything is generic over [`System`], so a product build calls the operating system without indirection.
+//! Everything is generic over [`System`], so a product build calls the operating system without
+//! indirection.
 
 mod os;
 
@@ -39,8 +41,8 @@ pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
     /// [`Error::Listen`] with the address and the system's reason.
     fn bind(&self, place: &Listen, backlog: u32) -> Result<Self::Listener, Error>;
 
-    /// A poll that reports up to `events` sockets at a time, and what wakes it from any thread; the wake-up is reported under
-    /// the token [`WAKE`].
+    /// A poll that reports up to `events` sockets at a time, and what wakes it from any thread; the
+    /// wake-up is reported under the token [`WAKE`].
     ///
     /// # Errors
     /// The system's.
@@ -64,7 +66,8 @@ pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
     fn open(&self, path: &Path) -> io::Result<Self::File>;
     /// Makes what was written durable.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
-    /// Lets go of what the system keeps in memory of a file that was synced. A hint: nothing depends on it.
+    /// Lets go of what the system keeps in memory of a file that was synced. A hint: nothing
+    /// depends on it.
     fn uncache(&self, file: &Self::File) {
         let _ = file;
     }
@@ -77,7 +80,8 @@ pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
     /// Whether there is a directory of this name.
     fn is_directory(&self, path: &Path) -> bool;
 
-    /// Runs `work` in a thread of its own, which nobody joins. Where there is none, `work` is dropped.
+    /// Runs `work` in a thread of its own, which nobody joins. Where there is none, `work` is
+    /// dropped.
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 }
 

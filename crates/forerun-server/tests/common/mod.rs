@@ -1,4 +1,5 @@
-//! Conversations: what a client sends and what it is answered, in files that are read like a transcript.
+//! Conversations: what a client sends and what it is answered, in files that are read like a
+//! transcript.
 //!
 //! ```text
 //!   == name of the case
@@ -10,8 +11,8 @@
 //!   # anything else is a comment
 //! ```
 //!
-//! `{name}` in an answer stands for digits and keeps them; in what is sent, it stands for the digits kept. `\xNN`, `\r`,
-//! `\n` and `\\` are bytes. A case begins with an empty cache.
+//! `{name}` in an answer stands for digits and keeps them; in what is sent, it stands for the
+//! digits kept. `\xNN`, `\r`, `\n` and `\\` are bytes. A case begins with an empty cache.
 
 #![allow(dead_code, reason = "each test uses its part")]
 

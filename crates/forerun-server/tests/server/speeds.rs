@@ -1,7 +1,8 @@
 //! Readers and writers of every speed get 20 MB through, plain and in TLS.
 //!
-//! What a client's speed changes is how often, and with how much, the server finds the socket full. A server that then waits
-//! for an event that never comes stalls for good: the client's read times out.
+//! What a client's speed changes is how often, and with how much, the server finds the socket full.
+//! A server that then waits for an event that never comes stalls for good: the client's read times
+//! out.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -16,7 +17,8 @@ use rustls::{ClientConnection, Stream};
 use super::papers::Papers;
 use super::place::{ask, expect, options, until};
 
-/// No read or write of a client waits longer: on a loaded machine everything is slow, but a stall is for ever.
+/// No read or write of a client waits longer: on a loaded machine everything is slow, but a stall
+/// is for ever.
 const STALLED: Duration = Duration::from_secs(60);
 /// Bytes of a value, and values of 20 MB.
 const VALUE_BYTES: usize = 1_000_000;

@@ -6,10 +6,11 @@
 //!                    hand ──>
 //! ```
 //!
-//! A batch of evictions takes one lock and one pass over adjacent bytes; a list would take a lock and a cache miss on every
-//! hit. CLOCK (Corbató, 1968) evicts the first row without a mark. Choosing the lowest of a window, as Redis's sampling does,
-//! works with every kind of score. A row admitted by [`Admission::SecondTouch`](crate::Admission) was seen twice, which is
-//! what the small queue of a two-queue policy filters for.
+//! A batch of evictions takes one lock and one pass over adjacent bytes; a list would take a lock
+//! and a cache miss on every hit. CLOCK (Corbató, 1968) evicts the first row without a mark.
+//! Choosing the lowest of a window, as Redis's sampling does, works with every kind of score. A row
+//! admitted by [`Admission::SecondTouch`](crate::Admission) was seen twice, which is what the small
+//! queue of a two-queue policy filters for.
 
 use super::{Host, LINKED};
 use std::sync::atomic::Ordering;
@@ -33,7 +34,8 @@ pub(crate) struct Victim {
 }
 
 impl Host {
-    /// The next rows to evict, at most `wanted`, the lowest-ranked first. Other threads may evict them first.
+    /// The next rows to evict, at most `wanted`, the lowest-ranked first. Other threads may evict
+    /// them first.
     pub(crate) fn choose(&self, wanted: usize) -> Vec<Victim> {
         let now = self.generation();
         let slots = self.slab.used_slots();

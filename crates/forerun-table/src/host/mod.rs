@@ -6,8 +6,9 @@
 //!   clock.rs    a clock over the slots: evicts the lowest-ranked rows that its hand passes
 //! ```
 //!
-//! On a hit a reader writes one byte, the mark, and only if it changes. Key, state and score of a slot are written under
-//! the lock of the slot's key (`key_locks.rs`), and are read without the lock as hints.
+//! On a hit a reader writes one byte, the mark, and only if it changes. Key, state and score of a
+//! slot are written under the lock of the slot's key (`key_locks.rs`), and are read without the
+//! lock as hints.
 
 mod clock;
 #[allow(
@@ -79,7 +80,8 @@ pub(crate) struct RowMeta {
 /// Index bytes per row: an entry has 16 bytes, and the index is not filled completely.
 const INDEX_BYTES: usize = 18;
 
-/// The maximum bytes of rows that a call moves together, or one row: chunks of long rows have fewer of them.
+/// The maximum bytes of rows that a call moves together, or one row: chunks of long rows have fewer
+/// of them.
 pub(crate) const CHUNK_BYTES: usize = 16 << 20;
 
 /// Metadata bytes per row: index, key, state, mark, score.
@@ -93,8 +95,8 @@ fn spare(rows: usize) -> usize {
     (rows / 16).clamp(SPARE_MIN, SPARE_MAX)
 }
 
-/// Whether to allocate an index of this many entries in full. Entries are scattered over it, so a few rows already touch
-/// most of its memory; it must be a small part of the machine's.
+/// Whether to allocate an index of this many entries in full. Entries are scattered over it, so a
+/// few rows already touch most of its memory; it must be a small part of the machine's.
 fn fits_index(slots: usize) -> bool {
     let memory_bytes = physical_memory_bytes().unwrap_or(MEMORY_BYTES);
     slots.saturating_mul(INDEX_BYTES) <= memory_bytes / 8
@@ -186,8 +188,8 @@ impl Host {
         let now = self.generation();
         self.slab.find(keys, rows, place, found, slots, |slot| {
             let mark = &self.marks[slot as usize];
-            // Relaxed, here and for all marks: they are hints and order nothing. Store only a change, since a store
-            // takes the line away from other readers.
+            // Relaxed, here and for all marks: they are hints and order nothing. Store only a
+            // change, since a store takes the line away from other readers.
             let before = mark.load(Ordering::Relaxed);
             let after = self.score.used_mark(before, now);
             if after != before {
@@ -245,7 +247,8 @@ impl Host {
         )?;
         let slot = linked.slot as usize;
         let state = LINKED | if meta.is_dirty { DIRTY } else { 0 };
-        // Relaxed, here and below: the key's lock orders them; a reader without the lock checks again under it.
+        // Relaxed, here and below: the key's lock orders them; a reader without the lock checks
+        // again under it.
         self.keys[slot].store(key, Ordering::Relaxed);
         if let Some(score) = self.scores.get(slot) {
             score.store(meta.score, Ordering::Relaxed);
@@ -305,8 +308,8 @@ impl Host {
         self.dirty.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Keys and slots of rows that the store does not have, as far as can be told without locks. Under all locks it can
-    /// be told of all.
+    /// Keys and slots of rows that the store does not have, as far as can be told without locks.
+    /// Under all locks it can be told of all.
     pub(crate) fn dirty_slots(&self) -> impl Iterator<Item = Victim> {
         let none = self.dirty() == 0;
         let used = if none { 0 } else { self.slab.used_slots() };
@@ -371,7 +374,8 @@ impl Host {
         rows.min(self.at_once())
     }
 
-    /// Rows of which a call has copies at once, at most: of long rows fewer, so that their bytes are bounded.
+    /// Rows of which a call has copies at once, at most: of long rows fewer, so that their bytes
+    /// are bounded.
     pub(crate) fn at_once(&self) -> usize {
         (CHUNK_BYTES / self.slab.row_bytes()).max(1)
     }

@@ -9,21 +9,23 @@
 //! ```
 //!
 //! # Why no reader sees a torn row
-//! A row is written while its slot is vacant, and never while it is linked: an update uses another slot. The `unsafe` blocks
-//! refer to these arguments by letter:
+//! A row is written while its slot is vacant, and never while it is linked: an update uses another
+//! slot. The `unsafe` blocks refer to these arguments by letter:
 //!
-//! - **(A) Every slot has one owner.** A slot's number is in the pool, in one `FreeSlots`, in the index under one key, in
-//!   one `Retired`, or in one deferred closure of the epoch. Each step above moves it: popped from the pool under its lock;
-//!   popped from a `FreeSlots` that is borrowed mutably; given to the index, which only this module writes; returned by
-//!   the index call that replaced or removed it (each call returns the former value, and an entry is replaced or removed
-//!   once); moved into the closure, which runs once. The lists are private, are never copied, and know their arena, so a
-//!   list of one slab cannot be used with another.
-//! - **(B) A slot's row is written before it is linked.** `link` writes the row and then gives the slot to the index, whose
-//!   store of a value is a release and whose loads are acquires.
-//! - **(C) A slot that a reader got from the index under a guard is not written until the guard is dropped.** It must be
-//!   unlinked first, then retired, and the closure that frees it runs when all threads that were pinned at the time of
-//!   `defer`, which is after the unlinking, have unpinned (crossbeam-epoch's guarantee). A reader that pins later no
-//!   longer finds the slot in the index. Growth of the index changes nothing: a reader of an older directory was pinned
+//! - **(A) Every slot has one owner.** A slot's number is in the pool, in one `FreeSlots`, in the
+//!   index under one key, in one `Retired`, or in one deferred closure of the epoch. Each step
+//!   above moves it: popped from the pool under its lock; popped from a `FreeSlots` that is
+//!   borrowed mutably; given to the index, which only this module writes; returned by the index
+//!   call that replaced or removed it (each call returns the former value, and an entry is replaced
+//!   or removed once); moved into the closure, which runs once. The lists are private, are never
+//!   copied, and know their arena, so a list of one slab cannot be used with another.
+//! - **(B) A slot's row is written before it is linked.** `link` writes the row and then gives the
+//!   slot to the index, whose store of a value is a release and whose loads are acquires.
+//! - **(C) A slot that a reader got from the index under a guard is not written until the guard is
+//!   dropped.** It must be unlinked first, then retired, and the closure that frees it runs when
+//!   all threads that were pinned at the time of `defer`, which is after the unlinking, have
+//!   unpinned (crossbeam-epoch's guarantee). A reader that pins later no longer finds the slot in
+//!   the index. Growth of the index changes nothing: a reader of an older directory was pinned
 //!   before the directory was replaced.
 
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read, prefetch_read_l2};
@@ -35,11 +37,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Result;
 
-/// Keys that are looked up under one guard; all their slots are looked up before the first row is copied.
+/// Keys that are looked up under one guard; all their slots are looked up before the first row is
+/// copied.
 const BLOCK: usize = 1024;
 
-/// Bytes of rows to prefetch ahead of the copy: a few rows of a kibibyte, many of 64 bytes. The lines go to the L2 cache,
-/// so there may be more of them than L1 has fill buffers for.
+/// Bytes of rows to prefetch ahead of the copy: a few rows of a kibibyte, many of 64 bytes. The
+/// lines go to the L2 cache, so there may be more of them than L1 has fill buffers for.
 const AHEAD_BYTES: usize = 4096;
 
 /// Rows of one size under keys, in one region of memory.
@@ -68,7 +71,8 @@ pub(crate) struct FreeSlots {
     slots: Vec<u32>,
 }
 
-/// Slots whose rows left the index but may still be read. After this is dropped, they become free once no reader uses them.
+/// Slots whose rows left the index but may still be read. After this is dropped, they become free
+/// once no reader uses them.
 #[derive(Debug)]
 pub(crate) struct Retired {
     arena: Arc<Arena>,
@@ -86,8 +90,8 @@ pub(crate) struct Linked {
 #[derive(Debug, Default)]
 pub(crate) struct Slots(Vec<u64>);
 
-/// Bytes from one row to the next. A row of at most a cache line never straddles two lines; a longer row begins at a line
-/// if that wastes less than a fifth.
+/// Bytes from one row to the next. A row of at most a cache line never straddles two lines; a
+/// longer row begins at a line if that wastes less than a fifth.
 pub(crate) fn stride_bytes(row_bytes: usize) -> usize {
     let lines = row_bytes.next_multiple_of(CACHE_LINE_BYTES);
     if row_bytes <= CACHE_LINE_BYTES {
@@ -165,8 +169,8 @@ impl RowSlab {
         epoch::pin().flush();
     }
 
-    /// Puts a row under a key, into one of the vacant slots, of which there must be one. Who looks the key up from now on
-    /// finds this row.
+    /// Puts a row under a key, into one of the vacant slots, of which there must be one. Who looks
+    /// the key up from now on finds this row.
     pub(crate) fn link(
         &self,
         key: u64,
@@ -180,8 +184,9 @@ impl RowSlab {
         let Some(slot) = free_slots.slots.pop() else {
             unreachable!("a slot was reserved for each row");
         };
-        // SAFETY: the slot is below `slots`, hence its row inside the region. By (A) it is this call's alone, and by (C) no
-        // reader has it from earlier, so `row` is not in it either, which may be lent by `read`.
+        // SAFETY: the slot is below `slots`, hence its row inside the region. By (A) it is this
+        // call's alone, and by (C) no reader has it from earlier, so `row` is not in it either,
+        // which may be lent by `read`.
         unsafe {
             let to = self.arena.row(slot);
             std::ptr::copy_nonoverlapping(row.as_ptr(), to, row.len());
@@ -208,12 +213,14 @@ impl RowSlab {
         Some(slot)
     }
 
-    /// The slot of a key just now. It may be another's when this returns, unless the key's writers are kept out.
+    /// The slot of a key just now. It may be another's when this returns, unless the key's writers
+    /// are kept out.
     pub(crate) fn slot(&self, key: u64) -> Option<u32> {
         self.index.get(key).map(|slot| slot as u32)
     }
 
-    /// Asks for the index's lines of these keys, so that `slot`, `link` and `unlink` of them find them in the cache.
+    /// Asks for the index's lines of these keys, so that `slot`, `link` and `unlink` of them find
+    /// them in the cache.
     pub(crate) fn warm(&self, keys: &[u64]) {
         let (mut slots, mut found) = ([0; 64], [false; 64]);
         let pinned = self.index.pin();
@@ -235,17 +242,19 @@ impl RowSlab {
     pub(crate) fn read<T>(&self, key: u64, read: impl FnOnce(u32, &[u8]) -> T) -> Option<T> {
         let pinned = self.index.pin();
         let slot = pinned.get(key)? as u32;
-        // SAFETY: the row lies inside the region; by (B) it was written before, and by (C) nobody writes it while `pinned`,
-        // the guard under which the slot was read, lives. It is dropped behind `read`, which cannot keep the slice.
+        // SAFETY: the row lies inside the region; by (B) it was written before, and by (C) nobody
+        // writes it while `pinned`, the guard under which the slot was read, lives. It is dropped
+        // behind `read`, which cannot keep the slice.
         let row = unsafe { std::slice::from_raw_parts(self.arena.row(slot), self.arena.row_bytes) };
         let answer = read(slot, row);
         drop(pinned);
         Some(answer)
     }
 
-    /// Copies the rows of the keys that have one to their places in `rows`, and says which have; the other rows stay as
-    /// they are. `place` tells the place of the nth key, asked once for each that is found, in order, and `touch` is called
-    /// with the slot of each row. Gives the number found.
+    /// Copies the rows of the keys that have one to their places in `rows`, and says which have;
+    /// the other rows stay as they are. `place` tells the place of the nth key, asked once for each
+    /// that is found, in order, and `touch` is called with the slot of each row. Gives the number
+    /// found.
     pub(crate) fn find(
         &self,
         keys: &[u64],
@@ -293,8 +302,9 @@ impl RowSlab {
             }
             let slot = slots[at] as u32;
             let row = &mut rows[place(at) * arena.row_bytes..][..arena.row_bytes];
-            // SAFETY: the row lies inside the region; by (B) it was written before, and by (C) nobody writes it while
-            // `_pinned` lives, under which the slot was read. `row` is the caller's memory, borrowed mutably.
+            // SAFETY: the row lies inside the region; by (B) it was written before, and by (C)
+            // nobody writes it while `_pinned` lives, under which the slot was read. `row` is the
+            // caller's memory, borrowed mutably.
             unsafe {
                 let from = arena.row(slot);
                 std::ptr::copy_nonoverlapping(from, row.as_mut_ptr(), row.len());
@@ -310,8 +320,8 @@ impl RowSlab {
 
     /// Slots that were ever taken: those from here on have not been written.
     pub(crate) fn used_slots(&self) -> usize {
-        // Relaxed: a number from the time of the call. Whoever has a slot's number got it by way of a lock or the index,
-        // behind the store of this.
+        // Relaxed: a number from the time of the call. Whoever has a slot's number got it by way of
+        // a lock or the index, behind the store of this.
         self.arena.fresh.load(Ordering::Relaxed) as usize
     }
 
@@ -350,7 +360,8 @@ impl Arena {
         let row = self.row(slot);
         let lead = row as usize % CACHE_LINE_BYTES;
         let first = row.wrapping_sub(lead);
-        // Each row waits in the second level; its first line is asked for nearer, so that the copy can begin.
+        // Each row waits in the second level; its first line is asked for nearer, so that the copy
+        // can begin.
         prefetch_read(first);
         for line in (CACHE_LINE_BYTES..lead + self.row_bytes).step_by(CACHE_LINE_BYTES) {
             prefetch_read_l2(first.wrapping_add(line));
@@ -380,8 +391,9 @@ impl Drop for Retired {
         if self.slots.is_empty() {
             return;
         }
-        // Weak: what is deferred runs when some thread pins an epoch later, which may be never, and must not keep the
-        // memory of a slab that is gone. A slab that is gone has no pool for the slots to go back to.
+        // Weak: what is deferred runs when some thread pins an epoch later, which may be never, and
+        // must not keep the memory of a slab that is gone. A slab that is gone has no pool for the
+        // slots to go back to.
         let arena = Arc::downgrade(&self.arena);
         let mut slots = std::mem::take(&mut self.slots);
         let guard = epoch::pin();
@@ -396,8 +408,8 @@ impl Drop for Retired {
 
 impl Drop for RowSlab {
     fn drop(&mut self) {
-        // Directories that the index has outgrown are freed when the epoch advances, for which somebody has to ask: three
-        // times, since garbage is freed two epochs after its own.
+        // Directories that the index has outgrown are freed when the epoch advances, for which
+        // somebody has to ask: three times, since garbage is freed two epochs after its own.
         for _ in 0..3 {
             self.reclaim();
         }

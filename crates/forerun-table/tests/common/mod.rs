@@ -46,7 +46,8 @@ pub fn find_to_device(table: &Table, keys: &[u64]) -> Answers {
     })
 }
 
-/// [`Table::find_to_device`]; where the tier lies on a GPU, with a buffer there that comes from `rows` and goes back.
+/// [`Table::find_to_device`]; where the tier lies on a GPU, with a buffer there that comes from
+/// `rows` and goes back.
 pub fn to_device(
     table: &Table,
     keys: &[u64],

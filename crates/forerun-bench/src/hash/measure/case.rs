@@ -99,8 +99,8 @@ pub(super) fn group(cells: &[Cell], at: usize) -> usize {
     first.unwrap_or(at)
 }
 
-/// Where random lines are to be read: after which cell, by how many threads; once a group and number
-/// of threads.
+/// Where random lines are to be read: after which cell, by how many threads; once a group and
+/// number of threads.
 pub(super) fn probes(cells: &[Cell]) -> Vec<(usize, usize)> {
     let mut probes: Vec<(usize, usize)> = Vec::new();
     for (at, cell) in cells.iter().enumerate() {

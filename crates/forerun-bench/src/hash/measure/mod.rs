@@ -56,8 +56,8 @@ pub(super) struct Bench<'a> {
 type Placed = ((usize, usize, usize), HashRow);
 
 impl Bench<'_> {
-    /// Measures the sweep's cells of one width, and hands the rows of each size over as soon as they
-    /// are there.
+    /// Measures the sweep's cells of one width, and hands the rows of each size over as soon as
+    /// they are there.
     ///
     /// # Errors
     /// Names that no contender has, a table that fails, or one that answers wrongly.

@@ -93,9 +93,9 @@ fn unix_time() -> Duration {
     since.unwrap_or_default()
 }
 
-/// Fills a server with all items, more than it has room for. Before a storm of expiries, the newer half of those that stay
-/// is stored again, so that all of it expires in the same second, in the middle of a turn of `timed`; returns when that
-/// turn is to begin.
+/// Fills a server with all items, more than it has room for. Before a storm of expiries, the newer
+/// half of those that stay is stored again, so that all of it expires in the same second, in the
+/// middle of a turn of `timed`; returns when that turn is to begin.
 pub(super) fn fill(
     link: &mut Link,
     items: Items,
@@ -125,8 +125,9 @@ pub(super) struct Set {
     pub(super) latencies: Histogram<u64>,
 }
 
-/// Sets one item every `interval` for `timed`. A set that is due while the one before is still unanswered waits, and that
-/// time counts as its own: a server that stops for a second is charged for every set of that second.
+/// Sets one item every `interval` for `timed`. A set that is due while the one before is still
+/// unanswered waits, and that time counts as its own: a server that stops for a second is charged
+/// for every set of that second.
 pub(super) fn set(
     link: &mut Link,
     items: Items,
@@ -218,7 +219,8 @@ pub(super) fn disturb(
                 std::thread::sleep(PERIOD);
             }
         }
-        // The items expire by themselves; a server that writes no snapshots while it serves is left alone.
+        // The items expire by themselves; a server that writes no snapshots while it serves is left
+        // alone.
         Disturbance::None
         | Disturbance::Expiry
         | Disturbance::Snapshot

@@ -1,4 +1,5 @@
-//! `forerun-bench server --study tail`: how long sets into a full cache take beside what may disturb them.
+//! `forerun-bench server --study tail`: how long sets into a full cache take beside what may
+//! disturb them.
 //!
 //! ```text
 //!  for each disturbance        none, gat, snapshot, slow_snapshot, flush_all, expiry
@@ -69,7 +70,8 @@ struct TailRow {
     p999_us: f64,
     /// The most in any round.
     max_us: f64,
-    /// Milliseconds that the server's workers were ready to run and had no core, in all rounds, where the system tells.
+    /// Milliseconds that the server's workers were ready to run and had no core, in all rounds,
+    /// where the system tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     core_wait_ms: Option<f64>,
     /// `p999_us` over memcached's.
@@ -214,8 +216,8 @@ impl Told {
         self.latencies.extend(turn.latencies);
     }
 
-    /// The median of the rounds' quantiles, in microseconds: one round in which the machine was busy with something else
-    /// does not decide.
+    /// The median of the rounds' quantiles, in microseconds: one round in which the machine was
+    /// busy with something else does not decide.
     fn quantile_us(&self, quantile: f64) -> f64 {
         let rounds = self.latencies.iter();
         median(rounds.map(|round| round.value_at_quantile(quantile) as f64 / 1000.0))

@@ -76,8 +76,9 @@ pub fn check(
     db.close().context("cannot close the store")
 }
 
-/// Opens the copies that a killed child made of its store, and compares what each thread's keys hold with what they held
-/// at some time from the copy's begin on. `expected` is what they held before the child.
+/// Opens the copies that a killed child made of its store, and compares what each thread's keys
+/// hold with what they held at some time from the copy's begin on. `expected` is what they held
+/// before the child.
 pub fn check_copies(
     path: &Path,
     seed: u64,
@@ -163,7 +164,8 @@ mod tests {
     use super::*;
     use forerun::WriteBatch;
 
-    /// The check must be able to fail: each way in which a store may be wrong is made, and must be noticed.
+    /// The check must be able to fail: each way in which a store may be wrong is made, and must be
+    /// noticed.
     #[test]
     fn a_lost_a_half_and_a_returned_write_are_noticed() {
         const SEED: u64 = 3;
@@ -204,7 +206,8 @@ mod tests {
             .find(|key| !model.contains_key(key))
             .unwrap();
         verdict(300, &|db| db.put(&absent, b"back").unwrap()).expect_err("a removed key is back");
-        // The first half of the next write of several operations that can be told from none and from all of them.
+        // The first half of the next write of several operations that can be told from none and
+        // from all of them.
         let (at, half) = writes
             .iter()
             .enumerate()

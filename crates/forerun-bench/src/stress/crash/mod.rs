@@ -1,5 +1,5 @@
-//! A store whose writer is killed: nothing acknowledged may be lost, no write may be there by half, nothing removed
-//! may come back.
+//! A store whose writer is killed: nothing acknowledged may be lost, no write may be there by half,
+//! nothing removed may come back.
 //!
 //! ```text
 //! parent                         child (this program again, --write-from)
@@ -12,9 +12,10 @@
 //!   start the next, with the numbers it found …
 //! ```
 //!
-//! An acknowledgement is a line of a few bytes written by one call, so a kill cannot tear it. Killing a process
-//! leaves alone what it had handed to the operating system: buffered and synced writes must both be there. (What a
-//! power cut does is tested with a fault-injecting file system, below.)
+//! An acknowledgement is a line of a few bytes written by one call, so a kill cannot tear it.
+//! Killing a process leaves alone what it had handed to the operating system: buffered and synced
+//! writes must both be there. (What a power cut does is tested with a fault-injecting file system,
+//! below.)
 
 mod check;
 mod operation;
@@ -44,12 +45,14 @@ pub use self::writer::write;
 
 /// Short segments, so that kills also meet the turn from one to the next.
 const SEGMENT_BYTES: u64 = 256 << 10;
-/// A store whose files have grown beyond this is left for a new one: each cycle reads the whole log again.
+/// A store whose files have grown beyond this is left for a new one: each cycle reads the whole log
+/// again.
 const STORE_BYTES_MAX: u64 = 24 << 20;
 /// How long a child may take to open its store before that counts as a fault.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Little memtables, runs and levels, so that kills also meet flushes and compactions at every depth.
+/// Little memtables, runs and levels, so that kills also meet flushes and compactions at every
+/// depth.
 fn options() -> Options {
     Options {
         wal_segment_bytes: SEGMENT_BYTES,
@@ -323,8 +326,8 @@ impl Life<'_> {
     }
 }
 
-/// Waits until the child is to be killed: at any time, or while it does something that lasts so long. Tells whether it was
-/// still opening its store.
+/// Waits until the child is to be killed: at any time, or while it does something that lasts so
+/// long. Tells whether it was still opening its store.
 fn wait(
     events: &Receiver<Event>,
     operation: Option<Duration>,

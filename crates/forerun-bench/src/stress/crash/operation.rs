@@ -51,7 +51,8 @@ impl Operation {
         Operation::KeyspaceDrop,
     ];
 
-    /// Does number `n` again and again, from `first` on, and announces the begin and the end of each, until it is killed.
+    /// Does number `n` again and again, from `first` on, and announces the begin and the end of
+    /// each, until it is killed.
     pub fn repeat(
         self,
         db: &Db,
@@ -124,8 +125,8 @@ impl Operation {
         }
     }
 
-    /// Opens the copies of the store that there are, those that are done and one that was cut short, shows them to
-    /// `check`, with whether they are done, and removes them.
+    /// Opens the copies of the store that there are, those that are done and one that was cut
+    /// short, shows them to `check`, with whether they are done, and removes them.
     pub fn check_copies(
         self,
         store: &Path,

@@ -1,5 +1,5 @@
-//! The child: it writes until it is killed, and acknowledges each finished write. A further thread may do an operation
-//! meanwhile, again and again.
+//! The child: it writes until it is killed, and acknowledges each finished write. A further thread
+//! may do an operation meanwhile, again and again.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -14,7 +14,8 @@ use super::operation::Operation;
 use super::options;
 use forerun_cli::exit::Outcome;
 
-/// Runs the child: writes from the given numbers on, and does an operation from its number on, until it is killed.
+/// Runs the child: writes from the given numbers on, and does an operation from its number on,
+/// until it is killed.
 pub fn write(
     dir: &Path,
     seed: u64,
@@ -72,7 +73,8 @@ fn write_on(
     Ok(())
 }
 
-/// Says one line, by one call. Fails once the parent is gone, which ends a child that was left alone.
+/// Says one line, by one call. Fails once the parent is gone, which ends a child that was left
+/// alone.
 fn acknowledge(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes())

@@ -1,4 +1,5 @@
-//! Lanes of work that run beside each other on one table: streams of a GPU; threads, where the table is the CPU's.
+//! Lanes of work that run beside each other on one table: streams of a GPU; threads, where the
+//! table is the CPU's.
 //!
 //! ```text
 //!   lane 0   | job | job | job |          jobs of a lane run in their order; nothing orders jobs of different lanes

@@ -1,4 +1,5 @@
-//! `stress --gpu-table`: inserts, finds, erases, sums and pins that race on one hash table, every answer checked.
+//! `stress --gpu-table`: inserts, finds, erases, sums and pins that race on one hash table, every
+//! answer checked.
 //!
 //! ```text
 //!  mod.rs     tables, rounds, the summary
@@ -7,9 +8,9 @@
 //!  lanes.rs   lanes of work beside each other: streams of a GPU, or threads
 //! ```
 //!
-//! With a GPU, half of the lanes are streams that write and half are streams that look up, all on one table. Without
-//! one, threads take the place of streams and the table is the CPU's: what is tested there is the check itself,
-//! and the table's operations, but no race within it.
+//! With a GPU, half of the lanes are streams that write and half are streams that look up, all on
+//! one table. Without one, threads take the place of streams and the table is the CPU's: what is
+//! tested there is the check itself, and the table's operations, but no race within it.
 
 mod lanes;
 mod past;
@@ -38,7 +39,8 @@ pub struct Plan {
     pub budget: Budget,
 }
 
-/// Forms of tables in turn: every width; with room always two candidates, which half the slots never fill.
+/// Forms of tables in turn: every width; with room always two candidates, which half the slots
+/// never fill.
 fn form(room: Room, number: u64, slots: u64) -> TableOptions {
     let candidates = match (room, number / 2 % 3) {
         (Room::Scarce, 0) => Candidates::One,

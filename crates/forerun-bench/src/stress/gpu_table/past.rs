@@ -1,4 +1,5 @@
-//! What lookups beside writers may say: what was there when the round began, or what a job of the round made of it.
+//! What lookups beside writers may say: what was there when the round began, or what a job of the
+//! round made of it.
 
 use std::collections::BTreeMap;
 

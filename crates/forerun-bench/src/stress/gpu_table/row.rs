@@ -1,4 +1,5 @@
-//! Keys and rows of the run: a row says whose it is and which write made it, in words that must agree.
+//! Keys and rows of the run: a row says whose it is and which write made it, in words that must
+//! agree.
 //!
 //! ```text
 //!   a row          key | stamp | mix | !mix | mix | !mix          mix = mix(key, stamp)

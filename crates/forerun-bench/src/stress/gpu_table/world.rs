@@ -1,4 +1,5 @@
-//! What the table must hold: whose keys there are, a round of work for all lanes, and what its answers may be.
+//! What the table must hold: whose keys there are, a round of work for all lanes, and what its
+//! answers may be.
 //!
 //! ```text
 //!   keys        writer 0's | writer 1's | ... | counters | pinned | strangers
@@ -7,9 +8,9 @@
 //!   a row       key | stamp | mix(key, stamp) ...           of a counter: the sum, in every word
 //! ```
 //!
-//! A writer's jobs run in their order and nobody else writes its keys, so what they leave follows from the jobs alone.
-//! Lookups run beside them: a row must be whole, and be what was there when the round began or what a job of the round
-//! wrote; in one lane it never goes back in time.
+//! A writer's jobs run in their order and nobody else writes its keys, so what they leave follows
+//! from the jobs alone. Lookups run beside them: a row must be whole, and be what was there when
+//! the round began or what a job of the round wrote; in one lane it never goes back in time.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What an answer must be: exactly what the model has, for a thread's own keys; its owner's work, for anybody's.
+//! What an answer must be: exactly what the model has, for a thread's own keys; its owner's work,
+//! for anybody's.
 
 use anyhow::Context;
 

@@ -1,13 +1,13 @@
 //! Random work by several threads, each answer compared with what it must be.
 //!
-//! Every thread owns keys, `t00/…`, that it alone writes; what they hold it keeps in a plain map, its model. So each
-//! thread knows exactly what any read of its own keys must give, while it also reads the others' keys, whose values
-//! must at least be the work of their owner. Two more things are shared: all threads write the group `g/0` to `g/7`
-//! as whole batches, so at any snapshot its values are all the same; and a value names its key, so an answer at the
-//! wrong position shows.
+//! Every thread owns keys, `t00/…`, that it alone writes; what they hold it keeps in a plain map,
+//! its model. So each thread knows exactly what any read of its own keys must give, while it also
+//! reads the others' keys, whose values must at least be the work of their owner. Two more things
+//! are shared: all threads write the group `g/0` to `g/7` as whole batches, so at any snapshot its
+//! values are all the same; and a value names its key, so an answer at the wrong position shows.
 //!
-//! The run goes in laps. After each, the threads stop, and the store must hold the union of the models: as it is, and
-//! once more after it was closed and opened.
+//! The run goes in laps. After each, the threads stop, and the store must hold the union of the
+//! models: as it is, and once more after it was closed and opened.
 
 mod check;
 mod worker;

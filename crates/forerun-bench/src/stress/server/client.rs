@@ -72,7 +72,8 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Stores each of its own keys once, some at a time: all clients' together take more than the server may hold.
+    /// Stores each of its own keys once, some at a time: all clients' together take more than the
+    /// server may hold.
     pub fn fill(&mut self, stop: &AtomicBool) -> Result<(), String> {
         let numbers: Vec<u32> = (LOOSE_KEYS..self.truth.keys()).collect();
         for numbers in numbers.chunks(FILL_KEYS) {
@@ -283,7 +284,8 @@ impl<'a> Client<'a> {
             client.write(format_args!("cas {key} 0 0 {bytes} {cas}\r\n"));
         });
         self.send()?;
-        // The key is this client's alone, so that it was evicted meanwhile is all that can have happened.
+        // The key is this client's alone, so that it was evicted meanwhile is all that can have
+        // happened.
         if self.wire.expect("cas", &["STORED", "NOT_FOUND"])? == 0 {
             self.stored(key, version);
         }
@@ -377,7 +379,8 @@ impl<'a> Client<'a> {
         self.reconnect()
     }
 
-    /// A client that asks for much and reads it little by little, and in half of the cases not to the end.
+    /// A client that asks for much and reads it little by little, and in half of the cases not to
+    /// the end.
     fn read_slowly(&mut self) -> Result<(), String> {
         let mut asked = Vec::new();
         for _ in 0..20 {

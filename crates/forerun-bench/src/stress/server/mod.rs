@@ -1,4 +1,5 @@
-//! `stress --server`: a server under mixed load for minutes, by clients that check every value, stall, leave and are killed.
+//! `stress --server`: a server under mixed load for minutes, by clients that check every value,
+//! stall, leave and are killed.
 //!
 //! ```text
 //!  mod.rs     the server, its memory, the summary      client.rs  what a client does, at random
@@ -28,8 +29,8 @@ use wire::Wire;
 
 /// How far above its limit a server's memory may lie: its code, its connections.
 const MEMORY_EXCESS: f64 = 0.05;
-/// What these take however small the limit is, in a build that is not optimized 22 MiB: below 640 MiB, this is allowed
-/// instead.
+/// What these take however small the limit is, in a build that is not optimized 22 MiB: below 640
+/// MiB, this is allowed instead.
 const MEMORY_EXCESS_BYTES: f64 = (32 << 20) as f64;
 
 /// Faults after which it is pointless to go on, and how many are told in words.
@@ -152,7 +153,8 @@ impl Load<'_> {
         Ok((start.elapsed(), resident))
     }
 
-    /// One client, which fills its part of the memory first, and after a fault of the server goes on with another connection.
+    /// One client, which fills its part of the memory first, and after a fault of the server goes
+    /// on with another connection.
     fn client(&self, number: u32) {
         let mut seed = self.seed;
         let mut fills = true;

@@ -1,4 +1,5 @@
-//! What a read may find: between the version that was acknowledged before it and the one that was sent after it.
+//! What a read may find: between the version that was acknowledged before it and the one that was
+//! sent after it.
 //!
 //! ```text
 //!  sent           17   18        19                 a version is drawn before it is sent
@@ -7,9 +8,9 @@
 //!                             └ 18 ≤ version ≤ 19 ┘     or nothing: a cache may forget, but not remember wrongly
 //! ```
 //!
-//! A key has one writer. Deleting takes a version too: once it is acknowledged, no older value may come back.
-//! A *loose* key is one that its writer also writes to from connections which it kills, and so never learns when, and in
-//! which order, that happens: there only the upper bound holds.
+//! A key has one writer. Deleting takes a version too: once it is acknowledged, no older value may
+//! come back. A *loose* key is one that its writer also writes to from connections which it kills,
+//! and so never learns when, and in which order, that happens: there only the upper bound holds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -60,8 +61,8 @@ impl Truth {
 
     /// Draws the next version of a key, to be sent afterwards.
     pub fn draw(&self, key: Key) -> u64 {
-        // AcqRel: whoever reads a value of this version from the server reads at least this number here, since the value
-        // went through the system's sockets after it.
+        // AcqRel: whoever reads a value of this version from the server reads at least this number
+        // here, since the value went through the system's sockets after it.
         self.of(key).sent.fetch_add(1, Ordering::AcqRel) + 1
     }
 

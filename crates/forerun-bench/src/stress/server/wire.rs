@@ -71,8 +71,8 @@ impl Wire {
         found.ok_or_else(|| format!("{request} was answered {}", shown(line)))
     }
 
-    /// Takes the answer to a get of `asked` (keys and the floors of their versions) and checks each value; tells how many
-    /// there were, and gives the CAS number of the last if it had one.
+    /// Takes the answer to a get of `asked` (keys and the floors of their versions) and checks each
+    /// value; tells how many there were, and gives the CAS number of the last if it had one.
     pub fn values(
         &mut self,
         truth: &Truth,

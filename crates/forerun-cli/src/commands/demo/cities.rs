@@ -1,5 +1,5 @@
-//! The data set of the demo: the cities of GeoNames, as the crate `cities-json` ships them, under the Creative
-//! Commons Attribution 4.0 licence.
+//! The data set of the demo: the cities of GeoNames, as the crate `cities-json` ships them, under
+//! the Creative Commons Attribution 4.0 licence.
 //!
 //! ```text
 //! key    CH/Biel/47.13713,7.24608      country, name, place

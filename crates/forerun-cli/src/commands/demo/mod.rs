@@ -31,7 +31,8 @@ use crate::progress::Progress;
 
 /// Keys looked up together, one row each.
 const BATCHES: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 256, 1024];
-/// Entries of the large store, and how its keys and values are cut: more than the caches of any machine hold.
+/// Entries of the large store, and how its keys and values are cut: more than the caches of any
+/// machine hold.
 const LARGE_ENTRIES: usize = 2_000_000;
 const LARGE_KEY_BYTES: usize = 16;
 const LARGE_VALUE_BYTES: usize = 100;
@@ -42,9 +43,10 @@ const LOAD_BATCH: usize = 1024;
 
 /// Show on real data what a batch of lookups is worth
 ///
-/// Takes about a minute. The data set is the cities of GeoNames (CC BY 4.0). It is loaded into a store on disk, some
-/// of it is looked up, and batches of lookups are timed against one key at a time; then the same on a store of
-/// 2,000,000 entries, which no cache holds. Every answer is checked against the source.
+/// Takes about a minute. The data set is the cities of GeoNames (CC BY 4.0). It is loaded into a
+/// store on disk, some of it is looked up, and batches of lookups are timed against one key at a
+/// time; then the same on a store of 2,000,000 entries, which no cache holds. Every answer is
+/// checked against the source.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -156,7 +158,8 @@ fn measure_cities(db: &Db, records: &[cities::Record], plan: &Plan) -> anyhow::R
     lookups.measure(plan, Length::Time, &BenchProgress::on_terminal())
 }
 
-/// The large store is filled with pieces of the cities' records. Its log is off: what is measured is memory.
+/// The large store is filled with pieces of the cities' records. Its log is off: what is measured
+/// is memory.
 fn measure_large(
     records: &[cities::Record],
     entries: usize,
@@ -221,8 +224,8 @@ fn fill_large(db: &Db, records: &[cities::Record], entries: usize) -> anyhow::Re
     Ok(())
 }
 
-/// Sixteen hexadecimal digits that look random and never repeat: the steps of SplitMix64, each of which can be
-/// undone.
+/// Sixteen hexadecimal digits that look random and never repeat: the steps of SplitMix64, each of
+/// which can be undone.
 fn large_key(number: u32) -> [u8; LARGE_KEY_BYTES] {
     let mut bits = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -231,7 +234,8 @@ fn large_key(number: u32) -> [u8; LARGE_KEY_BYTES] {
     std::array::from_fn(|at| b"0123456789abcdef"[(bits >> (60 - 4 * at)) as usize & 15])
 }
 
-/// A hundred bytes that only this number has: the number, then a record's text, cut or filled up with blanks.
+/// A hundred bytes that only this number has: the number, then a record's text, cut or filled up
+/// with blanks.
 fn large_value(records: &[cities::Record], number: u32) -> [u8; LARGE_VALUE_BYTES] {
     let mut value = [b' '; LARGE_VALUE_BYTES];
     let digits = number.to_string();

@@ -1,4 +1,5 @@
-//! The demo's page: the figures to remember, a plot of rates and one of ratios for each store, and the tables.
+//! The demo's page: the figures to remember, a plot of rates and one of ratios for each store, and
+//! the tables.
 
 use forerun_measure::machine;
 use forerun_measure::report::{Chart, Report, Section, Shape, Tile};

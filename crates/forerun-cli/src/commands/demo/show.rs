@@ -12,7 +12,8 @@ use crate::exit::{CheckFailed, UsageError};
 use crate::output::{self, Out, Readable};
 use crate::progress::Progress;
 
-/// Loads the records into a new store in `dir`, opens it again from its log, and checks every record.
+/// Loads the records into a new store in `dir`, opens it again from its log, and checks every
+/// record.
 pub fn load(records: &[Record], dir: &Path, out: &mut Out) -> anyhow::Result<Db> {
     let occupied = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
     if occupied {

@@ -17,13 +17,14 @@ use crate::exit::UsageError;
 
 /// Serve a cache to memcached's clients
 ///
-/// Speaks memcached's classic text and meta commands. All that a connection has asked for and that has arrived is looked
-/// up as one batch, whether it came as one `get` of many keys or as many commands. It listens on the loopback interface
-/// unless told otherwise, prints the addresses on standard output, and logs to standard error.
+/// Speaks memcached's classic text and meta commands. All that a connection has asked for and that
+/// has arrived is looked up as one batch, whether it came as one `get` of many keys or as many
+/// commands. It listens on the loopback interface unless told otherwise, prints the addresses on
+/// standard output, and logs to standard error.
 ///
-/// SIGTERM and SIGINT end it gracefully: what was received is answered, the snapshot is written. SIGUSR1 does the same,
-/// as in memcached. SIGUSR2 writes a copy of the cache beside the snapshot, as FILE.live, and goes on.
-/// SIGHUP reads the file of users again.
+/// SIGTERM and SIGINT end it gracefully: what was received is answered, the snapshot is written.
+/// SIGUSR1 does the same, as in memcached. SIGUSR2 writes a copy of the cache beside the snapshot,
+/// as FILE.live, and goes on. SIGHUP reads the file of users again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,8 +39,8 @@ pub struct Args {
     /// The TCP port; 0 for any free one
     #[arg(short, long, value_name = "PORT", default_value_t = 11211)]
     port: u16,
-    /// An interface to listen on, as ADDRESS, ADDRESS:PORT, or notls:ADDRESS:PORT for a plain one beside TLS; may be
-    /// given several times [default: 127.0.0.1]
+    /// An interface to listen on, as ADDRESS, ADDRESS:PORT, or notls:ADDRESS:PORT for a plain one
+    /// beside TLS; may be given several times [default: 127.0.0.1]
     #[arg(short, long, value_name = "ADDRESS", value_delimiter = ',')]
     listen: Vec<String>,
     /// A unix socket to listen on; without --listen, instead of TCP
@@ -51,11 +52,12 @@ pub struct Args {
     /// Threads that serve connections [default: as many as the machine has cores]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// All memory that the cache may hold, index included: 1GiB, 512MiB, or a number of MiB. The command `cache_memlimit`
-    /// sets another one, up to 8 times as much
+    /// All memory that the cache may hold, index included: 1GiB, 512MiB, or a number of MiB. The
+    /// command `cache_memlimit` sets another one, up to 8 times as much
     #[arg(short, long, visible_alias = "memory", value_name = "SIZE", default_value = "64", value_parser = parse_memory)]
     memory_limit: usize,
-    /// The largest item: 1MiB, 512KiB, or a number of bytes; k and m are powers of 1024, as in memcached
+    /// The largest item: 1MiB, 512KiB, or a number of bytes; k and m are powers of 1024, as in
+    /// memcached
     #[arg(short = 'I', long, value_name = "SIZE", default_value = "1m", value_parser = parse_item_size)]
     max_item_size: usize,
     /// Refuse new items when the memory is full instead of making room
@@ -91,7 +93,8 @@ pub struct Args {
     /// Obey `debugtime`, as memcached's debug builds do: for suites of tests
     #[arg(long, hide = true)]
     debug_commands: bool,
-    /// Keep the cache's content in this file while the server is not running; the file is removed once it is loaded
+    /// Keep the cache's content in this file while the server is not running; the file is removed
+    /// once it is loaded
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
     /// Start with an empty cache where the snapshot cannot be used; it is kept as FILE.bad
@@ -129,7 +132,8 @@ struct TlsArgs {
     /// Authorities of clients' certificates, PEM
     #[arg(long, value_name = "FILE", requires = "enable_ssl")]
     ssl_ca_cert: Option<PathBuf>,
-    /// Whether clients must show a certificate: 0 no, 1 one that is shown must be good, 2 or 3 they must
+    /// Whether clients must show a certificate: 0 no, 1 one that is shown must be good, 2 or 3 they
+    /// must
     #[arg(long, value_name = "MODE", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
     ssl_verify_mode: u8,
     /// The oldest version that is spoken

@@ -69,8 +69,8 @@ fn log(args: &Args) {
     };
 }
 
-/// Asks the system for as many descriptors as the connections take. Where it gives fewer, the limit it has holds, and is
-/// told.
+/// Asks the system for as many descriptors as the connections take. Where it gives fewer, the limit
+/// it has holds, and is told.
 fn raise_descriptor_limit(wanted: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= wanted) {

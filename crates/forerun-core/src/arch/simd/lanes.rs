@@ -62,8 +62,9 @@ pub trait Lanes<S: Simd>: Copy + Debug {
     /// Lane by lane, `self` if the mask is set and `other` if it is not.
     fn select(self, other: Self, mask: Self::Mask) -> Self;
 
-    /// Reads one word per lane that is set in the mask, at `base` + index × `STRIDE_BYTES`. The other lanes read nothing and take
-    /// their value from `otherwise`. `STRIDE_BYTES` is 4, 8 or 16.
+    /// Reads one word per lane that is set in the mask, at `base` + index × `STRIDE_BYTES`. The
+    /// other lanes read nothing and take their value from `otherwise`. `STRIDE_BYTES` is 4, 8 or
+    /// 16.
     ///
     /// # Safety
     /// For the index `i` of every lane that is set in the mask:

@@ -1,5 +1,6 @@
-//! Atomics. In a simulation each operation is a scheduling point, at which another thread runs less often than at others,
-//! for there are many. All orderings act as the strongest one does: weaker ones are loom's to check.
+//! Atomics. In a simulation each operation is a scheduling point, at which another thread runs less
+//! often than at others, for there are many. All orderings act as the strongest one does: weaker
+//! ones are loom's to check.
 
 use std::panic::Location;
 pub use std::sync::atomic::{Ordering, compiler_fence, fence};
@@ -81,7 +82,8 @@ macro_rules! atomic {
                 self.compare_exchange(current, new, success, failure)
             }
 
-            /// Replaces the value by what `f` makes of it, unless that is nothing; the one before, either way.
+            /// Replaces the value by what `f` makes of it, unless that is nothing; the one before,
+            /// either way.
             #[inline]
             #[track_caller]
             pub fn fetch_update(

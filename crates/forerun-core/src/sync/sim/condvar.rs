@@ -1,5 +1,5 @@
-//! A condition variable. In a simulation it wakes any of those who wait, deadlines are in simulated time, and with some
-//! seeds it wakes a thread for no reason now and then.
+//! A condition variable. In a simulation it wakes any of those who wait, deadlines are in simulated
+//! time, and with some seeds it wakes a thread for no reason now and then.
 
 use std::panic::Location;
 use std::sync::{LockResult, PoisonError};

@@ -1,4 +1,5 @@
-//! The back end of the simulator: the program's own threads, run one at a time by a scheduler that a seed drives.
+//! The back end of the simulator: the program's own threads, run one at a time by a scheduler that
+//! a seed drives.
 //!
 //! ```text
 //!   body ── spawn ──> thread          each a thread of the operating system; exactly one has the baton and runs
@@ -6,23 +7,29 @@
 //!    └── lock, wait, send, sleep, read the clock, point() ──> scheduler ──> the same thread goes on, or another one
 //! ```
 //!
-//! - [`run`] runs a body as the main thread of a simulation. Threads that simulated threads start belong to it. All other
-//!   threads use the same types as if they were the standard library's, which they wrap.
-//! - Every operation of [`sync`](super) is a *scheduling point*: the seeded [`Policy`] decides whether another thread runs
-//!   first. [`point`] is one more, for what else is worth an interruption: a call of the operating system.
-//! - Between two points a thread runs alone. What [`atomic`] does is a point, at which switches are rarer; of the standard
-//!   library's atomics the scheduler knows nothing. Memory orderings are loom's to check.
-//! - Whoever cannot go on waits in the scheduler, which knows what for. When nobody can run, *simulated time* passes until
-//!   the earliest deadline; if there is none, that is a deadlock, and [`End::Deadlock`] says who waits where, for what,
-//!   and who holds it.
-//! - A loop that spins must say so, by [`yield_now`](thread::yield_now) or [`spin_loop`](hint::spin_loop): its thread then
-//!   goes on after others have run, and time passes if all who can run do nothing else.
-//! - A thread ends when its thread-locals are destroyed: their destructors are part of the simulation.
-//! - Epoch-based reclamation has a collector of its own in each simulation; what still waits in it runs at the very end.
+//! - [`run`] runs a body as the main thread of a simulation. Threads that simulated threads start
+//!   belong to it. All other threads use the same types as if they were the standard library's,
+//!   which they wrap.
+//! - Every operation of [`sync`](super) is a *scheduling point*: the seeded [`Policy`] decides
+//!   whether another thread runs first. [`point`] is one more, for what else is worth an
+//!   interruption: a call of the operating system.
+//! - Between two points a thread runs alone. What [`atomic`] does is a point, at which switches are
+//!   rarer; of the standard library's atomics the scheduler knows nothing. Memory orderings are
+//!   loom's to check.
+//! - Whoever cannot go on waits in the scheduler, which knows what for. When nobody can run,
+//!   *simulated time* passes until the earliest deadline; if there is none, that is a deadlock, and
+//!   [`End::Deadlock`] says who waits where, for what, and who holds it.
+//! - A loop that spins must say so, by [`yield_now`](thread::yield_now) or
+//!   [`spin_loop`](hint::spin_loop): its thread then goes on after others have run, and time passes
+//!   if all who can run do nothing else.
+//! - A thread ends when its thread-locals are destroyed: their destructors are part of the
+//!   simulation.
+//! - Epoch-based reclamation has a collector of its own in each simulation; what still waits in it
+//!   runs at the very end.
 //!
-//! Equal configurations give equal simulations, which [`Outcome::trace`] shows, as long as the program draws its
-//! randomness from [`random_seed`] and [`random`], its time from [`time`], and depends neither on addresses nor on what
-//! an earlier simulation left in a static.
+//! Equal configurations give equal simulations, which [`Outcome::trace`] shows, as long as the
+//! program draws its randomness from [`random_seed`] and [`random`], its time from [`time`], and
+//! depends neither on addresses nor on what an earlier simulation left in a static.
 
 pub mod atomic;
 mod barrier;
@@ -78,8 +85,8 @@ pub(crate) fn register_in_epochs() -> Option<crossbeam_epoch::LocalHandle> {
     Here::get().map(Here::register)
 }
 
-/// The calling thread's index, if it is in a simulation: 0 is the body's, and the others count in the order of their
-/// creation.
+/// The calling thread's index, if it is in a simulation: 0 is the body's, and the others count in
+/// the order of their creation.
 pub(super) fn thread_index() -> Option<usize> {
     Here::get().map(|here| here.thread)
 }
@@ -120,16 +127,16 @@ pub fn advance(time: Duration) {
     }
 }
 
-/// Sets the simulated wall clock to so many nanoseconds before or after what the monotonic clock implies. Outside a
-/// simulation, nothing.
+/// Sets the simulated wall clock to so many nanoseconds before or after what the monotonic clock
+/// implies. Outside a simulation, nothing.
 pub fn set_wall_clock(offset_ns: i64) {
     if let Some(here) = Here::get() {
         here.with(|state| state.wall_offset_ns = offset_ns);
     }
 }
 
-/// A random number that nobody outside this process can guess, another one at each call; in a simulation it comes from
-/// the seed.
+/// A random number that nobody outside this process can guess, another one at each call; in a
+/// simulation it comes from the seed.
 pub fn random_seed() -> u64 {
     match Here::get() {
         None => RandomState::new().build_hasher().finish(),

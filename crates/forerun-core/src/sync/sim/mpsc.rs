@@ -1,4 +1,5 @@
-//! Channels around the standard library's: the queue is the inner channel's, and who has to wait waits in the scheduler.
+//! Channels around the standard library's: the queue is the inner channel's, and who has to wait
+//! waits in the scheduler.
 
 use std::fmt;
 use std::panic::Location;
@@ -87,7 +88,8 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
 ///
 /// # Panics
 ///
-/// Panics in a simulation if `bound` is 0: the inner channel then never takes a message from a thread that does not wait.
+/// Panics in a simulation if `bound` is 0: the inner channel then never takes a message from a
+/// thread that does not wait.
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
     assert!(
         bound > 0 || Here::get().is_none(),

@@ -1,5 +1,6 @@
-//! A mutex around the standard library's. In a simulation nobody waits in the inner lock: whoever cannot have it at once
-//! waits in the scheduler, and tries again when somebody has unlocked it. Data and poisoning are the inner lock's.
+//! A mutex around the standard library's. In a simulation nobody waits in the inner lock: whoever
+//! cannot have it at once waits in the scheduler, and tries again when somebody has unlocked it.
+//! Data and poisoning are the inner lock's.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

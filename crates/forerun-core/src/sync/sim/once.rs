@@ -1,5 +1,6 @@
-//! Cells that are set once. In a simulation a thread that finds another one at the initialisation waits in the scheduler;
-//! a cell whose initialisation needs the cell itself waits for ever, and the simulation reports it.
+//! Cells that are set once. In a simulation a thread that finds another one at the initialisation
+//! waits in the scheduler; a cell whose initialisation needs the cell itself waits for ever, and
+//! the simulation reports it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -88,7 +89,8 @@ impl<T> OnceLock<T> {
             if let Some(value) = self.inner.get() {
                 return value;
             }
-            // Relaxed: the threads of a simulation run one after the other, and the hand-over orders them.
+            // Relaxed: the threads of a simulation run one after the other, and the hand-over
+            // orders them.
             if !self.is_busy.swap(true, Ordering::Relaxed) {
                 let _not_busy = NotBusy {
                     is_busy: &self.is_busy,
@@ -142,7 +144,8 @@ impl<T: fmt::Debug> fmt::Debug for OnceLock<T> {
     }
 }
 
-/// [`std::sync::Once`], or in a simulation its model. It is never poisoned: a call that panicked is made again.
+/// [`std::sync::Once`], or in a simulation its model. It is never poisoned: a call that panicked is
+/// made again.
 #[derive(Debug, Default)]
 pub struct Once(OnceLock<()>);
 
@@ -164,8 +167,9 @@ impl Once {
     }
 }
 
-/// [`std::sync::LazyLock`]. A static keeps its value over many simulations; lest the first one differs from the others,
-/// the initialisation is not part of any: it runs at once, with no scheduling point.
+/// [`std::sync::LazyLock`]. A static keeps its value over many simulations; lest the first one
+/// differs from the others, the initialisation is not part of any: it runs at once, with no
+/// scheduling point.
 #[derive(Debug)]
 pub struct LazyLock<T, F = fn() -> T>(std::sync::LazyLock<T, F>);
 

@@ -1,13 +1,14 @@
 //! Who runs next.
 //!
-//! A *random walk* switches with one probability at each scheduling point, to any thread that can run. It finds what a
-//! few switches anywhere can show, and what needs many of them.
+//! A *random walk* switches with one probability at each scheduling point, to any thread that can
+//! run. It finds what a few switches anywhere can show, and what needs many of them.
 //!
-//! *Probabilistic concurrency testing* (Burckhardt, Kothari, Musuvathi and Nagarakatte, "A Randomized Scheduler with
-//! Probabilistic Guarantees of Finding Bugs", ASPLOS 2010) gives each thread a random priority and always runs the
-//! highest; at a few random steps the running thread falls below all others. It finds what needs one thread to be held
-//! back for long while the others do much. So that a thread that polls does not keep the others back for ever, one that
-//! has run for long falls below them, too.
+//! *Probabilistic concurrency testing* (Burckhardt, Kothari, Musuvathi and Nagarakatte, "A
+//! Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010) gives each
+//! thread a random priority and always runs the highest; at a few random steps the running thread
+//! falls below all others. It finds what needs one thread to be held back for long while the others
+//! do much. So that a thread that polls does not keep the others back for ever, one that has run
+//! for long falls below them, too.
 
 use super::random::Random;
 use super::report::Operation;
@@ -25,7 +26,8 @@ pub enum Policy {
     },
     /// Priorities with `changes` change points among the first `steps` steps.
     Priorities {
-        /// How often the running thread falls below all others; a defect that needs `d` ordering constraints wants `d - 1`.
+        /// How often the running thread falls below all others; a defect that needs `d` ordering
+        /// constraints wants `d - 1`.
         changes: u64,
         /// About how many steps the simulation takes.
         steps: u64,
@@ -143,7 +145,8 @@ impl State {
             .filter(|thread| thread.can_run())
             .all(|thread| thread.has_yielded)
         {
-            // Everybody who can run waits for somebody who cannot, perhaps until a deadline: time may pass.
+            // Everybody who can run waits for somebody who cannot, perhaps until a deadline: time
+            // may pass.
             self.live
                 .iter()
                 .for_each(|thread| self.threads[*thread].has_yielded = false);

@@ -20,7 +20,8 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number below `below`, which is not zero. The bias is below 2^-32 for every bound below 2^32.
+    /// A number below `below`, which is not zero. The bias is below 2^-32 for every bound below
+    /// 2^32.
     #[inline]
     pub(super) fn below(&mut self, below: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(below)) >> 64) as u64

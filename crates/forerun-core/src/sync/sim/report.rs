@@ -17,7 +17,8 @@ pub struct Config {
     pub policy: Policy,
     /// The simulated time that each step takes.
     pub step_ns: u64,
-    /// The simulation is given up when a thread comes to no scheduling point for so long, in real time.
+    /// The simulation is given up when a thread comes to no scheduling point for so long, in real
+    /// time.
     pub silence_max: Duration,
     /// So many of the last events are kept in the outcome.
     pub events_max: usize,
@@ -48,7 +49,8 @@ pub enum End {
     StepLimit(Vec<Blocked>),
     /// The body panicked.
     Panicked(String),
-    /// A thread came to no scheduling point for [`Config::silence_max`] of real time: these had not finished.
+    /// A thread came to no scheduling point for [`Config::silence_max`] of real time: these had not
+    /// finished.
     Silent(Vec<Blocked>),
 }
 
@@ -179,7 +181,8 @@ pub enum Operation {
 pub struct Event {
     /// Its number, from 1.
     pub step: u64,
-    /// The index of the thread: 0 is the body's, and the others count in the order of their creation.
+    /// The index of the thread: 0 is the body's, and the others count in the order of their
+    /// creation.
     pub thread: usize,
     /// What the thread does there.
     pub operation: Operation,

@@ -1,5 +1,6 @@
-//! A reader-writer lock around the standard library's, in the way of the mutex. As on Linux, a reader does not overtake
-//! a writer that waits: a thread that reads twice at once can therefore wait for itself.
+//! A reader-writer lock around the standard library's, in the way of the mutex. As on Linux, a
+//! reader does not overtake a writer that waits: a thread that reads twice at once can therefore
+//! wait for itself.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -1,5 +1,5 @@
-//! The baton: the threads of a simulation are threads of the operating system, of which exactly one runs. It hands over
-//! to another at a scheduling point, and waits until the baton comes back.
+//! The baton: the threads of a simulation are threads of the operating system, of which exactly one
+//! runs. It hands over to another at a scheduling point, and waits until the baton comes back.
 
 use std::cell::Cell;
 use std::panic::PanicHookInfo;
@@ -12,8 +12,8 @@ use crossbeam_epoch::{Collector, LocalHandle};
 use super::report::{Config, End, Operation, Outcome, WaitsFor};
 use super::state::{At, State, Status, Wait, Wake, message};
 
-/// A simulation. They are never freed but used again, so that a thread has a plain reference to its own; one that ends
-/// with threads blocked for ever is left to them.
+/// A simulation. They are never freed but used again, so that a thread has a plain reference to its
+/// own; one that ends with threads blocked for ever is left to them.
 pub(super) struct Simulation {
     state: Mutex<Option<State>>,
 }
@@ -25,7 +25,8 @@ pub(super) struct Here {
     pub(super) thread: usize,
 }
 
-/// How many simulations run in this process. While there is none, no thread asks whether it is in one.
+/// How many simulations run in this process. While there is none, no thread asks whether it is in
+/// one.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 /// Simulations that have ended, to be used again.
@@ -34,8 +35,8 @@ static ENDED: Mutex<Vec<&'static Simulation>> = Mutex::new(Vec::new());
 thread_local! {
     /// Without a destructor, so that it can be read while the thread's other locals are destroyed.
     static HERE: Cell<Option<Here>> = const { Cell::new(None) };
-    /// Ends the simulated thread. Locals are destroyed in the reverse order of their first use, and this one is used
-    /// first: the destructors of all others are part of the simulation.
+    /// Ends the simulated thread. Locals are destroyed in the reverse order of their first use, and
+    /// this one is used first: the destructors of all others are part of the simulation.
     static EXIT: Exit = const { Exit(Cell::new(None)) };
     /// What this thread's last panic said, and where it was.
     static PANIC: Cell<Option<String>> = const { Cell::new(None) };
@@ -63,7 +64,8 @@ impl Simulation {
     }
 }
 
-/// What a thread does with the state of its simulation. There is one as long as the simulation has threads.
+/// What a thread does with the state of its simulation. There is one as long as the simulation has
+/// threads.
 fn of(state: &mut Option<State>) -> &mut State {
     state
         .as_mut()
@@ -74,7 +76,8 @@ impl Here {
     /// Which simulated thread this is, if it is one.
     #[inline]
     pub(super) fn get() -> Option<Here> {
-        // Relaxed: a simulated thread is started after its simulation was counted, which orders the two.
+        // Relaxed: a simulated thread is started after its simulation was counted, which orders the
+        // two.
         match RUNNING.load(Ordering::Relaxed) {
             0 => None,
             _ => HERE.get(),
@@ -163,7 +166,8 @@ impl Here {
     fn wait_for_turn(self) {
         loop {
             let locked = self.simulation.state();
-            // Once the simulation has ended nobody hands over any more; whoever still waits is left alone.
+            // Once the simulation has ended nobody hands over any more; whoever still waits is left
+            // alone.
             let has_turn = matches!(&*locked, Some(state) if state.end.is_none() && state.running == self.thread);
             drop(locked);
             if has_turn {
@@ -180,7 +184,8 @@ impl Here {
         sleep_for_ever()
     }
 
-    /// Runs `f` as the body of this simulated thread: the thread ends when its locals have been destroyed.
+    /// Runs `f` as the body of this simulated thread: the thread ends when its locals have been
+    /// destroyed.
     pub(super) fn run<T>(self, f: impl FnOnce() -> T) -> T {
         EXIT.with(|exit| exit.0.set(Some(self)));
         HERE.set(Some(self));
@@ -273,7 +278,8 @@ impl Here {
     }
 }
 
-/// Wakes a thread that has the baton now. One that has not told who it is yet has not slept yet, and will look.
+/// Wakes a thread that has the baton now. One that has not told who it is yet has not slept yet,
+/// and will look.
 fn wake(thread: Option<std::thread::Thread>) {
     if let Some(thread) = thread {
         thread.unpark();
@@ -365,7 +371,8 @@ fn wait_for_end(simulation: &'static Simulation, silence_max: Duration) -> (bool
     }
 }
 
-/// What the hook of panics does in a simulation: it prints nothing, for panics may be part of what is tested.
+/// What the hook of panics does in a simulation: it prints nothing, for panics may be part of what
+/// is tested.
 fn keep_panic(info: &PanicHookInfo<'_>) {
     let mut said = message(info.payload());
     if let Some(at) = info.location() {

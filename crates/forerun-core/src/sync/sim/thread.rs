@@ -1,5 +1,6 @@
-//! Threads. One that a simulated thread starts is simulated, and one that any other thread starts is not. Each is a new
-//! thread of the operating system, so that what the program keeps in thread-locals begins afresh with each simulation.
+//! Threads. One that a simulated thread starts is simulated, and one that any other thread starts
+//! is not. Each is a new thread of the operating system, so that what the program keeps in
+//! thread-locals begins afresh with each simulation.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
@@ -215,8 +216,8 @@ pub struct Scope<'scope, 'env: 'scope>(std::thread::Scope<'scope, 'env>);
 
 impl<'scope, 'env> Scope<'scope, 'env> {
     fn of(inner: &'scope std::thread::Scope<'scope, 'env>) -> &'scope Self {
-        // SAFETY: the two types have the same layout, by `repr(transparent)`, and the reference is as long-lived and as
-        // shared as the one it is made of.
+        // SAFETY: the two types have the same layout, by `repr(transparent)`, and the reference is
+        // as long-lived and as shared as the one it is made of.
         unsafe { &*std::ptr::from_ref(inner).cast::<Self>() }
     }
 
@@ -241,7 +242,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 }
 
-/// [`std::thread::scope`]. In a simulation the scope's threads have destroyed their thread-locals, too, when it returns.
+/// [`std::thread::scope`]. In a simulation the scope's threads have destroyed their thread-locals,
+/// too, when it returns.
 #[track_caller]
 pub fn scope<'env, F, T>(f: F) -> T
 where
@@ -301,7 +303,8 @@ impl Thread {
         Thread { inner, here }
     }
 
-    /// The caller, and the index of this thread in the caller's simulation, if it is a thread of that.
+    /// The caller, and the index of this thread in the caller's simulation, if it is a thread of
+    /// that.
     fn in_this_simulation(&self) -> Option<(Here, usize)> {
         let (here, thread) = Here::get().zip(self.here)?;
         here.is_same_simulation(thread)

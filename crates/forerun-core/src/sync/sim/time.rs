@@ -1,4 +1,5 @@
-//! The clocks. Simulated time begins at zero with each simulation; what `Instant` calls zero is one instant of this process.
+//! The clocks. Simulated time begins at zero with each simulation; what `Instant` calls zero is one
+//! instant of this process.
 
 use std::panic::Location;
 use std::sync::OnceLock;

@@ -1,10 +1,12 @@
-//! An [`Arc`](std::sync::Arc) of the standard library gives up a share by a subtraction in Release order; who gives up
-//! the last one runs an Acquire fence and destroys what was shared. ThreadSanitizer knows no fences. The standard library
-//! has a load in place of the fence when it is compiled for the sanitizer; the one that comes with Rust is not.
+//! An [`Arc`](std::sync::Arc) of the standard library gives up a share by a subtraction in Release
+//! order; who gives up the last one runs an Acquire fence and destroys what was shared.
+//! ThreadSanitizer knows no fences. The standard library has a load in place of the fence when it
+//! is compiled for the sanitizer; the one that comes with Rust is not.
 //!
-//! So the linker sends every subtraction of 64 bits that the sanitizer is told of through here (`--wrap`, in
-//! `.ci/tsan`), and one in Release order is made to acquire as well. Only reference counts are counted down in that
-//! order: a subtraction of Forerun's own whose missing Acquire this would hide may not be 64 bits wide.
+//! So the linker sends every subtraction of 64 bits that the sanitizer is told of through here
+//! (`--wrap`, in `.ci/tsan`), and one in Release order is made to acquire as well. Only reference
+//! counts are counted down in that order: a subtraction of Forerun's own whose missing Acquire this
+//! would hide may not be 64 bits wide.
 
 #![allow(unsafe_code, reason = "the linker's --wrap takes C functions")]
 

@@ -1,6 +1,7 @@
-//! Runs the tests of a crate, one after the other: the standard library's harness hands results from thread to thread by
-//! means that the sanitizer does not see, and runs several tests at a time, whose common first use of a `Once` it does not
-//! see either. `.ci/tsan` names [`run`] as the runner of every test program.
+//! Runs the tests of a crate, one after the other: the standard library's harness hands results
+//! from thread to thread by means that the sanitizer does not see, and runs several tests at a
+//! time, whose common first use of a `Once` it does not see either. `.ci/tsan` names [`run`] as the
+//! runner of every test program.
 //!
 //! Arguments are as that harness has them: parts of names choose tests, `--skip` leaves some out.
 

@@ -1,5 +1,5 @@
-//! The back end of `--cfg tsan`: what ThreadSanitizer must see is compiled here, from source, and not taken from the
-//! standard library that comes with Rust, which is compiled without it.
+//! The back end of `--cfg tsan`: what ThreadSanitizer must see is compiled here, from source, and
+//! not taken from the standard library that comes with Rust, which is compiled without it.
 //!
 //! ```text
 //!   lock.rs     Mutex, RwLock, Condvar: parking_lot's, with the standard library's poisoning
@@ -10,7 +10,8 @@
 //!   arc.rs      how the last owner of an Arc comes to see what the others did
 //! ```
 //!
-//! A thread's start and its join need nothing: the sanitizer watches `pthread_create` and `pthread_join` themselves.
+//! A thread's start and its join need nothing: the sanitizer watches `pthread_create` and
+//! `pthread_join` themselves.
 
 mod arc;
 mod channel;

@@ -1,6 +1,7 @@
-//! Threads: the standard library's, but for scopes. The standard library frees what it knows of a scope in code that it
-//! brings compiled, from the last thread to end, and the sanitizer does not see that the others are done with it. A scope
-//! of this module joins its threads, and the sanitizer watches that.
+//! Threads: the standard library's, but for scopes. The standard library frees what it knows of a
+//! scope in code that it brings compiled, from the last thread to end, and the sanitizer does not
+//! see that the others are done with it. A scope of this module joins its threads, and the
+//! sanitizer watches that.
 
 #![allow(
     unsafe_code,
@@ -105,7 +106,8 @@ impl<'scope> Scope<'scope, '_> {
         self.started
             .lock()
             .push(Arc::clone(&task) as Arc<dyn Started>);
-        // SAFETY: `scope` waits for the thread before anything that it borrows ends: it finds it in `started`.
+        // SAFETY: `scope` waits for the thread before anything that it borrows ends: it finds it in
+        // `started`.
         let started = unsafe { Builder::new().spawn_unchecked(body) };
         *thread = Some(started.expect("a thread starts"));
         drop(thread);

@@ -121,7 +121,8 @@ impl Inode {
                     let torn_at = random.below(bytes.len() as u64 + 1) as usize;
                     let mut torn = bytes[..torn_at].to_vec();
                     if random.below(2) == 0 {
-                        // The length arrived before the bytes. Over what was there before, that is still there.
+                        // The length arrived before the bytes. Over what was there before, that is
+                        // still there.
                         let before = file.get(*offset as usize + torn_at..).unwrap_or(&[]);
                         torn.extend(before.iter().take(bytes.len() - torn_at));
                         torn.resize(bytes.len(), 0);

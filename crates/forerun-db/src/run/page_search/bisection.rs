@@ -1,4 +1,5 @@
-//! Bisection over the rows of a page: one loop, compiled once for each comparison and prefetch distance.
+//! Bisection over the rows of a page: one loop, compiled once for each comparison and prefetch
+//! distance.
 
 use std::ops::Range;
 
@@ -7,7 +8,8 @@ use super::compare::{ByComparator, Compare, Short, Skipping};
 use super::prefetch_distance::{entries_ahead_from, keys_ahead_from};
 use crate::comparator::KeyOrder;
 
-/// How many rows of the page are before (`key`, `sequence`). In an internal page, rows at the target count too.
+/// How many rows of the page are before (`key`, `sequence`). In an internal page, rows at the
+/// target count too.
 ///
 /// `AHEAD` is how many steps ahead the bisection prefetches: 0, 1 or 2.
 #[inline(always)]
@@ -23,7 +25,8 @@ pub(super) fn rows_before<const AHEAD: u8>(
     }
 }
 
-/// The key's bytes behind the common prefix. If the key has another prefix: how many rows are before it, none or all.
+/// The key's bytes behind the common prefix. If the key has another prefix: how many rows are
+/// before it, none or all.
 #[inline(always)]
 pub(super) fn behind_prefix<'k>(page: Page<'_>, key: &'k [u8]) -> Result<&'k [u8], usize> {
     let prefix = page.prefix();
@@ -54,7 +57,8 @@ pub(super) fn bisect_by_order<const AHEAD: u8>(
     }
 }
 
-/// Finds the first row of a range that is at or behind the target; in an internal page, the first row behind it.
+/// Finds the first row of a range that is at or behind the target; in an internal page, the first
+/// row behind it.
 fn bisect<C: Compare, const AHEAD: u8>(
     page: Page<'_>,
     mut compare: C,
@@ -87,7 +91,8 @@ fn prefetch_ahead<const AHEAD: u8>(page: Page<'_>, low: usize, middle: usize, hi
     if AHEAD == 0 || rows < keys_ahead_from() {
         return;
     }
-    // The two rows that the next step may compare. The step after picks from the four rows around them.
+    // The two rows that the next step may compare. The step after picks from the four rows around
+    // them.
     let (left, right) = (
         low + (middle - low) / 2,
         middle + 1 + (high - middle - 1) / 2,

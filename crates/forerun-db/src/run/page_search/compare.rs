@@ -1,7 +1,7 @@
 //! Three ways to compare a row's key with the target key, one type each.
 //!
-//! Short bytewise keys compare as integers. Longer ones skip the bytes that both bounds share. Keys in another order go
-//! through their comparator.
+//! Short bytewise keys compare as integers. Longer ones skip the bytes that both bounds share. Keys
+//! in another order go through their comparator.
 
 use std::cmp::Ordering;
 
@@ -14,9 +14,11 @@ pub(super) trait Compare {
     fn compare(&mut self, page: Page<'_>, record: &Record) -> Ordering;
 }
 
-/// Bytewise order, for a target with at most 16 bytes behind the common prefix: they fit into one integer.
+/// Bytewise order, for a target with at most 16 bytes behind the common prefix: they fit into one
+/// integer.
 ///
-/// Shorter keys are padded with zeros, so two different keys may give the same integer. Then the shorter key is smaller.
+/// Shorter keys are padded with zeros, so two different keys may give the same integer. Then the
+/// shorter key is smaller.
 pub(super) struct Short {
     packed: u128,
     len: usize,

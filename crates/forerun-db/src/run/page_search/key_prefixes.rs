@@ -1,5 +1,6 @@
-//! The search by key prefixes. A page stores the first four bytes of each key behind the common prefix as an integer, its
-//! *head*, and for each group of 16 rows a *fence*, the head of the group's last row.
+//! The search by key prefixes. A page stores the first four bytes of each key behind the common
+//! prefix as an integer, its *head*, and for each group of 16 rows a *fence*, the head of the
+//! group's last row.
 //!
 //! ```text
 //!   group_of    line 0: which group of 16 rows
@@ -7,8 +8,8 @@
 //!   among       bisect those rows: one, or none
 //! ```
 //!
-//! A lookup in a batch calls the three steps one by one. After each step it prefetches the lines of the next one and lets
-//! the other lookups run.
+//! A lookup in a batch calls the three steps one by one. After each step it prefetches the lines of
+//! the next one and lets the other lookups run.
 
 use std::ops::Range;
 
@@ -19,7 +20,8 @@ use super::bisection::{behind_prefix, bisect_by_order};
 use super::compare::{self, Compare, Short, packed};
 use crate::comparator::KeyOrder;
 
-/// How many rows of the page are before (`key`, `sequence`). In an internal page, rows at the target count too.
+/// How many rows of the page are before (`key`, `sequence`). In an internal page, rows at the
+/// target count too.
 #[inline(always)]
 pub(super) fn rows_before(page: Page<'_>, order: &KeyOrder, key: &[u8], sequence: u64) -> usize {
     match group_of(page, order, key) {
@@ -32,7 +34,8 @@ pub(super) fn rows_before(page: Page<'_>, order: &KeyOrder, key: &[u8], sequence
     }
 }
 
-/// The row of a leaf that answers a lookup: the newest version of `key` that is not newer than `sequence`.
+/// The row of a leaf that answers a lookup: the newest version of `key` that is not newer than
+/// `sequence`.
 #[inline(always)]
 pub(super) fn find(page: Page<'_>, order: &KeyOrder, key: &[u8], sequence: u64) -> Option<usize> {
     match group_of(page, order, key) {
@@ -64,7 +67,8 @@ pub(in super::super) fn head_of(order: &KeyOrder, suffix: &[u8]) -> u32 {
 /// The result of the first step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// No row has the key, and this many rows are before it. The search need not read more of the page.
+    /// No row has the key, and this many rows are before it. The search need not read more of the
+    /// page.
     Row(usize),
     /// The row is in this group, or it is the first of the next.
     Group(Group),
@@ -78,9 +82,11 @@ pub(crate) struct Group {
     head: u32,
 }
 
-/// The first step finds the group. It reads the page's first line, and a few more if there are many fences.
+/// The first step finds the group. It reads the page's first line, and a few more if there are many
+/// fences.
 ///
-/// If the common prefix is longer than 16 bytes, this step assumes that the key has the rest of it; [`tied`] compares it.
+/// If the common prefix is longer than 16 bytes, this step assumes that the key has the rest of it;
+/// [`tied`] compares it.
 #[inline(always)]
 pub(crate) fn group_of(page: Page<'_>, order: &KeyOrder, key: &[u8]) -> Step {
     let prefix_len = page.prefix_len();
@@ -100,15 +106,17 @@ pub(crate) fn group_of(page: Page<'_>, order: &KeyOrder, key: &[u8]) -> Step {
     if index < page.groups() {
         return Step::Group(Group { index, head });
     }
-    // The key is behind all rows, provided it has the rest of a long prefix. The last group gives the same answer.
+    // The key is behind all rows, provided it has the rest of a long prefix. The last group gives
+    // the same answer.
     match page.groups().checked_sub(1) {
         Some(last) if prefix_len > PREFIX_HEAD_BYTES => Step::Group(Group { index: last, head }),
         _ => Step::Row(page.rows()),
     }
 }
 
-/// The second step reads a group's two lines and returns the rows with the target's head. All earlier rows are before the
-/// target and all later rows behind it, so an empty range is the target's insertion point.
+/// The second step reads a group's two lines and returns the rows with the target's head. All
+/// earlier rows are before the target and all later rows behind it, so an empty range is the
+/// target's insertion point.
 #[inline(always)]
 pub(crate) fn tied(page: Page<'_>, key: &[u8], group: Group) -> Range<usize> {
     if page.prefix_len() > PREFIX_HEAD_BYTES
@@ -119,8 +127,8 @@ pub(crate) fn tied(page: Page<'_>, key: &[u8], group: Group) -> Range<usize> {
     let heads = page.heads(group.index);
     let start = group.index * GROUP_ROWS;
     let (before, up_to) = word_bounds(heads, group.head);
-    // The last group's padding is not below any head, but may equal one. The page has been checked, so the range does
-    // not end before it starts.
+    // The last group's padding is not below any head, but may equal one. The page has been checked,
+    // so the range does not end before it starts.
     let up_to = up_to.min(page.rows() - start);
     if up_to == GROUP_ROWS && before < GROUP_ROWS {
         return start + before..end_of_tie(page, group);
@@ -140,8 +148,8 @@ fn end_of_tie(page: Page<'_>, group: Group) -> usize {
     }
 }
 
-/// The third step reads records: of the rows that tie, it finds how many are before the target. In an internal page, rows
-/// at the target count too.
+/// The third step reads records: of the rows that tie, it finds how many are before the target. In
+/// an internal page, rows at the target count too.
 #[inline(always)]
 pub(crate) fn among(
     page: Page<'_>,

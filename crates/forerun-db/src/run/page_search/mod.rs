@@ -1,5 +1,5 @@
-//! Searching a page for a key. To add a search, write its file and register it here: a variant of [`PageSearch`], its name,
-//! and its arm in [`rows_before`].
+//! Searching a page for a key. To add a search, write its file and register it here: a variant of
+//! [`PageSearch`], its name, and its arm in [`rows_before`].
 //!
 //! ```text
 //!   bisection.rs      Plain, Prefetch1, Prefetch2: bisect all rows
@@ -31,11 +31,11 @@ pub enum PageSearch {
     Plain,
     /// Bisects, and prefetches the two keys that the next step may compare.
     Prefetch1,
-    /// Like [`Prefetch1`](Self::Prefetch1), and also prefetches the row entries of the step after the next. WiredTiger's row
-    /// search does the same on leaf and internal pages.
+    /// Like [`Prefetch1`](Self::Prefetch1), and also prefetches the row entries of the step after
+    /// the next. WiredTiger's row search does the same on leaf and internal pages.
     Prefetch2,
-    /// Compares the first four bytes of the keys as integers: first to find the group of rows, then the row in the group.
-    /// Compares whole keys only where those bytes are equal.
+    /// Compares the first four bytes of the keys as integers: first to find the group of rows, then
+    /// the row in the group. Compares whole keys only where those bytes are equal.
     #[default]
     KeyPrefixes,
 }
@@ -60,7 +60,8 @@ impl PageSearch {
     }
 }
 
-/// How many rows of the page are before (`key`, `sequence`). In an internal page, rows at the target count too.
+/// How many rows of the page are before (`key`, `sequence`). In an internal page, rows at the
+/// target count too.
 #[inline(always)]
 fn rows_before(
     page: Page<'_>,
@@ -89,7 +90,8 @@ pub(crate) fn lower_bound(
     rows_before(page, order, key, sequence, search)
 }
 
-/// The row of an internal page whose child covers (`key`, `sequence`): the last one whose separator is not behind it.
+/// The row of an internal page whose child covers (`key`, `sequence`): the last one whose separator
+/// is not behind it.
 #[inline]
 pub(crate) fn child(
     page: Page<'_>,
@@ -101,7 +103,8 @@ pub(crate) fn child(
     rows_before(page, order, key, sequence, search).saturating_sub(1)
 }
 
-/// The row of a leaf that answers a lookup: the newest version of `key` that is not newer than `sequence`.
+/// The row of a leaf that answers a lookup: the newest version of `key` that is not newer than
+/// `sequence`.
 #[inline]
 pub(crate) fn find(
     page: Page<'_>,

@@ -1,13 +1,16 @@
 //! How many rows must be left for a bisection to prefetch.
 //!
-//! These are constants. For measurements, a build with the feature `sweep` reads them once from the environment:
-//! `FORERUN_KEYS_AHEAD_FROM` and `FORERUN_ENTRIES_AHEAD_FROM`. CONTRIBUTING.md has the recipe.
+//! These are constants. For measurements, a build with the feature `sweep` reads them once from the
+//! environment: `FORERUN_KEYS_AHEAD_FROM` and `FORERUN_ENTRIES_AHEAD_FROM`. CONTRIBUTING.md has the
+//! recipe.
 
-/// From this many rows on, a bisection prefetches the keys of both rows that the next step may compare.
+/// From this many rows on, a bisection prefetches the keys of both rows that the next step may
+/// compare.
 const KEYS_AHEAD_FROM: usize = 4;
 
-/// From this many rows on, a bisection also prefetches the entries of the four rows that the step after may compare. With
-/// fewer rows, those entries lie in the line of the current row's entry or in a neighboring one.
+/// From this many rows on, a bisection also prefetches the entries of the four rows that the step
+/// after may compare. With fewer rows, those entries lie in the line of the current row's entry or
+/// in a neighboring one.
 const ENTRIES_AHEAD_FROM: usize = 32;
 
 #[cfg(not(feature = "sweep"))]
@@ -41,7 +44,8 @@ mod swept {
         set.unwrap_or(usual)
     }
 
-    // The next step chooses between two rows only if there are four, and the step after among four only if there are eight.
+    // The next step chooses between two rows only if there are four, and the step after among four
+    // only if there are eight.
 
     #[inline(always)]
     pub(in super::super) fn keys_ahead_from() -> usize {

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The copy of a row of some hundred bytes from memory that no cache holds waits for its first
-//! lines; the CPU sees the rest of them coming, but not the next row. So the lines of a row
-//! are prefetched while rows before it are copied: the staged form of a batch, since every row takes
+//! lines; the CPU sees the rest of them coming, but not the next row. So the lines of a row are
+//! prefetched while rows before it are copied: the staged form of a batch, since every row takes
 //! the same steps.
 //!
 //! Several threads share the rows by their destination, so that two pairs with one destination are
@@ -59,8 +59,8 @@ impl Default for CpuOptions {
     }
 }
 
-/// How many rows ahead lines are asked for unless something else is said: some two KiB of rows, from
-/// 4 to 16. Short rows gain most, since the CPU cannot see the next one coming
+/// How many rows ahead lines are asked for unless something else is said: some two KiB of rows,
+/// from 4 to 16. Short rows gain most, since the CPU cannot see the next one coming
 /// (`docs/internals/gather.md` has the figures).
 pub fn default_prefetch_distance(row_bytes: u64) -> usize {
     (2048 / row_bytes.max(1)).clamp(4, 16) as usize

@@ -78,8 +78,8 @@ impl<'a> Pairs<'a> {
     /// Two slices.
     ///
     /// # Errors
-    /// [`GatherError::LengthsDiffer`], or [`GatherError::WrongType`] where one is of four bytes and the other
-    /// of eight.
+    /// [`GatherError::LengthsDiffer`], or [`GatherError::WrongType`] where one is of four bytes and
+    /// the other of eight.
     pub fn split(source: Indices<'a>, destination: Indices<'a>) -> Result<Pairs<'a>, GatherError> {
         if source.integer() != destination.integer() {
             return Err(GatherError::WrongType {

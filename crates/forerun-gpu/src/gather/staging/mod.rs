@@ -1,4 +1,5 @@
-//! Rows on their way to a device by way of a few pieces of pinned memory, each filled while those before it travel.
+//! Rows on their way to a device by way of a few pieces of pinned memory, each filled while those
+//! before it travel.
 //!
 //! ```text
 //!              rows               places
@@ -8,10 +9,12 @@
 //!   piece 3   |                 |            |     has arrived: is next
 //! ```
 //!
-//! A gather reads the host's memory when it runs. Rows that others may write meanwhile are therefore copied here first, one
-//! behind the other, and travel from here. A piece is filled again when its gather has run; a delivery ends when all have.
+//! A gather reads the host's memory when it runs. Rows that others may write meanwhile are
+//! therefore copied here first, one behind the other, and travel from here. A piece is filled again
+//! when its gather has run; a delivery ends when all have.
 //!
-//! Without a GPU the same ring carries rows to ordinary memory: the CPU's gather takes a piece to its places at once.
+//! Without a GPU the same ring carries rows to ordinary memory: the CPU's gather takes a piece to
+//! its places at once.
 //!
 //! | file             | holds |
 //! |------------------|-------|
@@ -28,10 +31,12 @@ use crate::{Gpu, GpuError};
 use pieces::{CpuPieces, GpuPieces, Route};
 use std::fmt;
 
-/// Bytes of a piece, unless a row has more. A launch costs some microseconds, in which the link carries about as much.
+/// Bytes of a piece, unless a row has more. A launch costs some microseconds, in which the link
+/// carries about as much.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Pieces of a ring: one is filled, one travels, and two keep a moment's delay on either side from the other.
+/// Pieces of a ring: one is filled, one travels, and two keep a moment's delay on either side from
+/// the other.
 const PIECES: usize = 4;
 
 /// How much a ring holds.
@@ -46,8 +51,8 @@ pub struct StagingShape {
 }
 
 impl StagingShape {
-    /// Four pieces of 256 KiB, or of a row each if that is longer. The sizes are a prediction: nothing of it has been
-    /// measured on a GPU yet.
+    /// Four pieces of 256 KiB, or of a row each if that is longer. The sizes are a prediction:
+    /// nothing of it has been measured on a GPU yet.
     pub fn of(row_bytes: usize) -> StagingShape {
         StagingShape {
             row_bytes,
@@ -65,7 +70,8 @@ impl StagingShape {
     }
 }
 
-/// Pieces of memory by way of which rows reach a destination. Made once and used again: to pin memory takes long.
+/// Pieces of memory by way of which rows reach a destination. Made once and used again: to pin
+/// memory takes long.
 ///
 /// ```
 /// use forerun_gpu::gather::{Destination, StagingRing, StagingShape};
@@ -120,8 +126,9 @@ impl StagingRing {
         self.shape
     }
 
-    /// Runs `work`, which puts rows on their way, and returns when all have arrived, be it that `work` fails or panics.
-    /// It does not wait for work of other streams on the destination: order that by events, or by a scope's end.
+    /// Runs `work`, which puts rows on their way, and returns when all have arrived, be it that
+    /// `work` fails or panics. It does not wait for work of other streams on the destination: order
+    /// that by events, or by a scope's end.
     ///
     /// # Errors
     /// A destination that the ring does not lead to; what `work` gives; else the device's.
@@ -197,8 +204,9 @@ impl Delivery<'_> {
         self.shape
     }
 
-    /// Room for at least so many rows, at most a [piece](StagingShape)'s: all that the present piece has left, or the next
-    /// one, for which it waits if it still travels. What is there is left over from others.
+    /// Room for at least so many rows, at most a [piece](StagingShape)'s: all that the present
+    /// piece has left, or the next one, for which it waits if it still travels. What is there is
+    /// left over from others.
     ///
     /// # Errors
     /// More rows than a piece has; the device's.
@@ -213,11 +221,13 @@ impl Delivery<'_> {
         Ok(&mut self.route.rows(self.piece)?[from..])
     }
 
-    /// Takes the first rows of the [reserved rows](Delivery::reserve), each to its place in the destination, counted in rows. Of two rows
-    /// with one place either may be there in the end, or a mix of both.
+    /// Takes the first rows of the [reserved rows](Delivery::reserve), each to its place in the
+    /// destination, counted in rows. Of two rows with one place either may be there in the end, or
+    /// a mix of both.
     ///
     /// # Errors
-    /// More rows than there is room for, a place beyond the destination: none of them goes. The device's.
+    /// More rows than there is room for, a place beyond the destination: none of them goes. The
+    /// device's.
     pub fn commit(&mut self, places: &[u64]) -> Result<(), GpuError> {
         if places.len() > self.shape.piece_rows - self.filled {
             return Err(self.beyond_piece(self.filled, places.len()));
@@ -261,8 +271,8 @@ impl Delivery<'_> {
 
 impl Drop for Delivery<'_> {
     fn drop(&mut self) {
-        // An error here means that the context is lost, and with it all work on it: nothing touches memory any more. Where
-        // all went well, this waits for nothing.
+        // An error here means that the context is lost, and with it all work on it: nothing touches
+        // memory any more. Where all went well, this waits for nothing.
         let _ = self.route.wait_idle();
     }
 }

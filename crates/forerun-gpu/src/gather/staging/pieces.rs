@@ -246,9 +246,10 @@ impl GpuPieces {
         let copy = RowCopy::new(&self.gpu, &request, &known)?;
         // From here on, whatever fails, `arrived` and `settle` wait for it.
         piece.travels = true;
-        // SAFETY: piece and order are this ring's, which the delivery borrows: `arrived` gives the piece out to be written
-        // again when the event behind the copy has passed, and no sooner are they freed. The destination is borrowed by the
-        // delivery as well; that settles before it goes, and cannot be leaked, since `deliver` alone owns it.
+        // SAFETY: piece and order are this ring's, which the delivery borrows: `arrived` gives the
+        // piece out to be written again when the event behind the copy has passed, and no sooner
+        // are they freed. The destination is borrowed by the delivery as well; that settles before
+        // it goes, and cannot be leaked, since `deliver` alone owns it.
         unsafe { copy.enqueue(&self.stream) }?;
         if let Err(error) = self.stream.record(&piece.arrived) {
             // The event stands for an earlier copy still, so this one is waited for here.

@@ -7,9 +7,10 @@
 //!   M = 1:               │ k0 │ v0 │                       an entry of a table without buckets
 //! ```
 //!
-//! Slots are taken from the front, and a removal keeps it so: while the last slot is empty the last entry moves into the
-//! hole, so that *the last slot tells whether the bucket was ever full*. Once it was, some keys may have gone on to another
-//! bucket, and a removal leaves a tombstone, for good: no lookup ends at a bucket that was once passed over.
+//! Slots are taken from the front, and a removal keeps it so: while the last slot is empty the last
+//! entry moves into the hole, so that *the last slot tells whether the bucket was ever full*. Once
+//! it was, some keys may have gone on to another bucket, and a removal leaves a tombstone, for
+//! good: no lookup ends at a bucket that was once passed over.
 
 use super::super::Word;
 use super::super::aside::{empty, tombstone};

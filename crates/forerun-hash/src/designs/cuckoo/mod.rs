@@ -1,4 +1,5 @@
-//! Cuckoo hashing: a key is in one of N buckets of M slots, and an insertion moves others out of its way.
+//! Cuckoo hashing: a key is in one of N buckets of M slots, and an insertion moves others out of
+//! its way.
 //!
 //! ```text
 //!   key ─ hash ─┬─ first ────────▶ bucket  [ M keys │ M values ]
@@ -6,14 +7,15 @@
 //!               └─ …
 //! ```
 //!
-//! With M = 1 it is the N-way cuckoo table (Pagh and Rodler, 2001; Fotakis et al., 2003), whose lookups can run one key a
-//! lane (`vertical.rs`); with M = 2, 4, 8 the bucketised one (Dietzfelbinger and Weidling, 2007), where one key is compared
-//! with all slots of a bucket at once. All the rest is the same code.
+//! With M = 1 it is the N-way cuckoo table (Pagh and Rodler, 2001; Fotakis et al., 2003), whose
+//! lookups can run one key a lane (`vertical.rs`); with M = 2, 4, 8 the bucketised one
+//! (Dietzfelbinger and Weidling, 2007), where one key is compared with all slots of a bucket at
+//! once. All the rest is the same code.
 //!
-//! **A lookup stops early.** A key is put into the first of its buckets that has room, and moves keep to that order, so a
-//! key can be beyond a bucket only if that bucket was full when it was passed over. `bucket.rs` tells from the last slot
-//! whether a bucket was ever full; below some 80% load most were not, and most lookups, of keys that are missing too, end
-//! at the first line.
+//! **A lookup stops early.** A key is put into the first of its buckets that has room, and moves
+//! keep to that order, so a key can be beyond a bucket only if that bucket was full when it was
+//! passed over. `bucket.rs` tells from the last slot whether a bucket was ever full; below some 80%
+//! load most were not, and most lookups, of keys that are missing too, end at the first line.
 
 mod bucket;
 pub(super) mod path;

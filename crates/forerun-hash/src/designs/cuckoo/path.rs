@@ -8,9 +8,10 @@
 //!   moves, last first:   f's bucket takes b3;  b3's slot takes the new key
 //! ```
 //!
-//! The search of a bucket's other choices goes level by level (as in libcuckoo: Li, Andersen, Kaminsky and Freedman,
-//! "Algorithmic Improvements for Fast Concurrent Cuckoo Hashing", 2014) and gives up after [`BUCKETS_MAX`] buckets: an
-//! insertion always ends. A bucket is visited once, so no slot is on a path twice.
+//! The search of a bucket's other choices goes level by level (as in libcuckoo: Li, Andersen,
+//! Kaminsky and Freedman, "Algorithmic Improvements for Fast Concurrent Cuckoo Hashing", 2014) and
+//! gives up after [`BUCKETS_MAX`] buckets: an insertion always ends. A bucket is visited once, so
+//! no slot is on a path twice.
 
 /// Buckets that a search looks at before it gives up.
 pub(in super::super) const BUCKETS_MAX: usize = 4096;
@@ -58,7 +59,8 @@ pub(in super::super) trait Buckets {
     /// Whether a bucket has room.
     fn look(&self, bucket: u32) -> Look;
 
-    /// The choices of the entry in a slot of a full bucket, in their order; the bucket itself is among them.
+    /// The choices of the entry in a slot of a full bucket, in their order; the bucket itself is
+    /// among them.
     fn choices(&self, at: Slot) -> impl Iterator<Item = u32>;
 }
 
@@ -82,8 +84,8 @@ impl Search {
         }
     }
 
-    /// Finds moves that leave a slot of one of `roots` free, all of them full now: the slot, and the moves in the order in
-    /// which to make them. `None` when the search gave up.
+    /// Finds moves that leave a slot of one of `roots` free, all of them full now: the slot, and
+    /// the moves in the order in which to make them. `None` when the search gave up.
     pub(in super::super) fn run<B: Buckets>(
         &mut self,
         table: &B,

@@ -7,9 +7,10 @@
 //!   choice 2      …                                     ∅         k3 absent
 //! ```
 //!
-//! The vertically vectorised lookup of N-way cuckoo tables (Polychroniou, Raghavan and Ross, "Rethinking SIMD Vectorization
-//! for In-Memory Databases", SIGMOD 2015). Closed lanes are masked and read nothing. The values are loaded lane by lane: they
-//! are in the lines that the gathers have fetched.
+//! The vertically vectorised lookup of N-way cuckoo tables (Polychroniou, Raghavan and Ross,
+//! "Rethinking SIMD Vectorization for In-Memory Databases", SIGMOD 2015). Closed lanes are masked
+//! and read nothing. The values are loaded lane by lane: they are in the lines that the gathers
+//! have fetched.
 
 use super::super::aside::empty;
 use super::super::lookup::Batch;
@@ -150,10 +151,11 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
         let mut place = choice.scale(len);
         for _ in 0..N {
             let index = choice.scale(len);
-            // SAFETY: scaling leaves every lane of the index below the number of buckets, which is at most 2^30 (`new`
-            // refuses more slots), and strictly below since they are scaled from below. A bucket of one slot starts with
-            // its key: the word read is aligned and inside the slab, initialised since the slab was zeroed, and not
-            // written while the table is borrowed.
+            // SAFETY: scaling leaves every lane of the index below the number of buckets, which is
+            // at most 2^30 (`new` refuses more slots), and strictly below since they are scaled
+            // from below. A bucket of one slot starts with its key: the word read is aligned and
+            // inside the slab, initialised since the slab was zeroed, and not written while the
+            // table is borrowed.
             let slots = unsafe { self.gather(index, open, none) };
             let here = slots.eq(lanes).and(open);
             place = index.select(place, here);
@@ -188,8 +190,8 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
         none: K::Lanes<S>,
     ) -> K::Lanes<S> {
         let base = self.buckets.as_ptr().cast::<K>();
-        // SAFETY: the caller's indices are buckets of the slab, and each begins with a key, as `find_lanes` argues; the
-        // stride is that of the slab.
+        // SAFETY: the caller's indices are buckets of the slab, and each begins with a key, as
+        // `find_lanes` argues; the stride is that of the slab.
         unsafe {
             match Slab::<Bucket<K, V, M>>::STRIDE_BYTES {
                 8 => K::Lanes::gather::<8>(base, index, open, none),

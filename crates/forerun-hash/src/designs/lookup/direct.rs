@@ -5,7 +5,8 @@ use super::{Batch, Probe};
 use crate::designs::Word;
 use forerun_core::arch::Simd;
 
-/// `get` in a loop: a key's second bucket is read only if its first did not do, which the processor must guess.
+/// `get` in a loop: a key's second bucket is read only if its first did not do, which the processor
+/// must guess.
 #[inline(always)]
 pub(super) fn single<S: Simd, K: Word, V: Word>(
     simd: S,
@@ -18,7 +19,8 @@ pub(super) fn single<S: Simd, K: Word, V: Word>(
     }
 }
 
-/// Every bucket of every key, without a branch: the reads of different keys overlap as far as the processor looks ahead.
+/// Every bucket of every key, without a branch: the reads of different keys overlap as far as the
+/// processor looks ahead.
 #[inline(always)]
 pub(super) fn direct<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,

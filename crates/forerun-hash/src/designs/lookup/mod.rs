@@ -1,4 +1,5 @@
-//! How a batch runs: each strategy once, over all designs that look a key up by one bucket after the other.
+//! How a batch runs: each strategy once, over all designs that look a key up by one bucket after
+//! the other.
 //!
 //! ```text
 //!   Single         a a'  b  c c' d …                      one key after the other
@@ -8,8 +9,8 @@
 //!   Rolling        pa pb │ a: pa' │ b: pc │ a': pd │ …      a window of lookups, each at its own step
 //! ```
 //!
-//! `p` is a prefetch, a prime a key's further bucket. With `StagedAll` and `PipelinedAll` every bucket of a key is
-//! prefetched at once, and compared at once without a branch.
+//! `p` is a prefetch, a prime a key's further bucket. With `StagedAll` and `PipelinedAll` every
+//! bucket of a key is prefetched at once, and compared at once without a branch.
 
 mod direct;
 mod pipelined;
@@ -35,8 +36,9 @@ pub(super) struct Step<V, C> {
 
 /// A design, as lookups see it: a lookup is a walk over a key's few places.
 ///
-/// The first place is told apart from the further ones, because every lookup goes there: it is a number, made for several
-/// keys at once, while the rest of a walk may be worked out again from the key by those few that need it.
+/// The first place is told apart from the further ones, because every lookup goes there: it is a
+/// number, made for several keys at once, while the rest of a walk may be worked out again from the
+/// key by those few that need it.
 ///
 /// Implementors mark everything `#[inline(always)]`, as [`WithSimd`] asks.
 pub(super) trait Probe<K: Word, V: Word>: Sync {

@@ -1,5 +1,5 @@
-//! A block is prefetched while the one before the last is compared, from the batch's first key to its last, so that the
-//! memory system never waits for the program.
+//! A block is prefetched while the one before the last is compared, from the batch's first key to
+//! its last, so that the memory system never waits for the program.
 //!
 //! ```text
 //!   block     0    1    2    3    …
@@ -82,7 +82,8 @@ fn fetch<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     }
 }
 
-/// Goes on with those that wait in `now`, and leaves it empty; who needs yet another bucket waits again, in `next`.
+/// Goes on with those that wait in `now`, and leaves it empty; who needs yet another bucket waits
+/// again, in `next`.
 #[inline(always)]
 fn turn<S: Simd, K: Word, V: Word, P: Probe<K, V>, const N: usize>(
     simd: S,

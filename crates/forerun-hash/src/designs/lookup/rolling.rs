@@ -1,6 +1,7 @@
 //! A window of lookups, each at its own step: one that ends makes room for the next key at once.
 //!
-//! Whether a lookup ends at a step is an unpredictable branch, a guess a key. What it saves is idle places in the window.
+//! Whether a lookup ends at a step is an unpredictable branch, a guess a key. What it saves is idle
+//! places in the window.
 
 use super::{Batch, Probe, Step};
 use crate::designs::Word;

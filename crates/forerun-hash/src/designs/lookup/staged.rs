@@ -1,5 +1,5 @@
-//! Groups in lock-step: prefetch for all keys of the group, then compare all. Between two groups the memory system has
-//! nothing to do, which is what `pipelined.rs` mends.
+//! Groups in lock-step: prefetch for all keys of the group, then compare all. Between two groups
+//! the memory system has nothing to do, which is what `pipelined.rs` mends.
 
 use super::waiting::{BLOCK_MAX, Waiting, compare};
 use super::{Batch, Probe};

@@ -5,8 +5,8 @@
 //!   collect     for each bit that is set                      [k2, k5, …]
 //! ```
 //!
-//! Whether a key must go on cannot be foretold, so the compares make bits of it, not branches. What is guessed is how many
-//! there are in a block: once a block.
+//! Whether a key must go on cannot be foretold, so the compares make bits of it, not branches. What
+//! is guessed is how many there are in a block: once a block.
 
 use super::Probe;
 use crate::designs::Word;
@@ -15,8 +15,9 @@ use forerun_core::arch::Simd;
 /// Keys in a block, at most.
 pub(super) const BLOCK_MAX: usize = 32;
 
-/// Reads the first place of each key of a block; all slices are as long as `keys`, but for `cursors`, which is at least as
-/// long. Bit `i` of the result is set if key `i` must go on, by `cursors[i]`.
+/// Reads the first place of each key of a block; all slices are as long as `keys`, but for
+/// `cursors`, which is at least as long. Bit `i` of the result is set if key `i` must go on, by
+/// `cursors[i]`.
 #[inline(always)]
 pub(super) fn compare<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
@@ -84,7 +85,8 @@ impl<C: Copy + Default, const N: usize> Waiting<C, N> {
         self.len += 1;
     }
 
-    /// Appends the keys of a block, which starts at `from`, that `more` has a bit for, and aims at their next place.
+    /// Appends the keys of a block, which starts at `from`, that `more` has a bit for, and aims at
+    /// their next place.
     #[inline(always)]
     pub(super) fn collect<K: Word, V: Word, P: Probe<K, V, Cursor = C>>(
         &mut self,

@@ -5,8 +5,9 @@
 //!   entries   │ k0 k1 k2 k3 │ v0 v1 v2 v3 │    a line, of u64 to u64
 //! ```
 //!
-//! In the paper a slot is a tag and a pointer to an item. Entries of fixed width need no pointer, and sparing it spares a
-//! dependent miss: the baseline is given that. The tags stay what they are there for: to spare a look at entries.
+//! In the paper a slot is a tag and a pointer to an item. Entries of fixed width need no pointer,
+//! and sparing it spares a dependent miss: the baseline is given that. The tags stay what they are
+//! there for: to spare a look at entries.
 
 use super::super::Word;
 #[cfg(not(loom))]
@@ -59,8 +60,8 @@ pub(super) struct Entries<K: Word, V: Word> {
     values: [V::Atomic; SLOTS],
 }
 
-// SAFETY: atomic numbers have the layout of the numbers, for which zeroed bytes are zero; they are aligned to at most 8
-// bytes.
+// SAFETY: atomic numbers have the layout of the numbers, for which zeroed bytes are zero; they are
+// aligned to at most 8 bytes.
 #[cfg(not(loom))]
 unsafe impl<K: Word, V: Word> Zeroed for Entries<K, V> {}
 

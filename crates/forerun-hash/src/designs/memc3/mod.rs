@@ -1,4 +1,5 @@
-//! MemC3's table: optimistic concurrent cuckoo hashing, two buckets of four slots, one-byte tags, no vectors: the baseline.
+//! MemC3's table: optimistic concurrent cuckoo hashing, two buckets of four slots, one-byte tags,
+//! no vectors: the baseline.
 //!
 //! ```text
 //!   key ─ hash ─┬─ bucket b1, and b2 = b1 xor mix(tag): either can be had from the other and the tag
@@ -9,14 +10,16 @@
 //!   entries   │ b0: k k k k v v v v │ b1: …
 //! ```
 //!
-//! Fan, Andersen and Kaminsky, "MemC3: Compact and Concurrent MemCache with Dumber Caching and Smarter Hashing", NSDI 2013.
-//! Readers take no lock: they read a key's version, its slots, and the version again, and start over if it changed
-//! (`versions.rs`). Writers take turns. An insertion first finds a path of moves and then makes them from its end, so that
-//! every key is always somewhere; each move is a write of the key that is moved.
+//! Fan, Andersen and Kaminsky, "MemC3: Compact and Concurrent MemCache with Dumber Caching and
+//! Smarter Hashing", NSDI 2013. Readers take no lock: they read a key's version, its slots, and the
+//! version again, and start over if it changed (`versions.rs`). Writers take turns. An insertion
+//! first finds a path of moves and then makes them from its end, so that every key is always
+//! somewhere; each move is a write of the key that is moved.
 //!
-//! It differs from the paper in two things, both in its favour: entries are in the buckets, not behind pointers, and the
-//! path is the shortest (breadth first, as the authors' later libcuckoo has it), not the first of a random walk. The number
-//! of buckets is a power of two, which the xor asks for.
+//! It differs from the paper in two things, both in its favour: entries are in the buckets, not
+//! behind pointers, and the path is the shortest (breadth first, as the authors' later libcuckoo
+//! has it), not the first of a random walk. The number of buckets is a power of two, which the xor
+//! asks for.
 
 mod bucket;
 #[cfg(all(loom, test))]
@@ -151,7 +154,8 @@ impl<K: Word, V: Word> MemC3<K, V> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {
-        // A writer does not panic in the middle of a write; if one did elsewhere, the table is whole.
+        // A writer does not panic in the middle of a write; if one did elsewhere, the table is
+        // whole.
         self.writer
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -195,8 +199,8 @@ impl<K: Word, V: Word> MemC3<K, V> {
         self.versions.write(at.stripe, || {
             self.entries.get(to.bucket).store(to.slot, key, value);
             self.tags.get(to.bucket).set(to.slot, at.tag);
-            // Cleared at once, and under the key's version: later the slot is written as another key's, which readers of
-            // this one are not told of.
+            // Cleared at once, and under the key's version: later the slot is written as another
+            // key's, which readers of this one are not told of.
             self.tags.get(from.bucket).clear(from.slot);
         });
     }

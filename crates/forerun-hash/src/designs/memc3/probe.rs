@@ -1,10 +1,11 @@
 //! The lookup of one key of a batch: one bucket, then the other; the version last.
 //!
-//! A bucket's tags and entries are fetched together. To wait for the tags and fetch entries only where one matches would spare
-//! lines for keys that are missing, but have every key that is there wait twice.
+//! A bucket's tags and entries are fetched together. To wait for the tags and fetch entries only
+//! where one matches would spare lines for keys that are missing, but have every key that is there
+//! wait twice.
 //!
-//! The key's version is read before its first bucket and again when the lookup ends. Where it changed, which is rare, the key
-//! is read again alone.
+//! The key's version is read before its first bucket and again when the lookup ends. Where it
+//! changed, which is rare, the key is read again alone.
 
 use super::super::Word;
 use super::super::lookup::{Probe, Step};

@@ -19,8 +19,8 @@ pub(super) fn pause(turns: &mut u32) {
 
 /// A word that readers read while the writer writes it.
 pub(in super::super) trait AtomicWord: Send + Sync + Default {
-    /// As 64 bits. Acquire: what the writer did before it stored this is seen by what the reader reads next, its
-    /// version above all.
+    /// As 64 bits. Acquire: what the writer did before it stored this is seen by what the reader
+    /// reads next, its version above all.
     fn load(&self) -> u64;
 
     /// The low bits. Release: see `load`.

@@ -5,11 +5,13 @@
 //!   reader   reads 2        │ reads slots           │ reads 2 again: nothing was written of any key of the stripe
 //! ```
 //!
-//! One writer at a time works (it holds the table's lock). The orderings, with every slot word stored with release and loaded
-//! with acquire:
-//! - a reader that sees any word of a write in progress synchronises with that store, which came after the odd version;
-//!   so its second reading of the version cannot be older than the odd one, and it reads again;
-//! - a reader whose first reading is the even version after a write (acquire) sees all words of that write (release).
+//! One writer at a time works (it holds the table's lock). The orderings, with every slot word
+//! stored with release and loaded with acquire:
+//! - a reader that sees any word of a write in progress synchronises with that store, which came
+//!   after the odd version; so its second reading of the version cannot be older than the odd one,
+//!   and it reads again;
+//! - a reader whose first reading is the even version after a write (acquire) sees all words of
+//!   that write (release).
 //!
 //! No bare fences, so that ThreadSanitizer can follow.
 
@@ -42,17 +44,20 @@ impl Versions {
         &self.0[(stripe >> 8) as usize % STRIPES]
     }
 
-    /// A key's version before its slots are read. It may be odd: then [`Versions::unchanged`] will say no.
+    /// A key's version before its slots are read. It may be odd: then [`Versions::unchanged`] will
+    /// say no.
     #[inline(always)]
     pub(super) fn read(&self, stripe: u32) -> u32 {
-        // Acquire: the slots are read after it, and all that was written before that version is seen.
+        // Acquire: the slots are read after it, and all that was written before that version is
+        // seen.
         self.of(stripe).load(Ordering::Acquire)
     }
 
     /// Whether nothing was written since `version` was read.
     #[inline(always)]
     pub(super) fn unchanged(&self, stripe: u32, version: u32) -> bool {
-        // Relaxed suffices: the slots were loaded with acquire, so this load cannot come before theirs.
+        // Relaxed suffices: the slots were loaded with acquire, so this load cannot come before
+        // theirs.
         version.is_multiple_of(2) && self.of(stripe).load(Ordering::Relaxed) == version
     }
 

@@ -1,4 +1,5 @@
-//! Tagged groups: sixteen short tags compared at once tell which entries are worth a look, group after group.
+//! Tagged groups: sixteen short tags compared at once tell which entries are worth a look, group
+//! after group.
 //!
 //! ```text
 //!   tags      │ t0 t1 … t15 │ t16 … t31 │ …      16 or 32 bytes a group, apart from the entries
@@ -8,13 +9,15 @@
 //!               └─ step ──▶ tag
 //! ```
 //!
-//! It is the manner of Swiss tables (Kulukundis, "Designing a Fast, Efficient, Cache-friendly Hash Table, Step by Step",
-//! CppCon 2017), with groups at fixed places and linear probing over them. The tags are apart: a line of them serves four
-//! groups, so tables of some hundred MiB keep theirs in the last cache, and a missing key costs a line of tags only. A
-//! found key costs two dependent lines. Tags in the line of their entries would need either lines of three entries
-//! (`u64` to `u64`), or a second line for most entries all the same.
+//! It is the manner of Swiss tables (Kulukundis, "Designing a Fast, Efficient, Cache-friendly Hash
+//! Table, Step by Step", CppCon 2017), with groups at fixed places and linear probing over them.
+//! The tags are apart: a line of them serves four groups, so tables of some hundred MiB keep theirs
+//! in the last cache, and a missing key costs a line of tags only. A found key costs two dependent
+//! lines. Tags in the line of their entries would need either lines of three entries (`u64` to
+//! `u64`), or a second line for most entries all the same.
 //!
-//! A lookup goes over at most [`GROUPS_MAX`] groups, and an insertion refuses a key rather than put it further.
+//! A lookup goes over at most [`GROUPS_MAX`] groups, and an insertion refuses a key rather than put
+//! it further.
 
 mod probe;
 mod tags;

@@ -1,4 +1,5 @@
-//! The lookup of one key: the tags of a group, then the entries whose tags are the key's, then the next group.
+//! The lookup of one key: the tags of a group, then the entries whose tags are the key's, then the
+//! next group.
 
 use super::super::Word;
 use super::super::hasher::{Hash, scale};

@@ -4,8 +4,8 @@
 //!   0: never used      1: used and removed      2 …: the low bits of the hash's second word, moved out of the marks' way
 //! ```
 //!
-//! Slots are taken from the front, and stay so while the last one was never used: see the buckets of
-//! [`cuckoo`](super::super::cuckoo), which do the same with whole keys.
+//! Slots are taken from the front, and stay so while the last one was never used: see the buckets
+//! of [`cuckoo`](super::super::cuckoo), which do the same with whole keys.
 
 use super::super::slab::Zeroed;
 use forerun_core::arch::Simd;
@@ -72,7 +72,8 @@ pub(super) struct Tags<T>(pub(super) [T; GROUP]);
 unsafe impl<T: Tag> Zeroed for Tags<T> {}
 
 impl<T: Tag> Tags<T> {
-    /// Whether every slot holds an entry or a tombstone: only then may keys have gone on to the next group.
+    /// Whether every slot holds an entry or a tombstone: only then may keys have gone on to the
+    /// next group.
     #[inline(always)]
     pub(super) fn was_full(&self) -> bool {
         self.0[GROUP - 1] != T::EMPTY

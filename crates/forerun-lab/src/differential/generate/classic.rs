@@ -67,7 +67,8 @@ impl Generator {
         Command::line(words)
     }
 
-    /// A storage command that no server refuses: what is wrong with others is tried by `refused_store`.
+    /// A storage command that no server refuses: what is wrong with others is tried by
+    /// `refused_store`.
     fn classic_store(&mut self) -> Command {
         let name = self.pick(&[
             "set", "set", "set", "add", "replace", "append", "prepend", "cas",
@@ -184,7 +185,8 @@ impl Generator {
                 words
             }
         };
-        // What takes the place of the length must not be so long that neither server ever has the data block.
+        // What takes the place of the length must not be so long that neither server ever has the
+        // data block.
         let small = |words: &mut Vec<Word>| {
             for word in words.iter_mut().skip(2) {
                 let is_small = matches!(word, Word::Text(text) if text.len() < 2);
@@ -207,7 +209,8 @@ impl Generator {
             }
             _ => {}
         }
-        // What took the place of the time must not end while the history is played. `ms` has its time behind a `T`.
+        // What took the place of the time must not end while the history is played. `ms` has its
+        // time behind a `T`.
         let is_classic = words[0] != Word::text("ms");
         if let (true, 1 | 2, 5..) = (is_classic, fault, words.len()) {
             words[3] = Word::text("500");
@@ -217,7 +220,8 @@ impl Generator {
 
     /// A storage command with a data block that is longer or shorter than it says.
     pub(super) fn misshapen_block(&mut self) -> Command {
-        // Not an empty value: what is stored would be white space, behind which memcached reads a number.
+        // Not an empty value: what is stored would be white space, behind which memcached reads a
+        // number.
         let value = self.pick(&["5", "x", "nothing", "12345"]);
         let len = (value.len() + self.below(7)).saturating_sub(3).to_string();
         let words = match self.below(3) {

@@ -107,7 +107,8 @@ impl Generator {
         Command::line(line.split(' ').map(Word::text).collect())
     }
 
-    /// A line without a data block, and short: under another name, memcached does not wait for the rest of a long one.
+    /// A line without a data block, and short: under another name, memcached does not wait for the
+    /// rest of a long one.
     fn line_without_block(&mut self) -> Command {
         loop {
             let command = match self.below(2) {

@@ -26,7 +26,8 @@ impl Generator {
         match self.below(20) {
             0..=7 => self.meta_line("mg", key, b"vvvttffsshkqulOTNRLPc", b"CE"),
             8..=12 => self.meta_store(key),
-            // Memcached's `x` forgets the item's time and marks and keeps its version, so that the command must say them.
+            // Memcached's `x` forgets the item's time and marks and keeps its version, so that the
+            // command must say them.
             13 if self.is_later() && key.kind == Kind::Counter => {
                 let mut command = self.meta_line("md", key, b"CqOkLP", b"");
                 command
@@ -58,13 +59,15 @@ impl Generator {
         Key { sent, kind }
     }
 
-    /// A command of one line with flags of these letters; `later` are those that only later versions know.
+    /// A command of one line with flags of these letters; `later` are those that only later
+    /// versions know.
     fn meta_line(&mut self, name: &str, key: Key, letters: &[u8], later: &[u8]) -> Command {
         let later = match self.is_later() {
             true => later,
             false => b"",
         };
-        // A number that grows forgets its marks, and an item that memcached makes by itself that its key is binary.
+        // A number that grows forgets its marks, and an item that memcached makes by itself that
+        // its key is binary.
         let unfit: &[u8] = match key.kind {
             Kind::Plain => b"",
             Kind::Counter => b"hlRIN",

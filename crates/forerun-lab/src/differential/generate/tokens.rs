@@ -74,7 +74,8 @@ const CLIENT_FLAGS: [&str; 14] = [
     "4294967295",
 ];
 
-/// Times to live. None ends while a history is played, and all that have passed have passed for long.
+/// Times to live. None ends while a history is played, and all that have passed have passed for
+/// long.
 const TIMES: [&str; 35] = [
     "0",
     "0",

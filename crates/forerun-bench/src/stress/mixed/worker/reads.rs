@@ -32,7 +32,8 @@ impl Worker<'_> {
         check_own(self.model, &key, found.as_deref(), "a get")
     }
 
-    /// A batch of keys of this thread, of the others and of nobody, in any order, some of them several times.
+    /// A batch of keys of this thread, of the others and of nobody, in any order, some of them
+    /// several times.
     pub(super) fn multi_get(&mut self) -> anyhow::Result<()> {
         let length = match self.rng.random_range(0..10) {
             0 => self.rng.random_range(200..1500),
@@ -54,7 +55,8 @@ impl Worker<'_> {
         }
         let strategy = Strategy::ALL[self.rng.random_range(0..Strategy::ALL.len())];
         let what = format!("a batch of {length} by {strategy}");
-        // Another thread may write between a batch and the lookups that repeat it; a snapshot keeps them together.
+        // Another thread may write between a batch and the lookups that repeat it; a snapshot keeps
+        // them together.
         let again = self.rng.random_ratio(1, 4).then(|| self.db.snapshot());
         match &again {
             Some(snapshot) => snapshot.multi_get_with(&keys, strategy, &mut self.values),
@@ -99,7 +101,8 @@ impl Worker<'_> {
         }
     }
 
-    /// What a lookup found must be what the model has, for a key of this thread; and the work of its owner, for any.
+    /// What a lookup found must be what the model has, for a key of this thread; and the work of
+    /// its owner, for any.
     fn check(&self, key: &[u8], found: Option<&[u8]>, what: &str) -> anyhow::Result<()> {
         if key.starts_with(&script::prefix(self.thread)) {
             return check_own(self.model, key, found, what);
@@ -170,7 +173,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// The whole store while others write: in order, each value its owner's work, this thread's keys exactly.
+    /// The whole store while others write: in order, each value its owner's work, this thread's
+    /// keys exactly.
     pub(super) fn scan_all(&mut self) -> anyhow::Result<()> {
         let prefix = script::prefix(self.thread);
         let backward = self.rng.random();
