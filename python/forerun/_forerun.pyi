@@ -30,7 +30,8 @@ __all__ = [
 
 # `bytes`, or text that is taken as UTF-8.
 _Bytes = bytes | bytearray | str
-# Many keys: objects, the rows of an array of uint8, or integers, each taken as eight bytes, big-endian.
+# Many keys: objects, the rows of an array of uint8, or integers. Each integer is eight bytes,
+# big-endian.
 _ByteKeys = Iterable[_Bytes] | NDArray[np.integer[Any]]
 # Many values: objects, arrays, or the rows of an array of any type, as they lie in memory.
 _Values = Iterable[_Bytes | NDArray[Any]] | NDArray[Any]
@@ -58,8 +59,8 @@ class CopyCounts:
     def out_of_range(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
 
-# A copy between arrays returns its counts; one to or from a GPU is not counted and returns None. A stream is a handle, or
-# an object that has one.
+# A copy between arrays returns its counts; one to or from a GPU is not counted and returns None. A
+# stream is a handle, or an object that has one.
 @overload
 def gather(
     host: _Rows,
@@ -289,8 +290,8 @@ class Cache:
     def __setitem__(self, key: _Bytes, value: _Bytes, /) -> None: ...
     def __delitem__(self, key: _Bytes, /) -> None: ...
 
-# Integers of any width from 0 to 2**64 - 1, in any shape, or a tensor by DLPack. A negative integer is the key with the
-# same 64 bits. Floats, text and booleans are refused.
+# Integers of any width from 0 to 2**64 - 1, in any shape, or a tensor by DLPack. A negative integer
+# is the key with the same 64 bits. Floats, text and booleans are refused.
 _Keys = NDArray[np.integer[Any]] | Sequence[int] | Any
 # "float32", np.float32, np.dtype("float32"), torch.float32.
 _Dtype = str | type[Any] | np.dtype[Any] | Any

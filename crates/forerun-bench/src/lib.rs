@@ -2,8 +2,10 @@
 //! tables and the HTML pages come from [`forerun_measure`].
 //!
 //! ```text
-//!   roofline, memtable, btree, ycsb/, hash/, gather/, gpu_table/, gpu_roofline, server/, cache/, table/   the benches: Args and run()
-//!   lookup, shelf, show   lookup workloads over any engine; its store between the turns; what is printed
+//!   roofline, memtable, btree, ycsb/, hash/, gather/, gpu_table/, gpu_roofline,
+//!   server/, cache/, table/
+//!                         the benches: Args and run()
+//!   lookup, loaded_engine, show   lookup workloads over any engine; its store between the turns; what is printed
 //!   engine                what is asked of a store, ours or a peer's
 //!   store                 Db as such a store
 //!   workload, skew        keys, values, lookups
@@ -42,6 +44,7 @@ pub mod gather;
 pub mod gpu_roofline;
 pub mod gpu_table;
 pub mod hash;
+mod loaded_engine;
 pub mod lookup;
 pub mod memtable;
 pub mod on_gpu;
@@ -50,7 +53,6 @@ pub mod page;
 pub mod process;
 pub mod roofline;
 pub mod server;
-mod shelf;
 mod show;
 pub mod skew;
 pub mod store;

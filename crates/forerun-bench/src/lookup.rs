@@ -14,7 +14,7 @@
 //!   without a log. It knows no strategy, batch or hit rate.
 
 use crate::engine::Engine;
-use crate::shelf::{Cell, Shelf};
+use crate::loaded_engine::{Cell, LoadedEngine};
 use crate::skew::Skew;
 use crate::workload::Dataset;
 use anyhow::{Context, Result, bail, ensure};
@@ -91,9 +91,9 @@ impl Lookups {
     ) -> Result<()> {
         let chosen = self.choose(engines)?;
         for data in &self.data {
-            let stores: Vec<Shelf<'_>> = engines
+            let stores: Vec<LoadedEngine<'_>> = engines
                 .iter()
-                .map(|engine| Shelf::new(*engine, *data, self.spare_entries(), *progress))
+                .map(|engine| LoadedEngine::new(*engine, *data, self.spare_entries(), *progress))
                 .collect();
             for &workload in &self.workloads {
                 let rows = self
@@ -102,7 +102,7 @@ impl Lookups {
                 // A fill leaves nothing behind to tell of.
                 let facts = match workload {
                     Workload::FillRandom => Vec::new(),
-                    _ => stores.iter().flat_map(Shelf::facts).collect(),
+                    _ => stores.iter().flat_map(LoadedEngine::facts).collect(),
                 };
                 emit(rows, facts)?;
             }
@@ -159,7 +159,7 @@ impl Lookups {
         workload: Workload,
         data: &Dataset,
         chosen: &[(usize, String)],
-        stores: &[Shelf<'_>],
+        stores: &[LoadedEngine<'_>],
         progress: &Progress,
     ) -> Result<Vec<Row>> {
         let mut heads: Vec<Row> = Vec::new();
@@ -169,9 +169,9 @@ impl Lookups {
                 workload != Workload::FillRandom || stores[*at].baseline() == *name
             });
             for (at, strategy) in ways {
-                let shelf = &stores[*at];
+                let loaded = &stores[*at];
                 let mut head = self.head(workload, data, &cell);
-                head.engine = shelf.engine.name().to_owned();
+                head.engine = loaded.engine.name().to_owned();
                 head.strategy = match workload {
                     Workload::FillRandom => "insert".to_owned(),
                     _ => strategy.clone(),
@@ -179,15 +179,15 @@ impl Lookups {
                 let name = format!("{} batch {} {}", head.case, head.batch, head.who());
                 heads.push(head);
                 cases.push(Case::new(group, name, move |turn| match workload {
-                    Workload::FillRandom => shelf.fill(cell.threads),
-                    Workload::MultiReadRandom => shelf.read(strategy, &cell, false, turn),
-                    Workload::MultiReadWhileWriting => shelf.read(strategy, &cell, true, turn),
+                    Workload::FillRandom => loaded.fill(cell.threads),
+                    Workload::MultiReadRandom => loaded.read(strategy, &cell, false, turn),
+                    Workload::MultiReadWhileWriting => loaded.read(strategy, &cell, true, turn),
                 }));
             }
         }
         // Loading is no part of the first turn's time, but its bar should not stand still either.
         if workload != Workload::FillRandom {
-            stores.iter().try_for_each(|shelf| shelf.ready(false))?;
+            stores.iter().try_for_each(|loaded| loaded.ready(false))?;
         }
         let outcomes = harness::measure(cases, &self.plan, progress)?;
         Ok(self.rows(heads, &outcomes, stores))
@@ -239,7 +239,7 @@ impl Lookups {
     }
 
     /// Completes the heads with the outcomes; `heads` and `outcomes` are in the same order.
-    fn rows(&self, heads: Vec<Row>, outcomes: &[Outcome], stores: &[Shelf<'_>]) -> Vec<Row> {
+    fn rows(&self, heads: Vec<Row>, outcomes: &[Outcome], stores: &[LoadedEngine<'_>]) -> Vec<Row> {
         let rival = |row: usize, engine: &str, strategy: &str| {
             let same = |&at: &usize| {
                 outcomes[at].group == outcomes[row].group
@@ -259,8 +259,8 @@ impl Lookups {
         };
         let finished = (0..heads.len()).map(|at| {
             let (head, outcome) = (&heads[at], &outcomes[at]);
-            let shelf = stores.iter().find(|s| s.engine.name() == head.engine);
-            let baseline = shelf.map(Shelf::baseline).unwrap_or_default();
+            let loaded = stores.iter().find(|s| s.engine.name() == head.engine);
+            let baseline = loaded.map(LoadedEngine::baseline).unwrap_or_default();
             let mut row = head.clone().with_rates(
                 outcome.per_second(),
                 outcome.per_second_min(),

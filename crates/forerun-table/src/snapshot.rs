@@ -42,7 +42,7 @@ impl Snapshot {
     /// As [`Table::find`](crate::Table::find), at this moment.
     ///
     /// # Errors
-    /// As there.
+    /// The same as those of [`Table::find`](crate::Table::find).
     pub fn find(&self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> Result<usize> {
         let row_bytes = self.row.bytes();
         crate::inner::check_length(

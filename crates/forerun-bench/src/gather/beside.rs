@@ -10,7 +10,7 @@
 //! from the product; what it takes beyond is the price of the traffic.
 
 use super::args::Args;
-use super::gpu::{Rig, Way};
+use super::gpu::{Fixture, Way};
 use super::row::GatherRow;
 use super::setting::Setting;
 use anyhow::Result;
@@ -45,7 +45,7 @@ pub(super) fn study(
     let bar = progress.steps("beside", settings.len() as u64 + 1);
     let mut rows = Vec::new();
     for (at, setting) in settings.iter().enumerate() {
-        let mut rig = Rig::new(gpu, setting, args)?;
+        let mut fixture = Fixture::new(gpu, setting, args)?;
         if at == 0 {
             let whole = Piece {
                 host_offset: 0,
@@ -53,15 +53,15 @@ pub(super) fn study(
                 len: setting.bytes(),
             };
             let copy = match setting.direction {
-                Direction::Gather => Transfer::to_device(&rig.host, &rig.device, whole)?,
-                Direction::Scatter => Transfer::to_host(&rig.device, &mut rig.host, whole)?,
+                Direction::Gather => Transfer::to_device(&fixture.host, &fixture.device, whole)?,
+                Direction::Scatter => Transfer::to_host(&fixture.device, &mut fixture.host, whole)?,
             };
             let mut row = measured(gpu, setting, Way::Contiguous, &product, &copy, args)?;
             row.multiprocessors = None;
             rows.push(row);
             bar.step();
         }
-        let copy = rig.row_copy(Way::Default)?;
+        let copy = fixture.row_copy(Way::Default)?;
         let row = measured(gpu, setting, Way::Default, &product, &copy, args)?;
         rows.push(row.with_plan(Some(copy.plan())));
         bar.step();

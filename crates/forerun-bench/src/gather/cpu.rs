@@ -63,7 +63,7 @@ impl Way {
 }
 
 /// Both sides of a setting, in ordinary memory.
-struct Rig {
+struct Fixture {
     spec: Spec,
     direction: Direction,
     pairs: Vec<i32>,
@@ -72,8 +72,8 @@ struct Rig {
     bytes: usize,
 }
 
-impl Rig {
-    fn new(setting: &Setting) -> Rig {
+impl Fixture {
+    fn new(setting: &Setting) -> Fixture {
         let (host, device) = (setting.host_bytes(), setting.device_bytes());
         let (source, destination) = match setting.direction {
             Direction::Gather => (host, device),
@@ -81,7 +81,7 @@ impl Rig {
         };
         let mut source = vec![0; source];
         fill(&mut source);
-        Rig {
+        Fixture {
             spec: setting.spec(),
             direction: setting.direction,
             pairs: setting.pair_list(),
@@ -123,26 +123,31 @@ impl Rig {
 
 /// Measures a setting by all ways.
 pub(super) fn study(setting: &Setting, args: &Args, progress: &Progress) -> Result<Vec<GatherRow>> {
-    let rig = RefCell::new(Rig::new(setting));
+    let fixture = RefCell::new(Fixture::new(setting));
     let ways = Way::all(args);
     let mut checked = Vec::new();
     for way in &ways {
-        let mut rig = rig.borrow_mut();
+        let mut fixture = fixture.borrow_mut();
         let mut bytes = 0;
         if *way != Way::Contiguous {
-            rig.destination.fill(POISON);
-            rig.copy(*way)?;
-            bytes = verify(setting, &rig.pairs, &rig.source, &rig.destination)
-                .with_context(|| way.name())?;
+            fixture.destination.fill(POISON);
+            fixture.copy(*way)?;
+            bytes = verify(
+                setting,
+                &fixture.pairs,
+                &fixture.source,
+                &fixture.destination,
+            )
+            .with_context(|| way.name())?;
         }
         checked.push(bytes);
     }
     let cases = ways.iter().map(|&way| {
-        let rig = &rig;
+        let fixture = &fixture;
         Case::new(0, way.name(), move |_| {
-            let mut rig = rig.borrow_mut();
-            let elapsed = rig.copy(way)?;
-            Ok(Sample::new(rig.bytes as u64, elapsed))
+            let mut fixture = fixture.borrow_mut();
+            let elapsed = fixture.copy(way)?;
+            Ok(Sample::new(fixture.bytes as u64, elapsed))
         })
     });
     let plan = Plan::new(args.rounds(), Duration::ZERO);
@@ -159,5 +164,5 @@ pub(super) fn study(setting: &Setting, args: &Args, progress: &Progress) -> Resu
 
 /// Copies the batch once.
 pub(super) fn once(setting: &Setting) -> Result<Duration> {
-    Rig::new(setting).copy(Way::Rows(CpuOptions::default()))
+    Fixture::new(setting).copy(Way::Rows(CpuOptions::default()))
 }

@@ -79,7 +79,7 @@ impl Way {
 }
 
 /// Both sides of a setting, and what runs between them.
-pub(super) struct Rig {
+pub(super) struct Fixture {
     stream: Stream,
     gpu: Gpu,
     setting: Setting,
@@ -93,11 +93,11 @@ pub(super) struct Rig {
     threads: NonZeroUsize,
 }
 
-impl Rig {
-    pub(super) fn new(gpu: &Gpu, setting: &Setting, args: &Args) -> Result<Rig> {
+impl Fixture {
+    pub(super) fn new(gpu: &Gpu, setting: &Setting, args: &Args) -> Result<Fixture> {
         let pair_list = setting.pair_list();
         let bytes: Vec<u8> = pair_list.iter().flat_map(|i| i.to_ne_bytes()).collect();
-        let mut rig = Rig {
+        let mut fixture = Fixture {
             stream: Stream::first(gpu)?,
             gpu: gpu.clone(),
             setting: setting.clone(),
@@ -109,16 +109,17 @@ impl Rig {
             staging: None,
             threads: NonZeroUsize::new(args.threads()).unwrap_or(NonZeroUsize::MIN),
         };
-        rig.spec.kernel = KernelChoice {
+        fixture.spec.kernel = KernelChoice {
             unit: args.unit,
             ..KernelChoice::default()
         };
-        fill(rig.host.as_mut_slice());
+        fill(fixture.host.as_mut_slice());
         if setting.direction == Direction::Scatter {
-            rig.device
-                .write(0, &rig.host.as_slice()[setting.offset..])?;
+            fixture
+                .device
+                .write(0, &fixture.host.as_slice()[setting.offset..])?;
         }
-        Ok(rig)
+        Ok(fixture)
     }
 
     /// What is asked of the kernel of a way.
@@ -298,20 +299,20 @@ pub(super) fn study(
     args: &Args,
     progress: &Progress,
 ) -> Result<Measured> {
-    let rig = RefCell::new(Rig::new(gpu, setting, args)?);
+    let fixture = RefCell::new(Fixture::new(gpu, setting, args)?);
     let mut ways: Vec<(Way, u64, Option<forerun_gpu::gather::Plan>)> = Vec::new();
     let mut missing = Vec::new();
     for way in Way::of(setting.study, args) {
-        let mut rig = rig.borrow_mut();
+        let mut fixture = fixture.borrow_mut();
         let checked = match way {
             // It does not copy the batch's rows.
             Way::Contiguous => Ok(0),
-            way => rig.check(way),
+            way => fixture.check(way),
         };
         match checked {
             Ok(bytes) => {
                 let plan = match way {
-                    Way::Default | Way::Version(_) => Some(rig.row_copy(way)?.plan().clone()),
+                    Way::Default | Way::Version(_) => Some(fixture.row_copy(way)?.plan().clone()),
                     _ => None,
                 };
                 ways.push((way, bytes, plan));
@@ -323,11 +324,11 @@ pub(super) fn study(
         }
     }
     let cases = ways.iter().map(|&(way, ..)| {
-        let rig = &rig;
+        let fixture = &fixture;
         Case::new(0, way.name(), move |_| {
-            let mut rig = rig.borrow_mut();
-            let elapsed = rig.copy(way)?;
-            Ok(Sample::new(rig.setting.bytes(), elapsed))
+            let mut fixture = fixture.borrow_mut();
+            let elapsed = fixture.copy(way)?;
+            Ok(Sample::new(fixture.setting.bytes(), elapsed))
         })
     });
     let plan = Plan::new(args.rounds(), Duration::ZERO);
@@ -355,13 +356,13 @@ pub(super) fn study(
 
 /// Launches one kernel once and tells which.
 pub(super) fn once(gpu: &Gpu, setting: &Setting, args: &Args) -> Result<String> {
-    let mut rig = Rig::new(gpu, setting, args)?;
+    let mut fixture = Fixture::new(gpu, setting, args)?;
     let way = args
         .version
         .first()
         .map_or(Way::Default, |&v| Way::Version(v));
-    let (gpu, stream) = (rig.gpu.clone(), Stream::first(gpu)?);
-    let copy = rig.row_copy(way)?;
+    let (gpu, stream) = (fixture.gpu.clone(), Stream::first(gpu)?);
+    let copy = fixture.row_copy(way)?;
     gpu.scope(|scope| scope.put(&stream, &copy))?;
     Ok(copy.plan().to_string())
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   args.rs      the command line          setting.rs   the tables and what is asked of them     way.rs   operations
-//!   keys.rs      keys, rows, calls         rig.rs       a filled table, and one call of it
+//!   keys.rs      keys, rows, calls         fixture.rs       a filled table, and one call of it
 //!   selfcheck.rs --check                   peer.rs      tables of others, by programs of their own
 //!   row.rs, show.rs   results
 //! ```
@@ -12,9 +12,9 @@
 //! GPU is printed then.
 
 mod args;
+mod fixture;
 mod keys;
 mod peer;
-mod rig;
 mod row;
 mod selfcheck;
 mod setting;
@@ -30,6 +30,7 @@ use crate::gpu_roofline::Ceiling;
 use crate::on_gpu::{self, Took, report_check};
 use crate::output::{on_stdout, write_facts};
 use anyhow::{Context, Result};
+use fixture::Fixture;
 use forerun_gpu::table::{Lookup, Traffic};
 use forerun_gpu::{Gpu, RequestBytes};
 use forerun_measure::harness::{Case, Outcome, Plan, Sample, measure};
@@ -37,7 +38,6 @@ use forerun_measure::machine;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::{Report, Tile};
 use forerun_measure::size::count;
-use rig::Rig;
 use setting::Setting;
 use std::cell::RefCell;
 use std::io::Write;
@@ -90,7 +90,7 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
 fn once(gpu: Option<&Gpu>, args: &Args, out: &mut dyn Write) -> Result<()> {
     let setting = Setting::seed(args, gpu.is_some());
     setting.check()?;
-    let mut rig = Rig::new(gpu, &setting)?;
+    let mut fixture = Fixture::new(gpu, &setting)?;
     let mut ways = Study::Seed.ways(args, setting.buckets);
     for way in Study::Operations.ways(args, setting.buckets) {
         if !ways.contains(&way) {
@@ -99,10 +99,10 @@ fn once(gpu: Option<&Gpu>, args: &Args, out: &mut dyn Write) -> Result<()> {
     }
     ways.sort_by_key(|way| !way.op.only_reads());
     for way in &ways {
-        if !way.op.only_reads() && !rig.written {
-            rig.before_writers()?;
+        if !way.op.only_reads() && !fixture.written {
+            fixture.before_writers()?;
         }
-        rig.check(*way).with_context(|| way.name())?;
+        fixture.check(*way).with_context(|| way.name())?;
     }
     let names: Vec<String> = ways.into_iter().map(Way::name).collect();
     match gpu {
@@ -138,19 +138,24 @@ impl Bench<'_> {
             write_facts(out, &facts)?;
         }
         self.report.facts = facts;
-        let mut rig = None;
+        let mut fixture = None;
         for study in self.args.studies() {
-            self.study(study, &mut rig, out)?;
+            self.study(study, &mut fixture, out)?;
         }
         self.args.output.write_report(&self.report)
     }
 
-    fn study(&mut self, study: Study, rig: &mut Option<Rig>, out: &mut dyn Write) -> Result<()> {
+    fn study(
+        &mut self,
+        study: Study,
+        fixture: &mut Option<Fixture>,
+        out: &mut dyn Write,
+    ) -> Result<()> {
         let settings = Setting::of(study, self.args, self.gpu.is_some())?;
         let mut rows = Vec::new();
         let mut notes = Vec::new();
         for setting in &settings {
-            let ready = match rig.take() {
+            let ready = match fixture.take() {
                 Some(mut used) if !used.written && setting.shares_table(&used.setting) => {
                     used.turn_to(setting)?;
                     used
@@ -158,7 +163,7 @@ impl Bench<'_> {
                 // The old table's memory is given back before the new one's is asked for.
                 used => {
                     drop(used);
-                    Rig::new(self.gpu.as_ref(), setting).with_context(|| {
+                    Fixture::new(self.gpu.as_ref(), setting).with_context(|| {
                         format!(
                             "a table of {} slots, dim {}",
                             count(setting.slots),
@@ -172,7 +177,7 @@ impl Bench<'_> {
                 notes.extend(counted(&mut cell.borrow_mut())?);
             }
             rows.extend(self.measure(&cell)?);
-            *rig = Some(cell.into_inner());
+            *fixture = Some(cell.into_inner());
         }
         if study == Study::Seed {
             self.peers(&mut rows, &mut notes)?;
@@ -181,8 +186,8 @@ impl Bench<'_> {
     }
 
     /// All ways of one setting: first those that leave the table as it is, then the writers.
-    fn measure(&mut self, rig: &RefCell<Rig>) -> Result<Vec<GpuTableRow>> {
-        let setting = rig.borrow().setting.clone();
+    fn measure(&mut self, fixture: &RefCell<Fixture>) -> Result<Vec<GpuTableRow>> {
+        let setting = fixture.borrow().setting.clone();
         let ways = setting.study.ways(self.args, setting.buckets);
         let ways = self.different(ways);
         let (readers, writers): (Vec<Way>, Vec<Way>) =
@@ -193,9 +198,9 @@ impl Bench<'_> {
                 continue;
             }
             if group == 1 {
-                rig.borrow_mut().before_writers()?;
+                fixture.borrow_mut().before_writers()?;
             }
-            rows.extend(self.group(rig, &setting, &ways)?);
+            rows.extend(self.group(fixture, &setting, &ways)?);
         }
         Ok(rows)
     }
@@ -216,19 +221,24 @@ impl Bench<'_> {
 
     fn group(
         &mut self,
-        rig: &RefCell<Rig>,
+        fixture: &RefCell<Fixture>,
         setting: &Setting,
         ways: &[Way],
     ) -> Result<Vec<GpuTableRow>> {
         let mut found = Vec::new();
         for way in ways {
-            found.push(rig.borrow_mut().check(*way).with_context(|| way.name())?);
+            found.push(
+                fixture
+                    .borrow_mut()
+                    .check(*way)
+                    .with_context(|| way.name())?,
+            );
         }
         let took: Vec<RefCell<Vec<(u64, Took)>>> =
             ways.iter().map(|_| RefCell::default()).collect();
         let cases = ways.iter().zip(&took).map(|(&way, took)| {
             Case::new(0, way.name(), move |_| {
-                let (items, turn) = rig.borrow_mut().turn(way)?;
+                let (items, turn) = fixture.borrow_mut().turn(way)?;
                 took.borrow_mut().push((items, turn));
                 Ok(Sample::new(items, turn.device))
             })
@@ -246,7 +256,7 @@ impl Bench<'_> {
         let mut rows = Vec::new();
         for (at, (way, outcome)) in ways.iter().zip(&outcomes).enumerate() {
             let engine = if self.gpu.is_some() { "gpu" } else { "cpu" };
-            let items = rig.borrow().items(way.op);
+            let items = fixture.borrow().items(way.op);
             let mut row = GpuTableRow::of(setting, engine, *way, items)
                 .with_outcome(outcome, &took[at].borrow());
             row.device = self.gpu.as_ref().map(|gpu| gpu.info().name.clone());
@@ -257,7 +267,7 @@ impl Bench<'_> {
             }
             if way.op.is_lookup() {
                 let traffic = match &self.gpu {
-                    None => rig.borrow_mut().traffic(way.lookup)?,
+                    None => fixture.borrow_mut().traffic(way.lookup)?,
                     Some(_) => self.model(&mut model, setting)?.traffic(way.lookup)?,
                 };
                 self.weigh(&mut row, setting, *way, &traffic)?;
@@ -269,7 +279,11 @@ impl Bench<'_> {
 
     /// A smaller table of the CPU's, as full and of the same form: what is counted there holds for
     /// the large one.
-    fn model<'m>(&self, model: &'m mut Option<Rig>, setting: &Setting) -> Result<&'m mut Rig> {
+    fn model<'m>(
+        &self,
+        model: &'m mut Option<Fixture>,
+        setting: &Setting,
+    ) -> Result<&'m mut Fixture> {
         let small = Setting {
             slots: setting.slots.min(1 << 20),
             batch: setting.batch.min(1 << 16),
@@ -278,7 +292,7 @@ impl Bench<'_> {
         };
         Ok(match model {
             Some(made) => made,
-            none => none.insert(Rig::new(None, &small)?),
+            none => none.insert(Fixture::new(None, &small)?),
         })
     }
 
@@ -387,12 +401,12 @@ fn cost(op: Op, traffic: &Traffic, row_bytes: u64) -> (f64, f64) {
 }
 
 /// What each kernel's `find_ptr` would ask a GPU's memory for, in words.
-fn counted(rig: &mut Rig) -> Result<Vec<String>> {
-    let (buckets, load) = (rig.setting.buckets, rig.setting.load);
+fn counted(fixture: &mut Fixture) -> Result<Vec<String>> {
+    let (buckets, load) = (fixture.setting.buckets, fixture.setting.load);
     let mut told = Vec::new();
     for way in Study::Seed.ways(&Args::default(), buckets) {
         if way.op == Op::FindPtr {
-            let (requests, bytes) = cost(way.op, &rig.traffic(way.lookup)?, 0);
+            let (requests, bytes) = cost(way.op, &fixture.traffic(way.lookup)?, 0);
             let lookup = way.lookup.name();
             told.push(format!(
                 "counted: {buckets} at load {load:.2}, find_ptr by {lookup}: {requests:.2} requests and {bytes:.1} bytes a key"

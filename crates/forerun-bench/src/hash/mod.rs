@@ -3,7 +3,7 @@
 //! ```text
 //!   args.rs       the command line          study.rs     the five studies     sweep.rs   lists that multiply to cells
 //!   keys.rs       keys, values, streams     contender.rs what is asked of a table        ours.rs, table.rs  Forerun's
-//!   shelf.rs      tables in memory          turn.rs      one turn of a case   measure/   rounds over a sweep, rows
+//!   table_group.rs      tables in memory          turn.rs      one turn of a case   measure/   rounds over a sweep, rows
 //!   row.rs        a result                  show.rs      tables               plot.rs    plots and the page
 //! ```
 //!
@@ -16,11 +16,11 @@ mod measure;
 mod ours;
 mod plot;
 mod row;
-mod shelf;
 mod show;
 mod study;
 mod sweep;
 mod table;
+mod table_group;
 mod turn;
 
 pub use args::Args;

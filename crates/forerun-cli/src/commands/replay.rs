@@ -32,7 +32,7 @@ const CHECKED_READS: usize = 50_000;
 /// Replay a trace of reads in batches
 ///
 /// The trace is read into memory first; then all its reads are answered, in batches of consecutive
-/// keys, by each strategy in turn. Told are the median of the rounds and the ratio to `single`, one
+/// keys, by each strategy in turn. Reports the median of the rounds and the ratio to `single`, one
 /// key at a time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -16,7 +16,7 @@ pub mod thread {
     };
 }
 
-/// Hints to the processor.
+/// Hints to the CPU.
 pub mod hint {
     pub use std::hint::spin_loop;
 }

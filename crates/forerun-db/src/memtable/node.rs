@@ -295,7 +295,7 @@ impl<'a> Node<'a> {
     }
 
     /// Asks for the lines that a step on `level` reads: that of the key, and that of the link the
-    /// search goes on by. (One line, mostly; the processor drops the second request.)
+    /// search goes on by. (One line, mostly; the CPU drops the second request.)
     #[inline(always)]
     pub(super) fn prefetch(self, level: usize) {
         let header = self.header.as_ptr();

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //!   add ─> leaf in the making ──full──> stored ─┐
-//!                                               ├─> buffer ─> file        │ header │ leaf │ leaf │ internal │ … │ root │ filter │ meta │ footer │
+//!                                               ├─> buffer ─> file
 //!          internal page above ─full──> stored ─┘
+//!
+//!   file: │ header │ leaf │ leaf │ internal │ … │ root │ filter │ meta │ footer │
 //! ```
 //!
 //! Memory: one leaf and one internal page per level under construction, a small write buffer, and

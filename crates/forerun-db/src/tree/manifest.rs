@@ -1,11 +1,12 @@
 //! `MANIFEST`: which runs make up the store, and from where on the log is needed.
 //!
 //! ```text
-//!  0       8         12         16       20
-//! ┌───────┬─────────┬──────────┬────────┬──────────┬───────────────┬──────────────────┬───────────────┬───────┬───────────┬──────────┐
-//! │ magic │ version │ checksum │ length │ next_run │ first_segment │ flushed_sequence │ next_keyspace │ marks │ keyspaces │ checksum │
-//! └───────┴─────────┴──────────┴────────┴──────────┴───────────────┴──────────────────┴───────────────┴───────┴───────────┴──────────┘
-//!                                       └──────────────────────────────── length bytes ────────────────────────────────┘
+//!  0       8         12         16       20                     20 + length
+//! ┌───────┬─────────┬──────────┬────────┬──────── length bytes ─┬──────────┐
+//! │ magic │ version │ checksum │ length │ content               │ checksum │
+//! └───────┴─────────┴──────────┴────────┴───────────────────────┴──────────┘
+//!
+//! content = next_run │ first_segment │ flushed_sequence │ next_keyspace │ marks │ keyspaces
 //! marks = count │ count × (second │ first_sequence)      keyspaces = count │ count × keyspace
 //! keyspace = id │ name │ comparator │ levels, ranges: 8 × (count │ count × (number │ bytes │ checksum)) │ …
 //! ```

@@ -11,9 +11,9 @@
 // Where keys have two candidates the pipeline runs again over those whose home has not the key, and
 // has spilled.
 //
-// Method: HierarchicalKV, pull request 251 (lookup_ptr_kernel_with_pipeline). As there, a warp has
-// about one request of digests on its way at a time. Unlike there, any key may be sought: none is
-// reserved.
+// Method: HierarchicalKV, pull request 251 (lookup_ptr_kernel_with_pipeline). As in that kernel, a
+// warp has about one request of digests on its way at a time. Unlike there, any key may be sought:
+// none is reserved.
 #pragma once
 #include "../include/async.cuh"
 #include "find_thread.cuh"

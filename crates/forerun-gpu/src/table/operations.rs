@@ -218,7 +218,7 @@ impl GpuTable {
     /// At this address the backend has room for a row a key.
     ///
     /// # Errors
-    /// As there.
+    /// The same as those of [`find_missed`](Self::find_missed).
     #[doc(hidden)]
     pub unsafe fn find_missed_at(&self, keys: &[u64], address: u64) -> Result<Entries, TableError> {
         self.find_missed_to(keys, RowsTo::Device(address))

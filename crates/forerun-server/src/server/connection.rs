@@ -93,7 +93,7 @@ pub(crate) struct Turns<'a> {
 }
 
 /// Buffers that a worker's connections use in turn: one that waits with nothing in its own has no
-/// memory for them, and the next finds them in the processor's cache.
+/// memory for them, and the next finds them in the CPU's cache.
 #[derive(Default)]
 pub(crate) struct Spare {
     input: Input,

@@ -31,7 +31,7 @@ const SHARED_BYTES_MIN: usize = 16 << 10;
 /// How many answers ahead a value is fetched.
 const FETCH_AHEAD: usize = 8;
 
-/// Of a longer value, the rest is left to the processor, which fetches ahead where it sees a run of
+/// Of a longer value, the rest is left to the CPU, which fetches ahead where it sees a run of
 /// lines.
 const FETCH_BYTES_MAX: usize = 512;
 

@@ -3,8 +3,8 @@
 use super::super::contender::{FIND_BATCH, GET};
 use super::super::keys::Word;
 use super::super::row::HashRow;
-use super::super::shelf::Shelved;
 use super::super::sweep::Cell;
+use super::super::table_group::GroupTable;
 use super::case::{Head, Way};
 use super::{Bench, MEMC3};
 use forerun_core::arch::Isa;
@@ -16,7 +16,7 @@ impl Bench<'_> {
         &self,
         row: &mut HashRow,
         rivals: &Rivals<'_>,
-        tables: &[Shelved<'_, K, V>],
+        tables: &[GroupTable<'_, K, V>],
     ) {
         let outcome = &rivals.outcomes[rivals.number];
         let (cell, way) = (&rivals.cells[rivals.at], rivals.way);

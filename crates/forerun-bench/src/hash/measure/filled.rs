@@ -3,8 +3,8 @@
 use super::super::contender::Contender;
 use super::super::keys::{Keys, Skew, Stream, Word};
 use super::super::row::HashRow;
-use super::super::shelf::{self, Shelved};
 use super::super::sweep::{Cell, Sweep};
+use super::super::table_group::{self, GroupTable};
 use super::super::turn::{self, Shot};
 use super::case::{Head, Way, group, probes, ways};
 use super::compare::Rivals;
@@ -21,14 +21,14 @@ impl Bench<'_> {
         sweep: &Sweep,
         size_bytes: usize,
         nth: usize,
-        tables: &mut [Shelved<'_, K, V>],
+        tables: &mut [GroupTable<'_, K, V>],
     ) -> Result<Vec<Placed>> {
         let load_factor = sweep.load_factors[nth];
         let slots = slots::<K, V>(size_bytes);
         let keys = Keys::new((slots as f64 * load_factor) as u64, 1)?;
         let cells = sweep.cells();
         self.bar.tell(&format!("filling tables to {load_factor}"));
-        shelf::fill(tables, &keys, slots, most(&sweep.load_factors), &self.cores)?;
+        table_group::fill(tables, &keys, slots, most(&sweep.load_factors), &self.cores)?;
         let tables = &*tables;
 
         // Answers go to a step's arrays, which must not take the place of a table in the cache.

@@ -1,7 +1,7 @@
 //! Measures a sweep and makes its rows.
 //!
 //! ```text
-//!  for each size, for each shelf of tables that fit in memory together, for each load factor
+//!  for each size, for each table_group of tables that fit in memory together, for each load factor
 //!    fill, verify                                             filled.rs
 //!    round after round                                        (harness)
 //!      for each hit rate x skew x batch                       a group: what is compared      case.rs
@@ -22,8 +22,8 @@ pub(super) use case::check_names;
 use super::contender::Contender;
 use super::keys::Word;
 use super::row::HashRow;
-use super::shelf::{self, Shelved};
 use super::sweep::Sweep;
+use super::table_group::{self, GroupTable};
 use crate::threads::Cores;
 use anyhow::{Context, Result};
 use case::{probes, ways};
@@ -73,16 +73,16 @@ impl Bench<'_> {
         }
         for &size_bytes in &sweep.sizes {
             let mut rows: Vec<Placed> = Vec::new();
-            let mut tables: Vec<Shelved<'_, K, V>> = Vec::new();
-            for shelf in self.shelves(sweep, &contenders, size_bytes) {
+            let mut tables: Vec<GroupTable<'_, K, V>> = Vec::new();
+            for table_group in self.table_groups(sweep, &contenders, size_bytes) {
                 // A baseline may stay where it is, unless it must be filled from little again.
-                let fits = |table: &Shelved<'_, K, V>| {
-                    sweep.load_factors.len() == 1 && shelf.contains(&table.at)
+                let fits = |table: &GroupTable<'_, K, V>| {
+                    sweep.load_factors.len() == 1 && table_group.contains(&table.at)
                 };
                 tables.retain(fits);
-                for &at in &shelf {
+                for &at in &table_group {
                     if tables.iter().all(|table| table.at != at) {
-                        tables.push(Shelved::new(at, contenders[at]));
+                        tables.push(GroupTable::new(at, contenders[at]));
                     }
                 }
                 for nth in 0..sweep.load_factors.len() {
@@ -92,7 +92,8 @@ impl Bench<'_> {
                     rows.extend(new);
                 }
             }
-            // Stable, so that of a baseline measured with every shelf the first rows are kept.
+            // Stable, so that of a baseline measured with every table_group the first rows are
+            // kept.
             rows.sort_by_key(|(place, _)| *place);
             let mut seen = HashSet::new();
             let mut kept = Vec::new();
@@ -121,8 +122,8 @@ impl Bench<'_> {
         let probes = probes(&cells).len();
         let mut cases = 0;
         for &size_bytes in &sweep.sizes {
-            for shelf in self.shelves(sweep, &contenders, size_bytes) {
-                let ways: usize = shelf
+            for table_group in self.table_groups(sweep, &contenders, size_bytes) {
+                let ways: usize = table_group
                     .iter()
                     .map(|at| ways(sweep, *at, contenders[*at]).len())
                     .sum();
@@ -147,7 +148,7 @@ impl Bench<'_> {
         contenders.iter().filter(wanted).copied().collect()
     }
 
-    fn shelves<K: Word, V: Word>(
+    fn table_groups<K: Word, V: Word>(
         &self,
         sweep: &Sweep,
         contenders: &[&dyn Contender<K, V>],
@@ -160,7 +161,7 @@ impl Bench<'_> {
             contender.design() == MEMC3
                 || peer.is_some_and(|(engine, _)| engine == contender.engine())
         };
-        shelf::shelves(contenders, &is_baseline, (slots, most), self.memory_bytes)
+        table_group::table_groups(contenders, &is_baseline, (slots, most), self.memory_bytes)
     }
 }
 

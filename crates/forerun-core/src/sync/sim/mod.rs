@@ -65,7 +65,7 @@ pub use scheduler::run;
 
 use scheduler::Here;
 
-/// Hints to the processor.
+/// Hints to the CPU.
 pub mod hint {
     use super::*;
 

@@ -5,7 +5,7 @@ use super::{Batch, Probe};
 use crate::designs::Word;
 use forerun_core::arch::Simd;
 
-/// `get` in a loop: a key's second bucket is read only if its first did not do, which the processor
+/// `get` in a loop: a key's second bucket is read only if its first did not do, which the CPU
 /// must guess.
 #[inline(always)]
 pub(super) fn single<S: Simd, K: Word, V: Word>(

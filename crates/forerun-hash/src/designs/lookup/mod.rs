@@ -36,7 +36,7 @@ pub(super) struct Step<V, C> {
 
 /// A design, as lookups see it: a lookup is a walk over a key's few places.
 ///
-/// The first place is told apart from the further ones, because every lookup goes there: it is a
+/// The first place is treated apart from the further ones, because every lookup goes there: it is a
 /// number, made for several keys at once, while the rest of a walk may be worked out again from the
 /// key by those few that need it.
 ///

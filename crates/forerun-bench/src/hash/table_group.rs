@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use std::sync::Mutex;
 
 /// A contender's table.
-pub(super) struct Shelved<'a, K: Word, V: Word> {
+pub(super) struct GroupTable<'a, K: Word, V: Word> {
     /// The contender's place in the list of all.
     pub(super) at: usize,
     pub(super) contender: &'a dyn Contender<K, V>,
@@ -27,9 +27,9 @@ pub(super) struct Shelved<'a, K: Word, V: Word> {
     filled: u64,
 }
 
-impl<'a, K: Word, V: Word> Shelved<'a, K, V> {
-    pub(super) fn new(at: usize, contender: &'a dyn Contender<K, V>) -> Shelved<'a, K, V> {
-        Shelved {
+impl<'a, K: Word, V: Word> GroupTable<'a, K, V> {
+    pub(super) fn new(at: usize, contender: &'a dyn Contender<K, V>) -> GroupTable<'a, K, V> {
+        GroupTable {
             at,
             contender,
             subject: None,
@@ -46,7 +46,7 @@ impl<'a, K: Word, V: Word> Shelved<'a, K, V> {
         }
         if !self.churn.is_untouched() {
             // It holds others than the first so many entries: from the start again.
-            *self = Shelved::new(self.at, self.contender);
+            *self = GroupTable::new(self.at, self.contender);
         }
         let open = || self.contender.open(slots, load_factor_most);
         let mut subject = match self.subject.take() {
@@ -76,7 +76,7 @@ impl<'a, K: Word, V: Word> Shelved<'a, K, V> {
 /// # Errors
 /// The first table's error, with its name.
 pub(super) fn fill<K: Word, V: Word>(
-    tables: &mut [Shelved<'_, K, V>],
+    tables: &mut [GroupTable<'_, K, V>],
     keys: &Keys,
     slots: usize,
     load_factor_most: f64,
@@ -102,7 +102,7 @@ pub(super) fn fill<K: Word, V: Word>(
 
 /// Which contenders stand in memory together, as places in `contenders`: each list holds all
 /// baselines and as many others as the limit allows, but at least one.
-pub(super) fn shelves<K: Word, V: Word>(
+pub(super) fn table_groups<K: Word, V: Word>(
     contenders: &[&dyn Contender<K, V>],
     is_baseline: &dyn Fn(&dyn Contender<K, V>) -> bool,
     (slots, load_factor): (usize, f64),
@@ -112,20 +112,20 @@ pub(super) fn shelves<K: Word, V: Word>(
     let (baselines, others): (Vec<usize>, Vec<usize>) =
         (0..contenders.len()).partition(|at| is_baseline(contenders[*at]));
     let base_bytes: usize = baselines.iter().map(bytes).sum();
-    let mut shelves = Vec::new();
-    let mut shelf = baselines.clone();
+    let mut table_groups = Vec::new();
+    let mut table_group = baselines.clone();
     let mut used_bytes = base_bytes;
     for other in others {
         let full = used_bytes.saturating_add(bytes(&other)) > limit_bytes;
-        if full && shelf.len() > baselines.len() {
-            shelves.push(std::mem::replace(&mut shelf, baselines.clone()));
+        if full && table_group.len() > baselines.len() {
+            table_groups.push(std::mem::replace(&mut table_group, baselines.clone()));
             used_bytes = base_bytes;
         }
-        shelf.push(other);
+        table_group.push(other);
         used_bytes += bytes(&other);
     }
-    shelves.push(shelf);
-    shelves
+    table_groups.push(table_group);
+    table_groups
 }
 
 #[cfg(test)]
@@ -143,7 +143,9 @@ mod tests {
             },
         );
         let contenders: [&dyn Contender<u64, u64>; 2] = [&whole, &half];
-        let mut tables: Vec<_> = (0..2).map(|at| Shelved::new(at, contenders[at])).collect();
+        let mut tables: Vec<_> = (0..2)
+            .map(|at| GroupTable::new(at, contenders[at]))
+            .collect();
         let cores = Cores::available();
         for (load_factor, reached) in [
             (0.3, [true, true]),
@@ -169,11 +171,11 @@ mod tests {
             .map(|map| map as &dyn Contender<u64, u64>)
             .collect();
         let is_baseline = |contender: &dyn Contender<u64, u64>| contender.design() == "base";
-        let split = |limit| shelves(&contenders, &is_baseline, (1000, 0.7), limit);
+        let split = |limit| table_groups(&contenders, &is_baseline, (1000, 0.7), limit);
         assert_eq!(split(usize::MAX), [[1, 0, 2, 3]]);
         assert_eq!(split(0), [[1, 0], [1, 2], [1, 3]]);
         assert_eq!(split(3 * 18_000), [&[1, 0, 2][..], &[1, 3]]);
         let alone = [contenders[1]];
-        assert_eq!(shelves(&alone, &is_baseline, (1, 0.7), 0), [[0]]);
+        assert_eq!(table_groups(&alone, &is_baseline, (1, 0.7), 0), [[0]]);
     }
 }

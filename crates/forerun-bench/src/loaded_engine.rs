@@ -25,7 +25,7 @@ pub(crate) struct Cell {
 }
 
 /// Where an engine's loaded store stands between the turns.
-pub(crate) struct Shelf<'a> {
+pub(crate) struct LoadedEngine<'a> {
     pub(crate) engine: &'a dyn Engine,
     data: Dataset,
     spare_entries: u64,
@@ -39,14 +39,14 @@ struct Loaded {
     overwritten: u64,
 }
 
-impl<'a> Shelf<'a> {
+impl<'a> LoadedEngine<'a> {
     pub(crate) fn new(
         engine: &'a dyn Engine,
         data: Dataset,
         spare_entries: u64,
         progress: Progress,
-    ) -> Shelf<'a> {
-        Shelf {
+    ) -> LoadedEngine<'a> {
+        LoadedEngine {
             engine,
             data,
             spare_entries: spare_entries + data.keys() / 2,

@@ -116,7 +116,7 @@ impl Buffers {
 }
 
 /// A filled table.
-pub(super) struct Rig {
+pub(super) struct Fixture {
     pub(super) setting: Setting,
     pub(super) table: GpuTable,
     pub(super) keys: Keys,
@@ -126,8 +126,8 @@ pub(super) struct Rig {
     first_slot: u64,
 }
 
-impl Rig {
-    pub(super) fn new(gpu: Option<&Gpu>, setting: &Setting) -> Result<Rig> {
+impl Fixture {
+    pub(super) fn new(gpu: Option<&Gpu>, setting: &Setting) -> Result<Fixture> {
         let options = setting.options(setting.slots);
         let mut table = match gpu {
             Some(gpu) => GpuTable::on_gpu(gpu, options)?,
@@ -139,7 +139,7 @@ impl Rig {
             "a table of {} slots keeps nothing at that load",
             setting.slots
         );
-        let mut rig = Rig {
+        let mut fixture = Fixture {
             setting: setting.clone(),
             table,
             keys,
@@ -147,8 +147,8 @@ impl Rig {
             buffers: None,
             first_slot: 0,
         };
-        rig.turn_to(setting)?;
-        Ok(rig)
+        fixture.turn_to(setting)?;
+        Ok(fixture)
     }
 
     /// Goes on with another setting of the same table.

@@ -1,0 +1,131 @@
+//! The model by itself.
+
+use std::time::Duration;
+
+use super::*;
+
+#[derive(Default)]
+struct Plain(WallClock);
+
+impl Spaces for Plain {
+    fn order(&self, _: Space) -> Order {
+        Order::Bytes
+    }
+
+    fn ttl_s(&self, space: Space) -> Option<u64> {
+        (space == 1).then_some(5)
+    }
+
+    fn clock(&self) -> &WallClock {
+        &self.0
+    }
+}
+
+const AT: Span = Span {
+    begun: Duration::from_secs(10),
+    ended: Duration::from_secs(10),
+};
+
+fn put(key: &str, value: &str) -> Change {
+    Change::Put(0, key.into(), Arc::from(value.as_bytes()))
+}
+
+fn observed(entries: &[(&str, &str)]) -> Observed {
+    let entries = entries.iter();
+    entries
+        .map(|(key, value)| ((0, key.as_bytes().to_vec()), value.as_bytes().to_vec()))
+        .collect()
+}
+
+fn history() -> History {
+    let mut history = History::default();
+    history.note(
+        vec![put("a", "1"), put("b", "1")],
+        Fate::Acknowledged,
+        AT,
+        &Plain::default(),
+    );
+    history.note(
+        vec![put("a", "2"), put("b", "2")],
+        Fate::InDoubt,
+        AT,
+        &Plain::default(),
+    );
+    history.note(
+        vec![Change::DeleteRange(0, b"b".to_vec(), b"c".to_vec())],
+        Fate::Acknowledged,
+        AT,
+        &Plain::default(),
+    );
+    history
+}
+
+#[test]
+fn any_prefix_from_the_floor_on_is_right_and_nothing_else() {
+    for (entries, floor, is_right) in [
+        (&[("a", "1")][..], 3, true),
+        (&[("a", "2")], 3, true),
+        (&[("a", "2"), ("b", "2")], 2, true),
+        (&[("a", "2"), ("b", "2")], 3, false),
+        (&[("a", "2"), ("b", "1")], 0, false),
+        (&[("a", "1"), ("b", "1")], 1, true),
+        (&[], 0, true),
+        (&[], 1, false),
+        (&[("c", "1")], 0, false),
+    ] {
+        let mut history = history();
+        let resolved = history.resolve(&observed(entries), floor, floor, AT, &Plain::default());
+        assert_eq!(
+            resolved.is_ok(),
+            is_right,
+            "{entries:?} from {floor}: {resolved:?}"
+        );
+        if is_right {
+            assert_eq!(history.now().len(), entries.len());
+            assert!(history.len() >= floor);
+        }
+    }
+}
+
+fn seconds(from: u64, to: u64) -> Span {
+    Span {
+        begun: Duration::from_secs(from),
+        ended: Duration::from_secs(to),
+    }
+}
+
+#[test]
+fn an_entry_is_there_as_long_as_it_lives_and_gone_a_second_later() {
+    let value = Value {
+        bytes: Arc::from(&b"x"[..]),
+        written: seconds(10, 11),
+    };
+    let clock = WallClock::default();
+    let read = |from, to| value.lives(Some(5), seconds(from, to), &clock);
+    assert_eq!(read(15, 15), Lives::Yes);
+    assert_eq!(read(15, 16), Lives::Perhaps);
+    assert_eq!(read(16, 16), Lives::Perhaps);
+    assert_eq!(read(17, 17), Lives::No);
+    let lives = value.lives(None, seconds(99, 99), &clock);
+    assert_eq!(lives, Lives::Yes);
+}
+
+#[test]
+fn a_clock_set_back_makes_entries_live_longer_and_never_shorter() {
+    let value = |at| Value {
+        bytes: Arc::from(&b"x"[..]),
+        written: seconds(at, at),
+    };
+    let clock = WallClock::default();
+    clock.set_back(Duration::from_secs(20), 15);
+    let read = |written, at| value(written).lives(Some(5), seconds(at, at), &clock);
+    // At 21 the clock says 6 again. What was written at 18 lives up to 38, and what was written
+    // at 21 that long at most.
+    assert_eq!(read(18, 37), Lives::Yes);
+    assert_eq!(read(18, 39), Lives::No);
+    assert_eq!(read(21, 26), Lives::Yes);
+    assert_eq!(read(21, 27), Lives::Perhaps);
+    assert_eq!(read(21, 41), Lives::No);
+    // It may have been seen to expire before.
+    assert_eq!(read(10, 21), Lives::Perhaps);
+}
