@@ -38,9 +38,10 @@ pub enum Admission {
     /// rows.
     #[default]
     SecondTouch,
-    /// Rows whose score is above that of the rows they would evict. With [`Score::Lru`] the row in
-    /// use is always the newest, so that equals [`Admission::Always`]. (Under every admission
-    /// policy, the device's table refuses a row whose score is below all scores in its buckets.)
+    /// Rows whose score is above that of the rows they would evict. With
+    /// [`Score::Lru`](crate::Score::Lru) the row in use is always the newest, so that equals
+    /// [`Admission::Always`]. (Under every admission policy, the device's table refuses a row whose
+    /// score is below all scores in its buckets.)
     ByScore,
 }
 
@@ -87,7 +88,7 @@ pub enum Overflow {
     /// Keep all rows and refuse new ones with [`Error::Full`](crate::Error::Full).
     #[default]
     Refuse,
-    /// Evict the rows with the lowest [`Score`], as a cache does.
+    /// Evict the rows with the lowest [`Score`](crate::Score), as a cache does.
     Evict,
     /// Evict rows and pass them to the caller.
     Callback(EvictionCallback),
