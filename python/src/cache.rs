@@ -14,7 +14,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::cache_items::CacheItems;
 use crate::errors::{cache_exception, closed, forked, invalid, is_forked, too_large};
-use crate::items::{Shown, default_or_key_error};
+use crate::items::{Shown, default_of, key_error};
 use crate::keys::{Batch, Bytes, entries_of};
 use crate::rows::{Rows, expect_no_found};
 
@@ -327,12 +327,13 @@ impl Cache {
         key: &Bound<'py, PyAny>,
         default: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let default = default_of(default)?;
         match self.get(py, key, None)? {
             Some(value) => {
                 self.delete(py, key)?;
                 Ok(value)
             }
-            None => default_or_key_error(key, default),
+            None => default.ok_or_else(|| key_error(key)),
         }
     }
 

@@ -150,16 +150,20 @@ impl Items {
     }
 }
 
-/// What a call returns for a missing key: the default that the caller gave, or a `KeyError`.
-pub(crate) fn default_or_key_error<'py>(
-    key: &Bound<'py, PyAny>,
-    default: &Bound<'py, PyTuple>,
-) -> PyResult<Bound<'py, PyAny>> {
-    match default.len() {
-        0 => Err(PyKeyError::new_err(key.clone().unbind())),
-        1 => default.get_item(0),
+/// What a call returns for a missing key, if the caller gave it.
+pub(crate) fn default_of<'py>(
+    defaults: &Bound<'py, PyTuple>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    match defaults.len() {
+        0 => Ok(None),
+        1 => defaults.get_item(0).map(Some),
         count => Err(PyTypeError::new_err(format!(
             "a key and at most one default are expected, not {count} defaults"
         ))),
     }
+}
+
+/// The error for a missing key without a default.
+pub(crate) fn key_error(key: &Bound<'_, PyAny>) -> PyErr {
+    PyKeyError::new_err(key.clone().unbind())
 }

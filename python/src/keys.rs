@@ -14,7 +14,7 @@ use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
-use pyo3::types::{PyAnyMethods, PyByteArray, PyBytes, PyDict, PyList, PyString};
+use pyo3::types::{PyAnyMethods, PyByteArray, PyBytes, PyList, PyString, PyTuple};
 
 use crate::arrays::{as_array, expect_bytes};
 use crate::errors::invalid;
@@ -188,12 +188,29 @@ fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(object.is_instance_of::<PyUntypedArray>() || object.hasattr("__dlpack__")?)
 }
 
-/// The keys and the values of a mapping, or of an iterable of pairs. Of a key that repeats, the
-/// last value counts.
+/// The keys and the values of a mapping, or of an iterable of pairs. If a key repeats, its last
+/// value is stored last.
 pub(crate) fn entries_of<'py>(
     object: &Bound<'py, PyAny>,
 ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
-    let entries = object.py().get_type::<PyDict>().call1((object,))?;
-    let entries = entries.cast_into::<PyDict>()?;
-    Ok((entries.keys(), entries.values()))
+    let py = object.py();
+    let (keys, values) = (PyList::empty(py), PyList::empty(py));
+    // One pass, also over a store or a cache: a key may go between two separate lookups.
+    let entries = match object.hasattr("items")? {
+        true => object.call_method0("items")?,
+        false => object.clone(),
+    };
+    for entry in entries.try_iter()? {
+        let entry = py.get_type::<PyTuple>().call1((entry?,))?;
+        let entry = entry.cast_into::<PyTuple>()?;
+        if entry.len() != 2 {
+            let len = entry.len();
+            return Err(PyTypeError::new_err(format!(
+                "an entry must be a key and a value, not {len} objects"
+            )));
+        }
+        keys.append(entry.get_item(0)?)?;
+        values.append(entry.get_item(1)?)?;
+    }
+    Ok((keys, values))
 }

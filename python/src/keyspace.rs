@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
 use crate::errors::{exception, invalid, unknown};
-use crate::items::default_or_key_error;
+use crate::items::{default_of, key_error};
 use crate::keys::{Batch, Bytes, entries_of};
 use crate::long::{run_in_pieces, run_long, write_batch};
 use crate::reader::Reader;
@@ -149,6 +149,7 @@ impl Keyspace {
         key: &Bound<'py, PyAny>,
         default: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let default = default_of(default)?;
         let (py, (_, keyspace)) = (slf.py(), Keyspace::handles(slf)?);
         let bytes = Bytes::new(key, "key")?;
         let value = py.detach(|| match keyspace.get(bytes.as_ref())? {
@@ -157,7 +158,7 @@ impl Keyspace {
         });
         match value.map_err(exception)? {
             Some(value) => Ok(PyBytes::new(py, &value).into_any()),
-            None => default_or_key_error(key, default),
+            None => default.ok_or_else(|| key_error(key)),
         }
     }
 

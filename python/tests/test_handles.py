@@ -139,6 +139,8 @@ def test_a_missing_key_is_a_key_error_when_it_is_deleted_or_popped(tmp_path):
             assert handle.pop("missing", 7) == 7 and handle.pop("missing", None) is None
             with pytest.raises(TypeError):
                 handle.pop("missing", 1, 2)
+            with pytest.raises(TypeError, match="at most one default"):
+                handle.pop("key", 1, 2)
             assert handle.pop("key") == b"value" and "key" not in handle
             handle["key"] = b"value"
             del handle["key"]
@@ -153,6 +155,10 @@ def test_update_takes_a_mapping_or_pairs_and_the_last_value_of_a_key_counts(tmp_
             handle.update([("b", b"2"), ("c", b"3"), ("c", b"4")])
             assert dict(handle.items()) == {b"a": b"1", b"b": b"2", b"c": b"4"}
             handle.update({})
+            handle.update([("d", b"1"), (b"d", b"2"), (bytearray(b"d"), b"3")])
+            assert handle["d"] == b"3"
+            with pytest.raises(TypeError, match="a key and a value"):
+                handle.update([("d", b"1", b"2")])
             with pytest.raises(TypeError):
                 handle.update(7)
         db.keyspace("copy").update(db)

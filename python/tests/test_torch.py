@@ -308,7 +308,7 @@ def test_many_gradients_of_a_row_of_16_bits_are_summed_before_they_are_rounded(d
 
 
 class Failing:
-    """A table whose `add` fails for some keys, once."""
+    """A table whose `add_at` fails for some keys, once."""
 
     def __init__(self, table, keys):
         self.table, self.keys = table, keys
@@ -316,7 +316,7 @@ class Failing:
     def __getattr__(self, name):
         return getattr(self.table, name)
 
-    def add(self, keys, rows):
+    def add_at(self, keys, rows):
         fails = np.isin(keys, self.keys)
         self.keys = []
         self.table.add_at(keys[~fails], rows[~fails])

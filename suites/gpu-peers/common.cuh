@@ -2,9 +2,8 @@
 // gpu-table`, the two clocks, and a line of JSON a result, named as
 // crates/forerun-bench/src/gpu_table/row.rs has it.
 //
-//   keys put in    key_of(0), key_of(1), ...                                      until the table
-//   is as full as asked for asked for      a sample of them, evenly over the time of their coming,
-//   of those that are there; keys that never came
+//   keys put in    key_of(0), key_of(1), ...                                      until the table is as full as asked for
+//   asked for      a sample of them, evenly over the time of their coming, of those that are there; keys that never came
 #pragma once
 #include <cuda_runtime.h>
 

@@ -28,7 +28,7 @@ use std::sync::Arc;
 #[command(after_help = "\
 Examples:
   forerun-bench btree --keys 10M --batch 1,8,64,256 --report btree.html
-  forerun-bench btree --key-bytes 9 --strategy plain,prefetch2,heads
+  forerun-bench btree --key-bytes 9 --strategy plain,prefetch2,key-prefixes
   forerun-bench btree --key-bytes 100 --prefix-bytes 80 --access uniform,zipf:0.99
 
 Every list multiplies the cases. Rounds alternate: each measures every case once, the strategies of a cell one after \

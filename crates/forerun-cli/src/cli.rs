@@ -19,7 +19,7 @@ Examples:
   forerun replay trace.db app.trace.xz --format u32be --fill
   forerun serve --memory-limit 1GiB                a cache that memcached's clients use";
 
-/// A key-value engine whose every lookup is a batch
+/// A key-value engine built for batched lookups
 #[derive(Debug, Parser)]
 #[command(name = "forerun", version, max_term_width = 100, after_help = help_tail())]
 pub struct Cli {

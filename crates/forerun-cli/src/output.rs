@@ -205,7 +205,7 @@ impl EntryStyle {
 fn one_line_json(value: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(value).ok()?;
     let is_begun = text.starts_with(['{', '[']);
-    let is_json = is_begun && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+    let is_json = is_begun && serde_json::from_str::<serde_json::Value>(text).is_ok();
     // Strings in JSON contain no line ends.
     is_json.then(|| text.replace(['\n', '\r'], " "))
 }

@@ -5,9 +5,11 @@ mod common;
 
 use common::Place;
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 18] = [
     "demo",
     "load",
+    "put",
+    "delete",
     "get",
     "multiget",
     "scan",
@@ -87,7 +89,7 @@ fn a_wrong_command_line_ends_with_2() {
         &["get", "db", "xyz", "--hex"],
         &["load", "db", "table.dat", "--key", "id"],
         &["replay", "db", "t", "--batch", "8,x"],
-        &["stress", "--seconds", "3"],
+        &["put", "db", "key"],
         &["check"],
         &["checkpoint", "db"],
         &["backup", "backups"],

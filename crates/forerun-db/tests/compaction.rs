@@ -197,7 +197,7 @@ fn snapshots_and_iterators_see_what_they_saw_through_flushes_and_compactions() {
         let found: Result<Vec<_>, _> = snapshot.iter().collect();
         assert_eq!(found.unwrap(), wanted);
         let found: Result<Vec<_>, _> = first.into_iter().map(Ok).chain(iter).collect();
-        assert_eq!(found.unwrap(), wanted, "an iterator keeps its read_point");
+        assert_eq!(found.unwrap(), wanted, "an iterator keeps its read point");
         let keys: Vec<_> = (0..37).map(key).collect();
         let mut values = Values::new();
         for strategy in Strategy::ALL {

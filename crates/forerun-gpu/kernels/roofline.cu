@@ -1,9 +1,9 @@
 // Reads of 32, 64 or 128 bytes at random places of a buffer: what the device's memory gives, and no
 // lookup can exceed.
 //
-//   a group of 2, 4 or 8 lanes   | 16 B | 16 B | ...    one aligned request; eight of them on their
-//   way a group request r                    piece  mix(seed + r) * pieces >> 64  of the buffer,
-//   whose pieces are as long as requests word w of the buffer         mix(w)
+//   a group of 2, 4 or 8 lanes   | 16 B | 16 B | ...    one aligned request; eight of them on their way a group
+//   request r                    piece  mix(seed + r) * pieces >> 64  of the buffer, whose pieces are as long as requests
+//   word w of the buffer         mix(w)
 //
 // No address comes from memory, so nothing but memory bounds the rate. Everything that is read is
 // added up: so it has to be read, and the sum tells whether it was.

@@ -64,6 +64,7 @@ fn a_wrong_command_line_is_refused() {
         &["--seed", "x"][..],
         &["--only", "3-7"],
         &["--seed", "1", "--seeds", "2"],
+        &["--seeds", "0"],
     ] {
         assert_eq!(sim(args).status.code(), Some(2), "{args:?}");
     }

@@ -1,4 +1,4 @@
-//! RingPool of staging memory, of which lookups to the device share a few.
+//! Rings of staging memory. Lookups to the device share a few of them.
 //!
 //! ```text
 //!   lookup ──> kept? ──> lent ──> kept          made when none is kept and fewer than RINGS_MAX are lent,
@@ -9,7 +9,7 @@ use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use forerun_gpu::gather::{StagingRing, StagingShape};
 use forerun_gpu::{Gpu, GpuError};
 
-/// RingPool that there may be: more than fill the link, since some wait for the store meanwhile.
+/// The most rings: more than fill the link, because some wait for the store.
 const RINGS_MAX: usize = 8;
 
 /// The staging rings of a device tier.
@@ -100,7 +100,7 @@ mod tests {
     use forerun_core::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// RingPool that are kept, and those that are lent.
+    /// Rings that are kept, and rings that are lent.
     fn counts(pool: &RingPool) -> (usize, usize) {
         let state = pool.lock();
         (state.kept.len(), state.in_use)

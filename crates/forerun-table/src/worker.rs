@@ -184,8 +184,8 @@ impl Inner {
     /// lookup of any size holds at most one piece.
     pub(crate) fn queue_promotions(&self, promotions: &mut PromotionBatch) {
         if promotions.len() * self.row.bytes() >= PIECE_BYTES {
-            let misses = PromotionBatch::of(promotions.origin());
-            self.queue_job(Job::PromoteToHost(std::mem::replace(promotions, misses)));
+            let empty = PromotionBatch::of(promotions.origin());
+            self.queue_job(Job::PromoteToHost(std::mem::replace(promotions, empty)));
         }
     }
 

@@ -107,7 +107,8 @@ fn wide_lines(kind: Kind, text: &str) -> Vec<Breach> {
             || !prose.contains(' ')
             || (kind == Kind::Markdown && is_fenced);
         let columns = line.chars().count();
-        let is_drawing = is_fenced || text_begin(line) >= 4;
+        // Columns are apart.
+        let is_drawing = is_fenced || text_begin(line) >= 4 || prose.contains("   ");
         let most = match is_drawing {
             true => DRAWING_COLUMNS,
             false => PROSE_COLUMNS,

@@ -66,6 +66,7 @@ impl Policy {
 impl std::ops::Deref for Policy {
     type Target = dyn EvictionPolicy + Sync;
 
+    #[inline]
     fn deref(&self) -> &Self::Target {
         match self {
             Policy::S3Fifo(policy) => policy,

@@ -11,9 +11,9 @@ use crate::store::{DurabilityArg, KeyspaceArgs, StoreArgs};
 
 /// Delete keys from a store
 ///
-/// All keys are deleted by one batch: all of them or none. Deleting a key that does not exist is
-/// not an error. --range deletes every key from START on and before END, at the same cost for one
-/// key and for a million.
+/// All keys and ranges are deleted by one batch: all of them or none. Deleting a key that does not
+/// exist is not an error. --range deletes every key from START on and before END, at the same cost
+/// for one key and for a million.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -28,8 +28,14 @@ pub struct Args {
     /// The keys
     #[arg(required_unless_present = "range", value_name = "KEY")]
     keys: Vec<OsString>,
-    /// Delete every key from START on and before END
-    #[arg(long, num_args = 2, value_names = ["START", "END"], conflicts_with = "keys")]
+    /// Delete every key from START on and before END; may be repeated
+    #[arg(
+        long,
+        num_args = 2,
+        value_names = ["START", "END"],
+        conflicts_with = "keys",
+        action = clap::ArgAction::Append
+    )]
     range: Vec<OsString>,
     /// Keys are hexadecimal digits
     #[arg(long)]
@@ -53,7 +59,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         for key in &keys {
             batch.delete(key).context("cannot delete the key")?;
         }
-        if let [start, end] = &range[..] {
+        // The option takes two values each time.
+        for [start, end] in range.as_chunks::<2>().0 {
             batch
                 .delete_range(start, end)
                 .context("cannot delete the range")?;

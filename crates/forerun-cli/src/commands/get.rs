@@ -13,8 +13,8 @@ use crate::store::{KeyspaceArgs, StoreArgs};
 ///
 /// Of one key, the value is printed as it is, with a line end after it. Of several, each found key
 /// is a line, key<TAB>value, in the order asked; control characters and bytes that are no UTF-8 are
-/// printed as \xNN there (--json is exact). Missing keys are told on standard error, and the exit
-/// code is 1.
+/// printed as \xNN there. --json prints values that are JSON objects or arrays as such, and any
+/// other bytes exactly. Missing keys are reported on standard error, and the exit code is 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -74,7 +74,8 @@ impl Tree {
     }
 
     pub(super) fn catalog(&self) -> MutexGuard<'_, Catalog> {
-        // Nothing panics while the lock is held, so a poisoned lock is still consistent.
+        // A comparator may panic while the lock is held. The catalog is consistent all the same: it
+        // changes copies of what it holds and replaces the originals last.
         self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

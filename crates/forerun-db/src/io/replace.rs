@@ -27,7 +27,9 @@ impl From<ReplaceError> for Error {
 /// Creates or replaces a file, atomically and durably.
 ///
 /// # Errors
-/// Removes what it has written, if it can.
+/// [`ReplaceError::Unchanged`]: what was written is removed, if that is possible.
+/// [`ReplaceError::InDoubt`]: the rename or the sync of the directory failed; either file may be
+/// there.
 pub(crate) fn replace_file(
     io: &dyn Io,
     dir: &Path,

@@ -203,7 +203,7 @@ impl<'a> Fields<'a> {
 
 /// A salt for a new run.
 pub(super) fn new_salt() -> u64 {
-    // Nobody outside can guess it. It has no other purpose.
+    // Nobody outside can guess it, and no two runs share one: see `docs/internals/format.md`.
     random_seed()
 }
 

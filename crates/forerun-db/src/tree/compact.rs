@@ -27,8 +27,8 @@ pub(crate) struct Compacted {
     pub(crate) dropped_deletions: u64,
 }
 
-/// Merges the runs of a compaction. `retain` knows the snapshots that were alive at any time since
-/// the compaction was picked.
+/// Merges the runs of a compaction. `retain` knows the snapshots that were alive at one moment
+/// after the compaction was picked.
 ///
 /// # Errors
 /// As [`write_runs`]: nothing written is left, and the input runs are unchanged.

@@ -3,12 +3,12 @@
 //
 //   unit 16, 656 bytes:   |<----- 512: 32 lanes ----->|<- 144: 9 lanes ->|
 //
-//   V2  load, store, load, store: the second request waits for the first, since the compiler may
-//   not move a load across
-//       a store that might write what it reads
-//   V3  load, load, store, store: both requests are on their way at once (up to `in_flight`; longer
-//   rows go round again) V4  V3, in a loop over the rows: any grid will do, so the launch can be
-//   kept to a few multiprocessors
+//   V2   load, store, load, store: the second request waits for the first, because the compiler may
+//        not move a load across a store that might write what it reads
+//   V3   load, load, store, store: both requests are on their way at once (up to `in_flight`;
+//        longer rows go round again)
+//   V4   V3 in a loop over the rows: any grid will do, so the launch can be kept to a few
+//        multiprocessors
 #pragma once
 #include "row.cuh"
 

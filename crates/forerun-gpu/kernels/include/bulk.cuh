@@ -2,8 +2,7 @@
 // barrier in shared memory that their bytes are counted on (cp.async.bulk and mbarrier, from
 // sm_90).
 //
-//   one thread                               the barrier: arrivals left | bytes left | phase 0, 1,
-//   0, ...
+//   one thread                               the barrier: arrivals left | bytes left | phase 0, 1, 0, ...
 //     barrier_init(&b, 1); async_fence();
 //     barrier_expect(&b, bytes);             one arrival, and so many bytes are to come
 //     bulk_load(shared, global, bytes, &b);  its bytes are taken off as they land

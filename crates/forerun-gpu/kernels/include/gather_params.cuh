@@ -1,8 +1,7 @@
 // The one argument of every row-copying kernel, by value. The same layout stands in Rust
 // (src/gather/params.rs); both sides assert its size and offsets.
 //
-//   for layer in 0..layers, for i in 0..n:                        n = device_count ?
-//   clamp(*device_count, 0, count) : count
+//   for layer in 0..layers, for i in 0..n:                        n = device_count ? clamp(*device_count, 0, count) : count
 //     s = source_index     [layer * index_layer_step + i * source_index_step]          signed, 4 or 8 bytes
 //     d = destination_index[layer * index_layer_step + i * destination_index_step]
 //     from = source_of(layer)      + s * source_stride_bytes

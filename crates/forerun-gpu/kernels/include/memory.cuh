@@ -1,10 +1,9 @@
 // Loads and stores of 1, 2, 4, 8 and 16 bytes, and the block's dynamic shared memory.
 //
-//   load, store                  what the language does, of any memory: the compiler may move them
-//   about load_global, store_global    of global memory, in the order in which they are written
-//   load_once                    the same, and leaves no line in the first cache
-//   (ld.global.L1::no_allocate) store_streaming              the same, likely not read again soon
-//   (st.global.cs)
+//   load, store                  what the language does, of any memory: the compiler may move them about
+//   load_global, store_global    of global memory, in the order in which they are written
+//   load_once                    the same, and leaves no line in the first cache (ld.global.L1::no_allocate)
+//   store_streaming              the same, likely not read again soon (st.global.cs)
 //
 // load_once is not ld.global.nc: a read through that path may be put off until after later stores,
 // and ptxas did so to save registers, which undid "all loads, then all stores". L2Fetch widens what

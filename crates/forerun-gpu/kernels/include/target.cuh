@@ -2,11 +2,11 @@
 // lane as a fiber (-DFORERUN_SHIM; see shim/). Kernels are written in the words of this folder and
 // need no other difference.
 //
-//   FORERUN_DEVICE            a function of the device FORERUN_KERNEL(threads)   an entry point,
-//   for blocks of at most so many threads FORERUN_KERNEL_WITHIN(threads, registers)   the same,
-//   that uses so many registers a thread or not many more FORERUN_SHARED(T, name)   a variable that
-//   the block shares, uninitialised FORERUN_HOPPER            bulk copies, barriers in shared
-//   memory and 16-byte compare-and-swap are there (sm_90)
+//   FORERUN_DEVICE            a function of the device
+//   FORERUN_KERNEL(threads)   an entry point, for blocks of at most so many threads
+//   FORERUN_KERNEL_WITHIN(threads, registers)   the same, that uses so many registers a thread or not many more
+//   FORERUN_SHARED(T, name)   a variable that the block shares, uninitialised
+//   FORERUN_HOPPER            bulk copies, barriers in shared memory and 16-byte compare-and-swap are there (sm_90)
 #pragma once
 
 #if defined(FORERUN_SHIM)

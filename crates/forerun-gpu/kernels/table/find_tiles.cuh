@@ -1,12 +1,11 @@
 // Finding by tiles: a tile of lanes a key, four keys on their way a tile, and one aligned request a
 // probe.
 //
-//   a warp, width 128:   tile 0: keys 0 4 8 12    tile 1: keys 1 5 9 13    tile 2: ...    tile 3:
-//   ...
+//   a warp, width 128:   tile 0: keys 0 4 8 12    tile 1: keys 1 5 9 13    tile 2: ...    tile 3: ...
 //
-//   round 0   home, the sector in which the search begins (narrow), or the row (wide) round 1
-//   home, the rest of the row (narrow)           of the keys that are not found and met no empty
-//   slot round 2   spill, the row                               of those whose home has spilled
+//   round 0   home, the sector in which the search begins (narrow), or the row (wide)
+//   round 1   home, the rest of the row (narrow)           of the keys that are not found and met no empty slot
+//   round 2   spill, the row                               of those whose home has spilled
 //
 //   in each: digests of all four ─ keys behind equal digests of all four ─ compare
 //

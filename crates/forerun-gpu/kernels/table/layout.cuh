@@ -2,8 +2,8 @@
 //
 //   h = mix(key)
 //
-//   one candidate    home = h * buckets >> 64 two              half = buckets / 2:   a = h * half
-//   >> 64        b = half + (h * phi mod 2^64) * half >> 64
+//   one candidate    home = h * buckets >> 64
+//   two              half = buckets / 2:   a = h * half >> 64        b = half + (h * phi mod 2^64) * half >> 64
 //                    bit 8 of h says which of them is home; the other is spill
 //   digest           bits 0-7 of h, but never 0 (empty) nor 1 (reclaimed)
 //   start            bits 9-10 of h: the sector of 32 slots in which the search of a row begins

@@ -1,7 +1,6 @@
 // A tile: neighbouring lanes of a warp that work on one key, each on 16 slots of a bucket's row.
 //
-//   width  16: 1 lane     32: 2     64: 4     128: 8 lanes; one load of all lanes is the whole row,
-//   and one request
+//   width  16: 1 lane     32: 2     64: 4     128: 8 lanes; one load of all lanes is the whole row, and one request
 //
 // All lanes of a tile make each call; tiles of a warp go their own ways.
 #pragma once

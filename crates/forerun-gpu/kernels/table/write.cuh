@@ -1,8 +1,8 @@
 // Every operation that changes entries by key: a tile a key, under the locks of the key's buckets.
 //
-//   lock home, spill ─ digests of both, one load a lane each ─┬─ found: read, assign, add, score,
-//   pin, erase
-//                                                             └─ absent: a free slot, else the least score of both
+//   lock home, spill ─ digests of both, one load a lane each
+//     ├─ found: read, assign, add, score, pin, erase
+//     └─ absent: a free slot, else the least score of both
 //   unlock, which counts the versions up
 //
 // An entry begins:  row ─ fence ─ score, key ─ fence ─ digest. One that is evicted has its digest

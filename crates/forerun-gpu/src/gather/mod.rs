@@ -10,7 +10,7 @@
 //! | file          | holds |
 //! |---------------|-------|
 //! | `request.rs`  | what is to be copied |
-//! | `check.rs`    | all that can be wrong with it, `layers.rs` that layers overlap; `refusal.rs` says it; `locate.rs` knows what lies where |
+//! | `check.rs`    | all that can be wrong with it, `layers.rs` that layers overlap; `error.rs` reports it; `locate.rs` knows what lies where |
 //! | `plan.rs`     | which kernel runs; `version.rs` lists them; `params.rs` is their argument |
 //! | `op.rs`       | the copy, prepared once and launched often |
 //! | `staging/`    | rows that others may write, copied to pinned memory piece by piece, from where they travel |

@@ -116,9 +116,15 @@ impl Generator {
             at += 1;
             at <= reads || !is_arithmetic(command)
         });
-        // Side by side the two look like the fence. Last, since a command that is dropped puts
-        // others side by side.
-        commands.dedup_by(|next, command| is_named(command, b"mn") && is_named(next, b"version"));
+        // The answers to these two, one behind the other, look like the fence's. A quiet command
+        // between them answers nothing, so no `version` follows an `mn` in a step at all.
+        let fences = commands.iter().position(|command| is_named(command, b"mn"));
+        let fences = fences.unwrap_or(commands.len());
+        let mut at = 0;
+        commands.retain(|command| {
+            at += 1;
+            at <= fences || !is_named(command, b"version")
+        });
         let mut step = Step {
             connection,
             commands,

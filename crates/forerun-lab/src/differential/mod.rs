@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use command::{Step, shorten};
 use history::{Failure, Played, describe, play};
@@ -47,9 +47,9 @@ pub struct Args {
     /// Play seeds for this many seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The memcached to compare with.
-    #[arg(long, value_name = "PATH", default_value = "memcached")]
-    memcached: PathBuf,
+    /// The memcached to compare with. Default: the one on the PATH; without one, nothing is compared.
+    #[arg(long, value_name = "FILE")]
+    memcached: Option<PathBuf>,
     /// The first seed of a run of `--seconds`. Default: taken from the clock.
     #[arg(long)]
     from: Option<u64>,
@@ -72,8 +72,12 @@ fn run(args: &Args) -> Result<bool> {
         list();
         return Ok(true);
     }
-    let Some(memcached) = Memcached::find(&args.memcached)? else {
-        println!("skipped: there is no {}", args.memcached.display());
+    let path = args.memcached.clone().unwrap_or_else(|| "memcached".into());
+    let Some(memcached) = Memcached::find(&path)? else {
+        if args.memcached.is_some() {
+            bail!("there is no {}", path.display());
+        }
+        println!("skipped: there is no {}", path.display());
         return Ok(true);
     };
     let first = match (args.seed, args.from) {
@@ -90,7 +94,7 @@ fn run(args: &Args) -> Result<bool> {
         total.answers += played.answers;
         seeds += 1;
         if let Some(failure) = failure {
-            report(&memcached, seed, &steps, failure, &args.memcached)?;
+            report(&memcached, seed, &steps, failure, &path)?;
             return Ok(false);
         }
         if args.seed.is_some() || Instant::now() >= until {

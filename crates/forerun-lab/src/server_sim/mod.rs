@@ -56,7 +56,11 @@ pub struct ServerSimArgs {
     #[arg(long, conflicts_with_all = ["seeds", "seconds", "from"])]
     seed: Option<u64>,
     /// Run so many seeds.
-    #[arg(long, conflicts_with = "seconds")]
+    #[arg(
+        long,
+        conflicts_with = "seconds",
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     seeds: Option<u64>,
     /// Run seeds for so long. Default: 30, unless --seeds is given. With --planted: for each
     /// defect.

@@ -66,7 +66,7 @@ pub struct SimArgs {
     #[arg(long, requires = "seed")]
     only: Option<Kept>,
     /// Run so many seeds.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
     /// Run seeds for so long. Default: 10, unless --seeds is given.
     #[arg(long)]

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 
 use super::worker::Line;
 use super::{Kept, Report};
@@ -70,7 +70,19 @@ struct Worker {
     /// The seed that it runs, and since when.
     seed: Option<u64>,
     since: Instant,
+    /// How many seeds it was given, and how many it has run.
+    given: Option<u64>,
+    run: u64,
     is_done: bool,
+}
+
+impl Worker {
+    /// Ends it between two seeds.
+    fn end(&mut self) {
+        self.is_done = true;
+        // It may have ended already.
+        let _ = self.child.kill();
+    }
 }
 
 impl Drop for Worker {
@@ -81,10 +93,11 @@ impl Drop for Worker {
     }
 }
 
-/// Runs seeds until one fails. `watch` is told now and then how far it is.
+/// Runs seeds until one fails. `watch` is told now and then how far it is. When the time is over, the
+/// seeds that are under way run to their end: one that never ends is a finding too.
 ///
 /// # Errors
-/// A worker process cannot be started.
+/// A worker process cannot be started, or ends before it has run its seeds.
 pub fn search(
     search: &Search,
     watch: &mut dyn FnMut(&Tally),
@@ -100,6 +113,7 @@ pub fn search(
     for number in 0..jobs {
         workers.push(start(search, number, jobs, tell.clone())?);
     }
+    let mut is_over = false;
     let found = loop {
         let wait = Duration::from_millis(200);
         match events.recv_timeout(wait) {
@@ -107,6 +121,7 @@ pub fn search(
                 let worker: &mut Worker = &mut workers[number];
                 worker.since = Instant::now();
                 match event {
+                    Event::Said(_) if worker.is_done => {}
                     Event::Said(Line::Begin(seed)) => worker.seed = Some(seed),
                     Event::Said(Line::End(report)) => {
                         tally.add(&report);
@@ -114,20 +129,31 @@ pub fn search(
                             break Some(Found { seed, finding });
                         }
                         worker.seed = None;
+                        worker.run += 1;
+                        if is_over {
+                            worker.end();
+                        }
                     }
+                    Event::Ended(_) if worker.is_done => {}
                     Event::Ended(why) => {
                         worker.is_done = true;
                         if let Some(seed) = worker.seed {
                             break Some(Found { seed, finding: why });
                         }
-                        if workers.iter().all(|worker| worker.is_done) {
-                            break None;
+                        if worker.given != Some(worker.run) {
+                            let status =
+                                worker.child.wait().context("wait for a worker process")?;
+                            let run = worker.run;
+                            bail!("a worker process ended after {run} seeds ({status}): {why}");
                         }
                     }
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break None,
+        }
+        if workers.iter().all(|worker| worker.is_done) {
+            break None;
         }
         let is_late = |worker: &&Worker| worker.seed.is_some() && worker.since.elapsed() > TIME_MAX;
         if let Some(Worker {
@@ -142,8 +168,10 @@ pub fn search(
         }
         tally.seconds = started.elapsed().as_secs_f64();
         watch(&tally);
-        if search.time.is_some_and(|time| started.elapsed() >= time) {
-            break None;
+        if !is_over && search.time.is_some_and(|time| started.elapsed() >= time) {
+            is_over = true;
+            let idle = workers.iter_mut().filter(|worker| worker.seed.is_none());
+            idle.for_each(Worker::end);
         }
     };
     tally.seconds = started.elapsed().as_secs_f64();
@@ -164,8 +192,10 @@ fn start(
         &search.first.wrapping_add(number_u64).to_string(),
     ]);
     command.args(["--step", &jobs.to_string()]);
-    if let Some(seeds) = search.seeds {
-        let count = seeds.saturating_sub(number_u64).div_ceil(jobs_u64);
+    let given = search
+        .seeds
+        .map(|seeds| seeds.saturating_sub(number_u64).div_ceil(jobs_u64));
+    if let Some(count) = given {
         command.args(["--count", &count.to_string()]);
     }
     let mut child = command.spawn().context("cannot start a worker process")?;
@@ -197,6 +227,8 @@ fn start(
         child,
         seed: None,
         since: Instant::now(),
+        given,
+        run: 0,
         is_done: false,
     })
 }

@@ -308,8 +308,10 @@ impl<S: System> Worker<S> {
 
     /// Closes the connections that are left when the time to drain is over.
     fn close_at_deadline(&mut self) {
-        let now = self.setup.system.now();
-        if self.deadline.is_some_and(|deadline| now >= deadline) {
+        let Some(deadline) = self.deadline else {
+            return;
+        };
+        if self.setup.system.now() >= deadline {
             let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
             for key in keys {
                 self.close(key);

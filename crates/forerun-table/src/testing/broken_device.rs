@@ -48,5 +48,5 @@ pub(crate) fn broken(row_bytes: u64) -> Device {
     };
     let options = TableOptions::new(100, row_bytes);
     let table = GpuTable::on(Arc::new(Broken), options).expect("nothing is launched yet");
-    Device::new(table, &policies).expect("a admission_filter is small")
+    Device::new(table, &policies).expect("an admission filter is small")
 }

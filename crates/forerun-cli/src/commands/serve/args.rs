@@ -72,7 +72,8 @@ pub struct Args {
     /// Close connections that have been silent for longer; 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     idle_timeout: u32,
-    /// How long connections may take to read their last answers at the end
+    /// How long connections may take to read their last answers at shutdown; with 0, the server
+    /// answers what it can in one turn and closes
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     drain_timeout: u32,
     /// Connections must authenticate as one of these: a file of lines user:password

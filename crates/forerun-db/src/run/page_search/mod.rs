@@ -34,8 +34,9 @@ pub enum PageSearch {
     /// Like [`Prefetch1`](Self::Prefetch1), and also prefetches the row entries of the step after
     /// the next. WiredTiger's row search does the same on leaf and internal pages.
     Prefetch2,
-    /// Compares the first four bytes of the keys as integers: first to find the group of rows, then
-    /// the row in the group. Compares whole keys only where those bytes are equal.
+    /// Compares four bytes of each key as integers, those that follow the prefix that all keys of
+    /// the page share: first to find the group of rows, then the row in the group. Compares whole
+    /// keys only where those bytes are equal.
     #[default]
     KeyPrefixes,
 }
