@@ -331,6 +331,7 @@ fn leave(world: &World, io: &SimIo, end: End, has_failed: bool) -> Outcome {
         return flaw("the store is not open");
     };
     let poisoned = opened.db.stats().poisoned;
+    let (marks, least) = (world.marks(opened.number), world.stamps.least());
     let Some(Opened { db, spaces, .. }) = Arc::into_inner(opened) else {
         return flaw("a thread keeps the store");
     };
@@ -338,6 +339,11 @@ fn leave(world: &World, io: &SimIo, end: End, has_failed: bool) -> Outcome {
     match end {
         End::Drop => drop(db),
         _ => match db.close() {
+            // Closing makes the log durable.
+            Ok(()) if world.keeps_all() => {
+                world.make_safe(&marks);
+                world.stamps.make_safe(least);
+            }
             Ok(()) => {}
             Err(_) if poisoned.is_some() => {}
             Err(error) => return flaw(format!("the store cannot be closed: {error}")),
