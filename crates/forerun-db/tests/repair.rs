@@ -4,10 +4,11 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use common::{STORE, open, tiny_options};
-use forerun_db::io::fault::FaultIo;
+use forerun_db::io::fault::{Fault, FaultIo};
 use forerun_db::{CheckReport, Error, Loss, RepairReport, Result, check_with_io, repair_with_io};
 use proptest::prelude::*;
 
@@ -78,6 +79,31 @@ fn a_sound_store_is_left_byte_for_byte_as_it_was() {
     assert!(checked.runs.runs > 2 && checked.runs.entries > 50);
     assert!(repair(&io).unwrap().was_sound());
     assert_eq!(contents(&io), before);
+}
+
+#[test]
+fn a_read_that_a_signal_interrupts_changes_nothing_about_a_repair() {
+    const EINTR: i32 = 4;
+    let (io, _) = filled();
+    let manifest = Path::new(STORE).join("MANIFEST");
+    io.write(&manifest, b"no manifest");
+    let expected = format!("{:?}", repair(&io.crash(1)).unwrap());
+    let mut interrupted = 0;
+    for call in 0.. {
+        let copy = io.crash(1);
+        copy.fail_call(call, Fault::Fail(EINTR));
+        let repaired = repair(&copy);
+        let Some(hit) = copy.hit() else { break };
+        if hit.starts_with("read") {
+            let repaired = repaired.unwrap_or_else(|error| panic!("{hit}: {error}"));
+            assert_eq!(format!("{repaired:?}"), expected, "{hit}");
+            interrupted += 1;
+        }
+    }
+    assert!(
+        interrupted > 10,
+        "only {interrupted} reads were interrupted"
+    );
 }
 
 #[test]

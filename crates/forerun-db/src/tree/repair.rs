@@ -26,11 +26,13 @@
 mod group;
 
 use std::collections::{BTreeMap, HashSet};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::clock::Mark;
 use crate::comparator::KeyOrder;
+use crate::io::reads::read_exact_at;
 use crate::io::{OpenMode, link_or_copy};
 use crate::ranges::RangeTombstone;
 use crate::run::cursor::RunCursor;
@@ -444,11 +446,12 @@ impl Repair<'_> {
             .open(&path, OpenMode::Read)
             .map_err(|error| Error::io("open", &path, error))?;
         let mut bytes = [0; segment::HEADER_BYTES];
-        let got = file
-            .read_at(&mut bytes, 0)
-            .map_err(|error| Error::io("read", &path, error))?;
-        // Recovery judges a bad header.
-        let Ok(header) = Header::decode(&bytes[..got]) else {
+        // Recovery judges a header that is bad or cut short.
+        match read_exact_at(&*file, &mut bytes, 0) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
+            read => read.map_err(|error| Error::io("read", &path, error))?,
+        }
+        let Ok(header) = Header::decode(&bytes) else {
             return Ok(());
         };
         let flushed = &mut manifest.flushed_sequence;

@@ -15,6 +15,11 @@ use super::program::{Calls, Planned, Trouble};
 use super::rt;
 use super::wall::WallClock;
 
+/// One read in so many returns half of what was asked for, as reads may.
+const SHORT_ONE_IN: u64 = 7;
+/// One read in so many is interrupted by a signal before it reads anything.
+const INTERRUPTED_ONE_IN: u64 = 31;
+
 /// More calls than a simulation has.
 const OUTAGE: u32 = u32::MAX;
 
@@ -274,7 +279,15 @@ impl Io for SimIo {
 
     fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
         self.enter(Kind::Read, dir);
-        self.disk.list(dir)
+        let mut names = self.disk.list(dir)?;
+        // A directory has no order.
+        let calls = self.calls() as usize;
+        let len = names.len();
+        names.rotate_left(calls.checked_rem(len).unwrap_or(0));
+        if calls % 2 == 1 {
+            names.reverse();
+        }
+        Ok(names)
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -322,7 +335,15 @@ struct SimFile {
 impl IoFile for SimFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.io.enter(Kind::Read, &self.path);
-        self.file.read_at(buffer, offset)
+        let calls = self.io.calls();
+        if calls.is_multiple_of(INTERRUPTED_ONE_IN) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let short = buffer.len().div_ceil(2);
+        match calls.is_multiple_of(SHORT_ONE_IN) {
+            true => self.file.read_at(&mut buffer[..short], offset),
+            false => self.file.read_at(buffer, offset),
+        }
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
