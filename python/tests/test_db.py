@@ -295,6 +295,8 @@ def send():
     os.kill(os.getpid(), signal.SIGINT)
 def soon():
     threading.Timer(0.3, send).start()
+# A shell has a program in the background ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
 {textwrap.indent(textwrap.dedent(code), "    ")}
 except KeyboardInterrupt:
