@@ -47,7 +47,8 @@ pub struct Args {
     /// Play seeds for this many seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The memcached to compare with. Default: the one on the PATH; without one, nothing is compared.
+    /// The memcached to compare with. Default: the one on the PATH; without one, nothing is
+    /// compared.
     #[arg(long, value_name = "FILE")]
     memcached: Option<PathBuf>,
     /// The first seed of a run of `--seconds`. Default: taken from the clock.

@@ -93,8 +93,8 @@ impl Drop for Worker {
     }
 }
 
-/// Runs seeds until one fails. `watch` is told now and then how far it is. When the time is over, the
-/// seeds that are under way run to their end: one that never ends is a finding too.
+/// Runs seeds until one fails. `watch` is told now and then how far it is. When the time is over,
+/// the seeds that are under way run to their end: one that never ends is a finding too.
 ///
 /// # Errors
 /// A worker process cannot be started, or ends before it has run its seeds.
