@@ -177,7 +177,7 @@ fn a_checkpoint_is_a_store_that_stays_as_it_was() {
     assert!(
         place
             .succeeds(&["checkpoint", "db", "copy"])
-            .contains("copy is a store")
+            .contains("created the store copy")
     );
     place.file("t.csv", "id,v\nkey00000,changed\n");
     place.succeeds(&["load", "db", "t.csv", "--key", "id"]);
@@ -228,7 +228,7 @@ fn backups_are_made_shown_checked_removed_and_restored() {
     assert!(
         place
             .fails(3, &["restore", "backups", "newest"])
-            .contains("newest holds")
+            .contains("newest already holds")
     );
     assert!(
         place

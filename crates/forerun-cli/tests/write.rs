@@ -15,9 +15,9 @@ fn what_is_put_is_found_and_what_is_deleted_is_not() {
     assert_eq!(place.succeeds(&["scan", "db"]), "b\t21\nc\t3\n");
     place.succeeds(&["delete", "db", "--range", "b", "c"]);
     assert_eq!(place.succeeds(&["scan", "db"]), "c\t3\n");
-    place.succeeds(&["put", "db", "d", "4", "e", "5", "x", "-1", "--", "y", "-2"]);
+    place.succeeds(&["put", "db", "d", "4", "e", "5", "x", "1", "--", "y", "-2"]);
     place.succeeds(&["delete", "db", "--range", "a", "d", "--range", "e", "f"]);
-    assert_eq!(place.succeeds(&["scan", "db"]), "d\t4\nx\t-1\ny\t-2\n");
+    assert_eq!(place.succeeds(&["scan", "db"]), "d\t4\nx\t1\ny\t-2\n");
 }
 
 #[test]

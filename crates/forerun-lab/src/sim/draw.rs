@@ -74,7 +74,12 @@ impl Draw {
     /// other seeds mean.
     fn add(&mut self, program: &mut Program) {
         program.looks_read_only = self.one_in(2);
-        if program.has_ttl() && self.one_in(2) {
+        // A write that is in doubt and has expired looks like one that was lost, until a clock that
+        // is set back shows it. So clocks are set back only where no write is in doubt.
+        let is_in_doubt =
+            |life: &Life| matches!(life.end, End::Death { .. }) || !life.troubles.is_empty();
+        let has_doubts = program.lives.iter().any(is_in_doubt);
+        if program.has_ttl() && self.one_in(2) && !has_doubts {
             for life in &mut program.lives {
                 let steps = life.threads.iter().map(Vec::len).sum::<usize>() as u64;
                 let planned = Planned {
