@@ -187,7 +187,7 @@ fn a_checkpoint_is_a_store_that_stays_as_it_was() {
     assert!(
         place
             .fails(3, &["checkpoint", "db", "copy"])
-            .contains("copy holds")
+            .contains("copy already holds")
     );
 }
 

@@ -260,12 +260,12 @@ fn a_worker_that_panics_stops_writes_and_nobody_hangs() {
             unreachable!()
         });
         assert_refused(Err::<(), _>(error), "met a thread");
-        assert!(
-            db.stats()
-                .background_failure
-                .unwrap()
-                .contains("met a thread")
-        );
+        // Writes are refused first; the worker notes its failure a moment later.
+        let failure = (0..1000).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            db.stats().background_failure
+        });
+        assert!(failure.unwrap().contains("met a thread"));
         let other = db.clone();
         let settled = ends("settling", move || other.wait_idle());
         if worker == "forerun-compact" {
