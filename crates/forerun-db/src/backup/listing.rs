@@ -67,8 +67,8 @@ impl Listing {
             .collect()
     }
 
-    /// Files that no backup names. None as long as a backup is unreadable, since no one knows what
-    /// it names.
+    /// Files that no backup names. Empty as long as a backup is unreadable, since it is unknown
+    /// what that one names.
     pub(super) fn unused(&self) -> impl Iterator<Item = (&str, u64)> {
         let used: BTreeSet<String> = self
             .sound()
@@ -134,7 +134,10 @@ fn read_record(io: &dyn Io, path: &Path, number: u64) -> Result<Result<Record>> 
     match Record::decode(&bytes) {
         Ok(record) if record.number == number => Ok(Ok(record)),
         Ok(record) => {
-            let reason = format!("it is backup {}, under another's name", record.number);
+            let reason = format!(
+                "it is backup {}, under another backup's name",
+                record.number
+            );
             Ok(Err(Error::corrupt_file(path, 20, reason)))
         }
         Err(bad @ Bad::Bytes { .. }) => Ok(Err(bad.of(&record::KIND, path, path))),
@@ -147,7 +150,7 @@ pub(super) fn record_name(number: u64) -> String {
     format!("backup-{number:06}")
 }
 
-/// The number in such a name; `None` if the name is another file's.
+/// The number in such a name; `None` if it is not a record's name.
 fn record_number(name: &str) -> Option<u64> {
     let number = name.strip_prefix("backup-")?.parse().ok()?;
     // Only the canonical form: no sign, no missing or extra zeros.
@@ -159,8 +162,7 @@ pub(super) fn run_name(run: &RunRecord) -> String {
     format!("run-{:016x}-{}.run", run.checksum, run.bytes)
 }
 
-/// The size of a run file, from its name, or 0 for an unfinished record; `None` if it is another
-/// file.
+/// The size of a run file, from its name, or 0 for an unfinished record; `None` for any other file.
 fn file_bytes(name: &str) -> Option<u64> {
     if let Some(record) = name.strip_suffix(".new") {
         return record_number(record).map(|_| 0);

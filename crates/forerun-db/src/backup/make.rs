@@ -13,10 +13,10 @@ use crate::tree::verify::{VerifyReport, verify_run};
 use crate::{Db, Error, Result, panics};
 
 impl Backups {
-    /// Backs up a store as it is now, with all its keyspaces. Reads and writes go on, except that
-    /// writes wait at the beginning until the latest ones are flushed. What is copied is verified
-    /// page by page; what an earlier backup already has is not read again: [`verify`](Self::verify)
-    /// does that.
+    /// Backs up a store as it is now, with all its keyspaces. Reads and writes continue, except
+    /// that writes wait at the beginning until the latest ones are flushed. Copies are verified
+    /// page by page. Runs that an earlier backup already has are not read again;
+    /// [`verify`](Self::verify) does that.
     ///
     /// # Errors
     /// [`Error::CorruptFile`]: the store's data is damaged. [`Error::Io`]; [`Error::Closed`]: the
@@ -110,7 +110,7 @@ impl Backups {
         let removed = self.sync().and_then(|()| self.look());
         if let Err(error) = removed.and_then(|found| self.remove_unused(&found)) {
             let path = self.dir.display();
-            tracing::warn!(%path, %error, "what is left of a backup stays until the next one is made");
+            tracing::warn!(%path, %error, "remains of a backup stay until the next backup");
         }
     }
 }

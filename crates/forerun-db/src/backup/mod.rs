@@ -13,13 +13,13 @@
 //!   store       run-000041.run …  MANIFEST  FORMAT                as tree/checkpoint.rs makes it
 //! ```
 //!
-//! So a backup is there as a whole or not at all, and a run file that no backup names is garbage:
-//! what a crash leaves is removed before the next backup is made, and when old ones are removed.
-//! `docs/internals/format.md` defines the files.
+//! So a backup exists completely or not at all, and a run file that no backup names is garbage.
+//! Leftovers of a crash are removed before the next backup is made and when old backups are
+//! removed. `docs/internals/format.md` defines the files.
 //!
 //! ```text
 //!   make.rs    a store -> a backup               listing.rs  what is in the directory
-//!   copy.rs    files there and back              record.rs   the file that makes a backup
+//!   copy.rs    files in and out                  record.rs   the file that makes a backup
 //!                                                info.rs     what the calls return
 //! ```
 
@@ -62,8 +62,8 @@ const MARK: Mark = Mark {
 /// A directory of backups, opened by this process alone.
 ///
 /// A backup is a copy: nothing that happens to the store or its disk changes it. Runs that an
-/// earlier backup already has are not copied again, so a backup takes the time and space of what is
-/// new since.
+/// earlier backup already has are not copied again, so a backup takes only the time and space of
+/// what is new since.
 ///
 /// ```
 /// use forerun_db::{Backups, Db, Options};
@@ -242,9 +242,8 @@ impl Backups {
         Ok(backup)
     }
 
-    /// Removes all backups but the newest ones, as many as `newest` says, and the files that none
-    /// of those needs. A damaged backup does not count, and is removed only if that many newer ones
-    /// are whole.
+    /// Removes all backups except the `newest` newest ones, and the files that none of those needs.
+    /// A damaged backup does not count, and is removed only if that many newer ones are readable.
     ///
     /// # Errors
     /// [`Error::BadOption`]: `newest` is 0. [`Error::NewerFormat`], [`Error::Io`]: some backups may
@@ -253,7 +252,7 @@ impl Backups {
         let Some(place) = newest.checked_sub(1) else {
             return Err(Error::BadOption {
                 option: "newest",
-                reason: "at least one backup is kept".into(),
+                reason: "keep at least one backup".into(),
             });
         };
         let found = self.look()?;
@@ -340,5 +339,9 @@ impl fmt::Debug for Backups {
 
 /// The error for a run file whose bytes differ from those backed up.
 fn changed(path: &Path) -> Error {
-    Error::corrupt_file(path, 0, "its checksum is not that of what was backed up")
+    Error::corrupt_file(
+        path,
+        0,
+        "its checksum differs from the one recorded in the backup",
+    )
 }

@@ -58,7 +58,7 @@ impl Record {
             let manifest = Manifest::decode(encoded).map_err(|bad| within(bad, start))?;
             let runs = reader.u32()? as usize;
             if runs != manifest.runs().count() {
-                return Err(reader.bad("there is not one checksum a run"));
+                return Err(reader.bad("it does not have one checksum for each run"));
             }
             let checksums = (0..runs).map(|_| reader.u64());
             Ok(Record {
@@ -85,9 +85,9 @@ fn within(bad: Bad, start: usize) -> Bad {
     }
 }
 
-/// Reads `body` as that of a record, under valid checksums and with this manifest in its place if
-/// it is one. Returns how many runs it names. For fuzzing: whatever decodes must encode to the same
-/// bytes.
+/// Reads `body` as that of a record, with valid checksums and with this manifest in its place if it
+/// decodes as one. Returns how many runs it names. For fuzzing: whatever decodes must encode to the
+/// same bytes.
 #[doc(hidden)]
 pub fn fuzz_record(body: &[u8], manifest_body: &[u8]) -> usize {
     let mut decoded = 0;

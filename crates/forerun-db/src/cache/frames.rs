@@ -11,7 +11,7 @@
 //!
 //! A page larger than a frame is on the heap, and has an entry in a table instead.
 //!
-//! # What makes it sound
+//! # Why it is sound
 //!
 //! A frame is in one of three states. Each state is a type or a place:
 //!
@@ -23,7 +23,7 @@
 
 #![allow(
     unsafe_code,
-    reason = "frames are shared between one writer and then many readers, as the module's head says"
+    reason = "a frame has one writer, then many readers, as the module's documentation says"
 )]
 
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
@@ -265,9 +265,9 @@ impl Frames {
     pub(super) fn free_frame_bytes<'b>(&'b self, free_frame: &'b mut FreeFrame) -> &'b mut [u8] {
         assert!(!free_frame.is_large(), "an entry of the table has no bytes");
         let start = self.start(free_frame.0);
-        // SAFETY: the frame lies in the region, which lives as long as `self`. Its blank is
-        // borrowed mutably, and there is one: no other reference into the frame exists, and none
-        // can be made meanwhile. Bytes of a region are never uninitialised.
+        // SAFETY: the frame lies in the region, which lives as long as `self`. Its `FreeFrame` is
+        // borrowed mutably, and there is only one: no other reference into the frame exists, and
+        // none can be made meanwhile. Bytes of a region are never uninitialised.
         unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
     }
 
@@ -278,8 +278,8 @@ impl Frames {
 
     /// Puts a large page into the table.
     pub(super) fn publish_large(&self, free_frame: FreeFrame, page: HeapPage) -> FrameNo {
-        // Release: who finds the page through a slot, which is stored with Release after this, sees
-        // it whole; this store need not be, but costs nothing.
+        // Release: a thread that finds the page through a slot, which is stored with Release after
+        // this, sees all of it. This store alone need not be Release, but it costs nothing.
         self.large[free_frame.0.index()].store(Owned::new(page), Ordering::Release);
         free_frame.0
     }
@@ -293,8 +293,8 @@ impl Frames {
     pub(super) unsafe fn bytes<'g>(&'g self, no: FrameNo, len: usize, pin: &'g Pin) -> &'g [u8] {
         if no.is_large() {
             let page = self.large[no.index()].load(Ordering::Acquire, &pin.0);
-            // SAFETY: the entry was set before the slot that named it. Whoever unlinks it from
-            // there waits for this pin before the page is freed.
+            // SAFETY: the entry was set before the slot that named it. A thread that unlinks the
+            // slot waits for this pin before the page is freed.
             return match unsafe { page.as_ref() } {
                 Some(page) => &page.bytes()[..len.min(page.len)],
                 None => &[],
@@ -310,12 +310,12 @@ impl Frames {
     /// Makes a frame free again. Frees a large page.
     ///
     /// # Safety
-    /// `no` must have been published, and every slot that named it must name it no more. Either no
-    /// reader can have a reference to its bytes, or every pin that was held when it was unlinked
-    /// must have been dropped. It is reclaimed once for each time it was published.
+    /// `no` must have been published, and no slot may name it any more. Either no reader can have a
+    /// reference to its bytes, or every pin that was held when it was unlinked must have been
+    /// dropped. It is reclaimed once for each time it was published.
     pub(super) unsafe fn reclaim(&self, no: FrameNo) -> FreeFrame {
         if no.is_large() {
-            // SAFETY: by the contract nobody else reads or writes this entry now.
+            // SAFETY: by the contract, nobody else reads or writes this entry now.
             let page = unsafe {
                 self.large[no.index()].swap(Shared::null(), Ordering::AcqRel, unprotected())
             };
@@ -329,8 +329,8 @@ impl Frames {
     /// Returns a free frame's memory to the system. When it is written again, it starts as zeros.
     pub(super) fn release(&self, free_frame: &mut FreeFrame) {
         if !free_frame.is_large() {
-            // SAFETY: the frame lies in the region, and its blank is borrowed mutably: nothing
-            // refers to its bytes.
+            // SAFETY: the frame lies in the region, and its `FreeFrame` is borrowed mutably:
+            // nothing refers to its bytes.
             unsafe {
                 self.region
                     .release(free_frame.0.index() * self.stride_bytes, self.stride_bytes)
@@ -342,7 +342,7 @@ impl Frames {
 impl Drop for Frames {
     fn drop(&mut self) {
         for entry in &mut self.large {
-            // SAFETY: nobody else has the frames any more, so nobody has their pages.
+            // SAFETY: nobody else has the frames any more, so nobody has their pages either.
             drop(unsafe { std::mem::take(entry).try_into_owned() });
         }
     }

@@ -1,5 +1,6 @@
-//! Loom models of the words' memory orderings, over every interleaving and every weak outcome that
-//! loom knows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-db --release --lib cache::loom_tests`.
+//! Loom models of the words' memory orderings. Loom runs them through every interleaving and every
+//! weak outcome that it knows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-db --release --lib
+//! cache::loom_tests`.
 //!
 //! The words are the real ones. The lock is loom's. A frame is a cell that loom watches for races.
 //! The epoch is the simplest possible: one flag per reader; an evictor that finds it cleared knows
@@ -33,7 +34,7 @@ struct Cache {
     pinned: AtomicBool,
 }
 
-// SAFETY: the cells are shared as the frames are: that this is right is what the models show.
+// SAFETY: the cells are shared as the frames are; the models show that this is right.
 unsafe impl Sync for Cache {}
 // SAFETY: as above.
 unsafe impl Send for Cache {}

@@ -2,7 +2,7 @@
 
 #![allow(
     unsafe_code,
-    reason = "what a word names is read: each place says why it is there"
+    reason = "reads what a word names: each place says why it is valid"
 )]
 
 use std::sync::Arc;
@@ -100,8 +100,8 @@ impl PageSlots {
         state.policy.insert(frame, &self.words, page_no, bytes);
         self.words.publish(page_no, frame);
         drop(state);
-        // SAFETY: the word was stored by this thread while `pin` was held: it is as if it had been
-        // loaded.
+        // SAFETY: this thread stored the word while `pin` was held, which is as good as having
+        // loaded it.
         Published::Cached(unsafe { cache.frames.bytes(frame, len, pin) })
     }
 }
@@ -126,9 +126,9 @@ impl PageCache {
                 let mut state = cache.lock();
                 for victim in evicted {
                     state.waiting_bytes -= victim.bytes;
-                    // SAFETY: the policy has taken the frame's name out of its word before this was
+                    // SAFETY: the policy removed the frame's name from its word before this was
                     // deferred, and every pin that was held then has been dropped. A victim is
-                    // reclaimed here only, once.
+                    // reclaimed only here, once.
                     let free_frame = unsafe { cache.frames.reclaim(victim.frame) };
                     cache.put_back(&mut state, free_frame, victim.bytes);
                 }
@@ -154,7 +154,7 @@ impl Drop for PageSlots {
             let mut state = self.cache.lock();
             for page_no in from..to {
                 // SAFETY: readers' references into these pages borrow the slots, which are borrowed
-                // mutably here: there are none.
+                // mutably here, so there are none.
                 unsafe { give_back(&self.cache, &self.words, &mut state, page_no) };
             }
             from = to;
@@ -172,9 +172,9 @@ unsafe fn give_back(cache: &PageCache, words: &Words, state: &mut State, page_no
             continue;
         }
         if let Some(victim) = state.policy.remove(frame) {
-            // SAFETY: the word named the frame, and does so no more; no reader has its bytes, by
-            // the caller's word. It was published once, and is reclaimed once: an eviction, under
-            // the same lock, would have taken it out of the policy.
+            // SAFETY: the word named the frame and no longer does; the caller guarantees that no
+            // reader has its bytes. It was published once and is reclaimed once: an eviction, under
+            // the same lock, would have removed it from the policy.
             let free_frame = unsafe { cache.frames.reclaim(frame) };
             cache.put_back(state, free_frame, victim.bytes);
         }

@@ -53,7 +53,7 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Waits for them to end. The caller has told them to.
+    /// Waits for them to end. The caller has already asked them to.
     pub(super) fn join(&mut self) {
         for thread in self.0.drain(..) {
             if thread.join().is_err() {
@@ -120,7 +120,7 @@ impl Inner {
         Some((shortest / 16).clamp(SOONEST_LOOK, LATEST_LOOK))
     }
 
-    /// Does all the work there is, in this thread.
+    /// Does all pending work in this thread.
     pub(super) fn work_off(&self) -> Result<()> {
         self.guard("flushing and compacting", || {
             let mut has_worked = false;

@@ -43,9 +43,10 @@ impl Db {
 }
 
 impl Inner {
-    /// Makes a copy of the store, as it is now, in `into`. Reads and writes go on.
+    /// Makes a copy of the store, as it is now, in `into`. Reads and writes continue.
     pub(super) fn checkpoint(&self, into: &Path) -> Result<()> {
-        // Leaves little of the log to copy. Without a log, this is what makes the entries durable.
+        // Leaves little of the log to copy. Without a log, the flush is what makes the entries
+        // durable.
         self.flush_all()?;
         // The files to copy must stay, so closing the store waits until this has stopped.
         let _guard = self.directory.enter()?;

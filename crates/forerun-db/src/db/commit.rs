@@ -246,8 +246,8 @@ impl Commit {
     }
 
     /// Returns the first segment still needed once everything up to a sequence number is in runs,
-    /// or `None` if there is no segment. If that is everything that was logged, a new segment is
-    /// begun, so that the old ones can go.
+    /// or `None` if there is no segment. If that is everything that was logged, begins a new
+    /// segment, so that the old ones can be removed.
     pub(super) fn first_needed(&self, flushed_sequence: u64) -> Option<u64> {
         let mut queue = self.lock();
         let mut log = loop {
@@ -293,12 +293,12 @@ impl Commit {
         self.lock().counts
     }
 
-    /// Returns why the store takes no more writes, if it does not.
+    /// Returns why the store accepts no more writes, if it does not.
     pub(super) fn poison(&self) -> Option<Arc<Error>> {
         self.lock().poison.clone()
     }
 
-    /// Whether a write can be taken. Cheap: it locks only to find out why not.
+    /// Whether a write can be accepted. Cheap: it locks only to find out why not.
     pub(super) fn check_takes_writes(&self) -> Result<()> {
         // Relaxed: `log` refuses a write that slips through.
         match self.is_stopped.load(Ordering::Relaxed) {

@@ -110,7 +110,7 @@ impl Inner {
             }
             keyspaces.iter().find_map(failed).map_or(Ok(true), Err)
         })?;
-        // The thread that did the last piece of work holds what it replaced until it is done.
+        // The thread that did the last piece of work holds what it replaced until that work ends.
         drop(self.flushing.lock());
         drop(self.lock_compacting());
         self.wait_until(|| Ok(self.obsolete_files.is_empty()))

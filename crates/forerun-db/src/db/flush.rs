@@ -56,8 +56,8 @@ impl Inner {
     /// holds `active` for writing and has the reservation.
     pub(super) fn freeze(&self, active: &mut MemTableSet, limit_bytes: usize) -> Result<()> {
         if self.published.has_hole() {
-            // Some entries in it will never become visible. Only replaying the log can decide about
-            // them.
+            // Some entries in it will never become visible. Only replaying the log can decide which
+            // ones are kept.
             return Err(self.poisoned());
         }
         let table = self.own.new_table(&self.options, limit_bytes)?;
@@ -166,7 +166,7 @@ impl Inner {
         }
     }
 
-    /// Decides whether writes are to be slowed down or refused, after the runs have changed.
+    /// Decides whether to slow down or stop writes, after the runs have changed.
     pub(super) fn note_pressure(&self) {
         let is_slow = self.any_level0(|options| options.level0_slow_runs);
         self.is_slow.store(is_slow, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 //!   add      -> run files without a description, each up to the tree's target size;
 //!               no one sees them, and no one waits
 //!   commit   -> flush -> stop writes -> flush the rest -> number S, in the log -> descriptions with S
-//!               -> manifest -> visible up to S -> super version -> writes go on
+//!               -> manifest -> visible up to S -> super version -> writes continue
 //! ```
 //!
 //! All entries get one sequence number, taken last: they are newer than everything written before
@@ -39,8 +39,8 @@ use crate::{Background, Error, Op, Result};
 /// A bulk load of entries in ascending order. Each entry is written once, straight to where
 /// compaction would put it in the end, and not to the log and a memtable first.
 ///
-/// Other reads and writes go on. Nothing is visible before [`commit`](Self::commit); dropping the
-/// ingestion discards it.
+/// Other reads and writes continue. Nothing is visible before [`commit`](Self::commit); dropping
+/// the ingestion discards it.
 ///
 /// ```
 /// use forerun_db::{Db, Options};
@@ -166,7 +166,8 @@ impl Ingestion {
 
     fn write(&mut self, version: Version<'_>) -> Result<()> {
         // No guard: until it is committed, only this ingestion uses the file, and after a crash or
-        // a close the next opening removes it. The check merely stops a caller that goes on adding.
+        // a close the next opening removes it. The check merely stops a caller that keeps adding
+        // entries.
         limiter::check(self.open.get()?.inner.work.stop_flag())?;
         let limit_bytes = self.keyspace.options.load().tree.run_bytes;
         let is_full = |writer: &RunWriter| writer.written_bytes() >= limit_bytes;
@@ -262,8 +263,8 @@ impl Inner {
         pending: Vec<PendingRun>,
         files: &mut Vec<(u64, PathBuf)>,
     ) -> Result<u64> {
-        // Most of the flush happens while writes go on. It also makes space in level 0, should it
-        // be needed.
+        // Most of the flush happens while writes continue. It also makes space in level 0, should
+        // that be needed.
         self.flush_all()?;
         self.wait_until(|| {
             keyspace.check_takes_writes()?;

@@ -17,7 +17,7 @@ use forerun_core::sync::{
 
 use crate::{Background, Db, Options, TreeOptions, Values};
 
-/// What is called once, before or after something is done to a file.
+/// A hook that is called once, before or after an operation on a file.
 type Hook = Box<dyn FnOnce() + Send>;
 
 /// A file system that calls hooks when a segment of the log is read or removed.
@@ -129,7 +129,7 @@ fn a_compaction_while_an_ingestion_commits_takes_nothing_from_readers() {
     let was_called = Arc::new(AtomicBool::new(false));
     let (reader, called) = (db.clone(), Arc::clone(&was_called));
     set(&io.before_removal, move || {
-        // The commit removes segments of the log: the runs are installed.
+        // The commit removes segments of the log, so the runs are installed.
         let compactions = || reader.inner().unwrap().tree_work().compactions;
         let before = compactions();
         while reader.inner().unwrap().compact_one().unwrap() {}
@@ -163,7 +163,7 @@ fn readers_beside_ingestions_and_compactions_always_find_the_key_and_never_an_ol
                     for value in read_all_ways(&db) {
                         let value = value.expect("the key is not found");
                         let round = u64::from_be_bytes(value.try_into().unwrap());
-                        // The second way is read before the first is looked at: each is newer than
+                        // The second way is read before the first is checked, so each is newer than
                         // the round before.
                         assert!(round >= last, "{round} after {last}");
                     }
@@ -205,7 +205,7 @@ fn a_checkpoint_copies_no_segment_of_the_log_that_an_ingestion_removes() {
     let (removed, is_removed) = mpsc::channel();
     set(&io.before_removal, move || {
         installed.send(()).unwrap();
-        // Whether a checkpoint reads the segment or ends without it.
+        // Either the checkpoint reads the segment or it ends without it.
         may_remove.recv_timeout(PATIENCE).unwrap();
     });
     set(&io.after_removal, move || removed.send(()).unwrap());
@@ -215,8 +215,8 @@ fn a_checkpoint_copies_no_segment_of_the_log_that_an_ingestion_removes() {
         while inner.flushing.try_lock().is_ok() {
             std::thread::yield_now();
         }
-        // The checkpoint has flushed. An ingestion commits, and is about to remove the segment that
-        // it has left.
+        // The checkpoint has flushed. An ingestion commits and is about to remove the segment that
+        // it no longer needs.
         let ingestion = scope.spawn(|| {
             let mut ingestion = db.ingest();
             ingestion.add(b"k", b"ingested").unwrap();

@@ -197,7 +197,7 @@ impl Inner {
                 // runs then reads at a number that covers them, and one that does not has the old
                 // super version, in which nothing has that number.
                 Memtables::Ingested { sequence, table } => self.snapshots.hold_off(|| {
-                    // Behind a hole nothing is published: the log refuses an ingestion then.
+                    // Nothing is published behind a hole, and then the log refuses an ingestion.
                     if self.published.publish(*sequence, *sequence).is_ok() {
                         keyspace.show_ingested(runs, table);
                     }

@@ -28,8 +28,8 @@ use crate::{Error, Result};
 /// An iterator over the entries of a range, as one snapshot sees them.
 ///
 /// As an [`Iterator`] it returns owned pairs. [`next_entry`](Iter::next_entry) and
-/// [`next_entry_back`](Iter::next_entry_back) lend each entry and copy nothing. After an error the
-/// iterator has ended.
+/// [`next_entry_back`](Iter::next_entry_back) lend each entry and copy nothing. An error ends the
+/// iterator.
 ///
 /// ```
 /// use forerun_db::{Db, Options};

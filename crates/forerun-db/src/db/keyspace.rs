@@ -114,8 +114,8 @@ impl Db {
     }
 
     /// Removes a keyspace and all its entries, durably. Its handles can no longer be used.
-    /// Iterators that already exist go on, and the space on disk is freed when the last of them is
-    /// dropped. The name can be used for a new keyspace at once.
+    /// Iterators that already exist continue, and the space on disk is freed when the last of them
+    /// is dropped. The name can be used for a new keyspace at once.
     ///
     /// # Errors
     /// [`Error::UnknownKeyspace`]; [`Error::Closed`]. [`Error::Io`]: the next opening may or may
@@ -319,8 +319,8 @@ impl Inner {
                 name: name.to_owned(),
             });
         };
-        // With the lock held no write is in progress, and every later one sees the mark. So
-        // whatever was logged for the keyspace was logged before it is gone.
+        // While the lock is held no write is in progress, and every later one sees the mark. So
+        // everything logged for the keyspace was logged before the keyspace is gone.
         let active = self.active.write().unwrap_or_else(PoisonError::into_inner);
         keyspace.refuse_writes();
         drop(active);

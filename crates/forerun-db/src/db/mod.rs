@@ -14,7 +14,7 @@
 //! ```
 //!
 //! - `background.rs`, `work.rs`: the threads that flush and compact, and who waits for whom.
-//! - `backoff.rs`: when failed work is tried again.
+//! - `backoff.rs`: when failed work is retried.
 //! - `directory.rs`: who may change the directory, and how long it stays locked.
 //! - `iter.rs`, `cursor.rs`, `cursor_pool.rs`: entries in order, and cursors kept for reuse.
 //! - `keyspace.rs`: the handle of a keyspace; `keyspace_data.rs`: the keyspace behind it.
@@ -370,7 +370,7 @@ impl Db {
     ///
     /// # Errors
     /// As [`flush`](Self::flush), and [`Error::CompactionFailed`](crate::Error::CompactionFailed):
-    /// the runs of one keyspace cannot be compacted, because one is damaged, say. All other
+    /// the runs of one keyspace cannot be compacted, for example because one is damaged. All other
     /// keyspaces are compacted.
     pub fn compact(&self) -> Result<()> {
         let inner = self.inner()?;
@@ -422,8 +422,8 @@ impl Db {
     }
 
     /// Copies the store, as it is now, into the directory `into`, which must be empty or not exist.
-    /// Where the file system allows it, runs are hard-linked instead of copied. Reads and writes go
-    /// on; of the writes made during the call, the copy holds those up to some point in their
+    /// Where the file system allows it, runs are hard-linked instead of copied. Reads and writes
+    /// continue; of the writes made during the call, the copy holds those up to some point in their
     /// order.
     ///
     /// ```

@@ -1,5 +1,5 @@
-//! What a read looks at: the memtables and runs of a keyspace at one moment. (RocksDB has the same
-//! word for it.)
+//! What a read uses: the memtables and runs of a keyspace at one moment. (RocksDB uses the same
+//! name.)
 //!
 //! ```text
 //!   tables   [ active ][ full ][ full ]      newest first     sequence numbers 91.. 61..90 31..60

@@ -1,16 +1,16 @@
-//! A file system in memory that fails on demand and loses its power. For tests, also of programs
-//! that use the store.
+//! A file system in memory that fails on demand and loses its power. It serves the store's own
+//! tests and those of programs that use the store.
 //!
 //! ```text
 //! names     durable ── sync_dir ──> [ unsynced: create, rename, remove, ... ] ──> as seen
 //! a file    durable ── sync ──────> [ unsynced: write, write, set_len, ...  ] ──> as seen
 //! ```
 //!
-//! Calls act on what is seen and are noted as unsynced; a sync makes them durable.
-//! [`FaultIo::crash`] gives the file system as it may be found after the power was lost: what was
-//! durable, and of the unsynced changes any that the seed chooses: none, all, the first ones with
-//! the last torn at some byte, or any subset of 512-byte sectors, with zeros for what is missing.
-//! [`FaultIo::kill`] gives it as found after the process alone died: as seen.
+//! Calls act on what is seen and are recorded as unsynced; a sync makes them durable.
+//! [`FaultIo::crash`] returns the file system as it may be found after a loss of power: everything
+//! that was durable, and those unsynced changes that the seed chooses. It may choose none, all, the
+//! first ones with the last torn at some byte, or any subset of 512-byte sectors, with zeros for
+//! what is missing. [`FaultIo::kill`] returns it as found after only the process died: as seen.
 //!
 //! Every call of [`Io`] and [`IoFile`] has a number, from 0, and [`FaultIo::fail_call`] plans a
 //! [`Fault`] for one of them.
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-// A simulation's scheduler has no say inside a call of the disk.
+// A simulation's scheduler must not switch threads inside a call of the disk.
 use forerun_core::sync::unscheduled::{Mutex, MutexGuard};
 use forerun_core::sync::{PoisonError, time};
 
@@ -40,12 +40,12 @@ pub const ENOSPC: i32 = 28;
 pub enum Fault {
     /// The call does nothing and fails with this error number.
     Fail(i32),
-    /// A write takes half of its bytes and says so. Another call does as usual.
+    /// A write takes half of its bytes and returns that count. Any other call works as usual.
     ShortWrite,
-    /// A write takes half of its bytes, and fails with this error number all the same. Another call
-    /// fails.
+    /// A write takes half of its bytes and fails with this error number nevertheless. Any other
+    /// call fails.
     TornWrite(i32),
-    /// The call, and every later one until the power is back, fails. A write takes half of its
+    /// The call, and every later one until the power returns, fails. A write takes half of its
     /// bytes first.
     PowerLoss,
 }
@@ -82,45 +82,45 @@ impl FaultIo {
         self.lock().calls
     }
 
-    /// Plans a fault for the call of a number. Several calls may have one each.
+    /// Plans a fault for the call with this number. Several calls may have one each.
     pub fn fail_call(&self, call: u64, fault: Fault) {
         let mut disk = self.lock();
         disk.faults.insert(call, fault);
         disk.hit = None;
     }
 
-    /// What a planned fault hit last, if its call came: the operation and the path.
+    /// What a planned fault hit last, if its call was reached: the operation and the path.
     pub fn hit(&self) -> Option<String> {
         self.lock().hit.clone()
     }
 
-    /// Limits the bytes that all files together may have: a full disk. `None` lifts the limit.
+    /// Limits the total bytes of all files, like a full disk. `None` removes the limit.
     pub fn set_capacity_bytes(&self, capacity_bytes: Option<u64>) {
         self.lock().capacity_bytes = capacity_bytes;
     }
 
-    /// Whether files may have several names, as they may at first.
+    /// Whether a file may have several names. The default is yes.
     pub fn set_links(&self, has_links: bool) {
         self.lock().has_links = has_links;
     }
 
-    /// Whether a sync of a file that fails as planned loses what it was to make durable, as on
-    /// Linux: it is read as before, and no later sync writes it. Not so at first: the next sync
-    /// makes it durable.
+    /// Whether a planned failure of a file's sync loses the changes that it should have made
+    /// durable, as on Linux: they can still be read, but no later sync writes them. By default they
+    /// are not lost, and the next sync makes them durable.
     pub fn set_forgetful(&self, is_forgetful: bool) {
         self.lock().is_forgetful = is_forgetful;
     }
 
-    /// Stops the clock at a time, in seconds since 1970, which a crash does not change. `None`: it
-    /// is the system's, as at first.
+    /// Stops the clock at a time, in seconds since 1970; a crash does not change it. With `None`,
+    /// the default, the clock is the system's.
     pub fn set_unix_time_s(&self, unix_time_s: Option<u64>) {
         self.lock().unix_time_s = unix_time_s;
     }
 
-    /// The file system after the power was lost and came back. This one stays without.
+    /// The file system after the power was lost and returned. This file system stays without power.
     ///
-    /// `seed` chooses what of the unsynced changes was kept. Seeds 0 and 1 are the extremes:
-    /// nothing, and everything.
+    /// `seed` chooses which unsynced changes were kept. Seeds 0 and 1 are the extremes: nothing and
+    /// everything.
     pub fn crash(&self, seed: u64) -> FaultIo {
         let mut disk = self.lock();
         disk.powered_off = true;
@@ -147,18 +147,18 @@ impl FaultIo {
         }
     }
 
-    /// Puts a file there, durable, whatever was there before: to plant damage.
+    /// Stores a durable file, replacing any existing one. For planting damage.
     pub fn write(&self, path: impl AsRef<Path>, bytes: &[u8]) {
         self.lock().plant(path.as_ref(), bytes);
     }
 
-    /// Overwrites bytes of a file in place, durably: to plant damage that those see who have the
-    /// file open. The file keeps its length; nothing happens where there is no file.
+    /// Overwrites bytes of a file in place, durably, for planting damage that is visible through
+    /// open handles. The file keeps its length; a missing file is ignored.
     pub fn overwrite(&self, path: impl AsRef<Path>, offset: usize, bytes: &[u8]) {
         self.lock().overwrite(path.as_ref(), offset, bytes);
     }
 
-    /// Removes a file, durably: to plant damage.
+    /// Removes a file, durably. For planting damage.
     pub fn take(&self, path: impl AsRef<Path>) {
         let mut disk = self.lock();
         disk.names.remove(path.as_ref());
@@ -176,11 +176,11 @@ impl FaultIo {
     }
 
     fn lock(&self) -> MutexGuard<'_, Disk> {
-        // A panic of another thread leaves the model as consistent as a call leaves it.
+        // After a panic of another thread, the model is as consistent as after a call.
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call that is no write, and fails it if that is planned.
+    /// Counts a call that does not write, and fails it if that is planned.
     fn enter(&self, op: &str, path: &Path) -> io::Result<MutexGuard<'_, Disk>> {
         let mut disk = self.lock();
         match disk.count(op, path)? {
@@ -300,7 +300,7 @@ impl Io for FaultIo {
 
     fn unix_time_s(&self) -> u64 {
         let stopped = self.lock().unix_time_s;
-        // Through the facade: in a simulation it is simulated time.
+        // Read through the facade, so that a simulation sees simulated time.
         stopped.unwrap_or_else(|| {
             let since = time::system_now().duration_since(UNIX_EPOCH);
             since.map_or(0, |since| since.as_secs())
@@ -317,7 +317,7 @@ struct FaultFile {
     io: FaultIo,
     path: PathBuf,
     inode: usize,
-    /// How this opening holds the lock of the file.
+    /// How this handle holds the lock of the file.
     held: Mutex<Lock>,
 }
 

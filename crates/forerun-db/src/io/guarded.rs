@@ -1,7 +1,7 @@
-//! A file system of the user's, whose panics are failures of its calls.
+//! A user's file system; its panics become failed calls.
 //!
-//! Every call is caught here, in one place, so that a panic meets the same care as a call that
-//! fails: a write that may be in the log half is cut back, and a flush is tried again.
+//! Every call is caught here, in one place, so that a panic is handled like a failed call: a write
+//! that may be half in the log is cut back, and a flush is retried.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -103,7 +103,7 @@ impl IoFile for GuardedFile {
     }
 
     fn shared(&self) -> Option<Arc<File>> {
-        // No system call, and reads go on without it.
+        // This makes no system call, and reads work without it.
         catch_unwind(AssertUnwindSafe(|| self.0.shared())).unwrap_or(None)
     }
 }

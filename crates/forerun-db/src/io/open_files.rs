@@ -1,18 +1,19 @@
-//! A bound on the files that are open: RocksDB's table cache, below the code that reads.
+//! A limit on the number of open files: RocksDB's table cache, below the code that reads.
 //!
 //! ```text
-//!   run ──> ImmutableFile ──> entry: path, [ open file ]          opened again when it is read and not open
+//!   run ──> ImmutableFile ──> entry: path, [ open file ]          reopened when a read finds it closed
 //!                               ^
-//!   clock   entry ─> entry ─> entry ─> …   one a file that is open; room needed: the first that was not used lately
+//!   clock   entry ─> entry ─> entry ─> …   one for each open file; evicts the first not used lately
 //! ```
 //!
-//! A file that is opened as [`OpenMode::ReadImmutable`] may be closed between two reads and opened
-//! again, because its name leads to the same bytes as long as somebody holds it: a run's file is
-//! removed when the last who holds the run lets go. A read that is under way keeps the file open by
-//! a count of its own, so whatever is closed meanwhile, it reads what it began to read. Only a page
-//! that is not in memory comes here, and takes one uncontended lock.
+//! A file that is opened as [`OpenMode::ReadImmutable`] may be closed between two reads and
+//! reopened, because its name leads to the same bytes as long as somebody holds it: a run's file is
+//! removed when its last holder releases the run. A read in progress keeps the file open with a
+//! reference count of its own, so it reads the file that it began to read, whatever is closed
+//! meanwhile. Only a read of a page that is not in memory comes here, and it takes one uncontended
+//! lock.
 //!
-//! Locks are taken in the order entry, clock. Whoever goes through the clock only tries the locks
+//! Locks are taken in the order entry, clock. A thread that sweeps the clock only tries the locks
 //! of entries.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
@@ -28,8 +29,8 @@ use rustix::io::Errno;
 
 use super::{Io, IoFile, OpenMode};
 
-/// A file system that keeps a bounded number of immutable files open. All others it opens as they
-/// are.
+/// A file system that keeps a bounded number of immutable files open. It opens all other files
+/// directly.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenFiles(Arc<Files>);
 
@@ -38,16 +39,16 @@ struct Files {
     io: Arc<dyn Io>,
     limit: usize,
     clock: Mutex<Clock>,
-    /// Whether more are open than may be, since they were all being read at a time. Relaxed
-    /// throughout: a hint.
+    /// Whether more files are open than the limit allows, because all were being read at some
+    /// moment. Relaxed throughout: a hint.
     is_over: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Clock {
-    /// The entries whose file is open, in the order in which they are looked at.
+    /// The entries whose file is open, in the order in which the clock visits them.
     entries: VecDeque<Arc<Entry>>,
-    /// Files that are about to be opened: there is room kept for them.
+    /// Files that are about to be opened; slots are reserved for them.
     opening: usize,
 }
 
@@ -55,31 +56,31 @@ struct Clock {
 struct Entry {
     path: PathBuf,
     file: Mutex<Option<Arc<dyn IoFile>>>,
-    /// Whether it was read since the clock last came by. Relaxed throughout: a hint.
+    /// Whether it was read since the clock's last visit. Relaxed throughout: a hint.
     is_used: AtomicBool,
 }
 
-/// A file that is open when it has to be.
+/// A file that is opened when it is needed.
 #[derive(Debug)]
 struct ImmutableFile {
     files: Arc<Files>,
     entry: Arc<Entry>,
 }
 
-/// Of the files that the process may open, the part that a store takes by default, and the bounds
-/// of that.
+/// The share of the process's file limit that a store uses by default, and the bounds of the
+/// result.
 const SHARE: u64 = 2;
 const LEAST: u64 = 16;
 const MOST: u64 = 1 << 16;
 
-/// How many files of runs a store keeps open by default: half of what the process may open.
+/// How many run files a store keeps open by default: half of the files that the process may open.
 pub(crate) fn default_limit() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     (limit.unwrap_or(u64::MAX) / SHARE).clamp(LEAST, MOST) as usize
 }
 
 impl OpenFiles {
-    /// At most so many immutable files of `io` are open at a time, but for those that are being
+    /// Keeps at most this many immutable files of `io` open at a time, plus those that are being
     /// read.
     pub(crate) fn new(io: Arc<dyn Io>, limit: usize) -> OpenFiles {
         OpenFiles(Arc::new(Files {
@@ -93,12 +94,11 @@ impl OpenFiles {
 
 impl Files {
     fn clock(&self) -> MutexGuard<'_, Clock> {
-        // Nothing under the lock panics half-way through a change.
+        // Nothing under the lock can panic in the middle of a change.
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a file. Where the system has none left to give, what is open and not in use is closed
-    /// for it.
+    /// Opens a file. If the system has no descriptor left, closes open files that are not in use.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
         loop {
             match self.io.open(path, mode) {
@@ -113,7 +113,7 @@ impl Files {
         }
     }
 
-    /// Opens an entry's file, whose lock the caller has.
+    /// Opens an entry's file. The caller holds the entry's lock.
     fn open_entry(&self, entry: &Arc<Entry>) -> io::Result<Arc<dyn IoFile>> {
         let mut clock = self.clock();
         let mut closed = Vec::new();
@@ -124,7 +124,7 @@ impl Files {
         }
         clock.opening += 1;
         drop(clock);
-        // Closing takes a call to the system.
+        // Closing makes a system call.
         drop(closed);
         let opened = self.open(&entry.path, OpenMode::ReadImmutable);
         let mut clock = self.clock();
@@ -139,7 +139,7 @@ impl Files {
         opened.map(Arc::from)
     }
 
-    /// Called after a read: closes what is open beyond the limit and is not being read any more.
+    /// Called after a read: closes files beyond the limit that are no longer being read.
     #[inline]
     fn after_read(&self) {
         if self.is_over.load(Ordering::Relaxed) {
@@ -159,16 +159,16 @@ impl Files {
         let is_over = clock.entries.len() > self.limit;
         self.is_over.store(is_over, Ordering::Relaxed);
         drop(clock);
-        // Closing takes a call to the system.
+        // Closing makes a system call.
         drop(closed);
     }
 }
 
 impl Clock {
-    /// Takes a file out that was not read since it was last looked at, and is not being read.
-    /// `None`: there is none.
+    /// Removes a file that was not read since the clock's last visit and is not being read. `None`:
+    /// there is none.
     fn close_one(&mut self) -> Option<Arc<dyn IoFile>> {
-        // Twice around: the first time takes marks off.
+        // Two rounds, because the first one clears the marks.
         for _ in 0..2 * self.entries.len() {
             let entry = self.entries.pop_front()?;
             let was_used = entry.is_used.swap(false, Ordering::Relaxed);
@@ -185,9 +185,9 @@ impl Clock {
     }
 }
 
-/// Whether anybody but the entry, whose lock the caller has, holds a file.
+/// Whether anybody but the entry holds a file. The caller holds the entry's lock.
 fn is_being_read(file: &mut Arc<dyn IoFile>) -> bool {
-    // The file itself has one, and so has what was just asked for.
+    // The file itself holds one reference, and the one just requested is another.
     let is_shared = |file: Arc<File>| Arc::strong_count(&file) > 2;
     Arc::strong_count(file) > 1 || file.shared().is_some_and(is_shared)
 }
@@ -203,7 +203,7 @@ impl ImmutableFile {
     /// The file, open.
     fn open(&self) -> io::Result<Arc<dyn IoFile>> {
         let entry = &self.entry;
-        // Held while the file is opened: others that want it wait for that.
+        // Held while the file is opened, so that others who want it wait.
         let mut file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
         entry.is_used.store(true, Ordering::Relaxed);
         if let Some(file) = &*file {
@@ -253,12 +253,12 @@ impl IoFile for ImmutableFile {
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        // A lock would end when the file is closed.
+        // A lock would be lost when the file is closed.
         Err(io::ErrorKind::Unsupported.into())
     }
 
     fn shared(&self) -> Option<Arc<File>> {
-        // Where it cannot be opened, the read that follows tells why.
+        // If the file cannot be opened, the read that follows reports why.
         self.open().ok()?.shared()
     }
 }
@@ -276,7 +276,7 @@ impl Io for OpenFiles {
                 is_used: AtomicBool::new(false),
             }),
         };
-        // At once, so that a file that is missing is missed now.
+        // Open now, so that a missing file is noticed now.
         file.open()?;
         Ok(Box::new(file))
     }

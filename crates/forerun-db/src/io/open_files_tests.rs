@@ -1,4 +1,4 @@
-//! Files are closed and opened again, and whoever reads does not notice.
+//! Files are closed and reopened without the reader noticing.
 
 use forerun_core::sync::atomic::AtomicUsize;
 
@@ -8,7 +8,7 @@ use crate::io::fault::FaultIo;
 use crate::io::reads::{BatchedReads, Done, Read, ReadBackend};
 use forerun_core::Wait;
 
-/// A file system that counts the files that are open, and has no more than so many.
+/// A file system that counts its open files and allows a limited number.
 #[derive(Clone, Debug)]
 struct Counting {
     io: Arc<dyn Io>,
@@ -143,7 +143,7 @@ fn a_file_that_is_used_stays_open_and_one_that_is_not_is_closed() {
     let open = |path: &PathBuf| files.open(path, OpenMode::ReadImmutable).unwrap();
     let hot = open(&paths[0]);
     let cold = [open(&paths[1]), open(&paths[2])];
-    // All marks are taken off, once around.
+    // One round clears all marks.
     let _third = open(&paths[3]);
     byte(&*hot).unwrap();
     let _fourth = open(&paths[4]);
@@ -168,7 +168,7 @@ fn where_the_system_has_no_file_left_one_is_closed_for_it() {
     let held: Vec<_> = paths.iter().map(open).collect();
     held.iter()
         .for_each(|file| assert_eq!(byte(&**file).unwrap(), b'x'));
-    // Files that are written get one too, as long as there is one.
+    // Files opened for writing get a descriptor too, as long as one is left.
     let written: Vec<_> = (0..4)
         .map(|n| {
             files
@@ -246,7 +246,7 @@ fn files_that_were_read_together_beyond_the_limit_are_closed_when_they_are_read_
     let mut buffer = [0; 5];
     let being_read = [&first, &second].map(|file| file.open().unwrap());
     assert_eq!(counting.open.load(Ordering::SeqCst), 2);
-    // The reads end, and nothing has to be opened for the next one.
+    // The reads end, and the next one does not have to open anything.
     drop(being_read);
     second.read_at(&mut buffer, 0).unwrap();
     assert_eq!(counting.open.load(Ordering::SeqCst), 1);

@@ -1,4 +1,4 @@
-//! The operating system's files, by the standard library.
+//! The operating system's files, through the standard library.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -57,8 +57,8 @@ impl Io for OsIo {
     }
 
     fn boot_id(&self) -> Option<u128> {
-        // Linux has it; elsewhere the file is missing, and recovery assumes that the power may have
-        // been lost.
+        // Linux has this file. Elsewhere it is missing, and recovery assumes that the power may
+        // have been lost.
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
         u128::from_str_radix(&digits, 16).ok().filter(|id| *id != 0)
@@ -72,7 +72,7 @@ impl Io for OsIo {
             let found = std::fs::metadata(descriptor);
             found.is_ok_and(|found| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()))
         };
-        // Linux has it. Of other users' processes it does not tell.
+        // Linux only. It does not show other users' processes.
         let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let mut found = Vec::new();
         for entry in processes {
@@ -93,7 +93,7 @@ impl Io for OsIo {
 #[derive(Debug)]
 struct OsFile {
     file: Arc<File>,
-    /// Who has locked it, if anybody has.
+    /// The process that has locked the file, if any.
     locked_by: OnceLock<Owner>,
 }
 
@@ -107,11 +107,11 @@ impl OsFile {
 }
 
 impl Drop for OsFile {
-    /// Gives the lock up. To close the file is not enough: a child of this process has the open
-    /// file, too, and would go on holding the lock. The child itself only closes its descriptor.
+    /// Releases the lock. Closing the file is not enough, because a child of this process shares
+    /// the open file and would keep the lock. The child itself only closes its descriptor.
     fn drop(&mut self) {
         if self.locked_by.get().is_some_and(Owner::is_this_process) {
-            // If it fails, the lock is given up with the last descriptor, as all are.
+            // If this fails, the lock is released with the last descriptor, as every lock is.
             let _ = self.file.unlock();
         }
     }
@@ -135,15 +135,14 @@ impl IoFile for OsFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // The length is among what `fdatasync` makes durable, because reading the bytes back needs
-        // it.
+        // `fdatasync` also makes the length durable, because reading the bytes back needs it.
         self.file.sync_data()
     }
 
     fn try_lock(&self) -> io::Result<bool> {
         match self.file.try_lock() {
             Ok(()) => {
-                // It may be locked twice; the owner is the same.
+                // It may be locked twice, but the owner is the same.
                 let _ = self.locked_by.set(Owner::this_process());
                 Ok(true)
             }

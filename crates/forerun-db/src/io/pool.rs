@@ -1,4 +1,4 @@
-//! Reads by a pool of threads: what is used where io_uring is refused.
+//! Reads through a pool of threads, for systems that refuse io_uring.
 //!
 //! ```text
 //!   batch A ─┐            ┌─ thread ─┐        ┌─> mailbox of A
@@ -6,10 +6,10 @@
 //!   batch B ─┘            └─ …       ┘        └─> mailbox of B
 //! ```
 //!
-//! The pool is one for the process; a child of it, where none of the threads is left, begins
-//! another. The threads are started when reads wait and none is idle, up to a bound, and end when
-//! there was nothing to do for a while. A thread waits for the disk most of the time, so their
-//! number is that of the reads to have under way, not that of the processors.
+//! A process has one pool; a child process has none of its threads and starts another. Threads
+//! start when reads wait and none is idle, up to a limit, and end after some time without work. A
+//! thread spends most of its time waiting for the disk, so the number of threads follows the number
+//! of reads wanted in flight, not the number of cores.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use forerun_core::{PerProcess, Wait};
 
 use super::reads::{Done, Engine, Progress};
 
-/// The most threads, and so the most reads under way at a time.
+/// The most threads, and so the most reads in flight at a time.
 const MOST_THREADS: usize = 32;
 
-/// How long a thread stays without work.
+/// How long a thread waits for work before it ends.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The stack of a thread: it calls `pread` and little else.
@@ -38,7 +38,7 @@ fn pool() -> &'static Pool {
 #[derive(Default)]
 struct Pool {
     state: Mutex<State>,
-    /// Signalled when jobs come.
+    /// Signalled when jobs arrive.
     work: Condvar,
 }
 
@@ -50,26 +50,26 @@ struct State {
     threads: usize,
 }
 
-/// A read, and where it goes when it has ended.
+/// A read, and where its result goes.
 struct Job {
     read: Progress,
     back: Arc<Mailbox>,
 }
 
-/// What has ended of one batch.
+/// The finished reads of one batch.
 #[derive(Default)]
 struct Mailbox {
     done: Mutex<Vec<Done>>,
     arrived: Condvar,
 }
 
-/// A lock that a panic cannot spoil: nothing under these locks is left half-way.
+/// A lock that a panic cannot poison: nothing under these locks is left in the middle of a change.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pool {
-    /// Queues jobs and sees to it that somebody does them.
+    /// Queues jobs and ensures that a thread handles them.
     fn begin(&'static self, jobs: impl Iterator<Item = Job>) {
         let mut state = lock(&self.state);
         state.jobs.extend(jobs);
@@ -84,7 +84,7 @@ impl Pool {
             state.threads += 1;
         }
         if state.threads == 0 {
-            // The system gives no thread: this one does the work.
+            // The system refuses to start a thread, so this one does the work.
             let jobs = std::mem::take(&mut state.jobs);
             drop(state);
             jobs.into_iter().for_each(Job::run);
@@ -99,7 +99,7 @@ impl Pool {
             .is_ok()
     }
 
-    /// What a thread does.
+    /// The main loop of a thread.
     fn serve(&self) {
         let mut state = lock(&self.state);
         loop {
@@ -132,8 +132,8 @@ impl Job {
     }
 }
 
-/// The reads of one batch by the pool. Dropped with reads under way it leaves them to the pool,
-/// which owns their buffers and files.
+/// The reads of one batch through the pool. If it is dropped with reads in flight, it leaves them
+/// to the pool, which owns their buffers and files.
 #[derive(Default)]
 pub(super) struct PoolReads {
     mailbox: Arc<Mailbox>,

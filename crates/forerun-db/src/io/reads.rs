@@ -70,7 +70,7 @@ impl fmt::Display for ReadBackend {
     }
 }
 
-/// The name of no read backend.
+/// A name that does not belong to any read backend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no read backend is called {0:?}: there are {list}", list = ReadBackend::ALL.map(ReadBackend::name).join(", "))]
 pub struct UnknownReadBackend(pub String);
@@ -264,7 +264,7 @@ impl<'f> BatchedReads<'f> {
             done.extend(self.shared.pop().map(Progress::finish));
         } else if !self.shared.is_empty() {
             let engine = self.engine.get_or_insert_with(|| engine(self.backend));
-            // The kernel and the pool go on reading while this thread does its own reads.
+            // The kernel and the pool continue to read while this thread does its own reads.
             let now = if self.own.is_empty() {
                 wait
             } else {
@@ -295,7 +295,7 @@ impl<'f> BatchedReads<'f> {
         self.engine.as_ref().map_or(0, |engine| engine.in_flight())
     }
 
-    /// Whether the only read may as well be done with a call, since there is nothing else to do
+    /// Whether the batch's only read can be a plain call, since there is nothing else to do
     /// meanwhile.
     fn alone(&self, wait: Wait) -> bool {
         self.backend == ReadBackend::Auto

@@ -1,4 +1,4 @@
-//! The same tests for every backend, and for what it falls back to.
+//! The same tests for every backend and its fallback.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::*;
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::io::{Io, OpenMode, OsIo, write_all_at};
 
-/// Held by the tests that make the kernel refuse rings, and by those that need it not to.
+/// Held by the tests that make the kernel refuse rings, and by those that need it to allow them.
 static REFUSAL: Mutex<()> = Mutex::new(());
 
 fn byte(offset: u64) -> u8 {
@@ -75,7 +75,7 @@ fn ranges(count: usize) -> Vec<(u64, usize)> {
     let random = |n: usize| (n as u64).wrapping_mul(0xd134_2543_de82_ef95) >> 16;
     (0..count)
         .map(|n| match n % 11 {
-            // At the end, across it and behind it.
+            // At the end, across it and after it.
             0 => (LEN - 10, 10),
             1 => (LEN - 10, 11),
             2 => (LEN, 1),
@@ -94,7 +94,7 @@ fn every_backend(mut body: impl FnMut(ReadBackend)) {
     for backend in ReadBackend::ALL {
         body(backend);
     }
-    // And with the kernel refusing rings.
+    // The same with a kernel that refuses rings.
     #[cfg(target_os = "linux")]
     {
         let before = Ring::refuse(true);
@@ -121,7 +121,7 @@ fn reads_are_whole_or_an_error_of_their_own_in_any_number_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let file = file(dir.path());
     every_backend(|backend| {
-        // More than a ring has entries, and one batch after the other on the kept ring.
+        // More reads than a ring has entries, and several batches on the kept ring.
         for (count, together) in [(0, 1), (1, 1), (2, 2), (64, 7), (500, 500), (300, 1)] {
             let mut reads = BatchedReads::new(backend);
             read_all(&mut reads, |_| &*file, &ranges(count), together);
@@ -145,7 +145,7 @@ fn a_backend_is_what_was_asked_for_or_what_it_falls_back_to() {
             eprintln!("the kernel refuses io_uring: only what it falls back to is tested");
         }
     }
-    // Sync needs no engine, nor does Auto for a read that is alone.
+    // Sync needs no engine, and neither does Auto for a lone read.
     let mut reads = BatchedReads::new(ReadBackend::Sync);
     read_all(&mut reads, |_| &*file, &ranges(20), 20);
     assert!(reads.engine.is_none());
@@ -254,7 +254,7 @@ fn a_batch_that_is_dropped_with_reads_under_way_harms_nobody() {
                 reads.turn(Wait::Never, &mut done);
             }
             if round % 5 == 0 {
-                // Nor does one that is never dropped.
+                // A ring that is never dropped is fine too.
                 std::mem::forget(reads);
             }
             drop(file);

@@ -1,4 +1,5 @@
-//! Reads by io_uring: one system call begins the reads of a round, and takes what has completed.
+//! Reads through io_uring: one system call starts the reads of a round and collects what has
+//! completed.
 //!
 //! ```text
 //!   waiting ──> flying[slot], owns buffer and file ──> submission queue ──> kernel
@@ -6,15 +7,15 @@
 //!       done <────┘ └── rest of a short read <──────── completion queue <─────┘
 //! ```
 //!
-//! A ring is kept with its thread between batches, because making one costs as much as a read. It
-//! is taken out while a batch uses it; a batch inside a batch makes another.
+//! A ring stays with its thread between batches, because creating one costs as much as a read. A
+//! batch takes it out while it runs; a nested batch creates another.
 //!
-//! # What makes it sound
+//! # Why it is sound
 //!
 //! The kernel writes into a buffer from the moment its entry is submitted until its completion is
-//! reaped. All that time the buffer and the file lie in `flying`: nothing reads, moves or frees the
-//! buffer's bytes. Dropping a ring waits until nothing flies; where even that fails, the buffers
-//! are leaked.
+//! reaped. All that time the buffer and the file stay in `flying`: nothing reads, moves or frees
+//! the buffer's bytes. Dropping a ring waits until no read is in flight; if even that fails, the
+//! buffers are leaked.
 
 #![allow(
     unsafe_code,
@@ -33,10 +34,10 @@ use io_uring::{IoUring, opcode, types};
 
 use super::reads::{Done, Engine, Progress};
 
-/// Entries of a ring: the most reads of a batch that are under way at once.
+/// Entries of a ring: the most reads of a batch that are in flight at once.
 const ENTRIES: u32 = 128;
 
-/// Reads as long as the kernel takes at once; more comes back short in any case.
+/// The longest read that the kernel accepts at once; a longer one would come back short anyway.
 const MAX_READ_BYTES: usize = 1 << 30;
 
 thread_local! {
@@ -44,40 +45,40 @@ thread_local! {
     static KEPT: RefCell<Option<Inner>> = const { RefCell::new(None) };
 }
 
-/// Set once the kernel has refused a ring, so that it is not asked for each batch.
+/// Set once the kernel has refused a ring, so that later batches do not ask again.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// A ring, taken from its thread; it goes back there when it is dropped.
+/// A ring, taken from its thread; dropping it returns it.
 pub(super) struct Ring {
-    /// There until dropped.
+    /// `Some` until dropped.
     inner: Option<Inner>,
 }
 
 struct Inner {
-    /// The ring is shared with every child of this process. To submit to it, or to take completions
-    /// from it, there would take the parent's, whose buffers they are for.
+    /// Every child of this process shares the ring. Submitting to it or reaping from it in a child
+    /// would take the parent's entries, whose buffers belong to the parent.
     owner: Owner,
     ring: IoUring,
-    /// By slot: the reads whose entries are with the kernel, or about to be.
+    /// By slot: the reads whose entries the kernel has or is about to get.
     flying: Vec<Option<Progress>>,
     /// Slots without a read.
     free: Vec<u32>,
-    /// Reads that have not found a slot, and rests of short reads.
+    /// Reads that have no slot yet, and the rest of short reads.
     waiting: VecDeque<Progress>,
-    /// The kernel has refused a call that cannot be refused: the ring is not used again.
+    /// The kernel has refused a call that it should never refuse, so the ring is not used again.
     broken: bool,
 }
 
 impl Ring {
-    /// This thread's ring. `None` where the kernel has none for us.
+    /// This thread's ring. `None` if the kernel does not grant one.
     pub(super) fn take() -> Option<Ring> {
-        // A thread on its end may have no thread-local value any more.
+        // A thread that is ending may already have lost its thread-local values.
         let kept = KEPT.try_with(|kept| kept.borrow_mut().take()).ok()?;
-        // One that was kept by the parent's thread is unmapped and closed in this process, which
-        // does nothing to it there.
+        // A ring inherited from the parent's thread is unmapped and closed in this process, which
+        // does not affect it there.
         let inner = match kept.filter(|inner| inner.owner.is_this_process()) {
             Some(inner) => inner,
-            // Relaxed: nothing but the flag itself is told.
+            // Relaxed: the flag publishes nothing but itself.
             None if REFUSED.load(Ordering::Relaxed) => return None,
             None => match Inner::new() {
                 Ok(inner) => inner,
@@ -90,7 +91,7 @@ impl Ring {
         Some(Ring { inner: Some(inner) })
     }
 
-    /// Makes the kernel seem to refuse rings, or no longer so. Gives what was before.
+    /// Makes the kernel seem to refuse rings, or to grant them again. Returns the previous setting.
     #[cfg(test)]
     pub(super) fn refuse(refused: bool) -> bool {
         let _ = KEPT.try_with(|kept| kept.borrow_mut().take());
@@ -104,8 +105,8 @@ impl Drop for Ring {
             return;
         };
         if !inner.owner.is_this_process() {
-            // The process was forked while this batch was under way. What flies belongs to the
-            // parent.
+            // The process was forked while this batch was running. The reads in flight belong to
+            // the parent.
             return std::mem::forget(inner);
         }
         inner.settle();
@@ -131,9 +132,9 @@ impl Engine for Ring {
 
 impl Inner {
     fn new() -> io::Result<Inner> {
-        // A ring that one thread submits to, and whose completions are worked off by that thread
-        // when it asks for them: no interrupts of the search in between. Older kernels have only
-        // the plain one.
+        // A ring that a single thread submits to, and whose completions are processed by that
+        // thread when it asks for them, so that they do not interrupt the search. Older kernels
+        // have only the plain ring.
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -163,7 +164,7 @@ impl Inner {
         loop {
             let began = self.enqueue();
             let sleep = wait == Wait::ForOne && done.len() == before && self.in_flight() > 0;
-            // Completions that wait to be worked off take a call to be seen.
+            // Completions that wait to be processed become visible only through a call.
             if began || sleep || self.ring.submission().taskrun() {
                 self.enter(usize::from(sleep));
             }
@@ -172,7 +173,7 @@ impl Inner {
                 return self.finish_by_calls(done);
             }
             let enough = wait == Wait::Never || done.len() > before || self.in_flight() == 0;
-            // Rests of short reads are begun at once.
+            // The rests of short reads start at once.
             let more = !self.waiting.is_empty() && !self.free.is_empty();
             if enough && !more {
                 return;
@@ -180,7 +181,7 @@ impl Inner {
         }
     }
 
-    /// Puts waiting reads into the submission queue. Whether there was one.
+    /// Puts waiting reads into the submission queue. Returns whether there were any.
     fn enqueue(&mut self) -> bool {
         let mut began = false;
         while !self.waiting.is_empty()
@@ -195,11 +196,12 @@ impl Inner {
                 .offset(offset)
                 .build()
                 .user_data(u64::from(slot));
-            // SAFETY: the buffer's bytes and the open file behind `fd` lie in `flying[slot]` until
+            // SAFETY: the buffer's bytes and the open file behind `fd` stay in `flying[slot]` until
             // `reap` has seen this slot's completion, or for ever; until then nothing else uses the
             // buffer. (Moving the `Vec` that owns the bytes does not move them.)
             let pushed = unsafe { self.ring.submission().push(&entry) };
-            // There are as many slots as entries, and each turn submits all: there is room.
+            // There are as many slots as entries, and each turn submits all, so the queue has
+            // space.
             debug_assert!(pushed.is_ok());
             if pushed.is_err() {
                 self.waiting.extend(self.flying[slot as usize].take());
@@ -211,14 +213,14 @@ impl Inner {
         began
     }
 
-    /// Submits what is queued, and sleeps until `want` completions are there.
+    /// Submits what is queued, and sleeps until `want` completions have arrived.
     fn enter(&mut self, want: usize) {
         loop {
             match self.ring.submit_and_wait(want) {
                 Ok(_) => return,
                 Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => {}
-                    // The kernel is short of something that completions give back.
+                    // The kernel has run out of a resource that completions release.
                     io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy => {
                         if !self.ring.completion().is_empty() {
                             return;
@@ -234,7 +236,7 @@ impl Inner {
         }
     }
 
-    /// Takes what has completed.
+    /// Collects completed reads.
     fn reap(&mut self, done: &mut Vec<Done>) {
         for entry in self.ring.completion() {
             let slot = entry.user_data() as usize;
@@ -252,8 +254,8 @@ impl Inner {
         }
     }
 
-    /// Ends every read after the ring has failed: by plain calls, into other buffers, since the
-    /// kernel may still write into those it was given.
+    /// Ends every read after the ring has failed. It uses plain calls and other buffers, since the
+    /// kernel may still write into the buffers it was given.
     fn finish_by_calls(&mut self, done: &mut Vec<Done>) {
         for (slot, flying) in self.flying.iter_mut().enumerate() {
             if let Some(mut read) = flying.take() {
@@ -266,12 +268,12 @@ impl Inner {
         done.extend(self.waiting.drain(..).map(Progress::finish));
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until no read is in flight.
     fn settle(&mut self) {
         self.waiting.clear();
         let mut done = Vec::new();
         while self.flying() > 0 && !self.broken {
-            // What comes back short is not read on.
+            // Short reads are not continued.
             self.enter(1);
             self.reap(&mut done);
             self.waiting.clear();

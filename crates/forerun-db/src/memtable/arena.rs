@@ -1,13 +1,13 @@
-//! The memory of one memtable: a single region, given out front to back, freed as a whole.
+//! The memory of one memtable: a single region, allocated from front to back and freed as a whole.
 //!
 //! ```text
 //!   region   | node | node | node | …            never touched, so never backed by memory |
 //!            0                     used                                               limit
 //! ```
 //!
-//! The region is mapped at its full limit when the table is made, and the kernel backs a page when
-//! it is first written. So an address stays valid for the table's life, one counter is the whole
-//! allocator, the use is known to the byte, and the limit cannot be exceeded.
+//! The region is mapped at its full limit when the table is created; the kernel backs each page
+//! when it is first written. An address therefore stays valid for the table's life, one counter is
+//! the whole allocator, usage is known to the byte, and the limit cannot be exceeded.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,10 +25,10 @@ pub(super) struct Full {
 
 pub(super) struct Arena {
     region: Region,
-    // The counter hands out disjoint ranges, which takes atomicity only; what is written to a range
-    // is published by the link that leads there. But a range may be taken back and handed out
-    // again: then the earlier owner's writes must come before the later one's, so giving back
-    // releases and allocating acquires.
+    // The counter hands out disjoint ranges, which needs atomicity only: the link that leads to a
+    // range publishes what was written there. But a range may be given back and allocated again,
+    // and then the earlier owner's writes must come before the later one's. So giving back releases
+    // and allocating acquires.
     used: AtomicUsize,
 }
 
@@ -47,15 +47,15 @@ impl Arena {
             .map(|(place, _)| place)
     }
 
-    /// Takes a range whose length depends on where it starts: `end_of` tells the offset of its end
-    /// from that of its start, both multiples of `ALIGN_BYTES`. Offset 0 lies at the start of a
-    /// cache line. Returns the place and length.
+    /// Takes a range whose length depends on where it starts: `end_of` returns the offset of its
+    /// end for the offset of its start, both multiples of `ALIGN_BYTES`. Offset 0 lies at the start
+    /// of a cache line. Returns the place and the length.
     pub(super) fn allocate_with(
         &self,
         end_of: impl Fn(usize) -> usize,
     ) -> Result<(NonNull<u8>, usize), Full> {
-        // The last call is for the start that was taken, or for the one that leaves too little
-        // room.
+        // The last call of `end_of` is for the start that was taken, or for the one that leaves too
+        // little space.
         let mut end = 0;
         let fits = |start| {
             end = end_of(start);
@@ -77,7 +77,7 @@ impl Arena {
         })
     }
 
-    /// Takes back a range that nobody refers to. Only the latest range can be taken back; any other
+    /// Takes back a range that nobody refers to. Only the latest range can be reclaimed; any other
     /// stays used.
     pub(super) fn give_back(&self, place: NonNull<u8>, len_bytes: usize) {
         let start = self.offset(place);
@@ -103,7 +103,7 @@ impl Arena {
         &self.region
     }
 
-    /// Whether a range lies wholly within what has been given out.
+    /// Whether a range lies entirely within the allocated part.
     pub(super) fn contains(&self, start: *const u8, len_bytes: usize) -> bool {
         start
             .addr()

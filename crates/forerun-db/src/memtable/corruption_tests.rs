@@ -1,5 +1,5 @@
-//! Planted corruption: found in every strategy, told with the key, and only by the keys whose
-//! search meets it.
+//! Planted corruption: every strategy finds it, reports it with the key, and fails only the keys
+//! whose search meets it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ fn numbered(n: u32) -> (MemTable, Vec<Vec<u8>>) {
     (table, (0..n).map(key).collect())
 }
 
-/// Picks a node to damage, by the height of its tower, and not among the first.
+/// Picks a node to damage by the height of its tower, and not one of the first.
 fn victim<'a>(table: &'a MemTable, keys: &[Vec<u8>], heights: Range<usize>) -> (usize, Node<'a>) {
     let nodes = (100..keys.len()).map(|n| (n, node(table, &keys[n], ALL)));
     let fits = |(_, node): &(usize, Node<'_>)| heights.contains(&node.height());
@@ -89,8 +89,8 @@ fn failures(table: &MemTable, keys: &[Vec<u8>], strategy: Strategy, named: &[u8]
     failed
 }
 
-/// Checks that the damage is met by some keys, the damaged one among them, and by the same in each
-/// strategy.
+/// Checks that some keys meet the damage, the damaged key among them, and that each strategy fails
+/// the same keys.
 fn check(table: &MemTable, keys: &[Vec<u8>], victim: usize, named: &[u8]) {
     let expected = failures(table, keys, Strategy::Single, named);
     assert!(
@@ -106,8 +106,8 @@ fn check(table: &MemTable, keys: &[Vec<u8>], victim: usize, named: &[u8]) {
     for strategy in Strategy::ALL {
         let failed = failures(table, keys, strategy, named);
         if strategy == Strategy::Finger {
-            // From its finger a search walks over fewer nodes, so that it may meet less; never
-            // more.
+            // A search that starts from its finger walks over fewer nodes, so it may meet fewer
+            // damaged ones, but never more.
             assert!(failed.contains(&victim) && failed.iter().all(|key| expected.contains(key)));
         } else {
             assert_eq!(failed, expected, "{strategy}");
@@ -121,8 +121,8 @@ fn check(table: &MemTable, keys: &[Vec<u8>], victim: usize, named: &[u8]) {
 #[test]
 fn a_flipped_byte_in_a_value_is_found_by_its_checksum() {
     let (table, keys) = numbered(3000);
-    // A node of one level is walked over by the searches that end behind it, up to the next taller
-    // node's.
+    // A node of one level is visited by the searches that end behind it, up to the next taller
+    // node.
     let (victim, entry) = victim(&table, &keys, 1..2);
     overwrite(entry, 16 + keys[victim].len() + 5, &[0xff]);
     check(&table, &keys, victim, &keys[victim]);
@@ -145,7 +145,7 @@ fn a_length_beyond_the_memtable_is_found_without_being_followed() {
     let (victim, entry) = victim(&table, &keys, 1..2);
     overwrite(entry, 12, &u32::MAX.to_ne_bytes());
     check(&table, &keys, victim, &keys[victim]);
-    // With its key's length broken the entry has no key to be named by.
+    // With a broken key length, the entry cannot be named by its key.
     overwrite(entry, 8, &u32::MAX.to_ne_bytes());
     check(&table, &keys, victim, b"");
 }
@@ -157,7 +157,7 @@ fn an_entry_out_of_order_is_found_though_its_checksum_is_right() {
     let sequence = entry.sequence();
     overwrite(entry, 16, b"aaa");
     overwrite(entry, 1, &[0; 7]);
-    // SAFETY: the test is alone with the table; the sequence number was cleared and is set anew.
+    // SAFETY: only this test holds the table; the sequence number was cleared and is set again.
     unsafe { entry.number(sequence, Seal::Checksum) };
     let mut misplaced = keys[victim].clone();
     misplaced[..3].copy_from_slice(b"aaa");

@@ -1,5 +1,4 @@
-//! The search: one loop, for a single lookup, for interleaved ones, for insertion, and for the
-//! finger.
+//! The search: one loop for single lookups, interleaved lookups, insertion and the finger strategy.
 
 use forerun_core::arch::prefetch_read;
 use forerun_core::{CACHE_LINE_BYTES, suspend};
@@ -17,17 +16,17 @@ pub enum Lookup<'a> {
     Missing,
     /// The newest visible version is a deletion.
     Deleted,
-    /// The newest visible value, where it lies in the memtable.
+    /// The newest visible value; it borrows from the memtable.
     Value(&'a [u8]),
 }
 
-/// Where a search keeps its path, if it keeps it.
+/// Where a search keeps its path, if it keeps one.
 pub(super) trait Trail<'a> {
     /// Whether every level must be recorded.
     const KEEPS_ALL: bool;
 
-    /// Called once a level, from the top down: the last node before the target, and the link that
-    /// was seen there.
+    /// Called once for each level, from the top down, with the last node before the target and the
+    /// link that was seen there.
     fn record(&mut self, level: usize, before: Node<'a>, seen: Seen<'a>);
 }
 
@@ -41,36 +40,36 @@ impl<'a> Trail<'a> for NoTrail {
     fn record(&mut self, _: usize, _: Node<'a>, _: Seen<'a>) {}
 }
 
-/// A search on its way down: it stops wherever it must read a node, so that the caller can do
-/// something else while the node's lines are fetched, or read on at once.
+/// A search on its way down. It stops wherever it must read a node, so that the caller can do
+/// something else while the node's cache lines are fetched, or continue at once.
 pub(super) struct Descent<'a, 'k> {
     list: &'a SkipList,
     target: Target<'k>,
     /// The last node known to be before the target.
     before: Node<'a>,
-    /// The nearest node known to be at or behind the target: on the next level down it need not be
-    /// asked again.
+    /// The nearest node known to be at or behind the target. The next level down does not have to
+    /// compare it again.
     behind: Option<Node<'a>>,
     /// That node, if it answers a lookup of the target.
     found: Option<Node<'a>>,
-    /// The node that was stopped at, to be compared when the search goes on; once landed, what
-    /// follows `before`.
+    /// The node at which the search stopped, to be compared when the search continues; after
+    /// landing, the node that follows `before`.
     ahead: Option<Node<'a>>,
     level: u32,
-    /// Steps that may still be taken along the index's level before the search starts over from the
+    /// Steps that the search may still take along the index's level before it starts over from the
     /// top.
     patience: u32,
 }
 
-/// Where many entries have come in behind one node of the index since it was made (ascending keys
-/// all come in behind the last), the way along the index's level is long. Past this many steps the
-/// levels above are the shorter way.
+/// Where many entries were added behind one node of the index since it was built (ascending keys
+/// are all added behind the last), the walk along the index's level is long. Beyond this many
+/// steps, starting from the top is shorter.
 const PATIENCE: u32 = 8;
 
 /// What a search does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It reads a node, whose lines it has asked for.
+    /// It reads a node, whose cache lines it has prefetched.
     Read,
     /// It has ended, on level 0.
     Land,
@@ -84,7 +83,7 @@ impl<'a, 'k> Descent<'a, 'k> {
         unsafe { Descent::from(list, target, list.head(), list.top_level()) }
     }
 
-    /// A search from the index's node, or from the top where there is none.
+    /// A search from the index's node, or from the top if there is none.
     ///
     /// # Safety
     /// `entry` must be what the list's index found for this target.
@@ -108,7 +107,7 @@ impl<'a, 'k> Descent<'a, 'k> {
         }
     }
 
-    /// A search from half-way down.
+    /// A search that starts half-way down.
     ///
     /// # Safety
     /// `start` must be before the target and reach up to `level`.
@@ -131,7 +130,7 @@ impl<'a, 'k> Descent<'a, 'k> {
         }
     }
 
-    /// Goes on to the next node that must be read, or to the end.
+    /// Runs to the next node that must be read, or to the end.
     #[inline(always)]
     pub(super) fn step<V: Visit, T: Trail<'a>>(&mut self, trail: &mut T) -> Checked<Step> {
         let mut before = self.before;
@@ -141,7 +140,7 @@ impl<'a, 'k> Descent<'a, 'k> {
             match next.stands(self.list.order(), &self.target) {
                 Stands::Before => {
                     before = next;
-                    // Without a branch: which level a search is on is as hard to guess as a coin.
+                    // Without a branch: the level of a search is as unpredictable as a coin toss.
                     self.patience = self.patience.wrapping_sub(u32::from(level == INDEX_LEVEL));
                     if self.patience == 0 {
                         (before, level) = (self.list.head(), self.list.top_level());
@@ -167,7 +166,7 @@ impl<'a, 'k> Descent<'a, 'k> {
                 self.ahead = seen.next;
                 next.prefetch(level);
                 if !T::KEEPS_ALL && seen.prefix == self.target.prefix {
-                    // Most likely the entry sought: its value will be wanted.
+                    // This is most likely the entry sought, so its value will be wanted.
                     next.prefetch_rest();
                 }
                 break Step::Read;
@@ -184,29 +183,29 @@ impl<'a, 'k> Descent<'a, 'k> {
         Ok(step)
     }
 
-    /// Runs the search to its end without waiting for anything: alone, there is nothing else to do
-    /// meanwhile.
+    /// Runs the search to its end without suspending: a lone search has nothing else to do while it
+    /// waits.
     #[inline(always)]
     pub(super) fn land<V: Visit, T: Trail<'a>>(mut self, trail: &mut T) -> Checked<Self> {
         while self.step::<V, T>(trail)? == Step::Read {}
         Ok(self)
     }
 
-    /// Once landed: the last node before the target, and what followed it.
+    /// After landing: the last node before the target, and the node that follows it.
     pub(super) fn place(&self) -> (Node<'a>, Option<Node<'a>>) {
         (self.before, self.ahead)
     }
 
-    /// Once landed: the node that answers a lookup of the target's key, if there is one.
+    /// After landing: the node that answers a lookup of the target's key, if there is one.
     ///
-    /// It is the last node met at the target. Had a newer version stood before it on level 0, the
-    /// search would have met that one later.
+    /// It is the last node met at the target. If a newer version stood before it on level 0, the
+    /// search would have met that version later.
     #[inline(always)]
     pub(super) fn hit(&self) -> Option<Node<'a>> {
         self.found
     }
 
-    /// Once landed: what the table knows of the key.
+    /// After landing: what the table knows of the key.
     #[inline(always)]
     pub(super) fn answer(&self) -> Lookup<'a> {
         match self.hit() {
@@ -216,7 +215,7 @@ impl<'a, 'k> Descent<'a, 'k> {
     }
 }
 
-/// Looks one key up alone: the newest version that is seen.
+/// Looks up one key alone and returns the newest visible version.
 #[inline(always)]
 pub(super) fn find_alone<'a, V: Visit>(
     list: &'a SkipList,
@@ -228,15 +227,15 @@ pub(super) fn find_alone<'a, V: Visit>(
     Ok(descent.answer())
 }
 
-/// Where the searches for some targets begin: at the index's nodes, whose lines are asked for,
-/// where there is an index.
+/// Where the searches for some targets begin: at the index's nodes, whose cache lines are
+/// prefetched, if there is an index.
 #[inline(always)]
 pub(super) fn entries<'a, V: Visit, const N: usize>(
     list: &'a SkipList,
     targets: &[Target<'_>; N],
 ) -> [Option<Node<'a>>; N] {
     let entries = match list.index() {
-        // A search that checks all it walks over walks from the head.
+        // A search that checks every node it passes starts from the head.
         Some(index) if !V::READS_ALL => index.enter(list.order(), targets),
         _ => return [None; N],
     };
@@ -254,7 +253,7 @@ pub(super) fn start<'a, 'k, V: Visit>(list: &'a SkipList, target: Target<'k>) ->
     unsafe { Descent::enter(list, target, entry) }
 }
 
-/// [`find_alone`] as a coroutine, which awaits each node before it reads it.
+/// [`find_alone`] as a coroutine, which awaits each node before reading it.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn moves its argument once more when it is first polled: 8 ns a lookup"
@@ -268,7 +267,8 @@ pub(super) fn find<'a, 'k, V: Visit>(
             suspend().await;
         }
         let lookup = descent.answer();
-        // What `prefetch_rest` has asked for with the node is there; more is worth another wait.
+        // `prefetch_rest` has already fetched this much with the node; a longer value is worth
+        // another wait.
         if let Lookup::Value(value) = lookup
             && value.len() > REST_BYTES
         {
@@ -280,8 +280,8 @@ pub(super) fn find<'a, 'k, V: Visit>(
 }
 
 impl<'a> Lookup<'a> {
-    /// What a node answers where everything up to a sequence number has expired: then what is older
-    /// has too.
+    /// What a node answers if everything up to a sequence number has expired. Whatever is older has
+    /// expired too.
     #[inline(always)]
     pub(super) fn of(node: Node<'a>, expired_sequence: u64) -> Self {
         match node.kind() {
@@ -291,7 +291,7 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// Prefetches the beginning of a value; the hardware follows a long one by itself.
+/// Prefetches the beginning of a value; the hardware prefetcher follows a long one by itself.
 #[inline(always)]
 pub(super) fn prefetch_value(value: &[u8]) {
     const MAX_BYTES: usize = 4 * CACHE_LINE_BYTES;

@@ -1,7 +1,6 @@
-//! The strategies of a batch, over the search of `descent.rs`.
+//! The strategies of a batch, built on the search in `descent.rs`.
 //!
-//! Each is a way to run the same lookups; the sink is told each answer with the position of its
-//! key.
+//! Each strategy runs the same lookups; the sink receives each answer with the position of its key.
 
 use forerun_core::interleave;
 
@@ -14,11 +13,11 @@ use super::skip_list_index::GROUP;
 use super::strategy::Strategy;
 use crate::versions::ReadPoint;
 
-/// Lookups in flight. Each asks for one line or two at a time, and a Zen 4 core has room for 24
-/// misses: from 12 to 24 lookups measure alike, and 32 are slower.
+/// Lookups in flight. Each prefetches one or two cache lines at a time, and a Zen 4 core has room
+/// for 24 misses: from 12 to 24 lookups measure alike, and 32 are slower.
 const IN_FLIGHT: usize = 16;
 
-/// A batch: the keys, and what it sees.
+/// A batch: its keys, and what it sees.
 pub(super) struct Batch<'k, K> {
     pub(super) keys: &'k [K],
     pub(super) read_point: ReadPoint,
@@ -59,19 +58,19 @@ pub(super) struct Sorted {
     pub(super) position: usize,
 }
 
-/// Below this a table lies in a core's own cache, and there is little to overlap. (Measured where
-/// that cache has 1 MiB; docs/internals/performance.md has the figures behind this and the next
-/// two.)
+/// Below this size a table lies in a core's own cache, and there is little to overlap. (Measured
+/// where that cache has 1 MiB; docs/internals/performance.md has the figures behind this and the
+/// next two.)
 const CACHED_BYTES: usize = 1 << 20;
 
-/// From this many keys on sorting a batch pays in a cached table: neighbours share most of their
-/// path.
+/// From this many keys on, sorting a batch pays even in a cached table: neighbours share most of
+/// their path.
 const FINGER_FROM: usize = 128;
 
-/// Below twice `CACHED_BYTES`, the fewest keys that are worth interleaving.
+/// Below twice `CACHED_BYTES`, the fewest keys for which interleaving pays.
 const INTERLEAVE_FROM: usize = 8;
 
-/// The strategy that `Auto` stands for: another one.
+/// The concrete strategy that `Auto` stands for.
 fn choose(list: &SkipList, keys: usize) -> Strategy {
     match (list.arena().used_bytes(), keys) {
         (_, 0..=1) => Strategy::Single,
@@ -82,7 +81,7 @@ fn choose(list: &SkipList, keys: usize) -> Strategy {
     }
 }
 
-/// Runs a batch by a strategy.
+/// Runs a batch with a strategy.
 pub(super) fn run<'a, V: Visit, K: AsRef<[u8]>>(
     list: &'a SkipList,
     batch: &Batch<'_, K>,
@@ -109,8 +108,8 @@ pub(super) fn run<'a, V: Visit, K: AsRef<[u8]>>(
     }
 }
 
-/// Runs the searches as coroutines, started in the order that `place` gives: the position of the
-/// key whose turn it is.
+/// Runs the searches as coroutines, started in the order of `place`, which returns the position of
+/// the next key.
 fn interleaved<'a, V: Visit, K: AsRef<[u8]>>(
     list: &'a SkipList,
     batch: &Batch<'_, K>,
@@ -179,8 +178,8 @@ impl<'a, 'k, V: Visit, I: ExactSizeIterator<Item = Target<'k>>> Iterator for Ent
     }
 }
 
-/// Searches the keys in order, each from the path of the one before: up the path until it does not
-/// overshoot, then down.
+/// Searches the keys in order. Each search starts from the path of the one before: it goes up the
+/// path until it does not overshoot, then down.
 fn finger<'a, V: Visit, K: AsRef<[u8]>>(
     list: &'a SkipList,
     batch: &Batch<'_, K>,
@@ -191,9 +190,9 @@ fn finger<'a, V: Visit, K: AsRef<[u8]>>(
     let mut known = 0;
     for Sorted { position, .. } in batch.sorted(list) {
         let target = batch.target(list, position);
-        // On every known level `path.before` is before the last key sought, and so before this one,
-        // which does not sort before it. (A key sought twice finds its own first version again:
-        // `before` is strictly so.)
+        // On every known level `path.before` is before the last key sought. This key does not sort
+        // before that one, so `path.before` is before this key as well. (A key that occurs twice
+        // finds its own first version again, since `before` is strictly so.)
         let height = list.top_level() + 1;
         let (start, top) = match (0..known).find(|&level| !overshot(list, &path, level, &target)) {
             Some(level) => (path.before[level], level),
@@ -204,8 +203,8 @@ fn finger<'a, V: Visit, K: AsRef<[u8]>>(
         let found = descent
             .land::<V, _>(&mut path)
             .map(|descent| descent.answer());
-        // A search that failed has left the lower part of its path as it was, for a smaller key:
-        // still before every key to come, but perhaps far. The next one starts from the top.
+        // A failed search has left the lower part of its path as it was for a smaller key: still
+        // before every key to come, but perhaps far away. The next search starts from the top.
         known = if found.is_ok() { known.max(top + 1) } else { 0 };
         sink(position, found);
     }

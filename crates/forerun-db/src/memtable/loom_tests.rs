@@ -1,5 +1,6 @@
-//! Models of the list's orderings, run by loom through every interleaving and every weak outcome it
-//! knows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-db --release --lib memtable::loom_tests`.
+//! Models of the list's memory orderings. Loom runs them through every interleaving and every weak
+//! outcome it knows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-db --release --lib
+//! memtable::loom_tests`.
 
 use std::sync::Arc as StdArc;
 
@@ -26,7 +27,7 @@ fn list() -> Arc<SkipList> {
     Arc::new(SkipList::new(1 << 16, Pages::Small, order, Seal::Checksum).unwrap())
 }
 
-/// Puts a key in, under a tower of the given height.
+/// Inserts a key with a tower of the given height.
 fn insert(list: &SkipList, key: &[u8], height: usize, sequence: u64) {
     let draft = Draft {
         key,
@@ -53,7 +54,7 @@ fn finds(list: &SkipList, key: &[u8]) -> bool {
     }
 }
 
-/// Walks level 0 with all checks on: order, checksums, and that `keys` are exactly what is there.
+/// Walks level 0 with all checks on: the order, the checksums, and that exactly `keys` are there.
 fn check_all(list: &SkipList, keys: &[&[u8]]) {
     for key in keys {
         assert!(finds(list, key), "{key:?}");

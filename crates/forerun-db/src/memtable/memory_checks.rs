@@ -1,4 +1,4 @@
-//! What a search checks of the nodes it walks over.
+//! What a search checks of the nodes it visits.
 
 use super::node::Node;
 use super::skip_list::SkipList;
@@ -9,29 +9,30 @@ pub enum Checks {
     /// Memory is trusted.
     #[default]
     Off,
-    /// Every entry carries a checksum; every node that a lookup or a cursor walks over has its
-    /// checksum and its order verified, and is touched even where the prefix beside the pointer
-    /// would have decided the step. RocksDB's name for the same is `paranoid_memory_checks`.
+    /// Every entry carries a checksum. Every node that a lookup or a cursor visits has its checksum
+    /// and its order verified, even where the prefix beside the pointer would have decided the step
+    /// without reading the node. RocksDB calls this `paranoid_memory_checks`.
     Paranoid,
 }
 
-/// A node that cannot be what was written.
+/// A node whose contents cannot be what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Corrupt {
     pub(super) key: Vec<u8>,
     pub(super) reason: &'static str,
 }
 
-/// The result of walking over nodes. The error is boxed: it is rare, and the state of a suspended
-/// lookup small.
+/// The result of visiting nodes. The error is boxed because it is rare and the state of a suspended
+/// lookup should stay small.
 pub(super) type Checked<T> = Result<T, Box<Corrupt>>;
 
-/// The checks of one search, chosen at compile time so that a trusting search does not even ask.
+/// The checks of one search, chosen at compile time so that a trusting search does not even test
+/// for them.
 pub(super) trait Visit {
-    /// Whether a node must be touched even when the prefix beside the pointer tells enough.
+    /// Whether a node must be read even when the prefix beside the pointer decides the step.
     const READS_ALL: bool;
 
-    /// Called for each node that was reached from `before`, before anything of it is used.
+    /// Called for each node that was reached from `before`, before anything in it is used.
     fn visit(list: &SkipList, before: Node<'_>, node: Node<'_>) -> Checked<()>;
 }
 
@@ -47,7 +48,7 @@ impl Visit for Trusting {
     }
 }
 
-/// Checks all there is to check.
+/// Checks everything that can be checked.
 pub(super) struct Paranoid;
 
 impl Visit for Paranoid {
@@ -55,8 +56,8 @@ impl Visit for Paranoid {
 
     fn visit(list: &SkipList, before: Node<'_>, node: Node<'_>) -> Checked<()> {
         if let Err(reason) = node.verify(list.arena()) {
-            // The key may be what is broken, and its length with it: it is named as far as it can
-            // be read.
+            // The key or its length may be what is broken, so the error shows as much of the key as
+            // can be read.
             let readable = list
                 .arena()
                 .contains(node.address(), node.key().len().saturating_add(16));

@@ -1,18 +1,19 @@
-//! The memtable: the newest writes, in memory, sorted, searched by the batch.
+//! The memtable: the newest writes, sorted in memory and searched in batches.
 //!
 //! ```text
-//!   mod.rs         what the store uses
-//!   prepared.rs    a batch of writes: drafted, then numbered and linked
-//!   lookup_batch.rs       a batch of lookups, by strategy          partition.rs, strategy.rs
-//!   skip_list_cursor.rs      entries in order, both ways
-//!   descent.rs      the one search loop, which awaits each node before it reads it
-//!   skip_list.rs        the skip list                            memory_checks.rs: what is verified on the way
-//!   node.rs        an entry and its tower, byte by byte     comparator.rs: the order of keys
-//!   arena.rs       the memory of it all
+//!   mod.rs               what the store uses
+//!   prepared.rs          a batch of writes: drafted, then numbered and linked
+//!   lookup_batch.rs      a batch of lookups; strategy.rs, partition.rs: how it is run
+//!   skip_list_cursor.rs  entries in order, in both directions
+//!   descent.rs           the one search loop, which awaits each node before reading it
+//!   skip_list.rs         the skip list; skip_list_index.rs: an array to enter it by
+//!   memory_checks.rs     what a search verifies on the way
+//!   node.rs              an entry and its tower, byte by byte
+//!   arena.rs             the memory of all of them
 //! ```
 //!
-//! Entries are ordered by user key ascending, then by sequence number descending, so that a search
-//! for a key and a snapshot's sequence number lands on the version the snapshot sees.
+//! Entries are ordered by user key ascending, then by sequence number descending. A search for a
+//! key and a snapshot's sequence number therefore lands on the version that the snapshot sees.
 
 mod arena;
 mod descent;
@@ -53,16 +54,16 @@ use crate::comparator::KeyOrder;
 use crate::versions::{ReadPoint, Version, VersionCursor, VisibleEntries};
 use crate::{Error, Op, Result, Values};
 
-/// What a memtable is made with.
+/// How to create a memtable.
 #[derive(Clone)]
 pub struct MemTableConfig {
-    /// The most memory the table takes, to the byte, its own head included.
+    /// The most memory that the table uses, to the byte, including its own head node.
     pub limit_bytes: usize,
     /// The order of keys.
     pub comparator: Arc<dyn Comparator>,
     /// What is verified on reading.
     pub checks: Checks,
-    /// The pages to ask the system for.
+    /// The pages to request from the operating system.
     pub pages: Pages,
 }
 
@@ -78,7 +79,7 @@ impl Default for MemTableConfig {
     }
 }
 
-/// A sorted table in memory: many threads write at once, readers never wait for them.
+/// A sorted table in memory. Many threads write at once, and readers never wait for them.
 ///
 /// ```
 /// use forerun_db::Op;
@@ -100,7 +101,7 @@ pub struct MemTable {
     checks: Checks,
 }
 
-/// What a memtable holds and takes.
+/// What a memtable holds and how much memory it uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MemTableStats {
@@ -108,16 +109,16 @@ pub struct MemTableStats {
     pub entries: usize,
     /// Bytes of memory in use; exact.
     pub used_bytes: usize,
-    /// Bytes of memory that may be used.
+    /// Bytes of memory that it may use.
     pub limit_bytes: usize,
     /// Levels of the list.
     pub height: usize,
-    /// What kind of memory the system gave.
+    /// The kind of memory that the system granted.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub backing: Backing,
 }
 
-/// Runs `$body` with `$visit` standing for the checks the table was made with.
+/// Runs `$body` with `$visit` standing for the checks that the table was created with.
 macro_rules! with_checks {
     ($table:expr, $visit:ident => $body:expr) => {
         match $table.checks {
@@ -137,8 +138,8 @@ impl MemTable {
     /// An empty table.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the system does not give the address space, [`Error::MemoryLimit`]
-    /// if the limit does not even hold an empty table (512 bytes do).
+    /// [`Error::OutOfMemory`] if the system does not grant the address space,
+    /// [`Error::MemoryLimit`] if the limit is too small for an empty table (512 bytes suffice).
     pub fn new(config: MemTableConfig) -> Result<MemTable> {
         let MemTableConfig {
             limit_bytes,
@@ -162,16 +163,16 @@ impl MemTable {
         Ok(MemTable { list, checks })
     }
 
-    /// Copies a batch of writes into the table's memory, without making it visible:
-    /// [`Prepared::publish`] does.
+    /// Copies a batch of writes into the table's memory without making it visible;
+    /// [`Prepared::publish`] makes it visible.
     ///
-    /// The iterator is cloned and gone through several times, and must give the same operations
-    /// each time.
+    /// The iterator is cloned and consumed several times, and must yield the same operations each
+    /// time.
     ///
     /// # Errors
     /// [`Error::MemoryLimit`] if the batch does not fit; [`Error::KeyTooLong`] and
     /// [`Error::ValueTooLong`]; [`Error::BatchChanged`] if the iterator and its clones differ.
-    /// Nothing is taken then.
+    /// After an error the table holds nothing of the batch.
     pub fn prepare<'op>(&self, ops: impl Iterator<Item = Op<'op>> + Clone) -> Result<Prepared<'_>> {
         ops.clone().try_for_each(|op| op.check_lengths())?;
         Prepared::new(&self.list, ops).map_err(|refused| match refused {
@@ -188,18 +189,18 @@ impl MemTable {
         self.get_as_of(key, ReadPoint::at(snapshot))
     }
 
-    /// [`get`](Self::get) where entries expire: of one that has, the key is deleted.
+    /// [`get`](Self::get) for entries that expire: the key of an expired entry counts as deleted.
     pub(crate) fn get_as_of(&self, key: &[u8], read_point: ReadPoint) -> Result<Lookup<'_>> {
         with_checks!(self, V => descent::find_alone::<V>(&self.list, key, read_point))
             .map_err(corrupt_entry)
     }
 
-    /// Looks up every key, and tells `sink` each answer with the position of its key in `keys`,
+    /// Looks up every key and passes each answer to `sink`, with the position of its key in `keys`,
     /// exactly once. Answers come in no particular order. Keys may repeat and come in any order; a
-    /// sorted batch costs no less.
+    /// sorted batch is at least as fast.
     ///
     /// An answer is an error ([`Error::CorruptEntry`]) only with [`Checks::Paranoid`], and only for
-    /// the keys whose search walked over the damaged entry.
+    /// the keys whose search visited the damaged entry.
     pub fn multi_get<'a, K: AsRef<[u8]>>(
         &'a self,
         keys: &[K],
@@ -210,7 +211,8 @@ impl MemTable {
         self.multi_get_as_of(keys, ReadPoint::at(snapshot), strategy, sink);
     }
 
-    /// [`multi_get`](Self::multi_get) where entries expire, as [`get_as_of`](Self::get_as_of).
+    /// [`multi_get`](Self::multi_get) for entries that expire, as in
+    /// [`get_as_of`](Self::get_as_of).
     pub(crate) fn multi_get_as_of<'a, K: AsRef<[u8]>>(
         &'a self,
         keys: &[K],
@@ -224,8 +226,8 @@ impl MemTable {
         }));
     }
 
-    /// [`multi_get`](Self::multi_get), with copies of the answers put into `values` in the order of
-    /// the keys.
+    /// [`multi_get`](Self::multi_get) that copies the answers into `values`, in the order of the
+    /// keys.
     pub fn multi_get_values<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -255,7 +257,7 @@ impl MemTable {
         }
     }
 
-    /// What the table holds and takes now.
+    /// What the table holds and uses now.
     pub fn stats(&self) -> MemTableStats {
         let arena = self.list.arena();
         MemTableStats {
@@ -268,7 +270,7 @@ impl MemTable {
     }
 }
 
-/// Serializes a value as the text that people read.
+/// Serializes a value as its human-readable text.
 #[cfg(feature = "serde")]
 fn as_text<S: serde::Serializer>(
     value: &impl fmt::Display,
@@ -307,7 +309,7 @@ fn corrupt_entry(corrupt: Box<Corrupt>) -> Error {
 }
 
 /// A cursor over the entries that a snapshot sees. It needs no lock and sees none of the writes
-/// that come after its snapshot. It lends the entry it stands at.
+/// that come after its snapshot. It lends the entry at its position.
 ///
 /// All moves can fail with [`Error::CorruptEntry`], with [`Checks::Paranoid`] only.
 pub struct Cursor<'a>(VisibleEntries<TableVersions<'a>>);
@@ -323,12 +325,12 @@ impl Cursor<'_> {
         self.0.seek_last()
     }
 
-    /// Goes to the first entry whose key is `key` or behind it.
+    /// Goes to the first entry whose key is at or after `key`.
     pub fn seek(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.0.seek(key)
     }
 
-    /// Goes to the first entry whose key is behind `key`.
+    /// Goes to the first entry whose key is after `key`.
     pub fn seek_after(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.0.seek_after(key)
     }
@@ -338,7 +340,7 @@ impl Cursor<'_> {
         self.0.seek_before(key)
     }
 
-    /// Goes to the next entry; to the first, if the cursor stands nowhere.
+    /// Goes to the next entry, or to the first if the cursor has no position.
     #[expect(
         clippy::should_implement_trait,
         reason = "a cursor moves both ways and lends its entry"
@@ -347,7 +349,7 @@ impl Cursor<'_> {
         self.0.next()
     }
 
-    /// Goes to the entry before; to the last, if the cursor stands nowhere.
+    /// Goes to the previous entry, or to the last if the cursor has no position.
     pub fn prev(&mut self) -> Result<Option<Entry<'_>>> {
         self.0.prev()
     }

@@ -1,4 +1,4 @@
-//! One entry of the memtable and its tower, as they lie in the arena.
+//! One entry of the memtable and its tower, as they are laid out in the arena.
 //!
 //! ```text
 //!            tower, one link a level             header            entry
@@ -13,12 +13,12 @@
 //!   checksum  CRC32C of header and entry; only where the table was made with `Checks::Paranoid`
 //! ```
 //!
-//! **The prefix beside the pointer** lets a search pass over a node without touching it: it never
-//! exceeds the comparator's prefix of the key behind the pointer, so a larger prefix than the one
-//! sought proves the next key larger. Between two nodes keys are only ever added, so the key behind
-//! a link only ever falls, and the bound is kept without a double-width exchange: a writer first
-//! lowers the prefix, then swings the pointer. A reader that meets the lowered prefix with the old
-//! pointer touches one node it could have spared.
+//! **The prefix beside the pointer** lets a search pass over a node without reading it. It never
+//! exceeds the comparator's prefix of the key behind the pointer, so if it is larger than the
+//! prefix sought, the next key is larger as well. Keys are only ever added between two nodes, so
+//! the key behind a link can only become smaller. This keeps the bound valid without a double-width
+//! exchange: a writer first lowers the prefix, then swings the pointer. A reader that meets the
+//! lowered prefix with the old pointer reads one node that it could have skipped.
 
 use std::cmp::Ordering as KeyOrdering;
 use std::marker::PhantomData;
@@ -32,11 +32,11 @@ use super::arena::Arena;
 use crate::comparator::KeyOrder;
 use crate::versions::{Kind, MAX_SEQUENCE, ReadPoint};
 
-/// The tallest tower: with half the nodes of each level on the next, enough for more nodes than
-/// memory holds.
+/// The tallest tower. Half the nodes of each level are on the next, so this suffices for more nodes
+/// than memory holds.
 pub(super) const MAX_HEIGHT: usize = if cfg!(loom) { 3 } else { 24 };
 
-/// One level of a tower: what follows, and a lower bound of its key's prefix.
+/// One level of a tower: a pointer to the next node, and a lower bound of its key's prefix.
 #[repr(C)]
 pub(super) struct Link {
     prefix: AtomicU64,
@@ -60,15 +60,16 @@ impl Link {
     }
 
     /// Reads the link: the pointer first, then the prefix, so that the prefix bounds this very
-    /// pointer (the key behind the link can only have fallen in between, and the prefix with it).
+    /// pointer. (In between, the key behind the link can only have become smaller, and the prefix
+    /// with it.)
     #[inline(always)]
     pub(super) fn load(&self) -> Seen<'_> {
         // Acquire: pairs with the release in `swing`, so that the node's bytes and its own links
-        // are seen; and keeps the prefix load behind this one.
+        // are visible; it also keeps the prefix load after this one.
         let next = self.next.load(Ordering::Acquire);
-        // Relaxed: the prefix is a bound on its own. A reader that must see a node (its insertion
-        // happened before this search) has the lowered prefix too, by coherence: it was lowered
-        // before the insertion ended.
+        // Relaxed: the prefix is a bound on its own. A reader that must see a node (one inserted
+        // before this search started) also sees the lowered prefix, by coherence: the prefix was
+        // lowered before the insertion ended.
         let prefix = self.prefix.load(Ordering::Relaxed);
         Seen {
             next: NonNull::new(next).map(|header| Node {
@@ -79,22 +80,22 @@ impl Link {
         }
     }
 
-    /// Points a link of a node that is not yet in the list at that level.
+    /// Sets a link of a node that is not yet in the list at that level.
     pub(super) fn aim(&self, seen: Seen<'_>) {
-        // Relaxed, both: the node becomes reachable at this level by the release in `swing`.
+        // Relaxed, both: the release in `swing` makes the node reachable at this level.
         self.prefix.store(seen.prefix, Ordering::Relaxed);
         self.next.store(as_ptr(seen.next), Ordering::Relaxed);
     }
 
-    /// Puts `node` between this link's owner and `after`; false if something else follows the owner
-    /// by now.
+    /// Puts `node` between this link's owner and `after`. Returns false if something else follows
+    /// the owner by now.
     pub(super) fn swing(&self, after: Option<Node<'_>>, node: Node<'_>, prefix: u64) -> bool {
         // The bound is lowered first. Relaxed: the exchange below releases it with the node;
-        // whoever reads it earlier reads a bound that holds already. A failed exchange leaves it
-        // lower than need be, never wrong.
+        // whoever reads it earlier reads a bound that already holds. A failed exchange leaves it
+        // lower than necessary, but never wrong.
         self.prefix.fetch_min(prefix, Ordering::Relaxed);
-        // Release: publishes the node's bytes and its aimed link. Relaxed on failure: the caller
-        // reads anew.
+        // Release: publishes the node's bytes and the link set in it. Relaxed on failure: the
+        // caller reads again.
         self.next
             .compare_exchange(
                 as_ptr(after),
@@ -124,10 +125,10 @@ const CHECKSUM_BYTES: usize = size_of::<u32>();
 /// The arena gives out multiples of this, so that every header is aligned.
 pub(super) const ALIGN_BYTES: usize = align_of::<Link>();
 
-/// How far behind the header [`Node::prefetch_rest`] asks for a node.
+/// How many bytes after the header [`Node::prefetch_rest`] prefetches.
 pub(super) const REST_BYTES: usize = 2 * CACHE_LINE_BYTES;
 
-/// The links that [`Node::levels_past`] looks at: one line of them.
+/// The links that [`Node::levels_past`] examines: one cache line of them.
 const PAST_AT_ONCE: usize = 4;
 
 const HEIGHT_SHIFT: u32 = 1;
@@ -142,7 +143,7 @@ pub(super) enum Seal {
     Checksum,
 }
 
-/// What a node holds, before it has a place.
+/// What a node will hold, before it has a place.
 #[derive(Clone, Copy)]
 pub(super) struct Draft<'a> {
     pub(super) key: &'a [u8],
@@ -157,12 +158,12 @@ impl Draft<'_> {
         self.height * LINK_BYTES
     }
 
-    /// Where the node starts, if the arena is in use up to `offset`: at once, unless that would
-    /// tear what a search reads together over two cache lines.
+    /// Where the node starts if the arena is in use up to `offset`: immediately, unless that would
+    /// split what a search reads together over two cache lines.
     ///
-    /// These are, in a node of one or two levels as most are, its links, its header, and the first
+    /// In a node of one or two levels, as most are, that is its links, its header and the first
     /// eight bytes of its key. Aligning them costs some 14 bytes a node and saves a third of the
-    /// lines that a search reads.
+    /// cache lines that a search reads.
     pub(super) fn start(&self, offset: usize) -> usize {
         let hot_links = self.height.min(2) * LINK_BYTES;
         let hot_bytes = hot_links + HEADER_BYTES + 8;
@@ -175,7 +176,7 @@ impl Draft<'_> {
         }
     }
 
-    /// The bytes the node takes in the arena from its start.
+    /// The bytes that the node takes in the arena from its start.
     pub(super) fn size_bytes(&self) -> usize {
         let seal_bytes = if self.seal == Seal::Checksum {
             CHECKSUM_BYTES
@@ -194,9 +195,9 @@ impl Draft<'_> {
     /// bits.
     pub(super) unsafe fn write<'a>(&self, _arena: &'a Arena, place: NonNull<u8>) -> Node<'a> {
         debug_assert!((1..=MAX_HEIGHT).contains(&self.height));
-        // SAFETY: the tower, the header and the entry lie one behind the other within `size_bytes`;
-        // all parts are aligned because the tower is a multiple of `ALIGN_BYTES`; the bytes are
-        // ours to write.
+        // SAFETY: the tower, the header and the entry follow each other within `size_bytes`; all
+        // parts are aligned because the tower is a multiple of `ALIGN_BYTES`; nobody else uses the
+        // bytes.
         unsafe {
             for level in 0..self.height {
                 place.cast::<Link>().add(level).write(Link::end());
@@ -262,7 +263,7 @@ impl<'a> Node<'a> {
     /// The link at `level`.
     ///
     /// # Safety
-    /// `level` must be below the node's height, as it is for every level at which the node was
+    /// `level` must be below the node's height. It is for every level at which the node was
     /// reached.
     #[inline(always)]
     pub(super) unsafe fn link(self, level: usize) -> &'a Link {
@@ -271,12 +272,13 @@ impl<'a> Node<'a> {
         unsafe { self.header.cast::<Link>().sub(level + 1).as_ref() }
     }
 
-    /// How many levels from `level` down lead to larger keys only, as far as prefixes tell; at most
-    /// [`PAST_AT_ONCE`], and from level 0 on the count goes on as if there were more levels.
+    /// Counts the levels from `level` down whose next keys are all larger, as far as prefixes show.
+    /// The count is at most [`PAST_AT_ONCE`]; below level 0 it goes on as if there were more
+    /// levels.
     ///
-    /// On the way down a tower the keys ahead only get nearer, so the levels to be passed over come
-    /// first and can be counted without a branch. How far a search descends is a coin toss a level,
-    /// and a processor that has to guess it guesses wrong half the time.
+    /// On the way down a tower the keys ahead only get nearer, so the levels to pass over come
+    /// first and can be counted without a branch. How far a search descends is a coin toss at each
+    /// level, and a branch predictor guesses it wrong half the time.
     ///
     /// # Safety
     /// As for [`link`](Self::link).
@@ -286,16 +288,16 @@ impl<'a> Node<'a> {
         for step in 0..PAST_AT_ONCE {
             // SAFETY: no level above the given one is read.
             let link = unsafe { self.link(level.saturating_sub(step)) };
-            // Relaxed: see `Link::load`. A bound that is being lowered meanwhile makes this pass
-            // over a node that is only just being inserted, on a level where no search depends on
-            // it.
+            // Relaxed: see `Link::load`. If a bound is lowered meanwhile, this passes over a node
+            // that is still being inserted, on a level where no search depends on it.
             past += usize::from(link.prefix.load(Ordering::Relaxed) > prefix);
         }
         past
     }
 
-    /// Asks for the lines that a step on `level` reads: that of the key, and that of the link the
-    /// search goes on by. (One line, mostly; the CPU drops the second request.)
+    /// Prefetches the lines that a step on `level` reads: the line of the key, and that of the link
+    /// by which the search continues. (These are mostly one line; the CPU drops the second
+    /// request.)
     #[inline(always)]
     pub(super) fn prefetch(self, level: usize) {
         let header = self.header.as_ptr();
@@ -303,7 +305,7 @@ impl<'a> Node<'a> {
         prefetch_read(header);
     }
 
-    /// Asks for the lines behind that of the header: of a key and value of ordinary length.
+    /// Prefetches the lines after the header's: enough for a key and value of ordinary length.
     #[inline(always)]
     pub(super) fn prefetch_rest(self) {
         let header = self.header.as_ptr().cast::<u8>();
@@ -346,8 +348,8 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The first eight bytes of the padded key as a big-endian integer: the prefix under the
-    /// default order, read without looking at the key's length.
+    /// The first eight bytes of the padded key as a big-endian integer. This is the prefix under
+    /// the default order, and reading it does not need the key's length.
     #[inline(always)]
     fn first_bytes(self) -> u64 {
         // SAFETY: keys are padded to eight bytes.
@@ -375,13 +377,13 @@ impl<'a> Node<'a> {
         (self.header().tag >> HEIGHT_SHIFT & HEIGHT_MASK) as usize
     }
 
-    /// The address of the header, to be prefetched or compared.
+    /// The address of the header, for prefetching or comparing.
     #[inline(always)]
     pub(super) fn address(self) -> *const u8 {
         self.header.as_ptr().cast()
     }
 
-    /// Gives the node its sequence number and, where asked for, its checksum.
+    /// Gives the node its sequence number and, if asked for, its checksum.
     ///
     /// # Safety
     /// The node must not be in a list yet, and no other thread may hold it.
@@ -422,7 +424,7 @@ impl<'a> Node<'a> {
         crc32c::crc32c_append(checksum, self.value())
     }
 
-    /// Says what is wrong with a sealed node, trusting nothing that it holds.
+    /// Reports what is wrong with a sealed node, without trusting anything in it.
     pub(super) fn verify(self, arena: &Arena) -> Result<(), &'static str> {
         let Header {
             key_len, value_len, ..
@@ -441,7 +443,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Where the node stands to a sought position.
+    /// Compares the node with the position sought.
     #[inline(always)]
     pub(super) fn stands(self, order: &KeyOrder, target: &Target<'_>) -> Stands {
         if let KeyOrder::Bytewise = order {
@@ -473,12 +475,12 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Where a node stands to a sought position.
+/// Where a node stands relative to the position sought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stands {
     /// Before it.
     Before,
-    /// At it: a version of the key sought that the snapshot sees, though there may be newer ones.
+    /// At it: a version of the key sought that the snapshot sees. There may be newer ones.
     At,
     /// Behind it, with another key.
     Behind,
@@ -490,7 +492,7 @@ pub(super) struct Target<'k> {
     pub(super) key: &'k [u8],
     pub(super) prefix: u64,
     pub(super) sequence: u64,
-    /// What is not newer than this has expired.
+    /// Entries with this sequence number or an older one have expired.
     pub(super) expired_sequence: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The partition strategy: a sorted batch moves through the list as groups, breadth first.
+//! The partition strategy: a sorted batch moves through the list in groups, breadth first.
 //!
 //! ```text
 //!   group: keys lo..hi, all between `before` and what follows it on `level`
@@ -7,9 +7,9 @@
 //!     │ lo … cut │ cut … hi         the others   move on to `next`, same level
 //! ```
 //!
-//! A round first prefetches the node that each group must be compared with, then compares them all;
-//! so the misses of a round overlap, and a node is visited once however many keys of the batch pass
-//! it.
+//! A round first prefetches the node that each group must be compared with, then compares them all.
+//! The misses of a round therefore overlap, and a node is visited once however many keys of the
+//! batch pass it.
 
 use super::descent::{Lookup, prefetch_value};
 use super::lookup_batch::{Batch, Sorted};
@@ -70,7 +70,7 @@ pub(super) fn partition<'a, V: Visit, K: AsRef<[u8]>>(
                 }
                 continue;
             }
-            // Keys up to the cut have `next` at or behind them.
+            // For keys up to the cut, `next` is at or behind them.
             let is_behind = |key: &Sorted| {
                 let target = Target {
                     key: batch.key(key.position),
@@ -117,9 +117,9 @@ pub(super) fn partition<'a, V: Visit, K: AsRef<[u8]>>(
     }
 }
 
-/// Takes a group down as far as links and prefixes alone decide. What must be compared with a node
-/// is put into `pending`, and the node prefetched; keys whose place is found are reported with the
-/// touched node there, if any.
+/// Takes a group down as far as links and prefixes alone decide. A node that must be compared is
+/// prefetched and put into `pending`. Keys whose place is found are reported with the node read
+/// there, if any.
 fn sink_down<'a, V: Visit>(
     mut group: Group<'a>,
     sorted: &[Sorted],

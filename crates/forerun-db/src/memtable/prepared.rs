@@ -1,17 +1,17 @@
-//! Writes on their way into the list: copied into the arena first, numbered and linked later.
+//! Writes on their way into the list: first copied into the arena, later numbered and linked.
 //!
-//! A store must know that a batch fits before it logs it, and its sequence numbers only after. So a
-//! batch is drafted as nodes in one block of the arena, chained in order through their lowest
-//! links, which are not yet in use:
+//! A store must know that a batch fits before it logs the batch, and learns its sequence numbers
+//! only afterwards. So a batch is drafted as nodes in one block of the arena, chained in order
+//! through their lowest links, which are not yet in use:
 //!
 //! ```text
 //!   block   | node 0 | node 1 | node 2 |
 //!               └──link 0─► └──link 0─► └─► end
 //! ```
 //!
-//! The batch is an iterator that is gone through twice, once to size the block and once to fill it.
-//! Nothing forces the two to give the same operations, so each node is checked against what is left
-//! of the block before it is written.
+//! The batch is an iterator that is consumed twice: once to size the block and once to fill it.
+//! Nothing forces both passes to yield the same operations, so each node is checked against the
+//! rest of the block before it is written.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -26,24 +26,23 @@ use super::skip_list::SkipList;
 use crate::versions::Kind;
 use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Op};
 
-/// Insertions in flight together. Their states hold a search path each and are larger than a
-/// lookup's.
+/// Insertions in flight together. Each state holds a search path and is larger than a lookup's.
 const IN_FLIGHT: usize = 12;
 
-/// From this many entries on a batch's searches are interleaved.
+/// A batch of at least this many entries is interleaved.
 const INTERLEAVE_FROM: usize = 4;
 
-/// Why a batch was not taken.
+/// Why a batch was rejected.
 #[derive(Debug)]
 pub(super) enum Refused {
     Full(Full),
-    /// The second time through the iterator gave other operations than the first.
+    /// The second pass over the iterator yielded different operations from the first.
     Changed,
 }
 
-/// A batch of writes that has its place in memory, and is not yet visible.
+/// A batch of writes that has its place in memory but is not yet visible.
 ///
-/// Dropped without being published, it leaves no trace but, at times, the bytes it took.
+/// Dropped without being published, it leaves no trace except, at times, the memory it took.
 #[must_use = "nothing is visible before it is published"]
 pub struct Prepared<'a> {
     list: &'a SkipList,
@@ -61,14 +60,14 @@ impl<'a> Prepared<'a> {
         list: &'a SkipList,
         ops: impl Iterator<Item = Op<'op>> + Clone,
     ) -> Result<Self, Refused> {
-        // The heights are drawn twice from one seed: once to know the size, once to write.
+        // The heights are drawn twice from one seed: once to compute the size, once to write.
         let seed = Heights::draw();
         let end_of = |start| {
             let mut drafts = drafts(list, ops.clone(), seed);
             let end = drafts.try_fold(start, |at, draft| {
                 let end = draft.start(at).checked_add(draft.size_bytes())?;
-                // Far beyond any arena, and far enough from the last address that the next node
-                // cannot overflow.
+                // Far beyond any arena, and far enough from the last address to keep the next node
+                // from overflowing.
                 (end <= isize::MAX as usize / 2).then_some(end)
             });
             end.unwrap_or(isize::MAX as usize / 2)
@@ -88,15 +87,15 @@ impl<'a> Prepared<'a> {
         let mut last: Option<Node<'a>> = None;
         for draft in drafts(list, ops, seed) {
             let start = draft.start(at);
-            // The lengths again too: a node keeps them in 32 bits each.
+            // The lengths are checked again too, since a node keeps each in 32 bits.
             let is_long = draft.key.len() > MAX_KEY_BYTES || draft.value.len() > MAX_VALUE_BYTES;
             let room = block_end.saturating_sub(start);
             if is_long || draft.size_bytes() > room {
                 return Err(Refused::Changed);
             }
-            // SAFETY: the node ends within the block, as was just checked, which is ours alone; it
-            // is aligned because every start and size is a multiple of the alignment; its lengths
-            // fit.
+            // SAFETY: the node ends within the block, as was just checked, and nobody else uses the
+            // block; it is aligned because every start and size is a multiple of the alignment; its
+            // lengths fit.
             let node = unsafe { draft.write(list.arena(), block.add(start - block_start)) };
             at = start + draft.size_bytes();
             match last.replace(node) {
@@ -125,12 +124,12 @@ impl<'a> Prepared<'a> {
         self.entries == 0
     }
 
-    /// Bytes of the table's memory that they take.
+    /// Bytes of the table's memory that the entries take.
     pub(crate) fn bytes(&self) -> usize {
         self.block_bytes
     }
 
-    /// Makes the entries visible to readers at `first_sequence` and above, the `i`th under the
+    /// Makes the entries visible to readers at `first_sequence` and above. The `i`th entry gets the
     /// sequence number `first_sequence + i`. Sequence numbers start at 1, and no two entries of a
     /// memtable share one.
     ///
@@ -140,22 +139,22 @@ impl<'a> Prepared<'a> {
         self.publish_as(first_sequence..);
     }
 
-    /// [`publish`](Self::publish) where the entries are only some of a batch: each gets a number of
-    /// its own, ascending. There are as many numbers as entries, at least.
+    /// [`publish`](Self::publish) for entries that are only some of a batch: each gets a number of
+    /// its own, ascending. There must be at least as many numbers as entries.
     pub(crate) fn publish_as(self, sequences: impl Iterator<Item = u64>) {
         let prepared = ManuallyDrop::new(self);
         let list = prepared.list;
         let mut next = prepared.first;
         let nodes = std::iter::from_fn(move || {
             let node = next?;
-            // SAFETY: every node has level 0. The link still chains the block: insertion aims it
+            // SAFETY: every node has level 0. The link still chains the block; insertion sets it
             // anew later.
             next = unsafe { node.link(0) }.load().next;
             Some(node)
         });
         let insertions = nodes.zip(sequences).map(|(node, sequence)| {
-            // SAFETY: the node was drafted in this list's arena by `new` and is handed on by the
-            // chain once, and `self` is consumed.
+            // SAFETY: `new` drafted the node in this list's arena, the chain yields it once, and
+            // `self` is consumed.
             unsafe { list.insert(node, sequence) }
         });
         if prepared.entries < INTERLEAVE_FROM {
@@ -183,8 +182,8 @@ fn drafts<'op>(
         let (key, value, kind) = match op {
             Op::Put { key, value } => (key, value, Kind::Value),
             Op::Delete { key } => (key, &[][..], Kind::Deletion),
-            // A memtable by itself has no place for the rest of the range. The store keeps ranges
-            // beside the table and prepares only what is left of the batch.
+            // A memtable alone has nowhere to keep the rest of the range. The store keeps ranges
+            // beside the table and prepares only the other operations of the batch.
             Op::DeleteRange { start, .. } => (start, &[][..], Kind::Deletion),
         };
         Draft {
@@ -201,8 +200,8 @@ fn drafts<'op>(
 #[derive(Clone, Copy)]
 struct Heights(u64);
 
-/// The logarithm of the fan-out f. A prefix tells where a step would overshoot, so what counts is
-/// the number of steps forward: f - 1 a level, on log_f(n) levels, so the fewer the smaller f is.
+/// The logarithm of the fan-out f. A prefix shows where a step would overshoot, so what counts is
+/// the number of steps forward: f - 1 a level, on log_f(n) levels. A smaller f means fewer steps.
 /// Measured in docs/internals/performance.md.
 const FAN_OUT_BITS: u32 = 1;
 
@@ -211,8 +210,8 @@ impl Heights {
         thread_local! {
             static STATE: Cell<u64> = Cell::new(random_seed());
         }
-        // Mixed, not merely stepped: a batch steps on from its seed, and seeds one step apart would
-        // give batch after batch the same heights, shifted by one.
+        // The seed is mixed, not merely incremented: a batch steps on from its seed, and seeds one
+        // step apart would give batch after batch the same heights, shifted by one.
         Heights(STATE.with(|state| {
             let seed = state.get().wrapping_add(GAMMA);
             state.set(seed);
@@ -244,8 +243,8 @@ mod tests {
 
     #[test]
     fn batches_one_after_the_other_draw_heights_of_their_own() {
-        // 200 batches of 1024: were each the one before shifted by one, the tallest of 1223 heights
-        // would be all there is.
+        // 200 batches of 1024: if each were the one before shifted by one, the test would see only
+        // the tallest of 1223 heights.
         let batch = || {
             let mut heights = Heights::draw();
             std::array::from_fn::<usize, 1024, _>(|_| heights.next())

@@ -1,4 +1,4 @@
-//! The skip list: one sorted chain of all nodes, and sparser ones above it to descend by.
+//! The skip list: one sorted chain of all nodes, and sparser chains above it for the descent.
 //!
 //! ```text
 //!   level 2  head ────────────────────────────► c ───────────────► end
@@ -7,11 +7,11 @@
 //!                             newer  older      user key ascending, sequence number descending
 //! ```
 //!
-//! Nodes are only ever added, each level by one compare-and-swap, and freed with the whole list: so
-//! a reader needs no lock, no retry and no reclamation, and a node once reached stays where it is.
-//! The list is Pugh's ("Skip Lists: A Probabilistic Alternative to Balanced Trees", 1990), with the
-//! concurrent insertion of RocksDB's `InlineSkipList`; the prefixes beside its pointers are
-//! described in `node.rs`.
+//! Nodes are only ever added, one compare-and-swap a level, and are freed with the whole list. A
+//! reader therefore needs no lock, no retry and no reclamation, and a node once reached stays where
+//! it is. The list is Pugh's ("Skip Lists: A Probabilistic Alternative to Balanced Trees", 1990),
+//! with the concurrent insertion of RocksDB's `InlineSkipList`; `node.rs` describes the prefixes
+//! beside its pointers.
 
 use std::ptr::NonNull;
 
@@ -30,16 +30,16 @@ pub(super) struct SkipList {
     arena: Arena,
     order: KeyOrder,
     seal: Seal,
-    /// The head's header; a node of full height before all others. In the arena, so valid as long
-    /// as `self`.
+    /// The head's header: a node of full height before all others. It is in the arena, so it is
+    /// valid as long as `self`.
     head: NonNull<Header>,
     /// The height of the tallest tower that is, or is about to be, in the list.
     height: AtomicUsize,
     /// The latest index; null until there is one.
     index: AtomicPtr<SkipListIndex>,
-    /// The number of entries at which the next index is made.
+    /// The number of entries at which the next index is built.
     index_due: AtomicUsize,
-    /// Relaxed throughout: a statistic, and when to make an index.
+    /// Relaxed throughout: it is a statistic, and decides when to build an index.
     entries: AtomicUsize,
 }
 
@@ -110,8 +110,9 @@ impl SkipList {
     /// The level at which a search starts.
     #[inline(always)]
     pub(super) fn top_level(&self) -> usize {
-        // Relaxed: any height at or above 1 gives a right search, a stale one a longer walk. Levels
-        // above it are reached through the head's links, which have their own ordering.
+        // Relaxed: any height of at least 1 gives a correct search; a stale one gives a longer
+        // walk. Levels above it are reached through the head's links, which have their own
+        // ordering.
         self.height.load(Ordering::Relaxed) - 1
     }
 
@@ -121,19 +122,18 @@ impl SkipList {
 
     #[inline(always)]
     pub(super) fn index(&self) -> Option<&SkipListIndex> {
-        // Acquire: pairs with the release in `count`, so that the index is seen whole.
+        // Acquire: pairs with the release in `count`, so that the whole index is visible.
         let index = self.index.load(Ordering::Acquire);
         // SAFETY: it is null or points to an index in the arena, which does not change any more.
         unsafe { index.as_ref() }
     }
 
-    /// Notes that entries were inserted, and makes a new index when the list has grown by a
-    /// quarter.
+    /// Counts inserted entries, and builds a new index when the list has grown by a quarter.
     pub(super) fn count(&self, inserted: usize) {
         let entries = self.entries.fetch_add(inserted, Ordering::Relaxed) + inserted;
         let due = self.index_due.load(Ordering::Relaxed);
         let next = entries + entries / 4;
-        // Relaxed: of several threads that find the index due, the exchange lets one make it.
+        // Relaxed: if several threads find the index due, the exchange lets one of them build it.
         let claim = || {
             self.index_due
                 .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
@@ -142,14 +142,14 @@ impl SkipList {
             && claim().is_ok()
             && let Some(index) = SkipListIndex::build(self)
         {
-            // Release: publishes the index. Should a slower thread put an older one in its place,
-            // that one is right too.
+            // Release: publishes the index. If a slower thread replaces it with an older one, that
+            // one is correct too.
             self.index
                 .store(std::ptr::from_ref(index).cast_mut(), Ordering::Release);
         }
     }
 
-    /// Puts a node into the list under its sequence number. Of two nodes of one key and number,
+    /// Inserts a node under its sequence number. If two nodes have the same key and number,
     /// searches find either.
     ///
     /// # Safety
@@ -157,7 +157,7 @@ impl SkipList {
     /// thread.
     pub(super) async unsafe fn insert(&self, node: Node<'_>, sequence: u64) {
         debug_assert!((1..=MAX_SEQUENCE).contains(&sequence));
-        // SAFETY: the caller is alone with the node.
+        // SAFETY: no other thread holds the node.
         unsafe { node.number(sequence, self.seal) };
         let height = node.height();
         // Relaxed: see `top_level`.
@@ -169,7 +169,7 @@ impl SkipList {
             suspend().await; // The index's node has been asked for.
             descent
         } else {
-            // A tall tower needs its path on the levels above the index's too.
+            // A tall tower also needs its path on the levels above the index's.
             Descent::new(self, target)
         };
         while untroubled(descent.step::<Trusting, _>(&mut path)) == Step::Read {
@@ -182,7 +182,8 @@ impl SkipList {
         }
     }
 
-    /// Puts a node in at one level, behind `before` or behind what others have put there meanwhile.
+    /// Links a node in at one level, behind `before` or behind what other writers have put there
+    /// meanwhile.
     ///
     /// # Safety
     /// `node` and `before` must reach up to `level`, and `before` be before `target`, which is the
@@ -202,7 +203,7 @@ impl SkipList {
             if link.swing(seen.next, node, target.prefix) {
                 return;
             }
-            // Another writer was here first: go on from the same node, along this level only.
+            // Another writer was here first: continue from the same node, along this level only.
             loop {
                 // SAFETY: as above.
                 seen = unsafe { before.link(level) }.load();
@@ -217,7 +218,7 @@ impl SkipList {
     }
 }
 
-/// The result of a search that checks nothing and so finds no fault.
+/// The result of a search that checks nothing and therefore cannot fail.
 #[inline(always)]
 fn untroubled<T>(checked: Checked<T>) -> T {
     checked.unwrap_or_else(|corrupt| unreachable!("a trusting search found {corrupt:?}"))

@@ -1,4 +1,4 @@
-//! All versions in the list, in order, both ways.
+//! All versions in the list, in order, in both directions.
 
 use super::descent::{NoTrail, start};
 use super::memory_checks::{Checked, Visit};

@@ -1,23 +1,26 @@
-//! The index: a sorted array of the tall nodes, by which a search enters the list half-way down.
+//! The index: a sorted array of the tall nodes, through which a search enters the list half-way
+//! down.
 //!
 //! ```text
 //!   prefixes │ p0 │ p1 │ p2 │ …    sorted; searched without touching a node
-//!   nodes    │ n0 │ n1 │ n2 │ …    every node that reaches INDEX_LEVEL, when the index was made
+//!   nodes    │ n0 │ n1 │ n2 │ …    every node that reached INDEX_LEVEL when the index was built
 //!                    │
 //!   level 4  head ──►n0 ─────►n1 ──────►n2 ─►     the search goes on from here
 //! ```
 //!
-//! The upper levels of a skip list are in the cache, and yet cost most of a batched search: each
-//! step is an unpredictable turn of a coroutine. The index replaces them by a search of a flat
-//! array, the same few steps for every key, so that a group of keys runs it in lock-step. It is a
-//! snapshot, made anew when the table has grown by a quarter: nodes that come in between are found
-//! through the list, by way of its upper levels where they are many. Starting from a node that is
-//! before the target is always right, so a stale index costs steps and nothing else.
+//! The upper levels of a skip list are in the cache, and yet they account for most of the cost of a
+//! batched search, because each step is an unpredictable turn of a coroutine. The index replaces
+//! them by a search of a flat array. The search takes the same few steps for every key, so a group
+//! of keys runs it in lock-step. The index is a snapshot that is rebuilt when the table has grown
+//! by a quarter. Nodes added in between are found through the list, by way of its upper levels
+//! where there are many. Starting from a node before the target is always correct, so a stale index
+//! only costs extra steps.
 //!
-//! The prefix here is that of the key *behind the bytes that all keys share* (of the first and last
-//! key when the index is made), so keys like `user:0000012345` are told apart as well.
+//! The prefix here is that of the key *after the bytes that all keys share* (those that the first
+//! and last key shared when the index was built). So it also tells keys like `user:0000012345`
+//! apart.
 //!
-//! Indexes lie in the table's arena, counted in its use and freed with it.
+//! Indexes are allocated in the table's arena, counted in its usage and freed with it.
 
 use std::ptr::NonNull;
 
@@ -28,7 +31,7 @@ use crate::comparator::KeyOrder;
 /// The level whose nodes the index holds: one in 16 of all.
 pub(super) const INDEX_LEVEL: usize = 4;
 
-/// Entries from which on an index is worth having.
+/// An index pays from this many entries on.
 pub(super) const MIN_INDEXED_ENTRIES: usize = 2048;
 
 /// Keys that go through the index in lock-step.
@@ -44,7 +47,7 @@ pub(super) struct SkipListIndex {
 }
 
 impl SkipListIndex {
-    /// Makes an index of the nodes on `INDEX_LEVEL`, if there are any and the arena has room.
+    /// Builds an index of the nodes on `INDEX_LEVEL`, if there are any and the arena has space.
     pub(super) fn build(list: &SkipList) -> Option<&SkipListIndex> {
         let nodes: Vec<Node<'_>> = tall_nodes(list).collect();
         let (first, last) = (nodes.first()?, nodes.last()?);
@@ -54,7 +57,7 @@ impl SkipListIndex {
             + len * (size_of::<u64>() + size_of::<NonNull<Header>>())
             + shared.len().next_multiple_of(align_of::<SkipListIndex>());
         let place = list.arena().allocate(len_bytes).ok()?;
-        // SAFETY: the parts lie one behind the other in the bytes just allocated for us alone; each
+        // SAFETY: the parts follow each other in the bytes just allocated for this call alone; each
         // is aligned to 8, as the allocation is, and written before it is read.
         unsafe {
             let index = place.cast::<SkipListIndex>();
@@ -63,7 +66,7 @@ impl SkipListIndex {
             let shared_start = headers.add(len).cast::<u8>();
             shared_start.copy_from_nonoverlapping(NonNull::from(shared).cast(), shared.len());
             for (i, node) in nodes.iter().enumerate() {
-                // Every key between two keys begins with what both begin with.
+                // Every key between two keys begins with the bytes that both begin with.
                 prefixes
                     .add(i)
                     .write(list.order().prefix(&node.key()[shared.len()..]));
@@ -85,7 +88,7 @@ impl SkipListIndex {
         unsafe { NonNull::slice_from_raw_parts(self.prefixes, self.len).as_ref() }
     }
 
-    /// The number by which a target is sought: a node with a smaller prefix is before the target.
+    /// The number with which a target is sought: a node with a smaller prefix is before the target.
     #[inline(always)]
     fn bound(&self, order: &KeyOrder, target: &Target<'_>) -> u64 {
         // SAFETY: `build` initialised these bytes, and they do not change.
@@ -100,7 +103,8 @@ impl SkipListIndex {
         }
     }
 
-    /// For each target the last node that is certainly before it; none where it is before all.
+    /// For each target, the last node that is certainly before it, or none if the target is before
+    /// all nodes.
     #[inline(always)]
     pub(super) fn enter<'a, const N: usize>(
         &'a self,
@@ -111,7 +115,7 @@ impl SkipListIndex {
         let bounds: [u64; N] = std::array::from_fn(|i| self.bound(order, &targets[i]));
         let mut base = [0_usize; N];
         let mut size = self.len;
-        // A binary search without branches: the range halves for every key alike.
+        // A binary search without branches: the range halves for every key at once.
         while size > 1 {
             let half = size / 2;
             for i in 0..N {
@@ -123,11 +127,12 @@ impl SkipListIndex {
             size -= half;
         }
         std::array::from_fn(|i| {
-            // SAFETY: `base` is below `len`, which is not zero, for `build` makes no empty index.
+            // SAFETY: `base` is below `len`, which is not zero because `build` makes no empty
+            // index.
             let (prefix, header) =
                 unsafe { (*prefixes.get_unchecked(base[i]), self.headers.add(base[i])) };
             // SAFETY: `build` initialised the header's place with a node of the list, which lives
-            // as long.
+            // as long as the index.
             (prefix < bounds[i]).then(|| unsafe { Node::from_raw(header.read()) })
         })
     }
@@ -143,8 +148,8 @@ fn tall_nodes(list: &SkipList) -> impl Iterator<Item = Node<'_>> {
     })
 }
 
-/// What two keys, and so all keys between them, begin with. Only the default order is known to keep
-/// such keys together.
+/// The bytes that two keys begin with, and therefore all keys between them. Only the default order
+/// is known to keep such keys together.
 fn shared_bytes<'k>(order: &KeyOrder, first: &'k [u8], last: &[u8]) -> &'k [u8] {
     let KeyOrder::Bytewise = order else {
         return &[];

@@ -6,20 +6,21 @@ use std::str::FromStr;
 /// How `multi_get` runs a batch. All strategies give the same answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Strategy {
-    /// One key after the other: the baseline, and best where there is nothing to overlap.
+    /// One key after the other: the baseline, and the best choice where there is nothing to
+    /// overlap.
     Single,
     /// Sorted, each search starting from the path of the one before it (RocksDB pull request
     /// 14428).
     Finger,
-    /// Sorted, split level by level, breadth first: each node is visited once a batch, prefetched
-    /// one round ahead (the reviewers' idea in the same pull request).
+    /// Sorted and split level by level, breadth first: each node is visited once a batch and
+    /// prefetched one round ahead (the reviewers' idea in the same pull request).
     Partition,
-    /// As coroutines in flight together, in the order given.
+    /// As coroutines in flight together, in the given order.
     Interleaved,
     /// As coroutines in flight together, in key order, so that neighbours share the lines they
     /// fetch.
     InterleavedSorted,
-    /// What measured best for a batch of this size on a table of this size.
+    /// The strategy that measured best for a batch of this size on a table of this size.
     #[default]
     Auto,
 }
@@ -54,7 +55,7 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// A name that is no strategy's.
+/// A name that does not belong to any strategy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no strategy is called {0:?}: there are {list}", list = Strategy::ALL.map(Strategy::name).join(", "))]
 pub struct UnknownStrategy(pub String);

@@ -3,9 +3,9 @@
 //! ```text
 //!   root, row ─> internal page, row ─> … ─> leaf, row          each page in a buffer of the cursor's own
 //!                                             │ end of the leaf
-//!   next leaf: up to the first page that has a row more, down its first children
+//!   next leaf: up to the first page that has another row, down its first children
 //!
-//!   cache     pages that are there are copied; the first few leaves are read into it
+//!   cache     resident pages are copied; the first few leaves are read into it
 //!   file      later leaves: several with one read, past the cache    │ leaf │ leaf │ leaf │ …
 //! ```
 //!
@@ -234,7 +234,7 @@ impl<'r> RunCursor<'r> {
     }
 
     /// Loads a leaf without the cache: from the read-ahead buffer, or together with the leaves
-    /// before or behind it.
+    /// before or after it.
     fn load_ahead(
         &mut self,
         number: u32,

@@ -1,4 +1,4 @@
-//! Tells which keys cannot be in a run: a split-block Bloom filter.
+//! Rules out keys that cannot be in a run: a split-block Bloom filter.
 //!
 //! ```text
 //!   hash   │ upper half: which block │ lower half: which bit of each word │

@@ -203,7 +203,8 @@ impl<'a> Fields<'a> {
 
 /// A salt for a new run.
 pub(super) fn new_salt() -> u64 {
-    // Nobody outside can guess it, and no two runs share one: see `docs/internals/format.md`.
+    // It only has to be a number that nobody outside can guess and no two runs share: see
+    // `docs/internals/format.md`.
     random_seed()
 }
 
@@ -233,9 +234,9 @@ pub(super) fn check_header(bytes: &[u8; HEADER_BYTES], salt: u64) -> Result<(), 
 pub(super) struct Footer {
     pub(super) pages: u32,
     pub(super) root: PageLocation,
-    /// Where the filter begins, right behind the root.
+    /// Where the filter begins, directly after the root.
     pub(super) filter_offset: u64,
-    /// Where the metadata begins, right behind the filter.
+    /// Where the metadata begins, directly after the filter.
     pub(super) meta_offset: u64,
     pub(super) salt: u64,
 }

@@ -7,7 +7,7 @@
 //!
 //!   page.rs            a page, byte by byte; page_builder.rs builds it, page_check.rs validates it
 //!   page_search/       finds a key in a page
-//!   filter.rs          tells which keys cannot be in the run
+//!   filter.rs          rules out keys that cannot be in the run
 //!   stored.rs          a page in the file: checksum, compression
 //!   meta.rs            metadata, header, footer
 //!   writer.rs          writes versions to a file; run_output.rs buffers, pending.rs numbers versions last

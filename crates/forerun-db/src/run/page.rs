@@ -17,8 +17,8 @@
 //! misses, where a binary search has one or two for each step.
 //!
 //! [`Page::check`] (`page_check.rs`) validates a page once, when it is read from disk. Later
-//! readers do not check again. This is safe code all the same: wrong bytes give wrong rows, but no
-//! panic and no access outside the page.
+//! readers do not check again. This is still safe code: wrong bytes give wrong rows, but no panic
+//! and no access outside the page.
 
 use std::ops::Range;
 

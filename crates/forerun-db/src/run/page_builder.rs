@@ -1,7 +1,7 @@
 //! Builds a page: gathers rows until the page is full, then lays them out.
 //!
 //! ```text
-//!   staged   key │ value │ key │ value │ …      whole keys: what they share is known only when the last has come
+//!   staged   key │ value │ key │ value │ …      whole keys; the prefix is known at the end
 //!   rows     tag, where its key is, how long key and value are, …
 //! ```
 

@@ -122,15 +122,15 @@ impl Page<'_> {
         if row == 0 && (tag != separator_tag(MAX_SEQUENCE) || record.suffix_len != 0) {
             return Err("the first child has a separator");
         }
-        // A truncated record reads as zeros, which are no valid location.
+        // A truncated record reads as zeros, which are not a valid location.
         match self.child(row).1.is_sound() {
             true => Ok(0),
             false => Err("a child's location is impossible"),
         }
     }
 
-    /// Checks what [`check`](Self::check) takes for granted because it costs one comparison per
-    /// row: that rows ascend in key order, and that heads match their keys.
+    /// Checks what [`check`](Self::check) leaves out because it costs one comparison per row: that
+    /// rows ascend in key order, and that heads match their keys.
     ///
     /// # Errors
     /// Says what is wrong.

@@ -13,7 +13,7 @@ use super::{Compression, PageSearch, unstore};
 use crate::comparator::{Bytewise, Comparator, KeyOrder, ReverseBytewise};
 use crate::versions::{Kind, MAX_SEQUENCE};
 
-/// An order in which different bytes may be the same key, and whose prefixes say nothing.
+/// An order in which different bytes may be the same key and the prefixes carry no information.
 struct IgnoresCase;
 
 impl Comparator for IgnoresCase {

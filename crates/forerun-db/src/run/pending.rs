@@ -5,8 +5,8 @@
 //!   finish(@7)     │ header │ pages … │ root │ filter │ meta: all @7 │ footer │ synced; small, whatever the run's size
 //! ```
 //!
-//! An ingestion takes its number last, and the run itself stores it. So whoever opens, copies or
-//! repairs the run knows how old its versions are without asking anyone.
+//! An ingestion takes its number last, and the run itself stores it. Anyone who opens, copies or
+//! repairs the run therefore knows how old its versions are.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ use crate::{Error, Result};
 /// The sequence number stored with an ingestion's versions. The real one comes later.
 pub(crate) const INGESTED_SEQUENCE: u64 = 1;
 
-/// What a run's file still lacks: its metadata, behind the filter.
+/// What a run's file still lacks: its metadata, after the filter.
 #[derive(Debug)]
 pub(super) struct Undescribed {
     pub(super) meta: RunMeta,

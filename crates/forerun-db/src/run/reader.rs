@@ -31,7 +31,7 @@ pub(crate) struct Run {
     order: KeyOrder,
     meta: RunMeta,
     salt: u64,
-    /// Offset just behind the last page.
+    /// Offset directly after the last page.
     pages_end: u64,
     /// Where the filter is in the file.
     filter_range: Range<u64>,

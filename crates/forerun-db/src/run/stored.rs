@@ -43,7 +43,7 @@ impl PageLocation {
     /// The largest page: one row with the longest key and value, and the page around it.
     const MAX_RAW_BYTES: usize = MAX_VALUE_BYTES + 2 * MAX_KEY_BYTES + (64 << 10);
 
-    /// Offset just behind the page.
+    /// Offset directly after the page.
     pub(crate) fn end(&self) -> u64 {
         self.offset.saturating_add(u64::from(self.stored_len))
     }

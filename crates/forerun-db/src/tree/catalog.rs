@@ -45,7 +45,7 @@ pub(crate) struct Catalog {
     obsolete_files: Arc<ObsoleteFiles>,
     /// Whether the last write of the manifest failed.
     has_failed: bool,
-    /// Runs named by a manifest whose write failed in doubt: it may be on disk all the same.
+    /// Runs named by a manifest whose write failed in doubt: that manifest may still be on disk.
     in_doubt: Vec<Arc<Run>>,
 }
 
@@ -199,7 +199,7 @@ impl Catalog {
     /// written for a keyspace that has been dropped meanwhile are removed.
     ///
     /// # Errors
-    /// [`Error::Io`]: for this process nothing has changed, and the store goes on without the
+    /// [`Error::Io`]: for this process nothing has changed, and the store continues without the
     /// change. If the write failed before the manifest was renamed, the added runs are removed.
     /// Otherwise either manifest may be on disk until the next change, so the files of both are
     /// kept.

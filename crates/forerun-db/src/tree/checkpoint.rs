@@ -9,8 +9,8 @@
 //!                                    FORMAT            from here on it is a store
 //! ```
 //!
-//! Checkpoints copy the store's own files this way, and restoring a backup does the same. A
-//! directory without `FORMAT` is refused as no store, so an interrupted copy is never opened.
+//! Checkpoints copy the store's own files this way, and restoring a backup does the same. Opening
+//! rejects a directory without `FORMAT` as not a store, so an interrupted copy is never opened.
 
 use forerun_core::sync::atomic::AtomicBool;
 use std::io::ErrorKind;

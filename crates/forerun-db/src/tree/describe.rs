@@ -174,7 +174,7 @@ fn write_run(text: &mut String, run: &Run) -> std::fmt::Result {
         meta.largest_sequence,
         match meta.ingested_sequence {
             0 => "",
-            _ => ", of an ingestion: in the pages stands 1",
+            _ => ", from an ingestion: the pages store 1",
         }
     )?;
     writeln!(

@@ -1,8 +1,8 @@
 //! Limits how fast flushes and compactions write, so that reads get their share of the disk.
 //!
 //! ```text
-//!   debt  ╱│  ╱│  ╱│      each piece written adds its bytes; time takes off the rate
-//!        ╱ │ ╱ │ ╱ │      who finds more than a slice of debt sleeps until there is none left beyond it
+//!   debt  ╱│  ╱│  ╱│      each piece written adds its bytes; time pays them off at the rate
+//!        ╱ │ ╱ │ ╱ │      a writer with more than a slice of debt sleeps until it is down to one
 //! ```
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};

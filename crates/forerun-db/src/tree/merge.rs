@@ -3,12 +3,12 @@
 //! ```text
 //!              winner ── the cursor whose version is next
 //!            ┌───┴───┐
-//!          loser   loser      each inner node keeps who lost there: to advance the winner, its new version plays
-//!         ┌──┴─┐  ┌──┴─┐      against the losers on its way up, one comparison a level
+//!          loser   loser      each inner node keeps its loser. To advance the winner, its new version
+//!         ┌──┴─┐  ┌──┴─┐      plays against the losers on its way up, one comparison a level
 //!         0    1  2    3      cursors
 //! ```
 //!
-//! Moving forward, every cursor except the winner is at its first version behind the winner's;
+//! Moving forward, every cursor except the winner is at its first version after the winner's;
 //! moving backward, at its last one before. A change of direction seeks all others to the other
 //! side of the winner's version. That costs seeks, but does not assume that a cursor's contents
 //! have stayed the same: a memtable's contents grow. After an error the merge has no position until

@@ -15,7 +15,7 @@ use crate::tree::lookup;
 use crate::versions::{Kind, MAX_SEQUENCE, Version};
 use crate::{Result, Values};
 
-/// A single run. A store looks keys up in its runs the same way.
+/// A single run. A store looks up keys in its runs the same way.
 pub struct OneRun {
     levels: Levels,
     run: Arc<Run>,

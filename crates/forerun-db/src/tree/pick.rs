@@ -7,11 +7,11 @@
 //!   level 6   │ ▒▒▒ ▒▒▒ ▒▒▒ ▒▒▒ ▒▒▒ … │      2000 MiB               the last: no limit
 //! ```
 //!
-//! The last level holds what it holds, and each level above may hold a tenth of the next one, so
-//! the whole tree is at most a ninth larger than its last level. Level 0 is merged into the topmost
-//! level whose target is at most `level1_bytes`; the levels between the two are empty. A compaction
-//! takes from the level that exceeds its target most, and picks the run that causes the least
-//! rewriting below for what it moves.
+//! The last level has no limit, and each level above may hold a tenth of the next one, so the whole
+//! tree is at most a ninth larger than its last level. Level 0 is merged into the topmost level
+//! whose target is at most `level1_bytes`; the levels between the two are empty. A compaction takes
+//! from the level that exceeds its target most, and picks the run that causes the least rewriting
+//! below for each byte it moves.
 //!
 //! From level 0, a compaction takes the oldest run and every run that overlaps it, so that the runs
 //! that stay are newer or have other keys. From the level it merges into, it takes every

@@ -446,7 +446,7 @@ impl Repair<'_> {
             .open(&path, OpenMode::Read)
             .map_err(|error| Error::io("open", &path, error))?;
         let mut bytes = [0; segment::HEADER_BYTES];
-        // Recovery judges a header that is bad or cut short.
+        // Recovery decides about a header that is bad or incomplete.
         match read_exact_at(&*file, &mut bytes, 0) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
             read => read.map_err(|error| Error::io("read", &path, error))?,

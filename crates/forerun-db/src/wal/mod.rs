@@ -1,11 +1,11 @@
 //! The write-ahead log. Its bytes are defined in `docs/internals/format.md`.
 //!
 //! ```text
-//!   record.rs      a batch under a checksum: laid down, sealed, read, searched for
+//!   record.rs      a batch and its checksum: begun, sealed, read, searched for
 //!   segment.rs     a file of records: its name and its header
 //!   closed.rs      where the log ended at a clean close
-//!   writer.rs      appends groups of records, begins segments, takes back what failed
-//!   recovery.rs    reads the log back and judges what is bad
+//!   writer.rs      appends groups of records, begins segments, takes back failed appends
+//!   recovery.rs    reads the log back and decides which bad bytes are damage
 //!   report.rs      what recovery found, for people and programs
 //! ```
 
@@ -16,8 +16,8 @@ pub(crate) mod report;
 pub(crate) mod segment;
 pub(crate) mod writer;
 
-/// Reads `bytes` as a log segment, as recovery does, and returns the number of good records found:
-/// for fuzzing.
+/// Reads `bytes` as a log segment, as recovery does, and returns the number of good records found.
+/// For fuzzing.
 #[doc(hidden)]
 pub fn fuzz_segment(bytes: &[u8]) -> usize {
     let (salt, mut sequence) = match segment::Header::decode(bytes) {

@@ -1,4 +1,4 @@
-//! One record of the log: a batch of writes under a checksum.
+//! One record of the log: a batch of writes and its checksum.
 //!
 //! ```text
 //!  0          4        8          16      20      24        28
@@ -8,9 +8,9 @@
 //! checksum = crc32c(payload ‖ bytes 4..28 ‖ salt of the segment ‖ offset in the file)
 //! ```
 //!
-//! A writer makes a record in two steps. [`begin`] lays it down with the payload's checksum in
-//! place of the record's. When its turn comes, [`seal`] fills in what was unknown: the sequence
-//! number, the flags, the time, and the checksum, which is carried on from the payload's.
+//! A writer makes a record in two steps. [`begin`] writes it with the payload's checksum in place
+//! of the record's. When its turn comes, [`seal`] fills in what was unknown: the sequence number,
+//! the flags, the time, and the checksum, which is continued from the payload's.
 
 use crate::batch::Ops;
 use crate::planted::{self, Defect};
@@ -19,14 +19,14 @@ use crate::{MAX_BATCH_BYTES, Result};
 /// Bytes before the payload.
 pub(crate) const HEADER_BYTES: usize = 28;
 
-/// The first sequence number that cannot be: entries in memory keep 8 bits beside it.
+/// The first sequence number that is out of range: entries in memory keep 8 bits beside it.
 pub(crate) const SEQUENCE_END: u64 = 1 << 56;
 
 /// Every byte of the segment before this record was on stable storage when it was written.
 const SYNCED_BEFORE: u32 = 1;
 
-/// The record has no operations: its sequence number is that of an ingestion, which is in runs if
-/// it came to be.
+/// The record has no operations: it only reserves the sequence number of an ingestion. If the
+/// ingestion succeeded, its entries are in runs.
 const INGESTION: u32 = 2;
 
 /// A good record, in the bytes of its segment.
@@ -43,13 +43,13 @@ pub(crate) struct Record<'a> {
     pub(crate) count: u32,
     /// Whether everything before it was durable when it was written.
     pub(crate) synced_before: bool,
-    /// Whether it only gave an ingestion its number.
+    /// Whether it only reserves the sequence number of an ingestion.
     pub(crate) is_ingestion: bool,
     /// When it was written, in seconds since 1970.
     pub(crate) written: u32,
     /// Its operations.
     pub(crate) ops: Ops<'a>,
-    /// The greatest number of a keyspace among them.
+    /// The greatest keyspace number among them.
     pub(crate) greatest_keyspace: u32,
 }
 
@@ -60,7 +60,7 @@ impl Record<'_> {
     }
 }
 
-/// Lays an unsealed record down at the end of `out`. `payload_checksum` is `crc32c(payload)`.
+/// Appends an unsealed record to `out`. `payload_checksum` is `crc32c(payload)`.
 pub(crate) fn begin(out: &mut Vec<u8>, payload: &[u8], payload_checksum: u32, count: u32) {
     debug_assert!(payload.len() <= MAX_BATCH_BYTES && count > 0);
     let mut header = [0; HEADER_BYTES];
@@ -72,17 +72,18 @@ pub(crate) fn begin(out: &mut Vec<u8>, payload: &[u8], payload_checksum: u32, co
     out.extend_from_slice(payload);
 }
 
-/// Lays the unsealed record of an ingestion down at the end of `out`.
+/// Appends the unsealed record of an ingestion to `out`.
 pub(crate) fn begin_ingestion(out: &mut Vec<u8>) {
     let at = out.len();
     begin(out, &[], crc32c::crc32c(&[]), 1);
     out[at + 20..at + 24].copy_from_slice(&INGESTION.to_le_bytes());
 }
 
-/// Seals the unsealed records of `group`, which will stand at `offset` and are written in the
-/// second `written`, and returns the sequence number after the last.
+/// Seals the unsealed records of `group`, which will start at `offset` and are written in the
+/// second `written`. Returns the sequence number after the last.
 ///
-/// `synced_before` is set on the first of them: what stands before the others was not synced yet.
+/// `synced_before` is set on the first of them only: the records before the others are not synced
+/// yet.
 pub(crate) fn seal(
     group: &mut [u8],
     mut offset: u64,
@@ -110,7 +111,7 @@ pub(crate) fn seal(
     sequence
 }
 
-/// Reads the record at `offset` of a segment, or tells what is wrong with it.
+/// Reads the record at `offset` of a segment, or reports what is wrong with it.
 pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_>, &'static str> {
     let bytes = segment.get(offset..).unwrap_or(&[]);
     if bytes.len() < HEADER_BYTES {
@@ -158,11 +159,11 @@ pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_
     })
 }
 
-/// The first good record at `from` or behind, whose sequence number is `sequence` or higher.
+/// The first good record at or after `from` whose sequence number is `sequence` or higher.
 ///
-/// Every offset is tried, since the lengths on the way cannot be trusted. The sequence number of a
-/// later record of the same file is higher by less than the file has bytes, which turns down nearly
-/// all offsets at a glance.
+/// It tries every offset, since the lengths on the way cannot be trusted. The sequence number of a
+/// later record of the same file is higher by less than the file's length in bytes; this check
+/// rejects nearly all offsets at once.
 pub(crate) fn find(segment: &[u8], from: usize, salt: u32, sequence: u64) -> Option<Record<'_>> {
     let plausible = sequence..=sequence.saturating_add(segment.len() as u64);
     (from..segment.len().saturating_sub(HEADER_BYTES)).find_map(|offset| {
@@ -173,7 +174,7 @@ pub(crate) fn find(segment: &[u8], from: usize, salt: u32, sequence: u64) -> Opt
     })
 }
 
-/// Whether a good record at `from` or behind says that all before it was durable.
+/// Whether a good record at or after `from` says that everything before it was durable.
 pub(crate) fn proves_durable(
     segment: &[u8],
     mut from: usize,
@@ -198,12 +199,12 @@ fn checksum(payload_checksum: u32, header: &[u8], salt: u32, offset: u64) -> u32
     crc32c::crc32c_append(payload_checksum, &rest)
 }
 
-/// Four bytes as a number. The caller has seen that they are there.
+/// Four bytes as a number. The caller has checked that they exist.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Eight bytes as a number. The caller has seen that they are there.
+/// Eight bytes as a number. The caller has checked that they exist.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
@@ -215,7 +216,7 @@ mod tests {
 
     const SALT: u32 = 77;
 
-    /// Three records of 1, 2 and 1 operations behind a header of 32 bytes.
+    /// Three records of 1, 2 and 1 operations after a header of 32 bytes.
     fn segment() -> Vec<u8> {
         let mut group = Vec::new();
         for keys in [&["a"][..], &["b", "c"], &["d"]] {

@@ -1,4 +1,4 @@
-//! Reads the log back, applies what is good, and judges what is bad.
+//! Reads the log back, applies the good records, and decides which bad bytes are damage.
 //!
 //! ```text
 //!   segment 1          segment 2          segment 3 (last)
@@ -7,8 +7,8 @@
 //!   whole: a bad byte is damage           a bad end is a write cut short
 //! ```
 //!
-//! The table in `docs/internals/format.md` says which is which. Nothing on disk is changed before
-//! the whole log has been read and accepted; then what is dropped is cut off.
+//! The table in `docs/internals/format.md` says which is which. Recovery changes nothing on disk
+//! before it has read and accepted the whole log; then it cuts off what it dropped.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,42 +21,44 @@ use crate::io::{Io, IoFile, OpenMode, read_all};
 use crate::planted::{self, Defect};
 use crate::{Error, Recovery, Result};
 
-/// What the judgement depends on besides the bytes.
+/// What the decision depends on besides the bytes.
 pub(crate) struct Circumstances {
     /// How lenient to be.
     pub(crate) recovery: Recovery,
     /// What `CLOSED` says, if it is there.
     pub(crate) closed: Option<Closed>,
-    /// Whether unsynced bytes may have been lost, and out of order: not if only the process died.
+    /// Whether unsynced bytes may have been lost, in any order. They are not if only the process
+    /// died.
     pub(crate) power_lost: bool,
     /// What the runs hold.
     pub(crate) flushed: Flushed,
-    /// A number above those of all keyspaces that there ever were.
+    /// A number above those of all keyspaces that ever existed.
     pub(crate) next_keyspace: u32,
 }
 
-/// How much of the log is in runs, and need not be read any more.
+/// How much of the log is in runs and no longer has to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flushed {
     /// Sequence number of the last operation in them.
     pub(crate) sequence: u64,
-    /// Number of the first segment that holds a later one, or would: those before may be gone.
+    /// Number of the first segment that holds, or would hold, a later operation. Those before it
+    /// may have been removed.
     pub(crate) first_segment: u64,
 }
 
-/// Where the log goes on.
+/// Where the log continues.
 pub(crate) struct Tail {
-    /// The last segment; `None` if the next write begins one.
+    /// The last segment; `None` if the next write begins a new one.
     pub(crate) segment: Option<TailSegment>,
     /// Number of the segment to begin next.
     pub(crate) next_number: u64,
     /// Sequence number of the next operation.
     pub(crate) next_sequence: u64,
-    /// Whether all of the log is on stable storage as it was read, with nothing cut off.
+    /// Whether the whole log is on stable storage as it was read, with nothing cut off.
     pub(crate) is_durable: bool,
     /// Number and first sequence number of each segment.
     pub(crate) starts: Vec<(u64, u64)>,
-    /// Whether runs hold more than the log does, so that nothing of it is needed and it is not
+    /// Whether runs hold more than the log does. Then nothing in the log is needed, and it is not
     /// continued.
     pub(crate) is_behind_runs: bool,
 }
@@ -68,16 +70,16 @@ pub(crate) struct TailSegment {
     pub(crate) salt: u32,
     /// Where the next record goes.
     pub(crate) len: u64,
-    /// Up to where it is known to be on stable storage.
+    /// The length known to be on stable storage.
     pub(crate) synced_len: u64,
 }
 
-/// Reads the segments with these numbers, ascending, and hands every good record that is not in
+/// Reads the segments with these numbers, ascending, and passes every good record that is not in
 /// runs to `apply`.
 ///
-/// Where the power took the log's end and left runs that hold more, nothing of the log is needed:
-/// the tail is then without a segment, and the segments that are there are to be removed, before
-/// the next is begun.
+/// If a loss of power took the log's end and left runs that hold more, nothing in the log is
+/// needed. The tail then has no segment, and the existing segments must be removed before the next
+/// one begins.
 pub(crate) fn recover(
     io: &Arc<dyn Io>,
     dir: &Path,
@@ -88,7 +90,7 @@ pub(crate) fn recover(
     replay(io, dir, numbers, circumstances, OpenMode::ReadWrite, apply)?.finish()
 }
 
-/// Reads the log as [`recover`] does, and changes nothing on disk.
+/// Reads the log as [`recover`] does, but changes nothing on disk.
 pub(crate) fn inspect(
     io: &Arc<dyn Io>,
     dir: &Path,
@@ -139,7 +141,7 @@ fn replay<'a>(
             &path,
             0,
             0,
-            "the segment is missing, and the store was closed with it",
+            "the segment is missing, but existed when the store was closed",
         )?;
     }
     Ok(replay)
@@ -160,11 +162,11 @@ struct Replay<'a> {
     report: RecoveryReport,
 }
 
-/// What is taken off the disk at the end.
+/// What is removed from the disk at the end.
 enum Cut {
-    /// The tail's segment beyond its length.
+    /// The part of the tail's segment beyond its length.
     Tail,
-    /// A segment whose creation was cut short.
+    /// A segment whose creation was interrupted.
     Segment(PathBuf),
 }
 
@@ -198,22 +200,23 @@ impl Replay<'_> {
         self.report.segments += 1;
         self.report.log_bytes += segment::HEADER_BYTES as u64;
         if self.starts.is_empty() {
-            // The first one may begin with what is in runs.
+            // The first segment may begin with operations that are in runs.
             self.next_sequence = self.next_sequence.min(header.first_sequence);
         }
         self.starts.push((number, header.first_sequence));
         if header.first_sequence != self.next_sequence {
             let (first, wanted) = (header.first_sequence, self.next_sequence);
             let reason = format!(
-                "the segment begins at sequence number {first}, and {wanted} is next: the log before it is not whole"
+                "the segment begins at sequence number {first}, but {wanted} was expected: \
+                 an earlier part of the log is missing"
             );
             self.damage(&path, 0, 0, reason)?;
             self.next_sequence = self.next_sequence.max(first);
         }
         let len = self.records(&path, &bytes, header.salt, is_last)?;
         self.check_closed(&path, number, len)?;
-        // After a clean close, all of it is on stable storage. Else not even its name is known to
-        // be.
+        // After a clean close, the whole segment is on stable storage. Otherwise not even its name
+        // is known to be.
         let is_synced = self
             .circumstances
             .closed
@@ -229,7 +232,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Applies the records of a segment and returns where its good part ends.
+    /// Applies the records of a segment and returns the offset where its good part ends.
     fn records(&mut self, path: &Path, bytes: &[u8], salt: u32, is_last: bool) -> Result<u64> {
         let mut offset = segment::HEADER_BYTES;
         while offset < bytes.len() {
@@ -269,12 +272,12 @@ impl Replay<'_> {
 
     fn apply(&mut self, path: &Path, record: &Record<'_>) -> Result<()> {
         self.next_sequence = record.last_sequence() + 1;
-        // A batch is flushed all at once, so it is in runs whole or not at all. An ingestion is in
-        // runs, or came to nothing.
+        // A batch is flushed as a whole, so either all of it or none of it is in runs. An ingestion
+        // is in runs, or it failed.
         if record.last_sequence() > self.circumstances.flushed.sequence && !record.is_ingestion {
             if record.greatest_keyspace >= self.circumstances.next_keyspace {
                 let len_bytes = (record.end - record.offset) as u64;
-                let reason = "an operation is of a keyspace that there never was";
+                let reason = "an operation belongs to a keyspace that never existed";
                 return self.damage(path, record.offset as u64, len_bytes, reason);
             }
             (self.apply)(record)?;
@@ -285,8 +288,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// A segment without a good header: cut short in its creation if it can hold no record, else
-    /// damaged.
+    /// A segment without a good header. Its creation was interrupted if it can hold no record;
+    /// otherwise it is damaged.
     fn bad_header(&mut self, path: &Path, bytes: &[u8], is_last: bool, reason: &str) -> Result<()> {
         let len = bytes.len() as u64;
         if is_last && bytes.len() <= segment::HEADER_BYTES && !self.is_closed_at(path, 0) {
@@ -295,8 +298,8 @@ impl Replay<'_> {
             return Ok(());
         }
         self.damage(path, 0, len, reason)?;
-        // Without the salt no record can be told from chance. The log goes on in a segment of its
-        // own.
+        // Without the salt, a record cannot be told from random bytes. The log continues in a new
+        // segment.
         self.next_number += 1;
         self.tail = None;
         Ok(())
@@ -310,7 +313,7 @@ impl Replay<'_> {
         })
     }
 
-    /// Holds the end of a segment against what a clean close says.
+    /// Compares the end of a segment with what a clean close recorded.
     fn check_closed(&mut self, path: &Path, number: u64, len: u64) -> Result<()> {
         let Some(closed) = self
             .circumstances
@@ -321,7 +324,7 @@ impl Replay<'_> {
         };
         if len < closed.len_bytes {
             let reason = format!(
-                "the segment ends here, and it had {} bytes when the store was closed",
+                "the segment ends here, but it had {} bytes when the store was closed",
                 closed.len_bytes
             );
             self.damage(path, len, 0, reason)?;
@@ -329,7 +332,7 @@ impl Replay<'_> {
         } else if len == closed.len_bytes && self.next_sequence != closed.last_sequence + 1 {
             let (last, wanted) = (self.next_sequence - 1, closed.last_sequence);
             let reason =
-                format!("the log ends at sequence number {last}, and it was closed at {wanted}");
+                format!("the log ends at sequence number {last}, but it was closed at {wanted}");
             self.damage(path, len, 0, reason)?;
             self.next_sequence = self.next_sequence.max(closed.last_sequence + 1);
         }
@@ -360,7 +363,7 @@ impl Replay<'_> {
         }
     }
 
-    /// The end of the log, unless it is to be whole.
+    /// Drops the end of the log, unless the log must be complete.
     fn drop_tail(&mut self, path: &Path, offset: u64, end: u64, reason: &str) -> Result<()> {
         if self.circumstances.recovery == Recovery::Strict {
             return Err(Error::corrupt_file(path, offset, reason));
@@ -377,8 +380,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Takes what was dropped off the disk. The writer syncs the cut before it writes; until then
-    /// another recovery would come to the same.
+    /// Removes from the disk what was dropped. The writer syncs the cut before it writes; until
+    /// then another recovery would reach the same result.
     fn finish(mut self) -> Result<(Tail, RecoveryReport)> {
         match (&self.cut, &self.tail) {
             (Some(Cut::Tail), Some(tail)) => {

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// What [`Db::open`](crate::Db::open) found in the log. Its `Display` is a line or more for people.
+/// What [`Db::open`](crate::Db::open) found in the log. Its `Display` prints one or more lines for
+/// people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -20,13 +21,13 @@ pub struct RecoveryReport {
     pub last_sequence: u64,
     /// Whether the store had been closed cleanly.
     pub clean_close: bool,
-    /// The end of the log that was cut off: a write that a crash had cut short.
+    /// The end of the log that was cut off: a write that a crash had interrupted.
     pub dropped_tail: Option<BadRange>,
     /// Damage that was skipped, with [`Recovery::SkipCorrupt`](crate::Recovery::SkipCorrupt) only.
     pub skipped: Vec<BadRange>,
 }
 
-/// A range of bytes of the log that was not good.
+/// A range of bytes of the log that was bad.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

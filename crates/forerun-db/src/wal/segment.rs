@@ -34,7 +34,7 @@ pub(crate) struct Header {
 impl Header {
     /// The header of a new segment, with a salt of its own.
     pub(crate) fn new(number: u64, first_sequence: u64) -> Header {
-        // Nobody outside can guess it, and that is all it is for.
+        // It only has to be a number that nobody outside can guess.
         let salt = random_seed() as u32;
         Header {
             number,
@@ -54,13 +54,13 @@ impl Header {
         bytes
     }
 
-    /// Reads the header at the start of a segment, or tells what is wrong with it.
+    /// Reads the header at the start of a segment, or reports what is wrong with it.
     pub(crate) fn decode(segment: &[u8]) -> Result<Header, &'static str> {
         let bytes = segment
             .get(..HEADER_BYTES)
             .ok_or("the segment's header is incomplete")?;
         if bytes[..8] != MAGIC {
-            return Err("this is no log segment");
+            return Err("this is not a log segment");
         }
         if crc32c::crc32c(&bytes[..28]) != u32_at(bytes, 28) {
             return Err("the checksum of the segment's header does not match");
@@ -78,11 +78,11 @@ pub(crate) fn path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("wal-{number:06}.log"))
 }
 
-/// The number in a segment's name; `None` if it is another file's.
+/// The number in a segment's name; `None` if the name is not a segment's.
 pub(crate) fn number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("wal-")?.strip_suffix(".log")?;
     let number = digits.parse().ok()?;
-    // Only the form that `path` gives: no sign, no missing or extra zeros.
+    // Accept only the form that `path` writes: no sign, no missing or extra zeros.
     (number > 0 && format!("{number:06}") == digits).then_some(number)
 }
 

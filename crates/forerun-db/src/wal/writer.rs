@@ -7,8 +7,8 @@
 //!         ^ synced_len            ^ len        written and synced, and the directory synced, before its first record
 //! ```
 //!
-//! A group that cannot be written is taken back, and the log is as it was. Where that is
-//! impossible, or a sync fails, nobody knows what is on the disk: the log takes no more.
+//! If a group cannot be written, it is taken back and the log is as before. If that is impossible,
+//! or if a sync fails, nobody knows what is on the disk, and the log accepts no more writes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,33 +28,33 @@ use crate::{Error, Result};
 /// Why a group is not in the log.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Nothing of it is there. The next group may fare better.
+    /// Nothing of the group is in the log. The next group may succeed.
     TakenBack(Error),
-    /// What is there is unknown, and the log takes no more.
+    /// What is in the log is unknown, and the log accepts no more writes.
     Unknown(Error),
 }
 
-/// Which segments there are, and with which sequence number each begins. Shared with those who
-/// remove old ones.
+/// The existing segments, each with the sequence number at which it begins. Shared with the code
+/// that removes old ones.
 #[derive(Debug, Default)]
 pub(crate) struct Segments(Mutex<Vec<(u64, u64)>>);
 
 impl Segments {
-    /// The number of the segment in which the operation of a sequence number stands, or will.
+    /// The number of the segment that holds, or will hold, the operation with a sequence number.
     pub(crate) fn holding(&self, sequence: u64) -> Option<u64> {
         let starts = self.lock();
         let behind = starts.partition_point(|(_, first)| *first <= sequence);
         starts[..behind].last().map(|(number, _)| *number)
     }
 
-    /// The numbers of those before a segment.
+    /// The numbers of the segments before this one.
     pub(crate) fn before(&self, number: u64) -> Vec<u64> {
         let starts = self.lock();
         let numbers = starts.iter().map(|(number, _)| *number);
         numbers.take_while(|other| *other < number).collect()
     }
 
-    /// Forgets one that was removed.
+    /// Forgets a segment that was removed.
     pub(crate) fn forget(&self, number: u64) {
         self.lock().retain(|(other, _)| *other != number);
     }
@@ -64,12 +64,12 @@ impl Segments {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
-        // Nothing under the lock panics half-way through a change.
+        // Nothing under the lock can panic in the middle of a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The log's end.
+/// The end of the log.
 pub(crate) struct LogWriter {
     io: Arc<dyn Io>,
     dir: PathBuf,
@@ -79,15 +79,15 @@ pub(crate) struct LogWriter {
     clock: Arc<Clock>,
     /// Whether `CLOSED` is in the directory.
     is_marked_closed: bool,
-    /// Whether all that was there when the store was opened is on stable storage.
+    /// Whether everything that existed when the store was opened is on stable storage.
     is_settled: bool,
-    /// Bytes written since the store was opened, and syncs of segments.
+    /// Bytes written since the store was opened, and the number of segment syncs.
     written_bytes: u64,
     syncs: u64,
 }
 
 impl LogWriter {
-    /// A writer that goes on where recovery ended.
+    /// A writer that continues where recovery ended.
     pub(crate) fn new(
         io: Arc<dyn Io>,
         dir: &Path,
@@ -156,8 +156,8 @@ impl LogWriter {
         }
         if let Err(error) = write_all_at(&*segment.file, group, segment.len) {
             let error = Error::io("write", &segment.path, error);
-            // Synced too: were the cut lost with the power, parts of this group would stand behind
-            // newer records.
+            // The cut is synced too: if a loss of power undid it, parts of this group would stand
+            // behind newer records.
             let taken_back = segment
                 .file
                 .set_len(segment.len)
@@ -177,14 +177,14 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Makes all of the log durable. The segments before the last one are.
+    /// Makes the whole log durable. The segments before the last one already are.
     fn sync(&mut self) -> Result<(), Failure> {
         let Some(segment) = &mut self.tail.segment else {
             return Ok(());
         };
         if segment.synced_len < segment.len {
-            // After a sync that failed, the system may have forgotten which bytes were not written:
-            // another would say nothing.
+            // After a failed sync, the system may have forgotten which bytes were not written, so
+            // another sync would prove nothing.
             let mut synced = segment.file.sync();
             if synced.is_err() && planted::is(Defect::FailedSyncIgnored) {
                 synced = segment.file.sync();
@@ -202,8 +202,8 @@ impl LogWriter {
         let path = segment::path(&self.dir, number);
         let header = Header::new(number, self.tail.next_sequence);
         let taken_back = |op, error| {
-            // If this fails too: a header cut short, alone in its file, is for recovery a segment
-            // that was not begun.
+            // If this fails too, recovery treats a file with only an incomplete header as a segment
+            // that was never begun.
             let _ = self.io.remove(&path);
             Failure::TakenBack(Error::io(op, &path, error))
         };
@@ -232,8 +232,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Begins a segment if the last one holds nothing but what is in runs, up to
-    /// `flushed_sequence`: so that it can go.
+    /// Begins a new segment if the last one holds only operations that are in runs, up to
+    /// `flushed_sequence`, so that the old one can be removed.
     pub(crate) fn leave_flushed(&mut self, flushed_sequence: u64) -> Result<(), Failure> {
         let is_used = |segment: &TailSegment| segment.len > segment::HEADER_BYTES as u64;
         let is_flushed = self.tail.next_sequence == flushed_sequence + 1;
@@ -248,7 +248,7 @@ impl LogWriter {
     }
 
     /// Makes durable what an earlier process left with the operating system: the last segment, its
-    /// name, and what recovery cut off. What is written now stands behind it.
+    /// name, and what recovery cut off. New records come after it.
     fn settle(&mut self) -> Result<(), Failure> {
         if !self.is_settled {
             self.write_again()?;
@@ -261,21 +261,23 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Writes the last segment over itself. If a sync of it failed in an earlier process, the
-    /// system may have forgotten that it is not on the disk, and another sync would say nothing.
+    /// Overwrites the last segment with its own bytes. If a sync of it failed in an earlier
+    /// process, the system may have forgotten that it is not on the disk, and another sync would
+    /// prove nothing.
     fn write_again(&mut self) -> Result<(), Failure> {
         let Some(segment) = &self.tail.segment else {
             return Ok(());
         };
         let unread = |error| Failure::TakenBack(Error::io("read", &segment.path, error));
         read_pieces(&*segment.file, segment.len, unread, |bytes, offset| {
-            // The same bytes: cut short, it leaves the segment as it is.
+            // The bytes are the same, so an interrupted write leaves the segment as it is.
             write_all_at(&*segment.file, bytes, offset)
                 .map_err(|error| Failure::TakenBack(Error::io("write", &segment.path, error)))
         })
     }
 
-    /// Removes `CLOSED`, durably, because what it says of the log's last bytes ceases to be true.
+    /// Removes `CLOSED`, durably, because what it says about the log's last bytes is about to
+    /// become false.
     fn unmark_closed(&mut self) -> Result<(), Failure> {
         if self.is_marked_closed {
             let path = self.dir.join(closed::NAME);
@@ -309,7 +311,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Number and length of the last segment, if there is one, and the last sequence number.
+    /// Number and length of the last segment, if there is one, and the last sequence number of the
+    /// log.
     pub(crate) fn end(&self) -> (Option<(u64, u64)>, u64) {
         let tail = self.tail.segment.as_ref();
         let last = tail.map(|segment| (self.tail.next_number - 1, segment.len));

@@ -1,4 +1,4 @@
-//! The state of the model: names and files, each as seen and as durable, with the changes in
+//! The state of the model: names and files, each as seen and as durable, with the unsynced changes
 //! between.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::Fault;
 
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes completely or not at all.
 const SECTOR_BYTES: u64 = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub(super) struct Inode {
     pub(super) lock: Lock,
     durable: Vec<u8>,
     unsynced: Vec<Change>,
-    /// Whether a sync failed and lost changes, which are as seen and never become durable.
+    /// Whether a sync failed and lost changes, which stay visible but never become durable.
     has_forgotten: bool,
 }
 
@@ -105,7 +105,7 @@ impl Inode {
         self.unsynced.clear();
     }
 
-    /// The bytes after the power was lost.
+    /// The bytes after a loss of power.
     fn survivor(&self, random: &mut Random, survival: Survival) -> Vec<u8> {
         let mut file = self.durable.clone();
         match survival {
@@ -121,8 +121,8 @@ impl Inode {
                     let torn_at = random.below(bytes.len() as u64 + 1) as usize;
                     let mut torn = bytes[..torn_at].to_vec();
                     if random.below(2) == 0 {
-                        // The length arrived before the bytes. Over what was there before, that is
-                        // still there.
+                        // The length arrived before the bytes. Where the file had bytes before,
+                        // they are still there.
                         let before = file.get(*offset as usize + torn_at..).unwrap_or(&[]);
                         torn.extend(before.iter().take(bytes.len() - torn_at));
                         torn.resize(bytes.len(), 0);
@@ -163,7 +163,7 @@ impl Inode {
     }
 }
 
-/// How much of the unsynced changes is left.
+/// How many of the unsynced changes survive.
 #[derive(Clone, Copy)]
 enum Survival {
     Nothing,
@@ -178,7 +178,7 @@ pub(super) enum Lock {
     #[default]
     Free,
     Exclusive,
-    /// So many share it.
+    /// Held by this many.
     Shared(u32),
 }
 
@@ -197,9 +197,9 @@ pub(super) struct Disk {
     pub(super) boots: u64,
     /// Whether a file may have several names.
     pub(super) has_links: bool,
-    /// Whether a sync that fails loses what it was to sync.
+    /// Whether a failed sync loses what it should have synced.
     pub(super) is_forgetful: bool,
-    /// What the clock says; `None` for the system's.
+    /// The time; `None` for the system's.
     pub(super) unix_time_s: Option<u64>,
 }
 
@@ -224,7 +224,7 @@ impl Default for Disk {
 }
 
 impl Disk {
-    /// Counts a call and tells which fault it meets.
+    /// Counts a call and returns the fault planned for it.
     pub(super) fn count(&mut self, op: &str, path: &Path) -> io::Result<Option<Fault>> {
         if self.powered_off {
             return Err(io::Error::other("the power is off"));
@@ -285,7 +285,7 @@ impl Disk {
         let Some(capacity) = self.capacity_bytes else {
             return u64::MAX;
         };
-        // A file of two names takes its room once.
+        // A file with two names takes its space once.
         let mut files: Vec<usize> = Vec::new();
         files.extend(self.names.values().filter_map(|node| match node {
             Node::File(inode) => Some(*inode),
@@ -301,7 +301,7 @@ impl Disk {
         free.saturating_add((self.inodes[inode].bytes.len() as u64).saturating_sub(offset))
     }
 
-    /// How long a file may get.
+    /// The greatest length that the file may reach.
     pub(super) fn len_limit_bytes(&self, inode: usize) -> u64 {
         self.room_bytes(inode, 0)
     }
@@ -380,8 +380,8 @@ impl Disk {
                 change.apply(&mut names);
             }
         }
-        // A name lives in its directory, and goes with it. Paths are in order, so that a directory
-        // comes before what is in it.
+        // A name belongs to its directory and disappears with it. Paths are in order, so a
+        // directory comes before its contents.
         let mut reachable: BTreeMap<PathBuf, Node> = BTreeMap::new();
         for (path, node) in names {
             let is_in = |dir: &Path| is_root(dir) || reachable.get(dir) == Some(&Node::Dir);
@@ -407,7 +407,7 @@ fn survival(seed: u64, random: &mut Random) -> Survival {
     }
 }
 
-/// SplitMix64: enough to choose what is lost, the same on every machine.
+/// SplitMix64: good enough to choose what is lost, and the same on every machine.
 struct Random(u64);
 
 impl Random {

@@ -25,8 +25,8 @@ pub(super) fn rows_before<const AHEAD: u8>(
     }
 }
 
-/// The key's bytes behind the common prefix. If the key has another prefix: how many rows are
-/// before it, none or all.
+/// The key's bytes after the common prefix. If the key has another prefix: how many rows are before
+/// it, none or all.
 #[inline(always)]
 pub(super) fn behind_prefix<'k>(page: Page<'_>, key: &'k [u8]) -> Result<&'k [u8], usize> {
     let prefix = page.prefix();

@@ -14,7 +14,7 @@ pub(super) trait Compare {
     fn compare(&mut self, page: Page<'_>, record: &Record) -> Ordering;
 }
 
-/// Bytewise order, for a target with at most 16 bytes behind the common prefix: they fit into one
+/// Bytewise order, for a target with at most 16 bytes after the common prefix: they fit into one
 /// integer.
 ///
 /// Shorter keys are padded with zeros, so two different keys may give the same integer. Then the
@@ -40,7 +40,7 @@ impl Short {
 impl Compare for Short {
     #[inline(always)]
     fn compare(&mut self, page: Page<'_>, record: &Record) -> Ordering {
-        // This also reads bytes behind the suffix; the mask removes them.
+        // This also reads bytes after the suffix; the mask removes them.
         let read = match page.bytes.get(record.suffix..) {
             Some(rest) => packed(rest),
             None => 0,

@@ -1,4 +1,4 @@
-//! The search by key prefixes. A page stores the first four bytes of each key behind the common
+//! The search by key prefixes. A page stores the first four bytes of each key after the common
 //! prefix as an integer, its *head*, and for each group of 16 rows a *fence*, the head of the
 //! group's last row.
 //!
@@ -48,7 +48,7 @@ pub(super) fn find(page: Page<'_>, order: &KeyOrder, key: &[u8], sequence: u64) 
     }
 }
 
-/// The head of a key, given its bytes behind the common prefix.
+/// The head of a key, given its bytes after the common prefix.
 #[inline(always)]
 pub(in super::super) fn head_of(order: &KeyOrder, suffix: &[u8]) -> u32 {
     match order {
@@ -67,8 +67,8 @@ pub(in super::super) fn head_of(order: &KeyOrder, suffix: &[u8]) -> u32 {
 /// The result of the first step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// No row has the key, and this many rows are before it. The search need not read more of the
-    /// page.
+    /// No row has the key, and this many rows are before it. The search does not have to read more
+    /// of the page.
     Row(usize),
     /// The row is in this group, or it is the first of the next.
     Group(Group),

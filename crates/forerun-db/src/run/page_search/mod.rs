@@ -115,7 +115,7 @@ pub(crate) fn find(
     search: PageSearch,
 ) -> Option<usize> {
     if search == PageSearch::KeyPrefixes {
-        // Stops before it reads a record where no row has the key's head.
+        // Returns before reading a record if no row has the key's head.
         return key_prefixes::find(page, order, key, sequence);
     }
     let row = rows_before(page, order, key, sequence, search);
@@ -128,7 +128,7 @@ impl fmt::Display for PageSearch {
     }
 }
 
-/// A name that no search has.
+/// A name that does not belong to any search.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown page search {0:?}; available: {list}", list = PageSearch::ALL.map(PageSearch::name).join(", "))]
 pub struct UnknownPageSearch(pub String);
