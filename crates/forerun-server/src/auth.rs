@@ -1,15 +1,15 @@
-//! Authentication by a file of users, as memcached's `-Y`.
+//! Authentication with a file of users, as with memcached's `-Y`.
 //!
-//! The file has a line `user:password` for each user. A connection's first command must be a `set`
-//! of any key, whose value is `user password`:
+//! The file has one line `user:password` per user. A connection's first command must be a `set` of
+//! any key whose value is `user password`:
 //!
 //! ```text
 //!   set any 0 0 13\r\n
-//!   alice s3cret7\r\n        ->  STORED, and the connection is as any other
+//!   alice s3cret7\r\n        ->  STORED, and from now on an ordinary connection
 //! ```
 //!
-//! [`Gate`] stands before a connection's session and reads that command; what comes behind it is
-//! the session's.
+//! [`Gate`] reads that command before a connection's session sees anything. The session gets all
+//! bytes after it.
 
 use std::path::{Path, PathBuf};
 
@@ -18,14 +18,14 @@ use forerun_core::sync::{PoisonError, RwLock};
 use crate::error::Error;
 use crate::protocol::binary;
 
-/// The longest file of users that is read.
+/// The largest file of users that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Bytes without a line end after which a peer is not one that wants to authenticate.
+/// A peer that sends this many bytes without a line end does not want to authenticate.
 const LINE_BYTES_MAX: usize = 2048;
 /// The longest value of an authenticating `set`.
 const VALUE_BYTES_MAX: usize = 2048;
 
-/// A file of users, and what it said when it was last read.
+/// A file of users and its content when it was last read.
 #[derive(Debug)]
 pub(crate) struct UserFile {
     path: PathBuf,
@@ -44,14 +44,14 @@ impl UserFile {
         })
     }
 
-    /// Reads it again. Connections that have authenticated stay. Of a file that cannot be used
-    /// nothing is taken.
+    /// Reads the file again. Connections that have authenticated stay open. If the file cannot be
+    /// used, the users stay as they were.
     ///
     /// # Errors
     /// [`Error::Auth`], as [`Users::load`].
     pub(crate) fn reload(&self) -> Result<(), Error> {
         let users = Users::load(&self.path)?;
-        // The list is replaced as a whole, whoever panics beside that.
+        // The whole list is replaced at once, so a panic elsewhere cannot leave half of it.
         *self.users.write().unwrap_or_else(PoisonError::into_inner) = users;
         Ok(())
     }
@@ -71,9 +71,8 @@ struct Users {
 impl Users {
     /// Reads a file of users.
     ///
-    /// # Errors
-    /// [`Error::Auth`] where it cannot be read, is too long, or has a line without a colon, or none
-    /// at all.
+    /// [`Error::Auth`] if the file cannot be read, is too long, has a line that is not
+    /// `user:password`, or names no user.
     fn load(path: &Path) -> Result<Users, Error> {
         let wrong = |reason: String| Error::Auth {
             path: PathBuf::from(path),
@@ -103,13 +102,13 @@ impl Users {
             list.push((line[..colon].to_vec(), line[colon + 1..].to_vec()));
         }
         if list.is_empty() {
-            return Err("it names no user".to_owned());
+            return Err("it has no users".to_owned());
         }
         Ok(Users { list })
     }
 
-    /// Whether there is this user with this password. It takes as long wherever the first
-    /// difference lies.
+    /// Whether this user has this password. The time does not depend on where the first difference
+    /// is.
     fn knows(&self, user: &[u8], password: &[u8]) -> bool {
         let mut known = false;
         for (name, secret) in &self.list {
@@ -125,7 +124,7 @@ impl std::fmt::Debug for Users {
     }
 }
 
-/// Whether two texts are the same, in a time that depends on their lengths alone.
+/// Whether two texts are equal. The time depends only on their lengths.
 fn same(a: &[u8], b: &[u8]) -> bool {
     let different = a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b));
     std::hint::black_box(different) == 0 && a.len() == b.len()
@@ -134,36 +133,35 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 /// What a connection that must authenticate has said so far.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
-    /// Bytes of the value that is to come, its line end among them, once its `set` is read.
+    /// Length of the value that comes next, including its line end, once the `set` line is read.
     value_bytes: Option<usize>,
 }
 
-/// What comes of the bytes that are there.
+/// The result of reading the bytes received so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// More bytes are needed.
     More,
-    /// `consumed` bytes were a command; it is answered so, and the connection is open now or is
-    /// not.
+    /// The first `consumed` bytes were a command. Send `answer`; the gate may be open now.
     Answered {
-        /// Bytes that are done with.
+        /// Bytes to remove from the input.
         consumed: usize,
-        /// The answer's line.
+        /// The line to answer with.
         answer: &'static str,
-        /// Whether the gate is open.
+        /// Whether the connection has authenticated.
         open: bool,
-        /// Whether a user was named, for the counters.
+        /// Whether the client tried to authenticate as a user, for the counters.
         tried: bool,
     },
-    /// They begin a request of the binary protocol, which the session refuses.
+    /// The bytes begin a request of the binary protocol, which the session refuses.
     Binary,
-    /// These bytes are no client's.
+    /// No client sends these bytes.
     Close,
 }
 
 impl Gate {
-    /// Reads the next command of `bytes`; `consumed` of the answer are to be taken off before the
-    /// next call.
+    /// Reads the next command from `bytes`. The caller removes `consumed` bytes of the input before
+    /// the next call.
     pub(crate) fn read(&mut self, bytes: &[u8], users: &UserFile) -> Entry {
         let refuse = |consumed, answer| Entry::Answered {
             consumed,
@@ -218,7 +216,7 @@ impl Gate {
     }
 }
 
-/// The value's length that a line `set key flags expiry length …` announces.
+/// Length of the value that the line `set key flags expiry length …` announces.
 fn announced(line: &[u8]) -> Option<usize> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let mut words = line
@@ -239,7 +237,7 @@ mod tests {
         let users = Users::parse(b"alice:s3cret\r\n\nbob:a:b\n");
         UserFile {
             path: PathBuf::new(),
-            users: RwLock::new(users.expect("it is a file of users")),
+            users: RwLock::new(users.expect("the file of users is valid")),
         }
     }
 
@@ -321,14 +319,14 @@ mod tests {
         let path = dir.path().join("users");
         let write = |text: &str| std::fs::write(&path, text).expect("a file");
         write("alice:old\n");
-        let file = UserFile::load(&path).expect("it is a file of users");
+        let file = UserFile::load(&path).expect("the file of users is valid");
         write("alice:new\nbob:b\n");
         assert!(file.knows(b"alice", b"old") && !file.knows(b"bob", b"b"));
-        file.reload().expect("it is a file of users");
+        file.reload().expect("the file of users is valid");
         assert!(file.knows(b"alice", b"new") && file.knows(b"bob", b"b"));
         assert!(!file.knows(b"alice", b"old"));
         write("alice\n");
-        file.reload().expect_err("it is none");
+        file.reload().expect_err("the file is not valid");
         assert!(file.knows(b"alice", b"new"));
     }
 
@@ -338,7 +336,7 @@ mod tests {
             (&b"alice:x\nbob\n"[..], "line 2 is not user:password"),
             (b":x\n", "line 1 is not user:password"),
             (b"x:\n", "line 1 is not user:password"),
-            (b"\n\n", "it names no user"),
+            (b"\n\n", "it has no users"),
         ] {
             assert_eq!(Users::parse(text), Err(reason.to_owned()));
         }

@@ -1,5 +1,5 @@
-//! What the sessions of one thread share: counters that no other thread writes, and vectors that
-//! are reused.
+//! State shared by the sessions of one thread: counters that only this thread writes, and vectors
+//! that are reused.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use crate::counters::Counters;
 use crate::session::Scratch;
 use crate::shared::Shared;
 
-/// A thread's own part of a server. Create one for each thread, and pass it to each
-/// [`Session::receive`](crate::Session::receive) of that thread.
+/// A thread's part of a server. Create one per thread and pass it to every
+/// [`Session::receive`](crate::Session::receive) on that thread.
 pub struct Context {
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
@@ -16,7 +16,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// A context for the calling thread.
+    /// Creates a context for the calling thread.
     pub fn new(shared: Arc<Shared>) -> Self {
         let counters = shared.register();
         Self {
@@ -26,12 +26,12 @@ impl Context {
         }
     }
 
-    /// This thread's counters. The code that reads and writes the sockets counts their bytes here.
+    /// This thread's counters. The code that reads and writes the sockets counts its bytes here.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What all sessions share.
+    /// State shared by all sessions.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

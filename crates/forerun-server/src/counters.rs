@@ -1,22 +1,22 @@
-//! What sessions count: one set a thread, added up when someone asks.
+//! Statistics of sessions: each thread has its own counters, and a reader adds them up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A count that one thread raises and any thread reads.
+/// A counter with one writing thread and any number of readers.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Raises the count. Only one thread may do this; a read and a write are cheaper than a locked
-    /// addition.
+    /// Adds to the counter. Only one thread may do this: a load and a store are cheaper than an
+    /// atomic addition.
     #[inline]
     pub fn add(&self, count: u64) {
-        // Relaxed: a statistic, which orders nothing. With one writer no addition is lost.
+        // Relaxed: a statistic, which orders nothing. With one writer, no addition is lost.
         let now = self.0.load(Ordering::Relaxed);
         self.0.store(now.wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// The count so far.
+    /// The current value.
     pub fn get(&self) -> u64 {
         // Relaxed: a statistic, which orders nothing.
         self.0.load(Ordering::Relaxed)
@@ -25,14 +25,13 @@ impl Counter {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What the sessions of one thread have counted since the server started, under memcached's
-        /// names.
+        /// Counts of one thread's sessions since the server started, under memcached's names.
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*
         }
 
-        /// The counts of all threads added up, less what there was at the last `stats reset`.
+        /// The counts of all threads added up, minus their values at the last `stats reset`.
         #[derive(Clone, Copy, Debug, Default)]
         pub(crate) struct Totals {
             $(pub $name: u64,)*
@@ -87,17 +86,17 @@ counters! {
     touch_hits,
     /// Touches that found nothing.
     touch_misses,
-    /// Authentications tried.
+    /// Attempts to authenticate.
     auth_cmds,
-    /// Authentications refused.
+    /// Failed attempts to authenticate.
     auth_errors,
-    /// Values larger than the largest item.
+    /// Values larger than the item size limit.
     store_too_large,
-    /// Values for which there was no memory.
+    /// Values that did not fit in memory.
     store_no_memory,
-    /// Bytes received; counted by whoever reads the sockets.
+    /// Bytes received, counted by the code that reads the sockets.
     bytes_read,
-    /// Bytes sent; counted by whoever writes the sockets.
+    /// Bytes sent, counted by the code that writes the sockets.
     bytes_written,
     /// Batches of lookups.
     batches,

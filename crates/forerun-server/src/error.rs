@@ -1,16 +1,17 @@
-//! Why a server does not start. Once it serves, an error concerns one connection and closes it.
+//! Errors that keep a server from starting. Once it serves, an error concerns one connection and
+//! closes it.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::snapshot::SnapshotError;
 
-/// Why a server does not start.
+/// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text is not the address of a listener.
-    #[error("{text:?} is no address to listen at: {reason}")]
+    /// The text is not a listen address.
+    #[error("{text:?} is not a listen address: {reason}")]
     Address {
         /// The text.
         text: String,
@@ -20,12 +21,12 @@ pub enum Error {
     /// A listener cannot be bound.
     #[error("cannot listen at {address}")]
     Listen {
-        /// Where.
+        /// The address.
         address: String,
-        /// The system's reason.
+        /// The system's error.
         source: io::Error,
     },
-    /// A certificate, a key or authorities cannot be used.
+    /// A certificate, key or certificate authority file cannot be used.
     #[error("TLS: {}: {reason}", path.display())]
     Tls {
         /// The file.
@@ -41,23 +42,23 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// The snapshot to start with cannot be used.
+    /// The snapshot to restore cannot be used.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
     /// An option has an invalid value.
     #[error("{option}: {reason}")]
     Option {
-        /// Its name.
+        /// The option's name.
         option: &'static str,
         /// What is wrong.
         reason: String,
     },
-    /// The system provides no more threads, or no poll.
+    /// The system cannot provide another thread or a poll.
     #[error("cannot start {what}")]
     Start {
-        /// What.
+        /// What could not be started.
         what: &'static str,
-        /// The system's reason.
+        /// The system's error.
         source: io::Error,
     },
 }

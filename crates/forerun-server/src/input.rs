@@ -1,26 +1,26 @@
-//! Bytes received and not yet taken.
+//! Bytes that were received and not yet consumed.
 //!
 //! ```text
-//!   buffer   [ taken | bytes(): received, to be taken | space(): room to read into ]
+//!   buffer   [ consumed | bytes(): not yet consumed | space(): room to read into ]
 //!                    start                            end
 //! ```
 //!
-//! A session takes whole commands from the front. It leaves the start of a command whose rest is
-//! still to come, which is shorter than [`LINE_BYTES_MAX`]; it takes longer data piece by piece. So
-//! the buffer keeps its size, whatever a client sends.
+//! A session consumes whole commands from the front. It leaves an incomplete command, which is
+//! always shorter than [`LINE_BYTES_MAX`]; longer data it consumes piece by piece. So the buffer
+//! keeps its size, whatever a client sends.
 
-/// The longest line that a session needs to see whole. It takes longer ones in pieces or refuses
-/// them. Less than the buffer's size, so there is always space to read into.
+/// The longest line that a session must see as a whole. It consumes longer lines in pieces or
+/// refuses them. This is less than the buffer's size, so there is always space to read into.
 pub const LINE_BYTES_MAX: usize = 16 << 10;
 
-/// Size of the buffer, once it is allocated.
+/// Size of the buffer once it is allocated.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Bytes that [`Input::space`] guarantees.
 const SPACE_BYTES_MIN: usize = 16 << 10;
 
-/// The receiving end of a connection. The caller reads a socket into [`space`](Self::space), and a
-/// [`Session`](crate::Session) takes commands from it.
+/// The receiving side of a connection. The caller reads a socket into [`space`](Self::space), and a
+/// [`Session`](crate::Session) consumes commands from it.
 ///
 /// ```
 /// use forerun_server::Input;
@@ -32,20 +32,20 @@ const SPACE_BYTES_MIN: usize = 16 << 10;
 /// ```
 #[derive(Debug, Default)]
 pub struct Input {
-    /// Empty until it is first read into, then always of [`BUFFER_BYTES`].
+    /// Empty until the first read, then always [`BUFFER_BYTES`] long.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
 }
 
 impl Input {
-    /// An empty input without a buffer.
+    /// Creates an empty input without a buffer.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Space to read into, at least 16 KiB. Call [`filled`](Self::filled) with the number of bytes
-    /// read.
+    /// Space to read into, at least 16 KiB. After the read, call [`filled`](Self::filled) with the
+    /// number of bytes.
     pub fn space(&mut self) -> &mut [u8] {
         if self.buffer.is_empty() {
             self.buffer.resize(BUFFER_BYTES, 0);
@@ -56,18 +56,19 @@ impl Input {
             self.start = 0;
         }
         if self.buffer.len() - self.end < SPACE_BYTES_MIN {
-            // Only when nobody takes: a session leaves less than LINE_BYTES_MAX.
+            // Only if nobody consumes: a session leaves less than LINE_BYTES_MAX.
             self.buffer.resize(self.end + BUFFER_BYTES, 0);
         }
         &mut self.buffer[self.end..]
     }
 
-    /// `count` bytes were read into [`space`](Self::space), at most its length.
+    /// Reports that `count` bytes were read into [`space`](Self::space). `count` is at most its
+    /// length.
     pub fn filled(&mut self, count: usize) {
         self.end = self.buffer.len().min(self.end + count);
     }
 
-    /// Appends `bytes`, as if they had been read.
+    /// Appends `bytes` as if they had been read.
     pub fn extend(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let space = self.space();
@@ -78,23 +79,23 @@ impl Input {
         }
     }
 
-    /// Memory of the buffer.
+    /// Memory used by the buffer.
     #[cfg(feature = "simulation")]
     pub(crate) fn memory_bytes(&self) -> usize {
         self.buffer.capacity()
     }
 
-    /// Bytes that were received and not yet taken.
+    /// Bytes that were received and not yet consumed.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Whether all received bytes are taken.
+    /// Whether all received bytes are consumed.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// Removes `count` bytes from the front, at most all.
+    /// Removes up to `count` bytes from the front.
     pub fn consume(&mut self, count: usize) {
         self.start = self.end.min(self.start + count);
         if self.start == self.end {

@@ -1,16 +1,16 @@
-//! A cache server that speaks memcached's protocol and answers every request as a batch.
+//! A cache server that speaks memcached's protocol and looks up pipelined requests in batches.
 //!
 //! ```text
 //!   session/   one connection without a socket: bytes in, bytes out          Session::receive
 //!   protocol/  the lines of the protocol: tokens, numbers, classic and meta commands
-//!   input.rs   bytes received and not yet taken        output.rs   bytes to be sent, bounded
-//!   shared.rs  what all sessions of a server share     context.rs  what one thread's sessions share
-//!   counters.rs   what is counted                      settings.rs what the operator decides
+//!   input.rs   bytes received, not yet consumed        output.rs   bytes to be sent, bounded
+//!   shared.rs  state of all sessions of a server       context.rs  state of one thread's sessions
+//!   counters.rs   statistics                           settings.rs options of sessions
 //!
 //!   server/    threads and sockets: Server       net/     addresses, listeners, TLS
-//!   auth.rs    the file of users                 snapshot/   the cache's content in a file
-//!   system/    what all this asks of the operating system
-//!   metrics/   for Prometheus
+//!   auth.rs    the file of users                 snapshot/   saves the cache to a file
+//!   system/    the operating system, behind a trait
+//!   metrics/   metrics for Prometheus
 //! ```
 
 #![forbid(unsafe_code)]
@@ -51,7 +51,7 @@ pub use shared::{ConnectionStats, Host, NoHost, Shared};
 pub use snapshot::fuzz_snapshot;
 pub use snapshot::{SnapshotError, SnapshotStats, read_snapshot, write_snapshot};
 
-/// A server on a simulated system, driven a step at a time.
+/// A server on a simulated system that the caller runs step by step.
 #[cfg(feature = "simulation")]
 pub mod simulation {
     pub use crate::net::Peer;

@@ -1,9 +1,9 @@
-//! Bytes to be sent, bounded.
+//! Bytes that wait to be sent, with a bound.
 //!
 //! ```text
-//!   bytes   [ sent | composed, to be sent ............................................ ]
+//!   bytes   [ sent | composed, not yet sent ............................................ ]
 //!                  start        ^ large.at                ^ large.at
-//!                               a large value goes here    another
+//!                               a large value goes here   another one
 //! ```
 //!
 //! Replies are composed into one buffer. A large value is not copied: a queue beside the buffer
@@ -17,21 +17,21 @@ use forerun_cache::SharedValue;
 
 use crate::planted::{self, Defect};
 
-/// The output is full when this many bytes wait to be sent.
+/// The output counts as full when this many bytes wait to be sent.
 pub(crate) const FULL_BYTES: usize = 64 << 10;
 
-/// A buffer that has grown beyond this is freed once it is empty.
+/// A buffer that has grown beyond this size is freed once it is empty.
 const KEEP_BYTES: usize = 256 << 10;
 
 struct Large {
-    /// Its position in `bytes`: before the byte of this index.
+    /// Its position: the value goes before byte `at` of `bytes`.
     at: usize,
     value: SharedValue,
-    /// How much of it is sent.
+    /// Bytes of the value that are already sent.
     sent: usize,
 }
 
-/// The sending end of a connection. A [`Session`](crate::Session) composes replies into it. The
+/// The sending side of a connection. A [`Session`](crate::Session) composes replies into it. The
 /// caller writes [`slices`](Self::slices) to a socket and calls [`advance`](Self::advance) with the
 /// number of bytes written.
 #[derive(Default)]
@@ -49,12 +49,12 @@ impl fmt::Debug for Output {
 }
 
 impl Output {
-    /// An empty output without a buffer.
+    /// Creates an empty output without a buffer.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Memory of the buffer. Large values belong to the cache.
+    /// Memory used by the buffer. Large values belong to the cache and do not count.
     #[cfg(feature = "simulation")]
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.capacity()
@@ -65,18 +65,19 @@ impl Output {
         self.bytes.len() - self.start + self.large_bytes
     }
 
-    /// Whether nothing waits to be sent.
+    /// Whether no bytes wait to be sent.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether 64 KiB or more wait to be sent. Then a session composes no more until some are sent.
+    /// Whether 64 KiB or more wait to be sent. A session composes no more replies until some are
+    /// sent.
     pub fn is_full(&self) -> bool {
         self.len() >= FULL_BYTES && !planted::is(Defect::OutputUnbounded)
     }
 
-    /// Fills `slices` with the bytes to send, in order, and returns how many it filled. One slice
-    /// suffices unless large values wait.
+    /// Fills `slices` with the bytes to send, in order, and returns the number of slices used. One
+    /// slice suffices unless large values wait.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut count = 0;
         let mut at = self.start;
@@ -109,7 +110,7 @@ impl Output {
         count
     }
 
-    /// `count` bytes from the front are sent.
+    /// Removes `count` bytes, which were sent, from the front.
     pub fn advance(&mut self, mut count: usize) {
         while count > 0 {
             let until = self
@@ -156,7 +157,7 @@ impl Output {
         }
     }
 
-    /// The buffer for replies. Only append to it.
+    /// The buffer for replies. Callers only append to it.
     pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -178,9 +179,9 @@ mod tests {
 
     use super::*;
 
-    /// A value that is shared with a cache.
+    /// A value shared with a cache.
     fn shared(byte: u8, len: usize) -> SharedValue {
-        let cache = Cache::new(CacheOptions::default()).expect("the options are fine");
+        let cache = Cache::new(CacheOptions::default()).expect("valid options");
         cache.store(Store::set(b"key", vec![byte; len].as_slice()));
         let guard = cache.pin();
         guard
@@ -189,7 +190,7 @@ mod tests {
             .expect("a large value")
     }
 
-    /// Sends all in pieces of `step` bytes.
+    /// Sends everything in pieces of `step` bytes.
     fn send(output: &mut Output, step: usize) -> Vec<u8> {
         let mut sent = Vec::new();
         while !output.is_empty() {

@@ -1,12 +1,12 @@
-//! Known defects, put back one at a time, so that a test can show that it finds them.
+//! Known defects that can be put back one at a time, so that a test can show that it finds them.
 //!
 //! ```text
-//!   plant(Some(Defect::TlsBufferFull)) ──> one word of the process <── is(Defect::TlsBufferFull)   at the place of the defect
+//!   plant(Some(Defect::TlsBufferFull)) ──> one word of the process <── is(Defect::TlsBufferFull)   where the defect would be
 //! ```
 //!
-//! Only with the feature `planted`. Without it [`is`] is `false` when the compiler sees it, and
-//! nothing of a defect is in the program. Each defect is one that this server had or that servers
-//! of its kind have had.
+//! This needs the feature `planted`. Without it, [`is`] is a constant `false`, and the compiler
+//! removes every trace of the defects. Each defect is one that this server, or a server of its
+//! kind, has had.
 
 macro_rules! defects {
     ($($(#[$group:meta])* $variant:ident $name:literal $what:literal,)*) => {
@@ -18,17 +18,17 @@ macro_rules! defects {
 
         #[cfg(feature = "planted")]
         impl Defect {
-            /// All of them, in the order of the parts of the server.
+            /// All defects, in the order of the server's parts.
             pub const ALL: &[Defect] = &[$(Defect::$variant,)*];
 
-            /// Its name on the command line.
+            /// The defect's name on the command line.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Defect::$variant => $name,)*
                 }
             }
 
-            /// What it is, in one sentence.
+            /// A one-sentence description.
             pub fn sentence(self) -> &'static str {
                 match self {
                     $(Defect::$variant => $what,)*
@@ -43,7 +43,7 @@ defects! {
     TlsBufferFull "tls-buffer-full"
         "A full buffer of TLS is reported as a socket that would block; sending empties it, and no event ever comes.",
     ShortTlsRead "short-tls-read"
-        "A read of a TLS connection that does not fill the room counts as one that has emptied the socket.",
+        "A short read from a TLS connection is taken to mean that the socket is empty.",
     EndForgotten "end-forgotten"
         "A short read hides the end of a connection that was reported together with its last bytes.",
     AcceptsForgotten "accepts-forgotten"
@@ -75,18 +75,18 @@ mod chosen {
 
     use super::Defect;
 
-    /// The number of the defect, counted from 1; 0: none.
+    /// The number of the planted defect, counted from 1. 0 means none.
     static PLANTED: AtomicUsize = AtomicUsize::new(0);
 
-    /// Puts a defect back, in place of the one before, in all servers of this process; `None`:
-    /// takes it out.
+    /// Plants a defect in all servers of this process and replaces the one before. `None` removes
+    /// it.
     pub fn plant(defect: Option<Defect>) {
         let number = defect.map_or(0, |defect| defect as usize + 1);
-        // Relaxed, here and below: whoever runs a server was started, or told, after this.
+        // Relaxed, here and below: every server is started or notified after this.
         PLANTED.store(number, Ordering::Relaxed);
     }
 
-    /// Whether a defect was put back.
+    /// Whether this defect is planted.
     pub(crate) fn is(defect: Defect) -> bool {
         PLANTED.load(Ordering::Relaxed) == defect as usize + 1
     }
@@ -97,7 +97,7 @@ pub(crate) use chosen::is;
 #[cfg(feature = "planted")]
 pub use chosen::plant;
 
-/// Whether a defect was put back: never.
+/// Without the feature, no defect is planted.
 #[cfg(not(feature = "planted"))]
 #[inline(always)]
 pub(crate) const fn is(_: Defect) -> bool {

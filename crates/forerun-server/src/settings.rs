@@ -1,42 +1,43 @@
-//! What the operator of a server decides about its sessions.
+//! Options of a server's sessions.
 
-/// Settings that sessions obey, and those that `stats settings` reports for the server.
+/// Settings that sessions obey, and settings that they only report in `stats settings`.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What `version` answers. Clients take the first three numbers for memcached's version.
+    /// The answer to `version`. Clients read the first three numbers as memcached's version.
     pub version: String,
-    /// Largest item in bytes, key and value.
+    /// Maximum size of an item (key and value), in bytes.
     pub item_size_max_bytes: usize,
-    /// `flush_all` is obeyed.
+    /// Whether `flush_all` is allowed.
     pub flush_enabled: bool,
-    /// `shutdown` is obeyed.
+    /// Whether `shutdown` is allowed.
     pub shutdown_command: bool,
-    /// Keys may be listed: `lru_crawler metadump`, `lru_crawler mgdump`, `stats cachedump`.
+    /// Whether clients may list keys with `lru_crawler metadump`, `lru_crawler mgdump` and `stats
+    /// cachedump`.
     pub dump_enabled: bool,
-    /// `lru_crawler` works from the start; the command `lru_crawler enable` turns it on later as
-    /// well.
+    /// Whether `lru_crawler` is enabled at the start. The command `lru_crawler enable` enables it
+    /// later.
     pub crawler_enabled: bool,
-    /// `debugtime` is obeyed, as in memcached's debug builds. Test suites use it.
+    /// Whether `debugtime` is allowed, as in memcached's debug builds. Test suites use it.
     pub debug_commands: bool,
-    /// Reported: a client must authenticate before it comes to a session.
+    /// Reported: whether clients must authenticate.
     pub auth_enabled: bool,
-    /// Reported: the limit of connections.
+    /// Reported: the maximum number of connections.
     pub max_connections: u32,
-    /// Reported: connections that may wait to be accepted.
+    /// Reported: the maximum number of connections that wait to be accepted.
     pub listen_backlog: u32,
-    /// Reported: TCP port, 0 for none.
+    /// Reported: the TCP port; 0 if there is none.
     pub tcp_port: u16,
-    /// Reported: addresses listened on.
+    /// Reported: the listen addresses.
     pub interfaces: String,
-    /// Reported: path of the Unix socket.
+    /// Reported: the path of the Unix socket.
     pub unix_socket: Option<String>,
-    /// Reported: worker threads.
+    /// Reported: the number of worker threads.
     pub threads: u32,
-    /// Reported: a full cache evicts.
+    /// Reported: whether a full cache evicts items.
     pub evictions: bool,
-    /// Reported: seconds after which an idle connection is closed, 0 for never.
+    /// Reported: seconds after which an idle connection is closed; 0 for never.
     pub idle_timeout_s: u32,
-    /// Reported: TLS is on.
+    /// Reported: whether TLS is on.
     pub tls_enabled: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What all sessions of a server share, and what they ask the server.
+//! State shared by all sessions of a server, and the questions they ask the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::protocol::numbers::Expiration;
 use crate::settings::Settings;
 use crate::system::{Os, System};
 
-/// What `stats` reports about connections, under memcached's names.
+/// Connection statistics for `stats`, under memcached's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(
     missing_docs,
@@ -30,56 +30,57 @@ pub struct ConnectionStats {
     pub accepting_conns: bool,
 }
 
-/// The server, as its sessions see it. They ask it what only it knows.
+/// The server as its sessions see it. Sessions ask it for what only the server knows.
 pub trait Host: Send + Sync {
-    /// For `stats`.
+    /// The figures for `stats`.
     fn connection_stats(&self) -> ConnectionStats {
         ConnectionStats::default()
     }
 
-    /// For `stats conns`: calls `line` with a connection's number, a name (`addr`, `listen_addr`,
-    /// `state`, `secs_since_last_cmd`) and a value.
+    /// For `stats conns`: calls `line` with a connection's number, a field (`addr`, `listen_addr`,
+    /// `state`, `secs_since_last_cmd`) and its value.
     fn describe_connections(&self, line: &mut dyn FnMut(u64, &str, &str)) {
         let _ = line;
     }
 
-    /// Removes expired items, now or in the background. `false` if that is already under way.
+    /// Removes expired items, now or in the background. Returns `false` if a crawl is already
+    /// running.
     fn crawl(&self, cache: &Arc<Cache>) -> bool {
         cache.remove_expired();
         true
     }
 
-    /// Whether expired items are being removed.
+    /// Whether a crawl is running.
     fn is_crawling(&self) -> bool {
         false
     }
 
-    /// A client has sent `verbosity`.
+    /// A client sent `verbosity` with this level.
     fn set_verbosity(&self, level: u32) {
         let _ = level;
     }
 }
 
-/// A host that knows nothing, for sessions without a server.
+/// A host without a server, for sessions that run alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoHost;
 
 impl Host for NoHost {}
 
-/// What all sessions of a server share.
+/// State shared by all sessions of a server.
 pub struct Shared {
     pub(crate) settings: Settings,
     pub(crate) cache: Arc<Cache>,
     pub(crate) host: Box<dyn Host>,
     pub(crate) started: Instant,
-    /// `lru_crawler` is enabled.
+    /// Whether `lru_crawler` is enabled.
     crawls: AtomicBool,
-    /// The time of day, in seconds since 1970, at second 0 of the cache's clock.
+    /// The time of day at second 0 of the cache's clock, in seconds since 1970.
     unix_zero_s: u64,
     counters: Mutex<Registered>,
 }
 
-/// The threads' counters, and their values at the last `stats reset`.
+/// The counters of all threads, and their sums at the last `stats reset`.
 #[derive(Default)]
 struct Registered {
     threads: Vec<Arc<Counters>>,
@@ -87,28 +88,28 @@ struct Registered {
     cache_base: CacheStats,
 }
 
-/// What was counted, and what the cache holds.
+/// The counters and the state of the cache.
 pub(crate) struct Counts {
     pub totals: Totals,
     pub cache: CacheStats,
 }
 
 impl Shared {
-    /// What sessions share.
+    /// Creates the shared state.
     pub fn new(settings: Settings, cache: Arc<Cache>, host: Box<dyn Host>) -> Self {
         Self::on(&Os, settings, cache, host)
     }
 
-    /// What sessions share that go by this system's clocks.
+    /// Creates the shared state on the clocks of `system`.
     pub(crate) fn on(
         system: &impl System,
         settings: Settings,
         cache: Arc<Cache>,
         host: Box<dyn Host>,
     ) -> Self {
-        // A cache may have stood unused since its clock was last set. Both clocks are read at the
-        // same moment, or times of day are off by what lies between, for as long as there are
-        // sessions.
+        // The cache's clock may be old, because the cache may have been idle. Set it now, so that
+        // both clocks are read at the same moment. Otherwise all times of day would be off by the
+        // difference for the life of the server.
         if !planted::is(Defect::StaleClock) {
             system.tick(&cache);
         }
@@ -133,8 +134,8 @@ impl Shared {
         &self.cache
     }
 
-    /// The second of the cache's clock that a client means; 1, which has always come, for one that
-    /// is past.
+    /// Converts a client's expiration time to a second of the cache's clock. A time in the past
+    /// becomes second 1, which has always passed.
     pub(crate) fn expiry(&self, expiration: Expiration) -> Expiry {
         let now = self.cache.now();
         match expiration {
@@ -163,24 +164,24 @@ impl Shared {
         self.unix_zero_s
     }
 
-    /// The time of day by the cache's clock, in seconds since 1970.
+    /// The current time of day by the cache's clock, in seconds since 1970.
     pub(crate) fn unix_now_s(&self) -> u64 {
         self.unix_zero_s + u64::from(self.cache.now())
     }
 
-    /// A new thread's counters, which [`totals`](Self::totals) adds in.
+    /// Adds counters for a new thread. [`totals`](Self::totals) includes them.
     pub(crate) fn register(&self) -> Arc<Counters> {
         let counters = Arc::new(Counters::default());
         self.registered().threads.push(Arc::clone(&counters));
         counters
     }
 
-    /// All that sessions have counted since the server started.
+    /// The counts of all sessions since the server started.
     pub(crate) fn totals(&self) -> Totals {
         self.registered().sum()
     }
 
-    /// What was counted since the server started or `stats reset`.
+    /// The counts since the server started or since the last `stats reset`.
     pub(crate) fn counts(&self) -> Counts {
         let mut cache = self.cache.stats();
         let registered = self.registered();
@@ -201,7 +202,7 @@ impl Shared {
         Counts { totals, cache }
     }
 
-    /// `stats reset`: counts begin again from nothing.
+    /// Resets the counts, for `stats reset`.
     pub(crate) fn reset(&self) {
         let cache = self.cache.stats();
         let mut registered = self.registered();
@@ -210,7 +211,7 @@ impl Shared {
     }
 
     fn registered(&self) -> MutexGuard<'_, Registered> {
-        // Nothing is half done when a thread panics under this lock.
+        // A panic under this lock leaves nothing half done.
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

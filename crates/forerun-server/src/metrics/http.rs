@@ -1,4 +1,4 @@
-//! As much of an HTTP/1.1 server as a scraper needs: `GET /metrics`, one request a connection, one
+//! A minimal HTTP/1.1 server for scrapers: `GET /metrics`, one request per connection, one
 //! connection at a time.
 
 use forerun_core::sync::{
@@ -14,12 +14,12 @@ use std::time::Duration;
 use super::text::Metrics;
 use crate::error::Error;
 
-/// The longest request's head.
+/// Maximum size of a request's head.
 const HEAD_BYTES_MAX: usize = 8 << 10;
-/// How long a scraper may take to ask, and as long again to read.
+/// Maximum time to receive a request, and again to send the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Serves metrics in a thread of its own, until it is dropped.
+/// Serves metrics on its own thread until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
@@ -28,10 +28,10 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Binds `address` and serves.
+    /// Binds `address` and starts to serve.
     ///
     /// # Errors
-    /// [`Error::Listen`], or [`Error::Start`] where there is no thread.
+    /// [`Error::Listen`], or [`Error::Start`] if the thread cannot be started.
     pub(crate) fn start(address: SocketAddr, metrics: Metrics) -> Result<Endpoint, Error> {
         let failed = |source| Error::Listen {
             address: address.to_string(),
@@ -43,14 +43,14 @@ impl Endpoint {
         let told = over.clone();
         let serve = move || {
             for stream in listener.incoming() {
-                // Relaxed: a flag that carries nothing, and the connection that woke this thread
-                // came after it was set.
+                // Relaxed: a flag without data. The connection that wakes this thread is opened
+                // after the flag is set.
                 if told.load(Ordering::Relaxed) {
                     return;
                 }
                 if let Err(error) = stream.and_then(|stream| answer(stream, &metrics)) {
                     tracing::debug!(%error, "a scrape failed");
-                    // Where no descriptor is left, not at full speed.
+                    // With no descriptors left, accept fails at once. Do not spin.
                     thread::sleep(Duration::from_millis(10));
                 }
             }
@@ -70,14 +70,13 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // Relaxed: see where it is read.
+        // Relaxed: see the load above.
         self.over.store(true, Ordering::Relaxed);
-        // A connection wakes the thread from its wait. Where there is none to be had, it ends with
-        // the process.
+        // A connection wakes the thread. If none can be opened, the thread ends with the process.
         if TcpStream::connect_timeout(&self.address, PATIENCE).is_ok()
             && let Some(thread) = self.thread.take()
         {
-            // It has nothing to tell, and a panic of its own was told by it.
+            // The thread returns nothing, and it has reported its own panic.
             let _ = thread.join();
         }
     }
@@ -96,7 +95,7 @@ fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
             metrics.text().map_err(io::Error::other)?,
         ),
         (Some(b"GET" | b"HEAD"), Some(_)) => {
-            let body = "There is /metrics.\n".to_owned();
+            let body = "Metrics are at /metrics.\n".to_owned();
             ("404 Not Found", "text/plain", body)
         }
         (_, Some(_)) => ("405 Method Not Allowed", "text/plain", String::new()),
@@ -113,7 +112,7 @@ fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
     Ok(())
 }
 
-/// The request up to the empty line that ends its head.
+/// Reads a request up to the empty line that ends its head.
 fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let deadline = time::now() + PATIENCE;
     let mut head = Vec::new();

@@ -1,4 +1,4 @@
-//! Metrics for Prometheus: the text and the small HTTP server that gives it.
+//! Metrics for Prometheus: the text format and the HTTP server for it.
 
 mod http;
 mod text;

@@ -1,4 +1,4 @@
-//! What is told, under which name. `docs/operate/serving.md` lists the names.
+//! Metrics and their names. `docs/operate/serving.md` lists them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use crate::counters::Totals;
 use crate::shared::Shared;
 
-/// The metrics of one server; read anew for each scrape.
+/// The metrics of one server. Each scrape reads them again.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -30,10 +30,10 @@ impl Metrics {
         Metrics { registry }
     }
 
-    /// The metrics as OpenMetrics text.
+    /// Returns the metrics as OpenMetrics text.
     ///
     /// # Errors
-    /// Only the writer's, and a `String` has none.
+    /// Only the writer's. A `String` never fails.
     pub(crate) fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
@@ -51,14 +51,14 @@ impl Collector for OfServer {
 }
 
 fn sessions(all: &mut All<'_>, totals: &Totals) -> fmt::Result {
-    let help = "Commands answered; of gets and touches, their keys";
+    let help = "Commands answered; gets and touches count keys";
     all.counters("commands", help, ["command"])?
         .put(["get"], totals.cmd_get)?
         .put(["set"], totals.cmd_set)?
         .put(["flush"], totals.cmd_flush)?
         .put(["touch"], totals.cmd_touch)?
         .put(["meta"], totals.cmd_meta)?;
-    let help = "What became of what was asked for";
+    let help = "Outcomes of commands";
     all.counters("outcomes", help, ["command", "outcome"])?
         .put(["get", "hit"], totals.get_hits)?
         .put(["get", "miss"], totals.get_misses)?
@@ -88,7 +88,7 @@ fn connections(all: &mut All<'_>, shared: &Shared) -> fmt::Result {
     let stats = shared.host.connection_stats();
     let limit = u64::from(shared.settings.max_connections);
     all.gauge("connections", "Open connections", stats.curr_connections)?;
-    all.gauge("connections_limit", "Connections at once", limit)?;
+    all.gauge("connections_limit", "Connection limit", limit)?;
     for (name, help, value) in [
         (
             "connections_accepted",
@@ -97,22 +97,22 @@ fn connections(all: &mut All<'_>, shared: &Shared) -> fmt::Result {
         ),
         (
             "connections_rejected",
-            "Connections beyond the limit",
+            "Connections refused at the limit",
             stats.rejected_connections,
         ),
         (
             "connections_idle_closed",
-            "Connections closed for their silence",
+            "Idle connections closed",
             stats.idle_kicks,
         ),
         (
             "connection_yields",
-            "Times one with more to do let others go first",
+            "Times a busy connection yielded to others",
             stats.conn_yields,
         ),
         (
             "accept_pauses",
-            "Times the system had no descriptor",
+            "Times accepting paused for lack of descriptors",
             stats.listen_disabled_num,
         ),
     ] {
@@ -128,16 +128,16 @@ fn cache(all: &mut All<'_>, shared: &Shared) -> fmt::Result {
     all.gauge("cache_items", "Items stored", stats.items)?;
     let help = "Keys, values and headers of the items stored";
     all.gauge("cache_item_bytes", help, stats.item_bytes)?;
-    let help = "Memory held, by what it is for";
+    let help = "Memory held, by purpose";
     all.gauges("cache_memory_bytes", help, ["kind"])?
         .put(["blocks"], stats.block_bytes)?
         .put(["large"], stats.large_bytes)?
         .put(["index"], stats.index_bytes)?
         .put(["fixed"], stats.fixed_bytes)?;
-    let help = "The most memory that may be held";
+    let help = "Memory limit";
     all.gauge("cache_memory_limit_bytes", help, stats.limit_bytes)?;
     all.counter("cache_stored", "Items ever stored", stats.stored)?;
-    let help = "Items removed, and whether anybody had asked for them";
+    let help = "Items removed, by whether they were ever read";
     all.counters("cache_removed", help, ["reason", "fetched"])?
         .put(
             ["evicted", "yes"],
@@ -149,21 +149,21 @@ fn cache(all: &mut All<'_>, shared: &Shared) -> fmt::Result {
             used(stats.expired, stats.expired_unfetched),
         )?
         .put(["expired", "no"], stats.expired_unfetched)?;
-    let help = "Stores refused because nothing made room";
+    let help = "Stores refused for lack of memory";
     all.counter("cache_out_of_memory", help, stats.out_of_memory)
 }
 
-/// Writes metrics one after the other.
+/// Writes metrics one after another.
 struct All<'a>(DescriptorEncoder<'a>);
 
-/// A metric of several values, told apart by labels.
+/// A metric with several values, distinguished by labels.
 struct Family<'a, const N: usize> {
     to: prometheus_client::encoding::MetricEncoder<'a>,
     labels: [&'static str; N],
     metric: fn(u64) -> Metric,
 }
 
-/// A value as it stands.
+/// A metric with one value.
 enum Metric {
     Counter(ConstCounter),
     Gauge(ConstGauge<u64>),

@@ -1,11 +1,11 @@
-//! Where a server listens: TCP addresses and unix sockets, and how they are written.
+//! Listen addresses: TCP addresses and unix sockets, and how they are written.
 //!
 //! ```text
-//!   127.0.0.1            an interface, at the default port
-//!   localhost:11212      a name: all its addresses
-//!   [::1]:11211          IPv6 takes brackets where a port follows
+//!   127.0.0.1            an interface, with the default port
+//!   localhost:11212      all addresses of a host name
+//!   [::1]:11211          an IPv6 address needs brackets before a port
 //!   0.0.0.0:0            any free port
-//!   notls:127.0.0.1:11213        plain, although the server has a certificate
+//!   notls:127.0.0.1:11213        no TLS, even if the server has a certificate
 //!   unix:/run/forerun.sock       a unix socket
 //! ```
 
@@ -15,34 +15,34 @@ use std::path::PathBuf;
 
 use crate::error::Error;
 
-/// One place to listen at.
+/// A place to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// Where.
+    /// The address.
     pub address: Address,
-    /// Whether connections there speak TLS, if the server has a certificate.
+    /// Whether connections use TLS, if the server has a certificate.
     pub tls: bool,
 }
 
-/// The address of a listener.
+/// A listener's address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// A TCP port; port 0 is any free one.
+    /// A TCP address; port 0 means any free port.
     Tcp(SocketAddr),
-    /// A unix socket. A socket that a server before left at this path is replaced.
+    /// A unix socket. A stale socket file of an earlier server is replaced.
     Unix {
         /// Its path.
         path: PathBuf,
-        /// Who may connect: the file's permission bits.
+        /// The file's permission bits, which decide who may connect.
         mode: u32,
     },
 }
 
-/// The permission bits of a unix socket where none are asked for: its owner alone.
+/// The default permission bits of a unix socket: only its owner may connect.
 pub const UNIX_MODE: u32 = 0o700;
 
 impl Listen {
-    /// A TCP listener, with TLS where the server has it.
+    /// A TCP listener, with TLS if the server has a certificate.
     pub fn tcp(address: SocketAddr) -> Listen {
         Listen {
             address: Address::Tcp(address),
@@ -50,7 +50,7 @@ impl Listen {
         }
     }
 
-    /// A unix socket, which is always plain.
+    /// A unix socket, which never uses TLS.
     pub fn unix(path: impl Into<PathBuf>, mode: u32) -> Listen {
         Listen {
             address: Address::Unix {
@@ -61,10 +61,10 @@ impl Listen {
         }
     }
 
-    /// Reads a place as drawn at the top of this module; a name may stand for several addresses.
+    /// Parses a listen address in the forms above. A host name may stand for several addresses.
     ///
     /// # Errors
-    /// [`Error::Address`] where the text is no address, or the name has none.
+    /// [`Error::Address`] if the text is not an address, or if the name has none.
     ///
     /// ```
     /// use forerun_server::Listen;
@@ -76,7 +76,7 @@ impl Listen {
     pub fn parse(text: &str, default_port: u16) -> Result<Vec<Listen>, Error> {
         if let Some(path) = text.strip_prefix("unix:") {
             return match path {
-                "" => Err(bad(text, "a path must follow")),
+                "" => Err(bad(text, "the path is missing")),
                 path => Ok(vec![Listen::unix(path, UNIX_MODE)]),
             };
         }
@@ -114,13 +114,13 @@ fn tcp_addresses(text: &str, place: &str, default_port: u16) -> Result<Vec<Socke
         Some((host, port)) => {
             let port = port
                 .parse::<u16>()
-                .map_err(|_| bad(text, format_args!("{port:?} is no port")))?;
+                .map_err(|_| bad(text, format_args!("{port:?} is not a port")))?;
             (host, port)
         }
         None => (place, default_port),
     };
     if host.is_empty() {
-        return Err(bad(text, "it names no interface"));
+        return Err(bad(text, "the interface is missing"));
     }
     let found: Vec<SocketAddr> = (host, port)
         .to_socket_addrs()

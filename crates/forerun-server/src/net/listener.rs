@@ -1,4 +1,4 @@
-//! Sockets that wait for connections, and the connections they give.
+//! Listening sockets, and the connections they accept.
 
 use std::fs;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -16,23 +16,23 @@ use super::address::{Address, Listen};
 use crate::error::Error;
 use crate::system::Listening;
 
-/// A bound socket that waits for connections. Dropping it removes a unix socket's file.
+/// A bound socket that accepts connections. Dropping it removes a unix socket's file.
 #[derive(Debug)]
 pub struct Listener {
     socket: Bound,
     /// The address, with the port that the system assigned.
     address: Address,
-    /// Whether its connections speak TLS.
+    /// Whether its connections use TLS.
     tls: bool,
 }
 
 #[derive(Debug)]
 enum Bound {
     Tcp(TcpListener),
-    /// The file, which is removed when this is dropped.
+    /// The socket's file, which is removed when this is dropped.
     Unix(
         UnixListener,
-        #[expect(dead_code, reason = "its drop counts")] SocketFile,
+        #[expect(dead_code, reason = "only its drop matters")] SocketFile,
     ),
 }
 
@@ -42,7 +42,7 @@ struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody may have removed it already, which is as good.
+        // Somebody may have removed it already, which is fine.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -55,11 +55,11 @@ pub enum Socket {
 }
 
 impl Listener {
-    /// Binds `place`. The system keeps up to `backlog` connections that are not accepted yet; it
-    /// may keep fewer.
+    /// Binds `place`. Up to `backlog` connections may wait to be accepted; the system may allow
+    /// fewer.
     ///
     /// # Errors
-    /// [`Error::Listen`] with the address and the system's reason.
+    /// [`Error::Listen`] with the address and the system's error.
     pub(crate) fn bind(place: &Listen, backlog: u32) -> Result<Listener, Error> {
         let failed = |source| Error::Listen {
             address: place.address.to_string(),
@@ -99,7 +99,7 @@ impl Listening for Listener {
         match &self.socket {
             Bound::Tcp(socket) => {
                 let (stream, peer) = socket.accept()?;
-                // Answers leave at once: a request's answer is written as a whole.
+                // Send answers at once: each is written as a whole.
                 stream.set_nodelay(true)?;
                 Ok((Socket::Tcp(stream), Peer::Tcp(peer)))
             }
@@ -120,28 +120,27 @@ impl Listening for Listener {
 }
 
 /// Sets the length of a listening socket's queue. The default of 128 is too short for a thousand
-/// clients that connect at once: the system drops what does not fit, and resets some of it once the
-/// client has sent something.
+/// clients that connect at once: the system drops connections that do not fit, and resets some of
+/// them once the client has sent data.
 fn queue(socket: &impl AsFd, backlog: u32) -> io::Result<()> {
     let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
     Ok(rustix::net::listen(socket, backlog)?)
 }
 
-/// Binds a unix socket with `mode`. It replaces a socket at `path` that nobody listens at, and no
-/// other file.
+/// Binds a unix socket with `mode`. It replaces a stale socket file at `path`, and no other file.
 fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_socket() => {
             if StdUnixStream::connect(path).is_ok() {
                 return Err(io::Error::new(
                     ErrorKind::AddrInUse,
-                    "a server listens there",
+                    "another server listens there",
                 ));
             }
             fs::remove_file(path)?;
         }
         Ok(_) => {
-            let reason = "there is a file that is no socket";
+            let reason = "the path is a file that is not a socket";
             return Err(io::Error::new(ErrorKind::AlreadyExists, reason));
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -154,12 +153,12 @@ fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
     Ok(Bound::Unix(socket, file))
 }
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// By TCP, from this address.
+    /// Connected by TCP from this address.
     Tcp(SocketAddr),
-    /// By a unix socket.
+    /// Connected by a unix socket.
     Unix,
 }
 
@@ -243,7 +242,7 @@ mod tests {
     fn a_unix_socket_has_its_mode_and_goes_with_its_listener() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
-        let listener = unix(&path).expect("it is bound");
+        let listener = unix(&path).expect("the path is free");
         let mode = fs::metadata(&path)
             .expect("it is there")
             .permissions()
@@ -260,8 +259,8 @@ mod tests {
         let waiting = |backlog: u32| {
             let path = dir.path().join(backlog.to_string());
             let _listener =
-                Listener::bind(&Listen::unix(&path, 0o740), backlog).expect("it is bound");
-            // One that does not find room is refused, since it would have to wait.
+                Listener::bind(&Listen::unix(&path, 0o740), backlog).expect("the path is free");
+            // A connection that does not fit is refused, because it would have to wait.
             let connect = || UnixStream::connect(&path).ok();
             std::iter::repeat_with(connect)
                 .take(400)
@@ -269,7 +268,7 @@ mod tests {
                 .collect::<Vec<_>>()
                 .len()
         };
-        // Linux lets one more in.
+        // Linux lets in one more.
         assert!((3..=4).contains(&waiting(3)));
         assert!((200..=201).contains(&waiting(200)));
     }
@@ -280,13 +279,13 @@ mod tests {
         let path = dir.path().join("s");
         // Std's listener leaves its file behind, as a killed server does.
         drop(std::os::unix::net::UnixListener::bind(&path).expect("it is bound"));
-        let live = unix(&path).expect("the dead one is replaced");
-        let error = reason(unix(&path).expect_err("a live one stays"));
-        assert!(error.contains("a server listens there"), "{error}");
+        let live = unix(&path).expect("a stale socket is replaced");
+        let error = reason(unix(&path).expect_err("a live socket stays"));
+        assert!(error.contains("another server listens there"), "{error}");
         drop(live);
         fs::write(&path, "precious").expect("a file");
-        let error = reason(unix(&path).expect_err("a file stays"));
-        assert!(error.contains("no socket"), "{error}");
+        let error = reason(unix(&path).expect_err("another file stays"));
+        assert!(error.contains("not a socket"), "{error}");
         assert_eq!(fs::read(&path).expect("it is there"), b"precious");
     }
 }

@@ -1,4 +1,4 @@
-//! Sockets: where to listen, connections plain or in TLS.
+//! Sockets: listen addresses, listeners, and connections with or without TLS.
 
 mod address;
 mod listener;

@@ -1,4 +1,5 @@
-//! TLS: certificate, key and authorities from files, in the words of memcached's `ssl_*` options.
+//! TLS: reads the certificate, the key and the client authorities. The options follow memcached's
+//! `ssl_*`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,13 +14,14 @@ use crate::error::Error;
 /// Whether clients must show a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerifyClient {
-    /// They are not asked for one (`ssl_verify_mode=0`).
+    /// Clients are not asked for a certificate (`ssl_verify_mode=0`).
     #[default]
     No,
-    /// They are asked for one; if they show one, it must be good (`ssl_verify_mode=1`).
+    /// Clients are asked for a certificate. If they send one, it must be valid
+    /// (`ssl_verify_mode=1`).
     Request,
-    /// They must show a good one (`ssl_verify_mode=2`; 3 means the same here, because no connection
-    /// renegotiates).
+    /// Clients must send a valid certificate (`ssl_verify_mode=2`; 3 means the same here, because
+    /// no connection renegotiates).
     Require,
 }
 
@@ -33,27 +35,28 @@ pub enum MinVersion {
     Tls13,
 }
 
-/// What a server needs to speak TLS.
+/// The files and settings for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// The server's certificate and those between it and its authority, PEM (`ssl_chain_cert`).
+    /// PEM file of the server's certificate and its intermediate certificates (`ssl_chain_cert`).
     pub certificates: PathBuf,
-    /// The certificate's key, PEM (`ssl_key`). It may be in the same file.
+    /// PEM file of the certificate's key (`ssl_key`). It may be the same file.
     pub key: PathBuf,
-    /// Authorities of clients' certificates, PEM (`ssl_ca_cert`). Required if clients are verified.
+    /// PEM file of the authorities for clients' certificates (`ssl_ca_cert`). Required if clients
+    /// are verified.
     pub authorities: Option<PathBuf>,
     /// Whether clients must show a certificate (`ssl_verify_mode`).
     pub verify_client: VerifyClient,
-    /// The oldest version that is accepted (`ssl_min_version`).
+    /// The oldest version that the server accepts (`ssl_min_version`).
     pub min_version: MinVersion,
 }
 
 impl TlsOptions {
-    /// Reads the files.
+    /// Reads the files and builds rustls's configuration.
     ///
     /// # Errors
-    /// [`Error::Tls`] with the file that cannot be read, holds nothing of use, or does not fit the
-    /// others.
+    /// [`Error::Tls`] with the file that cannot be read, has no usable content, or does not match
+    /// the others.
     pub(crate) fn load(&self) -> Result<Arc<ServerConfig>, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let versions: &[&rustls::SupportedProtocolVersion] = match self.min_version {
@@ -89,7 +92,7 @@ impl TlsOptions {
 
     fn roots(&self) -> Result<RootCertStore, Error> {
         let Some(path) = &self.authorities else {
-            let reason = "clients are to be verified, and no file of authorities is given";
+            let reason = "clients must be verified, but no file of authorities is given";
             return Err(wrong(&self.certificates, reason));
         };
         let mut roots = RootCertStore::empty();
@@ -105,7 +108,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
         .and_then(|found| found.collect::<Result<Vec<_>, _>>())
         .map_err(|error| wrong(path, error))?;
     if read.is_empty() {
-        return Err(wrong(path, "it holds no certificate"));
+        return Err(wrong(path, "it contains no certificate"));
     }
     Ok(read)
 }

@@ -1,8 +1,8 @@
-//! A connection's bytes, plain or in TLS, without waiting.
+//! A connection's bytes, with or without TLS. No call blocks.
 //!
 //! ```text
 //!   plain   socket ⇄ caller
-//!   TLS     socket ⇄ records ⇄ rustls ⇄ caller        what rustls holds is bounded both ways
+//!   TLS     socket ⇄ records ⇄ rustls ⇄ caller        rustls's buffers are bounded both ways
 //! ```
 //!
 //! Rustls may hold bytes of a write that the socket has not taken yet: [`Transport::pending`]
@@ -19,15 +19,15 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::planted::{self, Defect};
 
-/// Bytes that rustls may hold back for a socket that takes no more.
+/// Maximum number of bytes that rustls may hold for a socket that takes no more.
 const TLS_BUFFER_BYTES: usize = 64 << 10;
 
-/// A connection's bytes. Its reads and writes never wait: `WouldBlock` means that the socket has no
-/// more bytes, or no more room.
+/// A connection's bytes. Reads and writes never block: `WouldBlock` means that the socket has no
+/// more bytes or no more space.
 pub(crate) struct Transport<K> {
     socket: K,
     tls: Option<Box<ServerConnection>>,
-    /// The socket gave or took bytes since this was last asked.
+    /// Whether the socket sent or received bytes since the last [`Transport::take_moved`].
     moved: bool,
 }
 
@@ -40,7 +40,7 @@ impl<K: Read + Write> Transport<K> {
         }
     }
 
-    /// The server's side of a handshake that goes on as bytes come.
+    /// Accepts a TLS connection. The handshake proceeds as bytes arrive.
     pub(crate) fn tls(socket: K, config: Arc<ServerConfig>) -> Result<Transport<K>, rustls::Error> {
         let mut tls = ServerConnection::new(config)?;
         tls.set_buffer_limit(Some(TLS_BUFFER_BYTES));
@@ -51,12 +51,12 @@ impl<K: Read + Write> Transport<K> {
         })
     }
 
-    /// For the poll, to register it and to take it off.
+    /// The socket, which the poll registers and deregisters.
     pub(crate) fn socket(&mut self) -> &mut K {
         &mut self.socket
     }
 
-    /// Reads what is there; 0 is the other end's last word.
+    /// Reads the available bytes. 0 means that the other end has closed.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else {
             let count = retry(|| self.socket.read(into))?;
@@ -66,14 +66,14 @@ impl<K: Read + Write> Transport<K> {
         loop {
             match tls.reader().read(into) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // A peer that leaves without close_notify has left all the same.
+                // A peer that leaves without close_notify has still left.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 read => return read,
             }
             self.moved |= retry(|| tls.read_tls(&mut self.socket))? > 0;
             let processed = tls.process_new_packets();
-            // The handshake's next messages, or the alert that reports an error. What a full socket
-            // does not take stays pending.
+            // Sends the handshake's next messages, or the alert that reports an error. Bytes that a
+            // full socket does not take stay pending.
             let sent = send(tls, &mut self.socket, &mut self.moved);
             processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
             match sent {
@@ -83,13 +83,13 @@ impl<K: Read + Write> Transport<K> {
         }
     }
 
-    /// Whether a read that does not fill the caller's room has emptied the socket.
+    /// Whether a short read means that the socket is empty.
     pub(crate) fn is_plain(&self) -> bool {
         self.tls.is_none() || planted::is(Defect::ShortTlsRead)
     }
 
-    /// Writes a part of `parts`, and tells how much: to the socket, or to rustls, which encrypts up
-    /// to [`TLS_BUFFER_BYTES`] ahead of the socket.
+    /// Writes a part of `parts` and returns its length. The bytes go to the socket, or to rustls,
+    /// which encrypts up to [`TLS_BUFFER_BYTES`] ahead of the socket.
     pub(crate) fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else {
             let count = match parts {
@@ -107,8 +107,8 @@ impl<K: Read + Write> Transport<K> {
                 sent => sent.map(|()| taken),
             };
         }
-        // Rustls takes more only once the socket has taken everything before it. A full buffer of
-        // rustls's is no reason to report `WouldBlock`: emptying it may leave the socket writable,
+        // Give rustls more only once the socket has taken everything before it. A full rustls
+        // buffer must not be reported as `WouldBlock`: emptying it may leave the socket writable,
         // and then no event ever comes.
         send(tls, &mut self.socket, &mut self.moved)?;
         let taken = tls.writer().write_vectored(parts)?;
@@ -119,8 +119,8 @@ impl<K: Read + Write> Transport<K> {
         }
     }
 
-    /// Whether the socket gave or took bytes since this was last asked. A peer whose TLS record is
-    /// on its way piece by piece is not silent, although neither end sees plain text yet.
+    /// Whether the socket sent or received bytes since the last call. A peer whose TLS record is
+    /// still arriving is not idle, although neither end sees plain text yet.
     pub(crate) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
@@ -130,7 +130,7 @@ impl<K: Read + Write> Transport<K> {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Sends what rustls holds; `WouldBlock` where the socket takes no more.
+    /// Sends the bytes that rustls holds. Returns `WouldBlock` if the socket takes no more.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         match &mut self.tls {
             Some(tls) => send(tls, &mut self.socket, &mut self.moved),
@@ -138,8 +138,8 @@ impl<K: Read + Write> Transport<K> {
         }
     }
 
-    /// Queues TLS's close_notify behind everything else, once; [`Transport::flush`] sends it. The
-    /// socket is closed by dropping it.
+    /// Queues TLS's close_notify after everything else, once. [`Transport::flush`] sends it.
+    /// Dropping the transport closes the socket.
     pub(crate) fn close_notify(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
@@ -147,7 +147,7 @@ impl<K: Read + Write> Transport<K> {
     }
 }
 
-/// Sends what rustls holds; `WouldBlock` where the socket takes no more.
+/// Sends the bytes that rustls holds. Returns `WouldBlock` if the socket takes no more.
 fn send(tls: &mut ServerConnection, socket: &mut impl Write, moved: &mut bool) -> io::Result<()> {
     while tls.wants_write() {
         if retry(|| tls.write_tls(socket))? == 0 {
@@ -158,7 +158,7 @@ fn send(tls: &mut ServerConnection, socket: &mut impl Write, moved: &mut bool) -
     Ok(())
 }
 
-/// Repeats a call that a signal interrupted.
+/// Repeats a call while signals interrupt it.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {

@@ -1,14 +1,14 @@
-//! The binary protocol, which is not spoken: how a connection that begins with it is refused.
+//! Refuses the binary protocol, which this server does not support.
 //!
 //! ```text
 //!   request   80 opcode key_len(2) extras_len data_type vbucket(2) body_len(4) opaque(4) cas(8) body
 //!   answer    81 opcode 0(2)       0          0         status(2)  body_len(4) opaque(4) 0(8)   text
 //! ```
 //!
-//! As in memcached, a connection's first byte decides: no text command begins with 0x80, and no
-//! line end need ever come. The answer waits for the whole header, whose opcode and opaque it
-//! repeats, or for the end of what the client sends. So it is the same however the request is cut
-//! into packets.
+//! As in memcached, the first byte of a connection decides: no text command begins with 0x80, and a
+//! binary request need not contain a line end. The answer repeats the opcode and the opaque, so it
+//! waits for the whole header or for the end of the client's data. It is therefore the same however
+//! the request is cut into packets.
 
 /// The first byte of a request.
 pub(crate) const REQUEST: u8 = 0x80;
@@ -18,11 +18,11 @@ pub(crate) const HEADER_BYTES: usize = 24;
 const RESPONSE: u8 = 0x81;
 /// The status "unknown command".
 const UNKNOWN_COMMAND: u16 = 0x81;
-/// What clients show of the answer.
+/// The text that clients show.
 const REASON: &[u8] = b"The binary protocol is not supported; use the text protocol";
 
-/// Appends the answer to the request that `bytes` begin with, whose opcode and opaque are repeated
-/// as far as they are there.
+/// Appends the answer to the request at the front of `bytes`. It repeats the opcode and the opaque
+/// as far as they have arrived.
 pub(crate) fn refuse(bytes: &[u8], out: &mut Vec<u8>) {
     let mut header = [0; HEADER_BYTES];
     header[0] = RESPONSE;

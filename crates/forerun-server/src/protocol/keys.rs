@@ -1,17 +1,17 @@
-//! Keys as meta commands send them: plain, or binary in base64.
+//! Keys as meta commands send them: plain, or as base64 of binary keys.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::KEY_BYTES_MAX;
 
-/// A decoded key, or room for one.
+/// Space for a decoded key.
 pub(crate) type DecodedKey = [u8; KEY_BYTES_MAX];
 
-/// Decodes a base64 key of at most [`KEY_BYTES_MAX`] bytes into `decoded`; nothing where it is none
-/// or is empty.
+/// Decodes a base64 key of at most [`KEY_BYTES_MAX`] bytes into `decoded`. Returns `None` if it is
+/// invalid or empty.
 pub(crate) fn decode<'a>(key: &[u8], decoded: &'a mut DecodedKey) -> Option<&'a [u8]> {
-    // The decoder wants room for whole groups of three.
+    // The decoder needs space for whole groups of three bytes.
     let mut room = [0; KEY_BYTES_MAX + 2];
     let count = STANDARD.decode_slice(key, &mut room).ok()?;
     if count == 0 || count > KEY_BYTES_MAX {
@@ -21,7 +21,7 @@ pub(crate) fn decode<'a>(key: &[u8], decoded: &'a mut DecodedKey) -> Option<&'a 
     Some(&decoded[..count])
 }
 
-/// Appends ` k` and the key; a binary one in base64, with the flag that says so.
+/// Appends ` k` and the key. A binary key is appended in base64, with the flag that marks it.
 pub(crate) fn push_key_flag(out: &mut Vec<u8>, key: &[u8], binary: bool) {
     out.extend_from_slice(b" k");
     if binary {
@@ -35,8 +35,8 @@ pub(crate) fn push_key_flag(out: &mut Vec<u8>, key: &[u8], binary: bool) {
 /// Appends the key in base64.
 pub(crate) fn push_base64(out: &mut Vec<u8>, key: &[u8]) {
     let mut room = [0; KEY_BYTES_MAX.div_ceil(3) * 4];
-    // A key of the cache is never longer than KEY_BYTES_MAX, so there is room; were there not,
-    // nothing is appended.
+    // A key of the cache is at most KEY_BYTES_MAX long, so it always fits. If it did not, nothing
+    // would be appended.
     if let Ok(count) = STANDARD.encode_slice(key, &mut room) {
         out.extend_from_slice(&room[..count]);
     }
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn a_binary_key_comes_back_as_it_was_sent() {
         let mut decoded = [0; KEY_BYTES_MAX];
-        let key = decode(b"44OG44K544OI", &mut decoded).expect("it is base64");
+        let key = decode(b"44OG44K544OI", &mut decoded).expect("valid base64");
         assert_eq!(key, "テスト".as_bytes());
         let mut out = Vec::new();
         push_key_flag(&mut out, key, true);

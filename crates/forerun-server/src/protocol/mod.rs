@@ -1,14 +1,14 @@
-//! The lines of memcached's protocol: what a command says, apart from what it does.
+//! The syntax of memcached's protocol, separate from the execution of commands.
 //!
 //! ```text
 //!   scan.rs      where tokens and lines end, 64 bytes at a time      tokens.rs   a line's tokens
 //!   numbers.rs   decimal numbers, expiration times                    keys.rs     keys, plain and base64
-//!   meta.rs      the flags of meta commands                           replies.rs  the answers that never change
-//!   binary.rs    how the binary protocol is refused
+//!   meta.rs      the flags of meta commands                           replies.rs  fixed answers
+//!   binary.rs    refuses the binary protocol
 //! ```
 //!
-//! The reference is memcached's `doc/protocol.txt`, and memcached 1.6.18 where that leaves a reply
-//! open. docs/operate/protocol.md lists what differs and why.
+//! The reference is memcached's `doc/protocol.txt`, and memcached 1.6.18 where that document leaves
+//! a reply open. docs/operate/protocol.md lists the differences and their reasons.
 
 pub(crate) mod binary;
 pub(crate) mod keys;
@@ -18,5 +18,6 @@ pub(crate) mod replies;
 pub(crate) mod scan;
 pub(crate) mod tokens;
 
-/// Longest key in bytes; of a base64 key, as it is sent and as it is decoded.
+/// Maximum key length in bytes. For a base64 key, both the encoded and the decoded length are
+/// limited.
 pub(crate) const KEY_BYTES_MAX: usize = 250;

@@ -1,14 +1,15 @@
-//! Decimal numbers as commands hold them.
+//! Decimal numbers in commands.
 
-/// Seconds up to which an expiration time counts from now: 30 days. Larger ones are times of day.
+/// Up to this many seconds (30 days), an expiration time is relative to now. Larger values are
+/// times of day.
 const RELATIVE_TTL_MAX_S: i32 = 60 * 60 * 24 * 30;
 
-/// An expiration time as it was sent.
+/// An expiration time as the client sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiration {
-    /// 0.
+    /// 0: the item never expires.
     Never,
-    /// Negative.
+    /// Negative: the item has already expired.
     Past,
     /// Seconds from now, at most 30 days.
     In(u32),
@@ -16,9 +17,9 @@ pub(crate) enum Expiration {
     AtUnix(u64),
 }
 
-/// A number as C's `strtol` reads it for memcached: white space before it, a sign, digits; then the
-/// token ends, or white space does, whatever comes behind that. Whether it is negative, and its
-/// digits.
+/// Parses a number as C's `strtol` does for memcached: optional white space, a sign, digits, then
+/// the token's end or white space followed by anything. Returns whether the number is negative, and
+/// its digits.
 fn parse(token: &[u8]) -> Option<(bool, u64)> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let start = token.iter().position(|byte| !is_space(byte))?;
@@ -41,7 +42,7 @@ fn parse(token: &[u8]) -> Option<(bool, u64)> {
     (!digits.is_empty()).then_some((is_negative, value))
 }
 
-/// An unsigned number, with a plus sign at most.
+/// Parses an unsigned number, with an optional plus sign.
 pub(crate) fn parse_u64(token: &[u8]) -> Option<u64> {
     match parse(token)? {
         (true, 1..) => None,
@@ -49,12 +50,12 @@ pub(crate) fn parse_u64(token: &[u8]) -> Option<u64> {
     }
 }
 
-/// An unsigned number of 32 bits.
+/// Parses an unsigned 32-bit number.
 pub(crate) fn parse_u32(token: &[u8]) -> Option<u32> {
     parse_u64(token)?.try_into().ok()
 }
 
-/// A signed number.
+/// Parses a signed number.
 pub(crate) fn parse_i64(token: &[u8]) -> Option<i64> {
     match parse(token)? {
         (true, value) => 0_i64.checked_sub_unsigned(value),
@@ -62,14 +63,15 @@ pub(crate) fn parse_i64(token: &[u8]) -> Option<i64> {
     }
 }
 
-/// The length of a data block: what fits into 31 bits with the two bytes of its end.
+/// Parses the length of a data block. Together with the block's two end bytes, it must fit into 31
+/// bits.
 pub(crate) fn parse_length(token: &[u8]) -> Option<usize> {
     let length = parse_u32(token)?;
     (length <= i32::MAX as u32 - 2).then_some(length as usize)
 }
 
-/// An expiration time: the low 32 bits of a number of 64, with their sign, as memcached reads it.
-/// So 2^31 to 2^32 - 1, among them the 4294967295 that clients send for -1, have passed.
+/// Parses an expiration time as memcached does: the low 32 bits of a 64-bit number, taken as
+/// signed. So 2^31 to 2^32 - 1 lie in the past, including 4294967295, which clients send for -1.
 pub(crate) fn parse_expiration(token: &[u8]) -> Option<Expiration> {
     Some(match parse_i64(token)? as i32 {
         0 => Expiration::Never,

@@ -1,4 +1,4 @@
-//! The answers that never change, with their line's end.
+//! Fixed answers, with their line ends.
 
 pub(crate) const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 pub(crate) const BAD_DELETE: &[u8] =

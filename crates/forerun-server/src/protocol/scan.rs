@@ -1,28 +1,28 @@
-//! Where tokens and lines end.
+//! Finds the ends of tokens and lines.
 //!
 //! ```text
 //!   bytes   get user:17 user:4711\r\n mg user:9 v\r\n …
 //!   next()     ^3      ^11         ^22  ^25     ^32
 //! ```
 //!
-//! A request of a hundred keys is a hundred short tokens. Looking for each token's end on its own
-//! starts a search a hundred times; here 64 bytes are compared at once and the ends come out of a
-//! word of bits.
+//! A request for a hundred keys is a hundred short tokens. Searching for each token's end would
+//! start a hundred searches. This scanner compares 64 bytes at once and takes the ends from a word
+//! of bits.
 
 use forerun_core::arch::{DELIMITER_BLOCK_BYTES, delimiters};
 
-/// Yields the places of spaces and newlines, in order.
+/// Yields the positions of spaces and newlines in order.
 #[derive(Clone, Copy)]
 pub(crate) struct Scan<'a> {
     bytes: &'a [u8],
-    /// Where the block begins that `bits` are of.
+    /// Start of the block that `bits` describes.
     block: usize,
-    /// Those delimiters of the block that are still to be yielded.
+    /// Delimiters of the block that were not yet yielded.
     bits: u64,
 }
 
 impl<'a> Scan<'a> {
-    /// Begins at `from`.
+    /// Starts the scan at `from`.
     #[inline]
     pub(crate) fn new(bytes: &'a [u8], from: usize) -> Self {
         let mut scan = Self {
@@ -34,7 +34,7 @@ impl<'a> Scan<'a> {
         scan
     }
 
-    /// The place of the next space or newline.
+    /// The position of the next space or newline.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<usize> {
         while self.bits == 0 {

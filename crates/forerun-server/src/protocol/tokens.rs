@@ -1,10 +1,9 @@
-//! A line's tokens: what spaces part. Everything else, tabs and control bytes too, belongs to a
-//! token.
+//! A line's tokens. Only spaces separate them: tabs and control bytes belong to a token.
 
-/// Tokens that a [`Tokens`] keeps. No command of a fixed form takes more.
+/// Maximum number of tokens that a [`Tokens`] keeps. No command with a fixed form takes more.
 const KEPT: usize = 24;
 
-/// A line, cut at its spaces.
+/// A line split at its spaces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tokens<'a> {
     kept: [&'a [u8]; KEPT],
@@ -12,7 +11,7 @@ pub(crate) struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    /// Cuts a line, which comes without its end.
+    /// Splits a line, given without its line end.
     pub(crate) fn of(line: &'a [u8]) -> Self {
         let mut tokens = Self {
             kept: [&[]; KEPT],
@@ -27,17 +26,17 @@ impl<'a> Tokens<'a> {
         tokens
     }
 
-    /// How many there are, kept or not.
+    /// Number of tokens, including those that are not kept.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Token `index`; empty where there is none.
+    /// Token `index`, or an empty slice if there is none.
     pub(crate) fn get(&self, index: usize) -> &'a [u8] {
         self.kept.get(index).copied().unwrap_or_default()
     }
 
-    /// What of `line`, of which these are the tokens, stands behind token `index`.
+    /// The rest of `line` after token `index`. `line` is the line these tokens come from.
     pub(crate) fn behind(&self, line: &'a [u8], index: usize) -> &'a [u8] {
         let Some(token) = self.kept().get(index) else {
             return &[];
@@ -46,27 +45,27 @@ impl<'a> Tokens<'a> {
         line.get(end..).unwrap_or_default()
     }
 
-    /// Those that are kept.
+    /// The kept tokens.
     pub(crate) fn kept(&self) -> &[&'a [u8]] {
         &self.kept[..self.count.min(KEPT)]
     }
 
-    /// Whether the last token says `noreply`.
+    /// Whether the last token is `noreply`.
     pub(crate) fn says_noreply(&self) -> bool {
         self.kept().last().is_some_and(|token| *token == b"noreply")
     }
 }
 
-/// The tokens of `line`, however many.
+/// All tokens of `line`, however many there are.
 pub(crate) fn split(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b' ')
         .filter(|token| !token.is_empty())
 }
 
-/// `line` without the carriage return before its newline, if there is one.
+/// `line` without a carriage return before its newline.
 pub(crate) fn without_return(line: &[u8]) -> &[u8] {
-    // As memcached, whose line is never shorter than a byte: a line of nothing but a return keeps
-    // it.
+    // As in memcached, whose lines are never shorter than a byte: a line with only a carriage
+    // return keeps it.
     match line {
         [rest @ .., b'\r'] if !rest.is_empty() => rest,
         _ => line,

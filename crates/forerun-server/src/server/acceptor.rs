@@ -1,10 +1,10 @@
-//! The acceptor: accepts connections and hands them to the workers, sets the cache's clock, and
-//! ends the server.
+//! The acceptor accepts connections, hands them to the workers, sets the cache's clock, and ends
+//! the server.
 //!
 //! ```text
 //!   listeners ──> accept ──> a ticket, or "too many" ──> the workers in turn
-//!   each second ──> the cache's clock; memory given back, where the limit was lowered
-//!   now and then ──> memory taken from the system before the workers need it
+//!   each second ──> the cache's clock; memory given back if the limit was lowered
+//!   now and then ──> memory touched before the workers need it
 //!   asked to drain ──> close listeners ──> workers finish ──> snapshot ──> end
 //! ```
 
@@ -25,24 +25,24 @@ use super::control::Control;
 use super::snapshot_writer::SnapshotWriter;
 use super::worker::{Handle, Message};
 
-/// Changes of listeners that one poll reports.
+/// Maximum number of listener events that one poll reports.
 pub(crate) const EVENTS: usize = 64;
-/// The cache's clock has this step.
+/// Resolution of the cache's clock.
 const TICK: Duration = Duration::from_secs(1);
 /// Memory that is given back to the system between two polls.
 const SHRINK_BYTES: usize = 8 << 20;
-/// The pause between two pieces of memory that are touched ahead. It doubles up to the maximum
+/// The pause between two pieces of memory that are touched in advance. It doubles up to the maximum
 /// while nothing is left to touch.
 const AHEAD: Duration = Duration::from_millis(2);
 const AHEAD_MAX: Duration = Duration::from_millis(500);
-/// How long accepting pauses when the system has no descriptor left.
+/// Pause of accepting when the system has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Connections accepted from one listener before the next one has its turn.
+/// Connections accepted from one listener before the next one gets its turn.
 const ACCEPTS_A_TURN: usize = 64;
-/// The answer to a connection beyond the limit; memcached's words.
+/// The answer to a connection beyond the limit, in memcached's words.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// The acceptor's state; [`Acceptor::run`] is its thread.
+/// The acceptor's state. [`Acceptor::run`] is its thread.
 pub(crate) struct Acceptor<S: System> {
     pub(crate) system: S,
     pub(crate) poll: S::Poll,
@@ -59,14 +59,14 @@ pub(crate) struct Acceptor<S: System> {
     pub(crate) upkeep: Upkeep,
 }
 
-/// Periodic work, and when it is due.
+/// Periodic work and its due times.
 pub(crate) struct Upkeep {
     next_tick: Instant,
-    /// The system refuses connections for now.
+    /// Whether accepting pauses because the system refuses connections.
     paused: bool,
-    /// There is more memory to give back.
+    /// Whether more memory must be given back.
     shrinks: bool,
-    /// How long to wait before memory is taken ahead again.
+    /// The time until memory is touched in advance again.
     ahead: Duration,
 }
 
@@ -81,7 +81,7 @@ impl Upkeep {
     }
 }
 
-/// A listener, its address in words, and whether connections may wait there.
+/// A listener, its address as text, and whether connections may be waiting.
 pub(crate) struct Waiting<L> {
     pub(crate) listener: L,
     pub(crate) name: Arc<str>,
@@ -89,10 +89,10 @@ pub(crate) struct Waiting<L> {
 }
 
 impl<S: System> Acceptor<S> {
-    /// Accepts until a drain is asked for, then sees the server to its end.
+    /// Accepts connections until a drain is requested, then shuts the server down.
     ///
     /// # Errors
-    /// The poll's, a worker's, or the snapshot's at the end.
+    /// The poll's or a worker's error, or the error of the last snapshot.
     pub(crate) fn run(mut self) -> Result<(), super::Ended> {
         let served = self.serve();
         self.begin_drain();
@@ -118,7 +118,7 @@ impl<S: System> Acceptor<S> {
         tracing::info!(connections = open, "draining");
     }
 
-    /// Writes the snapshot, when the workers have ended.
+    /// Writes the snapshot after the workers have ended.
     pub(crate) fn keep(&self) -> Result<(), super::Ended> {
         let kept = match &self.snapshot_writer {
             Some(snapshot_writer) => snapshot_writer
@@ -130,13 +130,13 @@ impl<S: System> Acceptor<S> {
         kept
     }
 
-    /// Ends the workers of a server that does not start.
+    /// Ends the workers of a server that fails to start.
     pub(crate) fn abandon(self) {
         for worker in &self.workers {
             worker.send(Message::Drain(self.system.now()));
         }
         for thread in self.threads {
-            // No worker has done anything that could have failed.
+            // The workers have not done anything yet, so none can have failed.
             let _ = thread.join();
         }
     }
@@ -148,7 +148,7 @@ impl<S: System> Acceptor<S> {
         Ok(())
     }
 
-    /// Polls once, accepts, and does what is due.
+    /// Polls once, accepts connections, and does the work that is due.
     ///
     /// # Errors
     /// The poll's.
@@ -174,14 +174,14 @@ impl<S: System> Acceptor<S> {
             && let Some(users) = &self.users
         {
             match users.reload() {
-                Ok(()) => tracing::info!("the file of users was read again"),
-                Err(error) => tracing::error!(%error, "the users stay as they were"),
+                Ok(()) => tracing::info!("reloaded the file of users"),
+                Err(error) => tracing::error!(%error, "cannot reload the file of users"),
             }
         }
         Ok(())
     }
 
-    /// How long the next poll waits at most.
+    /// Maximum time that the next poll waits.
     pub(crate) fn timeout(&self) -> Duration {
         let busy = self.listeners.iter().any(|waiting| waiting.ready);
         let upkeep = &self.upkeep;
@@ -195,7 +195,7 @@ impl<S: System> Acceptor<S> {
         }
     }
 
-    /// The cache's clock, and memory that is given back or taken ahead.
+    /// Sets the cache's clock, and gives memory back or touches it in advance.
     fn keep_up(&mut self) {
         let now = self.system.now();
         let upkeep = &mut self.upkeep;
@@ -213,8 +213,8 @@ impl<S: System> Acceptor<S> {
         };
     }
 
-    /// Accepts from each listener that may have connections. True where the system refuses more for
-    /// now.
+    /// Accepts connections from each listener that may have some. Returns true if the system
+    /// refuses more for now.
     fn accept(&mut self) -> bool {
         let mut refused = false;
         let now_s = self.connections.seconds(self.system.now());
@@ -237,14 +237,15 @@ impl<S: System> Acceptor<S> {
                                 });
                             }
                             None => {
-                                // The peer learns why if the socket takes it at once.
+                                // The peer learns the reason only if the socket takes the text at
+                                // once.
                                 let _ = retry(|| socket.write(TOO_MANY));
                             }
                         }
                     }
                     Err(error) => match error.kind() {
                         ErrorKind::WouldBlock => waiting.ready = false,
-                        // The client left before it was let in.
+                        // The client left before it was accepted.
                         ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
                         _ => {
                             self.connections.paused();

@@ -1,9 +1,9 @@
-//! One connection in its worker: a transport, a session, and what lies between them.
+//! One connection in its worker: connects a transport to a session.
 //!
 //! ```text
 //!   transport ── read ──> Input ──> Session ──> Output ── write ──> transport
 //!                  ^                                |
-//!                  └── nothing is read while answers wait: a slow reader holds back itself alone
+//!                  └── nothing is read while answers wait: a slow reader delays only itself
 //! ```
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -20,71 +20,71 @@ use crate::system::Ready;
 
 use super::connections::Ticket;
 
-/// Reads (of up to an input's size) that a connection gets before others have their turn.
+/// Reads per turn, each of up to an input's size, before other connections get their turn.
 const READS_A_TURN: u32 = 8;
-/// Turns in which a connection's last requests are read when the server drains. A client that sends
-/// without a pause is not listened to for ever.
+/// Turns in which a draining server still reads a connection's last requests, so that a client that
+/// never stops sending cannot prevent the end.
 const DRAIN_TURNS_MAX: u32 = 64;
-/// Parts of an output that one call writes.
+/// Maximum number of slices per write call.
 const SLICES: usize = 16;
 
-/// A connection and all that is its own.
+/// A connection and its state.
 pub(crate) struct Connection<K> {
     transport: Transport<K>,
     pub(crate) ticket: Ticket,
     session: Session,
     input: Input,
     output: Output,
-    /// Before a connection has said who it is, where it must.
+    /// The gate, until a connection that must authenticate has done so.
     gate: Option<Gate>,
-    /// What the poll last reported: bytes may be there, no more bytes will come, bytes may be
-    /// written.
+    /// The state last reported by the poll: bytes may be available, no more bytes will come, bytes
+    /// may be written.
     readable: bool,
     read_closed: bool,
     writable: bool,
-    /// The session stopped at a full output: it goes on before more is read.
+    /// Whether the session stopped at a full output. It continues before anything more is read.
     unfinished: bool,
     phase: Phase,
-    /// Its worker has a turn for it already.
+    /// Whether the connection is already in its worker's queue.
     pub(crate) is_queued: bool,
 }
 
-/// How far a connection is from its end.
+/// A connection's phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Requests are read as they come.
+    /// Requests are read as they arrive.
     Serving,
-    /// The server drains: what has arrived is still answered, also behind answers that wait for a
-    /// slow reader.
+    /// The server drains. Requests that have arrived are still answered, even if earlier answers
+    /// wait for a slow reader.
     Draining { turns_left: u32 },
-    /// The server drains, and one more command is answered, of which a part has arrived.
+    /// The server drains. One more command, of which a part has arrived, is answered.
     LastCommand,
     /// The output is written, then the connection closes.
     Closing,
 }
 
-/// How a connection's turn ended.
+/// The result of a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It waits until the poll reports it.
+    /// Wait until the poll reports the connection.
     Wait,
-    /// It has more to do, after the other connections.
+    /// The connection has more to do. Other connections go first.
     Again,
-    /// It is over.
+    /// The connection is over.
     Close,
-    /// The client said `shutdown`: the server is to end. The connection itself has more to do.
+    /// The client sent `shutdown`, so the server must end. The connection itself has more to do.
     Shutdown,
 }
 
-/// What a read brought.
+/// The result of a read.
 enum Arrived {
     Bytes,
     Nothing,
-    /// There will be no more.
+    /// The peer sends no more bytes.
     End,
 }
 
-/// What a worker lends a connection for a turn.
+/// What a worker lends to a connection for one turn.
 pub(crate) struct Turns<'a> {
     pub(crate) context: &'a mut Context,
     pub(crate) users: Option<&'a UserFile>,
@@ -92,8 +92,8 @@ pub(crate) struct Turns<'a> {
     pub(crate) now_s: u64,
 }
 
-/// Buffers that a worker's connections use in turn: one that waits with nothing in its own has no
-/// memory for them, and the next finds them in the CPU's cache.
+/// Buffers that a worker's connections share. A connection that waits with empty buffers gives them
+/// up, and the next connection finds them in the CPU cache.
 #[derive(Default)]
 pub(crate) struct Spare {
     input: Input,
@@ -126,13 +126,13 @@ impl<K: Read + Write> Connection<K> {
         self.transport.socket()
     }
 
-    /// Memory of the buffers that are its own.
+    /// Memory of the connection's own buffers.
     #[cfg(feature = "simulation")]
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.input.memory_bytes() + self.output.memory_bytes()
     }
 
-    /// Notes what the poll reports. False if that changes nothing for the connection.
+    /// Records a report of the poll. Returns false if it changes nothing for the connection.
     pub(crate) fn note_ready(&mut self, ready: Ready) -> bool {
         self.readable |= ready.readable;
         self.read_closed |= ready.read_closed;
@@ -140,10 +140,10 @@ impl<K: Read + Write> Connection<K> {
         ready.readable || !self.is_sent()
     }
 
-    /// The server drains: the connection closes once it has answered what has arrived. A command of
-    /// which only a part has arrived is waited for.
+    /// Starts to drain: the connection answers the requests that have arrived, then closes. If only
+    /// a part of a command has arrived, it waits for the rest.
     pub(crate) fn drain(&mut self, turns: &mut Turns<'_>) -> Turn {
-        // The system reports bytes only when they arrive, and these may have been reported before.
+        // The system reports bytes only when they arrive, and it may have reported these before.
         self.readable = true;
         if self.phase != Phase::Closing {
             self.phase = Phase::Draining {
@@ -156,7 +156,7 @@ impl<K: Read + Write> Connection<K> {
         }
     }
 
-    /// Does what can be done now.
+    /// Does everything that is possible now.
     pub(crate) fn turn(&mut self, turns: &mut Turns<'_>) -> Turn {
         if self.input.is_empty() {
             self.input = take(&mut turns.spare.input);
@@ -165,8 +165,8 @@ impl<K: Read + Write> Connection<K> {
             self.output = take(&mut turns.spare.output);
         }
         let turn = self.go_on(turns).unwrap_or_else(|error| {
-            // That a peer is gone is an everyday matter.
-            tracing::debug!(peer = %self.ticket.peer(), %error, "a connection ended by a fault");
+            // Peers disappear all the time.
+            tracing::debug!(peer = %self.ticket.peer(), %error, "a connection failed");
             Turn::Close
         });
         if self.transport.take_moved() {
@@ -208,7 +208,7 @@ impl<K: Read + Write> Connection<K> {
                     }
                     (Arrived::Nothing, _) => return Ok(Turn::Wait),
                     (Arrived::End, _) => {
-                        // The session's last answer is sent first.
+                        // Send the session's last answer first.
                         self.session.end(&mut self.input, &mut self.output);
                         self.phase = Phase::Closing;
                         continue;
@@ -241,18 +241,18 @@ impl<K: Read + Write> Connection<K> {
         Ok(Turn::Again)
     }
 
-    /// The connection is closed now, for whatever reason. If nothing is missing behind what was
-    /// sent, the peer is told that this is the end, as far as the socket takes that.
+    /// Closes the connection for any reason. If every answer was sent in full, a TLS peer is told
+    /// that this is the end, as far as the socket takes the message.
     pub(crate) fn leave(&mut self) {
         if self.is_sent() && !self.unfinished {
             self.transport.close_notify();
-            // A courtesy: a peer that is gone misses nothing.
+            // This is a courtesy. A peer that is gone misses nothing.
             let _ = self.transport.flush();
         }
     }
 
-    /// Ends a connection whose answers are all sent: waits until close_notify is as well, so that a
-    /// TLS client can tell the end from a connection that was cut.
+    /// Ends a connection whose answers are all sent. It waits until close_notify is sent too, so
+    /// that a TLS client can tell a clean end from a broken connection.
     fn close_notify(&mut self, turns: &mut Turns<'_>) -> io::Result<Turn> {
         self.phase = Phase::Closing;
         self.transport.close_notify();
@@ -271,13 +271,13 @@ impl<K: Read + Write> Connection<K> {
         let space = self.input.space();
         let room = space.len();
         match self.transport.read(space) {
-            // Half a command stays one.
+            // An incomplete command stays incomplete.
             Ok(0) => Ok(Arrived::End),
             Ok(count) => {
                 self.input.filled(count);
                 turns.context.counters().bytes_read.add(count as u64);
-                // A short read has emptied a plain socket, and what comes later is told anew: one
-                // call saved.
+                // A short read has emptied a plain socket, and the poll reports later bytes again.
+                // This saves a call.
                 let more = self.read_closed && !planted::is(Defect::EndForgotten);
                 if count < room && !more && self.transport.is_plain() {
                     self.readable = false;
@@ -292,14 +292,14 @@ impl<K: Read + Write> Connection<K> {
         }
     }
 
-    /// Takes commands from the input.
+    /// Passes the input to the session.
     fn answer(&mut self, turns: &mut Turns<'_>) -> Next {
         if let (Some(gate), Some(users)) = (&mut self.gate, turns.users) {
             loop {
                 match gate.read(self.input.bytes(), users) {
                     Entry::More => return Next::More,
-                    // Nothing of the session's was read yet: it sees the connection's first byte,
-                    // and closes.
+                    // The session has not read anything yet. It will see the connection's first
+                    // byte and close.
                     Entry::Binary => break,
                     Entry::Close => return Next::Close,
                     Entry::Answered {
@@ -328,7 +328,7 @@ impl<K: Read + Write> Connection<K> {
             .receive(&mut self.input, &mut self.output, turns.context)
     }
 
-    /// Whether a part of a command has come, and the rest has not.
+    /// Whether a command has arrived only in part.
     fn is_within_command(&self) -> bool {
         !self.input.is_empty() || self.session.is_within_command()
     }
@@ -337,7 +337,7 @@ impl<K: Read + Write> Connection<K> {
         self.output.is_empty() && !self.transport.pending()
     }
 
-    /// Writes until all is sent or the socket takes no more.
+    /// Writes until everything is sent or the socket takes no more.
     fn send(&mut self, turns: &mut Turns<'_>) -> io::Result<()> {
         while self.writable && !self.output.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];
@@ -358,8 +358,8 @@ impl<K: Read + Write> Connection<K> {
                 flushed => flushed?,
             }
         }
-        // Whoever waits with bytes to send waits for an event, which comes only after the socket
-        // has refused a write.
+        // A connection that waits with unsent bytes waits for an event. The event comes only if the
+        // socket has refused a write.
         debug_assert!(self.is_sent() || !self.writable);
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Who is connected: counts for `stats` and metrics, and a list for `stats conns`.
+//! The open connections: counts for `stats` and metrics, and a list for `stats conns`.
 //!
 //! ```text
 //!   acceptor ── admit ──> Ticket ── travels with the connection to its worker; dropped with it
-//!                           └ Arc<Card>  peer, since, last command: read by whoever asks
+//!                           └ Arc<Card>  peer, since, last command: readable from any thread
 //! ```
 
 use std::collections::BTreeMap;
@@ -15,14 +15,14 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use crate::net::Peer;
 use crate::shared::ConnectionStats;
 
-/// What is known of a connection outside its worker.
+/// The part of a connection's state that other threads can read.
 #[derive(Debug)]
 struct Card {
     peer: Peer,
     listener: Arc<str>,
-    /// When it last said something, in seconds on the server's clock.
+    /// Time of the last input from the client, in seconds on the server's clock.
     last_heard_s: AtomicU64,
-    /// Whether answers wait for it to read.
+    /// Whether answers wait for the client to read.
     waits_for_reader: AtomicBool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Connections {
     cards: Mutex<BTreeMap<u64, Arc<Card>>>,
 }
 
-/// A connection's place among the others; it is free again when this is dropped.
+/// A slot for one connection. Dropping the ticket frees the slot.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     id: u64,
@@ -49,8 +49,8 @@ pub(crate) struct Ticket {
     connections: Arc<Connections>,
 }
 
-// All counts here are statistics and the limit is one comparison by the one thread that admits:
-// they order nothing, so every access is relaxed.
+// All counts here are statistics, and only one thread admits connections and compares with the
+// limit. The counts order nothing, so every access is relaxed.
 const RELAXED: Ordering = Ordering::Relaxed;
 
 impl Connections {
@@ -69,7 +69,7 @@ impl Connections {
         }
     }
 
-    /// A place for a new connection, unless all are taken.
+    /// Admits a new connection unless the limit is reached.
     pub(crate) fn admit(
         self: &Arc<Self>,
         peer: Peer,
@@ -101,27 +101,27 @@ impl Connections {
         now.saturating_duration_since(self.started).as_secs()
     }
 
-    /// How many there are.
+    /// The number of open connections.
     pub(crate) fn count(&self) -> usize {
         self.now.load(RELAXED)
     }
 
-    /// The system gave no descriptor for a connection, and accepting paused.
+    /// Counts a pause of accepting because the system had no descriptors left.
     pub(crate) fn paused(&self) {
         self.accept_pauses.fetch_add(1, RELAXED);
     }
 
-    /// The listeners are closed.
+    /// Records that the listeners are closed.
     pub(crate) fn closed(&self) {
         self.accepting.store(false, RELAXED);
     }
 
-    /// A connection with more to do let the others go first.
+    /// Counts a turn that ended with more to do, so that other connections could go first.
     pub(crate) fn yielded(&self) {
         self.yields.fetch_add(1, RELAXED);
     }
 
-    /// A connection was closed because it had been silent.
+    /// Counts a connection that was closed because it was idle.
     pub(crate) fn kicked(&self) {
         self.idle_kicks.fetch_add(1, RELAXED);
     }
@@ -140,9 +140,9 @@ impl Connections {
         }
     }
 
-    /// Calls `line` with each connection's number, a name and a value, as `stats conns` shows them.
+    /// Calls `line` with each connection's number, field and value, as `stats conns` shows them.
     pub(crate) fn describe(&self, now_s: u64, line: &mut dyn FnMut(u64, &str, &str)) {
-        // The list is copied, so that nobody waits at the door while it is written out.
+        // Copy the list, so that admitting a connection does not wait while the lines are written.
         let cards: Vec<(u64, Arc<Card>)> = self
             .cards()
             .iter()
@@ -162,23 +162,23 @@ impl Connections {
     }
 
     fn cards(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Card>>> {
-        // Insertions and removals are whole, whoever panics between them.
+        // Insertions and removals are complete even if a thread panics between them.
         self.cards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Ticket {
-    /// The connection said something at `now_s`.
+    /// Records input from the client at `now_s`.
     pub(crate) fn heard(&self, now_s: u64) {
         self.card.last_heard_s.store(now_s, RELAXED);
     }
 
-    /// When it last did.
+    /// The time of the last input.
     pub(crate) fn last_heard_s(&self) -> u64 {
         self.card.last_heard_s.load(RELAXED)
     }
 
-    /// Answers wait for it to read, or do not any more.
+    /// Records whether answers wait for the client to read.
     pub(crate) fn waits_for_reader(&self, waits: bool) {
         self.card.waits_for_reader.store(waits, RELAXED);
     }

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::system::Wake;
 use forerun_core::Owner;
 
-/// Passes requests to the acceptor, from any thread.
+/// Sends requests to the acceptor from any thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
-    /// A fork of the server's process shares the waker, so its requests are ignored.
+    /// A fork of the server's process shares the waker, so requests from a fork are ignored.
     owner: Owner,
     asked: Arc<Asked>,
     waker: Arc<dyn Wake>,
@@ -23,7 +23,7 @@ struct Asked {
 }
 
 // The flags carry no data, and the wake-up that follows orders them, so relaxed would suffice.
-// Release and acquire make this true without an argument about the kernel.
+// Release and acquire make this correct without an argument about the kernel.
 impl Control {
     pub(crate) fn new(waker: Arc<dyn Wake>) -> Control {
         Control {
@@ -33,22 +33,22 @@ impl Control {
         }
     }
 
-    /// Asks for a drain.
+    /// Requests a drain.
     pub(crate) fn drain(&self) {
         self.ask(&self.asked.drain);
     }
 
-    /// Asks for a snapshot now.
+    /// Requests a snapshot.
     pub(crate) fn snapshot(&self) {
         self.ask(&self.asked.snapshot);
     }
 
-    /// Asks for the file of users to be read again.
+    /// Requests a reload of the file of users.
     pub(crate) fn reload_users(&self) {
         self.ask(&self.asked.reload_users);
     }
 
-    /// Whether that was asked for since this was last called.
+    /// Whether a reload was requested since the last call.
     pub(crate) fn take_reload_users(&self) -> bool {
         self.asked.reload_users.swap(false, Ordering::AcqRel)
     }
@@ -57,7 +57,7 @@ impl Control {
         self.asked.drain.load(Ordering::Acquire)
     }
 
-    /// Whether a snapshot was asked for since this was last called.
+    /// Whether a snapshot was requested since the last call.
     pub(crate) fn take_snapshot(&self) -> bool {
         self.asked.snapshot.swap(false, Ordering::AcqRel)
     }
@@ -67,7 +67,7 @@ impl Control {
             return;
         }
         flag.store(true, Ordering::Release);
-        // It fails only if the acceptor's poll is gone. Then there is nobody to ask.
+        // This fails only if the acceptor's poll is gone. Then nobody is left to ask.
         let _ = self.waker.wake();
     }
 }

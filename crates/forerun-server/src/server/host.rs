@@ -1,4 +1,4 @@
-//! What sessions ask the server.
+//! Answers the questions that sessions ask the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +10,11 @@ use crate::system::System;
 
 use super::connections::Connections;
 
-/// The server, as its sessions see it.
+/// The server as its sessions see it.
 pub(crate) struct ServerHost<S> {
     system: S,
     connections: Arc<Connections>,
-    /// A thread removes what has expired.
+    /// Whether a thread is removing expired items.
     crawling: Arc<AtomicBool>,
 }
 
@@ -38,9 +38,10 @@ impl<S: System> Host for ServerHost<S> {
         self.connections.describe(now_s, line);
     }
 
-    /// In a thread of its own: it takes about a second for ten million items.
+    /// Runs on its own thread: a crawl takes about a second for ten million items.
     fn crawl(&self, cache: &Arc<Cache>) -> bool {
-        // Relaxed, here and below: whoever finds it false may begin, and no data goes with it.
+        // Relaxed, here and below: the thread that finds it false may begin, and no data depends on
+        // it.
         if self.crawling.swap(true, Ordering::Relaxed) {
             return false;
         }
@@ -49,12 +50,12 @@ impl<S: System> Host for ServerHost<S> {
         let crawl = move || {
             let _over = over;
             let removed = cache.remove_expired();
-            tracing::info!(removed, "expired items removed");
+            tracing::info!(removed, "removed expired items");
         };
-        // Where there is no thread the closure is dropped, and with it what says that one is at
-        // work.
+        // If no thread can be started, the closure is dropped, and with it the marker that a crawl
+        // is running.
         if let Err(error) = self.system.spawn("crawler", Box::new(crawl)) {
-            tracing::error!(%error, "no thread to remove expired items");
+            tracing::error!(%error, "cannot start a thread to remove expired items");
             return false;
         }
         true
@@ -65,7 +66,7 @@ impl<S: System> Host for ServerHost<S> {
     }
 }
 
-/// However the work ends, it is over.
+/// Clears the flag however the work ends.
 struct ClearOnDrop(Arc<AtomicBool>);
 
 impl Drop for ClearOnDrop {

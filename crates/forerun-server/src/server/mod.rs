@@ -1,14 +1,14 @@
-//! A running server: its threads and sockets, from the start to the end.
+//! A running server: its threads and sockets, from start to end.
 //!
 //! ```text
-//!   acceptor         accepts, hands connections to the workers in turn; the cache's clock, snapshots, the end
-//!   worker           a thread with a poll and connections; it reads, answers, writes, and never waits for one of them
+//!   acceptor         accepts connections and assigns them to workers in turn; cache clock, snapshots, shutdown
+//!   worker           a thread with a poll and connections; it reads, answers, writes, and never blocks on one of them
 //!   connection       transport, input, session, output
-//!   connections      who is connected: the limit, counts, a list
+//!   connections      the open connections: limit, counts, list
 //!   snapshot_writer  the snapshot file
 //!   control          requests from other threads: drain, snapshot, reload users
-//!   host             what sessions ask the server
-//!   parts            all of these before they have threads
+//!   host             answers the questions of sessions
+//!   parts            assembles all of these before threads start
 //! ```
 
 mod acceptor;
@@ -50,7 +50,7 @@ use snapshot_writer::SnapshotWriter;
 pub use stepped::Stepped;
 use worker::Message;
 
-/// A running server with threads of its own.
+/// A running server with its own threads.
 ///
 /// ```
 /// use forerun_cache::{Cache, CacheOptions};
@@ -66,8 +66,8 @@ use worker::Message;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Dropping it starts a drain and does not wait. In a fork of the process, all requests and the
-/// drop do nothing.
+/// Dropping it starts a drain but does not wait for its end. In a fork of the process, all requests
+/// and the drop do nothing.
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<Address>,
@@ -77,7 +77,7 @@ pub struct Server {
     acceptor: ProcessBound<Option<JoinHandle<Result<(), Ended>>>>,
 }
 
-/// Why a server ended early, or with an error.
+/// Why a server ended early or with an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ended {
@@ -87,10 +87,10 @@ pub enum Ended {
     /// A thread panicked, which is a bug.
     #[error("a thread of the server panicked")]
     Panic,
-    /// This process is a fork of the one that runs the server, which goes on there.
+    /// This process is a fork. The server keeps running in the process that started it.
     #[error(transparent)]
     Forked(#[from] forerun_core::Forked),
-    /// The snapshot at the end could not be written. Everything else ended well.
+    /// The last snapshot could not be written. Everything else ended normally.
     #[error(transparent)]
     Snapshot(SnapshotError),
 }
@@ -99,7 +99,8 @@ impl Server {
     /// Reads the files that the options name, binds the listeners, and serves.
     ///
     /// # Errors
-    /// Any [`Error`]. Then nothing stays bound, no thread is left, and the snapshot is unchanged.
+    /// Any [`Error`]. In that case nothing stays bound, no thread is left, and the snapshot is
+    /// unchanged.
     pub fn start(options: ServerOptions, cache: Arc<Cache>) -> Result<Server, Error> {
         let Parts {
             mut acceptor,
@@ -117,7 +118,7 @@ impl Server {
         for (number, worker) in workers.into_iter().enumerate() {
             let control = control.clone();
             let run = move || {
-                // If a worker ends for whatever reason, the server ends too.
+                // If a worker ends for any reason, the server ends too.
                 let _end = DrainOnDrop(control);
                 worker.run()
             };
@@ -141,21 +142,21 @@ impl Server {
         };
         let thread = thread::Builder::new().name("acceptor".to_owned());
         let acceptor = thread.spawn(serve).map_err(|source| {
-            // The acceptor was dropped with the closure, so its workers are told here.
+            // The acceptor was dropped with the closure, so tell its workers here.
             for worker in &handles {
                 worker.send(Message::Drain(time::now()));
             }
             start("a thread")(source)
         })?;
-        // This is the last step that can fail, and no connection is accepted before it. So a start
-        // that fails leaves the snapshot, and no command is answered while there is one.
+        // This is the last step that can fail, and no connection is accepted before it. So a failed
+        // start leaves the snapshot in place, and no command is answered while the snapshot exists.
         if let Some(Err(error)) = snapshot_writer.as_ref().map(SnapshotWriter::invalidate) {
             drop(let_in);
-            // Its result could only be a worker's panic, and no worker has done anything.
+            // The result could only be a worker's panic, and no worker has done anything.
             let _ = acceptor.join();
             return Err(error.into());
         }
-        // It fails only if the acceptor is gone, which its handle reports.
+        // This fails only if the acceptor is gone. Its handle reports that.
         let _ = let_in.send(());
         for address in &addresses {
             tracing::info!(%address, "listening");
@@ -169,19 +170,18 @@ impl Server {
         })
     }
 
-    /// The addresses it listens at, in the order of the options, with the ports that the system
-    /// assigned.
+    /// The listen addresses in the order of the options, with the ports that the system assigned.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// The address of the metrics, with the port that the system assigned.
+    /// The address of the metrics server, with the port that the system assigned.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         let endpoint = self.metrics.as_ref()?;
         Some(*endpoint.constant(|endpoint| &endpoint.address))
     }
 
-    /// What its sessions share.
+    /// The state that all sessions share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -192,21 +192,21 @@ impl Server {
         self.control.drain();
     }
 
-    /// Starts to copy the cache's content to a file, and returns at once; the server goes on
-    /// serving. The file has the snapshot's name with `.live` appended. No server starts with it by
-    /// itself, because what it holds may have been deleted since. Without a snapshot file this does
-    /// nothing.
+    /// Starts to write the cache to a file and returns at once. The server keeps serving. The file
+    /// has the snapshot's name with `.live` appended. No server loads it on its own, because its
+    /// items may have been deleted since. Without a snapshot file this does nothing.
     pub fn snapshot(&self) {
         self.control.snapshot();
     }
 
-    /// Asks the server to read the file of users again, and returns at once. Connections that have
-    /// authenticated stay. A file that cannot be used is logged and changes nothing.
+    /// Asks the server to read the file of users again and returns at once. Connections that have
+    /// authenticated stay open. If the file cannot be used, the server logs that and keeps its
+    /// users.
     pub fn reload_users(&self) {
         self.control.reload_users();
     }
 
-    /// A handle for other threads, for instance to drain the server while this one waits.
+    /// A handle for other threads, for example to drain the server while this one waits.
     pub fn remote(&self) -> Remote {
         Remote(self.control.clone())
     }
@@ -214,7 +214,7 @@ impl Server {
     /// Waits until the server has ended.
     ///
     /// # Errors
-    /// [`Ended`].
+    /// See [`Ended`].
     pub fn wait(mut self) -> Result<(), Ended> {
         match self.acceptor.get_mut()?.take().map(JoinHandle::join) {
             Some(Ok(ended)) => ended,
@@ -230,22 +230,22 @@ impl Drop for Server {
     }
 }
 
-/// A handle to a server for any thread.
+/// A handle to a server that any thread can use.
 #[derive(Clone, Debug)]
 pub struct Remote(Control);
 
 impl Remote {
-    /// As [`Server::drain`].
+    /// Like [`Server::drain`].
     pub fn drain(&self) {
         self.0.drain();
     }
 
-    /// As [`Server::snapshot`].
+    /// Like [`Server::snapshot`].
     pub fn snapshot(&self) {
         self.0.snapshot();
     }
 
-    /// As [`Server::reload_users`].
+    /// Like [`Server::reload_users`].
     pub fn reload_users(&self) {
         self.0.reload_users();
     }

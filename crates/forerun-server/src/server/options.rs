@@ -1,4 +1,4 @@
-//! What an operator decides about the server as a whole.
+//! Options of a server.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -12,52 +12,54 @@ use crate::settings::Settings;
 /// Options of [`Server::start`](crate::Server::start).
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where to listen; at least one place.
+    /// Listen addresses; at least one.
     pub listen: Vec<Listen>,
     /// Worker threads. Connections are assigned to them in turn.
     pub threads: usize,
-    /// The limit of connections, at least 1. A connection beyond it gets an error and is closed.
+    /// Maximum number of connections, at least 1. A connection beyond it gets an error and is
+    /// closed.
     pub connection_limit: usize,
-    /// Connections that may wait to be accepted, for each listener. The system may keep fewer
-    /// (`net.core.somaxconn`).
+    /// Maximum number of connections that wait to be accepted, per listener. The system may allow
+    /// fewer (`net.core.somaxconn`).
     pub listen_backlog: u32,
-    /// Connections that are silent for longer are closed; zero for never. Whole seconds count.
+    /// Idle connections are closed after this time; zero means never. Fractions of a second are
+    /// ignored.
     pub idle_timeout: Duration,
-    /// TLS for the listeners that speak it.
+    /// TLS for the listeners that use it.
     pub tls: Option<TlsOptions>,
-    /// A file of lines `user:password`. Connections must authenticate as one of these users.
+    /// A file with lines `user:password`. Connections must authenticate as one of these users.
     pub auth_file: Option<PathBuf>,
-    /// The file that holds the cache's content while the server is not running.
+    /// The file that keeps the cache's content while the server is down.
     pub snapshot: Option<SnapshotOptions>,
-    /// How long a drain waits for connections to read their last answers.
+    /// How long a drain waits for clients to read their last answers.
     pub drain_timeout: Duration,
-    /// Where metrics are served over HTTP.
+    /// The address where metrics are served over HTTP.
     pub metrics: Option<SocketAddr>,
-    /// What concerns sessions. The server overrides the reported settings that these options
-    /// decide.
+    /// Settings of sessions. The server overwrites the reported settings that these options
+    /// determine.
     pub settings: Settings,
 }
 
-/// The file that a server starts with and leaves behind.
+/// The file that a server loads at its start and writes at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotOptions {
-    /// The file. Without one, the cache starts empty. The server removes it before it serves, and
-    /// writes it again when it ends, so a server that was killed never brings back what was
-    /// deleted. If the file cannot be written, the server does not start.
-    /// [`Server::snapshot`](crate::Server::snapshot) writes another file, whose name ends in
+    /// The file. If it does not exist, the cache starts empty. The server removes it before it
+    /// serves clients and writes it again at its end, so a server that is killed never brings back
+    /// deleted items. If the file cannot be written, the server does not start.
+    /// [`Server::snapshot`](crate::Server::snapshot) writes a different file, whose name ends in
     /// `.live`.
     pub path: PathBuf,
-    /// If the file cannot be used, start with an empty cache instead of failing. The file is kept
-    /// under a name that ends in `.bad`.
+    /// If the file cannot be used, start with an empty cache instead of failing. The file is
+    /// renamed so that it ends in `.bad`.
     pub ignore_bad: bool,
-    /// The maximum rate, in bytes per second, at which a copy of the running server is written.
-    /// `None`: as fast as the workers leave time for. The file at the end is written as fast as the
-    /// disk allows.
+    /// The maximum rate, in bytes per second, at which a running server writes a copy. `None` means
+    /// as fast as possible without delaying the workers. The file at the end is always written at
+    /// the speed of the disk.
     pub live_bytes_per_s: Option<NonZeroU64>,
 }
 
 impl ServerOptions {
-    /// Options for a server on these places, one thread, memcached's defaults otherwise.
+    /// Options for a server with these listeners, one thread, and memcached's defaults otherwise.
     pub fn new(listen: Vec<Listen>) -> ServerOptions {
         ServerOptions {
             listen,
@@ -74,7 +76,7 @@ impl ServerOptions {
         }
     }
 
-    /// Refuses invalid options.
+    /// Returns an error if an option is invalid.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |option, reason: &str| {
             Err(Error::Option {
@@ -83,13 +85,13 @@ impl ServerOptions {
             })
         };
         if self.listen.is_empty() {
-            return wrong("listen", "there is no place to listen at");
+            return wrong("listen", "at least one address is required");
         }
         if self.threads == 0 || self.threads > 1024 {
-            return wrong("threads", "between 1 and 1024");
+            return wrong("threads", "must be between 1 and 1024");
         }
         if self.connection_limit == 0 {
-            return wrong("connection limit", "at least 1");
+            return wrong("connection limit", "must be at least 1");
         }
         Ok(())
     }

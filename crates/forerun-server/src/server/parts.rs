@@ -1,5 +1,5 @@
-//! A server before it has threads: files are read, listeners are bound, and the parts are
-//! connected.
+//! Assembles a server before its threads start: reads files, binds listeners, and connects the
+//! parts.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::options::ServerOptions;
 use super::snapshot_writer::SnapshotWriter;
 use super::worker::{Setup, Worker};
 
-/// The acceptor, its workers, and what the server keeps of them.
+/// The acceptor, its workers, and the handles that the server keeps.
 pub(crate) struct Parts<S: System> {
     pub(crate) acceptor: Acceptor<S>,
     pub(crate) workers: Vec<Worker<S>>,
@@ -32,14 +32,14 @@ pub(crate) struct Parts<S: System> {
 
 impl<S: System> Parts<S> {
     /// # Errors
-    /// Any [`Error`]. Then nothing stays bound, and the snapshot is unchanged.
+    /// Any [`Error`]. In that case nothing stays bound, and the snapshot is unchanged.
     pub(crate) fn assemble(
         system: S,
         options: &ServerOptions,
         cache: Arc<Cache>,
     ) -> Result<Parts<S>, Error> {
         options.check()?;
-        // The cache may be older than its server. From here on its clock is right.
+        // The cache may be older than its server. Its clock is correct from here on.
         system.tick(&cache);
         let tls = options.tls.as_ref().map(|tls| tls.load()).transpose()?;
         let users = options
@@ -130,7 +130,7 @@ fn waiting<L: Listening>(listeners: Vec<L>) -> Vec<Waiting<L>> {
         .collect()
 }
 
-/// The settings, with what the options decide filled in.
+/// The settings, with the values that the options determine.
 fn reported_settings(options: &ServerOptions, addresses: &[Address], cache: &Cache) -> Settings {
     let tcp = addresses.iter().find_map(|address| match address {
         Address::Tcp(address) => Some(address.port()),

@@ -1,13 +1,14 @@
-//! Writes the cache's content to its snapshot file and reads it at the start, one writer at a time.
+//! Writes the cache to its snapshot file and reads it at the start. Only one thread writes at a
+//! time.
 //!
 //! ```text
-//!   start   FILE ──> cache, then FILE is removed: from the first command on it would be out of date
-//!   asked   cache ──> FILE.live, a copy of one moment, which no start reads
+//!   start   FILE ──> cache, then FILE is removed, because the first command makes it stale
+//!   asked   cache ──> FILE.live, a copy that no start reads
 //!   end     cache ──> FILE
 //! ```
 //!
-//! So FILE exists only while no server runs on it, and a server that is killed leaves none: the
-//! next one starts empty and never serves what was deleted or replaced.
+//! So FILE exists only while no server uses it. A server that is killed leaves no file, so the next
+//! one starts empty and never serves deleted or replaced values.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,14 +26,14 @@ use crate::system::System;
 
 use super::options::SnapshotOptions;
 
-/// Reads the file at the start and writes it when asked to.
+/// Reads the file at the start and writes it on request.
 #[derive(Clone, Debug)]
 pub(crate) struct SnapshotWriter<S> {
     system: S,
     options: Arc<SnapshotOptions>,
-    /// Held while the file is written.
+    /// Locked while the file is written.
     writing: Arc<Mutex<()>>,
-    /// The server ends, and waits for a copy that is being written.
+    /// Set when the server ends and waits for a copy that is still being written.
     ending: Arc<AtomicBool>,
 }
 
@@ -46,14 +47,14 @@ impl<S: System> SnapshotWriter<S> {
         }
     }
 
-    /// Fills the cache from the file, if there is one. Fails where the file could not be written at
-    /// the end.
+    /// Fills the cache from the file, if it exists. Fails if the file could not be written at the
+    /// end.
     pub(crate) fn restore(&self, cache: &Cache) -> Result<(), Error> {
         let path = &self.options.path;
         probe(&self.system, path)?;
         let start = self.system.now();
         match read_from_system(&self.system, cache, path) {
-            Ok(None) => tracing::info!(path = %path.display(), "no snapshot: the cache is empty"),
+            Ok(None) => tracing::info!(path = %path.display(), "no snapshot, the cache is empty"),
             Ok(Some(read)) => tracing::info!(
                 path = %path.display(),
                 items = read.items,
@@ -61,39 +62,39 @@ impl<S: System> SnapshotWriter<S> {
                 expired = read.expired,
                 refused = read.refused,
                 ms = self.ms_since(start),
-                "snapshot read"
+                "loaded the snapshot"
             ),
             Err(error) if self.options.ignore_bad => {
                 cache.flush_all(cache.now());
                 let bad = beside(path, ".bad");
-                // Where it cannot be kept it is removed, as one that was read would be.
+                // If it cannot be renamed, it is removed like a file that was read.
                 let kept = self.system.rename(path, &bad).is_ok();
-                tracing::error!(%error, kept, "the snapshot cannot be used: the cache is empty");
+                tracing::error!(%error, kept, "cannot use the snapshot, the cache starts empty");
             }
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    /// Removes the file that was read: what it holds is out of date once a client is let in.
+    /// Removes the file that was read: it is stale as soon as a client can connect.
     pub(crate) fn invalidate(&self) -> Result<(), SnapshotError> {
         remove(&self.system, &self.options.path)
     }
 
-    /// Writes the file at the server's end.
+    /// Writes the file at the end of the server.
     pub(crate) fn keep(&self, cache: &Cache) -> Result<(), SnapshotError> {
-        // Relaxed: a flag that carries nothing with it.
+        // Relaxed: a flag without data.
         self.ending.store(true, Ordering::Relaxed);
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         self.write(cache, &self.options.path, Pace::Unlimited)
     }
 
-    /// Writes the copy beside the file in a thread of its own, unless it is being written already.
+    /// Writes the copy on its own thread, unless one is already being written.
     pub(crate) fn keep_beside(&self, cache: &Arc<Cache>) {
         let (snapshot_writer, cache) = (self.clone(), cache.clone());
         let write = move || match snapshot_writer.writing.try_lock() {
             Ok(_writing) => {
-                // The error is logged where it occurred; the server goes on.
+                // The error is logged where it occurs, and the server continues.
                 let pace = Pace::Beside {
                     rate: snapshot_writer.options.live_bytes_per_s,
                     hurry: snapshot_writer.ending.clone(),
@@ -104,10 +105,10 @@ impl<S: System> SnapshotWriter<S> {
                     pace,
                 );
             }
-            Err(_) => tracing::warn!("a snapshot is being written already"),
+            Err(_) => tracing::warn!("a snapshot is already being written"),
         };
         if let Err(error) = self.system.spawn("snapshot", Box::new(write)) {
-            tracing::error!(%error, "no thread to write a snapshot");
+            tracing::error!(%error, "cannot start a thread to write a snapshot");
         }
     }
 
@@ -124,12 +125,12 @@ impl<S: System> SnapshotWriter<S> {
                     items = written.items,
                     bytes = written.bytes,
                     ms = self.ms_since(start),
-                    "snapshot written"
+                    "wrote the snapshot"
                 );
                 Ok(())
             }
             Err(error) => {
-                tracing::error!(%error, "the snapshot cannot be written");
+                tracing::error!(%error, "cannot write the snapshot");
                 Err(error)
             }
         }

@@ -1,4 +1,4 @@
-//! A server without threads: the caller runs the acceptor and the workers, one step at a time.
+//! A server without threads: the caller steps the acceptor and the workers.
 
 use std::io;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::parts::Parts;
 use super::worker::Worker;
 use super::{Ended, SnapshotWriter};
 
-/// A server that is driven one step at a time: the product's acceptor, workers, sessions and
-/// snapshots, on the caller's system.
+/// A server that the caller runs step by step. It uses the product's acceptor, workers, sessions
+/// and snapshots on the caller's system.
 pub struct Stepped<S: System> {
     acceptor: Acceptor<S>,
-    /// A worker that has ended is dropped, and its connections with it, as at the end of its
+    /// A worker that has ended is dropped together with its connections, as at the end of its
     /// thread.
     workers: Vec<Option<Worker<S>>>,
     shared: Arc<Shared>,
@@ -30,7 +30,7 @@ pub struct Stepped<S: System> {
 }
 
 impl<S: System> Stepped<S> {
-    /// As [`Server::start`](crate::Server::start), without threads and metrics.
+    /// Like [`Server::start`](crate::Server::start), without threads and metrics.
     ///
     /// # Errors
     /// Any [`Error`].
@@ -49,22 +49,23 @@ impl<S: System> Stepped<S> {
         })
     }
 
-    /// What its sessions share.
+    /// The state that all sessions share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// As [`Server::drain`](crate::Server::drain).
+    /// Like [`Server::drain`](crate::Server::drain).
     pub fn drain(&self) {
         self.control.drain();
     }
 
-    /// As [`Server::snapshot`](crate::Server::snapshot).
+    /// Like [`Server::snapshot`](crate::Server::snapshot).
     pub fn snapshot(&self) {
         self.control.snapshot();
     }
 
-    /// The acceptor polls once and does what is due. If a drain was requested, it starts it.
+    /// Runs one step of the acceptor: it polls once and does the work that is due. If a drain was
+    /// requested, it starts the drain.
     ///
     /// # Errors
     /// The poll's.
@@ -80,7 +81,7 @@ impl<S: System> Stepped<S> {
         self.acceptor.step()
     }
 
-    /// How long the acceptor's next poll waits at most. `None` once it only waits for the workers
+    /// Maximum time that the acceptor's next poll waits. `None` once it only waits for the workers
     /// to end.
     pub fn acceptor_timeout(&self) -> Option<Duration> {
         match (self.draining, self.control.drain_asked()) {
@@ -90,8 +91,8 @@ impl<S: System> Stepped<S> {
         }
     }
 
-    /// A worker polls once and gives its connections their turns. Does nothing once the worker has
-    /// ended.
+    /// Runs one step of a worker: it polls once and gives its connections their turns. Does nothing
+    /// if the worker has ended.
     ///
     /// # Errors
     /// The poll's.
@@ -108,7 +109,7 @@ impl<S: System> Stepped<S> {
         Ok(())
     }
 
-    /// How long a worker's next poll waits at most. `None` if only an event ends the wait, or if
+    /// Maximum time that a worker's next poll waits. `None` if only an event ends the wait, or if
     /// the worker has ended.
     pub fn worker_timeout(&self, number: usize) -> Option<Duration> {
         let worker = self.workers[number].as_ref()?;
@@ -123,13 +124,13 @@ impl<S: System> Stepped<S> {
         self.workers[number].is_none()
     }
 
-    /// Memory of the buffers of each of a worker's connections.
+    /// The memory of each connection's buffers in a worker.
     pub fn buffer_bytes(&self, number: usize) -> Vec<usize> {
         let worker = self.workers[number].as_ref();
         worker.map_or(Vec::new(), |worker| worker.buffer_bytes().collect())
     }
 
-    /// Writes the snapshot at the end, when all workers have ended.
+    /// Writes the last snapshot after all workers have ended.
     ///
     /// # Errors
     /// [`Ended::Snapshot`].

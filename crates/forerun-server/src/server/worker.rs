@@ -1,10 +1,10 @@
-//! A worker: one thread, one poll, the connections that were handed to it.
+//! A worker: one thread, one poll, and the connections assigned to it.
 //!
 //! ```text
 //!   acceptor ── Message ──> inbox ─┐
 //!                                  v
-//!   a step:  poll ──> for each connection that the poll reports, and each with more to do, one turn:
-//!                       read what is there, answer it, write            (bounded, nothing waits)
+//!   a step:  poll ──> one turn for each connection that the poll reports or that has more to do:
+//!                       read, answer, write                              (bounded, never blocks)
 //! ```
 
 use std::io;
@@ -26,29 +26,29 @@ use super::connection::{Connection, Spare, Turn, Turns};
 use super::connections::{Connections, Ticket};
 use super::control::Control;
 
-/// Connections that one poll reports; the next one reports more.
+/// Maximum number of connections that one poll reports. The next poll reports the others.
 const EVENTS: usize = 1024;
-/// How often the worker looks for silent connections.
+/// How often the worker looks for idle connections.
 const SWEEP: Duration = Duration::from_secs(1);
 /// How often the cache's clock is set while the server drains.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What the acceptor tells a worker.
+/// A message from the acceptor to a worker.
 pub(crate) enum Message<K> {
-    /// A connection is this worker's now.
+    /// The worker takes over a connection.
     Take {
         /// Its socket.
         socket: K,
-        /// Its place among the others.
+        /// Its slot.
         ticket: Ticket,
-        /// Whether it speaks TLS.
+        /// Whether it uses TLS.
         tls: bool,
     },
-    /// Answer what was received, then close; at the latest at this time. Then end.
+    /// Answer the requests that have arrived, close all connections by this time, then end.
     Drain(Instant),
 }
 
-/// The acceptor's end of a worker.
+/// The acceptor's handle to a worker.
 pub(crate) struct Handle<K> {
     inbox: Sender<Message<K>>,
     waker: Arc<dyn Wake>,
@@ -64,17 +64,17 @@ impl<K> Clone for Handle<K> {
 }
 
 impl<K> Handle<K> {
-    /// Sends a message. A worker that has ended takes none, and what was in it is dropped: a
-    /// connection is closed.
+    /// Sends a message. A worker that has ended ignores it. A connection in it is dropped and
+    /// thereby closed.
     pub(crate) fn send(&self, message: Message<K>) {
         if self.inbox.send(message).is_ok() {
-            // It fails only where the poll is gone, and with it the worker.
+            // This fails only if the poll is gone, and then the worker is gone too.
             let _ = self.waker.wake();
         }
     }
 }
 
-/// What all workers need to know.
+/// State that all workers need.
 #[derive(Clone)]
 pub(crate) struct Setup<S> {
     pub(crate) system: S,
@@ -86,7 +86,7 @@ pub(crate) struct Setup<S> {
     pub(crate) idle_timeout_s: u64,
 }
 
-/// A worker's state; [`Worker::run`] is its thread.
+/// A worker's state. [`Worker::run`] is its thread.
 pub(crate) struct Worker<S: System> {
     poll: S::Poll,
     inbox: Receiver<Message<S::Socket>>,
@@ -94,11 +94,11 @@ pub(crate) struct Worker<S: System> {
     context: Context,
     spare: Spare,
     connections: Slab<Connection<S::Socket>>,
-    /// The connections that this step serves; empty between two steps.
+    /// The connections that this step serves. Empty between steps.
     turn: Vec<usize>,
-    /// Those that have more to do than one turn allows, for the next step.
+    /// Connections that have more to do than one turn allows. The next step serves them.
     again: Vec<usize>,
-    /// Set by a drain: when all connections are closed, whatever they still do.
+    /// Set by a drain: at this time all connections are closed, even if they are busy.
     deadline: Option<Instant>,
     swept: Instant,
     /// When this worker last set the cache's clock.
@@ -106,7 +106,7 @@ pub(crate) struct Worker<S: System> {
 }
 
 impl<S: System> Worker<S> {
-    /// A worker and the acceptor's end of it.
+    /// Creates a worker and the acceptor's handle to it.
     pub(crate) fn new(setup: Setup<S>) -> io::Result<(Worker<S>, Handle<S::Socket>)> {
         let (poll, waker) = setup.system.poll(EVENTS)?;
         let (sender, inbox) = channel();
@@ -131,10 +131,10 @@ impl<S: System> Worker<S> {
         Ok((worker, handle))
     }
 
-    /// Serves until it is told to drain and has.
+    /// Serves connections until a requested drain is complete.
     ///
     /// # Errors
-    /// The poll's, which no connection can cause.
+    /// The poll's. No connection can cause one.
     pub(crate) fn run(mut self) -> io::Result<()> {
         while !self.is_done() {
             self.step()?;
@@ -142,10 +142,10 @@ impl<S: System> Worker<S> {
         Ok(())
     }
 
-    /// Polls once, and gives a turn to each connection that has something to do.
+    /// Polls once and gives a turn to each connection that has something to do.
     ///
     /// # Errors
-    /// The poll's, which no connection can cause.
+    /// The poll's. No connection can cause one.
     pub(crate) fn step(&mut self) -> io::Result<()> {
         let timeout = self.timeout();
         let mut turn = take(&mut self.turn);
@@ -184,12 +184,12 @@ impl<S: System> Worker<S> {
         Ok(())
     }
 
-    /// Whether it was told to drain and has.
+    /// Whether a requested drain is complete.
     pub(crate) fn is_done(&self) -> bool {
         self.deadline.is_some() && self.connections.is_empty()
     }
 
-    /// How long the next poll waits at most.
+    /// Maximum time that the next poll waits.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         if !self.again.is_empty() {
             return Some(Duration::ZERO);
@@ -200,7 +200,7 @@ impl<S: System> Worker<S> {
         (self.setup.idle_timeout_s > 0 && !self.connections.is_empty()).then_some(SWEEP)
     }
 
-    /// Gives a connection a turn, of one kind or another.
+    /// Gives a connection a turn, as `what` defines it.
     fn turn(&mut self, key: usize, what: fn(&mut Connection<S::Socket>, &mut Turns<'_>) -> Turn) {
         let now_s = self.now_s();
         let Some(connection) = self.connections.get_mut(key) else {
@@ -223,8 +223,8 @@ impl<S: System> Worker<S> {
         }
     }
 
-    /// Gives a connection a turn in the next step, unless it has one already: whoever is busy gets
-    /// as many turns as the others.
+    /// Gives a connection a turn in the next step, unless it has one already. A busy connection
+    /// gets as many turns as any other.
     fn queue(&mut self, key: usize) {
         if let Some(connection) = self.connections.get_mut(key)
             && !connection.is_queued
@@ -237,8 +237,8 @@ impl<S: System> Worker<S> {
     fn close(&mut self, key: usize) {
         if let Some(mut connection) = self.connections.try_remove(key) {
             connection.leave();
-            // It fails for a socket that is broken already; dropping it takes it off the poll as
-            // well.
+            // This fails for a socket that is already broken. Dropping the socket also removes it
+            // from the poll.
             let _ = self.poll.deregister(connection.socket());
         }
     }
@@ -283,7 +283,7 @@ impl<S: System> Worker<S> {
         Ok(())
     }
 
-    /// Memory of its connections' own buffers, and of how many connections.
+    /// Memory of the connections' own buffers, and the number of connections.
     #[cfg(feature = "simulation")]
     pub(crate) fn buffer_bytes(&self) -> impl Iterator<Item = usize> {
         self.connections
@@ -291,7 +291,7 @@ impl<S: System> Worker<S> {
             .map(|(_, connection)| connection.buffer_bytes())
     }
 
-    /// Sets the cache's clock, which nobody else does while the server drains.
+    /// Sets the cache's clock. Nobody else does so while the server drains.
     fn tick(&mut self) {
         let now = self.setup.system.now();
         if now.saturating_duration_since(self.ticked) >= TICK {
@@ -306,7 +306,7 @@ impl<S: System> Worker<S> {
         setup.connections.seconds(setup.system.now())
     }
 
-    /// Closes the connections that are left when the time to drain is over.
+    /// Closes the remaining connections when the time to drain is over.
     fn close_at_deadline(&mut self) {
         let Some(deadline) = self.deadline else {
             return;
@@ -319,7 +319,7 @@ impl<S: System> Worker<S> {
         }
     }
 
-    /// Closes the connections that have been silent for too long.
+    /// Closes the connections that have been idle for too long.
     fn sweep(&mut self) {
         let limit_s = self.setup.idle_timeout_s;
         let now = self.setup.system.now();

@@ -1,4 +1,4 @@
-//! A worker and a client that sends without a pause: each step is short, whatever the client does.
+//! A worker with a client that never stops sending: each step is short, whatever the client does.
 
 use std::io::{self, Cursor, ErrorKind, Read, Write};
 use std::path::Path;
@@ -16,17 +16,17 @@ use crate::settings::Settings;
 use crate::shared::NoHost;
 use crate::system::{Listening, Ready};
 
-/// What a connection may read in one turn: eight buffers.
+/// Maximum number of bytes that a connection may read in one turn: eight buffers.
 const TURN_BYTES_MAX: u64 = 8 * (64 << 10);
 
-/// A system with endless sockets. Every poll reports every socket, and takes ten seconds.
+/// A system with endless sockets. Every poll reports every socket and takes ten seconds.
 #[derive(Clone, Debug)]
 struct Endless {
     start: Instant,
     polls: Arc<AtomicU64>,
 }
 
-/// A client that sends an endless value and takes all answers.
+/// A client that sends an endless value and reads all answers.
 #[derive(Debug)]
 struct Babbler {
     read: Arc<AtomicU64>,
@@ -43,7 +43,7 @@ struct NoListener;
 
 impl Read for Babbler {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        // The value is too large to be stored, so reading it costs little.
+        // The value is too large to store, so reading it costs little.
         const REQUEST: &[u8] = b"set k 0 0 1000000000\r\n";
         let sent = self.read.fetch_add(into.len() as u64, Ordering::Relaxed) as usize;
         into.fill(b'x');
@@ -108,7 +108,7 @@ impl Listening for NoListener {
     }
 
     fn address(&self) -> &Address {
-        unreachable!("nobody binds it")
+        unreachable!("no test binds a listener")
     }
 
     fn speaks_tls(&self) -> bool {
@@ -181,8 +181,8 @@ impl System for Endless {
     }
 }
 
-/// A worker with one connection, the acceptor's end of it, and the bytes that the connection has
-/// read.
+/// A worker with one connection, the acceptor's handle to it, and the number of bytes that the
+/// connection has read.
 fn babbled_at() -> (Worker<Endless>, Handle<Babbler>, Arc<AtomicU64>) {
     let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
     let shared = Shared::new(Settings::default(), cache, Box::new(NoHost));
@@ -200,11 +200,11 @@ fn babbled_at() -> (Worker<Endless>, Handle<Babbler>, Arc<AtomicU64>) {
         users: None,
         idle_timeout_s: 0,
     };
-    let (mut worker, handle) = Worker::new(setup).expect("it needs nothing");
+    let (mut worker, handle) = Worker::new(setup).expect("a worker needs no resources");
     let read = Arc::<AtomicU64>::default();
     let ticket = connections
         .admit(Peer::Unix, &"unix".into(), 0)
-        .expect("there is a place");
+        .expect("the limit is not reached");
     handle.send(Message::Take {
         socket: Babbler { read: read.clone() },
         ticket,
@@ -214,7 +214,7 @@ fn babbled_at() -> (Worker<Endless>, Handle<Babbler>, Arc<AtomicU64>) {
     (worker, handle, read)
 }
 
-/// Bytes read during a step.
+/// Returns the number of bytes read during a step.
 fn step(worker: &mut Worker<Endless>, read: &AtomicU64) -> u64 {
     let before = read.load(Ordering::Relaxed);
     worker.step().expect("the poll works");
@@ -225,7 +225,7 @@ fn step(worker: &mut Worker<Endless>, read: &AtomicU64) -> u64 {
 fn a_connection_gets_one_turn_a_step_however_often_it_is_called() {
     let (mut worker, _handle, read) = babbled_at();
     for _ in 0..5 {
-        // It has more to do since its last turn, and the poll reports it as well.
+        // The connection has more to do since its last turn, and the poll reports it as well.
         let bytes = step(&mut worker, &read);
         assert!((1..=TURN_BYTES_MAX).contains(&bytes), "{bytes} bytes");
     }
@@ -245,7 +245,7 @@ fn a_drain_does_not_serve_one_connection_for_long_while_others_wait() {
         steps += 1;
         assert!(
             steps < 100,
-            "a client that never stops keeps the server from ending"
+            "a client that never stops sending keeps the server from ending"
         );
     }
 }
@@ -258,7 +258,7 @@ fn items_expire_while_the_server_drains() {
     for _ in 0..5 {
         step(&mut worker, &read);
     }
-    // The acceptor, which sets the clock otherwise, waits for its workers.
+    // The acceptor otherwise sets the clock, but now it waits for its workers.
     let (clock, system) = (worker.setup.shared.cache.now(), &worker.setup.system);
     assert_eq!(clock, system.second());
 }

@@ -1,4 +1,4 @@
-//! Commands to the operator's ends: the memory limit, the crawler, what memcached has slabs for.
+//! Operator commands: memory limit, crawler, and memcached's slab commands.
 
 use crate::protocol::numbers::{parse_i64, parse_u32};
 use crate::protocol::replies;
@@ -7,7 +7,7 @@ use crate::protocol::tokens::Tokens;
 use super::dump::{Dump, check_classes};
 use super::turn::Turn;
 
-/// `cache_memlimit megabytes`. What is held above a lower limit is given back by and by.
+/// `cache_memlimit megabytes`. Memory above a lower limit is given back gradually.
 pub(super) fn memory_limit(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     let quiet = tokens.says_noreply();
     let set = |megabytes: i64| {
@@ -26,7 +26,7 @@ pub(super) fn memory_limit(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     turn.say_unless(quiet, reply);
 }
 
-/// `lru_crawler …`: the dump that begins, if it is one.
+/// `lru_crawler …`. Returns a dump if the command starts one.
 pub(super) fn lru_crawler(tokens: &Tokens<'_>, turn: &mut Turn<'_>) -> Option<Dump> {
     let reply: &[u8] = match (tokens.get(1), tokens.count()) {
         (b"metadump" | b"mgdump", 3) => match Dump::asked(tokens, turn) {
@@ -34,7 +34,7 @@ pub(super) fn lru_crawler(tokens: &Tokens<'_>, turn: &mut Turn<'_>) -> Option<Du
             Err(reply) => reply,
         },
         (b"crawl", 3) => crawl(tokens, turn),
-        // How fast it goes is nothing to be set here: it holds nobody up.
+        // There is no speed to set: the crawler delays nobody.
         (b"tocrawl", 3) => match parse_u32(tokens.get(2)) {
             Some(_) => replies::OK,
             None => replies::BAD_FORMAT,
@@ -58,7 +58,7 @@ pub(super) fn lru_crawler(tokens: &Tokens<'_>, turn: &mut Turn<'_>) -> Option<Du
     None
 }
 
-/// `lru_crawler crawl classes`: removes what has expired.
+/// `lru_crawler crawl classes`: removes expired items.
 fn crawl(tokens: &Tokens<'_>, turn: &Turn<'_>) -> &'static [u8] {
     if !turn.shared.crawls() {
         return replies::CRAWLER_DISABLED;
@@ -72,7 +72,7 @@ fn crawl(tokens: &Tokens<'_>, turn: &Turn<'_>) -> &'static [u8] {
     }
 }
 
-/// `slabs reassign …`, `slabs automove …`: there are none, and so nothing that moves.
+/// `slabs reassign …`, `slabs automove …`: this cache has no slabs, so nothing moves.
 pub(super) fn slabs(tokens: &Tokens<'_>) -> &'static [u8] {
     let disabled = b"CLIENT_ERROR slab reassignment disabled\r\n";
     match (tokens.get(1), tokens.count()) {
@@ -88,8 +88,8 @@ pub(super) fn slabs(tokens: &Tokens<'_>) -> &'static [u8] {
     }
 }
 
-/// `debugtime seconds`: the clock goes on by so many at once, and then stands until the time has
-/// caught up.
+/// `debugtime seconds`: moves the clock forward by this many seconds at once. The clock then stands
+/// still until real time has caught up.
 pub(super) fn debug_time(tokens: &Tokens<'_>, turn: &Turn<'_>) -> &'static [u8] {
     match parse_u32(tokens.get(1)) {
         Some(seconds) => {

@@ -1,14 +1,14 @@
-//! Answers to a batch of reads, in the order of its spans.
+//! Answers a batch of reads, in the order of its spans.
 //!
 //! ```text
 //!   spans    Keys 2, Text END, Meta "s v", Keys 1, Text END
 //!   keys     [a, bb │ c, d]          a chunk is looked up just before its first answer
 //!   items      ▲ ▲                   and values are fetched a few answers ahead
-//!   output   VALUE a …, VALUE bb …, END, …        full: here it stops
+//!   output   VALUE a …, VALUE bb …, END, …        stops when the output is full
 //! ```
 //!
-//! Where the output fills up, the rest of the input stays and is read again later, from the first
-//! key without an answer. Chunks are then smaller for a while, so that little is looked up in vain.
+//! When the output is full, the rest of the input stays and is read again later, from the first key
+//! without an answer. Chunks are then smaller for a while, so that fewer lookups are wasted.
 
 use forerun_cache::{Expiry, Guard, Item};
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
@@ -19,20 +19,20 @@ use super::reads::{Batch, KeyLine, Read, Scratch, Span, Within, recycle};
 use super::turn::Turn;
 use super::{Session, State, Step, meta_get};
 
-/// Most keys that are looked up together.
+/// Maximum number of keys that are looked up together.
 pub(super) const CHUNK_KEYS_MAX: usize = 128;
 
-/// Fewest keys that are looked up together, where large values fill the output quickly.
+/// Minimum number of keys that are looked up together, when large values fill the output quickly.
 const CHUNK_KEYS_MIN: usize = 8;
 
-/// Smaller values are copied without asking whether they could be shared.
+/// Smaller values are copied without trying to share them.
 const SHARED_BYTES_MIN: usize = 16 << 10;
 
-/// How many answers ahead a value is fetched.
+/// A value is prefetched this many answers ahead.
 const FETCH_AHEAD: usize = 8;
 
-/// Of a longer value, the rest is left to the CPU, which fetches ahead where it sees a run of
-/// lines.
+/// At most this much of a value is prefetched. The CPU's own prefetcher fetches the rest once it
+/// sees a run of lines.
 const FETCH_BYTES_MAX: usize = 512;
 
 /// Where a batch's answers stopped because the output was full.
@@ -42,7 +42,7 @@ struct Stop {
 }
 
 impl Session {
-    /// Answers a batch and goes to where its reading ended, or to where the output was full.
+    /// Answers a batch. Returns the place where reading ended, or where the output became full.
     pub(super) fn answer(
         &mut self,
         batch: Batch<'_>,
@@ -53,7 +53,7 @@ impl Session {
     ) -> Step {
         let stop = match batch.spans.first() {
             None => None,
-            // A line that touches is a batch of its own.
+            // A line that touches items is a batch of its own.
             Some(&Span::Keys { line, .. }) if let Some(touch) = line.touch => {
                 answer_touching(&batch, line, turn.shared.expiry(touch), turn)
             }
@@ -154,8 +154,8 @@ impl Session {
     }
 }
 
-/// Answers a line of keys whose items live on until `expiry`. Touching is writing, which may wait
-/// until readers are done: each item is touched after its own guard is gone.
+/// Answers a line of keys and sets the expiry of each item. Touching is a write, which may wait
+/// until readers are done, so each item is touched after its own guard is dropped.
 fn answer_touching(
     batch: &Batch<'_>,
     line: KeyLine,
@@ -176,7 +176,7 @@ fn answer_touching(
                         break 'spans;
                     }
                     asked += 1;
-                    // The item is answered even if its new time has come already.
+                    // The item is answered even if its new expiry has already passed.
                     if answer_key(turn, key, line.with_cas) {
                         hits += 1;
                         turn.cache.touch(key, expiry);
@@ -187,7 +187,7 @@ fn answer_touching(
             Span::Meta { .. } => debug_assert!(false, "mg is in no batch that touches"),
         }
     }
-    // As memcached counts them, these are touches and no gets.
+    // As in memcached, these count as touches and not as gets.
     turn.counters.batches.add(1);
     turn.counters.cmd_touch.add(asked as u64);
     turn.counters.touch_hits.add(hits);
@@ -195,7 +195,7 @@ fn answer_touching(
     stop
 }
 
-/// Answers one key, if there is an item.
+/// Answers one key if it has an item.
 fn answer_key(turn: &mut Turn<'_>, key: &[u8], with_cas: bool) -> bool {
     let guard = turn.cache.pin();
     let Some(item) = guard.get(key) else {
@@ -205,7 +205,7 @@ fn answer_key(turn: &mut Turn<'_>, key: &[u8], with_cas: bool) -> bool {
     true
 }
 
-/// Counts the lookups of a batch.
+/// Counts a batch's lookups.
 fn count(turn: &Turn<'_>, asked: u64, hits: u64) {
     let counters = turn.counters;
     counters.batches.add(1);
@@ -214,16 +214,16 @@ fn count(turn: &Turn<'_>, asked: u64, hits: u64) {
     counters.get_misses.add(asked - hits);
 }
 
-/// Where a key stands in `bytes`, of which all keys are slices.
+/// The position of a key in `bytes`. All keys are slices of `bytes`.
 fn place_of(key: &[u8], bytes: &[u8]) -> usize {
     key.as_ptr().addr() - bytes.as_ptr().addr()
 }
 
-/// The items of a batch's keys one by one, looked up chunk by chunk.
+/// The items of a batch's keys, one by one. Keys are looked up a chunk at a time.
 struct Lookups<'b, 'g> {
     guard: &'g Guard<'g>,
     keys: &'b [&'b [u8]],
-    /// Of the keys from `first` on.
+    /// The items of the keys from `first` on.
     items: Vec<Option<Item<'g>>>,
     first: usize,
     next: usize,
@@ -231,7 +231,7 @@ struct Lookups<'b, 'g> {
 }
 
 impl<'b, 'g> Lookups<'b, 'g> {
-    /// The next key and its item.
+    /// Returns the next key and its item.
     #[inline]
     fn next(&mut self) -> (&'b [u8], Option<Item<'g>>) {
         let key = self.keys[self.next];
@@ -245,7 +245,7 @@ impl<'b, 'g> Lookups<'b, 'g> {
         (key, item)
     }
 
-    /// Asks for the value at `place` of the chunk: the lookup has read the key only.
+    /// Prefetches the value at `place` of the chunk: the lookup has read only the key.
     #[inline]
     fn fetch(&self, place: usize) {
         let Some(Some(item)) = self.items.get(place) else {
@@ -273,13 +273,13 @@ impl<'b, 'g> Lookups<'b, 'g> {
         }
     }
 
-    /// Where the next key stands in `bytes`, of which all keys are slices.
+    /// The position of the next key in `bytes`. All keys are slices of `bytes`.
     fn place(&self, bytes: &[u8]) -> usize {
         place_of(self.keys[self.next], bytes)
     }
 }
 
-/// Appends an item as classic commands answer it.
+/// Appends an item in the format of classic commands.
 #[inline]
 fn push_item(turn: &mut Turn<'_>, key: &[u8], item: &Item<'_>, with_cas: bool) {
     let value = item.value();
@@ -298,7 +298,7 @@ fn push_item(turn: &mut Turn<'_>, key: &[u8], item: &Item<'_>, with_cas: bool) {
     push_value(turn, item);
 }
 
-/// Appends a value and the end of its line: a copy, or the value itself if it is a large one.
+/// Appends a value and its line end. A large value is shared, any other is copied.
 #[inline]
 pub(super) fn push_value(turn: &mut Turn<'_>, item: &Item<'_>) {
     let value = item.value();

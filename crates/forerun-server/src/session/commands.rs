@@ -1,4 +1,4 @@
-//! Commands that take one line and are no batch: everything but reads and storage.
+//! Commands of one line that are not batched: everything except reads and storage.
 
 use forerun_cache::{Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Mode};
 
@@ -9,12 +9,12 @@ use crate::protocol::{KEY_BYTES_MAX, replies};
 use super::turn::Turn;
 use super::{Next, Session, State, Step, admin, stats};
 
-/// Most that `verbosity` sets, as memcached.
+/// Maximum level that `verbosity` sets, as in memcached.
 const VERBOSITY_MAX: u32 = 4;
 
 impl Session {
-    /// Obeys the command of `line`, whose data block, if it has one, is at the front of `rest` as
-    /// far as it is there. `line_len` bytes were its line.
+    /// Executes the command in `line`, which took `line_len` bytes. If the command has a data
+    /// block, the part of it that has arrived is at the front of `rest`.
     pub(super) fn other_command(
         &mut self,
         line: &[u8],
@@ -25,7 +25,8 @@ impl Session {
     ) -> Step {
         let tokens = Tokens::of(line);
         let count = tokens.count();
-        // Five tokens tell the length of a data block, however wrong the rest of the line is.
+        // With five tokens or more, the length of a data block is known, even if the rest of the
+        // line is wrong.
         let mode = match (tokens.get(0), count) {
             (b"set" | b"cas", 5..) => Some(Mode::Set),
             (b"add", 5..) => Some(Mode::Add),
@@ -58,7 +59,8 @@ impl Session {
                     .last()
                     .is_some_and(|token| token.starts_with(b"HTTP/"))
                 {
-                    // A browser, or who sent one here: there is nothing to say to it.
+                    // This comes from a browser, or from somebody who misuses one. It gets no
+                    // answer.
                     return Step::End(Next::Close);
                 }
                 turn.say(replies::ERROR);
@@ -70,8 +72,8 @@ impl Session {
         Step::On
     }
 
-    /// Obeys a command of one line that leaves the session where it is; false if there is no such
-    /// command.
+    /// Executes a command of one line that does not change the session's state. Returns false if no
+    /// such command exists.
     fn short_command(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) -> bool {
         match (tokens.get(0), tokens.count()) {
             (b"mg", 2..) => super::meta::get(line, tokens, turn),
@@ -80,8 +82,8 @@ impl Session {
             (b"me", 1) => turn.say(replies::BAD_FORMAT),
             (b"me", _) => super::meta::debug(tokens, turn),
             (b"mn", _) => turn.say(replies::META_NOOP),
-            // With keys these are read as batches; what comes here has none, or an expiration time
-            // that is no number.
+            // The batch reader handles lines with keys. A line that gets here has no key, or an
+            // expiration time that is not a number.
             (b"gat" | b"gats", 2..) => match parse_expiration(tokens.get(1)) {
                 Some(_) => turn.say(replies::END),
                 None => turn.say(replies::BAD_EXPTIME),
@@ -110,7 +112,7 @@ impl Session {
     }
 }
 
-/// `delete key [0] [noreply]`: the 0 is a time that long ago could be given.
+/// `delete key [0] [noreply]`. The 0 is a time that old versions of the protocol allowed.
 fn delete(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     let count = tokens.count();
     let quiet = count > 2 && tokens.says_noreply();
@@ -196,7 +198,7 @@ fn touch(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     turn.counters.cmd_touch.add(1);
     let reply = if turn.cache.touch(key, turn.shared.expiry(expiration)) {
         turn.counters.touch_hits.add(1);
-        // A touched item counts as fetched: it was of use to somebody.
+        // A touched item counts as fetched, because a client uses it.
         turn.cache.pin().get(key);
         replies::TOUCHED
     } else {

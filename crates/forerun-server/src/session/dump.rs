@@ -1,16 +1,16 @@
-//! Keys of all items: `lru_crawler metadump`, `lru_crawler mgdump` and `stats cachedump`.
+//! Lists the keys of all items: `lru_crawler metadump`, `lru_crawler mgdump` and `stats cachedump`.
 //!
 //! ```text
 //!   lru_crawler metadump all
-//!   key=CH%2FBern exp=-1 la=1795340123 cas=7 fetch=yes cls=1 size=71        a part of the cache after the other,
+//!   key=CH%2FBern exp=-1 la=1795340123 cas=7 fetch=yes cls=1 size=71        one part of the cache at a time,
 //!   …                                                                     as the client reads
 //!   END
 //! ```
 //!
-//! The first two take any number of items: the session stays within the dump until the last part,
-//! and composes no part while the output is full. A part is a segment of the index, about 1,500
-//! items. What is stored or removed meanwhile may be in the dump or not; what was there all the
-//! time is.
+//! The first two list any number of items. The session stays in the dump until the last part, and
+//! composes no part while the output is full. A part is one segment of the index, about 1,500
+//! items. The dump may miss items that are stored or removed while it runs. It contains every item
+//! that exists the whole time.
 
 use std::io::{self, Write};
 
@@ -23,23 +23,23 @@ use crate::protocol::tokens::Tokens;
 
 use super::turn::Turn;
 
-/// The one class that there is, by which items of all sizes go.
+/// The only class. Items of all sizes belong to it.
 const CLASS: u32 = 1;
-/// Classes that memcached knows.
+/// The number of classes in memcached.
 const CLASSES_MAX: u32 = 63;
-/// Bytes of the longest `stats cachedump`, as in memcached.
+/// Maximum size of a `stats cachedump`, as in memcached.
 const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
 
-/// What a dump says of an item.
+/// The format of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// `key=… exp=… la=… cas=… fetch=… cls=… size=…`
     Metadump,
-    /// `mg key`: a dump that can be sent to a server as it is.
+    /// `mg key`: the dump can be sent to a server as it is.
     Mgdump,
 }
 
-/// A dump that goes on.
+/// A dump in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dump {
     form: Form,
@@ -47,7 +47,7 @@ pub(super) struct Dump {
 }
 
 impl Dump {
-    /// The dump that `lru_crawler metadump|mgdump classes` asks for, or what to answer instead.
+    /// The dump that `lru_crawler metadump|mgdump classes` asks for, or the reply if it is refused.
     pub(super) fn asked(tokens: &Tokens<'_>, turn: &Turn<'_>) -> Result<Dump, &'static [u8]> {
         let form = match tokens.get(1) {
             b"metadump" => Form::Metadump,
@@ -64,7 +64,7 @@ impl Dump {
         Ok(Dump { form, from })
     }
 
-    /// Composes the next part. What is left to do, if it was not the last.
+    /// Composes the next part. Returns the rest of the dump, or `None` after the last part.
     pub(super) fn go_on(self, turn: &mut Turn<'_>) -> Option<Dump> {
         let unix_zero_s = turn.shared.unix_zero_s();
         let out = turn.out.bytes_mut();
@@ -85,8 +85,8 @@ impl Dump {
     }
 }
 
-/// Refuses classes that there are not: `all`, in dumps `hash`, or numbers of classes, of which the
-/// first has everything.
+/// Refuses classes that do not exist. Valid are `all`, `hash` for dumps, and class numbers, the
+/// first of which contains everything.
 pub(super) fn check_classes(classes: &[u8], is_dump: bool) -> Result<(), &'static [u8]> {
     if classes == b"all" || (is_dump && classes == b"hash") {
         return Ok(());
@@ -134,12 +134,12 @@ fn push_mgdump(out: &mut Vec<u8>, item: &Item<'_>) {
     }
 }
 
-/// Whether a line can carry the key as it is.
+/// Whether a line can carry the key unchanged.
 fn is_plain(key: &[u8]) -> bool {
     key.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
 }
 
-/// Appends the key as in a URI, RFC 3986.
+/// Appends the key percent-encoded, as in a URI (RFC 3986).
 fn push_percent(out: &mut Vec<u8>, key: &[u8]) {
     for &byte in key {
         match byte {
@@ -150,12 +150,12 @@ fn push_percent(out: &mut Vec<u8>, key: &[u8]) {
 }
 
 fn push(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    // Writing to a Vec does not fail.
+    // Writing to a Vec cannot fail.
     let _: io::Result<()> = out.write_fmt(text);
 }
 
-/// `stats cachedump class limit`: keys with their sizes and times, as many as 2 MiB hold; 0 is no
-/// limit. Keys that no line can carry are left out.
+/// `stats cachedump class limit`: keys with their sizes and times, up to 2 MiB of output. A limit
+/// of 0 means no limit. Keys that a line cannot carry are left out.
 pub(super) fn cachedump(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     if !turn.shared.settings.dump_enabled {
         return turn.say(b"CLIENT_ERROR stats cachedump not allowed\r\n");

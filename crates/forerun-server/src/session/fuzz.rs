@@ -1,5 +1,5 @@
-//! For the fuzz target: whatever comes in, in whatever pieces, the answers are the same, and memory
-//! stays bounded.
+//! Used by the fuzz target. The answers must not depend on how the input is cut into pieces, and
+//! memory must stay bounded.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use crate::shared::{NoHost, Shared};
 
 use super::{Next, Session};
 
-/// Most that an output may hold: what makes it full, and the largest copied item on top. Items that
-/// are there from the start have up to 30,000 bytes, and those that a client may store come up to
-/// the largest item.
+/// Maximum size of an output: the limit at which it is full, plus the largest item that is copied.
+/// The preloaded items have up to 300,000 bytes, and items that a client stores have at most the
+/// size limit.
 const OUTPUT_BYTES_MAX: usize = 512 << 10;
 
-/// Most that commands are expanded to.
+/// Maximum length of the expanded commands.
 const STREAM_BYTES_MAX: usize = 1 << 20;
 
-/// Plays `bytes` to a session at once and in pieces that `cuts` says, read by a client at once and
-/// by a slow one, and compares the answers. A byte 0xfe in `bytes` repeats the byte behind the next
-/// one, a hundred times that one.
+/// Sends `bytes` to a session, once as a whole and once in pieces whose lengths follow from `cuts`,
+/// with a fast and a slow reader, and compares the answers. A byte 0xfe in `bytes` takes two
+/// operands, a count and a byte: it repeats that byte a hundred times the count.
 ///
 /// # Panics
-/// If the answers differ, or too much memory was taken.
+/// If the answers differ, or if a buffer takes too much memory.
 #[doc(hidden)]
 pub fn fuzz_session(cuts: &[u8], bytes: &[u8]) {
     let stream = expand(bytes);
     if memchr::memmem::find(&stream, b"stats").is_some() {
-        // Statistics tell of time, and of how many batches there were.
+        // Statistics depend on time and on the number of batches.
         return;
     }
     let whole = play(&stream, &[], usize::MAX);
@@ -70,8 +70,8 @@ fn expand(bytes: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// The answers to `stream`, in pieces of `cuts` (over and over; none is one piece), read `step`
-/// bytes at a time.
+/// Returns the answers to `stream`. The stream arrives in pieces whose lengths follow from `cuts`,
+/// which repeat; without cuts it is one piece. The client reads `step` bytes at a time.
 fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
     let options = CacheOptions {
         memory_limit_bytes: 8 << 20,
@@ -122,7 +122,7 @@ fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
             read(&mut output, &mut answers, step);
             assert!(
                 input.bytes().len() < crate::input::LINE_BYTES_MAX,
-                "the session takes what it is given"
+                "the session consumes its whole input"
             );
         }
         if rest.is_empty() {

@@ -1,4 +1,4 @@
-//! Meta commands that are no plain read and store no data block: `mg` that changes something, `md`,
+//! Meta commands that are not plain reads and have no data block: `mg` that changes the item, `md`,
 //! `ma`, `me`.
 
 use forerun_cache::{Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Invalidate};
@@ -13,7 +13,7 @@ use super::commands::count_arithmetic;
 use super::meta_get::{expiry_behind, expiry_of_new, meta_get, push_echo, push_seconds_left};
 use super::turn::Turn;
 
-/// The key and flags of a meta command without a data block, or what to answer instead.
+/// Parses the key and flags of a meta command without a data block, or returns the error reply.
 fn parse<'a>(
     line: &'a [u8],
     tokens: &Tokens<'a>,
@@ -49,7 +49,7 @@ fn parse<'a>(
     Ok((key, flags))
 }
 
-/// `mg`, whatever its flags.
+/// `mg` with any flags.
 pub(super) fn get(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     turn.counters.cmd_meta.add(1);
     let mut decoded = [0; KEY_BYTES_MAX];
@@ -113,7 +113,7 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) 
         Some(b'D' | b'-') => Direction::Decrement,
         Some(_) => return turn.say(replies::BAD_MODE_MA),
     };
-    // Only a `t` that comes before the `T` tells the time as it was.
+    // A `t` before the `T` reports the old time.
     let tells_time_before = flags.ttl.is_some()
         && flags
             .each()
@@ -129,7 +129,7 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) 
         key,
         delta: flags.delta,
         direction,
-        // No item has version 0; memcached takes it for no comparison.
+        // No item has version 0. Memcached treats it as no comparison.
         compare_cas: flags.compare_cas.filter(|&cas| cas != 0),
         new_cas: flags.new_cas,
         expiry: flags.ttl.map(|ttl| turn.shared.expiry(ttl)),
@@ -167,8 +167,8 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) 
     turn.say(b"\r\n");
 }
 
-/// Appends the answer to an `ma` that was done. The item had this expiry before the flags are
-/// obeyed, in their order.
+/// Appends the answer to a successful `ma`. `expiry` is the item's expiry before the flags take
+/// effect, which they do in their order.
 fn push_counted(
     turn: &mut Turn<'_>,
     key: &[u8],
@@ -208,7 +208,7 @@ fn push_counted(
     }
 }
 
-/// `me key [b]`: what is known of an item.
+/// `me key [b]`: reports what the cache knows of an item.
 pub(super) fn debug(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     turn.counters.cmd_meta.add(1);
     let mut key = tokens.get(1);

@@ -1,4 +1,4 @@
-//! Meta get: answers, and the variants that change the item on the way.
+//! Meta get: the answers, and the variants that change the item.
 
 use forerun_cache::{Expiry, Guard, Item, Mode, Store, Stored};
 
@@ -11,7 +11,7 @@ use crate::protocol::{KEY_BYTES_MAX, replies};
 use super::answers::push_value;
 use super::turn::Turn;
 
-/// Appends the answer to a hit of a meta get that changes nothing but a claim.
+/// Appends the answer to a hit of a meta get that changes nothing except a claim.
 #[inline]
 pub(super) fn push_plain_hit(
     turn: &mut Turn<'_>,
@@ -34,7 +34,7 @@ pub(super) fn push_plain_hit(
     }
 }
 
-/// Appends the answer to a miss, with those flags that mean something then.
+/// Appends the answer to a miss, with the flags that have a meaning for a miss.
 pub(super) fn push_miss(
     turn: &mut Turn<'_>,
     key: &[u8],
@@ -74,8 +74,8 @@ fn push_code(turn: &mut Turn<'_>, item: &Item<'_>, with_value: bool) {
     }
 }
 
-/// Appends what a flag asks of an item, if it asks anything. The item's time may have been changed
-/// since it was looked up.
+/// Appends the part of the answer that a flag asks for, if it asks for any. The item's expiry may
+/// have changed since the lookup.
 #[inline]
 fn push_flag(
     turn: &mut Turn<'_>,
@@ -106,7 +106,7 @@ fn push_flag(
     push_u64(out, number);
 }
 
-/// Appends who is to bring a new value, if one is wanted: this client (`W`), or another one (`Z`).
+/// Appends who must write a new value, if one is wanted: this client (`W`) or another one (`Z`).
 fn push_claim(turn: &mut Turn<'_>, item: &Item<'_>, is_wanted: bool) {
     let is_wanted = is_wanted || item.is_stale();
     let wins = is_wanted && !item.is_claimed() && turn.cache.claim(item);
@@ -121,7 +121,7 @@ fn push_claim(turn: &mut Turn<'_>, item: &Item<'_>, is_wanted: bool) {
     }
 }
 
-/// A meta get of any kind, whose flags are read.
+/// Executes a meta get of any kind after its flags are parsed.
 pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
     let is_binary = flags.has(b'b');
     if key.len() > KEY_BYTES_MAX {
@@ -135,10 +135,10 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
     let mut guard = cache.pin();
     let mut item = find(&guard, key, flags);
     if item.is_none() && flags.vivify.is_some() {
-        // Storing may wait until readers are done, this one included.
+        // A store may wait until all readers are done, including this one.
         drop(guard);
         if let Some(cas) = vivify(turn, key, flags) {
-            // The item was fetched, by this command, unless that is to leave no trace.
+            // This command counts as a fetch of the item, unless a flag asks it to leave no trace.
             find(&cache.pin(), key, flags);
             count_touch_or_get(turn, is_touch, true);
             return push_made(turn, key, flags, cas);
@@ -168,13 +168,13 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
         push_value(turn, &item);
     }
     if is_touch {
-        // Touching is writing, too, and comes when the item was answered.
+        // A touch is a write too, so it comes after the item was answered.
         drop(guard);
         cache.touch(key, expiry);
     }
 }
 
-/// Counts a meta get as memcached does: one that touches an item is a touch, any other is a get.
+/// Counts a meta get as memcached does: as a touch if it touches an item, otherwise as a get.
 fn count_touch_or_get(turn: &Turn<'_>, is_touch: bool, hit: bool) {
     let counters = turn.counters;
     let (commands, outcomes) = match (hit, is_touch) {
@@ -186,8 +186,8 @@ fn count_touch_or_get(turn: &Turn<'_>, is_touch: bool, hit: bool) {
     outcomes.add(1);
 }
 
-/// Appends the answer to a meta get that made its item: an empty one, which this client is to fill.
-/// It is not looked up, since it may have expired already.
+/// Appends the answer to a meta get that created an empty item for this client to fill. The item is
+/// not looked up, since it may have expired already.
 fn push_made(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>, cas: u64) {
     let with_value = flags.has(b'v') && flags.compare_cas != Some(cas);
     turn.say(if with_value { b"VA 0" } else { b"HD" });
@@ -215,16 +215,16 @@ fn push_made(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>, cas: u64) {
     }
 }
 
-/// Appends ` t` and the seconds until `expiry`, -1 for never.
+/// Appends ` t` and the seconds until `expiry`; -1 means never.
 pub(super) fn push_seconds_left(turn: &mut Turn<'_>, expiry: Expiry) {
     let seconds_left = turn.seconds_left(expiry);
     turn.say(b" t");
     turn.say(itoa::Buffer::new().format(seconds_left).as_bytes());
 }
 
-/// The expiry that an item has once `letter`, one of its command's flags, is obeyed: `T` sets it,
-/// and so does `N` where the item `is_new`. Flags are obeyed in their order, so that the later of
-/// the two holds.
+/// The item's expiry after `letter`, one of the command's flags, has taken effect. `T` sets the
+/// expiry, and so does `N` if the item `is_new`. Flags take effect in their order, so the later one
+/// wins.
 pub(super) fn expiry_behind(
     turn: &Turn<'_>,
     flags: &Flags<'_>,
@@ -240,7 +240,7 @@ pub(super) fn expiry_behind(
     set.map_or(expiry, |expiration| turn.shared.expiry(expiration))
 }
 
-/// The expiry that an item gets which a command with these flags makes.
+/// The expiry of an item that a command with these flags creates.
 pub(super) fn expiry_of_new(turn: &Turn<'_>, flags: &Flags<'_>) -> Expiry {
     let letters = flags.each().map(|flag| flag[0]);
     letters.fold(Expiry::Never, |expiry, letter| {
@@ -256,8 +256,8 @@ fn find<'g>(guard: &'g Guard<'_>, key: &[u8], flags: &Flags<'_>) -> Option<Item<
     }
 }
 
-/// Makes an empty item that this client is to fill, and tells its version; nothing if another was
-/// faster or there is no room.
+/// Creates an empty item for this client to fill, and returns its version. Returns `None` if
+/// another client was faster or if memory is full.
 fn vivify(turn: &Turn<'_>, key: &[u8], flags: &Flags<'_>) -> Option<u64> {
     let stored = turn.cache.store(Store {
         mode: Mode::Add,

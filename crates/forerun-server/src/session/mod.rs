@@ -9,14 +9,14 @@
 //!               │          │          ├─► Store    a data block too large to wait for: it fills the cache's own memory
 //!               │          │          └─► Swallow  the data block of a command that was refused
 //!               │          └─► SkipLine  the rest of a long line that was refused
-//!               └─► Keys   in a line of keys: it is longer than LINE_BYTES_MAX, or the output was full
-//!   dump.rs:  ──► Dump     in a list of all keys, a part after the other
+//!               └─► Keys   in a line of keys that is longer than LINE_BYTES_MAX, or that filled the output
+//!   dump.rs:  ──► Dump     in a list of all keys, one part after another
 //! ```
 //!
-//! `answers.rs` answers the reads, `commands.rs` has what else there is in classic commands,
-//! `admin.rs` the operator's, `meta.rs` the meta commands that change something, `stats.rs` the
-//! statistics. A session never keeps the bytes it was given: what is incomplete stays in the input,
-//! which [`LINE_BYTES_MAX`] bounds.
+//! `answers.rs` answers reads. The other classic commands are in `commands.rs`, operator commands
+//! in `admin.rs`, meta commands that change an item in `meta.rs`, and statistics in `stats.rs`. A
+//! session never keeps the bytes it was given: an incomplete command stays in the input, and
+//! [`LINE_BYTES_MAX`] bounds its length.
 
 mod admin;
 mod answers;
@@ -47,50 +47,50 @@ use reads::{Batch, KeyLine};
 use store::Pending;
 use turn::Turn;
 
-/// What is to be done after [`Session::receive`]. In every case, write the output first.
+/// What the caller does after [`Session::receive`]. In every case, it writes the output first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Next {
-    /// All complete commands are answered: read more.
+    /// All complete commands are answered. Read more.
     More,
-    /// The output is full: write some of it, then call [`Session::receive`] again, whether or not
-    /// more was read. Until then read nothing: that is how a slow reader is held back.
+    /// The output is full. Write some of it, then call [`Session::receive`] again, whether or not
+    /// more was read. Do not read until then: this holds back a slow reader.
     Full,
-    /// Write what there is, then close. The session takes nothing more.
+    /// Write the output, then close. The session accepts no more input.
     Close,
-    /// The client asked for the whole server's end: write what there is, close, then drain the
-    /// server, and write a snapshot if it is to be graceful.
+    /// The client asked the whole server to end. Write the output, close, then drain the server. If
+    /// `graceful`, write a snapshot too.
     Shutdown {
         /// `shutdown graceful`.
         graceful: bool,
     },
 }
 
-/// Where a session is between two bytes.
+/// The state of a session between two bytes.
 #[derive(Debug, Default)]
 enum State {
-    /// Before the first byte, which may be one of another protocol.
+    /// Before the first byte, which may belong to another protocol.
     Opening,
     /// At the start of a line.
     #[default]
     Command,
-    /// In a line of keys, at the start of one.
+    /// In a line of keys, at the start of a key.
     Keys(KeyLine),
-    /// In a data block that is stored.
+    /// In a data block that is being stored.
     Store(Box<Pending>),
-    /// In a data block that is not: so many bytes are left of it and its end.
+    /// In a data block that is discarded. This many bytes are left, including its line end.
     Swallow(usize),
-    /// In a line that was refused.
+    /// In the rest of a line that was refused.
     SkipLine,
     /// In a dump of all keys.
     Dump(Dump),
-    /// Over.
+    /// The session is over.
     Closed,
 }
 
-/// How a step of a session ended.
+/// The result of one step of a session.
 enum Step {
-    /// It did something.
+    /// It made progress.
     On,
     /// It needs more bytes.
     More,
@@ -130,7 +130,8 @@ enum Step {
 #[derive(Debug)]
 pub struct Session {
     state: State,
-    /// Keys to look up together; fewer where values are so large that few of them fill the output.
+    /// Number of keys to look up together. It shrinks while values are so large that a few fill the
+    /// output.
     chunk: usize,
 }
 
@@ -141,7 +142,7 @@ impl Default for Session {
 }
 
 impl Session {
-    /// A session at its first command.
+    /// A session that waits for its first command.
     pub fn new() -> Self {
         Self {
             state: State::Opening,
@@ -149,14 +150,13 @@ impl Session {
         }
     }
 
-    /// Whether the session waits in the middle of a command, whose first part it has taken.
+    /// Whether the session has consumed the first part of a command and waits for the rest.
     pub fn is_within_command(&self) -> bool {
         !matches!(self.state, State::Opening | State::Command | State::Closed)
     }
 
-    /// Takes as many commands from `input` as are complete and composes the answers into `output`,
-    /// in order. Lookups up to the next write are one batch, whether they came in one command or
-    /// many.
+    /// Executes all complete commands in `input` and appends the answers to `output` in order. All
+    /// lookups up to the next write form one batch, whether they came in one command or many.
     pub fn receive(
         &mut self,
         input: &mut Input,
@@ -189,8 +189,8 @@ impl Session {
         next
     }
 
-    /// The client sends nothing more: answers what was still waiting for the rest of itself, if
-    /// that has an answer. The session takes nothing more.
+    /// The client has closed its sending side. Answers an incomplete command, if such a command has
+    /// an answer. The session accepts no more input.
     pub fn end(&mut self, input: &mut Input, output: &mut Output) {
         let bytes = input.bytes();
         if matches!(self.state, State::Opening) && bytes.first() == Some(&binary::REQUEST) {
@@ -200,7 +200,7 @@ impl Session {
         input.consume(input.bytes().len());
     }
 
-    /// Takes what the state allows from `bytes[*at..]`.
+    /// Consumes as much of `bytes[*at..]` as the state allows.
     fn step(
         &mut self,
         bytes: &[u8],
@@ -270,7 +270,8 @@ impl Session {
         }
     }
 
-    /// All reads that are there, as a batch; then one command of another kind, if it is there.
+    /// Executes all available reads as one batch, then one command of another kind if one is
+    /// available.
     fn command(
         &mut self,
         bytes: &[u8],

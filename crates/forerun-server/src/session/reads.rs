@@ -1,4 +1,4 @@
-//! Reads: every key of every retrieval command up to the next write is looked up in one batch.
+//! Reads: the keys of all retrieval commands up to the next write are looked up in one batch.
 //!
 //! ```text
 //!   bytes   get a bb\r\n mg c s v\r\n get d\r\n set …
@@ -6,8 +6,8 @@
 //!   spans   Keys 2, Text END, Meta "s v", Keys 1, Text END          then: another command at "set …"
 //! ```
 //!
-//! Keys are slices of the input, so nothing is copied; the vectors come from the thread's
-//! [`Scratch`] and go back there, so nothing is allocated. `answers.rs` looks the keys up and
+//! Keys are slices of the input, so nothing is copied. The vectors come from the thread's
+//! [`Scratch`] and return to it, so nothing is allocated. `answers.rs` looks the keys up and
 //! answers the spans in order.
 
 use forerun_cache::Item;
@@ -19,18 +19,18 @@ use crate::protocol::numbers::{Expiration, parse_expiration};
 use crate::protocol::replies;
 use crate::protocol::scan::Scan;
 
-/// No further command is read into a batch of so many keys.
+/// A batch of this many keys takes no further command.
 const BATCH_KEYS: usize = 512;
 
-/// Flags of `mg` that neither change the item nor need to be read before the lookup.
+/// Flags of `mg` that do not change the item and need not be parsed before the lookup.
 const PLAIN: Letters = Letters::of(b"cfkqstvOPL");
 
-/// What a line of keys asks.
+/// The kind of a line of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyLine {
-    /// `gets`, `gats`: answers have the version.
+    /// `gets`, `gats`: answers include the version.
     pub(super) with_cas: bool,
-    /// `gat`, `gats`: the time to live that items get.
+    /// `gat`, `gats`: the new expiration time of the items.
     pub(super) touch: Option<Expiration>,
 }
 
@@ -48,19 +48,19 @@ impl KeyLine {
 /// A part of a batch's answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Span<'a> {
-    /// So many of the next keys, classically.
+    /// The next `count` keys, answered in the classic format.
     Keys { count: usize, line: KeyLine },
-    /// The next key, as `mg` with these flags.
+    /// The next key, answered as `mg` with these flags.
     Meta {
         start: usize,
         letters: Letters,
         flags: &'a [u8],
     },
-    /// Nothing to look up.
+    /// A fixed text without a lookup.
     Text(&'static [u8]),
 }
 
-/// Vectors that batches use again.
+/// Vectors that batches reuse.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(super) keys: Vec<&'static [u8]>,
@@ -68,27 +68,27 @@ pub(crate) struct Scratch {
     pub(super) items: Vec<Option<Item<'static>>>,
 }
 
-/// An empty vector of another type in the memory of `vector`.
+/// Returns an empty vector of another type that reuses the memory of `vector`.
 pub(super) fn recycle<A, B>(mut vector: Vec<A>) -> Vec<B> {
     const { assert!(size_of::<A>() == size_of::<B>() && align_of::<A>() == align_of::<B>()) };
     vector.clear();
-    // Collecting in place keeps the memory; there is nothing to map.
+    // Collecting in place keeps the memory. There are no elements to map.
     vector
         .into_iter()
         .map(|_| unreachable!("the vector was cleared"))
         .collect()
 }
 
-/// How reading commands into a batch ended.
+/// The result of reading commands into a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Read {
-    /// Everything before this is in the batch.
+    /// The batch contains everything before this position.
     pub end: usize,
-    /// A command of another kind stands there, whole or not.
+    /// A command of another kind starts here. It may be incomplete.
     pub is_other: bool,
     /// More bytes are needed.
     pub(super) is_incomplete: bool,
-    /// What the session is within at `end`.
+    /// The state of the session at `end`.
     pub(super) within: Within,
 }
 
@@ -124,9 +124,9 @@ impl Read {
     }
 }
 
-/// Keys to look up and what to answer.
+/// Keys to look up, and how to answer them.
 pub(super) struct Batch<'a> {
-    /// What it is read from.
+    /// The input that the batch is read from.
     pub(super) bytes: &'a [u8],
     pub(super) keys: Vec<&'a [u8]>,
     pub(super) spans: Vec<Span<'a>>,
@@ -141,7 +141,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Reads commands from `from` on, up to one of another kind.
+    /// Reads commands from `from` up to the first one of another kind.
     pub(super) fn read_commands(&mut self, from: usize) -> Read {
         let bytes = self.bytes;
         let mut scan = Scan::new(bytes, from);
@@ -156,7 +156,7 @@ impl<'a> Batch<'a> {
             let is_last = bytes[end] == b'\n';
             match &bytes[start..end] {
                 b"" if !is_last => {
-                    // Spaces before a command mean nothing.
+                    // Spaces before a command are ignored.
                     start = end + 1;
                     continue;
                 }
@@ -182,7 +182,7 @@ impl<'a> Batch<'a> {
                     self.read_line(start, end + 1, KeyLine::GETS, &mut scan, false)
                 }
                 b"gat" | b"gats" if !is_last && !self.spans.is_empty() => {
-                    // Touching is writing: what comes before is answered before.
+                    // A touch is a write, so everything before it is answered first.
                     return Read::on(start);
                 }
                 word @ (b"gat" | b"gats") if !is_last => {
@@ -205,7 +205,7 @@ impl<'a> Batch<'a> {
         Read::on(start)
     }
 
-    /// Reads keys from `from` on, where a line of keys goes on.
+    /// Reads keys from `from`, where a line of keys continues.
     pub(super) fn read_keys(&mut self, from: usize, line: KeyLine) -> Read {
         let mut scan = Scan::new(self.bytes, from);
         self.read_line(from, from, line, &mut scan, true)
@@ -213,9 +213,9 @@ impl<'a> Batch<'a> {
 
     /// Reads the keys of the line that began at `start` and whose next key begins at `at`.
     ///
-    /// A line of up to [`LINE_BYTES_MAX`] is answered when it is there as a whole, and with a key
-    /// too long in it by the error alone. Of a longer one, and of one that `goes_on`, the keys that
-    /// are there are answered at once, and an error follows them.
+    /// A line of up to [`LINE_BYTES_MAX`] is answered once it has arrived as a whole. If one of its
+    /// keys is too long, the only answer is the error. For a longer line, and for one that
+    /// `goes_on`, the keys that have arrived are answered at once, and an error follows them.
     fn read_line(
         &mut self,
         start: usize,
@@ -226,7 +226,7 @@ impl<'a> Batch<'a> {
     ) -> Read {
         let bytes = self.bytes;
         let first = self.keys.len();
-        // How many keys there are before the first that is too long.
+        // Number of keys before the first one that is too long.
         let mut good = None;
         while let Some(end) = scan.next() {
             let is_last = bytes[end] == b'\n';
@@ -244,7 +244,7 @@ impl<'a> Batch<'a> {
                 let is_long = goes_on || end - start >= LINE_BYTES_MAX;
                 match good {
                     None if self.keys.len() == first && !is_long => {
-                        // Not a key in it: the slow way knows what to say.
+                        // The line has no key. The general path knows the reply.
                         return Read::other(start);
                     }
                     None => self.push_keys(first, self.keys.len(), line, Some(replies::END)),
@@ -256,7 +256,7 @@ impl<'a> Batch<'a> {
                 return Read::on(at);
             }
         }
-        // The line's end is not there yet. `at` begins a key that may be whole or not.
+        // The line is incomplete. The key at `at` may be incomplete too.
         if !goes_on && bytes.len() - start < LINE_BYTES_MAX {
             self.keys.truncate(first);
             return Read::incomplete(start);
@@ -283,7 +283,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The keys from `first` to `end` are to be answered, then `text`; any behind `end` are
+    /// Adds the keys from `first` to `end`, then `text`, to the answer. Keys after `end` are
     /// dropped.
     fn push_keys(&mut self, first: usize, end: usize, line: KeyLine, text: Option<&'static [u8]>) {
         self.keys.truncate(end);
@@ -298,8 +298,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Reads `mg` with plain flags, from its key on; gives where the next line begins. `None` is a
-    /// line that is incomplete or that needs a closer look.
+    /// Reads an `mg` with plain flags, starting at its key. Returns the start of the next line, or
+    /// `None` if the line is incomplete or needs the general parser.
     fn read_meta(&mut self, start: usize, at: usize, scan: &mut Scan<'a>) -> Option<usize> {
         let bytes = self.bytes;
         let mut end = scan.next()?;
@@ -318,8 +318,8 @@ impl<'a> Batch<'a> {
             end = scan.next()?;
             let flag = &bytes[at..end];
             tokens += 1;
-            // A return alone before the newline ends the line; anywhere else it is a flag like
-            // another.
+            // A carriage return alone before the newline ends the line. Anywhere else it counts as
+            // a flag.
             let is_line_end = flag == b"\r" && bytes[end] == b'\n';
             if let Some(&letter) = flag.first().filter(|_| !is_line_end)
                 && (!letters.insert(letter) || flag.len() > OPAQUE_BYTES_MAX)
@@ -344,7 +344,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// The expiration time at the front of the keys of a `gat`, and where the keys begin.
+/// Reads the expiration time before the keys of a `gat`. Returns it and the position of the first
+/// key.
 fn read_expiration(
     bytes: &[u8],
     mut at: usize,

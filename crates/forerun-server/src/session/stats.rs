@@ -1,7 +1,7 @@
-//! `stats`: under the names by which clients and exporters read memcached.
+//! `stats`, under the names by which clients and exporters know memcached.
 //!
-//! What memcached counts by slab class stands here for the whole cache, as class 1, since items of
-//! all sizes share blocks. docs/operate/protocol.md says what each figure is.
+//! Figures that memcached reports per slab class are reported here for the whole cache, as class 1,
+//! since items of all sizes share blocks. docs/operate/protocol.md explains each figure.
 
 use std::fmt::{Display, Write};
 
@@ -19,7 +19,7 @@ struct Lines(String);
 
 impl Lines {
     fn put(&mut self, name: impl Display, value: impl Display) {
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = write!(self.0, "STAT {name} {value}\r\n");
     }
 
@@ -29,7 +29,7 @@ impl Lines {
     }
 }
 
-/// Answers `stats …`.
+/// Executes `stats …`.
 pub(super) fn stats(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     let mut lines = Lines(String::new());
     match (tokens.get(1), tokens.count()) {
@@ -55,7 +55,7 @@ pub(super) fn stats(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     lines.end(turn);
 }
 
-/// Counts by key prefix are not kept: there is never anything to dump.
+/// This server keeps no counts by key prefix, so a dump is always empty.
 fn detail(tokens: &Tokens<'_>) -> &'static [u8] {
     match tokens.get(2) {
         b"off" => replies::OK,
@@ -207,8 +207,8 @@ fn slabs(lines: &mut Lines, turn: &Turn<'_>) {
     let Counts { totals, cache } = turn.shared.counts();
     if cache.items > 0 {
         let mut put = |name: &str, value: u64| lines.put(format_args!("1:{name}"), value);
-        // An item is a chunk: as long as they are on average, and as many free ones as the blocks
-        // in use have room for.
+        // Here a chunk is an item of average length. The free chunks are as many as the blocks in
+        // use have space for.
         let chunk_bytes = cache.item_bytes.div_ceil(cache.items).max(1);
         let block_bytes = cache.blocks * cache.block_len_bytes;
         let free = block_bytes.saturating_sub(cache.item_bytes) / chunk_bytes;
@@ -232,12 +232,13 @@ fn slabs(lines: &mut Lines, turn: &Turn<'_>) {
     lines.put("total_malloced", cache.memory_bytes);
 }
 
-/// The process's time in user and system mode, in seconds; 0 where the system does not tell.
+/// The CPU time of the process in user and system mode, in seconds; 0 if the system does not report
+/// it.
 fn processor_time() -> (String, String) {
-    /// What Linux counts its ticks in, whatever the machine.
+    /// Linux reports ticks in this unit on every machine.
     const TICKS_A_SECOND: u64 = 100;
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name, which may hold anything, the 12th and 13th field.
+    // Fields 12 and 13 after the name. The name may contain any character.
     let mut fields = text
         .rsplit(") ")
         .next()

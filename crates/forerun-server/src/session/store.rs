@@ -1,13 +1,13 @@
-//! Storage commands, classic and meta, and the data blocks behind them.
+//! Classic and meta storage commands, and their data blocks.
 //!
 //! ```text
 //!   set user:17 0 60 5\r\nhello\r\n
-//!                         └─────┴─ block and its end
+//!                         └─────┴─ data block and its end
 //! ```
 //!
-//! A block that is there with its line, or soon will be (it fits in what the input keeps anyway),
-//! is stored from the input. A larger one fills room in the cache as it comes, so that no value is
-//! held twice.
+//! A block that has arrived with its line, or that fits in the space the input has anyway, is
+//! stored from the input. A larger one is written to the cache's memory as it arrives, so that no
+//! value is held twice.
 
 use std::borrow::Cow;
 
@@ -23,10 +23,10 @@ use crate::protocol::{KEY_BYTES_MAX, replies};
 use super::turn::Turn;
 use super::{Session, State, Step};
 
-/// A data block's end.
+/// The end of a data block.
 const BLOCK_END: &[u8] = b"\r\n";
 
-/// What is to be stored, but for the value.
+/// A storage command without its value.
 #[derive(Debug)]
 struct StoreCommand<'a> {
     key: Cow<'a, [u8]>,
@@ -40,7 +40,7 @@ struct StoreCommand<'a> {
     answer: Answer<'a>,
 }
 
-/// How the client wants to be told.
+/// How to answer the client.
 #[derive(Debug)]
 enum Answer<'a> {
     Classic {
@@ -53,26 +53,26 @@ enum Answer<'a> {
     },
 }
 
-/// A refused line, and how many bytes of a data block come behind it nevertheless.
+/// A refused line, and the length of the data block that follows it all the same.
 struct Refused {
     reply: &'static [u8],
     quiet: bool,
     block_len: Option<usize>,
 }
 
-/// A data block on its way into the cache.
+/// A data block that is being written to the cache.
 #[derive(Debug)]
 pub(super) struct Pending {
     command: StoreCommand<'static>,
     buffer: ValueBuffer,
-    /// What has come of the block's end, and whether it was right so far.
+    /// Bytes of the block's end that have arrived, and whether they were correct so far.
     end_len: usize,
     end_ok: bool,
 }
 
 impl Session {
-    /// A classic storage command, with its data block at the front of `rest` as far as it is there;
-    /// `line_len` bytes were its line.
+    /// Executes a classic storage command whose line took `line_len` bytes. The part of its data
+    /// block that has arrived is at the front of `rest`.
     pub(super) fn classic_store(
         &mut self,
         tokens: &Tokens<'_>,
@@ -121,7 +121,7 @@ impl Session {
         Step::On
     }
 
-    /// Stores the block of `len` bytes if it is there, or sees to it that it will be.
+    /// Stores the block of `len` bytes if it has arrived, or prepares the session to receive it.
     fn store(
         &mut self,
         command: StoreCommand<'_>,
@@ -163,7 +163,7 @@ impl Session {
 }
 
 impl Pending {
-    /// Takes what there is of the block; tells how much it took.
+    /// Consumes the available part of the block and returns its length.
     pub(super) fn take(&mut self, bytes: &[u8]) -> usize {
         let mut taken = self.buffer.put(bytes);
         while self.buffer.is_full() && self.end_len < BLOCK_END.len() && taken < bytes.len() {
@@ -208,7 +208,7 @@ impl StoreCommand<'_> {
         }
     }
 
-    /// Stores a value and tells the client.
+    /// Stores a value and answers the client.
     fn store(&self, turn: &mut Turn<'_>, value: Value<'_>) {
         let len = value.len();
         turn.counters.cmd_set.add(1);
@@ -227,7 +227,7 @@ impl StoreCommand<'_> {
         let is_extension = matches!(self.mode, Mode::Append | Mode::Prepend);
         if is_extension && store.compare_cas.is_some() && turn.cache.pin().peek(&self.key).is_none()
         {
-            // There is no version to compare: memcached goes on as if none had been given.
+            // There is no version to compare. Memcached continues as if the client had sent none.
             store.compare_cas = None;
         }
         let stored = turn.cache.store(store);
@@ -259,7 +259,8 @@ impl StoreCommand<'_> {
                 flags,
             } => {
                 if !(*quiet && code == b"HD") {
-                    // What was not stored has the size it was sent with, as in memcached.
+                    // A value that was not stored counts with the length that the client sent, as
+                    // in memcached.
                     let is_longer = is_extension && matches!(stored, Stored::Stored { .. });
                     let size = if is_longer { None } else { Some(len) };
                     self.say_meta(turn, code, stored, *is_binary, flags, size);
@@ -295,7 +296,7 @@ impl StoreCommand<'_> {
                     push_u64(turn.out.bytes_mut(), cas);
                 }
                 b's' => {
-                    // What was appended to is known to the cache alone.
+                    // Only the cache knows the length of the value that was extended.
                     let size = size
                         .or_else(|| {
                             turn.cache
@@ -315,7 +316,7 @@ impl StoreCommand<'_> {
 
     fn count(&self, turn: &Turn<'_>, stored: Stored) {
         let counters = turn.counters;
-        // Memcached counts no outcomes of an append or prepend that compares.
+        // Memcached does not count the outcome of an append or prepend with a comparison.
         let compares =
             self.compare_cas.is_some() && !matches!(self.mode, Mode::Append | Mode::Prepend);
         match stored {
@@ -328,11 +329,12 @@ impl StoreCommand<'_> {
         }
     }
 
-    /// The value cannot be stored, and an older one must not be taken for it.
+    /// Refuses a value. A plain `set` and every `ms` also delete the key, so that no client takes an
+    /// older value for the new one.
     fn refuse_value(&self, turn: &mut Turn<'_>, reply: &[u8]) {
         let quiet = match self.answer {
             Answer::Classic { quiet } => quiet,
-            // Meta commands tell errors always.
+            // Meta commands always report errors.
             Answer::Meta { .. } => false,
         };
         if matches!(self.answer, Answer::Meta { .. })
@@ -343,7 +345,7 @@ impl StoreCommand<'_> {
         turn.say_unless(quiet, reply);
     }
 
-    /// There is no room for the value on its way in.
+    /// Refuses a value that does not fit in the cache while its block is still arriving.
     fn refuse_room(&self, turn: &mut Turn<'_>, error: &Error) {
         match error {
             Error::ValueTooLarge { .. } => {
@@ -357,7 +359,7 @@ impl StoreCommand<'_> {
         }
     }
 
-    /// The block does not end where it should.
+    /// The block does not end in a line end.
     fn refuse_block(&self, turn: &mut Turn<'_>) {
         let quiet = matches!(self.answer, Answer::Classic { quiet: true });
         turn.counters.cmd_set.add(1);
@@ -365,8 +367,8 @@ impl StoreCommand<'_> {
     }
 }
 
-/// `set key flags exptime bytes [noreply]`, `cas key flags exptime bytes cas [noreply]`; gives the
-/// length of the block.
+/// Parses `set key flags exptime bytes [noreply]` or `cas key flags exptime bytes cas [noreply]`.
+/// Also returns the length of the block.
 fn parse_classic<'a>(
     tokens: &Tokens<'a>,
     mode: Mode,
@@ -420,7 +422,7 @@ fn parse_classic<'a>(
     }
 }
 
-/// `ms key datalen flag…`.
+/// Parses `ms key datalen flag…`.
 fn parse_meta<'a>(
     line: &'a [u8],
     tokens: &Tokens<'a>,
@@ -463,7 +465,8 @@ fn parse_meta<'a>(
     };
     let compare_cas = match mode {
         Mode::Add => None,
-        // No item has version 0, and asked to extend one of that version, memcached extends any.
+        // No item has version 0. If a client asks memcached to extend an item of that version,
+        // memcached extends any version.
         Mode::Append | Mode::Prepend => flags.compare_cas.filter(|&cas| cas != 0),
         Mode::Set | Mode::Replace => flags.compare_cas,
     };
@@ -472,7 +475,7 @@ fn parse_meta<'a>(
         key: Cow::Borrowed(key),
         flags: flags.client_flags,
         expiry: flags.ttl.map_or(Expiry::Never, expiry),
-        // Compare-and-swap needs no further condition.
+        // Compare-and-swap needs no other condition.
         mode: if compare_cas.is_some() && mode == Mode::Replace {
             Mode::Set
         } else {
@@ -480,7 +483,7 @@ fn parse_meta<'a>(
         },
         compare_cas,
         new_cas: flags.new_cas,
-        // No item has version 0, so that nothing is known to be older than it.
+        // No item has version 0, so no version is known to be older.
         stale_if_older: flags.has(b'I')
             && compare_cas != Some(0)
             && matches!(mode, Mode::Set | Mode::Replace),

@@ -1,4 +1,4 @@
-//! What a session works with while it takes commands.
+//! The state a session works with while it executes commands.
 
 use forerun_cache::{Cache, Expiry};
 
@@ -6,7 +6,7 @@ use crate::counters::Counters;
 use crate::output::Output;
 use crate::shared::Shared;
 
-/// The server around a session, and where its answers go.
+/// The server around a session, and the output for its answers.
 pub(super) struct Turn<'t> {
     pub shared: &'t Shared,
     pub cache: &'t Cache,
@@ -30,14 +30,14 @@ impl<'t> Turn<'t> {
         self.out.bytes_mut().extend_from_slice(reply);
     }
 
-    /// Appends an answer, unless the client wants none.
+    /// Appends an answer, unless the client asked for none.
     pub(super) fn say_unless(&mut self, quiet: bool, reply: &[u8]) {
         if !quiet {
             self.say(reply);
         }
     }
 
-    /// Seconds until then, as the flag `t` tells them: -1 for never.
+    /// Seconds until `expiry`, as the flag `t` reports them; -1 means never.
     pub(super) fn seconds_left(&self, expiry: Expiry) -> i64 {
         match expiry {
             Expiry::Never => -1,

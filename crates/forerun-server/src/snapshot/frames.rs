@@ -1,4 +1,4 @@
-//! A stream of bytes cut into frames, each with its checksum.
+//! A stream of bytes split into frames, each with its own checksum.
 //!
 //! ```text
 //!   ┌────────┬──────────┬───────────────┐
@@ -7,13 +7,14 @@
 //!   └────────┴──────────┴───────────────┘
 //! ```
 //!
-//! The number is not written: it tells a frame that is missing or stands elsewhere.
+//! The frame's number is not stored. The checksum covers it, so a missing or misplaced frame is
+//! detected.
 
 use std::io::{self, ErrorKind, Read, Write};
 
 use super::Fault;
 
-/// The longest frame.
+/// Maximum length of a frame.
 pub(super) const FRAME_BYTES: usize = 256 << 10;
 
 fn checksum(number: u64, bytes: &[u8]) -> u32 {
@@ -22,7 +23,7 @@ fn checksum(number: u64, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(start, &length), bytes)
 }
 
-/// Cuts what is written to it into frames. [`FrameWriter::finish`] writes the last.
+/// Splits the bytes written to it into frames. [`FrameWriter::finish`] writes the last frame.
 pub(super) struct FrameWriter<W> {
     to: W,
     frame: Vec<u8>,
@@ -40,17 +41,17 @@ impl<W: Write> FrameWriter<W> {
         }
     }
 
-    /// What it writes to.
+    /// The underlying writer.
     pub(super) fn to(&self) -> &W {
         &self.to
     }
 
-    /// Bytes of the frames so far.
+    /// Number of bytes written in frames so far.
     pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// Writes what is left, and tells how many bytes all frames have.
+    /// Writes the remaining bytes and returns the length of all frames.
     pub(super) fn finish(mut self) -> io::Result<u64> {
         self.put()?;
         Ok(self.written)
@@ -83,24 +84,24 @@ impl<W: Write> Write for FrameWriter<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // A frame ends where it is full; what is left is put by `finish`.
+        // A frame ends when it is full. `finish` writes the rest.
         Ok(())
     }
 }
 
-/// Reads what a [`FrameWriter`] wrote; gives no byte of a frame whose checksum is wrong.
+/// Reads the frames of a [`FrameWriter`]. It never returns bytes of a frame with a wrong checksum.
 pub(super) struct FrameReader<R> {
     from: R,
     frame: Vec<u8>,
-    /// What was given of the frame.
+    /// Number of bytes of the frame that were returned.
     given: usize,
     number: u64,
-    /// Where the next frame begins.
+    /// Offset of the next frame.
     offset: u64,
 }
 
 impl<R: Read> FrameReader<R> {
-    /// Reads frames, the first of which is at `offset` of its file.
+    /// Reads frames. The first one starts at `offset` of its file.
     pub(super) fn new(from: R, offset: u64) -> FrameReader<R> {
         FrameReader {
             from,
@@ -111,7 +112,7 @@ impl<R: Read> FrameReader<R> {
         }
     }
 
-    /// Fills `into`.
+    /// Fills `into` with the next bytes.
     pub(super) fn take(&mut self, mut into: &mut [u8]) -> Result<(), Fault> {
         while !into.is_empty() {
             if self.given == self.frame.len() && !self.next_frame()? {
@@ -127,12 +128,12 @@ impl<R: Read> FrameReader<R> {
         Ok(())
     }
 
-    /// Whether nothing follows.
+    /// Whether the file ends here.
     pub(super) fn is_at_end(&mut self) -> Result<bool, Fault> {
         Ok(self.given == self.frame.len() && !self.next_frame()?)
     }
 
-    /// Where the next frame begins: up to here all is read.
+    /// Offset of the next frame. All bytes before it are read.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
@@ -144,7 +145,7 @@ impl<R: Read> FrameReader<R> {
         }
     }
 
-    /// Reads the next frame; false at the end of the file.
+    /// Reads the next frame. Returns false at the end of the file.
     fn next_frame(&mut self) -> Result<bool, Fault> {
         let mut head = [0; 8];
         let head_bytes = read_up_to(&mut self.from, &mut head)?;
@@ -173,7 +174,7 @@ impl<R: Read> FrameReader<R> {
     }
 }
 
-/// Reads until `into` is full or the file ends, and tells how much.
+/// Reads until `into` is full or the file ends, and returns the number of bytes.
 fn read_up_to(from: &mut impl Read, into: &mut [u8]) -> Result<usize, Fault> {
     let mut done = 0;
     while done < into.len() {

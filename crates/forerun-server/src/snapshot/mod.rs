@@ -1,16 +1,16 @@
-//! A cache's content in a file, from the end of one server to the start of the next.
-//! `docs/internals/format.md` describes the file.
+//! Saves a cache to a file when a server ends, and loads it when the next one starts.
+//! `docs/internals/format.md` describes the file format.
 //!
 //! ```text
 //!   write   cache ── crawler ──> records ──> frames, each with its checksum ──> FILE.new ──> synced, renamed to FILE
 //!   read    FILE ──> frames, checked ──> records ──> cache
 //! ```
 //!
-//! The server goes on while a snapshot is written, so two items may be of two moments. pace.rs
-//! keeps workers from waiting for the core that this takes. A disk may be slow, and memory that is
-//! read under a guard cannot be reused. So records are copied out a piece at a time, and written
-//! after the guard is gone. Items that are stale or claimed are left out: they wait for a client
-//! that brings a new value.
+//! The server keeps running while a snapshot is written, so two items may come from different
+//! moments. pace.rs keeps the writer from delaying the workers. A disk may be slow, and memory that
+//! is read under a guard cannot be reused, so records are copied one piece at a time and written
+//! after the guard is dropped. Stale and claimed items are left out: they wait for a client to
+//! write a new value.
 
 mod frames;
 mod pace;
@@ -29,45 +29,45 @@ pub(crate) use pace::Pace;
 use pace::Pacer;
 use record::{Read as Next, push_head, read_record, write_end};
 
-/// The file's first bytes.
+/// The first bytes of the file.
 const MAGIC: [u8; 8] = *b"FORECACH";
-/// The version of the format.
+/// Version of the format.
 const VERSION: u32 = 1;
-/// Bytes of items that are copied out at a time, about 50 us of work.
+/// Bytes of items that are copied at a time, about 50 us of work.
 const PIECE_BYTES: usize = 128 << 10;
-/// Longer values are shared rather than copied where the cache can share them: one at a time of the
-/// largest.
+/// Longer values are shared instead of copied if the cache can share them. At most one value of the
+/// maximum size is held at a time.
 const SHARED_BYTES_MIN: usize = 16 << 10;
 /// Bytes of the header: magic, version, time, checksum.
 const HEADER_BYTES: usize = 24;
 
-/// CAS numbers that each start skips, so that no number that a client may hold is used again.
+/// Each start skips this many CAS numbers, so that no number that a client may hold is used again.
 const CAS_GAP: u64 = 1 << 32;
-/// CAS numbers that are left for use, whatever a file says.
+/// Upper limit for the CAS numbers of a file, so that enough numbers stay unused.
 const CAS_MAX: u64 = u64::MAX >> 1;
 
 /// Why a snapshot cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// A call of the system failed.
+    /// A system call failed.
     #[error("snapshot: cannot {doing} {}", path.display())]
     Io {
-        /// What failed.
+        /// The action that failed.
         doing: &'static str,
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file begins with something else.
-    #[error("snapshot: {} is no snapshot of a cache", path.display())]
+    /// The file does not start with the snapshot's magic bytes.
+    #[error("snapshot: {} is not a cache snapshot", path.display())]
     NotASnapshot {
         /// The file.
         path: PathBuf,
     },
-    /// The file is of another version of the format.
-    #[error("snapshot: {} is of version {version} of the format, this program reads {VERSION}", path.display())]
+    /// The file has another version of the format.
+    #[error("snapshot: {} has format version {version}; this program reads version {VERSION}", path.display())]
     Version {
         /// The file.
         path: PathBuf,
@@ -81,26 +81,26 @@ pub enum SnapshotError {
         path: PathBuf,
         /// What is wrong.
         what: &'static str,
-        /// Where.
+        /// The offset of the damage.
         offset: u64,
     },
 }
 
-/// What was written or read.
+/// Figures of a snapshot that was written or read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotStats {
-    /// Items.
+    /// Number of items.
     pub items: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// When reading: items that have expired since.
+    /// When reading: number of items that have expired since.
     pub expired: u64,
-    /// When reading: items that this cache had no space for.
+    /// When reading: number of items that did not fit in this cache.
     pub refused: u64,
 }
 
-/// Writes the cache's content to `path`. If that fails, the file that was there stays. Only its
-/// owner may read it.
+/// Writes the cache to `path`. If this fails, an existing file stays. Only its owner may read the
+/// file.
 ///
 /// # Errors
 /// [`SnapshotError::Io`].
@@ -108,7 +108,7 @@ pub fn write_snapshot(cache: &Cache, path: &Path) -> Result<SnapshotStats, Snaps
     write_to_system(&Os, cache, path, Pace::Unlimited)
 }
 
-/// As [`write_snapshot`], on any system and at any pace.
+/// Like [`write_snapshot`], on any system and at any pace.
 pub(crate) fn write_to_system<S: System>(
     system: &S,
     cache: &Cache,
@@ -117,8 +117,8 @@ pub(crate) fn write_to_system<S: System>(
 ) -> Result<SnapshotStats, SnapshotError> {
     let new = beside(path, ".new");
     let mut file = create(system, &new)?;
-    // Nobody sets the clock of a server that has stopped. The rest of an item's life counts from
-    // now.
+    // Nobody sets the clock of a server that has stopped. The remaining life of the items counts
+    // from now.
     system.tick(cache);
     let mut pacer = Pacer::new(system, pace);
     let stats = write_to(cache, &mut file, system.unix_s(), |file, written| {
@@ -134,8 +134,8 @@ pub(crate) fn write_to_system<S: System>(
     Ok(stats)
 }
 
-/// Fails if a snapshot cannot be written to `path`, so that this is known before there is something
-/// to write.
+/// Returns an error if a snapshot cannot be written to `path`, so that the problem is known before
+/// there is anything to write.
 pub(crate) fn probe(system: &impl System, path: &Path) -> Result<(), SnapshotError> {
     if system.is_directory(path) {
         let source = io::ErrorKind::IsADirectory.into();
@@ -146,8 +146,7 @@ pub(crate) fn probe(system: &impl System, path: &Path) -> Result<(), SnapshotErr
     system.remove(&new).map_err(failed("remove", &new))
 }
 
-/// Removes the snapshot at `path`, if there is one, for good: no crash of the system brings it
-/// back.
+/// Removes the snapshot at `path`, if it exists, durably: a system crash does not bring it back.
 pub(crate) fn remove(system: &impl System, path: &Path) -> Result<(), SnapshotError> {
     match system.remove(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -158,7 +157,7 @@ pub(crate) fn remove(system: &impl System, path: &Path) -> Result<(), SnapshotEr
     }
 }
 
-/// Creates a file in the place of any other; what an earlier write left has its own mode.
+/// Creates a file and replaces any other. A file left by an earlier write would keep its own mode.
 fn create<S: System>(system: &S, path: &Path) -> Result<S::File, SnapshotError> {
     match system.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -187,10 +186,10 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Snapsho
     }
 }
 
-/// Puts the content of the snapshot at `path` into `cache`; `None` where there is no such file. The
-/// file stays.
+/// Loads the snapshot at `path` into `cache`. Returns `None` if the file does not exist. The file
+/// stays.
 ///
-/// After an error the cache may hold a part of it, checked but not all.
+/// After an error the cache may hold some of the items, all of which passed their checksums.
 ///
 /// # Errors
 /// Any [`SnapshotError`].
@@ -198,7 +197,7 @@ pub fn read_snapshot(cache: &Cache, path: &Path) -> Result<Option<SnapshotStats>
     read_from_system(&Os, cache, path)
 }
 
-/// As [`read_snapshot`].
+/// Like [`read_snapshot`], on any system.
 ///
 /// # Errors
 /// Any [`SnapshotError`].
@@ -233,14 +232,14 @@ pub fn read_from_system(
     }
 }
 
-/// The name of a file that stands beside `path` for a while.
+/// `path` with `ending` appended, for a file next to it.
 pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()
 }
 
-/// A fault of the bytes, without a file's name.
+/// An error in the file's content, without the file's name.
 #[derive(Debug)]
 enum Fault {
     Io(io::Error),
@@ -259,15 +258,16 @@ fn header(now_unix_s: u64) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Calls `rest` between two pieces, with the bytes written so far: no guard is held then.
+/// Calls `rest` between two pieces with the number of bytes written so far. No guard is held during
+/// the call.
 fn write_to<W: Write>(
     cache: &Cache,
     mut to: W,
     now_unix_s: u64,
     mut rest: impl FnMut(&W, u64) -> io::Result<()>,
 ) -> io::Result<SnapshotStats> {
-    // One moment on both clocks: however long the writing takes, an item expires when it would
-    // have.
+    // Read both clocks at the same moment, so that items expire on time however long the writing
+    // takes.
     let now_s = cache.now();
     to.write_all(&header(now_unix_s))?;
     let mut frames = FrameWriter::new(to);
@@ -301,16 +301,16 @@ fn write_to<W: Write>(
     })
 }
 
-/// Records that were copied out.
+/// Records that were copied from the cache.
 #[derive(Default)]
 struct Piece {
     bytes: Vec<u8>,
-    /// Values that were not copied, and where in `bytes` they belong.
+    /// Values that were not copied, with their positions in `bytes`.
     shared: Vec<(usize, SharedValue)>,
 }
 
 impl Piece {
-    /// Writes the records, and is empty again.
+    /// Writes the records and clears the buffer.
     fn write(&mut self, to: &mut impl Write) -> io::Result<()> {
         let mut done = 0;
         for (at, value) in self.shared.drain(..) {
@@ -325,8 +325,8 @@ impl Piece {
 }
 
 fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<SnapshotStats, Fault> {
-    // One moment on both clocks: however long the reading takes, an item expires when it would
-    // have.
+    // Read both clocks at the same moment, so that items expire on time however long the reading
+    // takes.
     let now_s = cache.now();
     let mut header = [0; HEADER_BYTES];
     match from.read_exact(&mut header) {
@@ -366,7 +366,7 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
                     return Err(frames.damaged("the number of items is wrong"));
                 }
                 stats.bytes = frames.offset();
-                // Items that were deleted since may have had higher numbers, fewer than this many.
+                // Deleted items may have had higher numbers, but by less than this gap.
                 cache.advance_cas_past(last_cas.saturating_add(CAS_GAP).min(CAS_MAX));
                 return Ok(stats);
             }
@@ -374,7 +374,7 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
     }
 }
 
-/// Reads bytes as a snapshot into a small cache: whatever they are, this ends and does not panic.
+/// Reads any bytes as a snapshot into a small cache. It must end without a panic.
 #[doc(hidden)]
 pub fn fuzz_snapshot(bytes: &[u8]) {
     let options = forerun_cache::CacheOptions {
@@ -383,7 +383,7 @@ pub fn fuzz_snapshot(bytes: &[u8]) {
         ..Default::default()
     };
     if let Ok(cache) = Cache::new(options) {
-        // An error is as good an end as any.
+        // An error is a valid result.
         let _ = read_from(&cache, bytes, 0);
     }
 }

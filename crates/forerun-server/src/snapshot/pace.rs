@@ -1,15 +1,15 @@
-//! How fast a snapshot is written while the server goes on.
+//! Limits how fast a snapshot is written while the server is running.
 //!
 //! ```text
-//!   at once      copy, write ▏rest ▏copy, write ▏rest ▏ …      half of a core at most, in bursts shorter than a worker notices
-//!   at a rate    copy, write ▏rest …            ▏copy, write ▏ so many bytes a second
-//!   sync, uncache    each 2 MiB                                so that no sync takes the core for long, nor the file's removal
+//!   at once      copy, write ▏rest ▏copy, write ▏rest ▏ …      at most half a core, in bursts too short for a worker to notice
+//!   at a rate    copy, write ▏rest …            ▏copy, write ▏ at most this many bytes a second
+//!   sync, uncache    each 2 MiB                                so that neither a sync nor the file's removal takes the core for long
 //! ```
 //!
-//! A thread that copies and writes without a pause competes with the workers: on a core that both
-//! use, a worker that has a request waits until the scheduler takes the core away, which is
-//! milliseconds. A file whose pages are in memory takes the core for 0.2 ms a MiB when it is
-//! removed, in one go; so a file leaves memory as it is written, before the next one replaces it.
+//! A thread that copies and writes without a pause competes with the workers. If both use one core,
+//! a worker with a request waits until the scheduler takes the core away, which takes milliseconds.
+//! Removing a file whose pages are in memory takes the core for 0.2 ms per MiB without a break. So
+//! the pages are dropped while the file is written, before the next file replaces it.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -21,29 +21,29 @@ use forerun_core::sync::thread;
 
 use crate::system::System;
 
-/// Bytes between two syncs: one of so many takes the core for 0.3 ms.
+/// Bytes between two syncs. A sync of this size takes the core for 0.3 ms.
 const SYNC_BYTES: u64 = 2 << 20;
-/// The longest rest after a burst. A burst takes longer than this only where the disk was waited
-/// for, and that is a rest, too.
+/// The longest rest after a burst. A burst takes longer than this only if it waited for the disk,
+/// and such a wait counts as a rest too.
 const REST_MAX: Duration = Duration::from_millis(2);
-/// How often a writer that waits for its rate looks whether to hurry.
+/// How often a writer that waits for its rate checks whether to hurry.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How fast to write.
+/// The pace of a writer.
 #[derive(Clone, Debug)]
 pub(crate) enum Pace {
-    /// As fast as the disk allows: nobody is served meanwhile.
+    /// As fast as the disk allows. The server has no clients at that time.
     Unlimited,
-    /// Beside workers.
+    /// While workers serve clients.
     Beside {
-        /// Bytes a second at most.
+        /// Maximum bytes per second.
         rate: Option<NonZeroU64>,
-        /// Once set, the rest is written as fast as possible: somebody waits for it.
+        /// Once set, the rest is written as fast as possible, because somebody waits for it.
         hurry: Arc<AtomicBool>,
     },
 }
 
-/// Rests between bursts.
+/// Makes the writer rest between bursts.
 pub(super) struct Pacer<'s, S> {
     system: &'s S,
     pace: Pace,
@@ -64,15 +64,15 @@ impl<'s, S: System> Pacer<'s, S> {
         }
     }
 
-    /// Rests after a burst, with `written_bytes` in the file so far.
+    /// Rests after a burst. The file has `written_bytes` so far.
     ///
     /// # Errors
-    /// That of a sync.
+    /// The error of a sync.
     pub(super) fn rest(&mut self, file: &S::File, written_bytes: u64) -> io::Result<()> {
         let Pace::Beside { rate, hurry } = &self.pace else {
             return Ok(());
         };
-        // Relaxed, here and below: a flag that carries nothing with it.
+        // Relaxed, here and below: a flag without data.
         if hurry.load(Ordering::Relaxed) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! One item in a snapshot.
+//! The format of one item in a snapshot.
 //!
 //! ```text
 //!   item  ┌─────────┬───────┬────────────┬─────┬───────────┬─────┬───────┐
@@ -6,7 +6,7 @@
 //!         │ 1, > 0  │ 4     │ 8          │ 8   │ 4         │     │       │
 //!         └─────────┴───────┴────────────┴─────┴───────────┴─────┴───────┘
 //!   end   ┌─────────┬───────┐
-//!         │ 0       │ items │      how many there were; nothing follows
+//!         │ 0       │ items │      number of items; nothing follows
 //!         │ 1       │ 8     │
 //!         └─────────┴───────┘
 //! ```
@@ -21,8 +21,8 @@ use super::frames::{FRAME_BYTES, FrameReader};
 /// Bytes of a record before its key.
 const HEAD_BYTES: usize = 1 + 4 + 8 + 8 + 4;
 
-/// Appends a record up to its value. `now_s` is the cache's clock, `now_unix_s` the same moment for
-/// everybody else.
+/// Appends a record up to its value. `now_s` (cache clock) and `now_unix_s` (wall clock) are the
+/// same moment.
 pub(super) fn push_head(head: &mut Vec<u8>, item: &Item<'_>, now_s: u32, now_unix_s: u64) {
     let expires_at = match item.expiry() {
         Expiry::Never => 0,
@@ -37,32 +37,32 @@ pub(super) fn push_head(head: &mut Vec<u8>, item: &Item<'_>, now_s: u32, now_uni
     head.extend_from_slice(item.key());
 }
 
-/// Writes what stands behind the last item.
+/// Writes the record that follows the last item.
 pub(super) fn write_end(to: &mut impl Write, items: u64) -> io::Result<()> {
     to.write_all(&[0])?;
     to.write_all(&items.to_le_bytes())
 }
 
-/// What a record was.
+/// The result of reading a record.
 pub(super) enum Read {
-    /// An item, which is in the cache now.
+    /// An item, which is now in the cache.
     Stored {
-        /// Its number for compare-and-swap.
+        /// The item's CAS number.
         cas: u64,
     },
-    /// An item that has expired.
+    /// An item that has already expired.
     Expired,
-    /// An item that this cache does not take.
+    /// An item that this cache refuses.
     Refused,
-    /// The end, and the number of items before it.
+    /// The end of the items.
     End {
-        /// How many.
+        /// The number of items.
         items: u64,
     },
 }
 
-/// Reads a record and stores its item. `value` is memory to use again; `now_s` is a moment on the
-/// cache's clock, `now_unix_s` the same moment for everybody else.
+/// Reads a record and stores its item. `value` is a buffer to reuse. `now_s` (cache clock) and
+/// `now_unix_s` (wall clock) are the same moment.
 pub(super) fn read_record<R: io::Read>(
     from: &mut FrameReader<R>,
     cache: &Cache,
@@ -99,7 +99,7 @@ pub(super) fn read_record<R: io::Read>(
     }
     let expiry = match expires_at {
         0 => Expiry::Never,
-        // The clock ends in 136 years, and so do items that would stay longer.
+        // The clock ends in 136 years, so items that would live longer end then.
         _ => Expiry::At(now_s.saturating_add(u32::try_from(left_s).unwrap_or(u32::MAX))),
     };
     let value: Value<'_> = if value_len <= FRAME_BYTES {

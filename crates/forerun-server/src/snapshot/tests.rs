@@ -1,4 +1,4 @@
-//! A snapshot brings back what was there, and nothing else, whatever becomes of its bytes.
+//! A snapshot restores exactly the items that were there, and damaged bytes do no harm.
 
 use super::*;
 use forerun_cache::{CacheOptions, Expiry, Store};
@@ -24,7 +24,7 @@ fn written(cache: &Cache) -> Vec<u8> {
     bytes
 }
 
-/// An item as it must come back: value, flags, CAS number, seconds to live.
+/// An item as it must be restored: value, flags, CAS number, seconds to live.
 fn item(cache: &Cache, key: &[u8]) -> Option<(Vec<u8>, u32, u64, Option<u32>)> {
     let guard = cache.pin();
     let item = guard.peek(key)?;
@@ -59,7 +59,7 @@ proptest! {
         let bytes = written(&before);
         let after = cache();
         after.advance(7);
-        let stats = read_from(&after, bytes.as_slice(), NOW_UNIX_S + later_s).expect("it is whole");
+        let stats = read_from(&after, bytes.as_slice(), NOW_UNIX_S + later_s).expect("a valid file");
         prop_assert_eq!(stats.items + stats.expired, items.len() as u64);
         for key in items.keys() {
             let expected = item(&before, key).and_then(|(value, flags, cas, left)| match left {
@@ -91,7 +91,7 @@ proptest! {
     }
 }
 
-/// Bytes that take their time: the cache's clock goes on by a second with every read or write.
+/// A slow stream: every read or write moves the cache's clock forward by a second.
 struct Slow<'a, T>(&'a Cache, T);
 
 impl<T> Slow<'_, T> {
@@ -138,16 +138,16 @@ fn the_time_that_writing_and_reading_take_shifts_no_expiry() {
         |_, _| Ok(()),
     )
     .expect("memory can be written");
-    assert!(before.now() > 55, "the clock has gone on");
+    assert!(before.now() > 55, "the clock has moved");
 
     let after = cache();
     after.advance(7);
     let slow = Slow(&after, bytes.as_slice());
-    read_from(&after, slow, NOW_UNIX_S).expect("it is whole");
-    assert!(after.now() > 12, "the clock has gone on");
+    read_from(&after, slow, NOW_UNIX_S).expect("a valid snapshot");
+    assert!(after.now() > 12, "the clock has moved");
     for number in 0..20_u32 {
         let guard = after.pin();
-        let item = guard.peek(&number.to_le_bytes()).expect("it is there");
+        let item = guard.peek(&number.to_le_bytes()).expect("the item exists");
         assert_eq!(item.expiry(), Expiry::At(7 + 950 + number));
     }
 }
@@ -178,12 +178,12 @@ fn a_value_of_many_frames_comes_back_and_one_too_large_is_counted() {
     before.store(Store::set(b"small", b"x"));
     let bytes = written(&before);
     let after = cache();
-    let stats = read_from(&after, bytes.as_slice(), NOW_UNIX_S).expect("it is whole");
+    let stats = read_from(&after, bytes.as_slice(), NOW_UNIX_S).expect("a valid snapshot");
     assert_eq!(stats.items, 2);
-    assert_eq!(item(&after, b"large").expect("it is there").0, value);
+    assert_eq!(item(&after, b"large").expect("the item exists").0, value);
 
     let small = Cache::new(CacheOptions::default()).expect("a cache");
-    let stats = read_from(&small, bytes.as_slice(), NOW_UNIX_S).expect("it is whole");
+    let stats = read_from(&small, bytes.as_slice(), NOW_UNIX_S).expect("a valid snapshot");
     assert_eq!((stats.items, stats.refused), (1, 1));
     assert!(item(&small, b"small").is_some());
 }
@@ -195,7 +195,7 @@ fn faults_are_told_apart_and_name_the_file() {
     assert_eq!(read_snapshot(&cache(), &path).expect("none"), None);
     let told = |bytes: &[u8]| {
         fs::write(&path, bytes).expect("a file");
-        let error = read_snapshot(&cache(), &path).expect_err("it is bad");
+        let error = read_snapshot(&cache(), &path).expect_err("the file is invalid");
         assert!(error.to_string().contains("cache.snapshot"), "{error}");
         error
     };
@@ -214,14 +214,14 @@ fn faults_are_told_apart_and_name_the_file() {
         SnapshotError::Damaged { offset: 24, .. }
     ));
 
-    write_snapshot(&cache(), &path).expect("it replaces what was there");
+    write_snapshot(&cache(), &path).expect("the write replaces the file");
     assert!(
         read_snapshot(&cache(), &path)
-            .expect("it is whole")
+            .expect("a valid snapshot")
             .is_some()
     );
     let missing = dir.path().join("none/cache.snapshot");
-    let error = write_snapshot(&cache(), &missing).expect_err("there is no directory");
+    let error = write_snapshot(&cache(), &missing).expect_err("the directory does not exist");
     assert!(
         matches!(
             error,
@@ -273,7 +273,7 @@ fn no_set_is_refused_while_a_snapshot_waits_for_its_disk() {
         next: 0,
         refused: 0,
     };
-    write_to(&cache, &mut to, NOW_UNIX_S, |_, _| Ok(())).expect("it takes all");
+    write_to(&cache, &mut to, NOW_UNIX_S, |_, _| Ok(())).expect("the write succeeds");
     assert!(to.next >= 200, "{} sets", to.next);
     assert_eq!(to.refused, 0);
 }

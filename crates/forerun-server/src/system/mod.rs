@@ -1,8 +1,8 @@
-//! What a server asks of the system under it: sockets and their readiness, clocks, the snapshot's
-//! files, threads.
+//! The operating system as the server uses it: sockets and their readiness, clocks, snapshot files,
+//! threads.
 //!
 //! ```text
-//!   acceptor, worker, transport, snapshots ──> System ─┬─ Os             mio, the file system, the clocks: every product build
+//!   acceptor, worker, transport, snapshots ──> System ─┬─ Os             mio, the file system, the clocks; used by every product build
 //!                                                      └─ a simulator's  time and faults drawn from a seed
 //! ```
 //!
@@ -24,15 +24,16 @@ use crate::net::{Address, Listen, Peer};
 
 pub(crate) use os::Os;
 
-/// The system under a server.
+/// The operating system under a server.
 pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
-    /// A connection's bytes, without waiting: `WouldBlock` where there are none, or no room.
+    /// A connected socket. Its calls never block: `WouldBlock` means that no bytes or no space are
+    /// left.
     type Socket: Read + Write + fmt::Debug + Send;
-    /// A bound socket that waits for connections.
+    /// A bound socket that accepts connections.
     type Listener: Listening<Socket = Self::Socket>;
-    /// Tells which sockets are ready.
+    /// Reports which sockets are ready.
     type Poll: Readiness<Socket = Self::Socket, Listener = Self::Listener>;
-    /// A file that is written once from its beginning to its end, or read so.
+    /// A file that is written or read once, from beginning to end.
     type File: Read + Write;
 
     /// Binds a listener.
@@ -41,8 +42,8 @@ pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
     /// [`Error::Listen`] with the address and the system's reason.
     fn bind(&self, place: &Listen, backlog: u32) -> Result<Self::Listener, Error>;
 
-    /// A poll that reports up to `events` sockets at a time, and what wakes it from any thread; the
-    /// wake-up is reported under the token [`WAKE`].
+    /// Creates a poll that reports up to `events` sockets at a time, and a handle that wakes it
+    /// from any thread. A wake-up is reported under the token [`WAKE`].
     ///
     /// # Errors
     /// The system's.
@@ -54,100 +55,101 @@ pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
     /// The wall clock, in seconds since 1970.
     fn unix_s(&self) -> u64;
 
-    /// Sets the cache's clock by the monotonic clock.
+    /// Sets the cache's clock from the monotonic clock.
     fn tick(&self, cache: &Cache);
 
-    /// Creates a file that only its owner may read; there must be none of that name.
+    /// Creates a file that only its owner may read. No file of this name may exist.
     ///
     /// # Errors
-    /// The system's, as for the following.
+    /// The system's. This applies to the following calls too.
     fn create(&self, path: &Path) -> io::Result<Self::File>;
-    /// Opens a file to read.
+    /// Opens a file for reading.
     fn open(&self, path: &Path) -> io::Result<Self::File>;
-    /// Makes what was written durable.
+    /// Makes all writes to a file durable.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
-    /// Lets go of what the system keeps in memory of a file that was synced. A hint: nothing
+    /// Drops the system's cached pages of a file that was synced. This is a hint, and nothing
     /// depends on it.
     fn uncache(&self, file: &Self::File) {
         let _ = file;
     }
-    /// Makes the names in a directory durable.
+    /// Makes the entries of a directory durable.
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
-    /// Gives a file another name, in the place of any other file.
+    /// Renames a file and replaces any file with the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Whether there is a directory of this name.
+    /// Whether this path is a directory.
     fn is_directory(&self, path: &Path) -> bool;
 
-    /// Runs `work` in a thread of its own, which nobody joins. Where there is none, `work` is
+    /// Runs `work` on a new thread, which nobody joins. If no thread can be started, `work` is
     /// dropped.
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 }
 
-/// A bound socket that waits for connections.
+/// A bound socket that accepts connections.
 pub trait Listening: fmt::Debug + Send {
-    /// What it gives.
+    /// The type of its connections.
     type Socket;
 
-    /// The next connection and its peer, without waiting; `WouldBlock` where there is none.
+    /// Accepts the next connection and returns its peer too. `WouldBlock` means that none is
+    /// waiting.
     ///
     /// # Errors
     /// The system's.
     fn accept(&self) -> io::Result<(Self::Socket, Peer)>;
 
-    /// The address with the port that was given.
+    /// The address, with the port that the system assigned.
     fn address(&self) -> &Address;
 
-    /// Whether its connections speak TLS.
+    /// Whether its connections use TLS.
     fn speaks_tls(&self) -> bool;
 }
 
-/// Tells which sockets are ready: edge-triggered, so each change is told once.
+/// Reports which sockets are ready. The reports are edge-triggered: each change is reported once.
 pub trait Readiness: fmt::Debug + Send {
-    /// A connection.
+    /// The type of connections.
     type Socket;
-    /// What gives connections.
+    /// The type of listeners.
     type Listener;
 
-    /// Waits for at most `timeout` and passes on what there is to tell.
+    /// Waits for at most `timeout` and calls `tell` for each ready socket.
     ///
     /// # Errors
-    /// The system's, which no connection can cause.
+    /// The system's. No connection can cause one.
     fn poll(&mut self, timeout: Option<Duration>, tell: impl FnMut(Ready)) -> io::Result<()>;
 
-    /// From now on the socket's changes are told under `token`, and once how it is now.
+    /// Registers a socket. Its current state is reported once, then each change, under `token`.
     ///
     /// # Errors
-    /// The system's, as for the following.
+    /// The system's. This applies to the following calls too.
     fn register(&self, socket: &mut Self::Socket, token: usize) -> io::Result<()>;
-    /// As [`register`](Self::register), for connections that wait to be accepted.
+    /// Like [`register`](Self::register), for connections that wait to be accepted.
     fn register_listener(&self, listener: &mut Self::Listener, token: usize) -> io::Result<()>;
-    /// Nothing more is told of the socket.
+    /// Stops all reports about the socket.
     fn deregister(&self, socket: &mut Self::Socket) -> io::Result<()>;
 }
 
 /// Wakes a poll from any thread.
 pub trait Wake: fmt::Debug + Send + Sync {
-    /// Makes the poll return, now or when it is next asked.
+    /// Makes the poll return, now or at its next call.
     ///
     /// # Errors
-    /// The system's; then the poll is gone.
+    /// The system's. The poll is gone then.
     fn wake(&self) -> io::Result<()>;
 }
 
-/// The token of what wakes a poll.
+/// The token of a wake-up.
 pub const WAKE: usize = usize::MAX;
 
-/// What a poll tells of one socket.
+/// The readiness of one socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// Which.
+    /// The socket's token.
     pub token: usize,
-    /// A read may find bytes, the end, or an error.
+    /// A read may return bytes, the end, or an error.
     pub readable: bool,
-    /// All bytes there will ever be have come.
+    /// The peer sends no more bytes.
     pub read_closed: bool,
-    /// A write may find room, or an error.
+    /// A write may succeed or return an error.
     pub writable: bool,
 }

@@ -1,4 +1,5 @@
-//! The operating system: mio's sockets and poll, its clocks, its files and threads.
+//! The operating system: mio's sockets and poll, and the standard library's clocks, files and
+//! threads.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,14 +17,14 @@ use crate::net::{Listen, Listener, Socket};
 
 use super::{Readiness, Ready, System, WAKE, Wake};
 
-/// The permission bits of a snapshot: it holds what clients stored, and is its owner's alone.
+/// Permission bits of a snapshot. It holds what clients stored, so only its owner may read it.
 const MODE: u32 = 0o600;
 
 /// The operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Os;
 
-/// Mio's poll and the memory for its events.
+/// Mio's poll and its event buffer.
 #[derive(Debug)]
 pub(crate) struct OsPoll {
     poll: Poll,
@@ -52,7 +53,7 @@ impl System for Os {
     }
 
     fn unix_s(&self) -> u64 {
-        // A system whose clock stands before 1970 has other worries.
+        // If the system's clock is before 1970, the time counts as 0.
         let since = time::system_now().duration_since(UNIX_EPOCH);
         since.map_or(0, |since| since.as_secs())
     }
@@ -77,7 +78,7 @@ impl System for Os {
     #[cfg(target_os = "linux")]
     fn uncache(&self, file: &File) {
         use rustix::fs::{Advice, fadvise};
-        // Where it is refused, the pages stay.
+        // If the system refuses the hint, the pages stay in memory.
         let _ = fadvise(file, 0, None, Advice::DontNeed);
     }
 
