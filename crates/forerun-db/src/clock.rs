@@ -5,12 +5,12 @@
 //!   first sequence   1         4             90                    the first sequence number of that second
 //!                    1 2 3     4 ... 89      90 91 ... visible
 //!
-//!   at 1012 with a time to live of 5 s, everything up to 89 has expired: what is older than 1007 goes
+//!   at 1012 with a time to live of 5 s, all up to 89 has expired: written before 1007
 //! ```
 //!
-//! So an entry carries no time: its sequence number tells when it was written, to the second, and
-//! what has expired in a keyspace is everything up to some sequence number. Each log record has its
-//! second, and the manifest has the marks of what is in runs, so a reopened store knows them all.
+//! So an entry carries no time: its sequence number shows when it was written, to the second, and
+//! everything up to some sequence number has expired in a keyspace. Each log record has its second,
+//! and the manifest has the marks of what is in runs, so a reopened store knows them all.
 //!
 //! Marks older than every time to live are dropped. A year of writing every second would still
 //! leave 32 million marks, so marks that only a long time to live needs are merged to a 2^20th of

@@ -18,8 +18,9 @@ pub trait Comparator: Send + Sync + 'static {
     /// An integer that orders like the key as far as possible: `prefix(a) < prefix(b)` must imply
     /// `a < b`.
     ///
-    /// The memtable keeps it beside each pointer and decides most steps of a search by it, without
-    /// touching the node behind the pointer. The default, 0, tells nothing and only costs speed.
+    /// The memtable keeps it beside each pointer and decides most steps of a search with it,
+    /// without reading the node behind the pointer. The default, 0, carries no information and only
+    /// costs speed.
     fn prefix(&self, key: &[u8]) -> u64 {
         let _ = key;
         0
@@ -27,7 +28,7 @@ pub trait Comparator: Send + Sync + 'static {
 
     /// Whether keys that compare equal have the same bytes.
     ///
-    /// Only then can the filters of runs, which hash a key's bytes, tell that a key is absent. The
+    /// Only then can the filters of runs, which hash a key's bytes, show that a key is absent. The
     /// default is `false`, which only costs speed.
     fn equal_means_identical(&self) -> bool {
         false
@@ -92,7 +93,7 @@ fn first_bytes(key: &[u8]) -> u64 {
 }
 
 /// A comparator as the memtable holds it. The default order is known at compile time, so its
-/// comparisons are inlined into the search; any other is called.
+/// comparisons are inlined into the search; any other order is called.
 #[derive(Clone)]
 pub(crate) enum KeyOrder {
     Bytewise,

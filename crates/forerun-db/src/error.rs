@@ -44,9 +44,9 @@ pub enum Error {
     /// A range to delete ends where it starts or before.
     #[error("the range from {} up to {} is empty in the store's order", Key(.start), Key(.end))]
     EmptyRange {
-        /// Where it was to start.
+        /// Where the range should start.
         start: Vec<u8>,
-        /// Where it was to end.
+        /// Where the range should end.
         end: Vec<u8>,
     },
     /// The write does not fit under the memory limit. Nothing of it was applied or logged.
@@ -68,15 +68,15 @@ pub enum Error {
         "the operations of the batch changed while they were copied: the iterator and its clone differ"
     )]
     BatchChanged,
-    /// The system refused memory for the memtable.
+    /// The system refused to provide memory for the memtable.
     #[error("the system refused {needed_bytes} bytes of memory: {reason}")]
     OutOfMemory {
-        /// Bytes that were asked for.
+        /// Bytes that were requested.
         needed_bytes: usize,
-        /// What the system said.
+        /// The system's error message.
         reason: String,
     },
-    /// An entry in memory does not match its checksum, or stands out of order.
+    /// An entry in memory does not match its checksum, or is out of order.
     #[error("the entry of key {} is corrupt in memory: {reason}", Key(.key))]
     CorruptEntry {
         /// The key whose entry was found corrupt.
@@ -119,15 +119,15 @@ pub enum Error {
         /// What is there instead.
         reason: String,
     },
-    /// There is no backup of this number, or none at all.
+    /// There is no backup with this number, or none at all.
     #[error("{} holds no backup{}", .path.display(), Number(.number))]
     NoBackup {
         /// The directory of backups.
         path: PathBuf,
-        /// Which one was asked for, if not the newest.
+        /// The requested backup, if not the newest.
         number: Option<u64>,
     },
-    /// A new store was asked for where one stands.
+    /// A new store was requested in a directory that already has one.
     #[error("{} already holds a store", .path.display())]
     AlreadyExists {
         /// The path that was opened.
@@ -148,10 +148,10 @@ pub enum Error {
     Locked {
         /// The store's directory.
         path: PathBuf,
-        /// Number of the process that holds it, where that is known.
+        /// Number of the process that holds it, if known.
         holder: Option<u32>,
     },
-    /// The store's keys are ordered by another comparator than the one given.
+    /// The store's keys are ordered by a comparator other than the one given.
     #[error("{} is ordered by comparator {stored:?}; it was opened with {given:?}", .path.display())]
     ComparatorMismatch {
         /// The store's directory.
@@ -161,7 +161,7 @@ pub enum Error {
         /// Name of the comparator in the options.
         given: String,
     },
-    /// A keyspace's keys are ordered by another comparator than the one given, or none was given.
+    /// A keyspace's keys are ordered by a comparator other than the one given, or none was given.
     #[error("keyspace {keyspace:?} is ordered by comparator {stored:?}; {}", Given(.given))]
     KeyspaceComparator {
         /// Name of the keyspace.
@@ -171,18 +171,18 @@ pub enum Error {
         /// Name of the comparator in its options, if there are any.
         given: Option<String>,
     },
-    /// A keyspace was opened with another time to live than the one it was created with, which it
+    /// A keyspace was opened with a time to live other than the one it was created with, which it
     /// keeps.
     #[error("{} has {}, but was opened with a time to live of {} s", Keyspace(.keyspace), Lives(.stored), .given.as_secs())]
     KeyspaceTtl {
         /// Name of the keyspace; that of the store's own is empty.
         keyspace: String,
-        /// The time to live that it was created with; `None`: its entries stay for ever.
+        /// The time to live that it was created with; `None`: its entries never expire.
         stored: Option<Duration>,
         /// The time to live in the options.
         given: Duration,
     },
-    /// The store was opened for reading only. See [`Access::ReadOnly`](crate::Access::ReadOnly).
+    /// The store was opened read-only. See [`Access::ReadOnly`](crate::Access::ReadOnly).
     #[error("the store at {path:?} was opened for reading only")]
     ReadOnly {
         /// Directory of the store.
@@ -202,7 +202,7 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// The keyspace was dropped, through whatever handle.
+    /// The keyspace was dropped, through any handle.
     #[error("keyspace {name:?} was dropped")]
     KeyspaceDropped {
         /// Its name.
@@ -218,9 +218,9 @@ pub enum Error {
     /// The store already has the maximum number of keyspaces.
     #[error("keyspace {name:?} cannot be created: a store can have at most {limit}")]
     TooManyKeyspaces {
-        /// Name of the one that was to be created.
+        /// Name of the keyspace to be created.
         name: String,
-        /// How many there may be.
+        /// How many are allowed.
         limit: usize,
     },
     /// An option has an invalid value.
@@ -234,21 +234,21 @@ pub enum Error {
     /// A comparator panicked, or the store itself did, in the middle of an operation.
     #[error("a panic while {doing}: {message}")]
     Panicked {
-        /// What was being done.
+        /// The operation that was running.
         doing: &'static str,
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
     /// An earlier failure left the state of the log unknown, or a panic left a write or a change of
-    /// the runs half done. The store takes no more writes; reads go on. The log has everything that
-    /// was acknowledged: open the store again.
+    /// the runs half done. The store accepts no more writes; reads continue. The log has everything
+    /// that was acknowledged: open the store again.
     #[error("the store takes no more writes after an earlier failure: {cause}")]
     Poisoned {
         /// The failure.
         cause: Arc<Error>,
     },
-    /// The runs of a keyspace cannot be compacted. Its reads go on, and its writes until its level
-    /// 0 is full. Other keyspaces are not affected.
+    /// The runs of a keyspace cannot be compacted. Reads of it continue, and so do writes until its
+    /// level 0 is full. Other keyspaces are not affected.
     #[error("{} cannot be compacted: {cause}", Keyspace(.keyspace))]
     CompactionFailed {
         /// Name of the keyspace; that of the store's own is empty.
@@ -256,8 +256,8 @@ pub enum Error {
         /// Why: damage names the file and the offset of the page.
         cause: Arc<Error>,
     },
-    /// The keyspace takes no writes: its level 0 is full, and its runs cannot be compacted. Its
-    /// reads go on, and so do other keyspaces. Writes resume when a compaction succeeds: see
+    /// The keyspace accepts no writes: its level 0 is full, and its runs cannot be compacted. Reads
+    /// of it continue, and so do other keyspaces. Writes resume when a compaction succeeds: see
     /// [`Db::compact`](crate::Db::compact), and [`repair`](crate::repair) for damage.
     #[error("{} takes no writes: its level 0 is full and cannot be compacted: {cause}", Keyspace(.keyspace))]
     KeyspaceStopped {
@@ -281,10 +281,10 @@ pub enum Error {
     /// The store was closed through another handle.
     #[error("the store is closed")]
     Closed,
-    /// A durable write was requested, and the log is off.
+    /// A durable write was requested, but the log is off.
     #[error("the write-ahead log is off, so nothing can be made durable")]
     LogOff,
-    /// A prefix scan was requested, and this comparator may not keep keys with a common prefix
+    /// A prefix scan was requested, but this comparator may not keep keys with a common prefix
     /// together.
     #[error(
         "a prefix scan needs an order by bytes; the store is ordered by comparator {comparator:?}"
@@ -300,17 +300,17 @@ pub enum Error {
     /// The operating system failed a call.
     #[error("cannot {op} {}: {source}", .path.display())]
     Io {
-        /// What was tried: a verb, such as `"write"`.
+        /// The operation that failed: a verb, such as `"write"`.
         op: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
 }
 
 impl Error {
-    /// Wraps a failed call with what it was for and on which path.
+    /// Wraps a failed call with its operation and path.
     pub(crate) fn io(op: &'static str, path: &Path, source: io::Error) -> Error {
         Error::Io {
             op,
@@ -319,7 +319,7 @@ impl Error {
         }
     }
 
-    /// Names bad bytes of a file.
+    /// Reports bad bytes of a file.
     pub(crate) fn corrupt_file(path: &Path, offset: u64, reason: impl Into<String>) -> Error {
         Error::CorruptFile {
             path: path.to_owned(),
@@ -340,7 +340,7 @@ impl Error {
     }
 }
 
-/// Shows a key as text, with its unprintable bytes escaped and its end cut.
+/// Shows a key as text, escaped where unprintable and truncated.
 struct Key<'a>(&'a [u8]);
 
 impl fmt::Display for Key<'_> {
@@ -379,7 +379,7 @@ impl fmt::Display for Lives<'_> {
     }
 }
 
-/// Shows a name from outside, which may be of any length, with its end cut.
+/// Shows a name from outside, which may be of any length, truncated.
 struct Name<'a>(&'a String);
 
 impl fmt::Debug for Name<'_> {

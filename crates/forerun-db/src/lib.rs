@@ -4,7 +4,7 @@
 //!   db/          the store: open, write, read, snapshots, iterators
 //!   backup/      copies of a store, several in one directory
 //!   store_dir.rs the directory of a store and its lock
-//!   tree/        which runs there are: manifest, levels, compaction
+//!   tree/        the set of runs: manifest, levels, compaction
 //!   run/         sorted, immutable files of pages
 //!   cache/       pages in memory
 //!   memtable/    the newest writes, in memory

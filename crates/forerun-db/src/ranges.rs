@@ -246,7 +246,7 @@ impl Ranges {
         let mut key = smallest;
         while self.order.compare(key, largest).is_le() {
             match list.newest_over(&self.order, key, snapshot) {
-                // It ends behind the key, unless the comparator contradicts itself.
+                // It ends after the key, unless the comparator contradicts itself.
                 Some(newest) if newest.sequence > sequence && newest.covers(&self.order, key) => {
                     key = newest.end;
                 }

@@ -97,7 +97,7 @@ impl Kind {
         self.check_head(bytes)?;
         let end = bytes.len() - 4;
         if u32_at(bytes, VERSION_BYTES) as usize != end - HEAD_BYTES {
-            return bad(VERSION_BYTES, "the length is not the file's");
+            return bad(VERSION_BYTES, "the length does not match the file");
         }
         if crc32c::crc32c(&bytes[VERSION_BYTES..end]) != u32_at(bytes, end) {
             return bad(VERSION_BYTES, "the checksum does not match");
@@ -109,7 +109,7 @@ impl Kind {
         let read = read(&mut reader)?;
         match reader.at == end {
             true => Ok(read),
-            false => Err(reader.bad("there is more behind the last part")),
+            false => Err(reader.bad("there are bytes after the last part")),
         }
     }
 }

@@ -133,7 +133,7 @@ pub(crate) fn take(
     }
     let lock = Lock::take(io, path, LOCK)?;
     if !is_there && !planted::is(Defect::CreatedTwice) {
-        // Another process may have created it between the look and the lock.
+        // Another process may have created it between the check and the lock.
         is_there = look(io, path, create, mark, check)?;
     }
     if !is_there {
@@ -142,8 +142,9 @@ pub(crate) fn take(
             .map_err(|error| Error::io("sync", parent, error))?;
         replace_file(io, path, mark.name, bytes)?;
     } else {
-        // A process that died may have left names here that are visible but not on disk yet, such
-        // as those of its last log segment or manifest. What is written from now on relies on them.
+        // A process that died may have left names here that are visible but not yet on disk, such
+        // as those of its last log segment or manifest. Everything written from now on relies on
+        // them.
         io.sync_dir(path)
             .map_err(|error| Error::io("sync", path, error))?;
     }

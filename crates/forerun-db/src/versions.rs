@@ -79,9 +79,9 @@ pub(crate) trait VersionCursor: Send {
     /// Moves to the last version.
     fn seek_last(&mut self) -> Result<()>;
 
-    /// Moves to the first version at or behind (`key`, `sequence`): the newest version of `key`
-    /// that is not newer than `sequence`, or else the next version. With [`MAX_SEQUENCE`], the
-    /// first version of `key` or the next key.
+    /// Moves to the first version at or after (`key`, `sequence`): the newest version of `key` that
+    /// is not newer than `sequence`, or else the next version. With [`MAX_SEQUENCE`], the first
+    /// version of `key` or the next key.
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()>;
 
     /// Moves to the last version strictly before (`key`, `sequence`).

@@ -1,4 +1,4 @@
-//! Backups: several of a store in one directory, that share what they have in common, restored
+//! Backups: several backups of a store in one directory share their common runs and restore
 //! exactly.
 
 mod common;
@@ -21,7 +21,7 @@ fn backups(io: &FaultIo) -> Backups {
     Backups::open_with_io(Arc::new(io.clone()), BACKUPS, Create::IfMissing).unwrap()
 }
 
-/// What is in a store: of each keyspace all entries.
+/// The contents of a store: all entries of each keyspace.
 type Contents = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
 
 fn contents(db: &Db) -> Contents {
@@ -38,7 +38,8 @@ fn contents(db: &Db) -> Contents {
     all
 }
 
-/// Writes a round of entries to two keyspaces, some over those of the rounds before, some together.
+/// Writes a round of entries to two keyspaces. Some overwrite entries of earlier rounds, and some
+/// go to both keyspaces in one batch.
 fn write_round(db: &Db, round: u64) {
     let comparator = Arc::new(ReverseBytewise);
     let options = KeyspaceOptions {
@@ -50,7 +51,7 @@ fn write_round(db: &Db, round: u64) {
     let reverse = db.keyspace_with("reverse", options).unwrap();
     for i in 0..60_u64 {
         let key = ((round * 37 + i * 11) % 150).to_be_bytes();
-        // Not to be compressed away.
+        // Values that do not compress.
         let words =
             (0..12).map(|word| (round << 32 | i << 8 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let value: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
@@ -64,7 +65,7 @@ fn write_round(db: &Db, round: u64) {
     }
 }
 
-/// Names of the files in the directory of backups that end so.
+/// Names of the files in the directory of backups with this ending.
 fn files(io: &FaultIo, end: &str) -> Vec<PathBuf> {
     let in_dir =
         |path: &PathBuf| path.starts_with(BACKUPS) && path.to_string_lossy().ends_with(end);
@@ -77,7 +78,7 @@ fn restored(io: &FaultIo, backups: &Backups, number: Option<u64>, into: &str) ->
     assert!(checked.problems.is_empty(), "{:?}", checked.problems);
     let db = Db::open_with_io(Arc::new(io.clone()), into, tiny_options()).unwrap();
     let contents = contents(&db);
-    // It goes on as a store of its own.
+    // The restored store works on its own.
     db.put(b"later", b"value").unwrap();
     db.flush().unwrap();
     db.close().unwrap();
@@ -105,7 +106,7 @@ fn each_backup_gives_back_what_was_there_when_it_was_made() {
         assert_eq!(made.last_sequence, db.stats().last_sequence);
         then.push((made, contents(&db)));
     }
-    // Whatever becomes of the store.
+    // Nothing that happens to the store matters.
     db.delete_range(b"", &[0xff; 9]).unwrap();
     db.compact().unwrap();
     db.close().unwrap();
@@ -147,7 +148,7 @@ fn what_an_earlier_backup_has_is_not_copied_again() {
         "no run is read"
     );
 
-    // A little more is a little more.
+    // A small addition adds little.
     db.put(b"more", &[7; 300]).unwrap();
     let more = backups.create(&db).unwrap();
     assert_eq!(files(&io, ".run").len(), runs.len() + 1);
@@ -157,10 +158,10 @@ fn what_an_earlier_backup_has_is_not_copied_again() {
         list.iter().map(|of| of.number).collect::<Vec<_>>(),
         [1, 2, 3]
     );
-    // The first shares all it has with the others by now.
+    // By now, the first backup shares all its files with the others.
     assert!(list[0].own_bytes < 2_000, "{list:?}");
 
-    // Another store's runs have the same names there, and are told apart here.
+    // Another store's runs have the same names there, but the backups tell them apart.
     let other = Db::open_with_io(Arc::new(io.clone()), "/other", tiny_options()).unwrap();
     write_round(&other, 9);
     backups.create(&other).unwrap();
@@ -213,7 +214,7 @@ fn old_ones_go_and_take_with_them_what_nobody_else_needs() {
     ));
     assert!(io.read("/nowhere/FORMAT").is_none());
 
-    // The newer of the two alone.
+    // Deletes only the newer of the two.
     assert_eq!(backups.delete(4).unwrap().backups, [4]);
     assert!(matches!(backups.delete(4), Err(Error::NoBackup { .. })));
     assert_eq!(backups.keep(7).unwrap().backups, []);
@@ -256,12 +257,12 @@ fn a_changed_bit_anywhere_is_found_named_and_never_restored() {
             io.write(path, &bad);
             let problems = match backups.verify() {
                 Ok(checked) => checked.problems,
-                // The version's own checksum is right then: it might be another's.
+                // The version's own checksum is valid then: a newer release may have written it.
                 Err(error) => vec![error],
             };
             assert_eq!(problems.len(), 1, "{name} at {at}: {problems:?}");
             assert!(problems[0].to_string().contains(&name), "{}", problems[0]);
-            // Each backup is refused, or restored as it was, and one at least is refused.
+            // Each backup is rejected or restored as it was, and at least one is rejected.
             let mut refused = 0;
             for number in [1, 2] {
                 let into = format!("/restored-{name}-{at}-{number}");
@@ -310,7 +311,7 @@ fn beside_a_damaged_record_no_file_goes_until_it_is_deleted() {
         &list.damaged[..],
         [(2, Error::CorruptFile { .. })]
     ));
-    // It does not count; and what it needs nobody knows.
+    // The damaged backup does not count, and its files stay because nobody knows which it needs.
     let before = files(&io, ".run");
     assert_eq!(backups.keep(2).unwrap().backups, []);
     assert_eq!(files(&io, ".run"), before);
@@ -318,7 +319,7 @@ fn beside_a_damaged_record_no_file_goes_until_it_is_deleted() {
     let removed = backups.delete(2).unwrap();
     assert!(removed.files > 0);
     assert_eq!(restored(&io, &backups, None, "/restored"), then);
-    // The newest one damaged: another is not taken for it.
+    // If the newest backup is damaged, no other is used instead.
     let mut bytes = io.read("/backups/backup-000003").unwrap();
     bytes[8] = 9;
     io.write("/backups/backup-000003", &bytes);
@@ -338,7 +339,7 @@ fn damage_in_the_store_does_not_become_a_backup() {
     let is_run = |path: &PathBuf| {
         path.starts_with(STORE) && path.extension().is_some_and(|end| end == "run")
     };
-    // A leaf of it: what is above is read when the store is opened.
+    // Damages a leaf: the pages above it are read when the store is opened.
     let runs = io.files().into_iter().filter(is_run);
     let run = runs
         .max_by_key(|path| io.read(path).unwrap().len())
@@ -425,7 +426,7 @@ fn no_other_directory_is_taken_for_one_of_backups_and_no_two_have_it_open() {
     drop(backups);
     refused("/deep/er/backups", Create::MustBeNew, "already");
     let mut backups = open_at("/deep/er/backups", Create::Never).unwrap();
-    // Nor for a store; and a store is restored to where nothing is.
+    // The directory is not a store either, and a store is restored only to an empty place.
     assert!(matches!(
         Db::open_with_io(Arc::new(io.clone()), "/deep/er/backups", tiny_options()),
         Err(Error::NotAStore { .. })
@@ -436,7 +437,7 @@ fn no_other_directory_is_taken_for_one_of_backups_and_no_two_have_it_open() {
         Err(Error::AlreadyExists { .. })
     ));
     drop(backups);
-    // A newer release's.
+    // Written by a newer release.
     let mut mark = io.read("/deep/er/backups/BACKUPS").unwrap();
     mark[8] = 2;
     let checksum = crc32c::crc32c(&mark[..12]);

@@ -1,6 +1,6 @@
-//! Backups when things go wrong: a failure, and power lost, at every call while a backup is made,
-//! while old ones are removed and while one is restored. The backups that were there before stay,
-//! and each gives back exactly what it was made of.
+//! Backups under faults: a failure or a power loss at every call while a backup is made, while old
+//! ones are removed and while one is restored. The existing backups stay, and each restores exactly
+//! what it was made of.
 
 mod common;
 
@@ -33,8 +33,8 @@ fn backups(io: &FaultIo) -> Result<Backups> {
     Backups::open_with_io(Arc::new(io.clone()), BACKUPS, Create::IfMissing)
 }
 
-/// A store with so many backups, each of another time, and what was in each; the store has gone on
-/// since.
+/// A store with this many backups, made at different times, and the contents of each. The store has
+/// changed since.
 fn backed_up(count: u8) -> (FaultIo, Vec<[Entries; 2]>) {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
@@ -49,8 +49,8 @@ fn backed_up(count: u8) -> (FaultIo, Vec<[Entries; 2]>) {
     (io, then)
 }
 
-/// Each backup there is gives back what was in it, all that are to be there are, and no more than
-/// there may be; and a new one can be made.
+/// Checks that every existing backup restores its contents, that the needed ones exist and no
+/// unexpected ones do, and that a new one can be made.
 fn check(io: &FaultIo, then: &[[Entries; 2]], needed: &[u64], case: &str) {
     let mut backups = backups(io).unwrap_or_else(|error| panic!("{case}: {error}"));
     let list = backups.list().unwrap();
@@ -86,8 +86,8 @@ fn check(io: &FaultIo, then: &[[Entries; 2]], needed: &[u64], case: &str) {
     assert_eq!(contents(&new), contents(&db), "{case}");
 }
 
-/// Does `work` with a fault at each of its calls in turn, from where it says so. `after` is given
-/// what is on disk then, whether `work` succeeded, and what to call the case.
+/// Runs `work` with a fault at each of its calls in turn, starting from the given call. `after`
+/// receives the disk afterwards, whether `work` succeeded, and a name for the case.
 fn sweep(
     base: &FaultIo,
     least_calls: u64,
@@ -101,7 +101,7 @@ fn sweep(
             Fault::ShortWrite,
             Fault::PowerLoss,
         ] {
-            // As a process finds it that starts now: nothing of the base's is shared.
+            // A copy as a new process would find it; it shares nothing with the base.
             let io = base.kill();
             let done = work(&io, &|| io.fail_call(io.calls() + call, fault)).is_ok();
             let Some(hit) = io.hit() else {
@@ -112,10 +112,10 @@ fn sweep(
             let case = format!("{fault:?} at call {call} ({hit})");
             let is_write = hit.starts_with("write");
             match fault {
-                // Another call does with them as with others.
+                // Calls other than writes are not affected by these faults.
                 Fault::TornWrite(_) | Fault::ShortWrite if !is_write => {}
                 Fault::PowerLoss => {
-                    // An extreme, and one that tears.
+                    // One extreme seed, and one that tears writes.
                     for seed in [call % 2, 2 + call % 5] {
                         after(&io.crash(seed), done, &format!("{case}, seed {seed}"));
                     }

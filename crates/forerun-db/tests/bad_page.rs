@@ -1,4 +1,4 @@
-//! A page that cannot be read concerns the keyspace that it is of, and no other.
+//! A page that cannot be read affects its own keyspace and no other.
 
 mod common;
 
@@ -12,7 +12,7 @@ use forerun_db::{
     Background, Db, Error, Keyspace, Options, Result, RunOptions, TreeOptions, repair_with_io,
 };
 
-/// How long a test waits for what must happen.
+/// How long a test waits for something that must happen.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 const STOP_RUNS: usize = 6;
@@ -46,8 +46,8 @@ fn value(seed: u64) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// A store with runs of the keyspaces "good" and "bad", a page of the first run of "bad" damaged;
-/// the run's file, and what it was.
+/// A store with runs of the keyspaces "good" and "bad", where a page of the first run of "bad" is
+/// damaged; also the run's file and its original bytes.
 fn damaged() -> (FaultIo, PathBuf, Vec<u8>) {
     let io = FaultIo::new();
     let piling_up = Options {
@@ -89,7 +89,7 @@ fn level0(keyspace: &Keyspace) -> usize {
         .map_or(0, |level| level.runs)
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -103,8 +103,8 @@ fn names(error: &str, run: &Path) -> bool {
     error.contains(&*run) && error.contains("offset") && error.contains("\"bad\"")
 }
 
-/// Writes to both keyspaces until compactions of the good one have taken place; all it writes there
-/// succeeds. Returns what a refused write to the bad one said.
+/// Writes to both keyspaces until the good one has been compacted; every write to the good one
+/// succeeds. Returns the error of a rejected write to the bad one.
 fn write_both(good: &Keyspace, bad: &Keyspace, db: &Db) -> Option<Error> {
     let (begun, before) = (Instant::now(), db.stats().tree.compactions);
     let mut refused = None;
@@ -134,14 +134,14 @@ fn a_bad_page_in_one_keyspace_stops_neither_the_writes_nor_the_compactions_of_an
     let (good, bad) = (db.keyspace("good").unwrap(), db.keyspace("bad").unwrap());
     let refused = write_both(&good, &bad, &db).unwrap();
     assert!(names(&refused.to_string(), &run), "{refused}");
-    // The flushes that were on their way come on top.
+    // Flushes that were already under way add a few more runs.
     assert!(level0(&bad) <= STOP_RUNS + 6, "{}", level0(&bad));
     wait_until("the good keyspace is compacted", || level0(&good) < 2);
     assert!(db.put(b"own", b"value").is_ok());
     db.flush().unwrap();
     let told = db.stats().background_failure.unwrap();
     assert!(names(&told, &run), "{told}");
-    // What lies on other pages is read as before.
+    // Keys on other pages can still be read.
     assert!(bad.get(&99_u64.to_be_bytes()).unwrap().is_some());
     db.close().unwrap();
 }
@@ -172,7 +172,7 @@ fn a_keyspace_that_cannot_be_compacted_says_why_and_heals_when_its_page_does() {
     let told = bad.stats().compaction_failure.unwrap();
     assert!(names(&told, &run), "{told}");
     assert_eq!(good.stats().compaction_failure, None);
-    // Those who ask for a compaction hear of it as well, and all others are compacted.
+    // Callers that request a compaction get the error too, and all other keyspaces are compacted.
     for asked in [bad.compact(), db.compact(), db.wait_idle()] {
         let error = asked.unwrap_err();
         assert!(matches!(&error, Error::CompactionFailed { .. }), "{error}");
@@ -181,7 +181,7 @@ fn a_keyspace_that_cannot_be_compacted_says_why_and_heals_when_its_page_does() {
     good.compact().unwrap();
     assert_eq!(level0(&good), 0);
 
-    // In place: the store has the file open.
+    // Overwrite in place, because the store has the file open.
     let file = io.open(&run, OpenMode::ReadWrite).unwrap();
     write_all_at(&*file, &whole, 0).unwrap();
     bad.compact().unwrap();

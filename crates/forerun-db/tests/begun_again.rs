@@ -1,5 +1,5 @@
-//! Iterators that a thread begins again and again see what was written meanwhile, and hold nothing
-//! of before.
+//! Iterators that a thread starts again and again see what was written meanwhile, and hold nothing
+//! old.
 
 mod common;
 
@@ -30,8 +30,8 @@ fn an_iterator_that_is_begun_again_sees_what_was_written_meanwhile() {
         .collect();
     let mut maps = vec![Map::new(); 20];
     for round in 0..600_usize {
-        // More keyspaces than a thread keeps cursors of, a few of them often; and now and then
-        // other runs.
+        // More keyspaces than a thread keeps cursors for, a few of them used often; now and then
+        // the runs change.
         let number = if round % 3 == 0 {
             round % 20
         } else {

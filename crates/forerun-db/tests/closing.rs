@@ -1,5 +1,5 @@
-//! Closing a store while other threads work on it: they stop or complete, and nothing changes in
-//! the directory after.
+//! Closing a store while other threads work on it: their work stops or completes, and nothing in
+//! the directory changes afterwards.
 
 mod common;
 
@@ -22,19 +22,19 @@ use forerun_db::{
 const COPY: &str = "/copy";
 const BACKUPS: &str = "/backups";
 
-/// How long nothing else happens, where something must not.
+/// How long the test waits before it concludes that something does not happen.
 const A_WHILE: Duration = Duration::from_millis(4);
 
-/// How long a test waits for what must happen.
+/// How long a test waits for something that must happen.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 thread_local! {
-    /// Whether the operation runs in this thread that is to be held up.
+    /// Whether this thread runs the operation that is held up.
     static IS_HELD_UP: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Holds an operation up at one of its changes, and notes what is changed in the store's directory
-/// after it was closed.
+/// Holds an operation up at one of its changes, and records changes in the store's directory after
+/// the store was closed.
 #[derive(Default)]
 struct Gate {
     state: Mutex<State>,
@@ -43,7 +43,7 @@ struct Gate {
 
 #[derive(Default)]
 struct State {
-    /// Changes that the operation makes before the one at which it is held up.
+    /// Changes that the operation makes before it is held up.
     left: usize,
     /// Where it is held up.
     held_at: Option<(Change, PathBuf)>,
@@ -85,7 +85,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Waits until the operation is held up, and tells where; `None` if it ended before.
+    /// Waits until the operation is held up, and returns where; `None` if it ended before.
     fn held_at<T>(&self, operation: &ScopedJoinHandle<'_, T>) -> Option<(Change, PathBuf)> {
         let begun = Instant::now();
         let mut state = self.lock();
@@ -113,7 +113,8 @@ impl Gate {
     }
 }
 
-/// Little memory, and a level 0 that takes all runs of the test: only the operation compacts.
+/// Little memory, and a level 0 large enough for all runs of the test, so that only the operation
+/// compacts.
 fn options() -> Options {
     Options {
         tree: TreeOptions {
@@ -128,7 +129,7 @@ fn entries(db: &Db) -> BTreeMap<Vec<u8>, Vec<u8>> {
     db.iter().map(Result::unwrap).collect()
 }
 
-/// A store with something in each place: runs of two keyspaces, the log, and memory.
+/// A store with data in each place: runs of two keyspaces, the log, and memory.
 fn fill(db: &Db) {
     let other = db.keyspace("other").unwrap();
     for round in 0..3_u8 {
@@ -142,7 +143,7 @@ fn fill(db: &Db) {
         .unwrap();
 }
 
-/// What may run while the store is closed.
+/// An operation that may run while the store is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Compact,
@@ -151,7 +152,7 @@ enum Operation {
     Flush,
     Ingest,
     Checkpoint,
-    /// Where files cannot have two names.
+    /// A checkpoint where files cannot have two names.
     CheckpointByCopy,
     CreateKeyspace,
     DropKeyspace,
@@ -194,7 +195,7 @@ impl Operation {
         }
     }
 
-    /// Runs it in a thread of its own, in which the gate holds it up.
+    /// Runs it in its own thread, in which the gate holds it up.
     fn spawn<'s>(
         self,
         scope: &'s Scope<'s, '_>,
@@ -216,7 +217,8 @@ fn is_locked(io: &FaultIo) -> bool {
     }
 }
 
-/// Closes a store while an operation is held up at one of its changes. `false`: it makes fewer.
+/// Closes a store while an operation is held up at one of its changes. Returns `false` if it makes
+/// fewer changes.
 fn close_during(operation: Operation, change: usize) -> bool {
     let disk = FaultIo::new();
     disk.set_links(operation != Operation::CheckpointByCopy);
@@ -245,7 +247,8 @@ fn close_during(operation: Operation, change: usize) -> bool {
         }
         let kept = !is_any_closed() && is_locked(&disk);
         gate.open();
-        // What is written to a directory of backups is read from files that stay open.
+        // Writes to a directory of backups read from files that stay open, so they do not need the
+        // store.
         let needs_store = operation != Operation::Backup || path.starts_with(STORE);
         assert!(kept || !needs_store, "{case}: closing does not wait");
         let closed = closers.map(|closer| closer.join().unwrap());
@@ -306,7 +309,7 @@ fn close_during(operation: Operation, change: usize) -> bool {
 fn closing_waits_for_every_operation_in_other_threads_and_nothing_changes_afterwards() {
     for operation in Operation::ALL {
         let (mut change, mut changes) = (0, 0);
-        // Each of the first ones; later ones are more of the same.
+        // Each of the first changes; later ones are similar.
         while close_during(operation, change) {
             (change, changes) = (change + 1 + change / 8, changes + 1);
         }
@@ -319,7 +322,7 @@ fn closing_waits_for_every_operation_in_other_threads_and_nothing_changes_afterw
 
 #[test]
 fn a_second_thread_that_closes_a_store_waits_until_it_is_closed_and_gets_the_same_result() {
-    // The first one is held up at each of its changes: the end of the log is written.
+    // The first call is held up at each of its changes while it writes the end of the log.
     for change in 0.. {
         let disk = FaultIo::new();
         let gate = Gate::at(change);
@@ -398,7 +401,7 @@ fn a_repair_locks_the_directory_once_from_its_first_step_to_its_last() {
     }
     let io = disk.kill();
     drop(db);
-    // A damaged log, so that repairing opens the store, and begins the log anew.
+    // A damaged log, so that repairing opens the store and starts the log anew.
     let log = io
         .files()
         .into_iter()
@@ -416,7 +419,8 @@ fn a_repair_locks_the_directory_once_from_its_first_step_to_its_last() {
     });
     let repaired = repair_with_io(Arc::new(hooked), STORE, &options()).unwrap();
     assert!(!repaired.losses.is_empty());
-    // Between two times, another process could have written what the repair would not know of.
+    // If it were locked more than once, another process could write something in between that the
+    // repair would not know of.
     assert_eq!(*times_locked.lock().unwrap(), 1);
     open(&io, &options())
         .unwrap()

@@ -1,4 +1,4 @@
-//! Many threads write and read at once: writes are grouped, batches are whole, and a writer reads
+//! Many threads write and read at once: writes are grouped, batches are atomic, and a writer reads
 //! what it wrote.
 
 mod common;
@@ -112,7 +112,7 @@ fn readers_see_batches_whole_and_in_order() {
                             assert!(of_thread[0] >= *last, "an older batch came back");
                             last.clone_from(&of_thread[0]);
                         }
-                        // The same moment read otherwise gives the same answer.
+                        // Reading the same moment in another way gives the same answer.
                         let scanned: Vec<_> =
                             snapshot.iter().map(|entry| entry.unwrap().1).collect();
                         let looked_up: Vec<_> = values
@@ -168,8 +168,8 @@ fn writers_that_wait_for_a_sync_share_it() {
 
 #[test]
 fn a_group_that_fails_fails_for_all_its_writers_and_the_others_are_kept() {
-    // A call fails somewhere among the writes of four threads; what each was told is what is there
-    // afterwards.
+    // A call fails somewhere among the writes of four threads. Afterwards the store holds exactly
+    // what each thread's results say.
     for call in (20..200).step_by(7) {
         for fault in [Fault::Fail(EIO), Fault::TornWrite(EIO), Fault::PowerLoss] {
             let io = FaultIo::new();
@@ -215,8 +215,7 @@ fn a_group_that_fails_fails_for_all_its_writers_and_the_others_are_kept() {
                             is_there || !is_ok,
                             "{fault:?} at call {call}: {thread}-{i} is gone"
                         );
-                        // Whether a write is there that failed in the sync is open, after a
-                        // restart.
+                        // Whether a write that failed in the sync exists after a restart is open.
                         assert!(
                             !is_there || *is_ok || is_reopened,
                             "{fault:?} at call {call}: {thread}-{i} failed and is there"

@@ -1,5 +1,4 @@
-//! A store that outgrows its memory: flushes and compactions under way while it is written and
-//! read.
+//! A store that outgrows its memory: flushes and compactions run while it is written and read.
 
 mod common;
 
@@ -14,7 +13,7 @@ use forerun_db::{
     WalMode, WriteBatch,
 };
 
-/// Small memtables and runs, and threads of the store's own.
+/// Small memtables and runs, and the store's own background threads.
 fn busy_options() -> Options {
     Options {
         memory_limit_bytes: 1 << 20,
@@ -133,7 +132,7 @@ fn a_store_holds_many_times_its_memory_and_gives_all_of_it_back() {
             stats.memtables_used_bytes <= options.memory_limit_bytes,
             "{stats}"
         );
-        // Pages for which a batch finds no room are lent to it beyond the budget, a few dozen at
+        // Pages that find no free frame are lent to the batch beyond the budget, a few dozen at
         // most.
         let lent_at_most = 1 << 20;
         assert!(
@@ -213,7 +212,7 @@ fn snapshots_and_iterators_see_what_they_saw_through_flushes_and_compactions() {
             }
         }
     }
-    // With the last snapshot gone, nothing old is kept.
+    // Without snapshots, nothing old is kept.
     db.compact().unwrap();
     let entries: u64 = db.stats().levels.iter().map(|level| level.entries).sum();
     assert_eq!(entries, model_len(&db));
@@ -326,7 +325,7 @@ fn a_full_disk_refuses_writes_with_its_error_and_loses_nothing() {
             "what was refused is not"
         );
         io.set_capacity_bytes(None);
-        // There is room again; it may take a moment until that is noticed.
+        // The disk has space again; the store may need a moment to notice.
         while let Err(error) = db.put(&key(written), &value(written, 0)) {
             assert_eq!(
                 error.io_kind(),
@@ -369,12 +368,12 @@ fn a_planned_failure_of_any_call_of_a_flush_or_compaction_loses_nothing() {
             .iter()
             .map(|entry| entry.unwrap_or_else(|e| panic!("{case}: {e}")))
             .collect();
-        // A write that failed may be there after the next opening, if the log could not be cut
-        // back; here it is not.
+        // A failed write may reappear after the next opening if the log could not be cut back; in
+        // this test it does not.
         assert_eq!(found, model, "{case}");
         let poisoned = db.stats().poisoned.is_some();
         let _ = db.close();
-        // A call that was not reached is met by an opening, which then fails once.
+        // If the call was not reached before, the opening meets it and fails once.
         let opened = open(&io, &tiny_options()).or_else(|_| open(&io, &tiny_options()));
         let db = opened.unwrap_or_else(|error| panic!("{case}: {error}"));
         for (key, value) in &model {
@@ -557,7 +556,7 @@ fn a_deleted_range_is_gone_from_runs_and_memory_and_gives_its_space_back_unread(
     db.flush().unwrap();
     assert_eq!(db.iter().count(), 0);
     assert_eq!(db.stats().tree.compaction_read_bytes, read);
-    // What is left is the run that the deletion itself came with.
+    // Only the run that came with the deletion itself is left.
     let entries: u64 = db.stats().levels.iter().map(|level| level.entries).sum();
     assert!(entries <= 1, "{}", db.stats());
 }

@@ -1,6 +1,6 @@
-//! The power is lost, or the process dies, at every call to the file system, while the store is
-//! created, written, flushed, compacted, closed, opened and recovered. What was acknowledged as
-//! synced is there, whole.
+//! The power is lost, or the process dies, at every call to the file system while the store is
+//! created, written, flushed, compacted, closed, opened and recovered. Everything that was
+//! acknowledged as synced survives completely.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{Outcome, Script, batch, is_there, open, small_options, tiny_options
 use forerun_db::io::fault::{Fault, FaultIo};
 use forerun_db::{Db, Durability, Options};
 
-/// Runs the script until the power is lost at a call; `None` if the script has fewer calls.
+/// Runs the script until the power is lost at this call; `None` if the script has fewer calls.
 fn run_until(call: u64, options: &Options) -> Option<(FaultIo, Script, String)> {
     let io = FaultIo::new();
     io.fail_call(call, Fault::PowerLoss);
@@ -20,8 +20,8 @@ fn run_until(call: u64, options: &Options) -> Option<(FaultIo, Script, String)> 
     Some((io, script, format!("power lost at call {call} ({hit})")))
 }
 
-/// A store that keeps all in its log, and one that flushes and compacts all the time; and how many
-/// calls the script makes at least.
+/// A store that keeps everything in its log, and one that flushes and compacts all the time, each
+/// with the least number of calls that the script makes.
 fn stores() -> [(Options, u64); 2] {
     [(small_options(), 70), (tiny_options(), 150)]
 }
@@ -61,7 +61,7 @@ fn lose_power_at_every_call(options: &Options) {
                     .any(|i| script.outcomes[i] == Outcome::Buffered && !is_there(&db, i, &case)),
             );
 
-            // The store goes on, and is there again after a clean close, with what it had.
+            // The store still works, and after a clean close it holds the same.
             let there: Vec<bool> = (0..script.outcomes.len())
                 .map(|i| is_there(&db, i, &case))
                 .collect();
@@ -101,8 +101,8 @@ fn lose_power_at_every_call(options: &Options) {
 
 #[test]
 fn a_power_loss_during_recovery_loses_nothing_either() {
-    // The second store makes more calls, and each recovery of it too: every seventeenth state is
-    // enough to meet all.
+    // The second store makes more calls, and so does each of its recoveries: every seventeenth
+    // state is enough to reach all of them.
     for ((options, _), step) in stores().iter().zip([3, 17]) {
         lose_power_during_recovery(options, step);
     }
@@ -116,7 +116,8 @@ fn lose_power_during_recovery(options: &Options, step: u64) {
         // it.
         for seed in [1, 5 + call] {
             let crashed = io.crash(seed);
-            // What the first crash took may be missing in the middle, once more is written.
+            // Batches that the first crash took may be missing in the middle, once more are
+            // written.
             let mut script = script.clone();
             let db =
                 open(&crashed.kill(), options).unwrap_or_else(|error| panic!("{case}: {error}"));
@@ -165,8 +166,8 @@ fn lose_power_during_recovery(options: &Options, step: u64) {
 
 #[test]
 fn a_power_loss_soon_after_a_process_died_loses_nothing_synced() {
-    // What the process left with the operating system is not on the disk yet when the next one
-    // writes behind it.
+    // Bytes that the process left with the operating system are not on disk yet when the next
+    // process writes after them.
     for (options, _) in stores() {
         lose_power_soon_after_a_kill(&options);
     }
@@ -197,7 +198,7 @@ fn lose_power_soon_after_a_kill(options: &Options) {
 
 #[test]
 fn what_a_recovery_writes_relies_on_nothing_that_a_dead_process_left_unsynced() {
-    // Each entry begins a segment, and the recovery flushes them into runs, since it has less
+    // Each entry begins a segment, and the recovery flushes them into runs because it has less
     // memory.
     let (before, after) = (small_options(), tiny_options());
     let value = |n: u32| vec![n as u8; 600];

@@ -1,5 +1,5 @@
-//! Every bit of a small log is flipped and every length of it tried. A store never gives a wrong
-//! value and never panics: it refuses to open, naming the file and the offset, or tells what it
+//! Flips every bit of a small log and tries every length of it. A store never returns a wrong value
+//! and never panics: it fails to open and names the file and the offset, or it reports what it
 //! dropped or skipped.
 
 mod common;
@@ -18,7 +18,7 @@ const BATCHES: usize = 9;
 enum Left {
     Closed,
     Killed,
-    /// With every unsynced byte kept, so that the damage is the test's own.
+    /// With every unsynced byte kept, so that only the test causes damage.
     PowerLost,
 }
 
@@ -81,7 +81,7 @@ impl Store {
             .collect()
     }
 
-    /// Opens the store with other bytes in one file, and judges what comes of it.
+    /// Opens the store with other bytes in one file, and checks the result.
     fn open_with(&self, path: &PathBuf, bytes: &[u8], recovery: Recovery, case: &str) -> Judged {
         let io = self.io.kill();
         io.write(path, bytes);
@@ -123,7 +123,7 @@ impl Store {
 #[derive(Debug)]
 enum Judged {
     Opened {
-        /// Number of batches, from the first, whose effects are exactly what is there.
+        /// The number of batches, from the first, whose effects are exactly what the store holds.
         batches: Option<usize>,
         is_told: bool,
         entries: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -138,7 +138,8 @@ enum Judged {
 fn for_each_flip(store: &Store, mut judge: impl FnMut(&PathBuf, usize, &[u8], &str)) {
     for (path, good) in store.files() {
         for at in 0..good.len() {
-            // Every bit of the headers, and one of each byte elsewhere: a checksum sees all alike.
+            // Every bit of the headers, and one bit of each byte elsewhere, since a checksum treats
+            // all bits alike.
             for bit in if at < 64 { 0..8 } else { at % 8..at % 8 + 1 } {
                 let mut bad = good.clone();
                 bad[at] ^= 1 << bit;
@@ -153,7 +154,7 @@ fn for_each_flip(store: &Store, mut judge: impl FnMut(&PathBuf, usize, &[u8], &s
     }
 }
 
-/// A refusal names the damaged file, and an offset at or before the damage.
+/// The error names the damaged file, and an offset at or before the damage.
 fn check_place(named: &Path, offset: u64, path: &Path, at: usize, case: &str) {
     assert_eq!(named, path, "{case}");
     assert!(offset <= at as u64, "{case}: named offset {offset}");
@@ -252,8 +253,8 @@ fn a_store_that_crashed_and_was_cut_gives_what_is_left() {
                     } => {
                         assert_eq!(path, store.last_segment, "{case}");
                         assert!(batches.is_some_and(|batches| batches < BATCHES), "{case}");
-                        // A cut between two records looks like a crash a little earlier, and so
-                        // does a file of no bytes.
+                        // A cut between two records looks like an earlier crash, and so does an
+                        // empty file.
                         boundaries += usize::from(!is_told);
                     }
                 }
@@ -298,7 +299,7 @@ fn skipping_damage_loses_the_damaged_batches_only() {
     let store = Store::new(Left::Closed);
     let all = &store.states[BATCHES];
     for_each_flip(&store, |path, at, bad, case| {
-        // Only damage of the log is skipped; a manifest is mended by a repair.
+        // Only damage of the log is skipped; a damaged manifest needs a repair.
         if path.ends_with("FORMAT") || path.ends_with("MANIFEST") {
             return;
         }
@@ -315,7 +316,7 @@ fn skipping_damage_loses_the_damaged_batches_only() {
                     );
                 }
                 let lost = all.len() - entries.len();
-                // A batch leaves two keys of its own; without a good header the whole segment is
+                // A batch writes two keys of its own; without a good header the whole segment is
                 // lost.
                 let is_header = path.to_string_lossy().contains("wal-") && at < 32;
                 assert!(is_header || lost <= 2, "{case}: {lost} entries are lost");
@@ -386,7 +387,7 @@ fn a_missing_segment_is_refused_and_named() {
             (Left::Killed, Ok(_)) => {}
             (_, other) => panic!("{left:?}: {other:?}"),
         }
-        // One segment in the place of the other.
+        // One segment in place of the other.
         let io = store.io.kill();
         io.write(
             "/store/wal-000001.log",
@@ -401,7 +402,8 @@ fn a_missing_segment_is_refused_and_named() {
 
 #[test]
 fn a_log_stored_as_a_value_is_not_taken_for_the_log() {
-    // A record of the log is torn, and its value holds whole records: a copy of this very log.
+    // A record of the log is torn, and its value contains complete records: a copy of this very
+    // log.
     let io = FaultIo::new();
     let db = open(&io, &small_options()).unwrap();
     db.put(b"first", b"1").unwrap();

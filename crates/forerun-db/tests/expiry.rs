@@ -1,4 +1,4 @@
-//! Entries expire to the second when they are read, wherever they lie.
+//! Entries expire to the second when they are read, wherever they are stored.
 
 mod common;
 
@@ -11,7 +11,7 @@ use forerun_db::memtable::Strategy as Search;
 use forerun_db::{Db, Error, Keyspace, KeyspaceOptions, Options, Snapshot, Values, WalMode};
 use proptest::prelude::*;
 
-/// Seconds that entries of the keyspace `mortal` live.
+/// The time to live of the keyspace `mortal`, in seconds.
 const TTL: u64 = 5;
 
 fn lives(seconds: u64) -> KeyspaceOptions {
@@ -30,7 +30,7 @@ fn options() -> Options {
 
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What every way of reading a keyspace finds, which is the same.
+/// Reads a keyspace in every way, and checks that the results are equal.
 fn read(keyspace: &Keyspace, case: &str) -> Entries {
     let all = entries(keyspace.iter());
     let backwards: Entries = keyspace.iter().rev().map(Result::unwrap).collect();
@@ -98,7 +98,7 @@ fn step() -> impl proptest::strategy::Strategy<Value = Step> {
     ]
 }
 
-/// The plain reference: each value with the second it was written in.
+/// The reference: each value with the second in which it was written.
 #[derive(Clone, Default)]
 struct Model {
     mortal: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
@@ -185,7 +185,8 @@ proptest! {
                             io.crash(number as u64)
                         }
                     };
-                    // The time to live is the store's, whoever opens it.
+                    // The time to live belongs to the store, whatever the options of an opening
+                    // say.
                     db = open(&io, &tiny_options()).unwrap();
                 }
             }
@@ -211,7 +212,7 @@ fn lives_for_its_time(io: &FaultIo, db: &Db, keyspace: &Keyspace, begun: u64, ca
     let before = db.snapshot();
     io.set_unix_time_s(Some(begun + TTL + 1));
     assert_eq!(read(keyspace, case), [], "{case}");
-    // What a snapshot and an iterator see stays.
+    // What a snapshot and an iterator see does not expire.
     assert_eq!(entries(before.keyspace(keyspace).iter()).len(), 1, "{case}");
     assert_eq!(entries(iter).len(), 1, "{case}");
     assert_eq!(
@@ -253,7 +254,7 @@ fn entries_of_a_quiet_keyspace_expire_across_flushes_of_others_and_reopening() {
     io.set_unix_time_s(Some(1_003));
     mortal.put(&key(3), b"value").unwrap();
     drop((mortal, db));
-    // Recovery takes the times from the log, and writes long after that change nothing.
+    // Recovery takes the times from the log, and much later writes do not change them.
     io.set_unix_time_s(Some(1_005));
     let db = open(&io, &tiny_options()).unwrap();
     let mortal = db.keyspace("mortal").unwrap();
@@ -329,7 +330,7 @@ fn what_has_expired_leaves_the_disk_and_an_older_value_does_not_return_with_the_
     io.set_unix_time_s(Some(1_001));
     mortal.delete(&key(1)).unwrap();
     io.set_unix_time_s(Some(1_020));
-    // The memtable's deletion has expired with what it hides, and is left out of the run.
+    // The memtable's deletion has expired together with what it hides, and is left out of the run.
     db.flush().unwrap();
     io.set_unix_time_s(Some(1_000));
     assert_eq!(read(&mortal, "the clock was set back"), []);

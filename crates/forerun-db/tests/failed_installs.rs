@@ -1,5 +1,5 @@
-//! Manifests that cannot be written: however often it is tried, nothing piles up on the disk, and
-//! nothing is lost.
+//! Manifests that cannot be written: however often writing is retried, nothing piles up on the
+//! disk, and nothing is lost.
 
 mod common;
 
@@ -22,7 +22,7 @@ enum Step {
     Write,
     Sync,
     Rename,
-    /// Of the directory, behind the rename.
+    /// Sync of the directory, after the rename.
     SyncDir,
 }
 
@@ -34,7 +34,7 @@ const STEPS: [Step; 5] = [
     Step::SyncDir,
 ];
 
-/// Fails a step of each manifest's writing while it is told to.
+/// Fails one step of each manifest's writing while it is switched on.
 struct Failing {
     step: Step,
     is_on: AtomicBool,
@@ -157,7 +157,7 @@ fn try_often(step: Step, background: Background, (name, operation): Operation) {
         "{case}"
     );
     if name != "ingest" {
-        // While manifests fail, no run is written for one.
+        // While manifests fail, no new runs are written for them.
         assert!(failing.created() - created <= files, "{case}");
     }
     failing.is_on.store(false, Ordering::Relaxed);

@@ -61,7 +61,7 @@ fn a_call_that_fails_once_loses_nothing_acknowledged() {
                 assert_eq!(failed, 0, "{case}: a short write is no failure");
             }
             if let Some(db) = &db {
-                // Also without a restart, readers see what was acknowledged.
+                // Readers see everything acknowledged without a restart too.
                 script.check(db, Outcome::Buffered, &case);
             }
             // The process dies, or the power is lost, before the store is closed.
@@ -212,8 +212,8 @@ fn a_write_that_cannot_be_taken_back_stops_writes() {
     let io = FaultIo::new();
     let db = open(&io, &small_options()).unwrap();
     db.put(b"before", b"1").unwrap();
-    // The disk fills up within the record, and then the power is gone when the rest is to be cut
-    // off.
+    // The disk fills up in the middle of the record, and then the power is lost when the rest
+    // should be cut off.
     let used: usize = io
         .files()
         .iter()
@@ -250,8 +250,8 @@ fn a_write_that_cannot_be_taken_back_stops_writes() {
 
 #[test]
 fn what_a_failed_sync_left_of_the_log_is_written_again_before_anything_is_synced_behind_it() {
-    // The operating system may have forgotten that it is not on the disk: to sync it once more
-    // would say nothing.
+    // The operating system may have forgotten that the bytes are not on disk, so another sync would
+    // prove nothing.
     for is_killed in [false, true] {
         let io = FaultIo::new();
         io.set_forgetful(true);

@@ -1,4 +1,4 @@
-//! A store belongs to the process that opened it: a fork of that process gets errors, and changes
+//! A store belongs to the process that opened it: a fork of that process gets errors and changes
 //! nothing.
 
 #[path = "../../forerun-core/tests/testing/fork.rs"]
@@ -23,7 +23,7 @@ fn options() -> Options {
     }
 }
 
-/// Options with which nearly every read is one from disk, by a backend.
+/// Options with which nearly every read goes to disk, through the given backend.
 fn cold(reads: ReadBackend) -> Options {
     Options {
         cache_bytes: 0,
@@ -40,7 +40,7 @@ fn value(number: u64) -> Vec<u8> {
     number.to_string().into_bytes().repeat(20)
 }
 
-/// Fills a store with so many entries, in runs.
+/// Fills a store with this many entries, in runs.
 fn fill(path: &Path, entries: u64) {
     let db = Db::open(path, options()).unwrap();
     for number in 0..entries {
@@ -74,7 +74,7 @@ fn refused<T>(result: Result<T>) {
     }
 }
 
-/// Calls all that can be called on a store, and drops all that it gives.
+/// Makes every call that a store offers, and drops everything it returns.
 fn use_all(db: &Db, path: &Path) {
     let keyspace = db.own_keyspace();
     let mut batch = WriteBatch::new();
@@ -166,7 +166,7 @@ fn every_handle_gives_errors_in_a_child_and_dropping_them_there_changes_nothing(
         let snapshot = db.snapshot();
         let mut iter = db.iter();
         iter.next().unwrap().unwrap();
-        // One that is parked in this thread, which runs on in the child.
+        // A pooled cursor of this thread, which also runs in the child.
         assert_eq!(users.iter().count(), 1);
         let mut ingestion = users.ingest();
         ingestion.add(b"5000", b"Grace").unwrap();
@@ -228,7 +228,7 @@ fn a_child_of_a_process_that_reads_leaves_its_reads_alone() {
             fork::begin(Exit, || {
                 refused(db.get(&key(1)));
                 if at == 0 {
-                    // What a child opens is its own.
+                    // A store that the child opens is its own.
                     let own = Db::open(&other, cold(backend)).unwrap();
                     check_reads(&own, 1000, 20);
                     own.put(b"child", b"1").unwrap();
@@ -251,7 +251,7 @@ fn a_child_never_waits_for_a_lock_that_a_thread_of_its_parent_held() {
     db.keyspace("users").unwrap();
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        // All of them hold locks most of the time: of the log, of memtables, of snapshots, of the
+        // The threads hold locks most of the time: of the log, memtables, snapshots and the
         // directory.
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
@@ -304,7 +304,7 @@ fn a_closed_store_can_be_opened_while_a_child_of_the_closing_process_lives() {
     let child = fork::begin(AtOnce, || {
         wait.read_exact(&mut [0]).unwrap();
         refused(db.get(b"key"));
-        // The parent has closed it, and has it open again.
+        // The parent has closed it and opened it again.
         let locked = Db::open(&path, options()).unwrap_err();
         assert!(matches!(locked, Error::Locked { .. }), "{locked}");
         tell_parent.write_all(b"1").unwrap();
@@ -336,7 +336,7 @@ fn a_lock_that_outlives_its_process_in_a_child_names_the_child() {
     let parent = fork::begin(AtOnce, || {
         let db = Db::open(&path, options()).unwrap();
         db.put_with(b"key", b"value", Durability::Synced).unwrap();
-        // It is killed, in effect: nothing is closed.
+        // This acts like a kill: nothing is closed.
         let child = fork::begin(AtOnce, || {
             tell_child
                 .write_all(&std::process::id().to_le_bytes())
@@ -357,7 +357,7 @@ fn a_lock_that_outlives_its_process_in_a_child_names_the_child() {
         other => panic!("{other:?}"),
     }
     tell.write_all(b"1").unwrap();
-    // The lock goes with the child, which ends now.
+    // The lock is released with the child, which ends now.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let db = loop {
         match Db::open(

@@ -1,5 +1,4 @@
-//! Ingestion: what is taken in whole, in order, is there whole, in the right order of age, whatever
-//! fails meanwhile.
+//! Ingestion is atomic and takes its place in the order of writes, whatever fails meanwhile.
 
 mod common;
 
@@ -11,21 +10,21 @@ use forerun_db::io::Io;
 use forerun_db::io::fault::{EIO, ENOSPC, Fault, FaultIo};
 use forerun_db::{Background, Db, Durability, Error, Options, Result, Values, WalMode};
 
-/// Keys of the script. Those that are ingested hold large values, so that there are several runs.
+/// Keys of the script. Ingested keys have large values, so that there are several runs.
 const KEYS: usize = 12;
 
 fn key(number: usize) -> Vec<u8> {
     format!("key-{number:02}").into_bytes()
 }
 
-/// A word, and what does not compress.
+/// A word, followed by bytes that do not compress.
 fn value(what: &str, number: usize) -> Vec<u8> {
     let noise = (1..120).map(|i: u64| (i << 8 | number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let word = what.bytes().chain(*b".");
     word.chain(noise.flat_map(u64::to_be_bytes)).collect()
 }
 
-/// The word that the store holds under a key; none if there is nothing.
+/// The word stored under a key; empty if the key is missing.
 fn holds(db: &Db, number: usize, case: &str) -> String {
     let value = db.get(&key(number));
     let value = value.unwrap_or_else(|error| panic!("{case}: {error}"));
@@ -34,17 +33,17 @@ fn holds(db: &Db, number: usize, case: &str) -> String {
     String::from_utf8(word.to_vec()).unwrap()
 }
 
-/// How far the script came, by what it was told.
+/// How far the script came, according to its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Told {
     Nothing,
-    /// All keys are `before`, synced.
+    /// All keys hold `before`, synced.
     Before,
-    /// The ingestion was begun to be committed: it may be there.
+    /// The commit of the ingestion has begun, so the ingestion may be visible.
     Committing,
-    /// The ingestion is there: even keys are `ingested`, each fourth of all is deleted.
+    /// The ingestion is visible: even keys hold `ingested`, and every fourth key is deleted.
     Ingested,
-    /// Each third key is `after`, synced.
+    /// Every third key holds `after`, synced.
     After,
 }
 
@@ -69,7 +68,7 @@ fn put_all(db: &Db, what: &str, step: usize) -> Result<()> {
     Ok(())
 }
 
-/// The script, as far as it comes.
+/// Runs the script as far as it comes.
 fn run(io: &FaultIo, options: &Options, told: &mut Told) -> Result<()> {
     let db = open(io, options)?;
     put_all(&db, "before", 1)?;
@@ -80,7 +79,7 @@ fn run(io: &FaultIo, options: &Options, told: &mut Told) -> Result<()> {
     db.close()
 }
 
-/// What the keys may hold after the script was cut short.
+/// Checks what the keys hold after the script was interrupted.
 fn check(db: &Db, told: Told, case: &str) {
     if told == Told::Nothing {
         for number in 0..KEYS {
@@ -134,15 +133,15 @@ fn check(db: &Db, told: Told, case: &str) {
     );
 }
 
-/// Files of runs in the store's directory.
+/// Run files in the store's directory.
 fn run_files(io: &FaultIo) -> usize {
     let names = io.list(STORE.as_ref()).unwrap();
     let is_run = |name: &std::ffi::OsString| name.to_str().unwrap().ends_with(".run");
     names.iter().filter(|name| is_run(name)).count()
 }
 
-/// A store that flushes for ingestions only, and one that flushes and compacts all the time; all in
-/// the caller's thread, so that calls come in the same order each time.
+/// A store that flushes only for ingestions, and one that flushes and compacts all the time. The
+/// caller's thread does all the work, so that calls come in the same order each time.
 fn stores() -> [Options; 2] {
     let flushes_rarely = Options {
         background: Background::Caller,
@@ -173,7 +172,8 @@ fn a_power_loss_at_any_call_leaves_all_of_an_ingestion_or_nothing() {
                 if call % 4 != i as u64 {
                     continue;
                 }
-                // The store goes on, and numbers continue: what is written now is the newest.
+                // The store still works, and sequence numbers continue: what is written now is the
+                // newest.
                 put_all(&db, "more", 2).unwrap();
                 let mut again = Told::Nothing;
                 ingest(&db, &mut again).unwrap();
@@ -195,7 +195,7 @@ fn a_power_loss_at_any_call_leaves_all_of_an_ingestion_or_nothing() {
 #[test]
 fn a_call_that_fails_leaves_all_of_an_ingestion_or_nothing_and_the_store_whole() {
     for options in stores() {
-        // One kind at every call, the others at a few.
+        // One kind of fault at every call, the others at some calls.
         for (fault, step) in [
             (Fault::Fail(EIO), 1),
             (Fault::Fail(ENOSPC), 5),
@@ -225,7 +225,7 @@ fn a_call_that_fails_leaves_all_of_an_ingestion_or_nothing_and_the_store_whole()
                 check(&db, told, &case);
                 let is_writable = put_all(&db, "before", 5).is_ok();
                 if is_writable {
-                    // A new attempt gets its way, and leaves no file of the first.
+                    // A new attempt succeeds and leaves no file of the first one.
                     let mut told = Told::Before;
                     ingest(&db, &mut told).unwrap_or_else(|error| panic!("{case}: {error}"));
                     check(&db, Told::Ingested, &case);
@@ -240,7 +240,7 @@ fn a_call_that_fails_leaves_all_of_an_ingestion_or_nothing_and_the_store_whole()
                 drop(db);
                 let after = io.kill();
                 let db = open(&after, &options).unwrap_or_else(|error| panic!("{case}: {error}"));
-                // The log took no more: whether the manifest came through is open.
+                // The log stopped, so it is open whether the manifest was written.
                 let told = if is_writable {
                     Told::Nothing
                 } else {
@@ -430,7 +430,7 @@ fn writers_beside_it_lose_nothing_and_win_where_they_come_later() {
         for round in 0..20_u32 {
             let mut ingestion = db.ingest();
             ingestion.add(b"a", &round.to_le_bytes()).unwrap();
-            // In the midst of the writers' keys.
+            // Among the writers' keys.
             ingestion.add(b"w0-99", &round.to_le_bytes()).unwrap();
             ingestion.commit().unwrap();
         }

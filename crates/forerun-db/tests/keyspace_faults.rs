@@ -1,6 +1,6 @@
-//! Keyspaces when things go wrong: power lost at every call while batches go across them and while
-//! they come and go; damaged runs, a lost manifest. And many threads: a snapshot sees of each batch
-//! all or nothing, in whatever keyspaces.
+//! Keyspaces under faults: a power loss at every call while batches span keyspaces and keyspaces
+//! are created and dropped; damaged runs; a lost manifest. Also many threads: a snapshot sees all
+//! of a batch or none of it, whatever its keyspaces.
 
 mod common;
 
@@ -38,18 +38,18 @@ fn keyspace(db: &Db, name: &str) -> forerun_db::Result<forerun_db::Keyspace> {
     }
 }
 
-/// What the script was told.
+/// The results that the script got.
 #[derive(Debug, Default)]
 struct Told {
-    /// Of each batch: `None` if it failed, else whether it was durable by the end.
+    /// For each batch: `None` if it failed, otherwise whether it was durable at the end.
     batches: Vec<Option<bool>>,
-    /// Whether the end of keyspace `gone` was acknowledged, and whether it was begun.
+    /// Whether dropping the keyspace `gone` was acknowledged, and whether it was begun.
     dropped: bool,
     dropping: bool,
 }
 
-/// Batches across all keyspaces, each of one entry under its number in each; `gone` lives for a
-/// while.
+/// Batches across all keyspaces, each with one entry under its number in each keyspace; `gone`
+/// exists for a while.
 fn run(io: &FaultIo, options: &Options, told: &mut Told) {
     let Ok(db) = open(io, options) else { return };
     for i in 0..12_u8 {
@@ -84,7 +84,7 @@ fn run(io: &FaultIo, options: &Options, told: &mut Told) {
     let _ = db.close();
 }
 
-/// Each batch is there whole or not at all, and what was acknowledged as `needed` says is.
+/// Each batch is there completely or not at all, and every batch that `needed` selects is there.
 fn check(db: &Db, told: &Told, needed: impl Fn(bool) -> bool, case: &str) {
     let is_there = |name: Option<&str>, i: u8| {
         let keyspace = match name {
@@ -147,7 +147,7 @@ fn a_batch_across_keyspaces_survives_a_power_loss_at_any_call_whole_or_not_at_al
                 let after = io.crash(seed);
                 let db = open(&after, &options).unwrap_or_else(|e| panic!("{case}: {e}"));
                 check(&db, &told, |durable| durable, &case);
-                // It goes on.
+                // The store still works.
                 let keyspace = db.keyspace("gone").unwrap();
                 keyspace.put(b"more", b"value").unwrap();
                 db.flush().unwrap();
@@ -167,7 +167,7 @@ fn a_batch_across_keyspaces_survives_a_power_loss_at_any_call_whole_or_not_at_al
 
 type Maps = BTreeMap<&'static str, BTreeMap<Vec<u8>, Vec<u8>>>;
 
-/// A store with runs in several keyspaces and something in the log, closed; and what is in it.
+/// A closed store with runs in several keyspaces and some entries in the log, and its contents.
 fn filled() -> (FaultIo, Maps) {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
@@ -214,7 +214,7 @@ fn a_sound_store_of_several_keyspaces_is_found_sound() {
     for (name, map) in &maps {
         assert_eq!(contents(&db, name), *map);
     }
-    // One that is ordered by something the options do not know is not touched.
+    // A store ordered by a comparator that the options do not have is not touched.
     struct Other;
     impl forerun_db::Comparator for Other {
         fn name(&self) -> &str {
@@ -253,8 +253,8 @@ fn a_lost_manifest_is_made_from_runs_that_say_of_which_keyspace_they_are() {
         assert!(open(&io, &tiny_options()).is_err());
         let repaired = repair_with_io(Arc::new(io.clone()), STORE, &tiny_options()).unwrap();
         assert!(repaired.rebuilt_manifest);
-        // A name that stood in the manifest alone is lost, and that is told; what was written is
-        // not.
+        // A name that was only in the manifest is lost, and this is reported; the entries are not
+        // lost.
         assert_eq!(repaired.losses.len(), 1, "{:?}", repaired.losses);
         let db = open(&io, &tiny_options()).unwrap();
         for (name, map) in &maps {
@@ -265,7 +265,7 @@ fn a_lost_manifest_is_made_from_runs_that_say_of_which_keyspace_they_are() {
             recovered.into_iter().collect::<Vec<_>>(),
             [(b"in the log".to_vec(), b"alone".to_vec())]
         );
-        // No number is used again.
+        // No number is reused.
         assert_eq!(db.keyspace("new").unwrap().id(), 4);
     }
 }
@@ -321,7 +321,7 @@ fn what_the_log_has_of_a_keyspace_that_never_was_is_damage() {
     );
 }
 
-/// Small memtables and runs, and threads of the store's own.
+/// Small memtables and runs, and the store's own background threads.
 fn busy_options() -> Options {
     Options {
         memory_limit_bytes: 1 << 20,
@@ -351,7 +351,7 @@ fn a_snapshot_sees_of_each_batch_all_or_nothing_in_whatever_keyspaces() {
                 let (db, keyspaces) = (&db, &keyspaces);
                 scope.spawn(move || {
                     for round in 1..=400_u64 {
-                        // The writer's key has the round's number in all keyspaces.
+                        // The writer's key holds the round's number in all keyspaces.
                         let mut batch = WriteBatch::new();
                         for keyspace in keyspaces {
                             let mut value = round.to_le_bytes().to_vec();
@@ -381,7 +381,7 @@ fn a_snapshot_sees_of_each_batch_all_or_nothing_in_whatever_keyspaces() {
                                 let round = value.map_or(0, |value| {
                                     u64::from_le_bytes(value[..8].try_into().unwrap())
                                 });
-                                // All fillers up to the round, and none beyond.
+                                // All fillers up to the round, and none beyond it.
                                 let from = [&[writer][..], &[0; 8]].concat();
                                 let to = [&[writer][..], &[0xff; 8]].concat();
                                 let mut fillers = of.range(from..to);
@@ -400,7 +400,7 @@ fn a_snapshot_sees_of_each_batch_all_or_nothing_in_whatever_keyspaces() {
                 }
             });
         }
-        // Iterators of now, again and again, while memtables and runs change beneath them.
+        // Current iterators, again and again, while memtables and runs change beneath them.
         let (keyspaces, done) = (&keyspaces, &done);
         scope.spawn(move || {
             while !done.load(Ordering::Relaxed) {
@@ -411,7 +411,7 @@ fn a_snapshot_sees_of_each_batch_all_or_nothing_in_whatever_keyspaces() {
                 }
             }
         });
-        // And keyspaces that come and go, while they are read and written.
+        // Keyspaces are created and dropped while they are read and written.
         let (db, stop) = (&db, done);
         scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {

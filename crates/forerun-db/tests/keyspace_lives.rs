@@ -1,5 +1,4 @@
-//! Keyspaces come and go, and what is wrong with them is told by name: theirs, their comparators',
-//! their options'.
+//! Keyspaces are created and dropped, and errors name the keyspace, the comparator or the option.
 
 mod common;
 
@@ -63,7 +62,7 @@ fn a_comparator_is_kept_and_a_wrong_or_missing_one_is_refused_by_name() {
     );
     db.close().unwrap();
 
-    // Not among the options: the store cannot know what the name means.
+    // The options do not have it, so the store cannot know what the name means.
     let missing = open(&io, &tiny_options()).unwrap_err();
     assert!(
         matches!(&missing, Error::KeyspaceComparator { keyspace, given: None, .. } if keyspace == "lengths"),
@@ -78,7 +77,7 @@ fn a_comparator_is_kept_and_a_wrong_or_missing_one_is_refused_by_name() {
         matches!(wrong, Error::KeyspaceComparator { given: Some(_), .. }),
         "{wrong}"
     );
-    // The reverse order is known without being told.
+    // The reverse order is known without an option.
     let db = open(&io, &options_with_orders()).unwrap();
     assert_eq!(db.find_keyspace("reverse").unwrap().iter().count(), 1);
 }
@@ -198,7 +197,7 @@ fn a_dropped_keyspace_is_read_to_the_end_by_who_began_and_then_its_files_go() {
         "{unknown}"
     );
 
-    // Another one of the name is another one.
+    // Another keyspace of the same name is a different one.
     let again = db.keyspace("gone").unwrap();
     assert!(again.id() > gone.id());
     assert_eq!(again.iter().count(), 0);
@@ -235,7 +234,7 @@ fn what_the_log_has_of_a_dropped_keyspace_is_passed_over() {
     assert_eq!(db.iter().count(), 10);
     assert!(db.find_keyspace("gone").is_none());
     assert_eq!(db.stats().last_sequence, 41);
-    // Nor does its successor get any of it.
+    // Its successor does not inherit anything either.
     assert_eq!(db.keyspace("gone").unwrap().iter().count(), 0);
 }
 
@@ -250,7 +249,7 @@ fn a_creation_that_fails_makes_nothing_and_a_drop_that_fails_stops_writes() {
     x.put(b"k", b"v").unwrap();
     io.fail_call(io.calls(), Fault::Fail(EIO));
     assert!(matches!(db.drop_keyspace("x"), Err(Error::Io { .. })));
-    // It may be gone, so nothing more may be promised.
+    // It may be gone, so it accepts no more writes.
     assert!(matches!(
         x.put(b"k", b"w"),
         Err(Error::KeyspaceDropped { .. })
@@ -296,7 +295,7 @@ fn who_waits_for_runs_of_level_0_goes_on_when_the_keyspace_is_given_a_higher_lim
         keyspace.put(b"key", &[n]).unwrap();
         db.flush().unwrap();
         if n == 1 {
-            // From here on the compaction of the first two is under way.
+            // From here on, the compaction of the first two is running.
             gate.wait();
         }
     }

@@ -1,5 +1,5 @@
-//! Keyspaces: each is a map of its own in an order of its own; batches and snapshots go across
-//! them, and they share the memory of one store.
+//! Keyspaces: each is a separate map with its own order; batches and snapshots span them, and they
+//! share the memory of one store.
 
 mod common;
 
@@ -69,12 +69,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A store, and what should be in it.
+/// A store, and its expected contents.
 struct World {
     io: FaultIo,
     db: Option<Db>,
     maps: [Map; 4],
-    /// Snapshots, with what they should see and the keyspaces that are the same since.
+    /// Snapshots, with the expected contents and the keyspaces that are unchanged since.
     snapshots: Vec<(Snapshot, [Option<Map>; 4])>,
     copies: usize,
 }
@@ -84,7 +84,7 @@ impl World {
         self.db.as_ref().unwrap()
     }
 
-    /// A copy of the store has what the store has.
+    /// A copy of the store has the same contents as the store.
     fn check_copy(&self, path: &str) {
         let io = Arc::new(self.io.clone());
         let copy = Db::open_with_io(io, path, options_with_orders()).unwrap();
@@ -283,7 +283,7 @@ fn a_batch_that_takes_more_than_a_memtable_is_let_in_whole() {
         let wanted: Vec<u8> = (0..90).filter(|i| usize::from(i % 3) == number).collect();
         assert_eq!(keys, wanted, "{name}");
     }
-    // One that does not fit at all leaves nothing.
+    // A write that does not fit at all leaves nothing behind.
     let keyspace = db.find_keyspace("a").unwrap();
     let mut batch = WriteBatch::new();
     batch.put(b"x", b"y").unwrap();
@@ -328,7 +328,7 @@ fn entries_of_one_keyspace_expire_and_those_of_another_stay() {
     assert_eq!(sessions.get(b"old").unwrap(), None);
     assert_eq!(sessions.iter().count(), 1);
     assert!(users.get(b"old").unwrap().is_some());
-    // What a snapshot sees is kept for it.
+    // What a snapshot sees is kept.
     assert!(before.keyspace(&sessions).get(b"old").unwrap().is_some());
     drop(before);
     sessions.compact().unwrap();

@@ -1,4 +1,4 @@
-//! Inside the crate, modules depend downwards only. This test reads the sources, tests included,
+//! Inside the crate, modules depend downwards only. This test reads the sources, including tests,
 //! and names each line where a lower module uses a higher one.
 
 use std::fs;
@@ -63,7 +63,7 @@ fn first_word(path: &str) -> &str {
     path.split(ends).next().unwrap_or_default()
 }
 
-/// The files of a module: `name.rs`, and all below `name/`.
+/// The files of a module: `name.rs`, and everything below `name/`.
 fn files(name: &str) -> Vec<PathBuf> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();

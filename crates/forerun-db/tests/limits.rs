@@ -1,4 +1,4 @@
-//! What is called a limit holds, whatever is asked for.
+//! Limits hold under any load.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn a_page_size_out_of_bounds_counts_as_the_nearest_bound_in_the_cache_too() {
     }
 }
 
-/// How many files of a store's runs this process has open.
+/// The number of run files of a store that this process has open.
 fn open_runs(store: &Path) -> usize {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
     let links = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
@@ -235,7 +235,7 @@ fn batches_that_each_need_most_of_the_memory_never_have_it_together() {
             }
             most
         });
-        // Smaller writes beside them.
+        // Smaller writes run beside them.
         let small = scope.spawn(|| {
             let mut written = 0_u32;
             while !done.load(SeqCst) {
@@ -278,7 +278,7 @@ fn memtables_that_iterators_hold_count_and_a_writer_that_holds_them_is_told() {
         let mut held = Vec::new();
         let mut written = 0_u32;
         let error = loop {
-            // Each holds the memtable that takes writes now.
+            // Each iterator holds the memtable that is active now.
             if written.is_multiple_of(100) {
                 let mut iter = db.iter();
                 drop(iter.next_entry().unwrap().map(|entry| entry.key.to_vec()));
@@ -304,7 +304,7 @@ fn memtables_that_iterators_hold_count_and_a_writer_that_holds_them_is_told() {
         }
         assert!(error.to_string().contains("iterators"), "{error}");
         assert!(written > 500);
-        // A flush takes no memory, and what was written is there.
+        // A flush needs no memory, and everything written can be read.
         db.flush().unwrap();
         assert_eq!(db.iter().count(), written as usize);
         drop(held);
@@ -327,7 +327,7 @@ fn a_write_waits_for_an_iterator_of_another_thread() {
     db.flush().unwrap();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| db.write(&batch(60, 10 << 10, 2), Durability::Buffered));
-        // It lets go while the writer waits, or before.
+        // The reader drops its iterator while the writer waits, or earlier.
         while db.stats().memtables_used_bytes == 0 {
             std::thread::yield_now();
         }
@@ -353,7 +353,7 @@ fn a_write_that_finds_no_room_while_a_checkpoint_holds_flushes_up_goes_on_after_
         }
     };
     let io = HookIo::new(&FaultIo::new(), hook);
-    // Two memtables are all the memory there is, so that no other is made beside one that is full.
+    // Two memtables use all the memory, so that no other can be made while one is full.
     let options = limited(LIMIT, LIMIT / 2);
     let db = Db::open_with_io(Arc::new(io), STORE, options).unwrap();
     let written = AtomicU32::new(0);
@@ -380,7 +380,7 @@ fn a_write_that_finds_no_room_while_a_checkpoint_holds_flushes_up_goes_on_after_
         while !writer.is_finished() && begun.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Else it would be waited for in vain.
+        // If the writer still waits, closing the store ends its wait.
         db.clone().close().unwrap();
         writer.join().unwrap().unwrap();
     });
@@ -431,7 +431,7 @@ fn filters_keep_to_the_cache_and_come_back_when_there_is_room() {
     }
     assert!(cache(&db).used_bytes <= CACHE, "{}", cache(&db));
     assert!(db.verify().unwrap().problems.is_empty());
-    // Where other runs go, there is room for the filters of those that stay.
+    // When other runs are removed, there is space for the filters of the remaining ones.
     db.delete_range(&(KEYS / 2).to_be_bytes(), &u32::MAX.to_be_bytes())
         .unwrap();
     db.compact().unwrap();

@@ -1,4 +1,4 @@
-//! Which segments of the log there are.
+//! Which log segments exist.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn a_flush_of_all_that_was_written_leaves_nothing_in_the_log_nor_in_a_checkpoint
         let copy =
             forerun_db::Db::open_with_io(std::sync::Arc::new(io.clone()), "/copy", options.clone());
         assert_eq!(copy.unwrap().iter().count(), 200);
-        // The log goes on behind it, whatever ends the process.
+        // The log continues after it, however the process ends.
         db.put(b"after", b"").unwrap();
         db.flush_wal().unwrap();
         let db = open(&io.crash(0), &options).unwrap();

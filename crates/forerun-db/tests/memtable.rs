@@ -1,4 +1,5 @@
-//! The memtable against a plain map: every strategy, both checks, every order, any batch.
+//! The memtable against a plain map: every strategy, with and without checks, every order, any
+//! batch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ fn found(lookup: Lookup<'_>) -> Option<&[u8]> {
     }
 }
 
-/// A sequence number and what was written then; nothing for a deletion.
+/// A sequence number and the value written then; `None` for a deletion.
 type Version = (u64, Option<Vec<u8>>);
 
 /// Every version of every key: what a memtable must answer from.
@@ -91,7 +92,7 @@ fn fill(table: &MemTable, writes: &[Write], chunk: usize) -> Model {
     model
 }
 
-/// Checks one batch under every strategy, by the sink and by `Values`.
+/// Checks one batch with every strategy, through the sink and through `Values`.
 fn check_batch(table: &MemTable, model: &Model, keys: &[Vec<u8>], snapshot: u64) {
     let mut values = Values::new();
     for strategy in Strategy::ALL {
@@ -127,7 +128,7 @@ fn check_batch(table: &MemTable, model: &Model, keys: &[Vec<u8>], snapshot: u64)
     }
 }
 
-/// Walks the whole table both ways, and seeks from every key given.
+/// Walks the whole table in both directions, and seeks every given key.
 fn check_cursor(
     table: &MemTable,
     model: &Model,
@@ -169,7 +170,7 @@ fn check_cursor(
     }
 }
 
-/// Orders by length first, and offers no prefix.
+/// Orders by length first, and has no prefix.
 struct ByLength;
 
 impl Comparator for ByLength {
@@ -190,8 +191,8 @@ fn orders() -> [Arc<dyn Comparator>; 3] {
     ]
 }
 
-/// Short keys over few bytes, so that prefixes tie and keys repeat; some with a long common
-/// beginning.
+/// Short keys made of few different bytes, so that prefixes tie and keys repeat; some with a long
+/// common prefix.
 fn key() -> impl Generate<Value = Vec<u8>> {
     prop_oneof![
         prop::collection::vec(prop_oneof![Just(0_u8), Just(1), Just(255)], 0..5),
@@ -250,7 +251,7 @@ fn large_tables_answer_from_their_guide_for_any_kind_of_key() {
     let shapes: [fn(u64) -> Vec<u8>; 4] = [
         |n| mix(n).to_be_bytes().to_vec(),
         |n| format!("user:{:012}", mix(n) % 1_000_000).into_bytes(),
-        // All keys tie on their first eight bytes but the few that do not begin alike.
+        // All keys tie on their first eight bytes, except for a few that begin differently.
         |n| match n % 512 {
             0 => mix(n).to_be_bytes().to_vec(),
             _ => format!("the same beginning {}", mix(n)).into_bytes(),
@@ -336,7 +337,7 @@ fn memory_is_reported_to_the_byte_bounded_and_a_refused_batch_leaves_no_trace() 
             }
         }
         let taken = table.stats().used_bytes - before.used_bytes;
-        // Header, key, value, and a tower of one link or more.
+        // Header, key, value, and a tower of at least one link.
         assert!(
             taken >= 16 + 8 + 100 + 16 && taken.is_multiple_of(8),
             "{taken}"
@@ -378,7 +379,7 @@ fn bytes_that_one_thread_gives_back_serve_another() {
     let table = table(Checks::Paranoid, Arc::new(Bytewise));
     let write = &|n: u64| {
         let bytes = n.to_be_bytes();
-        // Each kept one follows two that are refused, as by a log that fails.
+        // Each kept batch follows two that are rejected, as by a failing log.
         for _ in 0..2 {
             drop(table.prepare(put(&bytes, b"refused")).unwrap());
         }
@@ -396,7 +397,7 @@ fn bytes_that_one_thread_gives_back_serve_another() {
     }
 }
 
-/// An iterator that gives other operations from its `changes_at`th clone on.
+/// An iterator that yields other operations from its `changes_at`th clone on.
 struct Fickle<'a> {
     clones: &'a AtomicUsize,
     changes_at: usize,
@@ -486,16 +487,16 @@ fn keys_over_their_limit_are_refused() {
     assert_eq!(table.get(&key[1..], 1).unwrap(), Lookup::Value(b""));
 }
 
-/// After a thread has published a key, any later batch of any thread that contains it finds it,
-/// while towers grow and guides are made. (The test that the reviewers of RocksDB pull request
-/// 14428 asked for.)
+/// After a thread has published a key, any later batch of any thread that contains the key finds
+/// it, while towers grow and indexes are built. (The reviewers of RocksDB pull request 14428 asked
+/// for this test.)
 #[test]
 fn a_published_key_is_found_by_every_later_batch_of_every_thread() {
     const THREADS: u64 = 4;
     const KEYS: u64 = 20_000;
     let table = table(Checks::Off, Arc::new(Bytewise));
     let sequences = AtomicU64::new(1);
-    // What has been published so far, for the other threads to pick from: key number + 1, or 0.
+    // The keys published so far, for the other threads to pick from: key number + 1, or 0.
     let published: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let count = AtomicUsize::new(0);
     let work = |thread: u64| {

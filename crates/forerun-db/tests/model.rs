@@ -1,4 +1,4 @@
-//! The store against a `BTreeMap`: random writes, reads of every kind, snapshots and reopenings in
+//! The store against a `BTreeMap`: random writes, every kind of read, snapshots and reopenings in
 //! between.
 
 mod common;
@@ -28,10 +28,10 @@ enum Step {
     Range(Bound<Key>, Bound<Key>, Vec<bool>),
     Prefix(Key, Vec<bool>),
     Snapshot,
-    /// Lets go of a snapshot.
+    /// Drops a snapshot.
     Forget(usize),
     DeleteRange(Key, Key),
-    /// Sorted entries, of which a key may be there several times; and whether they are committed.
+    /// Sorted entries, in which a key may occur several times, and whether they are committed.
     Ingest(Vec<(Key, Option<Vec<u8>>)>, bool),
     Flush,
     Compact,
@@ -39,7 +39,8 @@ enum Step {
     Kill,
 }
 
-/// Few and short keys over few bytes, so that they collide, nest, and touch the ends of the order.
+/// Few and short keys made of few different bytes, so that they collide, nest, and touch the ends
+/// of the order.
 fn key() -> impl Strategy<Value = Key> {
     prop::collection::vec(prop::sample::select(vec![0, b'a', b'b', 0xff]), 0..4)
 }
@@ -52,7 +53,7 @@ fn bound() -> impl Strategy<Value = Bound<Key>> {
     ]
 }
 
-/// Which end each step of an iteration is taken from.
+/// From which end each step of an iteration is taken.
 fn ends() -> impl Strategy<Value = Vec<bool>> {
     prop_oneof![
         Just(vec![false; 60]),
@@ -63,7 +64,7 @@ fn ends() -> impl Strategy<Value = Vec<bool>> {
 
 fn step() -> impl Strategy<Value = Step> {
     let value = || prop::collection::vec(any::<u8>(), 0..40);
-    // Half of them with large values, so that there are several runs and many places for them.
+    // Half of them have large values, so that there are several runs with many possible places.
     let large = || prop::collection::vec(any::<u8>(), 600..3000);
     let some = |value: BoxedStrategy<Vec<u8>>| prop::option::weighted(0.8, value);
     let ingested = prop_oneof![
@@ -139,7 +140,7 @@ fn is_inside(
     behind_start && before_end
 }
 
-/// Takes entries from the ends as told, lending and owning in turn, and compares each with the
+/// Takes entries from the given ends, lending and owning in turn, and compares each with the
 /// reference.
 fn check_iter(mut iter: Iter, wanted: Vec<(Key, Vec<u8>)>, ends: &[bool]) {
     let mut wanted = wanted.into_iter();
@@ -169,7 +170,7 @@ fn check_iter(mut iter: Iter, wanted: Vec<(Key, Vec<u8>)>, ends: &[bool]) {
     }
 }
 
-/// What a snapshot saw, to be seen again later.
+/// What a snapshot saw, to be checked again later.
 struct Remembered {
     snapshot: Snapshot,
     model: Model,
@@ -329,8 +330,8 @@ fn run(steps: &[Step], options: &Options) {
     check_iter(db.iter(), model.entries(comparator, |_| true), &[false; 60]);
     let verified = db.verify().unwrap();
     assert!(verified.problems.is_empty(), "{:?}", verified.problems);
-    // Snapshots see what they saw, whatever was written since, and after their store was closed
-    // too.
+    // Snapshots see the same as before, whatever was written since, even after their store was
+    // closed.
     snapshots
         .iter()
         .for_each(|remembered| check_snapshot(remembered, comparator));

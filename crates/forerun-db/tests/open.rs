@@ -1,4 +1,5 @@
-//! What can be opened and what is refused, and that what is refused is left alone.
+//! Which directories can be opened and which are rejected, and that rejected ones are left
+//! unchanged.
 
 mod common;
 
@@ -158,7 +159,7 @@ fn a_newer_format_is_refused_and_told_from_damage() {
     format[8] = 2;
     let checksum = crc32c::crc32c(&format[..12]);
     format[12..16].copy_from_slice(&checksum.to_le_bytes());
-    // What follows the first 16 bytes may be anything in a newer version.
+    // In a newer version, anything may follow the first 16 bytes.
     format.truncate(17);
     io.write("/store/FORMAT", &format);
     match open(&io, &small_options()) {
@@ -240,7 +241,7 @@ fn an_opening_to_read_leaves_a_cleanly_closed_store_closed() {
     assert!(!open(&io, &small_options()).unwrap().recovery().clean_close);
 }
 
-/// Keys in the order of their lengths, then of their bytes.
+/// Orders keys by length, then by bytes.
 struct ByLength;
 
 impl Comparator for ByLength {
@@ -405,7 +406,7 @@ fn a_write_over_the_memory_limit_is_refused_and_leaves_nothing_behind() {
             "no sequence number is used up"
         );
     }
-    // What fitted before goes to a run where there is less.
+    // Entries that fitted into memory before go to a run if there is less memory.
     let db = open(&io, &small_options()).unwrap();
     for key in ["a", "b", "c", "d"] {
         db.put(key.as_bytes(), &vec![1; 40 << 10]).unwrap();

@@ -1,5 +1,5 @@
-//! A comparator or a file system that panics: an error that names it, nobody waits for ever,
-//! nothing acknowledged is lost.
+//! A comparator or a file system panics: the caller gets an error that names it, nobody waits for
+//! ever, and nothing acknowledged is lost.
 
 mod common;
 
@@ -19,7 +19,7 @@ use forerun_db::{
     Values, WalMode, WriteBatch,
 };
 
-/// Runs something that must come to an end.
+/// Runs something that must end.
 fn ends<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || done.send(work()));
@@ -40,18 +40,18 @@ struct WhenState {
 }
 
 impl When {
-    /// At the key "boom", in whatever thread.
+    /// At the key "boom", in any thread.
     fn at_key(&self, panics: bool) {
         self.0.key.store(panics, SeqCst);
     }
 
-    /// In the threads of a name.
+    /// In threads with this name.
     fn in_thread(&self, name: Option<&'static str>) {
         *self.0.thread.lock().unwrap() = name;
     }
 }
 
-/// By bytes, and panics.
+/// Orders by bytes, and panics.
 struct Panicking(When);
 
 impl Comparator for Panicking {
@@ -83,7 +83,7 @@ fn open(io: &FaultIo, options: &Options) -> Db {
     common::open(io, options).unwrap()
 }
 
-/// That a write is refused because of a panic that said `text`.
+/// Asserts that a write is rejected because of a panic with the message `text`.
 fn assert_refused<T: std::fmt::Debug>(result: Result<T>, text: &str) {
     match result {
         Err(Error::Poisoned { cause }) => {
@@ -111,7 +111,7 @@ fn a_comparator_that_panics_while_a_batch_is_applied_stops_writes_and_nobody_han
         let refused = ends("a later write", move || later.put(b"later", b"3"));
         assert_refused(refused, "met boom");
         assert!(db.stats().poisoned.unwrap().contains("met boom"));
-        // What was visible can be read, and what was not cannot.
+        // Everything that was visible can be read, and nothing else.
         assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
         assert_eq!(db.get(b"boom").unwrap(), None);
         assert_eq!(db.iter().count(), 1);
@@ -156,7 +156,7 @@ fn a_batch_across_keyspaces_that_panics_is_visible_in_none_of_them() {
     db.write(&batch(b"a", b"b"), Durability::Buffered).unwrap();
     let boom = batch(b"c", b"boom");
     when.at_key(true);
-    // The range is looked at before anything is logged, and harms nothing.
+    // The range is checked before anything is logged, so this does no harm.
     let refused = db.write(&boom, Durability::Buffered);
     assert!(
         matches!(refused, Err(Error::Panicked { .. })),
@@ -172,7 +172,7 @@ fn a_batch_across_keyspaces_that_panics_is_visible_in_none_of_them() {
     assert_refused(ends("a close", move || db.close()), "met boom");
     let db = open(&io, &options);
     let [x, y] = ["x", "y"].map(|name| db.keyspace(name).unwrap());
-    // It was logged, and is there as a whole.
+    // It was logged, and all of it is there.
     assert_eq!((x.iter().count(), y.iter().count()), (2, 1));
 }
 
@@ -260,7 +260,7 @@ fn a_worker_that_panics_stops_writes_and_nobody_hangs() {
             unreachable!()
         });
         assert_refused(Err::<(), _>(error), "met a thread");
-        // Writes are refused first; the worker notes its failure a moment later.
+        // Writes are rejected first; the worker records its failure a moment later.
         let failure = (0..1000).find_map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
             db.stats().background_failure
@@ -342,7 +342,7 @@ fn a_read_that_panics_is_an_error_of_that_read() {
         assert_eq!(db.iter().count(), 4);
         db.multi_get(&[&b"a"[..], b"boom"], &mut values).unwrap();
         assert_eq!(values.found(), 2);
-        // In the second round all is in a run.
+        // In the second round everything is in a run.
         if round == 0 {
             db.flush().unwrap();
         }

@@ -1,5 +1,5 @@
-//! Deletions of ranges by the ten thousand: each costs about the same, whatever the others look
-//! like, and what they take is counted.
+//! Tens of thousands of range deletions: each costs about the same, whatever the others look like,
+//! and their memory is counted.
 
 mod common;
 
@@ -13,12 +13,12 @@ use forerun_db::{
     Background, Db, Durability, Error, Options, WriteBatch, check_with_io, repair_with_io,
 };
 
-/// How the ranges lie.
+/// How the ranges are arranged.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
-    /// Each holds all before it.
+    /// Each contains all earlier ones.
     Growing,
-    /// Each lies in the one before it.
+    /// Each lies within the previous one.
     Shrinking,
     /// No two touch.
     Disjoint,
@@ -230,7 +230,7 @@ fn a_batch_of_ranges_that_does_not_fit_the_memory_limit_is_refused_and_not_logge
     let db = open(&io, &options).unwrap();
     db.put(b"key", b"value").unwrap();
     let mut batch = WriteBatch::new();
-    // What takes the memory are their ends.
+    // The end keys take most of the memory.
     for i in 1..=200 {
         batch.delete_range(b"", &[i; 1000]).unwrap();
     }
@@ -287,7 +287,7 @@ fn the_manifest_names_ten_thousand_range_deletions_in_a_few_bytes_and_no_run_rep
     }
     assert!(manifest() < 1000, "{} bytes", manifest());
     db.delete(b"more").unwrap();
-    // What all runs were written without is forgotten.
+    // Range deletions that all runs have applied are forgotten.
     db.compact().unwrap();
     assert_eq!(run_files(&io).len(), runs_in_levels(&db));
     check(&db, Shape::Disjoint, COUNT, "compacted");
@@ -368,8 +368,8 @@ fn range_deletions_survive_the_loss_of_the_manifest_and_a_damaged_page_is_told_a
     }
 }
 
-/// One step of a short life: a range is deleted after some keys were put, and most of it is flushed
-/// and compacted.
+/// One step of a short history: puts some keys, deletes two ranges, and in most steps flushes or
+/// compacts.
 fn live(db: &Db, step: u8) -> Result<(), Error> {
     let mut batch = WriteBatch::new();
     for key in 0..20 {
@@ -385,7 +385,7 @@ fn live(db: &Db, step: u8) -> Result<(), Error> {
     }
 }
 
-/// The keys that are there after a number of steps.
+/// The keys that exist after this number of steps.
 fn lived(steps: u8) -> BTreeSet<Vec<u8>> {
     let mut keys = BTreeSet::new();
     for step in 0..steps {
@@ -400,7 +400,7 @@ fn a_call_that_fails_or_a_power_loss_anywhere_brings_no_deleted_key_back() {
     const STEPS: u8 = 12;
     for fault in [Fault::Fail(EIO), Fault::PowerLoss] {
         let mut hits = 0;
-        // Every fifth call, another one each time.
+        // Every fifth call, with a different offset each time.
         for call in (0..).step_by(5) {
             let io = FaultIo::new();
             io.fail_call(call + hits % 5, fault);

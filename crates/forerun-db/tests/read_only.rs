@@ -15,7 +15,7 @@ use forerun_db::{
     WriteBatch, check_with_io,
 };
 
-/// What a read-only file system says.
+/// The error number of a read-only file system.
 const EROFS: i32 = 30;
 
 /// A file system that is mounted for reading only.
@@ -76,7 +76,7 @@ fn files(io: &FaultIo) -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
-/// A store with runs on several levels, and as much in the log as several memtables hold.
+/// A store with runs on several levels, and enough in the log for several memtables.
 fn store(is_closed: bool) -> FaultIo {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
@@ -87,7 +87,7 @@ fn store(is_closed: bool) -> FaultIo {
     db.delete_range(&10_u32.to_be_bytes(), &20_u32.to_be_bytes())
         .unwrap();
     db.compact().unwrap();
-    // Under a larger memtable, so that all of this stays in the log.
+    // With a larger memtable, so that all of this stays in the log.
     db.close().unwrap();
     drop(other);
     let db = open(&io, &small_options()).unwrap();
@@ -111,11 +111,11 @@ fn store(is_closed: bool) -> FaultIo {
 fn a_store_on_a_read_only_file_system_reads_as_it_does_elsewhere_and_is_left_alone() {
     for is_closed in [true, false] {
         let io = store(is_closed);
-        // What a crash leaves: a run that nothing names, and a file that was being written.
+        // Leftovers of a crash: a run that no manifest names, and a file that was being written.
         io.write("/store/run-000900.run", b"torn");
         io.write("/store/MANIFEST.new", b"torn");
         let before = files(&io);
-        // With memtables of the size that it was written with, and far smaller ones.
+        // With memtables of the original size, and far smaller ones.
         for options in [small_options(), tiny_options()] {
             let db = open_read_only(&io, &options).unwrap();
             let own = entries(db.iter());
@@ -255,7 +255,7 @@ fn readers_share_a_store_and_a_writer_has_it_alone() {
     for reader in readers {
         assert_eq!(reader.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
     }
-    // A copy need not have the file that is locked.
+    // A copy may lack the lock file.
     std::fs::remove_file(path.join("LOCK")).unwrap();
     let reader = Db::open(&path, reading).unwrap();
     assert_eq!(reader.iter().count(), 1);

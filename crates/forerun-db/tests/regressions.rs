@@ -1,4 +1,4 @@
-//! What `forerun-lab sim` found in the store, each as a scenario without a simulation.
+//! Defects that `forerun-lab sim` found in the store, each as a scenario without a simulation.
 
 mod common;
 
@@ -14,7 +14,7 @@ use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::io::{Io, IoFile, OpenMode};
 use forerun_db::{Backups, Comparator, Create, Db, Durability, Error, Iter, Options};
 
-/// By bytes, letters of either case being the same; panics while it is told to.
+/// Orders by bytes, but ignores case; panics while it is switched on.
 #[derive(Default)]
 struct Folding {
     panics: AtomicBool,
@@ -67,7 +67,7 @@ fn an_iterator_gives_a_key_as_its_value_was_written_with_it_from_either_end() {
     check(&db, "in a memtable");
     db.flush().unwrap();
     check(&db, "in a run");
-    // So many versions that the walk over them is cut short.
+    // So many versions that stepping over them gives way to a search.
     for n in 0..100 {
         db.put(if n % 2 == 0 { b"kEY" } else { b"KEY" }, b"many")
             .unwrap();
@@ -98,7 +98,7 @@ fn a_comparator_that_panics_while_runs_are_verified_is_an_error() {
     is_told(db.verify().unwrap_err());
     is_told(backups.create(&db).unwrap_err());
     order.panics.store(false, SeqCst);
-    // Nothing was changed, so nothing is left half done.
+    // Nothing was changed, so nothing is half done.
     assert!(db.verify().unwrap().problems.is_empty());
     let made = backups.create(&db).unwrap();
     assert_eq!(backups.list().unwrap().backups.len(), 1);
@@ -110,7 +110,7 @@ fn a_comparator_that_panics_while_runs_are_verified_is_an_error() {
 #[test]
 fn a_checkpoint_never_holds_a_write_that_failed() {
     let options = small_options();
-    // The write of the log, its sync, and what may come before.
+    // The write to the log, its sync, and any call before them.
     for call in 0..4 {
         let io = FaultIo::new();
         let db = open(&io, &options).unwrap();
@@ -135,8 +135,8 @@ fn a_checkpoint_never_holds_a_write_that_failed() {
     }
 }
 
-/// A file system on which another one creates the store as soon as its directory was listed with
-/// nothing but a lock in it.
+/// A file system on which another process creates the store right after its directory was listed
+/// with only a lock file in it.
 #[derive(Debug)]
 struct CreatedMeanwhile {
     disk: FaultIo,

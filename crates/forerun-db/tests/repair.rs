@@ -1,5 +1,5 @@
-//! Stores with damaged files are checked and repaired: what is wrong is found, what is left is
-//! there, and nothing is made up.
+//! Stores with damaged files are checked and repaired: the damage is found, the remaining data is
+//! kept, and nothing is invented.
 
 mod common;
 
@@ -19,13 +19,13 @@ fn key(i: u64) -> Vec<u8> {
     format!("key{:03}", i * 37 % KEYS).into_bytes()
 }
 
-/// Bytes that cannot be compressed, so that there are several runs.
+/// Bytes that do not compress, so that there are several runs.
 fn value(i: u64) -> Option<Vec<u8>> {
     let words = (0..1 + i % 41).map(|word| (i << 8 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     (i % 11 != 3).then(|| words.flat_map(u64::to_le_bytes).collect())
 }
 
-/// A store with several runs and something in the log, closed; and what is in it.
+/// A closed store with several runs and some entries in the log, and its contents.
 fn filled() -> (FaultIo, BTreeMap<Vec<u8>, Vec<u8>>) {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
@@ -139,12 +139,12 @@ proptest! {
 
         let checked = match check(&io) {
             Ok(checked) => checked,
-            // The manifest's version is its own.
+            // The manifest's version has its own checksum.
             Err(Error::NewerFormat { .. }) => return Ok(()),
             Err(error) => return Err(TestCaseError::fail(error.to_string())),
         };
         prop_assert!(!checked.problems.is_empty(), "{} at {at}", path.display());
-        // What follows a damaged part of the log is told of as well.
+        // Damage after a damaged part of the log is reported too.
         let is_log = |path: &std::path::Path| path.extension().is_some_and(|extension| extension == "log");
         for problem in &checked.problems {
             match problem {

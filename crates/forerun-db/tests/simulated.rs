@@ -9,7 +9,7 @@ use forerun_core::sync::thread;
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::{Db, Durability, KeyspaceOptions, Options, TreeOptions, WriteBatch};
 
-/// Small, so that flushes and compactions are many.
+/// Small sizes, so that there are many flushes and compactions.
 fn options() -> Options {
     let tree = TreeOptions {
         level0_runs: 2,
@@ -32,7 +32,7 @@ fn options() -> Options {
     }
 }
 
-/// One of what a user does. Calls may fail, for others drop keyspaces and disks fail.
+/// One operation of a user. Calls may fail, because others drop keyspaces and disks fail.
 fn act(db: &Db, io: &FaultIo, user: u8) -> forerun_db::Result<()> {
     let key = || [user, sim::random(16) as u8];
     let value = vec![user; 1 + sim::random(3000) as usize];
@@ -81,13 +81,12 @@ fn act(db: &Db, io: &FaultIo, user: u8) -> forerun_db::Result<()> {
     Ok(())
 }
 
-/// Three threads use a store. It is closed, or its process dies or loses power, and it is opened
-/// again.
+/// Three threads use a store. It is closed, or its process dies or loses power, and it is reopened.
 fn workload() {
     let mut io = FaultIo::new();
     for round in 0..3 {
         let Ok(db) = Db::open_with_io(Arc::new(io.clone()), "/db", options()) else {
-            // A fault that was planned has hit the opening.
+            // The opening met a planned fault.
             continue;
         };
         thread::scope(|scope| {

@@ -26,13 +26,13 @@ pub enum Op<'a> {
     DeleteRange {
         /// The first key that is removed.
         start: &'a [u8],
-        /// The first key behind it that is not.
+        /// The first key after the range.
         end: &'a [u8],
     },
 }
 
 impl<'a> Op<'a> {
-    /// The key that is written; the first one of a range.
+    /// The key that is written, or the first key of a range.
     pub fn key(&self) -> &'a [u8] {
         match self {
             Op::Put { key, .. } | Op::Delete { key } => key,
@@ -70,12 +70,12 @@ impl<'a> Op<'a> {
 pub struct Ops<'a> {
     rest: &'a [u8],
     left: usize,
-    /// That of the operation before.
+    /// The keyspace of the previous operation.
     keyspace: u32,
 }
 
 impl<'a> Ops<'a> {
-    /// The operations of `encoded`, which are known to be `ops`.
+    /// The operations of `encoded`, which are known to number `ops`.
     pub(super) fn trusted(encoded: &'a [u8], ops: usize) -> Ops<'a> {
         Ops {
             rest: encoded,
@@ -84,9 +84,8 @@ impl<'a> Ops<'a> {
         }
     }
 
-    /// The operations of `encoded`, after a look at all of them: each is whole, there are `ops` of
-    /// them, and they fill `encoded` to its end. With them comes the greatest of their keyspaces'
-    /// numbers.
+    /// Checks that each operation of `encoded` is complete, that there are `ops` of them, and that
+    /// they fill `encoded` to its end. Returns them with the greatest number of their keyspaces.
     pub(crate) fn checked(encoded: &'a [u8], ops: usize) -> Result<(Ops<'a>, u32)> {
         let malformed = |rest: &[u8], reason| Error::MalformedBatch {
             offset: encoded.len() - rest.len(),
@@ -119,8 +118,8 @@ impl<'a> Ops<'a> {
         if self.left == 0 {
             return None;
         }
-        // The bytes come from `push` or passed `checked`, so this decodes; were they bad, the
-        // iteration would end.
+        // The bytes come from `push` or passed `checked`, so this decodes; bad bytes would end the
+        // iteration.
         let (keyspace, op, rest) = decode(self.rest, self.keyspace).ok()?;
         self.rest = rest;
         self.keyspace = keyspace;
@@ -144,7 +143,7 @@ impl<'a> Iterator for Ops<'a> {
 
 impl ExactSizeIterator for Ops<'_> {}
 
-/// Adds an operation of a keyspace to those before, the last of which is of keyspace `before`.
+/// Appends an operation of a keyspace. The last operation before it belongs to keyspace `before`.
 pub(super) fn encode(out: &mut Vec<u8>, before: u32, keyspace: u32, op: &Op<'_>) {
     if keyspace != before {
         out.push(KEYSPACE);
@@ -183,14 +182,14 @@ pub(super) fn encoded_len(before: u32, keyspace: u32, op: &Op<'_>) -> usize {
         }
 }
 
-/// Splits the first operation off, with the number of its keyspace.
+/// Splits off the first operation, with the number of its keyspace.
 #[inline]
 fn decode(bytes: &[u8], before: u32) -> Result<(u32, Op<'_>, &[u8]), &'static str> {
     let (mut tag, mut rest) = split_tag(bytes)?;
     let mut keyspace = before;
     if tag == KEYSPACE {
         (keyspace, rest) = split_varint(rest)?;
-        // One encoding a batch.
+        // A batch has only one encoding.
         if keyspace == before {
             return Err("the keyspace is the same as before");
         }
@@ -211,7 +210,7 @@ fn decode(bytes: &[u8], before: u32) -> Result<(u32, Op<'_>, &[u8]), &'static st
             let (end, rest) = split_bytes(rest)?;
             Ok((keyspace, Op::DeleteRange { start, end }, rest))
         }
-        _ => Err("the tag is that of no operation"),
+        _ => Err("the tag is unknown"),
     }
 }
 
@@ -221,7 +220,7 @@ fn split_tag(bytes: &[u8]) -> Result<(u8, &[u8]), &'static str> {
     Ok((tag, rest))
 }
 
-/// Splits a length and as many bytes off.
+/// Splits off a length and that many bytes.
 #[inline]
 fn split_bytes(bytes: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
     let (len, rest) = split_varint(bytes)?;
@@ -247,8 +246,8 @@ fn varint_len(value: usize) -> usize {
     bits.div_ceil(7) as usize
 }
 
-/// Splits a LEB128 number of at most 32 bits off. Only its shortest form is taken, so that a batch
-/// has one encoding.
+/// Splits off a LEB128 number of at most 32 bits. Only its shortest form is accepted, so that a
+/// batch has only one encoding.
 #[inline]
 fn split_varint(bytes: &[u8]) -> Result<(u32, &[u8]), &'static str> {
     let mut value = 0u64;

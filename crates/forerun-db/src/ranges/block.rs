@@ -3,7 +3,7 @@
 //! ```text
 //!   tombstones   b ├──────── @7 ────────┤ m            packed sixteen to a leaf, in the order they came in
 //!                            h ├──── @9 ────┤ t
-//!   fragments    b ├── @7 ──┤h ├──── @9 ────┤ t        each names the newest tombstone over it: at most two a tombstone
+//!   fragments    b ├── @7 ──┤h ├──── @9 ────┤ t        the newest tombstone over each: at most 2 each
 //! ```
 //!
 //! A reader that sees a whole block searches its fragments. A reader whose sequence number falls
@@ -333,7 +333,7 @@ impl Block {
         within.any(|of| of.newest != NONE && leaves.sequence(of.newest) > sequence)
     }
 
-    /// The first fragment that starts behind `key`.
+    /// The first fragment that starts after `key`.
     fn first_behind(&self, order: &KeyOrder, key: &[u8]) -> usize {
         let leaves = Leaves(&self.leaves);
         self.fragments

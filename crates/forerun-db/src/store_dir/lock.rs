@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The text always has the same length, so one write replaces it. It names the boot in which the
-//! log was last known to be whole; until then, recovery decides.
+//! log was last known to be complete; until then, recovery decides.
 
 use std::path::{Path, PathBuf};
 
@@ -203,7 +203,7 @@ mod tests {
                 .unwrap()
                 .power_lost()
         );
-        // Seed 1 keeps every byte, but the boot is another.
+        // Seed 1 keeps every byte, but the machine has booted again.
         let after = io.crash(1);
         after.write("/LOCK", &text);
         let lock = Lock::take(&after, "/".as_ref(), "LOCK").unwrap();

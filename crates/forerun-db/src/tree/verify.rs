@@ -205,9 +205,7 @@ impl<'a> Walk<'a> {
             end = place.end();
         }
         if end != range.end {
-            return Err(self
-                .run
-                .corrupt(end, "there are bytes behind the last page"));
+            return Err(self.run.corrupt(end, "there are bytes after the last page"));
         }
         self.compare_meta()
     }

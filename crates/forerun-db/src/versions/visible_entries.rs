@@ -30,7 +30,7 @@ const WALK_LIMIT: usize = 8;
 /// Bytes of key and value buffers that are kept for reuse.
 const KEPT_BYTES: usize = 4 << 10;
 
-/// Sorts behind all versions of a key: their numbers start at 1.
+/// Sorts after all versions of a key: their numbers start at 1.
 const BEHIND_ALL: u64 = 0;
 
 /// A cursor over the entries that a snapshot sees, in key order, in both directions.
@@ -102,14 +102,14 @@ impl<C: VersionCursor> VisibleEntries<C> {
         self.settle_backward()
     }
 
-    /// Moves to the first entry at or behind `key`.
+    /// Moves to the first entry at or after `key`.
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek(key, self.snapshot)?;
         self.settle_forward()
     }
 
-    /// Moves to the first entry behind `key`.
+    /// Moves to the first entry after `key`.
     pub(crate) fn seek_after(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek(key, BEHIND_ALL)?;

@@ -1,4 +1,4 @@
-//! A file system that calls the test before every call that may change something.
+//! A file system that calls the test before every call that may change a file or a directory.
 
 use std::ffi::OsString;
 use std::fmt;

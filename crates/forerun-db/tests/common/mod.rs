@@ -1,5 +1,5 @@
-//! What the tests share: small stores on a model file system, and a script of writes whose outcome
-//! can be judged after any failure.
+//! Shared by the tests: small stores on a model file system, and a script of writes whose outcome
+//! can be checked after any failure.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
@@ -14,7 +14,7 @@ use forerun_db::{
     RunOptions, TreeOptions, WriteBatch,
 };
 
-/// Where the stores of the tests are.
+/// The directory of the tests' stores.
 pub const STORE: &str = "/store";
 
 /// Options for a store that is opened thousands of times: little memory, short segments.
@@ -27,9 +27,8 @@ pub fn small_options() -> Options {
     }
 }
 
-/// Options under which a few writes fill a memtable and a few memtables call for a compaction, all
-/// of it done by the thread that writes, so that the calls to the file system come in the same
-/// order each time.
+/// Options under which a few writes fill a memtable and a few memtables trigger a compaction. The
+/// writing thread does all the work, so the file system calls come in the same order each time.
 pub fn tiny_options() -> Options {
     Options {
         memtable_bytes: 2 << 10,
@@ -55,20 +54,20 @@ pub fn open(io: &FaultIo, options: &Options) -> Result<Db> {
     Db::open_with_io(Arc::new(io.clone()), STORE, options.clone())
 }
 
-/// What a writer was told of its batch.
+/// The result that a writer got for its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was not tried.
+    /// It was not attempted.
     Untried,
     /// It returned an error.
     Failed,
-    /// It succeeded, and is with the operating system.
+    /// It succeeded, and the operating system has it.
     Buffered,
     /// It succeeded, and is on stable storage.
     Synced,
 }
 
-/// Numbered batches, and what their writer was told. See [`batch`].
+/// Numbered batches and the results that their writer got. See [`batch`].
 #[derive(Clone, Debug)]
 pub struct Script {
     pub outcomes: Vec<Outcome>,
@@ -83,11 +82,11 @@ impl Script {
         }
     }
 
-    /// Opens the store, writes half of the batches, closes it, opens it again, writes the rest, and
+    /// Opens the store, writes half of the batches, closes it, reopens it, writes the rest, and
     /// leaves it open.
     ///
-    /// A step that fails is noted and the script goes on, as a program would that meets a failure
-    /// that passes.
+    /// A step that fails is recorded and the script continues, as a program would after a temporary
+    /// failure.
     pub fn run(&mut self, io: &FaultIo, options: &Options) -> Option<Db> {
         let first = (0..2).find_map(|_| open(io, options).ok());
         if let Some(db) = first {
@@ -111,7 +110,7 @@ impl Script {
         }
     }
 
-    /// Writes one batch more than the script has.
+    /// Writes one more batch than the script has.
     pub fn append(&mut self, db: &Db, durability: Durability) {
         self.outcomes.push(Outcome::Untried);
         self.write_one(db, self.outcomes.len() - 1, durability);
@@ -123,7 +122,7 @@ impl Script {
             Ok(_) => Outcome::Buffered,
         };
         if durability == Durability::Synced && self.outcomes[i] == Outcome::Buffered {
-            // The sync covers all that was written before.
+            // The sync covers everything that was written before.
             for outcome in &mut self.outcomes[..=i] {
                 if *outcome == Outcome::Buffered {
                     *outcome = Outcome::Synced;
@@ -132,8 +131,8 @@ impl Script {
         }
     }
 
-    /// Holds a store against what the writers were told: nothing that reached `safe` is missing, no
-    /// batch is there in part, and batches went lost from the end only.
+    /// Compares a store with the results that the writers got: nothing that reached `safe` is
+    /// missing, no batch is there in part, and only batches at the end were lost.
     pub fn check(&self, db: &Db, safe: Outcome, case: &str) {
         let mut last = None;
         let mut lost = None;
@@ -180,7 +179,7 @@ pub fn batch(i: usize) -> WriteBatch {
     batch
 }
 
-/// Whether batch `i` was applied; it is an error if it was in part.
+/// Whether batch `i` was applied. Panics if it was applied in part.
 pub fn is_there(db: &Db, i: usize, case: &str) -> bool {
     let [a, b, temporary] =
         ["a", "b", "temporary"].map(|name| db.get(format!("{name}-{i}").as_bytes()).unwrap());
@@ -196,11 +195,11 @@ pub fn is_there(db: &Db, i: usize, case: &str) -> bool {
 }
 
 fn value(i: usize) -> Vec<u8> {
-    // Lengths differ, so that records end at odd places.
+    // The lengths differ, so that records end at odd offsets.
     format!("value {i} ").repeat(3 + i % 4).into_bytes()
 }
 
-/// Shorter keys first: an order of one's own.
+/// A custom order: shorter keys first.
 pub struct ByLength;
 
 impl Comparator for ByLength {
@@ -242,7 +241,7 @@ pub fn entries(iter: forerun_db::Iter) -> Vec<(Vec<u8>, Vec<u8>)> {
     iter.map(Result::unwrap).collect()
 }
 
-/// Names of the files of runs.
+/// Names of the run files.
 pub fn run_files(io: &FaultIo) -> Vec<String> {
     let files = io.files();
     let names = files.iter().filter_map(|path| path.to_str());

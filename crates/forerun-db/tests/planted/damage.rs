@@ -1,4 +1,4 @@
-//! Defects of what looks at a store that nobody has open, or that is damaged.
+//! Defects of the code that examines a store that is closed or damaged.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn value(key: u8) -> Vec<u8> {
     vec![key + 1; 300]
 }
 
-/// Values that lie in one run, as they are.
+/// Values stored uncompressed in one run.
 fn uncompressed() -> Options {
     let options = tiny_options();
     Options {
@@ -43,7 +43,7 @@ fn open_read_only(io: &FaultIo) -> Result<Db> {
     open(io, &options)
 }
 
-/// A closed store in whose runs one byte of a value is another one.
+/// A closed store in whose runs one byte of a value is changed.
 fn damaged() -> FaultIo {
     let io = FaultIo::new();
     let db = open(&io, &uncompressed()).unwrap();

@@ -1,4 +1,4 @@
-//! Defects of the log, of manifests, and of copies: what is written is gone, or comes back.
+//! Defects of the log, manifests and copies: written entries are lost, or deleted ones return.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn is_value(found: Option<Vec<u8>>) -> bool {
     found.as_deref() == Some(b"value")
 }
 
-/// A synced write is there after every loss of power.
+/// A synced write survives every loss of power.
 fn synced_writes_survive_power_loss() -> bool {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
@@ -30,7 +30,7 @@ fn synced_writes_survive_power_loss() -> bool {
     after_power_loss(&io, b"key").into_iter().all(is_value)
 }
 
-/// What was flushed is there after every loss of power.
+/// A flushed write survives every loss of power.
 fn flushed_writes_survive_power_loss() -> bool {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
@@ -77,7 +77,7 @@ fn a_sync_that_failed_is_never_taken_for_one_that_succeeded() {
         io.set_forgetful(true);
         let db = open(&io, &tiny_options()).unwrap();
         put_synced(&db);
-        // A segment is there, so a synced write is a write and a sync.
+        // A segment already exists, so a synced write makes a write and a sync.
         io.fail_call(io.calls() + 1, Fault::Fail(EIO));
         let written = db.put_with(b"next", b"value", Durability::Synced);
         assert!(io.hit().unwrap().starts_with("sync"));

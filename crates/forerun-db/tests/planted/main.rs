@@ -1,6 +1,5 @@
-//! Each defect that can be put back breaks what a small scenario asks of the store, which holds
-//! without it. So none of them is dead code, and the simulator that looks for them looks for
-//! something.
+//! Each planted defect breaks a small scenario that holds without it. This shows that no defect is
+//! dead code and that the simulator has something to find.
 
 #![cfg(feature = "planted")]
 
@@ -23,16 +22,16 @@ use forerun_db::io::fault::FaultIo;
 use forerun_db::planted::{Defect, plant};
 use forerun_db::{Db, Options};
 
-/// Whether the store keeps its word.
+/// Whether the store behaves correctly.
 type Scenario = fn() -> bool;
 
-/// A scenario that takes longer waits for ever.
+/// A scenario that takes longer is considered stuck.
 const DEADLINE: Duration = Duration::from_secs(8);
 
-/// Defects are planted in the whole process.
+/// Defects apply to the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// That a scenario holds, and does not with the defect.
+/// Asserts that a scenario holds, and that it fails with the defect.
 fn breaks(defect: Defect, scenario: Scenario) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     plant(None);
@@ -43,7 +42,7 @@ fn breaks(defect: Defect, scenario: Scenario) {
     assert!(!holds, "{}: {}", defect.name(), defect.sentence());
 }
 
-/// A panic breaks the scenario as an answer does, and so does waiting for ever.
+/// A panic fails the scenario like a wrong answer, and so does waiting for ever.
 fn holds(scenario: Scenario) -> bool {
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || {
@@ -53,18 +52,18 @@ fn holds(scenario: Scenario) -> bool {
     is_done.recv_timeout(DEADLINE).unwrap_or(false)
 }
 
-/// A store on a file system that the scenario can hook into.
+/// A store on a file system that the scenario can hook.
 fn open_hooked(io: &HookIo, options: Options) -> Db {
     Db::open_with_io(Arc::new(io.clone()), STORE, options).unwrap()
 }
 
-/// What a key is after the power was lost in each of some ways, and the store was opened again.
+/// The value of a key after each of several power losses and a reopening.
 fn after_power_loss(io: &FaultIo, key: &[u8]) -> Vec<Option<Vec<u8>>> {
     let after = |seed| open(&io.crash(seed), &tiny_options()).unwrap().get(key);
     (0..60).map(|seed| after(seed).unwrap()).collect()
 }
 
-/// What a key is after the process died and the store was opened again.
+/// The value of a key after the process died and the store was reopened.
 fn after_kill(io: &FaultIo, key: &[u8]) -> Option<Vec<u8>> {
     open(&io.kill(), &tiny_options()).unwrap().get(key).unwrap()
 }

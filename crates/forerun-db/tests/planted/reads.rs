@@ -1,4 +1,4 @@
-//! Defects of readers and of the page cache: the wrong answer from what is all there.
+//! Defects of readers and of the page cache: a wrong answer although all the data is there.
 
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ fn a_batch_of_lookups_answers_a_key_as_often_as_it_is_asked_for() {
     });
 }
 
-/// Whether a key is there so many seconds after it was put into a memtable of a keyspace whose
-/// entries live for ten.
+/// Whether a key can be read this many seconds after it was put into a memtable of a keyspace with
+/// a time to live of ten seconds.
 fn is_there_after(seconds: u64) -> bool {
     let io = FaultIo::new();
     io.set_unix_time_s(Some(1_000));
@@ -108,7 +108,7 @@ fn a_batch_is_visible_whole_or_not_at_all() {
     });
 }
 
-/// Small pages and as small a cache as there is.
+/// Small pages and the smallest possible cache.
 fn few_pages() -> Options {
     Options {
         cache_bytes: 64 << 10,
@@ -134,7 +134,7 @@ fn value(number: u64) -> Vec<u8> {
         .repeat(16)
 }
 
-/// Whether batches of lookups over several runs, more than the cache holds, give each key its
+/// Whether batches of lookups over several runs, more than the cache holds, return each key's own
 /// value.
 fn answers_are_of_their_keys() -> bool {
     const KEYS: u64 = 3_000;

@@ -1,4 +1,5 @@
-//! Defects of flushes and compactions: what readers need is dropped, or what is deleted comes back.
+//! Defects of flushes and compactions: versions that readers need are dropped, or deleted ones
+//! return.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,7 +28,7 @@ fn a_snapshot_keeps_the_newest_version_that_it_sees() {
     });
 }
 
-/// Level 0 is merged into level 5, and level 6 has everything that was there before.
+/// Level 0 is merged into level 5, and level 6 holds everything that existed before.
 fn two_levels() -> Options {
     Options {
         memtable_bytes: 64 << 10,
@@ -139,7 +140,7 @@ fn a_bad_page_of_one_keyspace_refuses_no_writes_of_another() {
     });
 }
 
-/// What is called once, while a segment of the log is removed.
+/// A hook that is called once, while a log segment is removed.
 type Hook = Box<dyn FnOnce() + Send>;
 
 #[test]
@@ -182,8 +183,8 @@ fn readers_find_the_key_while_an_ingestion_commits() {
         let (told, found) = std::sync::mpsc::channel();
         let reader = db.clone();
         *hook.lock().unwrap() = Some(Box::new(move || {
-            // The runs are installed, and their segments of the log on their way off the disk.
-            // A compaction that follows writes a manifest.
+            // The runs are installed, and their log segments are being removed. A compaction that
+            // follows writes a manifest.
             let (before, begun) = (manifests.load(Ordering::SeqCst), Instant::now());
             let is_compacted = || manifests.load(Ordering::SeqCst) > before;
             while !is_compacted() && begun.elapsed() < Duration::from_secs(2) {

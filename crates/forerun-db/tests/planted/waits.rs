@@ -1,4 +1,4 @@
-//! Defects that let somebody wait for ever, or nobody wait who should.
+//! Defects that make somebody wait for ever, or that let somebody pass who should wait.
 
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -13,7 +13,7 @@ use crate::common::hook_io::{Change, HookIo};
 use crate::common::{open, small_options, tiny_options};
 use crate::{breaks, open_hooked};
 
-/// By bytes; panics at the key "boom", or in the threads of a name.
+/// Orders by bytes; panics at the key "boom", or in threads with a given name.
 #[derive(Default)]
 struct Panicking {
     thread: Mutex<Option<&'static str>>,
