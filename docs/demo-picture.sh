@@ -14,7 +14,7 @@ function text(line) { gsub(/<[^>]*>/, "", line); return line }
 }
 /<h2>.* entries,/ { data = text($0) }
 /<dt>processor</ { split($0, part, "<dd>"); machine = text(part[2]) }
-/<svg .*Keys a second/ { plot = ""; inside = 1; next }
+/<svg .*Keys per second/ { plot = ""; inside = 1; next }
 /<\/svg>/ { inside = 0 }
 inside { plot = plot $0 "\n" }
 END {
@@ -23,13 +23,13 @@ END {
         exit 1
     }
     print "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-16 -68 912 440\" width=\"912\" height=\"440\" role=\"img\">"
-    print "<title>Keys a second by the length of the batch</title>"
+    print "<title>Keys per second by batch size</title>"
     print "<style>"
     printf "%s", css
     print "svg { font: 13px system-ui, -apple-system, \"Segoe UI\", sans-serif; }"
     print "</style>"
     print "<rect x=\"-15.5\" y=\"-67.5\" width=\"911\" height=\"439\" rx=\"8\" fill=\"var(--card)\" stroke=\"var(--line)\"/>"
-    print "<text class=\"head\" x=\"4\" y=\"-40\" font-size=\"16\">Keys a second, by the length of the batch</text>"
+    print "<text class=\"head\" x=\"4\" y=\"-40\" font-size=\"16\">Keys per second, by batch size</text>"
     print "<text class=\"soft\" x=\"4\" y=\"-20\">" data "; " machine ", " date "</text>"
     printf "%s", plot
     print "</svg>"

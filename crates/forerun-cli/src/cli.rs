@@ -1,5 +1,4 @@
-//! The command line: what can be asked for. Each subcommand's own options stand in its file under
-//! `commands`.
+//! The command line. Each subcommand's options are in its own file under `commands`.
 
 use clap::{Parser, Subcommand};
 
@@ -31,7 +30,7 @@ fn help_tail() -> String {
     format!("{EXAMPLES}\n\n{EXIT_CODES_HELP}")
 }
 
-/// What is to be done.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Demo(demo::Args),

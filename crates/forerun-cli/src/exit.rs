@@ -1,40 +1,39 @@
-//! How the command ends: what each exit code says, and how an error becomes one line on standard
-//! error.
+//! How the command ends: exit codes, and errors as one line on standard error.
 //!
 //! | code | meaning |
 //! |---|---|
-//! | 0 | all was done |
-//! | 1 | part of it was not: a key is missing, or rows were skipped |
-//! | 2 | the command line is wrong |
+//! | 0 | success |
+//! | 1 | partial success: a key is missing, or rows were skipped |
+//! | 2 | usage error |
 //! | 3 | the data or the store cannot be read or written |
-//! | 4 | a check failed: the store gave a wrong answer |
+//! | 4 | a check failed: the store returned a wrong answer |
 //!
-//! A reader that closes the pipe early (`forerun scan db | head`) is no fault: the command ends
-//! quietly with 0.
+//! If the reader closes the pipe early (`forerun scan db | head`), that is not an error: the
+//! command ends silently with 0.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// The exit codes as help text; kept beside the table above and tested against it.
+/// The exit codes as help text. A test compares them with the table above.
 pub const EXIT_CODES_HELP: &str = "\
 Exit codes:
-  0  all was done
-  1  part of it was not: a key is missing, or rows were skipped
-  2  the command line is wrong
+  0  success
+  1  partial success: a key is missing, or rows were skipped
+  2  usage error
   3  the data or the store cannot be read or written
-  4  a check failed: the store gave a wrong answer";
+  4  a check failed: the store returned a wrong answer";
 
-/// How a command that met no error ended.
+/// The result of a command that had no error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All that was asked for was done.
+    /// The command did everything.
     Done,
     /// The command ran to its end, but a key was missing or a row was skipped.
     Partial,
 }
 
 impl Outcome {
-    /// [`Outcome::Partial`] where `partial` holds.
+    /// [`Outcome::Partial`] if `partial` is true, otherwise `Done`.
     pub fn partial_if(partial: bool) -> Outcome {
         if partial {
             Outcome::Partial
@@ -52,23 +51,23 @@ impl Outcome {
     }
 }
 
-/// The command line asks for something that cannot be, in a way that clap cannot see.
+/// A usage error that clap cannot detect.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// The store gave an answer that is not the right one.
+/// The store returned a wrong answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct CheckFailed(pub String);
 
-/// Whoever read our standard output has gone: nothing is left to do, and nothing to complain about.
+/// The reader of standard output has gone. Nothing is left to do, and this is not an error.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output is closed")]
 pub struct OutputClosed;
 
-/// Prints `error` as one line on standard error, after the program's name, and returns its exit
-/// code.
+/// Prints `error` as one line on standard error, after the program's name, and returns the exit
+/// code for it.
 pub fn report(program: &str, error: &anyhow::Error) -> ExitCode {
     if error.is::<OutputClosed>() || is_closed_pipe(error) {
         return ExitCode::SUCCESS;
@@ -84,7 +83,7 @@ pub fn warn(message: fmt::Arguments<'_>) {
 
 fn write_line(program: &str, message: fmt::Arguments<'_>) {
     use std::io::Write;
-    // A closed standard error is no fault: there is nobody left to tell.
+    // If standard error is closed, nobody can read the message.
     let _ = writeln!(std::io::stderr(), "{program}: {message}");
 }
 
@@ -98,8 +97,8 @@ fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// A closed standard output met by code that writes to it directly (the benchmarks). The inputs are
-/// files and the store never writes to a pipe, so no other pipe can be meant.
+/// Detects a closed standard output in code that writes to it directly (the benchmarks). Inputs are
+/// files and the store never writes to a pipe, so no other pipe can be the cause.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -107,8 +106,8 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// The error and its causes, joined by colons, on one line. A cause that its effect's text already
-/// ends with is not said twice.
+/// The error and its causes on one line, joined by colons. A cause is left out if the text before
+/// already ends with it.
 fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {

@@ -1,26 +1,25 @@
-//! The `forerun` command: load data into a store, look at it, look up batches of keys in it, and
-//! serve a cache.
+//! The `forerun` command: loads data into a store, inspects it, looks up batches of keys, and
+//! serves a cache.
 //!
 //! ```text
-//! main ── cli (the command line) ── commands/*  one file a subcommand
-//!                                       ├── input/*   what comes in: CSV, TSV, NDJSON, key lists, traces; plain, gzip, xz
-//!                                       ├── output    what goes out: standard output, escaping, numbers for people
-//!                                       ├── progress  a bar on a terminal, nothing in a pipe
-//!                                       ├── store     opening a store as the options say
-//!                                       └── exit      how it ends: outcomes, errors, exit codes
+//! main ── cli (the command line) ── commands/*  one file per subcommand
+//!                                       ├── input/*   inputs: CSV, TSV, NDJSON, key lists, traces; plain, gzip, xz
+//!                                       ├── output    standard output, escaping, readable numbers
+//!                                       ├── progress  a progress bar on a terminal, nothing in a pipe
+//!                                       ├── store     opens a store with the options
+//!                                       └── exit      outcomes, errors, exit codes
 //! ```
 //!
-//! Nothing that comes from outside makes the command panic: each fault is an error of one line,
-//! `forerun: …`, that names the thing and the place, and an exit code that says which kind of fault
-//! it was.
+//! No input can make the command panic. Each error is one line, `forerun: …`, that names the object
+//! and the position, and the exit code tells the kind of error.
 //!
-//! It is a library so that `forerun-bench` starts the same server and reports in the same way.
-//! Nothing else is meant to depend on it.
+//! This is a library so that `forerun-bench` can start the same server and report in the same way.
+//! Nothing else should depend on it.
 
 #![forbid(unsafe_code)]
 #![allow(
     rustdoc::invalid_html_tags,
-    reason = "comments on arguments are help texts, where key<TAB>value stands as it is"
+    reason = "comments on arguments are help texts, which contain key<TAB>value"
 )]
 
 mod cli;
@@ -40,7 +39,7 @@ pub use commands::serve;
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    // A wrong command line ends here, with clap's own message and exit code 2.
+    // On a usage error, clap prints its message here and exits with code 2.
     let cli = cli::Cli::parse();
     match commands::run(cli) {
         Ok(outcome) => outcome.exit_code(),

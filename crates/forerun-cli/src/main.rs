@@ -1,4 +1,4 @@
-//! The `forerun` command; the library of this crate has all of it.
+//! The `forerun` command. Its code is in this crate's library.
 
 use std::process::ExitCode;
 

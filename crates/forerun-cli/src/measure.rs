@@ -1,9 +1,9 @@
-//! Measuring lookups of a store: the same reads, answered in batches by several strategies, in
-//! alternating rounds.
+//! Measures lookups: the same reads, answered in batches by several strategies, in alternating
+//! rounds.
 //!
-//! The rounds, medians and ratios are those of [`forerun_measure::harness`]; here is what one turn
-//! does with a store, and the check that must come before any figure is told: every answer, by
-//! every strategy, is the right one.
+//! Rounds, medians and ratios come from [`forerun_measure::harness`]. This module defines one turn
+//! on a store, and the check before any figure is reported: every strategy must return every
+//! correct answer.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -20,32 +20,32 @@ use forerun_measure::text_table::TextTable;
 use crate::exit::CheckFailed;
 use crate::output::Named;
 
-/// Reads of a store, to be measured.
+/// The reads to measure.
 pub struct Lookups<'a, K> {
     /// The store.
     pub db: &'a Db,
     /// The keys, in the order in which they are read.
     pub reads: &'a [K],
-    /// How many of a range of reads are there.
+    /// Returns the number of hits in a range of reads.
     pub hits: &'a dyn Fn(Range<usize>) -> usize,
-    /// Keys looked up together; each is measured.
+    /// Batch sizes. Each one is measured.
     pub batches: &'a [usize],
-    /// How. [`Strategy::Single`] is measured in any case, as what the others are compared with.
+    /// The strategies. [`Strategy::Single`] is always measured, as the baseline.
     pub strategies: &'a [Strategy],
-    /// What all results have in common.
+    /// The fields that all results share.
     pub about: Row,
 }
 
-/// How long a turn goes on.
+/// The length of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     /// Until each read was answered once.
     AllReads,
-    /// Until the plan's time is over, round and round through the reads.
+    /// Until the plan's time is over. The reads repeat if necessary.
     Time,
 }
 
-/// [`Strategy::Single`] first, then the others, none twice.
+/// [`Strategy::Single`] first, then the others, without duplicates.
 pub fn with_single(strategies: &[Strategy]) -> Vec<Strategy> {
     let mut all = vec![Strategy::Single];
     for &strategy in strategies {
@@ -57,10 +57,10 @@ pub fn with_single(strategies: &[Strategy]) -> Vec<Strategy> {
 }
 
 impl<K: AsRef<[u8]>> Lookups<'_, K> {
-    /// Measures: a row for each batch size and strategy.
+    /// Measures, and returns a row for each batch size and strategy.
     ///
     /// # Errors
-    /// What the store fails with; [`CheckFailed`] where a batch does not find what is there.
+    /// The store's errors, and [`CheckFailed`] if a batch does not find every existing key.
     pub fn measure(
         &self,
         plan: &Plan,
@@ -119,11 +119,11 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
             self.answer(0..self.reads.len(), batch, strategy, &mut values)?;
             return Ok(Sample::new(self.reads.len() as u64, began.elapsed()));
         }
-        // The clock is read after each step: a step is some hundred keys at least, and whole
+        // The clock is read after each step. A step has at least some hundred keys, in whole
         // batches.
         let step = batch * 1024usize.div_ceil(batch);
-        // Another beginning each turn, so that no turn repeats what the one before left in the
-        // caches.
+        // Each turn starts at another position, so that it does not repeat reads that are still in
+        // the caches.
         let mut begin = turn.seed as usize * 7919 % self.reads.len().max(1);
         Sample::repeat(turn, || {
             let end = (begin + step).min(self.reads.len());
@@ -150,18 +150,19 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
         }
         let expected = (self.hits)(range);
         if found != expected {
-            let problem =
-                format!("{strategy} in batches of {batch} found {found} keys where {expected} are");
+            let problem = format!(
+                "{strategy} in batches of {batch} found {found} keys instead of {expected}"
+            );
             return Err(CheckFailed(problem).into());
         }
         Ok(())
     }
 
     /// Answers the first `count` reads with each batch size and strategy, and compares every answer
-    /// with `expected`, which is given the read's position.
+    /// with `expected`, which takes the position of the read.
     ///
     /// # Errors
-    /// [`CheckFailed`] at the first answer that differs.
+    /// [`CheckFailed`] at the first wrong answer.
     pub fn check<'e>(
         &self,
         count: usize,
@@ -198,13 +199,13 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
     }
 }
 
-/// The rows as a table for people.
+/// The rows as a printable table.
 pub fn table(rows: &[Row]) -> TextTable {
     let mut table = TextTable::new([
         "batch",
         "strategy",
         "keys/s",
-        "ns a key",
+        "ns per key",
         "slowest-fastest",
         "vs single",
     ]);
@@ -222,14 +223,14 @@ pub fn table(rows: &[Row]) -> TextTable {
     table
 }
 
-/// Rows of [`Strategy::Single`] and one other, a batch size a line: what a batch is worth.
+/// Compares [`Strategy::Single`] with one other strategy, one line per batch size.
 pub fn comparison(rows: &[Row]) -> TextTable {
     let mut table = TextTable::new([
         "batch",
-        "one at a time, ns a key",
-        "overlapped, ns a key",
+        "one at a time, ns per key",
+        "overlapped, ns per key",
         "keys/s",
-        "times as fast",
+        "speedup",
     ]);
     for pair in rows.chunks_exact(2) {
         table.push([

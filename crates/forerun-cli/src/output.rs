@@ -1,9 +1,9 @@
-//! What goes out: standard output whose closing is no fault, bytes made fit to read, and numbers
-//! for people.
+//! Output: standard output, bytes in readable form, and numbers in readable units. A closed
+//! standard output is not an error.
 //!
-//! Keys and values are bytes. Printed for reading, valid UTF-8 stands as it is and everything else
-//! (control characters, tabs, line ends, bytes that are no UTF-8) as `\xNN`, so that an entry is
-//! always one line. Printed exactly, they are hexadecimal or JSON.
+//! Keys and values are bytes. For reading, valid UTF-8 is printed as it is, and everything else
+//! (control characters, tabs, line ends, invalid UTF-8) as `\xNN`, so an entry is always one line.
+//! The exact forms are hexadecimal and JSON.
 
 use std::fmt;
 use std::io::{BufWriter, ErrorKind, StdoutLock, Write};
@@ -15,14 +15,14 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::exit::OutputClosed;
 
-/// Standard output, buffered and locked. Call [`Out::finish`] at the end: it is what notices a full
-/// disk.
+/// Standard output, buffered and locked. Call [`Out::finish`] at the end, because only this detects
+/// a full disk.
 pub struct Out {
     inner: BufWriter<StdoutLock<'static>>,
 }
 
 impl Out {
-    /// Takes standard output for the rest of the command.
+    /// Locks standard output for the rest of the command.
     pub fn stdout() -> Out {
         Out {
             inner: BufWriter::with_capacity(64 << 10, std::io::stdout().lock()),
@@ -34,18 +34,17 @@ impl Out {
         writeln!(self.inner, "{text}").map_err(fault)
     }
 
-    /// Writes bytes as they are, and nothing after them.
+    /// Writes bytes as they are, without a line end.
     pub fn bytes(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         self.inner.write_all(bytes).map_err(fault)
     }
 
-    /// Hands what is buffered to the reader, for instance before something is said on standard
-    /// error.
+    /// Flushes the buffer, for example before a message on standard error.
     pub fn flush(&mut self) -> anyhow::Result<()> {
         self.inner.flush().map_err(fault)
     }
 
-    /// Writes out what is buffered and gives standard output back.
+    /// Flushes the buffer and releases standard output.
     pub fn finish(mut self) -> anyhow::Result<()> {
         self.flush()
     }
@@ -58,7 +57,7 @@ fn fault(error: std::io::Error) -> anyhow::Error {
     }
 }
 
-/// Bytes for reading: see the module's text. Displays without allocating.
+/// Bytes in readable form, as the module's text describes. Displays without allocating.
 pub struct Readable<'a>(pub &'a [u8]);
 
 impl fmt::Display for Readable<'_> {
@@ -83,7 +82,7 @@ impl fmt::Display for Readable<'_> {
     }
 }
 
-/// A key or value named in a message: quoted, and cut short where it is long.
+/// A key or value in a message: quoted, and shortened if it is long.
 pub struct Named<'a>(pub &'a [u8]);
 
 impl fmt::Display for Named<'_> {
@@ -107,7 +106,7 @@ impl fmt::Display for Hex<'_> {
     }
 }
 
-/// Reads hexadecimal digits, two a byte.
+/// Parses hexadecimal digits, two per byte.
 pub fn parse_hex(text: &[u8]) -> Result<Vec<u8>, String> {
     let (pairs, rest) = text.as_chunks::<2>();
     if !rest.is_empty() {
@@ -124,10 +123,10 @@ pub fn parse_hex(text: &[u8]) -> Result<Vec<u8>, String> {
         .ok_or_else(|| format!("{} is not hexadecimal", Named(text)))
 }
 
-/// How keys and values are printed, as the options of a command say.
+/// How keys and values are printed, according to the options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntryStyle {
-    /// One JSON object a line.
+    /// One JSON object per line.
     pub json: bool,
     /// Keys as hexadecimal digits.
     pub hex_keys: bool,
@@ -136,8 +135,8 @@ pub struct EntryStyle {
 }
 
 impl EntryStyle {
-    /// Prints one entry as a line: `key<TAB>value`, or a JSON object. Without a value: the key
-    /// alone, or `"value":null`.
+    /// Prints an entry as a line: `key<TAB>value`, or a JSON object. Without a value it prints only
+    /// the key, or `"value":null`.
     pub fn print(self, out: &mut Out, key: &[u8], value: Option<&[u8]>) -> anyhow::Result<()> {
         if self.json {
             return out.line(format_args!(
@@ -162,7 +161,7 @@ impl EntryStyle {
         }
     }
 
-    /// Prints a value alone: as it is, or as hexadecimal digits, and a line end.
+    /// Prints a value alone, as it is or as hexadecimal digits, and a line end.
     pub fn print_value(self, out: &mut Out, value: &[u8]) -> anyhow::Result<()> {
         if self.hex_values {
             return out.line(format_args!("{}", Hex(value)));
@@ -189,7 +188,7 @@ impl EntryStyle {
         json_member("key", key, self.hex_keys)
     }
 
-    /// A value that is a JSON object or array is printed as one; see [`json_member`] for others.
+    /// A value that is a JSON object or array is printed as such. For others, see [`json_member`].
     fn json_value(self, value: Option<&[u8]>) -> String {
         let Some(value) = value else {
             return "\"value\":null".to_owned();
@@ -201,7 +200,7 @@ impl EntryStyle {
     }
 }
 
-/// The text of a value that is a JSON object or array, as `forerun load` writes them, on one line.
+/// The text of a value on one line if it is a JSON object or array, as `forerun load` writes them.
 fn one_line_json(value: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(value).ok()?;
     let is_begun = text.starts_with(['{', '[']);
@@ -210,8 +209,8 @@ fn one_line_json(value: &[u8]) -> Option<String> {
     is_json.then(|| text.replace(['\n', '\r'], " "))
 }
 
-/// `"name":"text"`, or `"name_hex":"…"` where the bytes are no UTF-8 or digits are asked for: exact
-/// either way.
+/// `"name":"text"`, or `"name_hex":"…"` if the bytes are not UTF-8 or hexadecimal output was
+/// requested. Both forms are exact.
 fn json_member(name: &str, bytes: &[u8], hex: bool) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if !hex => format!("\"{name}\":{}", serde_json::Value::from(text)),
@@ -234,7 +233,7 @@ impl fmt::Display for Cell<'_> {
     }
 }
 
-/// A count with its thousands apart: `1,234,567`.
+/// A count with thousands separators: `1,234,567`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -247,7 +246,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// `one` thing, or several: `1 row`, `2,000 rows`.
+/// A count with its noun: `1 row`, `2,000 rows`.
 pub fn counted(number: u64, one: &str) -> String {
     format!(
         "{} {one}{}",
@@ -256,7 +255,7 @@ pub fn counted(number: u64, one: &str) -> String {
     )
 }
 
-/// A number of bytes in the unit that suits it: `12.3 MiB`.
+/// A number of bytes in a suitable unit: `12.3 MiB`.
 pub fn bytes(number: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if number < 1024 {
@@ -271,12 +270,12 @@ pub fn bytes(number: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// How many a second, in three digits: `3.25 M`.
+/// A rate per second with three digits: `3.25 M`.
 pub fn per_second(number: u64, time: Duration) -> String {
     forerun_measure::size::short(number as f64 / time.as_secs_f64().max(1e-9))
 }
 
-/// A time in the unit that suits it: `1.24 s`, `31 ms`.
+/// A time in a suitable unit: `1.24 s`, `31 ms`.
 pub fn time(duration: Duration) -> String {
     match duration.as_secs_f64() {
         s if s >= 100.0 => format!("{s:.0} s"),
@@ -286,7 +285,7 @@ pub fn time(duration: Duration) -> String {
     }
 }
 
-/// A time in seconds since 1970, as a date: `2026-05-01T12:30:00Z`.
+/// A Unix time as a date: `2026-05-01T12:30:00Z`.
 pub fn utc(seconds: u64) -> String {
     let time = i64::try_from(seconds).map(OffsetDateTime::from_unix_timestamp);
     match time {

@@ -1,7 +1,7 @@
-//! Progress of long work: a bar with the rate on a terminal, nothing in a pipe or a file.
+//! Progress of long tasks: a bar with the rate on a terminal, nothing in a pipe or a file.
 //!
-//! The bar is drawn on standard error, so that output can be piped while it is watched, and goes
-//! away when the work is done: what stays is the summary that the command prints.
+//! The bar is drawn on standard error, so output can be piped at the same time. It disappears when
+//! the task is done, and only the command's summary stays.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output;
 
-/// A running piece of work, measured by position (bytes read, keys put) and counted in things
-/// (rows, keys).
+/// A running task. Its position (bytes read, keys written) drives the bar, and its count (rows,
+/// keys) is displayed.
 pub struct Progress {
     bar: ProgressBar,
     unit: &'static str,
@@ -18,10 +18,10 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts a bar that is full at `total`; without a total (standard input) it only spins and
-    /// counts. `unit` names what is counted, in the plural: `rows`.
+    /// Starts a bar that is full at `total`. Without a total (standard input) it only spins and
+    /// counts. `unit` is the plural of what is counted, such as `rows`.
     pub fn new(what: &str, total: Option<u64>, unit: &'static str) -> Progress {
-        // indicatif draws nothing where standard error is not a terminal.
+        // indicatif draws nothing if standard error is not a terminal.
         let (bar, template) = match total {
             Some(total) => (
                 ProgressBar::new(total),
@@ -29,7 +29,7 @@ impl Progress {
             ),
             None => (ProgressBar::new_spinner(), "{prefix} {spinner}  {msg}"),
         };
-        // The templates are constants, checked by a test.
+        // The templates are constants. A test checks them.
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
@@ -41,15 +41,15 @@ impl Progress {
         }
     }
 
-    /// Has the bar be full at another position.
+    /// Sets the position at which the bar is full.
     pub fn set_total(&self, total: u64) {
         if self.bar.length() != Some(total) {
             self.bar.set_length(total);
         }
     }
 
-    /// Says how far the work is: at `position` of the total, with `things` counted so far. Cheap,
-    /// but not free: call it once a batch, not once a key.
+    /// Moves the bar to `position` and shows `things` as the count. Cheap, but not free: call it
+    /// once per batch, not per key.
     pub fn update(&self, position: u64, things: u64) {
         if self.bar.is_hidden() {
             return;
@@ -60,13 +60,13 @@ impl Progress {
             .set_message(format!("{} {}  {rate}/s", output::count(things), self.unit));
     }
 
-    /// Takes the bar away and tells how long the work took.
+    /// Removes the bar and returns the time that the task took.
     pub fn finish(self) -> Duration {
         self.clear();
         self.started.elapsed()
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn clear(&self) {
         self.bar.finish_and_clear();
     }

@@ -1,4 +1,4 @@
-//! Opening a store as the options of a command say.
+//! Opens a store with the options of a command.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use forerun_measure::size::parse_size;
 
 use crate::exit;
 
-/// Where the store is, and how it is opened.
+/// The path of a store and the options to open it.
 #[derive(Debug, clap::Args)]
 pub struct StoreArgs {
     /// The store's directory
@@ -19,16 +19,16 @@ pub struct StoreArgs {
     options: StoreOptions,
 }
 
-/// Which keyspace of the store a command is about.
+/// The keyspace that a command works on.
 #[derive(Debug, clap::Args)]
 pub struct KeyspaceArgs {
-    /// The keyspace [default: the store's own]
+    /// The keyspace [default: the store's default keyspace]
     #[arg(long, value_name = "NAME", help_heading = "Store options")]
     keyspace: Option<String>,
 }
 
 impl KeyspaceArgs {
-    /// The keyspace, which must be there.
+    /// Returns the keyspace, which must exist.
     pub fn existing(&self, db: &Db) -> anyhow::Result<Keyspace> {
         let Some(name) = &self.keyspace else {
             return Ok(db.own_keyspace());
@@ -39,7 +39,7 @@ impl KeyspaceArgs {
         })
     }
 
-    /// The keyspace, made where there is none.
+    /// Returns the keyspace and creates it if it does not exist.
     pub fn open_or_create(&self, db: &Db) -> anyhow::Result<Keyspace> {
         match &self.keyspace {
             None => Ok(db.own_keyspace()),
@@ -48,41 +48,41 @@ impl KeyspaceArgs {
     }
 }
 
-/// How a store is opened.
+/// Options to open a store.
 #[derive(Debug, clap::Args)]
 pub struct StoreOptions {
-    /// The most memory that writes may take on their way to disk
+    /// Maximum memory for memtables that are not yet on disk
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB", help_heading = "Store options")]
     pub memory_limit: usize,
-    /// Size at which a memtable is full and goes to disk
+    /// Memtable size at which it is flushed to disk
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64MiB", help_heading = "Store options")]
     pub memtable: usize,
-    /// The most memory that pages of the store may take, such as 512MiB or 4GiB
+    /// Maximum memory for cached pages, such as 512MiB or 4GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB", help_heading = "Store options")]
     pub cache: usize,
-    /// Verify order and checksum of every entry that a lookup passes
+    /// Verify order and checksum of every entry that a lookup reads
     #[arg(long, help_heading = "Store options")]
     pub paranoid: bool,
-    /// What to do about a damaged log
+    /// Treatment of a damaged log
     #[arg(long, value_enum, default_value_t = RecoveryArg::DropTail, help_heading = "Store options")]
     pub recovery: RecoveryArg,
 }
 
-/// What to do about a damaged log.
+/// Treatment of a damaged log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RecoveryArg {
-    /// Any damage is an error
+    /// Report any damage as an error
     Strict,
-    /// A torn end, as a crash leaves it, is dropped and told; other damage is an error
+    /// Drop a torn end, as a crash leaves it, and report it; other damage is an error
     DropTail,
-    /// Damaged records are passed over and told: for rescuing what is left
+    /// Skip damaged records and report them: for rescuing data
     SkipCorrupt,
 }
 
-/// How durable a write is before the next one begins.
+/// Durability of a write before the next one begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DurabilityArg {
-    /// Handed to the operating system: survives the end of the process, not a power cut
+    /// In the operating system: survives the end of the process, not a power failure
     Buffered,
     /// On stable storage
     Synced,
@@ -98,25 +98,25 @@ impl From<DurabilityArg> for Durability {
 }
 
 impl StoreArgs {
-    /// Opens a store that must be there.
+    /// Opens a store that must exist.
     pub fn open_existing(&self) -> anyhow::Result<Db> {
         self.options.open(&self.path, Create::Never)
     }
 
-    /// Opens a store that must be there and is not changed: it may lie on a read-only file system.
+    /// Opens an existing store without changing it. The file system may be read-only.
     pub fn open_for_reading(&self) -> anyhow::Result<Db> {
         let (create, access) = (Create::Never, Access::ReadOnly);
         self.options.open_with(&self.path, create, access)
     }
 
-    /// Opens a store, or makes it where there is none.
+    /// Opens a store and creates it if it does not exist.
     pub fn open_or_create(&self) -> anyhow::Result<Db> {
         self.options.open(&self.path, Create::IfMissing)
     }
 }
 
 impl StoreOptions {
-    /// Opens the store at `path`, and says on standard error what recovery had to drop.
+    /// Opens the store at `path`, and reports on standard error what recovery had to drop.
     pub fn open(&self, path: &Path, create: Create) -> anyhow::Result<Db> {
         self.open_with(path, create, Access::ReadWrite)
     }
@@ -145,7 +145,7 @@ impl StoreOptions {
         let recovery = db.recovery();
         for lost in recovery.dropped_tail.iter().chain(&recovery.skipped) {
             exit::warn(format_args!(
-                "the log was damaged, as a crash may leave it; dropped {lost}"
+                "the log was damaged, as after a crash; dropped {lost}"
             ));
         }
         Ok(db)

@@ -1,5 +1,5 @@
-//! Stores that are none, are damaged, are too new or are in use: each a worded error, exit code 3,
-//! and nothing lost.
+//! Stores that are missing, damaged, too new or in use: each case is a worded error with exit code
+//! 3, and nothing is lost.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{Place, files};
 use std::path::PathBuf;
 use std::process::Stdio;
 
-/// A store of a hundred entries, and what a scan of it prints.
+/// A store of a hundred entries, and the output of a scan.
 fn filled() -> (Place, String) {
     let place = Place::new();
     let rows: String = (0..100)
@@ -34,7 +34,7 @@ fn contents(place: &Place) -> Vec<(PathBuf, Vec<u8>)> {
         let bytes = std::fs::read(&path).expect("a file can be read");
         (path, bytes)
     };
-    // The lock file names the process that opened last.
+    // The lock file contains the process that opened the store last.
     files(&place.path("db"))
         .into_iter()
         .filter(|path| !path.ends_with("LOCK"))
@@ -56,7 +56,7 @@ fn what_is_no_store_is_told_and_left_untouched() {
             told.contains("cannot open the store: db is not a Forerun store"),
             "{told}"
         );
-        assert!(!place.path("db").exists(), "reading makes no store");
+        assert!(!place.path("db").exists(), "reading creates no store");
     }
     std::fs::create_dir(place.path("db")).expect("a directory can be made");
     place
@@ -80,8 +80,8 @@ fn what_is_no_store_is_told_and_left_untouched() {
 #[test]
 fn a_store_of_a_newer_format_is_told_and_left_untouched() {
     let (place, _) = filled();
-    // docs/internals/format.md: the magic, the version, and a checksum of both, which stay in every
-    // later version.
+    // docs/internals/format.md: the magic, the version, and a checksum of both. Every later version
+    // keeps these.
     let mut format = std::fs::read(place.path("db/FORMAT")).expect("it can be read");
     format[8..12].copy_from_slice(&9u32.to_le_bytes());
     let checksum = crc32c(&format[..12]);
@@ -96,7 +96,7 @@ fn a_store_of_a_newer_format_is_told_and_left_untouched() {
     assert_eq!(contents(&place), before);
 }
 
-/// CRC-32 of Castagnoli, bit by bit.
+/// CRC-32C (Castagnoli), bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32| {
         if crc & 1 == 1 {
@@ -125,11 +125,7 @@ fn a_flipped_bit_is_told_with_file_and_offset_and_nothing_is_changed() {
             told.contains("wal-000001.log is corrupt at offset "),
             "{told}"
         );
-        assert_eq!(
-            contents(&place),
-            before,
-            "damage is for people to look at: nothing is cut off"
-        );
+        assert_eq!(contents(&place), before, "a damaged log is kept as it is");
     }
 }
 
@@ -143,8 +139,8 @@ fn a_log_cut_short_after_a_clean_close_is_told() {
     assert!(told.contains("wal-000001.log"), "{told}");
 }
 
-/// A store that was killed has no mark of a clean close. What the kill cut short is dropped, and
-/// told; the rest is there.
+/// A store that was killed has no mark of a clean close. The entry that the kill cut short is
+/// dropped and reported; the rest is still there.
 #[test]
 fn a_torn_end_is_dropped_and_told() {
     let (place, _) = filled();
@@ -165,7 +161,7 @@ fn a_torn_end_is_dropped_and_told() {
     assert_eq!(
         ran.text().lines().count(),
         100,
-        "the last batch is gone whole, the one before is there whole"
+        "batches are atomic: the last one is gone, the one before is complete"
     );
     assert!(
         ran.complaint().contains("dropped") && ran.stderr.contains("wal-000001.log"),
@@ -192,7 +188,7 @@ fn damage_can_be_passed_over_when_asked() {
 #[test]
 fn a_store_in_use_is_told() {
     let (place, scan) = filled();
-    // A load that waits for its input holds the store.
+    // A load that waits for its input keeps the store open.
     let mut holder = place
         .command(&["load", "db", "-", "--format", "csv", "--key", "id"])
         .stdin(Stdio::piped())
@@ -201,8 +197,8 @@ fn a_store_in_use_is_told() {
         .expect("it can be started");
     let mut input = holder.stdin.take().expect("asked for");
     std::io::Write::write_all(&mut input, b"id,v\n").expect("it reads");
-    // Until the holder has read the heading and opened the store. LOCK tells, and reading it is not
-    // opening the store: an opening that came first would turn the holder away.
+    // Wait until the holder has read the header and opened the store. The test only reads LOCK: if
+    // it opened the store first, the holder would fail.
     let name = format!("process {:010}", holder.id());
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while !std::fs::read_to_string(place.path("db/LOCK")).is_ok_and(|text| text.contains(&name)) {
@@ -220,7 +216,7 @@ fn a_store_in_use_is_told() {
     assert_eq!(place.succeeds(&["scan", "db"]), scan);
 }
 
-/// A tiny file system stands in for a full disk, where the test may mount one.
+/// A tiny file system simulates a full disk, if the test may mount one.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_told_and_what_was_written_stays() {

@@ -1,5 +1,4 @@
-//! `forerun demo`, in its quick form: all of it runs, and the page can be looked at without any
-//! other file.
+//! `forerun demo --quick`: everything runs, and the page needs no other file.
 
 mod common;
 
@@ -14,7 +13,7 @@ fn the_demo_runs_and_writes_its_page() {
         "{told}"
     );
     assert!(
-        told.contains("2,000 records") && told.contains("XX/Atlantis/0,0\n    not there"),
+        told.contains("2,000 records") && told.contains("XX/Atlantis/0,0\n    not found"),
         "{told}"
     );
     let rows = told
@@ -30,7 +29,7 @@ fn the_demo_runs_and_writes_its_page() {
     forerun_measure::report::check_html(&page)
         .expect("the page is well formed and needs nothing else");
     assert!(page.contains("<svg") && page.contains("CC BY 4.0"));
-    // The store was named, so it is kept.
+    // A store with a given path is kept.
     assert_eq!(
         place
             .succeeds(&["scan", "cities.db", "--keys-only"])

@@ -1,5 +1,5 @@
-//! `check`, `compact`, `checkpoint`, `backup` and `dump`: what is in a store's files, whether it is
-//! whole, and copies of it.
+//! `check`, `compact`, `checkpoint`, `backup` and `dump`: contents, damage and copies of a store's
+//! files.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 const ROWS: usize = 2000;
 
-/// A store whose entries are in runs of one level, and what a scan of it prints.
+/// A store whose entries are in runs of one level, and the output of a scan.
 fn in_runs() -> (Place, String) {
     let place = Place::new();
     let row = |n: usize| {
@@ -157,7 +157,7 @@ fn compaction_gives_back_the_space_of_what_was_overwritten() {
     let before = length();
     place.succeeds(&["load", "db", "t.csv", "--key", "id"]);
     place.succeeds(&["compact", "db"]);
-    // Sequence numbers differ, so the pages are not packed to the very same byte.
+    // Sequence numbers differ, so the pages are not byte for byte the same size.
     assert!(
         length().abs_diff(before) < before / 50,
         "{} and {before} bytes",
@@ -219,7 +219,7 @@ fn backups_are_made_shown_checked_removed_and_restored() {
 
     let told = place.succeeds(&["restore", "backups", "first", "--backup", "1"]);
     assert!(
-        told.starts_with("first is a store, as of backup 1 of 20"),
+        told.starts_with("first was restored from backup 1 of 20"),
         "{told}"
     );
     assert_eq!(place.succeeds(&["scan", "first"]), scan);

@@ -1,5 +1,4 @@
-//! The help texts: every subcommand shows an example, and every example is one that the command
-//! line accepts.
+//! The help texts: every subcommand shows an example, and the command line accepts every example.
 
 mod common;
 
@@ -42,14 +41,14 @@ fn help_shows_examples_and_exit_codes() {
         );
     }
     assert!(
-        help.contains("Examples:") && help.contains("Exit codes:\n  0  all was done"),
+        help.contains("Examples:") && help.contains("Exit codes:\n  0  success"),
         "{help}"
     );
     assert!(place.succeeds(&["--version"]).starts_with("forerun 0."));
 }
 
-/// Each example, with `--help` put after it, must parse as far as help: an option that no longer
-/// exists is an error before.
+/// Each example must parse with `--help` appended. An option that does not exist is an error before
+/// the help.
 #[test]
 fn every_example_uses_options_that_exist() {
     let place = Place::new();
@@ -57,12 +56,12 @@ fn every_example_uses_options_that_exist() {
     for command in COMMANDS {
         let help = place.succeeds(&[command, "--help"]);
         for line in help.lines().filter(|line| line.starts_with("  ")) {
-            // What is piped into it is another program's; remarks stand after several blanks.
+            // The pipe's left side is another program. Remarks follow after several spaces.
             let Some(at) = line.find(&format!("forerun {command}")) else {
                 continue;
             };
             let line = line[at..].split("   ").next().unwrap_or_default();
-            // A shell takes the quotes off, and what stands behind a > is for it alone.
+            // Remove quotes as a shell does, and the redirection.
             let words = line.split_whitespace().map(|word| word.trim_matches('\''));
             let words = words.take_while(|word| !word.starts_with('>'));
             let mut args: Vec<&str> = words.skip(1).collect();

@@ -1,4 +1,4 @@
-//! `forerun load`: tables become entries, bad rows are named, and what was good stays.
+//! `forerun load`: tables become entries, bad rows are reported, and good rows stay.
 
 mod common;
 
@@ -110,7 +110,7 @@ fn the_first_bad_row_is_named_and_the_rows_before_it_stay() {
     let told = place.fails(3, &["load", "db", "bad.csv", "--key", "id"]);
     assert_eq!(
         told,
-        "forerun: loaded 2 rows, then met a fault: bad.csv: row 3 (line 4): it has 1 field, the heading 2"
+        "forerun: stopped after 2 rows: bad.csv: row 3 (line 4): it has 1 field, but the header has 2"
     );
     assert_eq!(place.succeeds(&["scan", "db", "--keys-only"]), "1\n2\n");
 
@@ -203,12 +203,12 @@ fn an_input_that_cannot_be_read_makes_no_store() {
     );
     let told = place.fails(3, &["load", "db", "a.csv", "--key", "id"]);
     assert!(
-        told.contains("no column is named \"id\"; the heading has a, b"),
+        told.contains("no column is named \"id\"; the header has a, b"),
         "{told}"
     );
     let told = place.fails(3, &["load", "db", "cut.csv.gz", "--key", "id"]);
     assert!(
-        told.contains("cannot read cut.csv.gz beyond byte 0 of the uncompressed data"),
+        told.contains("cannot read cut.csv.gz after byte 0 of the uncompressed data"),
         "{told}"
     );
     assert!(!place.path("db").exists());
@@ -243,7 +243,7 @@ fn a_batch_over_the_memory_limit_is_a_worded_error() {
     let rows: String = (0..600)
         .map(|n| format!("{n},{}\n", "v".repeat(1000)))
         .collect();
-    // One row that no memtable within the limit can hold, in the second batch.
+    // The second batch has one row that does not fit in any memtable within the limit.
     let large = "v".repeat(3 << 20);
     place.file("t.csv", format!("id,v\n{rows}600,{large}\n"));
     let told = place.fails(
@@ -259,10 +259,10 @@ fn a_batch_over_the_memory_limit_is_a_worded_error() {
         ],
     );
     assert!(
-        told.contains("cannot put rows") && told.contains("limit"),
+        told.contains("cannot write rows") && told.contains("limit"),
         "{told}"
     );
-    // What was put before is there, whole.
+    // All rows before it are in the store.
     let kept = place
         .succeeds(&["scan", "db", "--keys-only"])
         .lines()

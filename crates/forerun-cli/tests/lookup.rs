@@ -1,5 +1,5 @@
-//! `get`, `multiget`, `scan` and `stats`: what is there is printed, in its order, and what is not
-//! is told.
+//! `get`, `multiget`, `scan` and `stats`: existing entries are printed in order, and missing keys
+//! are reported.
 
 mod common;
 
@@ -23,10 +23,10 @@ fn get_prints_values_and_tells_what_is_missing() {
     assert_eq!(ran.code, 1);
     let (a, c) = (row("a", "1"), row("c", "3"));
     assert_eq!(ran.text(), format!("c\t{c}\na\t{a}\nc\t{c}\n"));
-    assert_eq!(ran.complaint(), "forerun: key \"nope\" is not there");
+    assert_eq!(ran.complaint(), "forerun: key \"nope\" not found");
     assert_eq!(
         place.fails(1, &["get", "db", ""]),
-        "forerun: key \"\" is not there"
+        "forerun: key \"\" not found"
     );
 }
 
@@ -64,7 +64,7 @@ fn multiget_keeps_the_order_of_the_list_for_every_strategy_and_batch() {
     place
         .file("t.ndjson", rows)
         .succeeds(&["load", "db", "t.ndjson", "--key", "k"]);
-    // Every third is missing, some come twice.
+    // Every third key is missing, and some keys occur twice.
     let wanted: Vec<usize> = (0..700).map(|n| n * 389 % 750).collect();
     let list: String = wanted.iter().map(|n| format!("key{n:04}\n")).collect();
     let expected: String = wanted
@@ -188,7 +188,7 @@ fn stats_in_json_have_every_figure_of_the_text() {
     let text = place.succeeds(&["stats", "db"]);
     let json = place.succeeds(&["stats", "db", "--json"]);
     let stats: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
-    // A line of the text, and where its figures stand.
+    // A line of the text, and the JSON pointers of its figures.
     for (line, pointers) in [
         ("keys", &["/keys", "/key_bytes", "/value_bytes"][..]),
         (
@@ -225,7 +225,7 @@ fn stats_in_json_have_every_figure_of_the_text() {
             assert!(figure.is_some(), "{pointer}: {json}");
         }
     }
-    // Those that the text shows only where there is something to say.
+    // Figures that the text shows only if they are not zero.
     for pointer in [
         "/levels",
         "/keyspaces",
@@ -240,7 +240,7 @@ fn stats_in_json_have_every_figure_of_the_text() {
     }
 }
 
-/// `forerun scan db | head -1` must end quietly, however much is left to print.
+/// `forerun scan db | head -1` must end silently, however many entries remain.
 #[cfg(unix)]
 #[test]
 fn a_reader_that_leaves_early_is_no_fault() {

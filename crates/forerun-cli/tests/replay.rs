@@ -1,4 +1,5 @@
-//! `forerun replay`: a trace's reads are answered, and a trace that is no good is told at its byte.
+//! `forerun replay`: the reads of a trace are answered, and an error in a trace is reported with
+//! its byte.
 
 mod common;
 
@@ -36,8 +37,7 @@ fn a_filled_store_answers_every_read() {
         ),
         "{told}"
     );
-    // A heading of two lines, then three strategies (single among them) for each of two batch
-    // sizes.
+    // Two header lines, then three strategies (including single) for each of two batch sizes.
     assert_eq!(told.lines().count(), 2 + 6, "{told}");
     assert_eq!(
         place
@@ -118,24 +118,24 @@ fn a_trace_that_is_no_good_is_told_at_its_byte() {
         told(&["short", "--format", "u32be"]),
         "forerun: short: byte 4000: the trace ends within a key: 3 of its 4 bytes are there"
     );
-    assert!(told(&["cut.gz", "--format", "u32be"]).contains("cannot read cut.gz beyond byte "));
+    assert!(told(&["cut.gz", "--format", "u32be"]).contains("cannot read cut.gz after byte "));
     assert!(
-        told(&["damaged.gz", "--format", "u32be"]).contains("cannot read damaged.gz beyond byte ")
+        told(&["damaged.gz", "--format", "u32be"]).contains("cannot read damaged.gz after byte ")
     );
     assert!(
-        told(&["empty", "--format", "u64be"]).contains("empty: byte 0: the trace holds no key")
+        told(&["empty", "--format", "u64be"]).contains("empty: byte 0: the trace contains no key")
     );
     assert!(told(&["binary"]).contains("binary: byte 5: a NUL byte"));
-    assert!(told(&["badxz"]).contains("cannot read badxz beyond byte 0 of the uncompressed data"));
+    assert!(told(&["badxz"]).contains("cannot read badxz after byte 0 of the uncompressed data"));
     let renamed = told(&["renamed.xz", "--format", "u32be"]);
     assert!(
-        renamed.contains("renamed.xz: byte 0: it is named as compressed data"),
+        renamed.contains("renamed.xz: byte 0: its name says that it is compressed"),
         "{renamed}"
     );
     assert!(told(&["nowhere"]).contains("cannot open nowhere"));
     assert!(
         !place.path("db").exists(),
-        "a trace that cannot be read makes no store"
+        "a trace that cannot be read creates no store"
     );
     place.file("keys", "a\nb\n");
     place.fails(3, &["replay", "db", "keys"]);

@@ -1,4 +1,4 @@
-//! `forerun serve`: the server as a process: its addresses, its signals, its snapshot, its errors.
+//! `forerun serve` as a process: addresses, signals, snapshots, errors.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::Place;
 
-/// A server that ends with the test.
+/// A server that is killed when the test ends.
 struct Server {
     child: Child,
     address: String,
@@ -45,7 +45,7 @@ impl Server {
         assert_eq!(String::from_utf8_lossy(&got), answer);
     }
 
-    /// Sends a signal and expects a good end.
+    /// Sends a signal and expects a clean exit.
     fn end(mut self, signal: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args([signal, &pid]).status();
@@ -95,7 +95,7 @@ fn a_server_that_was_killed_does_not_bring_back_what_was_deleted_or_replaced() {
         "delete gone\r\nset new 0 0 3\r\nnew\r\n",
         "DELETED\r\nSTORED\r\n",
     );
-    // It is killed.
+    // Dropping the server kills it.
     drop(server);
     let server = Server::start(&place, &args);
     server.ask("get gone new\r\n", "END\r\n");

@@ -1,4 +1,4 @@
-//! What a shell is given: completions and manual pages.
+//! Shell support: completions and manual pages.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use common::Place;
 
-/// The words that bash offers for a command line, its last word being completed.
+/// The words that bash offers for a command line whose last word is being completed.
 fn bash_completes(place: &Place, words: &[&str]) -> Vec<String> {
     let script = r#"
         source completion.bash
@@ -82,8 +82,8 @@ fn every_command_has_a_manual_page() {
         main.starts_with(".TH FORERUN 1 \"\" \"forerun 0."),
         "{main}"
     );
-    assert!(main.contains("\n.SH \"EXIT CODES\"\n.nf\n0  all was done\n"));
-    // Every subcommand that the main page lists has a page, and there is no other.
+    assert!(main.contains("\n.SH \"EXIT CODES\"\n.nf\n0  success\n"));
+    // Every subcommand on the main page has a page, and there are no other pages.
     let listed = main
         .lines()
         .filter_map(|line| line.strip_suffix("(1)"))

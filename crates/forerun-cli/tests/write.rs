@@ -1,5 +1,5 @@
-//! `put` and `delete`: what they write is there for the next command, and what cannot be is refused
-//! before the store changes.
+//! `put` and `delete`: the next command sees what they write, and invalid input is refused before
+//! the store changes.
 
 mod common;
 

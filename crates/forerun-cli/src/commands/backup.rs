@@ -1,4 +1,5 @@
-//! `forerun backup`: several backups of a store in one directory; and `forerun restore`.
+//! `forerun backup` keeps several backups of a store in one directory; `forerun restore` restores
+//! one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,11 +14,12 @@ use crate::output::{self, Out};
 use crate::progress::Progress;
 use crate::store::StoreOptions;
 
-/// Make a backup of a store, or see to those that there are
+/// Back up a store, or list, verify and prune existing backups
 ///
-/// DIR holds any number of backups, and what they have in common once: a backup takes the time and
-/// the space of what is new since the one before. It is a copy, checked page by page: nothing that
-/// happens to the store changes it. It is there wholly or not at all.
+/// DIR holds any number of backups. Data that several backups have in common is stored once, so a
+/// backup takes time and space only for what is new since the one before. It is a full copy,
+/// checked page by page, and later changes of the store do not affect it. A backup is either
+/// complete or absent.
 #[derive(Debug, clap::Args)]
 #[command(
     allow_missing_positional = true,
@@ -33,29 +35,29 @@ pub struct Args {
     /// The store's directory
     #[arg(value_name = "DB", required_unless_present_any = ["list", "verify", "keep"])]
     db: Option<PathBuf>,
-    /// The directory of backups; it is made where there is nothing
+    /// The directory of backups; created if it does not exist
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Show the backups that there are
+    /// List the backups
     #[arg(long, conflicts_with_all = ["db", "verify", "keep"])]
     list: bool,
-    /// Read every byte of all backups, and tell what is not as it was written
+    /// Read every byte of all backups and report damage
     #[arg(long, conflicts_with_all = ["db", "keep"])]
     verify: bool,
-    /// Remove all but the newest so many
+    /// Keep the N newest backups and remove the others
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     keep: Option<u64>,
-    /// Print JSON objects, one a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     options: StoreOptions,
 }
 
-/// Make a store of a backup
+/// Restore a store from a backup
 ///
-/// DB must not be there yet, or be empty. Every byte that is taken from the backup is checked; if
-/// one is not as it was written, no store is made.
+/// DB must not exist yet or be empty. Every byte read from the backup is verified; if one is wrong,
+/// no store is created.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -65,7 +67,7 @@ pub struct RestoreArgs {
     /// The directory of backups
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// The directory of the store that is to be made
+    /// The directory of the new store
     #[arg(value_name = "DB")]
     into: PathBuf,
     /// Number of the backup [default: the newest]
@@ -118,7 +120,7 @@ pub fn restore(args: &RestoreArgs) -> anyhow::Result<Outcome> {
     let backup = restored.context("cannot restore")?;
     let mut out = Out::stdout();
     out.line(format_args!(
-        "{} is a store, as of backup {} of {}; {} in {}",
+        "{} was restored from backup {} of {}: {} in {}",
         args.into.display(),
         backup.number,
         output::utc(backup.created_unix),
@@ -134,12 +136,12 @@ fn open(dir: &Path) -> anyhow::Result<Backups> {
 }
 
 fn create(args: &Args, db: &Path, out: &mut Out) -> anyhow::Result<Backups> {
-    // The store first: where there is none, no directory is made.
+    // Open the store first: if it does not exist, no directory is created.
     let db = args.options.open(db, Create::Never)?;
     let mut backups = Backups::open_or_create(&args.dir).context("cannot open the backups")?;
     let start = Instant::now();
     let made = with_progress(&mut backups, "backup", |backups| backups.create(&db));
-    let made = made.context("cannot make the backup")?;
+    let made = made.context("cannot create the backup")?;
     db.close().context("cannot close the store")?;
     match args.json {
         true => out.line(format_args!("{}", object(&made)))?,
@@ -186,7 +188,7 @@ fn list(args: &Args) -> anyhow::Result<Outcome> {
 fn verify(args: &Args) -> anyhow::Result<Outcome> {
     let mut backups = open(&args.dir)?;
     let checked = with_progress(&mut backups, "verify", |backups| backups.verify());
-    let checked = checked.context("cannot look at the backups")?;
+    let checked = checked.context("cannot verify the backups")?;
     for problem in &checked.problems {
         exit::warn(format_args!("{problem}"));
     }
@@ -234,7 +236,7 @@ fn verify(args: &Args) -> anyhow::Result<Outcome> {
     }
 }
 
-/// Does long work with a bar.
+/// Runs a long task with a progress bar.
 fn with_progress<T>(backups: &mut Backups, what: &str, work: impl FnOnce(&mut Backups) -> T) -> T {
     let progress = Arc::new(Progress::new(what, Some(0), "bytes"));
     let bar = Arc::clone(&progress);

@@ -1,4 +1,4 @@
-//! `forerun check`: every byte of a store, and its repair.
+//! `forerun check` verifies every byte of a store; `--repair` repairs it.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,13 @@ use serde_json::json;
 use crate::exit::{self, CheckFailed, Outcome};
 use crate::output::{self, Out};
 
-/// Look at every byte of a store, and tell what is wrong
+/// Verify a store and report damage
 ///
 /// Reads the manifest, every page of every run, and the log, and changes nothing. A damaged file is
-/// named with the offset, and the others are looked at all the same. The store must not be open.
-/// With --repair, a damaged store is then made to open again with all that can be read, and what is
-/// lost is listed; damaged runs are kept beside the others, with .bad at the end of their names.
+/// reported with the offset, and the other files are still checked. The store must not be open.
+/// With --repair, a damaged store is then repaired so that it opens with everything that can be
+/// read, and all losses are listed. Damaged runs are kept next to the others under names that end
+/// in .bad.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +26,7 @@ pub struct Args {
     /// The store's directory
     #[arg(value_name = "DB")]
     path: PathBuf,
-    /// Repair what is damaged, after it was told
+    /// Report damage, then repair it
     #[arg(long)]
     repair: bool,
     /// Print one JSON object

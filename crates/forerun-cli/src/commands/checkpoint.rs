@@ -1,4 +1,4 @@
-//! `forerun checkpoint`: a copy of a store.
+//! `forerun checkpoint` copies a store.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -10,10 +10,10 @@ use crate::exit::Outcome;
 use crate::output::{self, Out};
 use crate::store::StoreArgs;
 
-/// Copy a store as it is now to another directory, where it is a store of its own
+/// Copy the present state of a store to another directory
 ///
-/// Runs are not copied but get a second name (a hard link), so that this takes no time and no
-/// space, as long as DIR is on the same file system. DIR must not be there yet, or be empty.
+/// The copy is an independent store. If DIR is on the same file system, runs are hard-linked and
+/// not copied, so a checkpoint takes almost no time and space. DIR must not exist yet or be empty.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let db = args.store.open_existing()?;
     let start = Instant::now();
     db.checkpoint(&args.into)
-        .context("cannot make the checkpoint")?;
+        .context("cannot create the checkpoint")?;
     db.close().context("cannot close the store")?;
     let took = start.elapsed();
     let mut out = Out::stdout();

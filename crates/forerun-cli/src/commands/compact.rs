@@ -1,4 +1,4 @@
-//! `forerun compact`: all runs merged into the last level.
+//! `forerun compact` merges all runs into the last level.
 
 use std::time::Instant;
 
@@ -9,10 +9,10 @@ use crate::exit::Outcome;
 use crate::output::{self, Out};
 use crate::store::StoreArgs;
 
-/// Merge all runs of a store, and give back the space of what was overwritten or deleted
+/// Merge all runs of a store and reclaim the space of overwritten and deleted entries
 ///
-/// A store does by itself what it needs. This is for after a large load, or before a store is
-/// copied or only read: it reads and writes most of the data once.
+/// A store compacts itself as needed. Use this command after a large load, or before a store is
+/// copied or only read. It reads and writes most of the data once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// How many runs there are, and their bytes.
+/// The number of runs and their size in bytes.
 fn held(db: &forerun_db::Db) -> (u64, u64) {
     let levels = db.stats().levels;
     let sum = |of: fn(&forerun_db::LevelStats) -> u64| levels.iter().map(of).sum();

@@ -1,5 +1,5 @@
-//! `forerun completions`: a completion script for a shell, made from the command line's own
-//! definition.
+//! `forerun completions` prints a shell's completion script, generated from the definition of the
+//! command line.
 
 use clap::CommandFactory;
 use clap_complete::Shell;

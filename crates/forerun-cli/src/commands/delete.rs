@@ -1,4 +1,4 @@
-//! `forerun delete`: keys, or a range of them, deleted from a store.
+//! `forerun delete` deletes keys or ranges of keys from a store.
 
 use std::ffi::OsString;
 
@@ -11,9 +11,9 @@ use crate::store::{DurabilityArg, KeyspaceArgs, StoreArgs};
 
 /// Delete keys from a store
 ///
-/// All keys and ranges are deleted by one batch: all of them or none. Deleting a key that does not
-/// exist is not an error. --range deletes every key from START on and before END, at the same cost
-/// for one key and for a million.
+/// All keys and ranges are deleted in one batch: either all of them or none. Deleting a key that
+/// does not exist is not an error. --range deletes every key from START up to, but not including,
+/// END. A range of a million keys costs as much as a range of one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -28,7 +28,7 @@ pub struct Args {
     /// The keys
     #[arg(required_unless_present = "range", value_name = "KEY")]
     keys: Vec<OsString>,
-    /// Delete every key from START on and before END; may be repeated
+    /// Delete every key from START up to, but not including, END; may be repeated
     #[arg(
         long,
         num_args = 2,
@@ -40,7 +40,7 @@ pub struct Args {
     /// Keys are hexadecimal digits
     #[arg(long)]
     hex: bool,
-    /// How durable the deletion is when the command ends
+    /// Durability of the deletion when the command ends
     #[arg(long, value_enum, default_value_t = DurabilityArg::Synced)]
     durability: DurabilityArg,
 }

@@ -1,4 +1,4 @@
-//! `forerun dump`: what is in the files of a store.
+//! `forerun dump` prints the contents of a store's files.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use forerun_db::{DescribeOptions, Options};
 use crate::exit::Outcome;
 use crate::output::Out;
 
-/// Show what is in the files of a store: its manifest and runs, one run, or a page of it
+/// Show the contents of a store's files: its manifest and runs, one run, or one page
 ///
-/// Pages of a run are numbered from 0: first the leaves, in the order of their keys, then the
-/// levels above; the last one is the root. The store must not be open.
+/// The pages of a run are numbered from 0: first the leaves in key order, then the levels above.
+/// The last page is the root. The store must not be open.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,13 +23,13 @@ pub struct Args {
     /// The store's directory
     #[arg(value_name = "DB")]
     path: PathBuf,
-    /// Show the run of this number
+    /// Show the run with this number
     #[arg(long, value_name = "N")]
     run: Option<u64>,
-    /// Show the page of this number in the run
+    /// Show the page with this number in the run
     #[arg(long, value_name = "M", requires = "run")]
     page: Option<u32>,
-    /// Show so many rows of the page at most
+    /// Show at most this many rows of the page
     #[arg(long, value_name = "ROWS", default_value_t = usize::MAX, hide_default_value = true)]
     rows: usize,
 }

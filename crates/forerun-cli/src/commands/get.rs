@@ -1,4 +1,4 @@
-//! `forerun get`: the values of a few keys.
+//! `forerun get` prints the values of a few keys.
 
 use std::ffi::OsString;
 
@@ -11,10 +11,11 @@ use crate::store::{KeyspaceArgs, StoreArgs};
 
 /// Print the values of keys
 ///
-/// Of one key, the value is printed as it is, with a line end after it. Of several, each found key
-/// is a line, key<TAB>value, in the order asked; control characters and bytes that are no UTF-8 are
-/// printed as \xNN there. --json prints values that are JSON objects or arrays as such, and any
-/// other bytes exactly. Missing keys are reported on standard error, and the exit code is 1.
+/// The value of a single key is printed as it is, followed by a line end. With several keys, each
+/// key that is found is printed as a line, key<TAB>value, in the order of the arguments; control
+/// characters and bytes that are not UTF-8 are printed as \xNN. --json prints values that are JSON
+/// objects or arrays as JSON, and all other bytes exactly. Missing keys are reported on standard
+/// error, and the exit code is 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,13 +31,13 @@ pub struct Args {
     /// The keys
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<OsString>,
-    /// The keys are given, and printed, as hexadecimal digits
+    /// Keys are given and printed as hexadecimal digits
     #[arg(long)]
     hex: bool,
     /// Print values as hexadecimal digits
     #[arg(long)]
     hex_values: bool,
-    /// Print one JSON object a key; a missing key has the value null
+    /// Print one JSON object per key; the value of a missing key is null
     #[arg(long)]
     json: bool,
 }
@@ -75,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
                 if args.json {
                     style.print(&mut out, key, None)?;
                 }
-                exit::warn(format_args!("key {} is not there", Named(key)));
+                exit::warn(format_args!("key {} not found", Named(key)));
             }
         }
     }
@@ -83,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::partial_if(missing))
 }
 
-/// A key as it stands on the command line.
+/// Parses a key argument.
 pub fn parse_key(key: &OsString, hex: bool) -> Result<Vec<u8>, UsageError> {
     let bytes = key.as_encoded_bytes();
     if hex {

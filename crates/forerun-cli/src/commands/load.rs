@@ -1,13 +1,13 @@
-//! `forerun load`: a table's rows into a store.
+//! `forerun load` loads the rows of a table into a store.
 //!
 //! ```text
-//!   rows ─> batch ─┬─> put: log, memtable                  the first rows, and all from a key that does not ascend on
-//!                  └─> ingest: runs, once and for all      where the keys of many rows have ascended
+//!   rows ─> batch ─┬─> put: log, memtable                  the first rows, and all rows after a key that is out of order
+//!                  └─> ingest: directly into runs        once the keys of many rows have been in order
 //! ```
 //!
-//! Memory holds one batch, whatever the file's length. Before a batch goes in, its keys are looked
-//! up, as one batch too, so that the summary can tell new keys from replaced ones: a key column
-//! that is not unique shows at once.
+//! Memory holds one batch, whatever the length of the file. Before a batch is written, its keys are
+//! looked up as one batch, so that the summary can report new and replaced keys: a key column that
+//! is not unique is noticed at once.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,28 +24,30 @@ use crate::output::{self, Out};
 use crate::progress::Progress;
 use crate::store::{DurabilityArg, KeyspaceArgs, StoreArgs};
 
-/// Rows of a batch, unless their bytes end it before.
+/// Maximum rows per batch.
 const BATCH_ROWS: usize = 512;
-/// Bytes of keys and values after which a batch is put.
+/// A batch is also written when its keys and values reach this size.
 const BATCH_BYTES: usize = 4 << 20;
-/// Rows that must have had ascending keys before the next are ingested: fewer are as well put.
+/// Rows that must have ascending keys before the following rows are ingested. For fewer rows,
+/// ingestion does not pay.
 const ASCENDING_ROWS: u64 = 8192;
-/// Bytes of keys and values after which an ingestion is committed, and another begun: a load that
-/// is cut short keeps what was committed.
+/// Bytes of keys and values after which an ingestion is committed and the next one begins. A load
+/// that is interrupted keeps what was committed.
 const INGESTION_BYTES: usize = 256 << 20;
-/// Bad rows that are named one by one under `--skip-bad`; the rest are counted.
+/// Number of bad rows that `--skip-bad` reports one by one. The rest are only counted.
 const BAD_ROWS_NAMED: u64 = 5;
 
 /// Load a CSV, TSV or NDJSON file into a store
 ///
-/// The store is made where there is none. A key is made of the columns that --key names; the value
-/// is the whole row: a JSON object for CSV and TSV, the line as it stands for NDJSON. A later row
-/// replaces an earlier one of the same key. Rows before a fault stay in the store.
+/// The store is created if it does not exist. The key consists of the columns given by --key. The
+/// value is the whole row: a JSON object for CSV and TSV, the unchanged line for NDJSON. A later
+/// row replaces an earlier one with the same key. If the load fails, the rows before the error stay
+/// in the store.
 ///
-/// Rows whose keys ascend, byte by byte, are written straight to where they stay, past the log, in
-/// about half the time: where the file is large, have it sorted by the key. From the first row on
-/// that does not ascend, rows are put as any others; so are all with --durability synced. A load
-/// that is killed keeps of ascending rows what was committed: every 256 MiB.
+/// Rows in ascending byte order of their keys are written directly into runs, without the log, in
+/// about half the time: sort large files by key. From the first row that is out of order, rows are
+/// written like any others, and so are all rows with --durability synced. If a load is killed,
+/// sorted rows survive up to the last commit (every 256 MiB).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -59,24 +61,24 @@ pub struct Args {
     store: StoreArgs,
     #[command(flatten)]
     keyspace: KeyspaceArgs,
-    /// The file, plain or in gzip or xz; - for standard input
+    /// The file, optionally compressed with gzip or xz; - for standard input
     file: PathBuf,
-    /// The file's format [default: told by its name: .csv, .tsv, .ndjson, .jsonl]
+    /// The file's format [default: from its name: .csv, .tsv, .ndjson, .jsonl]
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// The character between a CSV file's fields: one ASCII character, or tab [default: ,]
+    /// The field separator of a CSV file: one ASCII character, or tab [default: ,]
     #[arg(long, value_name = "CHAR", value_parser = parse_delimiter)]
     delimiter: Option<u8>,
-    /// The column that holds the key; given several times, they are joined
+    /// The key column; if given several times, the columns are joined
     #[arg(long, value_name = "COLUMN", required = true)]
     key: Vec<String>,
-    /// What joins several key columns
+    /// The separator between several key columns
     #[arg(long, default_value = "/")]
     separator: String,
-    /// Pass over bad rows, name the first few and count them, instead of ending at the first
+    /// Skip bad rows, report the first few and count the rest, instead of stopping at the first
     #[arg(long)]
     skip_bad: bool,
-    /// How durable a batch of rows is before the next; at the end all are on stable storage
+    /// Durability of each batch of rows while loading; at the end, all rows are on stable storage
     #[arg(long, value_enum, default_value_t = DurabilityArg::Buffered)]
     durability: DurabilityArg,
     /// Print one JSON object
@@ -84,7 +86,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What a load has come to.
+/// The result of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Summary {
     rows: u64,
@@ -112,13 +114,13 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .ok_or_else(|| {
             let name = args.file.display();
             UsageError(format!(
-                "the name of {name} does not tell its format: give --format"
+                "cannot tell the format of {name} from its name; use --format"
             ))
         })?;
     let layout = format
         .layout(args.delimiter)
         .map_err(|problem| UsageError(problem.to_owned()))?;
-    // The input first: a wrong name must not leave an empty store behind.
+    // Open the input first: a wrong name must not leave an empty store behind.
     let key = KeySpec {
         columns: args.key.clone(),
         separator: args.separator.clone(),
@@ -130,7 +132,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let progress = Progress::new("load", rows.place().total_bytes(), "rows");
     let mut loader = Loader::new(&db, &keyspace, args.durability.into());
     let loaded = loader.load(&mut rows, args.skip_bad, &progress);
-    // Rows before a fault are good: they stay, durably.
+    // The rows before an error are valid. They stay, durably.
     let kept = loader
         .put_pending()
         .and_then(|()| loader.commit())
@@ -139,7 +141,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let summary = loader.summary;
     if let Err(error) = loaded.and(kept) {
         let rows = output::counted(summary.rows, "row");
-        return Err(error.context(format!("loaded {rows}, then met a fault")));
+        return Err(error.context(format!("stopped after {rows}")));
     }
     db.close().context("cannot close the store")?;
 
@@ -165,7 +167,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::partial_if(summary.bad > 0))
 }
 
-/// Puts rows in batches.
+/// Writes rows in batches.
 struct Loader<'a> {
     db: &'a Db,
     keyspace: &'a Keyspace,
@@ -174,7 +176,7 @@ struct Loader<'a> {
     batch_bytes: usize,
     keys: Vec<Vec<u8>>,
     found: Values,
-    /// The last row's key, as long as each row's was behind the one before.
+    /// The last row's key, while all keys so far ascend.
     ascending_to: Option<Vec<u8>>,
     ingestion: Option<Ingestion>,
     ingestion_bytes: usize,
@@ -183,7 +185,7 @@ struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     fn new(db: &'a Db, keyspace: &'a Keyspace, durability: Durability) -> Loader<'a> {
-        // What is ingested must ascend in the order of the keyspace.
+        // Ingested rows must ascend in the keyspace's order.
         let is_by_bytes = keyspace.comparator_name() == Bytewise.name();
         Loader {
             db,
@@ -193,7 +195,7 @@ impl<'a> Loader<'a> {
             batch_bytes: 0,
             keys: Vec::new(),
             found: Values::new(),
-            // A row that is to be durable before the next cannot wait for the others.
+            // With synced durability a row cannot wait for the following rows.
             ascending_to: (durability == Durability::Buffered && is_by_bytes).then(Vec::new),
             ingestion: None,
             ingestion_bytes: 0,
@@ -209,8 +211,7 @@ impl<'a> Loader<'a> {
                 Step::Bad(bad) => Some(bad),
                 Step::Row => {
                     self.note_order(&row.key)?;
-                    // Only a key or a value that is too long is refused here, and nothing of it is
-                    // kept.
+                    // Only an oversized key or value is refused here, and nothing of it is kept.
                     let mut batch = self.batch.keyspace(self.keyspace);
                     let put = batch.put(&row.key, &row.value);
                     put.err().map(|error| BadRow {
@@ -236,8 +237,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Sees whether keys still ascend. If they cease to, what waits goes in as before, and is there
-    /// when the row comes.
+    /// Checks whether keys still ascend. If not, the pending ingestion is committed, so that its
+    /// rows come before this one.
     fn note_order(&mut self, key: &[u8]) -> anyhow::Result<()> {
         match &mut self.ascending_to {
             None => {}
@@ -254,11 +255,11 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Makes what was ingested a part of the store.
+    /// Commits the pending ingestion.
     fn commit(&mut self) -> anyhow::Result<()> {
         self.ingestion_bytes = 0;
         if let Some(ingestion) = self.ingestion.take() {
-            ingestion.commit().context("cannot put rows")?;
+            ingestion.commit().context("cannot write rows")?;
         }
         Ok(())
     }
@@ -270,8 +271,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Puts the rows that wait. They are taken off also where that fails: a failed batch is never
-    /// tried twice.
+    /// Writes the pending rows. They are removed even if that fails: a failed batch is never
+    /// retried.
     fn put_pending(&mut self) -> anyhow::Result<()> {
         if self.keys.is_empty() {
             return Ok(());
@@ -290,7 +291,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Puts the batch and tells how many of its rows took the place of another.
+    /// Writes the batch and returns how many of its rows replaced another.
     fn put_batch(&mut self) -> anyhow::Result<u64> {
         let rows = self.keys.len();
         self.keys.sort_unstable();
@@ -310,7 +311,7 @@ impl<'a> Loader<'a> {
             }
             _ => self.db.write(&self.batch, self.durability).map(drop),
         };
-        put.context("cannot put rows")?;
+        put.context("cannot write rows")?;
         Ok((rows - self.keys.len() + self.found.found()) as u64)
     }
 }

@@ -1,8 +1,8 @@
-//! `forerun man`: manual pages, made from the command line's own definition.
+//! `forerun man` writes manual pages, generated from the definition of the command line.
 //!
 //! clap_mangen renders what clap knows: names, synopsis, description, options, subcommands. The
-//! text after the options (examples, exit codes) is preformatted in the help, and stays so here, a
-//! section for each of its headings.
+//! text after the options (examples, exit codes) is preformatted in the help. It keeps its lines
+//! here too, with a section for each heading.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let dir = &args.out;
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    // `help` would have a page for each subcommand again. It must go before the command is built.
+    // `help` would add another page for each subcommand. Disable it before the command is built.
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     write_pages(&command, dir)?;
@@ -59,8 +59,7 @@ fn visible_subcommands(command: &Command) -> impl Iterator<Item = &Command> {
 /// A page as roff.
 fn page(command: &Command, man: &Man) -> std::io::Result<Vec<u8>> {
     let name = command.get_display_name().unwrap_or("forerun");
-    // clap_mangen drops the date, which is empty here, and what follows it would be read as the
-    // date.
+    // The date is empty. clap_mangen omits it, and the next field would be taken for the date.
     let mut page = format!(
         ".TH {} 1 \"\" \"forerun {}\" \"Forerun Manual\"\n",
         name.to_uppercase(),
@@ -77,7 +76,7 @@ fn page(command: &Command, man: &Man) -> std::io::Result<Vec<u8>> {
     if let Some(text) = command.get_after_help() {
         preformatted(&text.to_string()).to_writer(&mut page)?;
     }
-    // A page of a subcommand names the page of the command it belongs to.
+    // The page of a subcommand refers to the page of its parent command.
     if let Some((parent, _)) = name.rsplit_once('-') {
         let mut see_also = Roff::new();
         see_also.control("SH", ["SEE ALSO"]);
@@ -87,7 +86,7 @@ fn page(command: &Command, man: &Man) -> std::io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Text of the form `Heading:`, then indented lines, as sections whose lines stay as they are.
+/// Renders `Heading:` and its indented lines as sections that keep their lines.
 fn preformatted(text: &str) -> Roff {
     let mut roff = Roff::new();
     let mut filled = true;

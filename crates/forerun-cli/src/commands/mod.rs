@@ -1,4 +1,4 @@
-//! The subcommands, one a file. Each has its `Args` and a `run` that does what they ask.
+//! The subcommands, one per file. Each file has its `Args` and a `run` function.
 
 pub mod backup;
 pub mod check;
@@ -21,7 +21,7 @@ pub mod stats;
 use crate::cli::{Cli, Command};
 use crate::exit::Outcome;
 
-/// Does what the command line asks.
+/// Runs the subcommand.
 pub fn run(cli: Cli) -> anyhow::Result<Outcome> {
     match cli.command {
         Command::Demo(args) => demo::run(&args),

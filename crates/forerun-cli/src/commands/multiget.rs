@@ -1,4 +1,4 @@
-//! `forerun multiget`: the values of many keys, looked up in batches.
+//! `forerun multiget` looks up many keys in batches.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use crate::store::{KeyspaceArgs, StoreArgs};
 
 /// Look up a list of keys in batches
 ///
-/// Each found key is a line, key<TAB>value, in the list's order; control characters and bytes that
-/// are no UTF-8 are printed as \xNN (--json is exact). A summary goes to standard error. The exit
-/// code is 1 where a key is missing.
+/// Each key that is found is printed as a line, key<TAB>value, in the order of the list; control
+/// characters and bytes that are not UTF-8 are printed as \xNN (--json is exact). A summary goes to
+/// standard error. The exit code is 1 if a key is missing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,22 +29,22 @@ pub struct Args {
     store: StoreArgs,
     #[command(flatten)]
     keyspace: KeyspaceArgs,
-    /// The list, one key a line, plain or in gzip or xz; - for standard input
+    /// The list, one key per line, optionally compressed with gzip or xz; - for standard input
     #[arg(long, value_name = "FILE")]
     keys: PathBuf,
-    /// Keys looked up together
+    /// Batch size
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: u32,
-    /// How a batch is looked up: single, finger, partition, interleaved, interleaved-sorted or auto
+    /// Lookup strategy: single, finger, partition, interleaved, interleaved-sorted or auto
     #[arg(long, default_value_t)]
     strategy: Strategy,
-    /// The keys are listed, and printed, as hexadecimal digits
+    /// Keys are listed and printed as hexadecimal digits
     #[arg(long)]
     hex: bool,
     /// Print values as hexadecimal digits
     #[arg(long)]
     hex_values: bool,
-    /// Print one JSON object a key; a missing key has the value null
+    /// Print one JSON object per key; the value of a missing key is null
     #[arg(long)]
     json: bool,
     /// Print the summary only
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let db = args.store.open_for_reading()?;
     let keyspace = args.keyspace.existing(&db)?;
     let mut out = Out::stdout();
-    // The entries themselves show the progress where they are printed.
+    // Printed entries show the progress themselves.
     let progress = args.quiet.then(|| Progress::new("multiget", None, "keys"));
 
     let mut summary = Summary::default();
@@ -130,8 +130,8 @@ fn print_batch(
                     style.print(out, key, value)?;
                 }
             }
-            // The other keys of the batch have their answers: they are printed, and this one is
-            // told of at the end.
+            // The other keys of the batch have answers. Print those, and report this key at the
+            // end.
             Err(error) => {
                 summary.failed += 1;
                 summary.first_error.get_or_insert_with(|| {

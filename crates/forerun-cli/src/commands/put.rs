@@ -1,4 +1,4 @@
-//! `forerun put`: a few entries, written to a store.
+//! `forerun put` writes a few entries to a store.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -12,8 +12,9 @@ use crate::store::{DurabilityArg, KeyspaceArgs, StoreArgs};
 
 /// Write entries to a store
 ///
-/// Takes keys and values in turn and writes them as one batch: all of them or none. A later entry
-/// replaces an earlier one with the same key. To load a file, use `forerun load`.
+/// The arguments are keys and values in turn. They are written in one batch: either all of them or
+/// none. A later entry replaces an earlier one with the same key. To load a file, use `forerun
+/// load`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,7 +39,7 @@ pub struct Args {
     /// Values are hexadecimal digits
     #[arg(long)]
     hex_values: bool,
-    /// How durable the entries are when the command ends
+    /// Durability of the entries when the command ends
     #[arg(long, value_enum, default_value_t = DurabilityArg::Synced)]
     durability: DurabilityArg,
 }
@@ -70,7 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 type Entry = (Vec<u8>, Vec<u8>);
 
-/// The entries of the command line. Standard input is read here, before the store is opened.
+/// The entries on the command line. Standard input is read here, before the store is opened.
 fn entries(args: &Args) -> anyhow::Result<Vec<Entry>> {
     let (pairs, rest) = args.entries.as_chunks::<2>();
     if let [key] = rest {
@@ -88,7 +89,7 @@ fn entries(args: &Args) -> anyhow::Result<Vec<Entry>> {
         let value = match is_input(value) {
             true => {
                 let mut value = Vec::new();
-                // One byte more than a value may have: the store's own error names the limit.
+                // One byte more than the maximum. The store's own error states the limit.
                 let most = forerun_db::MAX_VALUE_BYTES as u64 + 1;
                 std::io::stdin()
                     .take(most)

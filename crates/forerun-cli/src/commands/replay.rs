@@ -1,7 +1,7 @@
-//! `forerun replay`: the reads of a trace, answered in batches.
+//! `forerun replay` replays the reads of a trace in batches.
 //!
-//! The keys of one request follow one another in a trace, so a batch of consecutive keys stands for
-//! one multi-get of the program that was traced.
+//! The keys of a request are consecutive in a trace, so a batch of consecutive keys represents one
+//! multi-get of the traced program.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -23,17 +23,17 @@ use crate::output::{self, Out};
 use crate::progress::Progress;
 use crate::store::StoreArgs;
 
-/// Keys put as one batch by `--fill`.
+/// Batch size of `--fill`.
 const FILL_BATCH: usize = 1024;
-/// Reads at the trace's beginning whose answers are compared one by one, by every strategy, before
-/// anything is measured.
+/// Number of reads at the beginning of the trace whose answers are compared one by one, for each
+/// strategy, before anything is measured.
 const CHECKED_READS: usize = 50_000;
 
 /// Replay a trace of reads in batches
 ///
-/// The trace is read into memory first; then all its reads are answered, in batches of consecutive
-/// keys, by each strategy in turn. Reports the median of the rounds and the ratio to `single`, one
-/// key at a time.
+/// The trace is read into memory first. Then each strategy in turn answers all its reads, in
+/// batches of consecutive keys. Reports the median of the rounds and the ratio to `single` (one key
+/// at a time).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -43,31 +43,31 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     store: StoreArgs,
-    /// The trace, plain or in gzip or xz; - for standard input
+    /// The trace, optionally compressed with gzip or xz; - for standard input
     trace: PathBuf,
     /// The trace's format
     #[arg(long, value_enum, default_value_t = TraceFormat::Text)]
     format: TraceFormat,
-    /// Keys looked up together; a list is measured one after the other
+    /// Batch sizes, measured one after another
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64",
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: Vec<u32>,
-    /// How batches are looked up, a list of single (measured in any case), finger, partition,
-    /// interleaved, interleaved-sorted, auto
+    /// Lookup strategies: a list of single (always measured), finger, partition, interleaved,
+    /// interleaved-sorted, auto
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     strategy: Vec<Strategy>,
-    /// How often each is measured; the median is told
+    /// Number of rounds; the median is reported
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// First put each distinct key of the trace, with a made-up value; the store is made where
-    /// there is none
+    /// First write each distinct key of the trace with a generated value; creates the store if it
+    /// does not exist
     #[arg(long)]
     fill: bool,
-    /// The length of the made-up values
+    /// Length of the generated values
     #[arg(long, value_name = "BYTES", default_value_t = 100, requires = "fill",
           value_parser = clap::value_parser!(u32).range(..=1 << 20))]
     value_bytes: u32,
-    /// Print one JSON object a figure
+    /// Print one JSON object per result
     #[arg(long)]
     json: bool,
 }
@@ -134,7 +134,7 @@ fn replay<K: AsRef<[u8]> + Eq + Hash>(args: &Args, reads: &[K]) -> anyhow::Resul
     Ok(Outcome::Done)
 }
 
-/// What all rows have in common.
+/// The fields that all rows share.
 fn about<K: AsRef<[u8]>>(args: &Args, distinct: &[&K], hit_rate: f64) -> Row {
     let total_bytes: usize = distinct.iter().map(|key| key.as_ref().len()).sum();
     Row {
@@ -152,7 +152,7 @@ fn about<K: AsRef<[u8]>>(args: &Args, distinct: &[&K], hit_rate: f64) -> Row {
     }
 }
 
-/// How many of the reads are of keys that are there, as batches of a fixed size find them.
+/// Counts the reads whose keys exist, with batches of a fixed size.
 fn count_hits<K: AsRef<[u8]>>(db: &Db, reads: &[K]) -> anyhow::Result<usize> {
     let mut values = Values::new();
     let mut hits = 0;
@@ -164,8 +164,8 @@ fn count_hits<K: AsRef<[u8]>>(db: &Db, reads: &[K]) -> anyhow::Result<usize> {
     Ok(hits)
 }
 
-/// Each distinct key once, in the order of their first reads: the order in which a program would
-/// have put them.
+/// Each distinct key once, in the order of the first reads. This is the order in which a program
+/// would have written them.
 fn first_reads<K: AsRef<[u8]> + Eq + Hash>(reads: &[K]) -> Vec<&K> {
     let mut seen = HashSet::new();
     reads.iter().filter(|&key| seen.insert(key)).collect()
@@ -193,14 +193,14 @@ fn fill<K: AsRef<[u8]>>(db: &Db, keys: &[&K], value_bytes: usize) -> anyhow::Res
         .context("cannot make the filled store durable")
 }
 
-/// A value that only this key has, so that an answer can be told from every wrong one.
+/// A value that only this key has, so that every wrong answer is noticed.
 fn made_up_value(key: &[u8], length: usize) -> Vec<u8> {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     let mut state = hasher.finish();
     let mut value = Vec::with_capacity(length.next_multiple_of(8));
     while value.len() < length {
-        // The steps of a SplitMix64 generator.
+        // One step of a SplitMix64 generator.
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         value.extend_from_slice(&(mixed ^ (mixed >> 27)).to_le_bytes());

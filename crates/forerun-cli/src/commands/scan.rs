@@ -1,4 +1,4 @@
-//! `forerun scan`: entries in order.
+//! `forerun scan` prints entries in key order.
 
 use std::ffi::OsString;
 
@@ -11,7 +11,7 @@ use crate::store::{KeyspaceArgs, StoreArgs};
 
 /// Print entries in key order
 ///
-/// Each entry is a line, key<TAB>value; control characters and bytes that are no UTF-8 are printed
+/// Each entry is a line, key<TAB>value; control characters and bytes that are not UTF-8 are printed
 /// as \xNN (--json is exact).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -24,25 +24,25 @@ pub struct Args {
     store: StoreArgs,
     #[command(flatten)]
     keyspace: KeyspaceArgs,
-    /// Only keys that begin with this
+    /// Only keys with this prefix
     #[arg(long)]
     prefix: Option<OsString>,
-    /// From the last to the first
+    /// Print entries in reverse order
     #[arg(long)]
     reverse: bool,
-    /// At most this many entries
+    /// Print at most this many entries
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// Print keys alone
+    /// Print only keys
     #[arg(long)]
     keys_only: bool,
-    /// The prefix is given, and keys are printed, as hexadecimal digits
+    /// The prefix is given and keys are printed as hexadecimal digits
     #[arg(long)]
     hex: bool,
     /// Print values as hexadecimal digits
     #[arg(long)]
     hex_values: bool,
-    /// Print one JSON object an entry
+    /// Print one JSON object per entry
     #[arg(long)]
     json: bool,
 }
@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         } else {
             entries.next()
         };
-        let Some((key, value)) = entry.transpose().context("cannot read on")? else {
+        let Some((key, value)) = entry.transpose().context("cannot read the next entry")? else {
             break;
         };
         if args.keys_only {

@@ -1,4 +1,4 @@
-//! `forerun stats`: what a store holds and takes.
+//! `forerun stats` prints a store's statistics.
 
 use anyhow::Context;
 use forerun_db::{Db, RecoveryReport, Stats};
@@ -7,10 +7,10 @@ use crate::exit::Outcome;
 use crate::output::{self, Out};
 use crate::store::StoreArgs;
 
-/// Print what a store holds and takes
+/// Print the statistics of a store
 ///
-/// Reads the store's own keyspace once to count its keys and their bytes; of the others it tells
-/// what they hold.
+/// Reads all of the store's default keyspace once to count its keys and their bytes. For the other
+/// keyspaces it prints what the store reports.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -24,7 +24,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What `--json` prints: all that the text says, and more.
+/// The output of `--json`: everything in the text, and more.
 #[derive(serde::Serialize)]
 struct Figures<'a> {
     #[serde(flatten)]
@@ -35,7 +35,7 @@ struct Figures<'a> {
     lost_bytes: u64,
 }
 
-/// The keys that are there, without removed ones and older versions.
+/// The visible keys, without deleted keys and older versions.
 #[derive(Default, serde::Serialize)]
 struct Held {
     keys: u64,

@@ -1,14 +1,14 @@
-//! CSV and TSV: each row becomes a key, joined from its key columns, and a value, the whole row as
-//! a JSON object of strings.
+//! Reads CSV and TSV. Each row becomes a key, joined from its key columns, and a value, the whole
+//! row as a JSON object of strings.
 //!
 //! ```text
 //! id,name          key  42
 //! 42,"Biel, BE"    value  {"id":"42","name":"Biel, BE"}
 //! ```
 //!
-//! CSV as RFC 4180 has it: fields may be quoted, a quote inside is doubled, a quoted field may span
-//! lines. The delimiter may be another one than the comma. TSV has no quoting. Members stand in the
-//! heading's order. Numbers stay the strings they are: what they mean is for the reader to say.
+//! CSV follows RFC 4180: fields may be quoted, a quote within a field is doubled, and a quoted
+//! field may span lines. The delimiter need not be a comma. TSV has no quoting. The members have
+//! the order of the header. Numbers stay strings: their meaning is up to the reader.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -21,30 +21,30 @@ use super::rows::{BadRow, KeySpec, ROW_BYTES_MAX, Row, Step};
 use super::{InputError, Place, Source};
 use crate::output::{self, Named};
 
-/// How fields are written.
+/// How fields are separated and quoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
     delimiter: u8,
     quotes: Quotes,
 }
 
-/// What a quote at the beginning of a field means.
+/// The meaning of a quote at the beginning of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quotes {
-    /// The field ends at the closing quote, as RFC 4180 has it.
+    /// The field ends at the closing quote, as in RFC 4180.
     Enclose,
-    /// Nothing: it is an ordinary character.
+    /// The quote is an ordinary character.
     Ordinary,
 }
 
 impl Dialect {
-    /// Fields between tabs, without quoting.
+    /// Fields separated by tabs, without quoting.
     pub const TSV: Dialect = Dialect {
         delimiter: b'\t',
         quotes: Quotes::Ordinary,
     };
 
-    /// Fields that may be quoted, between delimiters.
+    /// Fields separated by a delimiter, with optional quotes.
     pub fn csv(delimiter: u8) -> Dialect {
         let quotes = Quotes::Enclose;
         Dialect { delimiter, quotes }
@@ -57,7 +57,7 @@ pub struct CsvRows {
     reader: Reader<Watched>,
     budget_bytes: Rc<Cell<usize>>,
     line_starts: Rc<RefCell<LineStarts>>,
-    /// The heading, each name already written as a JSON member: `"name":`.
+    /// The header. Each name is already a JSON member: `"name":`.
     members: Vec<String>,
     key_columns: Vec<usize>,
     separator: String,
@@ -66,11 +66,11 @@ pub struct CsvRows {
 }
 
 impl CsvRows {
-    /// Reads the heading of a table.
+    /// Reads the header of a table.
     ///
     /// # Errors
-    /// [`InputError::Heading`] where it is missing, not UTF-8, names a column twice or lacks a key
-    /// column.
+    /// [`InputError::Heading`] if the header is missing, is not UTF-8, contains a column twice, or
+    /// lacks a key column.
     pub fn new(source: Source, dialect: Dialect, key: &KeySpec) -> Result<CsvRows, InputError> {
         let (place, reader) = source.into_parts();
         let budget_bytes = Rc::new(Cell::new(ROW_BYTES_MAX));
@@ -83,8 +83,7 @@ impl CsvRows {
         let mut reader = ReaderBuilder::new()
             .delimiter(dialect.delimiter)
             .quoting(dialect.quotes == Quotes::Enclose)
-            // The heading is read by hand below, and short rows are reported by hand: their text is
-            // plainer.
+            // The code below reads the header and reports short rows itself, in plainer words.
             .has_headers(false)
             .flexible(true)
             .from_reader(watched);
@@ -98,14 +97,14 @@ impl CsvRows {
         };
         if !found {
             return Err(heading_error(
-                "it is empty: a heading is needed to name the columns".to_owned(),
+                "it is empty: a header with the column names is required".to_owned(),
             ));
         }
         let names = record
             .iter()
             .map(|field| {
                 std::str::from_utf8(field)
-                    .map_err(|_| heading_error("the heading is not UTF-8".to_owned()))
+                    .map_err(|_| heading_error("the header is not UTF-8".to_owned()))
             })
             .collect::<Result<Vec<&str>, InputError>>()?;
         if let Some(twice) = names
@@ -114,7 +113,7 @@ impl CsvRows {
             .find_map(|(at, name)| names[..at].contains(name).then_some(name))
         {
             return Err(heading_error(format!(
-                "the heading names column {} twice",
+                "the header contains column {} twice",
                 Named(twice.as_bytes())
             )));
         }
@@ -125,7 +124,7 @@ impl CsvRows {
                 names.iter().position(|name| name == wanted).ok_or_else(|| {
                     let wanted = Named(wanted.as_bytes());
                     heading_error(format!(
-                        "no column is named {wanted}; the heading has {}{}",
+                        "no column is named {wanted}; the header has {}{}",
                         names.join(", "),
                         other_delimiter(&names)
                     ))
@@ -149,7 +148,7 @@ impl CsvRows {
         })
     }
 
-    /// How far reading has come.
+    /// How far the input was read.
     pub fn place(&self) -> &Place {
         &self.place
     }
@@ -186,7 +185,7 @@ impl CsvRows {
         let (fields, columns) = (self.record.len(), self.members.len());
         if fields != columns {
             let fields = output::counted(fields as u64, "field");
-            return Err(format!("it has {fields}, the heading {columns}"));
+            return Err(format!("it has {fields}, but the header has {columns}"));
         }
         row.value.clear();
         row.value.push(b'{');
@@ -211,7 +210,7 @@ impl CsvRows {
     }
 }
 
-/// A hint for a heading that seems to be delimited by something else.
+/// A hint if the header seems to use another delimiter.
 fn other_delimiter(names: &[&str]) -> String {
     let [heading] = names else {
         return String::new();
@@ -220,7 +219,7 @@ fn other_delimiter(names: &[&str]) -> String {
         .into_iter()
         .find(|(delimiter, _)| heading.contains(*delimiter));
     found.map_or_else(String::new, |(_, name)| {
-        format!(": if that is several columns, give --format csv --delimiter '{name}'")
+        format!(": if these are several columns, use --format csv --delimiter '{name}'")
     })
 }
 
@@ -231,12 +230,12 @@ fn read_error(place: &Place, error: csv::Error) -> InputError {
     }
 }
 
-/// The reader under the parser: it lets no row grow over [`ROW_BYTES_MAX`] (a lone quote would
-/// otherwise take the rest of the file for one field), and it notes where lines begin.
+/// The reader under the parser. It limits a row to [`ROW_BYTES_MAX`], since a lone quote would
+/// otherwise turn the rest of the file into one field. It also records where lines begin.
 struct Watched {
     inner: Box<dyn io::BufRead>,
-    /// What may still be read before the next row begins. Reading ahead by a buffer counts against
-    /// it, which is small beside it.
+    /// Bytes that may still be read before the next row begins. Bytes that are only buffered count
+    /// too, but a buffer is small.
     budget_bytes: Rc<Cell<usize>>,
     line_starts: Rc<RefCell<LineStarts>>,
 }
@@ -258,13 +257,13 @@ impl Read for Watched {
     }
 }
 
-/// Where the lines that hold something begin. The parser's own line numbers count a row from the
-/// end of the row before it, which is a line too early after `\r\n` and after blank lines.
+/// Start positions of nonempty lines. The parser counts a row's line from the end of the row
+/// before. After `\r\n` and after blank lines, that is one line too early.
 struct LineStarts {
     offset_bytes: u64,
     line: u64,
     at_start: bool,
-    /// Offset and line number of each start that was not asked for yet.
+    /// Offset and line number of each start that was not queried yet.
     starts: VecDeque<(u64, u64)>,
 }
 
@@ -293,8 +292,8 @@ impl LineStarts {
         self.offset_bytes += bytes.len() as u64;
     }
 
-    /// The number of the first line that holds something at `offset_bytes` or after; it is asked
-    /// with rising offsets.
+    /// The number of the first nonempty line at or after `offset_bytes`. Offsets must not decrease
+    /// from call to call.
     fn line_from(&mut self, offset_bytes: u64) -> Option<u64> {
         while self
             .starts
@@ -319,7 +318,7 @@ mod tests {
         }
     }
 
-    /// Each row as `line: key = value`, or the bad row's message.
+    /// Returns each row as `line: key = value`, or the message of the first bad row.
     fn rows(text: &[u8], dialect: Dialect, columns: &[&str]) -> Result<Vec<String>, InputError> {
         let mut rows = CsvRows::new(source(text), dialect, &key(columns))?;
         let mut row = Row::default();
@@ -398,8 +397,8 @@ mod tests {
             found,
             [
                 r#"2: 1 = {"id":"1","name":"a"}"#,
-                "test: row 2 (line 3): it has 1 field, the heading 2",
-                "test: row 3 (line 4): it has 3 fields, the heading 2",
+                "test: row 2 (line 3): it has 1 field, but the header has 2",
+                "test: row 3 (line 4): it has 3 fields, but the header has 2",
                 "test: row 4 (line 5): field 2 is not UTF-8",
                 r#"6: 5 = {"id":"5","name":"e"}"#,
             ]
@@ -415,17 +414,17 @@ mod tests {
         };
         assert_eq!(
             error(b""),
-            "test: it is empty: a heading is needed to name the columns"
+            "test: it is empty: a header with the column names is required"
         );
         assert_eq!(
             error(b"a,b,c\n"),
-            "test: no column is named \"id\"; the heading has a, b, c"
+            "test: no column is named \"id\"; the header has a, b, c"
         );
         assert_eq!(
             error(b"id,x,x\n"),
-            "test: the heading names column \"x\" twice"
+            "test: the header contains column \"x\" twice"
         );
-        assert_eq!(error(b"id,\xff\n"), "test: the heading is not UTF-8");
+        assert_eq!(error(b"id,\xff\n"), "test: the header is not UTF-8");
     }
 
     #[test]

@@ -1,20 +1,20 @@
-//! A list of keys: one a line, as they are or as hexadecimal digits. Empty lines are passed over.
+//! Reads a list of keys, one per line, as text or as hexadecimal digits. Empty lines are skipped.
 
 use super::lines::Lines;
 use super::{InputError, Source};
 use crate::output::parse_hex;
 
-/// The longest line: a key of the greatest length as hexadecimal digits.
+/// Maximum line length: a key of the maximum length as hexadecimal digits.
 const LINE_BYTES_MAX: usize = 2 * 65_536;
 
-/// The keys of a list, a batch at a time.
+/// Reads the keys of a list in batches.
 pub struct Keys {
     lines: Lines,
     hex: bool,
 }
 
 impl Keys {
-    /// The keys that `source` lists.
+    /// Reads the keys from `source`.
     pub fn new(source: Source, hex: bool) -> Keys {
         Keys {
             lines: Lines::new(source, LINE_BYTES_MAX),
@@ -22,11 +22,12 @@ impl Keys {
         }
     }
 
-    /// Fills `batch` with the next keys, `length` of them unless the list ends; empty at the end.
+    /// Fills `batch` with the next `length` keys, or fewer at the end of the list. At the end,
+    /// `batch` is empty.
     ///
     /// # Errors
-    /// [`InputError::Content`] where a line is too long or not hexadecimal, [`InputError::Read`]
-    /// where reading fails.
+    /// [`InputError::Content`] if a line is too long or is not hexadecimal, [`InputError::Read`] if
+    /// reading fails.
     pub fn next_batch(
         &mut self,
         length: usize,

@@ -1,10 +1,10 @@
-//! Lines of bytes of bounded length, numbered from 1.
+//! Reads lines of bytes. Their length is bounded, and they are numbered from 1.
 
 use std::io::{BufRead, ErrorKind};
 
 use super::{InputError, Place, Source};
 
-/// Reads an input line by line into one buffer.
+/// Reads an input line by line into a single buffer.
 pub struct Lines {
     place: Place,
     reader: Box<dyn BufRead>,
@@ -18,16 +18,16 @@ pub struct Lines {
 /// A line of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// Its number, from 1.
+    /// The line number, from 1.
     pub number: u64,
-    /// Where it begins in the (uncompressed) input.
+    /// Start offset in the (uncompressed) input.
     pub offset_bytes: u64,
-    /// Its bytes, without the line end (`\n` or `\r\n`).
+    /// The line's bytes, without the line end (`\n` or `\r\n`).
     pub bytes: &'a [u8],
 }
 
 impl Lines {
-    /// Lines of at most `limit_bytes` each.
+    /// Reads lines of at most `limit_bytes` each.
     pub fn new(source: Source, limit_bytes: usize) -> Lines {
         let (place, reader) = source.into_parts();
         Lines {
@@ -41,16 +41,16 @@ impl Lines {
         }
     }
 
-    /// How far reading has come.
+    /// How far the input was read.
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// The next line; `None` at the end.
+    /// Returns the next line, or `None` at the end.
     ///
     /// # Errors
-    /// [`InputError::Content`] where a line is longer than the limit, [`InputError::Read`] where
-    /// reading fails.
+    /// [`InputError::Content`] if a line is longer than the limit, [`InputError::Read`] if reading
+    /// fails.
     pub fn next(&mut self) -> Result<Option<Line<'_>>, InputError> {
         self.line.clear();
         self.offset_bytes = self.next_offset_bytes;

@@ -1,11 +1,11 @@
-//! What comes in: files and standard input, plain or compressed, read in bounded memory.
+//! Inputs: files and standard input, plain or compressed, read in bounded memory.
 //!
 //! ```text
 //! file or -  ─ counted ─ buffered ─ gunzip | unxz | as it is ─ located ─ csv, ndjson, keys, trace
 //! ```
 //!
-//! Compression is told by the first bytes, not by the name. `located` knows how far into the
-//! uncompressed data reading has come, so that a fault says where it is.
+//! The first bytes determine the compression, not the name. `located` counts the uncompressed
+//! bytes, so that an error can name its position.
 
 pub mod csv;
 pub mod keys;
@@ -23,49 +23,48 @@ use std::rc::Rc;
 use flate2::bufread::MultiGzDecoder;
 use lzma_rust2::XzReader;
 
-/// The most memory that a file in xz may ask for; `xz -9` asks for 65 MiB, a damaged header for
-/// anything.
+/// Memory limit for xz files. `xz -9` needs 65 MiB, and a damaged header may ask for any amount.
 const XZ_MEMORY_KIB_MAX: u32 = 256 << 10;
 
-/// Why an input cannot be read any further. Each names the input and the place.
+/// Why an input cannot be read. Each error names the input and the position.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// It cannot be opened.
+    /// The input cannot be opened.
     #[error("cannot open {name}")]
     Open {
         /// The file.
         name: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// Reading it failed, or it is compressed and the compressed data is cut short or damaged.
-    #[error("cannot read {name} beyond byte {offset_bytes}{}", of_what(*.compressed))]
+    /// Reading failed, or the compressed data is truncated or damaged.
+    #[error("cannot read {name} after byte {offset_bytes}{}", of_what(*.compressed))]
     Read {
         /// The file.
         name: String,
-        /// How many (uncompressed) bytes were read before the fault.
+        /// Number of (uncompressed) bytes read before the error.
         offset_bytes: u64,
-        /// Whether it is compressed.
+        /// Whether the input is compressed.
         compressed: bool,
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
-    /// What it holds is not what it should be.
+    /// The content is invalid.
     #[error("{name}: byte {offset_bytes}: {problem}")]
     Content {
         /// The file.
         name: String,
-        /// Where in the (uncompressed) data the fault is.
+        /// Offset of the problem in the (uncompressed) data.
         offset_bytes: u64,
-        /// What is wrong there.
+        /// The problem.
         problem: String,
     },
-    /// It is a table without a usable heading.
+    /// The input is a table without a usable header.
     #[error("{name}: {problem}")]
     Heading {
         /// The file.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
 }
@@ -78,7 +77,7 @@ fn of_what(compressed: bool) -> &'static str {
     }
 }
 
-/// An open input: what is read from it is uncompressed.
+/// An open input. Bytes read from it are uncompressed.
 pub struct Source {
     name: String,
     raw_bytes: Rc<Cell<u64>>,
@@ -89,11 +88,11 @@ pub struct Source {
 }
 
 impl Source {
-    /// Opens the file at `path`; `-` is standard input.
+    /// Opens the file at `path`. `-` is standard input.
     ///
     /// # Errors
-    /// [`InputError::Open`] where there is no such file or it is a directory, [`InputError::Read`]
-    /// where its beginning cannot be read.
+    /// [`InputError::Open`] if the file does not exist or is a directory, [`InputError::Read`] if
+    /// its beginning cannot be read.
     pub fn open(path: &Path) -> Result<Source, InputError> {
         if path.as_os_str() == "-" {
             return Source::new(
@@ -121,8 +120,8 @@ impl Source {
         source.agrees_with_name(path)
     }
 
-    /// Refuses a file that is named as compressed and is not: taken as it is, its damaged beginning
-    /// would pass for data.
+    /// Refuses a file that is named as compressed but is not. If it were read as it is, its damaged
+    /// beginning would be taken for data.
     fn agrees_with_name(self, path: &Path) -> Result<Source, InputError> {
         let extension = path
             .extension()
@@ -135,7 +134,7 @@ impl Source {
         if self.compression == promised {
             return Ok(self);
         }
-        let problem = "it is named as compressed data, but does not begin as such".to_owned();
+        let problem = "its name says that it is compressed, but its first bytes do not".to_owned();
         Err(InputError::Content {
             name: self.name,
             offset_bytes: 0,
@@ -179,7 +178,7 @@ impl Source {
         })
     }
 
-    /// Splits off the reader and keeps what locates it.
+    /// Separates the reader from the position that errors report.
     pub fn into_parts(self) -> (Place, Box<dyn BufRead>) {
         let place = Place {
             name: self.name,
@@ -192,7 +191,7 @@ impl Source {
     }
 }
 
-/// How far the reading of an input has come.
+/// How far an input was read.
 #[derive(Clone)]
 pub struct Place {
     name: String,
@@ -203,17 +202,18 @@ pub struct Place {
 }
 
 impl Place {
-    /// What the input is called in messages.
+    /// The name of the input in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Bytes of the file read so far (compressed bytes where it is compressed): for a progress bar.
+    /// Bytes of the file read so far, compressed if the file is compressed. Used for the progress
+    /// bar.
     pub fn raw_bytes(&self) -> u64 {
         self.raw_bytes.get()
     }
 
-    /// The file's length, where it has one.
+    /// The file's length, if it has one.
     pub fn total_bytes(&self) -> Option<u64> {
         self.total_bytes
     }
@@ -228,7 +228,7 @@ impl Place {
         }
     }
 
-    /// The error for content that is wrong at `offset_bytes`.
+    /// The error for invalid content at `offset_bytes`.
     pub fn content_error(&self, offset_bytes: u64, problem: String) -> InputError {
         InputError::Content {
             name: self.name.clone(),
@@ -245,9 +245,9 @@ enum Compression {
     Xz,
 }
 
-/// Tells the compression by the magic bytes, without consuming them. They lie in the first buffer:
-/// a short first read (a pipe) is the one case where xz may be missed, and six bytes arrive
-/// together in practice.
+/// Determines the compression by the magic bytes without consuming them. They must be in the first
+/// buffer. After a short first read from a pipe, xz could be missed, but six bytes arrive together
+/// in practice.
 fn sniff(reader: &mut impl BufRead) -> io::Result<Compression> {
     let head = loop {
         match reader.fill_buf() {
@@ -262,7 +262,8 @@ fn sniff(reader: &mut impl BufRead) -> io::Result<Compression> {
     })
 }
 
-/// A buffered reader that keeps `offset_bytes` at the number of bytes its inner reader has given.
+/// A buffered reader that keeps `offset_bytes` at the number of bytes that the inner reader has
+/// returned.
 fn located(inner: impl Read + 'static, offset_bytes: &Rc<Cell<u64>>) -> Box<dyn BufRead> {
     let counted = Counted {
         inner,
@@ -284,14 +285,14 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Inputs of the tests beside this module.
+/// Inputs for the tests.
 #[cfg(test)]
 pub mod testing {
     use std::io::{Cursor, Write};
 
     use super::Source;
 
-    /// An input that holds `bytes`.
+    /// An input with the content `bytes`.
     pub fn source(bytes: &[u8]) -> Source {
         let total = Some(bytes.len() as u64);
         Source::new(
@@ -331,14 +332,14 @@ mod tests {
             .collect();
         assert_eq!(read_all(&text).unwrap(), text);
         assert_eq!(read_all(&gzip(&text)).unwrap(), text);
-        // Members of a gzip file follow one another, as `cat a.gz b.gz` makes them.
+        // A gzip file may have several members, as `cat a.gz b.gz` produces them.
         let two = [gzip(&text), gzip(b"end")].concat();
         assert_eq!(read_all(&two).unwrap(), [&text[..], b"end"].concat());
         assert_eq!(read_all(b"").unwrap(), b"");
         assert_eq!(read_all(b"\x1f").unwrap(), b"\x1f");
     }
 
-    /// The bytes 0 to 63, eight times over, as `xz` compresses them.
+    /// The bytes 0 to 63, eight times, compressed by `xz`.
     const XZ: &[u8] = b"\xfd\x37\x7a\x58\x5a\x00\x00\x04\xe6\xd6\xb4\x46\x02\x00\x21\x01\x16\x00\x00\x00\x74\x2f\xe5\xa3\
         \xe0\x01\xff\x00\x44\x5d\x00\x00\x00\x52\x50\x0a\x84\xf9\x9b\xb2\x80\x21\xa9\x69\xd6\x27\xe0\x3e\
         \x06\x5a\x5f\x04\x8d\x53\xd4\x04\xba\x39\x57\x05\x09\xc1\x55\x24\xde\x9d\xb8\x71\x59\x31\x60\xa1\

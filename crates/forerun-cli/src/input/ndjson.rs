@@ -1,9 +1,9 @@
-//! NDJSON: one JSON object a line. The key is joined from the named members, the value is the line
-//! as it stands.
+//! Reads NDJSON: one JSON object per line. The key is joined from the given members, and the value
+//! is the unchanged line.
 //!
 //! A key member is a string, an integer or a boolean. A number that double precision cannot hold
-//! exactly is refused rather than rounded: two different keys must not become one. Blank lines are
-//! passed over.
+//! exactly is refused and not rounded, because two different keys must not become one. Blank lines
+//! are skipped.
 
 use serde_json::{Map, Number, Value};
 
@@ -20,7 +20,7 @@ pub struct NdjsonRows {
 }
 
 impl NdjsonRows {
-    /// The rows of `source`.
+    /// Reads the rows from `source`.
     pub fn new(source: Source, key: KeySpec) -> NdjsonRows {
         NdjsonRows {
             lines: Lines::new(source, ROW_BYTES_MAX),
@@ -29,7 +29,7 @@ impl NdjsonRows {
         }
     }
 
-    /// How far reading has come.
+    /// How far the input was read.
     pub fn place(&self) -> &Place {
         self.lines.place()
     }
@@ -39,7 +39,7 @@ impl NdjsonRows {
         let line = loop {
             match self.lines.next()? {
                 None => return Ok(Step::End),
-                // Taken by number below: the borrow of a line that is passed over must end here.
+                // Read the line again by number below: the borrow of a skipped line must end here.
                 Some(line) if line.bytes.trim_ascii().is_empty() => {}
                 Some(line) => {
                     row.value.clear();
@@ -85,7 +85,7 @@ fn fill_key(spec: &KeySpec, line: &[u8], key: &mut Vec<u8>) -> Result<(), String
 fn push_member(members: &Map<String, Value>, name: &str, key: &mut Vec<u8>) -> Result<(), String> {
     let refused = |what: &str| {
         Err(format!(
-            "{} is {what}, which makes no key",
+            "{} is {what}, which cannot be a key",
             Named(name.as_bytes())
         ))
     };
@@ -96,7 +96,7 @@ fn push_member(members: &Map<String, Value>, name: &str, key: &mut Vec<u8>) -> R
         Some(Value::Number(number)) if is_exact(number) => {
             key.extend_from_slice(number.to_string().as_bytes())
         }
-        Some(Value::Number(_)) => return refused("a number too large to be kept exactly"),
+        Some(Value::Number(_)) => return refused("a number too large to store exactly"),
         Some(Value::Null) => return refused("null"),
         Some(Value::Array(_)) => return refused("an array"),
         Some(Value::Object(_)) => return refused("an object"),
@@ -104,8 +104,8 @@ fn push_member(members: &Map<String, Value>, name: &str, key: &mut Vec<u8>) -> R
     Ok(())
 }
 
-/// Integers of 64 bits are kept as they are. A larger one was read as a double, where neighbours
-/// above 2^53 fall together.
+/// Integers of 64 bits are exact. A larger integer was read as a double, where neighbours above
+/// 2^53 become equal.
 fn is_exact(number: &Number) -> bool {
     const EXACT_BELOW: f64 = (1u64 << 53) as f64;
     !number.is_f64()
@@ -114,7 +114,7 @@ fn is_exact(number: &Number) -> bool {
             .is_some_and(|value| value.abs() < EXACT_BELOW)
 }
 
-/// What the parser says, with its "line 1" (there is but one) left out.
+/// The parser's message without its "line 1": there is only one line.
 fn syntax_problem(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);
@@ -179,7 +179,7 @@ mod tests {
                 "test: row 2 (line 3): it is not JSON: EOF while parsing an object at column 7",
                 "test: row 3 (line 4): it is not a JSON object",
                 "test: row 4 (line 5): it has no member \"id\"",
-                "test: row 5 (line 6): \"id\" is null, which makes no key",
+                "test: row 5 (line 6): \"id\" is null, which cannot be a key",
                 "test: row 6 (line 7): it is not JSON: invalid unicode code point at column 8",
             ]
         );
@@ -202,7 +202,7 @@ mod tests {
             found[1]
                 .as_ref()
                 .unwrap_err()
-                .ends_with("a number too large to be kept exactly, which makes no key")
+                .ends_with("a number too large to store exactly, which cannot be a key")
         );
         assert_eq!(found[2].as_ref().unwrap().0, "1.5");
     }

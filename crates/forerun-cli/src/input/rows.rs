@@ -1,5 +1,5 @@
-//! Rows: what a table's formats have in common. A row is a key and a value; a row that is no good
-//! is told from an input that is.
+//! Rows: the part that table formats share. A row is a key and a value. A bad row is distinguished
+//! from an input that cannot be read.
 
 use std::path::Path;
 
@@ -7,23 +7,22 @@ use super::csv::{CsvRows, Dialect};
 use super::ndjson::NdjsonRows;
 use super::{InputError, Place, Source};
 
-/// The longest row that is read, so that a missing quote or line end costs no more memory than
-/// this.
+/// Maximum length of a row. It bounds the memory that a missing quote or line end can cost.
 pub const ROW_BYTES_MAX: usize = 64 << 20;
 
 /// The format of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// Comma-separated values with a heading; fields may be quoted
+    /// Comma-separated values with a header; fields may be quoted
     Csv,
-    /// Tab-separated values with a heading; quotes are ordinary characters
+    /// Tab-separated values with a header; quotes are ordinary characters
     Tsv,
-    /// One JSON object a line
+    /// One JSON object per line
     Ndjson,
 }
 
 impl Format {
-    /// The format that a file's name tells, `.gz` and `.xz` set aside.
+    /// The format that a file name indicates, without `.gz` or `.xz`.
     pub fn of_name(path: &Path) -> Option<Format> {
         let mut path = path.to_path_buf();
         if matches!(
@@ -41,20 +40,20 @@ impl Format {
     }
 }
 
-/// How a table's rows are told apart, and their fields.
+/// How a table is divided into rows and fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// A heading, then fields between delimiters.
+    /// A header, then fields separated by a delimiter.
     Delimited(Dialect),
-    /// One JSON object a line.
+    /// One JSON object per line.
     Ndjson,
 }
 
 impl Format {
-    /// The format's layout, with this delimiter in the place of CSV's comma.
+    /// The format's layout, with this delimiter instead of CSV's comma.
     ///
     /// # Errors
-    /// A message, where the format has no delimiter to choose.
+    /// A message if the format has no choice of delimiter.
     pub fn layout(self, delimiter: Option<u8>) -> Result<Layout, &'static str> {
         match (self, delimiter) {
             (Format::Csv, delimiter) => {
@@ -62,90 +61,88 @@ impl Format {
             }
             (Format::Tsv, None) => Ok(Layout::Delimited(Dialect::TSV)),
             (Format::Ndjson, None) => Ok(Layout::Ndjson),
-            (Format::Tsv, Some(_)) => {
-                Err("TSV is delimited by tabs: --delimiter is for --format csv")
-            }
+            (Format::Tsv, Some(_)) => Err("TSV uses tabs: --delimiter needs --format csv"),
             (Format::Ndjson, Some(_)) => {
-                Err("NDJSON has no delimiter: --delimiter is for --format csv")
+                Err("NDJSON has no delimiter: --delimiter needs --format csv")
             }
         }
     }
 }
 
-/// A delimiter as the command line has it: one ASCII character, or `tab`.
+/// Parses a delimiter on the command line: one ASCII character, or `tab`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the problem.
 pub fn parse_delimiter(text: &str) -> Result<u8, String> {
     match text.as_bytes() {
         b"tab" | b"\\t" => Ok(b'\t'),
         [b'"' | b'\r' | b'\n'] => Err("a quote or a line end cannot delimit fields".to_owned()),
         [byte] if byte.is_ascii() => Ok(*byte),
-        _ => Err("a delimiter is one ASCII character, or tab".to_owned()),
+        _ => Err("a delimiter must be one ASCII character, or tab".to_owned()),
     }
 }
 
-/// What makes a row's key: the named columns, joined.
+/// How a row's key is built: the columns, joined by the separator.
 #[derive(Clone, Debug)]
 pub struct KeySpec {
     /// Columns (CSV, TSV) or members (NDJSON), in order; at least one.
     pub columns: Vec<String>,
-    /// Stands between them.
+    /// The text between the columns.
     pub separator: String,
 }
 
-/// A row, in buffers that are used again for the next.
+/// A row. Its buffers are reused for the next row.
 #[derive(Debug, Default)]
 pub struct Row {
-    /// Where it stands: the line it begins on, from 1.
+    /// The line where the row begins, from 1.
     pub line: u64,
-    /// Its number among the rows, from 1.
+    /// The row number, from 1.
     pub number: u64,
-    /// Its key.
+    /// The key.
     pub key: Vec<u8>,
-    /// Its value.
+    /// The value.
     pub value: Vec<u8>,
 }
 
-/// A row that is no good. The rows after it can still be read.
+/// A bad row. The rows after it can still be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: row {number} (line {line}): {problem}")]
 pub struct BadRow {
     /// The file.
     pub name: String,
-    /// The row's number, from 1, a heading not counted.
+    /// The row's number, from 1, not counting a header.
     pub number: u64,
-    /// The line it begins on, from 1.
+    /// The line where the row begins, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 
-/// What reading the next row came to.
+/// The result of reading the next row.
 #[derive(Debug)]
 pub enum Step {
     /// A row was read.
     Row,
-    /// A row was there, but is no good.
+    /// The row is bad.
     Bad(BadRow),
-    /// There are no more.
+    /// There are no more rows.
     End,
 }
 
 /// The rows of a table.
 pub enum Rows {
-    /// Of CSV or TSV.
+    /// Rows of CSV or TSV.
     Csv(CsvRows),
-    /// Of NDJSON.
+    /// Rows of NDJSON.
     Ndjson(NdjsonRows),
 }
 
 impl Rows {
-    /// Begins to read a table: its heading, where the format has one.
+    /// Starts to read a table and reads its header, if the format has one.
     ///
     /// # Errors
-    /// [`InputError::Heading`] where a key column is not in the heading, or the heading is no good;
-    /// and what reading may meet.
+    /// [`InputError::Heading`] if the header is invalid or lacks a key column; also any error of
+    /// reading.
     pub fn new(source: Source, layout: Layout, key: KeySpec) -> Result<Rows, InputError> {
         Ok(match layout {
             Layout::Delimited(dialect) => Rows::Csv(CsvRows::new(source, dialect, &key)?),
@@ -156,7 +153,7 @@ impl Rows {
     /// Reads the next row into `row`.
     ///
     /// # Errors
-    /// Faults after which no row can be read.
+    /// Errors after which no row can be read.
     pub fn next(&mut self, row: &mut Row) -> Result<Step, InputError> {
         match self {
             Rows::Csv(rows) => rows.next(row),
@@ -164,7 +161,7 @@ impl Rows {
         }
     }
 
-    /// How far reading has come.
+    /// How far the input was read.
     pub fn place(&self) -> &Place {
         match self {
             Rows::Csv(rows) => rows.place(),

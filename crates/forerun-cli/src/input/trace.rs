@@ -1,13 +1,13 @@
-//! Access traces: the keys that some program read, in order. Read whole into memory, so that
-//! replaying measures the store alone.
+//! Access traces: the keys that a program read, in order. The whole trace is read into memory, so
+//! that a replay measures only the store.
 //!
 //! | format | a read |
 //! |---|---|
-//! | `text` | a line, as it is; empty lines are passed over |
+//! | `text` | one line, unchanged; empty lines are skipped |
 //! | `u32be` | 4 bytes, big-endian; the key is those 4 bytes |
-//! | `u64be` | 8 bytes, likewise |
+//! | `u64be` | 8 bytes, big-endian; the key is those 8 bytes |
 //!
-//! Big-endian bytes sort as the numbers do, so the numbers' order is the store's.
+//! Big-endian bytes sort like the numbers, so the store's order is the numbers' order.
 
 use std::io::ErrorKind;
 
@@ -17,7 +17,7 @@ use super::{InputError, Source};
 /// The format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum TraceFormat {
-    /// One key a line
+    /// One key per line
     Text,
     /// Big-endian numbers of 4 bytes
     U32be,
@@ -35,16 +35,16 @@ pub enum Trace {
     U64(Vec<[u8; 8]>),
 }
 
-/// The longest key of a text trace; a longer line is likely no text.
+/// Maximum key length of a text trace. A longer line is probably not text.
 const LINE_BYTES_MAX: usize = 65_536;
 
 impl Trace {
-    /// Reads a trace to its end.
+    /// Reads a whole trace.
     ///
     /// # Errors
-    /// [`InputError::Content`] where it is empty, ends within a key, or is `text` with NUL bytes in
-    /// it; [`InputError::Read`] where reading fails, which includes compressed data that is cut
-    /// short or damaged. Each names the byte.
+    /// [`InputError::Content`] if the trace is empty, ends within a key, or is `text` and contains
+    /// NUL bytes; [`InputError::Read`] if reading fails or compressed data is truncated or damaged.
+    /// Each error names the byte.
     pub fn read(source: Source, format: TraceFormat) -> Result<Trace, InputError> {
         Ok(match format {
             TraceFormat::Text => Trace::Text(TextKeys::read(source)?),
@@ -54,11 +54,11 @@ impl Trace {
     }
 }
 
-/// Keys of any length, one after the other in one buffer.
+/// Keys of any length, one after another in one buffer.
 #[derive(Default)]
 pub struct TextKeys {
     bytes: Vec<u8>,
-    /// Where each key ends; it begins where the one before it ends.
+    /// End offset of each key. A key starts where the key before it ends.
     ends: Vec<usize>,
 }
 
@@ -82,7 +82,7 @@ impl TextKeys {
         if keys.ends.is_empty() {
             return Err(lines
                 .place()
-                .content_error(0, "the trace holds no key".to_owned()));
+                .content_error(0, "the trace contains no key".to_owned()));
         }
         Ok(keys)
     }
@@ -112,7 +112,7 @@ fn read_fixed<const N: usize>(source: Source) -> Result<Vec<[u8; N]>, InputError
         if length == 0 {
             break;
         }
-        // A key may lie across two buffers: its first part waits in `partial`.
+        // A key may span two buffers. Its first part waits in `partial`.
         let (head, rest) = buffer.split_at(if held > 0 { (N - held).min(length) } else { 0 });
         partial[held..held + head.len()].copy_from_slice(head);
         held += head.len();
@@ -134,7 +134,7 @@ fn read_fixed<const N: usize>(source: Source) -> Result<Vec<[u8; N]>, InputError
         return Err(place.content_error(whole_bytes, problem));
     }
     if keys.is_empty() {
-        return Err(place.content_error(0, "the trace holds no key".to_owned()));
+        return Err(place.content_error(0, "the trace contains no key".to_owned()));
     }
     Ok(keys)
 }
@@ -150,13 +150,13 @@ mod tests {
 
     #[test]
     fn numbers_are_read_whole_across_buffers() {
-        // Gzip hands its output in pieces whose length is no multiple of a key's.
+        // Gzip returns its output in pieces whose lengths are not multiples of a key.
         let numbers: Vec<[u8; 4]> = (0..100_003u32)
             .map(|i| i.wrapping_mul(0x9e37_79b9).to_be_bytes())
             .collect();
         assert_eq!(fixed(numbers.as_flattened()).unwrap(), numbers);
         assert_eq!(fixed(&gzip(numbers.as_flattened())).unwrap(), numbers);
-        // One byte a read: every key lies across reads.
+        // One byte per read, so every key spans several reads.
         struct Dribble(std::io::Cursor<Vec<u8>>);
         impl std::io::Read for Dribble {
             fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
@@ -182,7 +182,7 @@ mod tests {
             "test: byte 8: the trace ends within a key: 3 of its 4 bytes are there"
         );
         let error = fixed::<8>(b"").unwrap_err().to_string();
-        assert_eq!(error, "test: byte 0: the trace holds no key");
+        assert_eq!(error, "test: byte 0: the trace contains no key");
     }
 
     #[test]
@@ -204,8 +204,8 @@ mod tests {
         for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 0x55;
-            // A flip in the header's time or name goes unnoticed, as gzip has it; in the data its
-            // checksum must notice.
+            // Gzip does not protect the time and the name in its header, but a flip in the data
+            // must break the checksum.
             if let Ok(keys) = fixed::<4>(&damaged) {
                 assert!(at < 10, "byte {at} is damaged");
                 assert!(keys == numbers || at < 3);

@@ -1,18 +1,18 @@
-//! Running the built `forerun` on files of a directory of the test's own.
+//! Runs the built `forerun` in a temporary directory of the test.
 
-// Each test file is a program of its own and uses a part of this.
+// Each test file is its own program and uses only some of these helpers.
 #![allow(dead_code)]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A directory that goes when the test ends, and the command run within it.
+/// A directory that is removed when the test ends. Commands run in it.
 pub struct Place {
     dir: tempfile::TempDir,
 }
 
-/// What a run left.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -31,7 +31,7 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// Puts a file there.
+    /// Writes a file into the directory.
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> &Place {
         std::fs::write(self.path(name), content).expect("a file can be written");
         self
@@ -51,7 +51,7 @@ impl Place {
         Ran::from(self.command(args).output().expect("forerun can be started"))
     }
 
-    /// Runs `forerun` with these arguments and this on its standard input.
+    /// Runs `forerun` with these arguments and this standard input.
     pub fn run_with_input(&self, args: &[&str], input: &[u8]) -> Ran {
         let mut child = self
             .command(args)
@@ -62,27 +62,28 @@ impl Place {
             .expect("forerun can be started");
         let mut stdin = child.stdin.take().expect("it was asked for");
         std::thread::scope(|scope| {
-            // A command that ends at a bad line leaves the rest unread.
+            // A command that stops at a bad line does not read the rest.
             scope.spawn(move || drop(stdin.write_all(input)));
             Ran::from(child.wait_with_output().expect("forerun can be waited for"))
         })
     }
 
-    /// Runs `forerun` and expects it to succeed; gives what it printed.
+    /// Runs `forerun`, expects success, and returns its output.
     pub fn succeeds(&self, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!(ran.code, 0, "{args:?}: {ran:?}");
         ran.text()
     }
 
-    /// Runs `forerun` and expects it to fail with `code` and one worded line; gives that line.
+    /// Runs `forerun`, expects it to fail with `code` and a single worded line, and returns that
+    /// line.
     pub fn fails(&self, code: i32, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!(ran.code, code, "{args:?}: {ran:?}");
         ran.complaint()
     }
 
-    /// A store `db` with the given entries, made by `forerun load`.
+    /// Creates a store `db` with the given entries by `forerun load`.
     pub fn store(&self, entries: &[(&str, &str)]) -> &Place {
         let rows: String = entries
             .iter()
@@ -97,7 +98,7 @@ impl Place {
 impl From<Output> for Ran {
     fn from(output: Output) -> Ran {
         Ran {
-            // No code: it was ended by a signal, which no test here expects.
+            // No code means that a signal ended the process, which no test expects.
             code: output.status.code().unwrap_or(-1),
             stdout: output.stdout,
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -110,7 +111,7 @@ impl Ran {
         String::from_utf8(self.stdout.clone()).expect("what is printed for reading is UTF-8")
     }
 
-    /// The one line on standard error, which every error must be: worded, and no panic.
+    /// The single line on standard error. Every error must be one worded line, not a panic.
     pub fn complaint(&self) -> String {
         let lines: Vec<&str> = self.stderr.lines().collect();
         assert!(

@@ -1,5 +1,5 @@
-//! The data set of the demo: the cities of GeoNames, as the crate `cities-json` ships them, under
-//! the Creative Commons Attribution 4.0 licence.
+//! The demo's data set: the cities of GeoNames from the crate `cities-json`, under the Creative
+//! Commons Attribution 4.0 licence.
 //!
 //! ```text
 //! key    CH/Biel/47.13713,7.24608      country, name, place
@@ -10,15 +10,15 @@ use std::collections::HashSet;
 
 use cities_json::{CITIES, City};
 
-/// Whose work the data is, and under which licence.
+/// The source of the data and its licence.
 pub const CREDIT: &str =
     "GeoNames cities (geonames.org), CC BY 4.0, as packaged in the crate cities-json";
 
-/// A city as the store holds it.
+/// A city in the store.
 pub struct Record {
-    /// Its key; no two are the same.
+    /// The key. No two records have the same key.
     pub key: Vec<u8>,
-    /// All that is known of it, as JSON.
+    /// Everything known about the city, as JSON.
     pub value: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ pub fn records(limit: usize) -> Vec<Record> {
         .take(limit)
         .map(|city| {
             let mut key = key(city);
-            // A few places stand in the data set twice: each keeps a record of its own.
+            // A few places occur twice in the data set. Each gets a record of its own.
             let mut copy = 1;
             while !seen.insert(key.clone()) {
                 copy += 1;

@@ -1,10 +1,10 @@
-//! `forerun demo`: what a batch is worth on this machine, seen on real data.
+//! `forerun demo` shows on real data how much batched lookups gain on this machine.
 //!
 //! ```text
-//! cities   the data set: every place a key and a record
-//! show     load it, open it again, look some of it up
-//! mod      measure batches against one key at a time: on the cities, then on a store that no cache holds
-//! page     the same as a page with plots
+//! cities   the data set, with a key and a record for each place
+//! show     loads it, opens it again, looks up some of it
+//! mod      compares batches with single lookups, on the cities and then on a store larger than the CPU caches
+//! page     the results as a page with plots
 //! ```
 
 mod cities;
@@ -29,34 +29,34 @@ use crate::measure::{Length, Lookups, comparison};
 use crate::output::{self, Out};
 use crate::progress::Progress;
 
-/// Keys looked up together, one row each.
+/// Batch sizes; the report has a row for each.
 const BATCHES: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 256, 1024];
-/// Entries of the large store, and how its keys and values are cut: more than the caches of any
-/// machine hold.
+/// Entries of the large store, and the lengths of its keys and values. The store is larger than the
+/// CPU caches of any machine.
 const LARGE_ENTRIES: usize = 2_000_000;
 const LARGE_KEY_BYTES: usize = 16;
 const LARGE_VALUE_BYTES: usize = 100;
-/// Twice what its memtable may take: all of it stays there.
+/// Twice the size of the memtable, so that the whole store stays in the memtable.
 const LARGE_MEMORY_BYTES: usize = 2 << 30;
-/// Entries put together.
+/// Entries per batch while loading.
 const LOAD_BATCH: usize = 1024;
 
-/// Show on real data what a batch of lookups is worth
+/// Show on real data how much batched lookups gain
 ///
-/// Takes about a minute. The data set is the cities of GeoNames (CC BY 4.0). It is loaded into a
-/// store on disk, some of it is looked up, and batches of lookups are timed against one key at a
-/// time; then the same on a store of 2,000,000 entries, which no cache holds. Every answer is
-/// checked against the source.
+/// Takes about a minute. The data set is the cities of GeoNames (CC BY 4.0). The demo loads it into
+/// a store on disk, looks up some of it, and compares batches of lookups with one key at a time.
+/// Then it does the same on a store of 2,000,000 entries, which is larger than the CPU caches.
+/// Every answer is checked against the source.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   forerun demo
   forerun demo --report what-a-batch-is-worth.html --dir cities.db")]
 pub struct Args {
-    /// Where to write the page with the plots
+    /// File for the page with the plots
     #[arg(long, value_name = "FILE.html", default_value = "forerun-demo.html")]
     report: PathBuf,
-    /// Where to make the store of cities, which is kept then [default: a temporary directory]
+    /// Directory for the store of cities, which is then kept [default: a temporary directory]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Tiny sizes and times: shows that everything runs, not how fast
@@ -66,14 +66,14 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    // A mistyped folder must not cost a minute.
+    // A mistyped path must not cost a minute.
     std::fs::File::options()
         .append(true)
         .create(true)
         .open(&args.report)
         .with_context(|| format!("cannot write the page {}", args.report.display()))?;
     let temporary = tempfile::Builder::new().prefix("forerun-demo-").tempdir();
-    let temporary = temporary.context("cannot make a temporary directory")?;
+    let temporary = temporary.context("cannot create a temporary directory")?;
     let dir = args
         .dir
         .clone()
@@ -158,8 +158,8 @@ fn measure_cities(db: &Db, records: &[cities::Record], plan: &Plan) -> anyhow::R
     lookups.measure(plan, Length::Time, &BenchProgress::on_terminal())
 }
 
-/// The large store is filled with pieces of the cities' records. Its log is off: what is measured
-/// is memory.
+/// The large store holds pieces of the cities' records. Its log is off, because this measures
+/// memory.
 fn measure_large(
     records: &[cities::Record],
     entries: usize,
@@ -224,8 +224,8 @@ fn fill_large(db: &Db, records: &[cities::Record], entries: usize) -> anyhow::Re
     Ok(())
 }
 
-/// Sixteen hexadecimal digits that look random and never repeat: the steps of SplitMix64, each of
-/// which can be undone.
+/// Sixteen hexadecimal digits that look random and never repeat: the steps of SplitMix64 are
+/// invertible.
 fn large_key(number: u32) -> [u8; LARGE_KEY_BYTES] {
     let mut bits = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -234,8 +234,8 @@ fn large_key(number: u32) -> [u8; LARGE_KEY_BYTES] {
     std::array::from_fn(|at| b"0123456789abcdef"[(bits >> (60 - 4 * at)) as usize & 15])
 }
 
-/// A hundred bytes that only this number has: the number, then a record's text, cut or filled up
-/// with blanks.
+/// A value of a hundred bytes that only this number has: the number, then a record's text, cut or
+/// padded with spaces.
 fn large_value(records: &[cities::Record], number: u32) -> [u8; LARGE_VALUE_BYTES] {
     let mut value = [b' '; LARGE_VALUE_BYTES];
     let digits = number.to_string();
@@ -248,7 +248,7 @@ fn large_value(records: &[cities::Record], number: u32) -> [u8; LARGE_VALUE_BYTE
     value
 }
 
-/// A rate with its time: `1.24 s (116 k records/s)`.
+/// A rate and its time: `1.24 s (116 k records/s)`.
 fn pace(number: usize, what: &str, began: Instant) -> String {
     let took = began.elapsed();
     format!(

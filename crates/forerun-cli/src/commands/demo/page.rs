@@ -1,5 +1,4 @@
-//! The demo's page: the figures to remember, a plot of rates and one of ratios for each store, and
-//! the tables.
+//! The demo's page: key figures, plots of rates and ratios for each store, and the tables.
 
 use forerun_measure::machine;
 use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
@@ -11,10 +10,10 @@ use super::cities::CREDIT;
 use crate::measure::comparison;
 use crate::output;
 
-/// Makes the page of the rows of each store.
+/// Builds the page from the rows of each store.
 pub fn page(sets: &[Vec<Row>]) -> Report {
     let mut report = Report::new(
-        "What a batch is worth",
+        "What batched lookups gain",
         "Lookups of present keys in a Forerun store on this machine: one key at a time, \
          and a batch whose cache misses overlap.",
     );
@@ -27,7 +26,7 @@ pub fn page(sets: &[Vec<Row>]) -> Report {
             );
             report.tiles.push(Tile::new(label, format!("{ratio:.1}x")));
             report.tiles.push(Tile::new(
-                "keys a second there, one thread",
+                "keys per second at that size, one thread",
                 short(row.keys_per_second),
             ));
         }
@@ -45,7 +44,7 @@ pub fn page(sets: &[Vec<Row>]) -> Report {
     report
 }
 
-/// What a store is called: its kind, its size and the lengths of its keys and values.
+/// A name for a store: its kind, its size and the lengths of its keys and values.
 fn name(row: &Row) -> String {
     let what = if row.case == "cities" {
         "cities"
@@ -60,13 +59,13 @@ fn name(row: &Row) -> String {
     )
 }
 
-/// The default strategy's batch that the headline is about.
+/// The batch of the default strategy that the headline reports.
 fn headline(rows: &[Row]) -> Option<(&Row, f64)> {
     let batches = rows.iter().filter(|row| row.strategy == "auto");
     typical(batches, |row| row.batch, |row| row.speedup_vs_single)
 }
 
-/// Strategies in their order, each with its rows in the order of the batch sizes.
+/// The strategies in order, each with its rows in the order of the batch sizes.
 fn by_strategy(rows: &[Row]) -> Vec<(&str, Vec<&Row>)> {
     let mut strategies: Vec<(&str, Vec<&Row>)> = Vec::new();
     for row in rows {
@@ -83,7 +82,7 @@ fn by_strategy(rows: &[Row]) -> Vec<(&str, Vec<&Row>)> {
 
 fn chart(rows: &[Row], title: &str, y_label: &str) -> Chart {
     let mut chart = Chart::new(title, Shape::Lines);
-    chart.x_label = "keys a batch".to_owned();
+    chart.x_label = "keys per batch".to_owned();
     chart.y_label = y_label.to_owned();
     chart.x = by_strategy(rows).first().map_or(Vec::new(), |(_, own)| {
         own.iter().map(|row| row.batch.to_string()).collect()
@@ -92,9 +91,8 @@ fn chart(rows: &[Row], title: &str, y_label: &str) -> Chart {
 }
 
 fn rates(rows: &[Row]) -> Chart {
-    let mut chart = chart(rows, "Keys a second", "keys/s, one thread");
-    chart.note =
-        "The median of the rounds; the bars reach from the slowest to the fastest.".to_owned();
+    let mut chart = chart(rows, "Keys per second", "keys/s, one thread");
+    chart.note = "The median of the rounds; bars span the slowest to the fastest round.".to_owned();
     for (strategy, own) in by_strategy(rows) {
         chart.push(shown(strategy), own.iter().map(|row| Some(row.rates())));
     }

@@ -1,4 +1,4 @@
-//! The demo's first half: load the cities, open the store again, look some of them up.
+//! The demo's first half: loads the cities, opens the store again, and looks some of them up.
 
 use std::path::Path;
 use std::time::Instant;
@@ -12,13 +12,12 @@ use crate::exit::{CheckFailed, UsageError};
 use crate::output::{self, Out, Readable};
 use crate::progress::Progress;
 
-/// Loads the records into a new store in `dir`, opens it again from its log, and checks every
-/// record.
+/// Loads the records into a new store in `dir`, opens the store again, and checks every record.
 pub fn load(records: &[Record], dir: &Path, out: &mut Out) -> anyhow::Result<Db> {
     let occupied = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
     if occupied {
         return Err(UsageError(format!(
-            "{} is not empty: the demo makes a store of its own",
+            "{} is not empty: the demo needs an empty directory",
             dir.display()
         ))
         .into());
@@ -35,7 +34,7 @@ pub fn load(records: &[Record], dir: &Path, out: &mut Out) -> anyhow::Result<Db>
     out.flush()?;
 
     let began = Instant::now();
-    let db = Db::open(dir, Options::default()).context("cannot make the store")?;
+    let db = Db::open(dir, Options::default()).context("cannot create the store")?;
     let progress = Progress::new("load", Some(records.len() as u64), "records");
     let mut batch = WriteBatch::new();
     let mut put = 0;
@@ -68,7 +67,7 @@ pub fn load(records: &[Record], dir: &Path, out: &mut Out) -> anyhow::Result<Db>
     let found = db.iter().count();
     if found != records.len() {
         let problem = format!(
-            "{found} of {} records are there after opening again",
+            "{found} of {} records were found after the store was opened again",
             records.len()
         );
         return Err(CheckFailed(problem).into());
@@ -76,7 +75,7 @@ pub fn load(records: &[Record], dir: &Path, out: &mut Out) -> anyhow::Result<Db>
     Ok(db)
 }
 
-/// Prints some lookups: a scan of a prefix, and a batch that asks also for what is not there.
+/// Prints some lookups: a prefix scan, and a batch that includes a missing key.
 pub fn samples(db: &Db, out: &mut Out) -> anyhow::Result<()> {
     let mut some = Vec::new();
     for prefix in ["AD/", "IS/Reykjavík/", "JP/Kyoto/", "CH/Zürich/"] {
@@ -100,7 +99,7 @@ pub fn samples(db: &Db, out: &mut Out) -> anyhow::Result<()> {
             Some(value) => {
                 out.line(format_args!("  {}\n    {}", Readable(key), Readable(value)))?
             }
-            None => out.line(format_args!("  {}\n    not there", Readable(key)))?,
+            None => out.line(format_args!("  {}\n    not found", Readable(key)))?,
         }
     }
     out.flush()

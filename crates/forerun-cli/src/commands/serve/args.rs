@@ -1,4 +1,4 @@
-//! The options of `forerun serve`: memcached's names where memcached has the option.
+//! The options of `forerun serve`. They have memcached's names where memcached has the option.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -15,16 +15,16 @@ use forerun_server::{
 
 use crate::exit::UsageError;
 
-/// Serve a cache to memcached's clients
+/// Serve a cache to memcached clients
 ///
-/// Speaks memcached's classic text and meta commands. All that a connection has asked for and that
-/// has arrived is looked up as one batch, whether it came as one `get` of many keys or as many
-/// commands. It listens on the loopback interface unless told otherwise, prints the addresses on
-/// standard output, and logs to standard error.
+/// Speaks memcached's classic text commands and meta commands. All lookups that have arrived on a
+/// connection are executed as one batch, whether they came as one `get` with many keys or as many
+/// commands. The server listens on the loopback interface unless told otherwise, prints its
+/// addresses on standard output, and logs to standard error.
 ///
-/// SIGTERM and SIGINT end it gracefully: what was received is answered, the snapshot is written.
-/// SIGUSR1 does the same, as in memcached. SIGUSR2 writes a copy of the cache beside the snapshot,
-/// as FILE.live, and goes on. SIGHUP reads the file of users again.
+/// SIGTERM and SIGINT shut it down gracefully: it answers the requests it has received and writes
+/// the snapshot. SIGUSR1 does the same, as in memcached. SIGUSR2 writes a copy of the cache to
+/// FILE.live, next to the snapshot, and the server continues. SIGHUP reads the file of users again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -36,118 +36,117 @@ Examples:
   forerun serve --enable-ssl --ssl-chain-cert server.pem --ssl-key server.key
   forerun serve --auth-file users --metrics 127.0.0.1:9150")]
 pub struct Args {
-    /// The TCP port; 0 for any free one
+    /// TCP port; 0 for any free port
     #[arg(short, long, value_name = "PORT", default_value_t = 11211)]
     port: u16,
-    /// An interface to listen on, as ADDRESS, ADDRESS:PORT, or notls:ADDRESS:PORT for a plain one
-    /// beside TLS; may be given several times [default: 127.0.0.1]
+    /// Interface to listen on: ADDRESS, ADDRESS:PORT, or notls:ADDRESS:PORT for a listener without
+    /// TLS; may be given several times [default: 127.0.0.1]
     #[arg(short, long, value_name = "ADDRESS", value_delimiter = ',')]
     listen: Vec<String>,
-    /// A unix socket to listen on; without --listen, instead of TCP
+    /// Unix socket to listen on; replaces TCP unless --listen is given
     #[arg(short = 's', long, value_name = "FILE")]
     unix_socket: Option<PathBuf>,
-    /// Who may connect to the unix socket: permission bits, in octal
+    /// Permission bits of the unix socket, in octal
     #[arg(short = 'a', long, value_name = "BITS", default_value_t = format!("{UNIX_MODE:o}"))]
     unix_mask: String,
-    /// Threads that serve connections [default: as many as the machine has cores]
+    /// Number of worker threads [default: number of cores]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// All memory that the cache may hold, index included: 1GiB, 512MiB, or a number of MiB. The
-    /// command `cache_memlimit` sets another one, up to 8 times as much
+    /// Memory limit of the whole cache, including the index: 1GiB, 512MiB, or a number of MiB. The
+    /// command `cache_memlimit` changes it later, up to 8 times this limit
     #[arg(short, long, visible_alias = "memory", value_name = "SIZE", default_value = "64", value_parser = parse_memory)]
     memory_limit: usize,
-    /// The largest item: 1MiB, 512KiB, or a number of bytes; k and m are powers of 1024, as in
+    /// Maximum item size: 1MiB, 512KiB, or a number of bytes; k and m are powers of 1024, as in
     /// memcached
     #[arg(short = 'I', long, value_name = "SIZE", default_value = "1m", value_parser = parse_item_size)]
     max_item_size: usize,
-    /// Refuse new items when the memory is full instead of making room
+    /// Refuse new items when memory is full, instead of evicting
     #[arg(short = 'M', long)]
     disable_evictions: bool,
-    /// Connections at once
+    /// Maximum number of connections
     #[arg(short, long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     conn_limit: u32,
-    /// Connections that may wait to be accepted; the system may keep fewer
+    /// Maximum number of connections that wait to be accepted; the system may allow fewer
     #[arg(short = 'b', long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     listen_backlog: u32,
-    /// Close connections that have been silent for longer; 0 for never
+    /// Close connections that are idle for longer; 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     idle_timeout: u32,
-    /// How long connections may take to read their last answers at shutdown; with 0, the server
-    /// answers what it can in one turn and closes
+    /// Time that clients have to read their last answers at shutdown; with 0, the server answers
+    /// what it can in one turn and closes
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     drain_timeout: u32,
-    /// Connections must authenticate as one of these: a file of lines user:password
+    /// File with lines user:password; connections must authenticate as one of these users
     #[arg(short = 'Y', long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
-    /// Obey the command `shutdown`
+    /// Enable the command `shutdown`
     #[arg(short = 'A', long)]
     enable_shutdown: bool,
-    /// Do not obey the command `flush_all`
+    /// Disable the command `flush_all`
     #[arg(short = 'F', long)]
     disable_flush_all: bool,
-    /// Do not list keys: `lru_crawler metadump`, `stats cachedump`
+    /// Disable listing of keys: `lru_crawler metadump`, `stats cachedump`
     #[arg(short = 'X', long)]
     disable_dumping: bool,
-    /// Do not obey `lru_crawler crawl` and `metadump` until `lru_crawler enable` is said
+    /// Disable `lru_crawler crawl` and `metadump` until the command `lru_crawler enable`
     #[arg(long)]
     no_lru_crawler: bool,
-    /// Obey `debugtime`, as memcached's debug builds do: for suites of tests
+    /// Enable `debugtime`, as in memcached's debug builds, for test suites
     #[arg(long, hide = true)]
     debug_commands: bool,
-    /// Keep the cache's content in this file while the server is not running; the file is removed
-    /// once it is loaded
+    /// Keep the cache in this file while the server is not running; the file is removed once it is
+    /// loaded
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
-    /// Start with an empty cache where the snapshot cannot be used; it is kept as FILE.bad
+    /// If the snapshot cannot be used, start with an empty cache and keep the file as FILE.bad
     #[arg(long, requires = "snapshot")]
     snapshot_ignore_bad: bool,
-    /// The most that a copy of the running server (SIGUSR2) writes a second
+    /// Maximum rate, in bytes per second, of copying the running cache (SIGUSR2)
     #[arg(long, value_name = "SIZE", requires = "snapshot", value_parser = parse_rate)]
     snapshot_rate: Option<NonZeroU64>,
-    /// Serve metrics for Prometheus here, over HTTP
+    /// Address of the metrics for Prometheus, over HTTP
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
-    /// What the log looks like
+    /// Format of the log
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
-    /// Log more: -v connections that end by a fault, -vv all there is
+    /// Log more: -v logs connections that fail, -vv logs everything
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
     #[command(flatten)]
     tls: TlsArgs,
 }
 
-/// TLS, in the words of memcached's extended options.
+/// TLS options, named like memcached's extended options.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "TLS")]
 struct TlsArgs {
-    /// Speak TLS, but on listeners marked with notls
+    /// Enable TLS, except on listeners marked with notls
     #[arg(short = 'Z', long, requires = "ssl_chain_cert", requires = "ssl_key")]
     enable_ssl: bool,
-    /// The server's certificate and those between it and its authority, PEM
+    /// PEM file of the server's certificate and its intermediate certificates
     #[arg(long, value_name = "FILE", requires = "enable_ssl")]
     ssl_chain_cert: Option<PathBuf>,
-    /// The certificate's key, PEM
+    /// PEM file of the certificate's key
     #[arg(long, value_name = "FILE", requires = "enable_ssl")]
     ssl_key: Option<PathBuf>,
-    /// Authorities of clients' certificates, PEM
+    /// PEM file of the authorities for clients' certificates
     #[arg(long, value_name = "FILE", requires = "enable_ssl")]
     ssl_ca_cert: Option<PathBuf>,
-    /// Whether clients must show a certificate: 0 no, 1 one that is shown must be good, 2 or 3 they
-    /// must
+    /// Client certificates: 0 not requested, 1 optional but must be valid, 2 or 3 required
     #[arg(long, value_name = "MODE", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
     ssl_verify_mode: u8,
-    /// The oldest version that is spoken
+    /// Oldest TLS version that is accepted
     #[arg(long, value_enum, default_value_t = Version::Tls12)]
     ssl_min_version: Version,
 }
 
-/// What a log looks like.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// A line an event, for people
+    /// One line of text per event
     Text,
-    /// A JSON object a line
+    /// One JSON object per line
     Json,
 }
 
@@ -159,7 +158,7 @@ enum Version {
     Tls13,
 }
 
-/// A memory limit: a bare number counts MiB, as in memcached.
+/// Parses a memory limit. A bare number counts MiB, as in memcached.
 fn parse_memory(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(mebibytes) => mebibytes
@@ -169,19 +168,20 @@ fn parse_memory(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Bytes a second, one at least.
+/// Parses a rate of at least one byte per second.
 fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
-    NonZeroU64::new(bytes as u64).ok_or_else(|| "it must be one byte a second or more".to_owned())
+    NonZeroU64::new(bytes as u64)
+        .ok_or_else(|| "it must be at least one byte per second".to_owned())
 }
 
-/// How many times its first memory limit `cache_memlimit` may set.
+/// `cache_memlimit` may set at most this multiple of the initial memory limit.
 const RAISE_MOST: usize = 8;
 
-/// The least that an item may be limited to, as in memcached.
+/// Lower bound of the item size limit, as in memcached.
 const ITEM_SIZE_MIN: usize = 1024;
 
-/// The size of an item: as in memcached `k` and `m` are powers of 1024.
+/// Parses an item size. As in memcached, `k` and `m` are powers of 1024.
 fn parse_item_size(text: &str) -> Result<usize, String> {
     let binary = match text.as_bytes().last() {
         Some(b'k' | b'K' | b'm' | b'M' | b'g' | b'G') => format!("{text}i"),
@@ -189,14 +189,14 @@ fn parse_item_size(text: &str) -> Result<usize, String> {
     };
     match parse_size(&binary) {
         Ok(bytes) if bytes < ITEM_SIZE_MIN => {
-            Err(format!("{text}: it must be {ITEM_SIZE_MIN} bytes or more"))
+            Err(format!("{text}: it must be at least {ITEM_SIZE_MIN} bytes"))
         }
         parsed => parsed.map_err(|error| error.to_string()),
     }
 }
 
 impl Args {
-    /// The cache that is asked for.
+    /// The cache options from the command line.
     pub fn cache(&self) -> CacheOptions {
         CacheOptions {
             memory_limit_bytes: self.memory_limit,
@@ -210,12 +210,12 @@ impl Args {
         }
     }
 
-    /// Descriptors that as many connections take, and what else is open.
+    /// File descriptors for all connections and for everything else.
     pub fn descriptors(&self) -> u64 {
         u64::from(self.conn_limit) + 64
     }
 
-    /// The server that is asked for.
+    /// The server options from the command line.
     pub fn server(&self) -> anyhow::Result<ServerOptions> {
         let threads = match self.threads {
             Some(threads) => usize::from(threads),
@@ -255,7 +255,9 @@ impl Args {
                 .filter(|mode| *mode <= 0o777)
                 .ok_or_else(|| {
                     let text = &self.unix_mask;
-                    UsageError(format!("--unix-mask {text} is no octal number up to 777"))
+                    UsageError(format!(
+                        "--unix-mask {text} is not an octal number up to 777"
+                    ))
                 })?;
             places.push(Listen::unix(path, mode));
         }
@@ -268,7 +270,7 @@ impl Args {
         for interface in interfaces {
             let found = Listen::parse(interface, self.port)
                 .map_err(|error| UsageError(error.to_string()))?;
-            // `localhost` may name an address twice.
+            // `localhost` may resolve to an address twice.
             for place in found {
                 let any_port = matches!(place.address, Address::Tcp(at) if at.port() == 0);
                 if any_port || !places.contains(&place) {

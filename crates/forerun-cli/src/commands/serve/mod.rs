@@ -1,4 +1,4 @@
-//! `forerun serve`: the cache server as a process: options, logs, signals.
+//! `forerun serve` runs the cache server as a process, with options, logs and signals.
 
 mod args;
 
@@ -23,16 +23,16 @@ use args::LogFormat;
 use crate::exit::Outcome;
 use crate::output::Out;
 
-/// Runs the command: until a signal ends it.
+/// Runs the command until a signal ends it.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let options = args.server()?;
     log(args);
     raise_descriptor_limit(args.descriptors());
-    // A terminal that goes away while the snapshot is loaded ends nothing either.
-    signal_hook::flag::register(SIGHUP, Arc::default()).context("cannot take signals")?;
-    let cache = Cache::new(args.cache()).context("cannot make the cache")?;
+    // SIGHUP from a terminal that closes must not end the process while the snapshot is loaded.
+    signal_hook::flag::register(SIGHUP, Arc::default()).context("cannot handle signals")?;
+    let cache = Cache::new(args.cache()).context("cannot create the cache")?;
     let server = Server::start(options, Arc::new(cache)).context("cannot start the server")?;
-    let signals = obey_signals(server.remote()).context("cannot take signals")?;
+    let signals = obey_signals(server.remote()).context("cannot handle signals")?;
 
     let mut out = Out::stdout();
     for address in server.addresses() {
@@ -62,15 +62,15 @@ fn log(args: &Args) {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
     let registry = tracing_subscriber::registry().with(targets);
-    // A log that is there already stays: there is none in this process.
+    // An existing logger would stay, but this process has none.
     let _ = match args.log_format {
         LogFormat::Text => registry.with(lines).try_init(),
         LogFormat::Json => registry.with(lines.json()).try_init(),
     };
 }
 
-/// Asks the system for as many descriptors as the connections take. Where it gives fewer, the limit
-/// it has holds, and is told.
+/// Asks the system for as many descriptors as the connections need. If the system allows fewer, the
+/// existing limit stays and a warning is logged.
 fn raise_descriptor_limit(wanted: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= wanted) {
@@ -86,11 +86,15 @@ fn raise_descriptor_limit(wanted: u64) {
     );
     if raised.is_err() || most < wanted {
         let has = getrlimit(Resource::Nofile).current;
-        tracing::warn!(wanted, ?has, "fewer descriptors than connections may take");
+        tracing::warn!(
+            wanted,
+            ?has,
+            "the descriptor limit is too low for the maximum number of connections"
+        );
     }
 }
 
-/// Listens to signals in a thread of its own. A second SIGTERM or SIGINT ends the process at once.
+/// Handles signals on a separate thread. A second SIGTERM or SIGINT ends the process at once.
 fn obey_signals(remote: Remote) -> std::io::Result<Handle> {
     let told_once = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
@@ -101,7 +105,7 @@ fn obey_signals(remote: Remote) -> std::io::Result<Handle> {
     let handle = signals.handle();
     let obey = move || {
         for signal in &mut signals {
-            tracing::info!(signal, "a signal came");
+            tracing::info!(signal, "received a signal");
             match signal {
                 SIGUSR2 => remote.snapshot(),
                 SIGHUP => remote.reload_users(),
