@@ -1,11 +1,11 @@
-//! The one memory limit of a cache. Whoever takes memory charges it here first. The limit may be
+//! The memory limit of a cache. All memory is charged here before it is taken. The limit may be
 //! lowered while the cache is in use: until [`Cache::shrink`](crate::Cache::shrink) has returned
 //! the excess, nothing new can be charged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// What memory is held for.
+/// The purpose of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Blocks of items, in use or free, until they are returned to the system.
@@ -14,7 +14,7 @@ pub(crate) enum Purpose {
     Large,
     /// The index: its segments and its directory.
     Index,
-    /// What exists for as long as the cache.
+    /// Memory that lives as long as the cache.
     Fixed,
 }
 
@@ -83,7 +83,7 @@ impl Budget {
     }
 }
 
-/// A charge for a value, until it is dropped.
+/// A charge for a value. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,

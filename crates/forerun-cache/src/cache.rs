@@ -26,7 +26,7 @@ use std::time::Instant;
 /// crate's front page for an example.
 #[derive(Debug)]
 pub struct Cache {
-    /// The process that made the cache. No other process reads, changes or frees anything.
+    /// The process that created the cache. In any other process, nothing is read, changed or freed.
     owner: Owner,
     options: CacheOptions,
     pub(crate) hasher: KeyHasher,
@@ -51,7 +51,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Makes an empty cache. If the system lacks the address space for `memory_limit_max_bytes`,
+    /// Creates an empty cache. If the system lacks the address space for `memory_limit_max_bytes`,
     /// the limit of the new cache cannot be raised.
     ///
     /// # Errors
@@ -107,8 +107,8 @@ impl Cache {
         })
     }
 
-    /// Checks that the calling process made the cache. In a fork of that process lookups find
-    /// nothing, and writes return [`Stored::Forked`](crate::Stored::Forked) and the like.
+    /// Checks that the calling process created the cache. In a fork of that process, lookups find
+    /// nothing, and writes return [`Stored::Forked`](crate::Stored::Forked) or its equivalent.
     ///
     /// # Errors
     /// [`Error::Forked`] in any other process.
@@ -121,7 +121,7 @@ impl Cache {
         !self.owner.is_this_process()
     }
 
-    /// The options that the cache was made with. The memory limit may have changed since: see
+    /// The options that the cache was created with. The memory limit may have changed since: see
     /// [`Cache::memory_limit_bytes`].
     pub fn options(&self) -> &CacheOptions {
         &self.options
@@ -133,7 +133,7 @@ impl Cache {
         self.now.load(Relaxed)
     }
 
-    /// The second and the flush count, as of now.
+    /// The current second and flush count.
     #[inline(always)]
     pub(crate) fn moment(&self) -> Moment {
         Moment {
@@ -142,12 +142,12 @@ impl Cache {
         }
     }
 
-    /// Frees what no reader can hold any more.
+    /// Frees garbage that no reader can hold any more.
     pub(crate) fn collect(&self) {
         self.limbo.collect(&self.epochs, &self.blocks, &self.index);
     }
 
-    /// Counts and memory use. All zeros in a fork of the process that made the cache.
+    /// Counts and memory use. All are zero in a fork of the process that created the cache.
     pub fn stats(&self) -> CacheStats {
         if self.is_forked() {
             return CacheStats::default();
@@ -187,7 +187,7 @@ impl Cache {
     /// Makes all later CAS numbers larger than `cas`. A cache that takes over another cache's items
     /// needs this, because clients still hold numbers of the other one.
     pub fn advance_cas_past(&self, cas: u64) {
-        // Relaxed: all that matters is that each number is given once.
+        // Relaxed: all that matters is that each number is issued once.
         self.last_cas.fetch_max(cas, Relaxed);
     }
 

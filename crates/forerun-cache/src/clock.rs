@@ -4,23 +4,23 @@ use crate::cache::Cache;
 use forerun_core::sync::time;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Blocks of expired items that one call of [`Cache::advance`] empties at most.
+/// Maximum number of blocks of expired items that one call of [`Cache::advance`] empties.
 const EXPIRED_BLOCKS_MAX: usize = 4;
 
 impl Cache {
-    /// Sets the clock to the time since the cache was made. Call it about once a second.
+    /// Sets the clock to the time since the cache was created. Call it about once a second.
     pub fn tick(&self) {
         let seconds = time::elapsed(self.started).as_secs();
         self.advance(u32::try_from(seconds + 1).unwrap_or(u32::MAX));
     }
 
-    /// Advances the clock to `second`; an earlier second changes nothing. Also reclaims some of the
+    /// Advances the clock to `second`; an earlier second changes nothing. This also reclaims some
     /// expired items.
     pub fn advance(&self, second: u32) {
         if self.is_forked() {
             return;
         }
-        // Relaxed: it publishes nothing but the number itself.
+        // Relaxed: this publishes nothing but the number itself.
         self.now.fetch_max(second, Relaxed);
         self.flush_if_due();
         self.reclaim_expired(EXPIRED_BLOCKS_MAX);

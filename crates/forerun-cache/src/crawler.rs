@@ -1,5 +1,5 @@
-//! Visiting all items in bounded steps, so that a caller who copies them to a slow device holds no
-//! guard meanwhile.
+//! Visits all items in bounded steps, so that a caller who copies them to a slow device holds no
+//! guard in the meantime.
 //!
 //! ```text
 //!   part of the index (about 1,500 items)   │ visited in place, up to the step's bytes │ keys of the others, copied │

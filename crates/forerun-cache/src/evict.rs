@@ -1,13 +1,13 @@
 //! Emptying blocks: live items leave or move to another block, and the block is retired.
 //!
 //! ```text
-//!   victim   │ item │ item │ item │ … tail           chosen by `blocks/victim.rs`; its items' fate is the eviction policy's
+//!   victim   │ item │ item │ item │ … tail           chosen by `blocks/victim.rs`; the eviction policy decides the fate of its items
 //!               │      │      └─▶ dead, or expired: unlinked
 //!               │      └─▶ moved to a block of the small or the main queue
 //!               └─▶ evicted: unlinked
 //! ```
 //!
-//! Writers empty a block in small steps, each whoever comes by.
+//! Writers empty a block in small steps. Each step is done by whichever writer comes by.
 
 use crate::blocks::victim::{Evacuation, Reason, Victim};
 use crate::cache::Cache;
@@ -125,7 +125,7 @@ impl Cache {
         let mut locked = self.index.lock(pinned, hash);
         let matches = |candidate| candidate == item;
         let Some((slot_ref, _)) = locked.segment().find(Place::new(hash), matches) else {
-            // Dead. If it had a large value, that is gone too.
+            // The item is dead. If it had a large value, that is gone too.
             return 0;
         };
         let large_bytes = record.large_len();
@@ -136,7 +136,7 @@ impl Cache {
             return large_bytes;
         }
         let fate = match victim.reason {
-            // Nothing is evicted: the block is compacted, or the item's expiry was extended.
+            // Nothing is evicted here: the block is compacted, or the item's expiry was extended.
             Reason::Sparse | Reason::Expired => Fate::Move {
                 queue: victim.queue,
                 frequency: record.frequency(),
@@ -164,8 +164,8 @@ impl Cache {
         large_bytes
     }
 
-    /// Evicts the least frequently read item from the home bucket of a hash for which the index has
-    /// no slot.
+    /// Evicts the least frequently read item from the home bucket of a hash that finds no slot in
+    /// the index.
     pub(crate) fn evict_resident(&self, hash: u64) {
         let pinned = self.epochs.pin();
         let mut locked = self.index.lock(&pinned, hash);

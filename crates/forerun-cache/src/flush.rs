@@ -1,4 +1,4 @@
-//! Flushing the whole cache in constant time, by a count of flushes ([`crate::generation`]).
+//! Flushes the whole cache in constant time, by counting flushes ([`crate::generation`]).
 //!
 //! Once items of [`LAG_MAX`] earlier flushes may still be in the index, each further flush sweeps a
 //! small part of it. The sweep usually finds nothing to do, because blocks whose items were all
@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// The number of flushes after which a sweep begins: half of those that items can tell apart.
 const LAG_MAX: u64 = 1 << (Generation::BITS - 1);
-/// A flush sweeps one of this many parts, so that a sweep ends with a quarter of the generations to
-/// spare.
+/// A flush sweeps one of this many parts, so that a sweep ends with a quarter of the generations
+/// left.
 const PARTS: u64 = 1 << (Generation::BITS - 2);
 
 /// Bytes of blocks that each flush goes through.
@@ -26,7 +26,7 @@ const QUANTUM_BYTES: usize = 16 << 10;
 
 impl Cache {
     /// Removes all items at second `at` of the clock, or at once if that second has come. A later
-    /// call replaces a flush that is still to come.
+    /// call replaces a flush that has not happened yet.
     ///
     /// A flush takes constant time. Afterwards no flushed item is found or counted. Their memory is
     /// reused as it is needed; [`Cache::remove_expired`] frees it at once.
@@ -54,24 +54,24 @@ impl Cache {
         sweep.stored = stored;
         self.sweep_ahead(&mut sweep);
         self.flushes.increment();
-        // Later items go to other blocks, so that the present ones can be emptied as a whole.
+        // Later items go to other blocks, so that the present blocks can be emptied as a whole.
         self.blocks.close_open();
-        // A caller who flushes again and again after a few items reuses the same blocks.
+        // A caller who flushes again and again after a few items then reuses the same blocks.
         self.reclaim_some(QUANTUM_BYTES);
         self.collect();
     }
 
-    /// Flushes if a scheduled flush is due.
+    /// Flushes the cache if a scheduled flush is due.
     pub(crate) fn flush_if_due(&self) {
         let at = self.flush_at.load(Relaxed);
-        // Another flush may be scheduled meanwhile; that one stays scheduled.
+        // Another thread may schedule a later flush at this moment; that flush stays scheduled.
         let is_due = at != 0 && at <= self.now();
         if is_due && (self.flush_at.compare_exchange(at, 0, Relaxed, Relaxed)).is_ok() {
             self.flush_now();
         }
     }
 
-    /// Ensures that no old item passes for a new one once the count is incremented.
+    /// Ensures that no old item is taken for a new one after the count is incremented.
     fn sweep_ahead(&self, sweep: &mut SweepProgress) {
         let flushes = self.flushes.count();
         let lag = |sweep: &SweepProgress| flushes - sweep.none_below;

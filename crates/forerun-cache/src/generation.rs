@@ -1,13 +1,13 @@
-//! Flush generations: a count of flushes, of which each item keeps the low bits from when it was
-//! stored.
+//! Flush generations. The cache counts its flushes, and each item keeps the low bits of the count
+//! from when it was stored.
 //!
 //! ```text
 //!   flushes   … 6 ─────────────┬─ 7 ──────────── …      flush_all increments the count
 //!   items       a: 6   b: 6    │    c: 7                 from then on a and b are gone, c is not
 //! ```
 //!
-//! Because an item keeps only [`Generation::BITS`] bits, it must leave before the count comes round
-//! to the same bits again. [`crate::flush`] ensures that.
+//! An item keeps only [`Generation::BITS`] bits, so it must leave before the count returns to the
+//! same bits. [`crate::flush`] ensures that.
 
 use crate::sync::{AtomicU64, Ordering};
 use forerun_core::sync::Mutex;
@@ -29,7 +29,7 @@ impl Generation {
 pub(crate) struct Moment {
     /// The second of the cache's clock.
     pub(crate) now: u32,
-    /// The flushes so far.
+    /// Number of flushes so far.
     pub(crate) flushes: u64,
 }
 
@@ -40,14 +40,14 @@ impl Moment {
     }
 }
 
-/// How often the whole cache was flushed.
+/// The number of flushes of the whole cache.
 #[derive(Debug)]
 pub(crate) struct Flushes {
     count: AtomicU64,
     pub(crate) sweep: Mutex<SweepProgress>,
 }
 
-/// Up to which flush the old items are known to have left.
+/// Tracks up to which flush all older items are known to have left.
 #[derive(Debug)]
 pub(crate) struct SweepProgress {
     /// The number of stores at the last flush.
@@ -72,15 +72,15 @@ impl Flushes {
 
     #[inline(always)]
     pub(crate) fn count(&self) -> u64 {
-        // Relaxed: whoever learned of a flush reads its count or a later one. The segment's lock
-        // orders two writers of one key, so the second reads the count that the first read, or a
-        // later one.
+        // Relaxed: a thread that learned of a flush reads its count or a later one. The segment's
+        // lock orders two writers of one key, so the second reads the count that the first read, or
+        // a later one.
         self.count.load(Ordering::Relaxed)
     }
 
     /// Hides everything stored so far.
     pub(crate) fn increment(&self) {
-        // Relaxed, as above: it publishes nothing.
+        // Relaxed, as above: this publishes nothing.
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,4 @@
-//! Guards: reading items in place.
+//! Guards: they let readers use items in place.
 
 use crate::blocks::record::State;
 use crate::cache::Cache;
@@ -11,8 +11,8 @@ use forerun_core::arch::{self, dispatch};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Keeps the items that are read through it in place. The cache cannot reuse their memory
-/// meanwhile, so hold a guard briefly and drop it before you wait or write.
+/// Keeps the items that are read through it in place. The cache cannot reuse their memory until the
+/// guard is dropped, so hold it briefly and drop it before you wait or write.
 ///
 /// Guards may be nested, and each stays on its thread. While a thread holds one, its own stores
 /// never wait for memory: a store that would have to evict fails at once
@@ -36,13 +36,13 @@ impl fmt::Debug for Guard<'_> {
 pub struct Cursor(u64);
 
 impl Cache {
-    /// Begins to read.
+    /// Pins the calling thread for reading.
     #[inline]
     pub fn pin(&self) -> Guard<'_> {
         Guard::new(self)
     }
 
-    /// A copy of the value of a key. To read values in place or several keys at once, use
+    /// Returns a copy of the value of a key. To read values in place or several keys at once, use
     /// [`Cache::pin`].
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         Some(self.pin().get(key)?.value().to_vec())

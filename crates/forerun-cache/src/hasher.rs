@@ -1,4 +1,4 @@
-//! The hash of keys. It is seeded, so that clients cannot craft keys that collide.
+//! The hash function of keys. It is seeded, so that clients cannot craft keys that collide.
 
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
@@ -13,7 +13,7 @@ pub(crate) struct KeyHasher {
 }
 
 impl KeyHasher {
-    /// The function of a seed, or an unpredictable one.
+    /// The function for a seed. Without a seed it is unpredictable.
     pub(crate) fn new(seed: Option<u64>) -> KeyHasher {
         KeyHasher {
             seed: seed.unwrap_or_else(random_seed),

@@ -10,13 +10,13 @@ use std::fmt;
 #[derive(Clone, Copy)]
 pub struct Item<'g> {
     record: Record<'g>,
-    /// From before this access.
+    /// The time of the last access before this one.
     last_access: u32,
     was_fetched: bool,
 }
 
 impl<'g> Item<'g> {
-    /// An item that is read now. The caller has read its tags to see that it is live.
+    /// Creates the item of a lookup. The caller has read its tags to check that it is live.
     #[inline(always)]
     pub(crate) fn accessed(record: Record<'g>, tags: Tags, now: u32) -> Item<'g> {
         let before = record.access(tags, now);

@@ -1,4 +1,4 @@
-//! Limbo: garbage that has left the index but that readers may still hold. It waits here until its
+//! Limbo: garbage that has left the index but that readers may still hold. It stays here until its
 //! grace period is over.
 
 use crate::blocks::Blocks;

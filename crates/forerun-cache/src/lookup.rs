@@ -24,7 +24,7 @@ use forerun_core::arch::{Simd, WithSimd};
 /// Keys per group: one bit each in a word, and more cache lines than memory fetches at a time.
 const GROUP: usize = 64;
 
-/// A batch of keys, and where to put the items.
+/// A batch of keys, and the slots for their items.
 pub(crate) struct Batch<'b, 'g> {
     pub(crate) cache: &'b Cache,
     pub(crate) pinned: &'g Pinned<'g>,
@@ -154,7 +154,7 @@ impl<'g> Group<'_, 'g> {
     fn fill_results(&self, items: &mut [Option<Item<'g>>], bits: Bits, counts: &mut Counts) {
         items.fill(None);
         let moment = self.cache.moment();
-        // Missing keys cost nothing more.
+        // Keys that are known to be missing cost nothing more.
         let mut left = bits.matches | bits.retry;
         while left != 0 {
             let at = left.trailing_zeros() as usize;

@@ -1,4 +1,4 @@
-//! Changing the memory limit while the cache is in use.
+//! Changes the memory limit while the cache is in use.
 //!
 //! ```text
 //!   raise   set the limit: more blocks may be charged
@@ -18,8 +18,8 @@ impl Cache {
         self.budget.limit_bytes()
     }
 
-    /// Sets the memory limit. A higher limit takes effect at once. After lowering it, call
-    /// [`Cache::shrink`] until it returns `false`; until then the memory is still held, and new
+    /// Sets the memory limit. A higher limit takes effect at once. After lowering the limit, call
+    /// [`Cache::shrink`] until it returns `false`. Until then the memory is still held, and new
     /// items replace others.
     ///
     /// # Errors

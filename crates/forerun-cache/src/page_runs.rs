@@ -9,9 +9,9 @@
 //! ```
 //!
 //! One mapping per value would reach the system's limit on mappings (65,530 per process by
-//! default). Beyond it no value can be mapped, and none can be unmapped if that splits a mapping.
-//! Here a value that leaves returns its memory in place. Only address space fragments: a free run
-//! costs no memory, and neighbouring free runs are merged.
+//! default). Beyond this limit no value can be mapped, and none can be unmapped if that splits a
+//! mapping. Here a value that is freed returns its memory in place. Only address space becomes
+//! fragmented: a free run costs no memory, and neighbouring free runs are merged.
 
 #![allow(unsafe_code, reason = "runs are zeroed and returned to the system")]
 
@@ -70,7 +70,7 @@ impl Run {
 /// Why a run could not be allocated.
 #[derive(Debug)]
 pub(crate) enum AllocError {
-    /// The memory limit does not allow it.
+    /// The memory limit does not allow the run.
     Limit,
     /// The system gives no address space.
     System(RegionError),

@@ -23,14 +23,14 @@ pub(crate) enum Need {
     Large(usize),
 }
 
-/// Bytes of blocks that a writer goes through per byte that it has written: one block is emptied
-/// while an eighth of another fills. A larger factor would finish sooner and delay the writers that
-/// come meanwhile.
+/// Number of bytes of blocks that a writer processes per byte that it has written: one block is
+/// emptied while an eighth of another is filled. A larger factor would finish sooner, but delay the
+/// writers that come in the meantime.
 const WORK_FACTOR: usize = 8;
-/// The bounds of one step: enough for a batch of items, and few enough that no store takes long.
+/// Bounds of one step: enough for a batch of items, and few enough that no store takes long.
 const QUANTUM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=16 << 10;
 
-/// Memory that is prefaulted ahead of writers: one byte in this many of the limit, up to a maximum.
+/// The share of the limit that is prefaulted ahead of writers, up to a maximum.
 const PREFAULT_SHARE: usize = 32;
 const PREFAULT_BYTES_MAX: usize = 64 << 20;
 
@@ -42,9 +42,9 @@ const SPINS_MAX: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(100);
 
 impl Cache {
-    /// Makes room for what a writer lacks. `false`: there is nothing to reclaim, or the calling
-    /// thread holds a guard. Everything removed from now on would wait for that guard, so this then
-    /// neither evicts nor waits.
+    /// Frees the memory that a writer lacks. `false`: there is nothing to reclaim, or the calling
+    /// thread holds a guard. Everything removed from now on would wait for that guard, so in that
+    /// case this neither evicts nor waits.
     pub(crate) fn make_room(&self, need: Need) -> bool {
         let held = self.epochs.held_by_this_thread();
         let mut checks = 0;
@@ -78,7 +78,7 @@ impl Cache {
                 self.collect();
                 return self.is_available(need);
             }
-            // Readers hold what was removed. One of them may be descheduled.
+            // Readers still hold the removed memory. One of them may be descheduled.
             checks += 1;
             if checks < SPINS_MAX {
                 thread::yield_now();
@@ -117,8 +117,8 @@ impl Cache {
 
     /// Takes memory from the system before a writer needs it: one block (at most 1 MiB) per call,
     /// until a 32nd of the limit is ready. `false`: there is nothing to do now. The caller pays for
-    /// the first touch of the pages instead of a store, so call this now and then from a thread
-    /// that nobody waits for.
+    /// the first touch of the pages instead of a store, so call this now and then from a background
+    /// thread.
     pub fn prefault(&self) -> bool {
         if self.is_forked() {
             return false;
@@ -179,7 +179,7 @@ impl Cache {
                     self.collect();
                     return true;
                 }
-                // Another thread has split it meanwhile, so there is room and nothing needs to
+                // Another thread has split the segment, so there is space and nothing needs to
                 // leave.
                 Err(SplitError::Crowded) if self.index.depth(&pinned, hash) > depth => return true,
                 Err(SplitError::NoMemory) if !is_last => {

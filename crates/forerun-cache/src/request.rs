@@ -31,7 +31,8 @@ impl Expiry {
     }
 }
 
-/// When [`Cache::store`](crate::Cache::store) stores, and how it treats the old value.
+/// The condition under which [`Cache::store`](crate::Cache::store) stores, and what happens to the
+/// old value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Always. Replaces the old value.
@@ -50,12 +51,12 @@ pub enum Mode {
 /// A value to store.
 #[derive(Debug)]
 pub enum Value<'a> {
-    /// In one piece.
+    /// A single piece.
     Bytes(&'a [u8]),
-    /// In pieces, which are stored one after another.
+    /// Several pieces, which are stored one after another.
     Parts(&'a [&'a [u8]]),
-    /// In a buffer of the cache: see [`Cache::value_buffer`](crate::Cache::value_buffer). The value
-    /// is the whole buffer, filled or not.
+    /// A buffer of the cache: see [`Cache::value_buffer`](crate::Cache::value_buffer). The value is
+    /// the whole buffer, filled or not.
     Buffer(ValueBuffer),
 }
 

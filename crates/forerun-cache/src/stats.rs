@@ -5,15 +5,15 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// Counts since the cache was made, and what it holds now. The counts of all threads are added up
-/// while the threads continue, so they are from about the same moment.
+/// Counts since the cache was created, and its current contents. The counts of all threads are
+/// added up while the threads continue, so they come from about the same moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStats {
     /// Items in the cache. Includes expired items that are not yet reclaimed; excludes flushed
     /// ones.
     pub items: u64,
-    /// Bytes of their keys, values and headers.
+    /// Bytes of these items' keys, values and headers.
     pub item_bytes: u64,
     /// Items ever stored.
     pub stored: u64,
@@ -80,7 +80,7 @@ pub(crate) enum Count {
 
 const COUNTS: usize = Count::MovedBytes as usize + 1;
 
-/// The counters of a pin, written by its holder and read by anybody.
+/// The counters of a pin. Its holder writes them, and any thread may read them.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     counts: [AtomicU64; COUNTS],
@@ -104,12 +104,13 @@ impl Counters {
         add(&self.counts[count as usize], more);
     }
 
-    /// Counts an item of this flush count that entered the index. Only the pin's holder calls this.
+    /// Counts an item with this flush count that entered the index. Only the pin's holder calls
+    /// this.
     pub(crate) fn add_item(&self, flushes: u64, bytes: usize) {
         self.items.change(flushes, 1, bytes as u64);
     }
 
-    /// Counts an item that left it. Only the pin's holder calls this.
+    /// Counts an item that left the index. Only the pin's holder calls this.
     pub(crate) fn remove_item(&self, flushes: u64, bytes: usize) {
         self.items
             .change(flushes, 1u64.wrapping_neg(), (bytes as u64).wrapping_neg());
@@ -125,7 +126,7 @@ impl Items {
         if counted < flushes {
             self.count.store(0, Relaxed);
             self.bytes.store(0, Relaxed);
-            // Release: whoever reads this number sees the zeroes or later counts.
+            // Release: a thread that reads this number sees the zeroes or later counts.
             self.flushes.store(flushes, Release);
         }
         add(&self.count, count);
@@ -159,7 +160,7 @@ pub(crate) fn sum_items<'c>(
             bytes.wrapping_add(items.bytes.load(Relaxed)),
         )
     });
-    // While items come and go, a removal may be counted before its insertion.
+    // While items come and go, the removal of an item may be counted before its insertion.
     let at_least_zero = |sum: u64| (sum as i64).max(0) as u64;
     (at_least_zero(count), at_least_zero(bytes))
 }

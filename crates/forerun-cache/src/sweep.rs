@@ -1,4 +1,4 @@
-//! Removing items one by one, one segment of the index after another.
+//! Removes items one by one, one segment of the index after another.
 
 use crate::blocks::record::Record;
 use crate::budget::Purpose;
@@ -31,7 +31,7 @@ impl Cache {
     }
 
     /// Sweeps the segment of a hash, and returns the number of items removed and the first hash of
-    /// the next segment. The segment stays locked while its 1,500 items or so are looked at.
+    /// the next segment. The segment stays locked while its roughly 1,500 items are checked.
     pub(crate) fn sweep_segment(
         &self,
         hash: u64,

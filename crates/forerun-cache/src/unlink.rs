@@ -1,4 +1,5 @@
-//! Taking items out of the index, and what follows: dead bytes, shares of large values, counts.
+//! Removes items from the index, and accounts for the consequences: dead bytes, shares of large
+//! values, counts.
 
 use crate::blocks::record::FETCHED;
 use crate::cache::Cache;

@@ -1,4 +1,4 @@
-//! Values outside the blocks: large ones, and buffers for values that arrive in pieces.
+//! Values outside the blocks: large values, and buffers for values that arrive in pieces.
 //!
 //! ```text
 //!   item in a block   │ header │ key │ 0 … │ LargeValue* │      the item owns one share
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// A value in a page run, charged to the memory limit.
 #[derive(Debug)]
 pub(crate) struct LargeValue {
-    /// `None` only while it is dropped.
+    /// `None` only while the value is being dropped.
     run: Option<Run>,
     start: NonNull<u8>,
     len_bytes: usize,
@@ -34,7 +34,7 @@ impl LargeValue {
     /// Bytes of a value in addition to its pages: this struct and the reference counts.
     pub(crate) const OVERHEAD_BYTES: usize = size_of::<LargeValue>() + 2 * size_of::<usize>();
 
-    /// A value of zeroes, to be filled.
+    /// Creates a value of zeroes, to be filled.
     pub(crate) fn zeroed(runs: &Arc<PageRuns>, len_bytes: usize) -> Result<LargeValue, AllocError> {
         let run = runs.allocate(len_bytes)?;
         Ok(LargeValue {
@@ -114,7 +114,7 @@ pub struct ValueBuffer {
     filled: usize,
 }
 
-/// The memory of a buffer.
+/// Where the bytes of a buffer are stored.
 #[derive(Debug)]
 pub(crate) enum Buffered {
     /// Copied into a block when it is stored.

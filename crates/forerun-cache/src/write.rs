@@ -1,5 +1,5 @@
-//! The one write path: decide by the current item, write the new item aside, publish it if nothing
-//! changed.
+//! The single write path: make a decision about the current item, write the new item elsewhere, and
+//! publish it if nothing has changed.
 //!
 //! ```text
 //!   pin ─ find ─ decide ─ write into a block ─ lock segment ─ find again ─┬─ the same: publish
@@ -32,7 +32,8 @@ pub(crate) trait Operation {
     /// What happens when memory runs out.
     const ON_SHORTAGE: OnShortage = OnShortage::MakeRoom;
 
-    /// Decides by the current item; `None` if there is none, or it has expired or was flushed.
+    /// Makes a decision about the current item. `None` means that there is no item, or that it has
+    /// expired or was flushed.
     fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Self::Answer>;
 }
 
@@ -59,18 +60,18 @@ pub(crate) struct NewItem<'x> {
     pub(crate) flags: u32,
     pub(crate) expiry: u32,
     pub(crate) marks: u8,
-    /// `None`: a number that no item has had.
+    /// `None` means a number that no item has had.
     pub(crate) cas: Option<u64>,
-    /// It replaces whatever is there by then.
+    /// Whether it replaces any item that exists by then.
     pub(crate) is_unconditional: bool,
 }
 
 /// The value of a new item.
 pub(crate) enum NewBody<'x> {
-    /// In pieces, stored one after another.
+    /// Several pieces, stored one after another.
     Parts(Cow<'x, [&'x [u8]]>),
     Owned(Vec<u8>),
-    /// In a page run already.
+    /// A value already in a page run.
     Large(Arc<LargeValue>),
 }
 
@@ -90,7 +91,7 @@ enum Obstacle {
     NoSlot {
         depth: u32,
     },
-    /// The system gives no mapping.
+    /// The system cannot provide another mapping.
     NoMapping,
 }
 
@@ -99,8 +100,8 @@ enum Obstacle {
 struct Attempts {
     /// The queue that a new item joins. The policy is asked once.
     admitted_to: Option<Queue>,
-    /// A large value, and the version it was made from. It is kept so that making room for the item
-    /// does not cost the memory of its value.
+    /// A large value, and the version it was made from. It is kept between attempts, so that making
+    /// room for the item does not cost the memory of its value.
     large: Option<(Option<Version>, Arc<LargeValue>)>,
     /// Bytes that the item took in a block.
     written_bytes: usize,
@@ -273,11 +274,11 @@ impl Cache {
     }
 }
 
-/// What identifies the item that a decision was based on.
+/// Identifies the item that a decision was based on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Version {
     item: ItemRef,
-    /// Nothing is pinned between attempts, so another item of the same key may lie at the same
+    /// Nothing is pinned between attempts, so another item of the same key may be at the same
     /// address.
     cas: u64,
     expiry: u32,

@@ -26,7 +26,7 @@ pub(crate) struct Meta {
     live_bytes: AtomicU32,
     /// The latest expiry of its items; `u32::MAX` is never.
     expiry_last: AtomicU32,
-    /// The flush count of its youngest item; 0 before the first item.
+    /// The flush count of its youngest item; 0 if it has had no item yet.
     flushes_last: AtomicU64,
     ttl_class: AtomicU8,
     queue: AtomicU8,
@@ -35,7 +35,7 @@ pub(crate) struct Meta {
 impl Meta {
     /// Resets the state of a free block, which belongs to nobody.
     pub(super) fn reset(&self, queue: Queue, ttl_class: usize) {
-        // Relaxed: others learn of the block when it is opened, by a release store.
+        // Relaxed: other threads learn of the block only when it is opened, by a release store.
         self.live_bytes.store(0, Ordering::Relaxed);
         self.expiry_last.store(0, Ordering::Relaxed);
         self.flushes_last.store(0, Ordering::Relaxed);
@@ -55,8 +55,8 @@ impl Meta {
                 return None;
             }
             let next = state + PENDING_ONE + bytes as u64;
-            // Relaxed: the bytes belong to this writer from now on. Others learn of them by the
-            // releases below.
+            // Relaxed: the bytes belong to this writer from now on. Other threads learn of them by
+            // the releases below.
             let exchanged =
                 self.state
                     .compare_exchange_weak(state, next, Ordering::Relaxed, Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl Meta {
     /// Ends a write. The item is in the index or abandoned; in either case its bytes are written.
     #[inline]
     pub(super) fn finish_write(&self) {
-        // Release: whoever sees nobody pending sees the item written.
+        // Release: a thread that sees no pending writer also sees the written items.
         self.state.fetch_sub(PENDING_ONE, Ordering::Release);
     }
 
@@ -106,7 +106,7 @@ impl Meta {
         }
     }
 
-    /// Notes an item's expiry; 0 is never.
+    /// Records an item's expiry; 0 means never.
     #[inline]
     pub(super) fn extend(&self, expiry: u32) {
         let expiry = if expiry == 0 { u32::MAX } else { expiry };

@@ -9,9 +9,9 @@
 //!   free        empty blocks; blocks returned to the system; blocks never used
 //! ```
 //!
-//! Overwriting and deleting leave dead bytes behind. Whoever needs memory empties a block
-//! ([`crate::evict`]): live items that are worth keeping move to another block, and the emptied one
-//! is free after a grace period.
+//! Overwriting and deleting leave dead bytes behind. A writer that needs memory empties a block
+//! ([`crate::evict`]): live items that are worth keeping move to another block, and the emptied
+//! block is free after a grace period.
 
 #![allow(
     unsafe_code,
@@ -55,12 +55,12 @@ pub(crate) struct Blocks {
     pool: Mutex<Pool>,
     /// How many free blocks writers can take, readable without the lock.
     available: AtomicUsize,
-    /// The system refused to take back the last block that it was offered.
+    /// Whether the system refused to take back the last block that it was offered.
     is_release_refused: AtomicBool,
     budget: Arc<Budget>,
 }
 
-/// Who asks for memory in a block.
+/// Who requests memory in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Requester {
     Writer,
@@ -82,7 +82,8 @@ impl Blocks {
         1 << share_bytes.ilog2()
     }
 
-    /// No blocks yet. The budget's limit may later be raised to `max_bytes`.
+    /// Creates the structure without any blocks. The budget's limit may later be raised to
+    /// `max_bytes`.
     pub(crate) fn new(
         pages: Pages,
         budget: &Arc<Budget>,
@@ -189,7 +190,7 @@ impl Blocks {
         requester: Requester,
     ) -> Option<Allocation> {
         let allocation = self.allocate(queue, ttl_class, record.size_bytes(), requester)?;
-        // SAFETY: `allocate` gave this caller alone as many bytes.
+        // SAFETY: `allocate` gave this many bytes to this caller alone.
         unsafe { record.write(self.at(allocation.item.offset_bytes())) };
         Some(allocation)
     }
@@ -270,7 +271,7 @@ impl Blocks {
         self.meta_of(item).remove_live(bytes);
     }
 
-    /// Tells the block that one of its items now expires at `expiry`.
+    /// Records that one of the block's items now expires at `expiry`.
     pub(crate) fn extend(&self, item: ItemRef, expiry: u32) {
         self.meta_of(item).extend(expiry);
     }

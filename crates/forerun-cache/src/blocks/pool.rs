@@ -1,4 +1,4 @@
-//! Which blocks are free, which the system has back, and which are in use.
+//! Tracks which blocks are free, returned to the system, or in use.
 
 use super::{Blocks, Requester};
 use crate::budget::Purpose;
@@ -15,7 +15,7 @@ pub(super) struct Pool {
     pub(super) free: Vec<u32>,
     /// Empty and returned to the system.
     released: Vec<u32>,
-    /// This block and all that follow it have never been used.
+    /// This block and all blocks after it have never been used.
     unused: u32,
     /// In use.
     pub(super) queues: [VecDeque<u32>; 2],
@@ -51,10 +51,9 @@ impl Blocks {
         !pool.released.is_empty() || (pool.unused as usize) < self.metas.len()
     }
 
-    /// Charges a block that was never used and faults its pages in, so that the writer who takes it
-    /// does not wait: the first touch of a 2 MiB page costs as much as thousands of stores.
-    /// `false`: `ahead` blocks are available already, every block has been used, or nothing was
-    /// ever stored.
+    /// Charges a block that was never used and faults its pages in, so that no writer has to wait
+    /// for that: the first touch of a 2 MiB page costs as much as thousands of stores. `false`:
+    /// `ahead` blocks are available already, every block has been used, or nothing was ever stored.
     pub(crate) fn prefault_one(&self, ahead: usize) -> bool {
         let block = {
             let mut pool = self.pool();
@@ -82,7 +81,8 @@ impl Blocks {
         self.available.store(available, Ordering::Relaxed);
     }
 
-    /// Free blocks that writers can take, not counting those that the budget still allows.
+    /// Number of free blocks that writers can take, not counting those that the budget still
+    /// allows.
     pub(crate) fn available(&self) -> usize {
         self.available.load(Ordering::Relaxed)
     }

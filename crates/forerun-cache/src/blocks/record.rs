@@ -57,15 +57,15 @@ pub(crate) const STALE: u8 = 2;
 /// A reader has claimed the item in order to store it again.
 pub(crate) const CLAIMED: u8 = 4;
 
-/// Where the frequency saturates, and its bits in the tags.
+/// The maximum frequency. It also masks the frequency bits of the tags.
 const FREQUENCY_MAX: u16 = 15;
 /// The value is in a page run.
 const LARGE: u16 = 16;
-/// Where the generation's bits begin.
+/// Position of the generation bits.
 const GENERATION_SHIFT: u32 = 5;
 const _: () = assert!(GENERATION_SHIFT + Generation::BITS == u16::BITS);
 
-/// The `tags` field as it was read once, for readers that need several of its parts.
+/// A copy of the `tags` field for readers that need several of its parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tags(u16);
 
@@ -99,7 +99,7 @@ pub(crate) enum State {
     Flushed,
 }
 
-/// The fields that an access changes, as they were before it.
+/// The fields that an access changes, with their values before the access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before {
     pub(crate) accessed: u32,
@@ -140,9 +140,9 @@ pub(crate) struct NewRecord<'a> {
 /// The value of a new item.
 #[derive(Debug)]
 pub(crate) enum NewValue<'a> {
-    /// In pieces, stored one after another.
+    /// Several pieces, stored one after another.
     Parts(&'a [&'a [u8]]),
-    /// In a page run.
+    /// A value in a page run.
     Large(&'a Arc<LargeValue>),
 }
 
@@ -155,8 +155,8 @@ impl NewRecord<'_> {
         }
     }
 
-    /// Writes the item. A large value is only pointed at: the caller gives the item its share when
-    /// it publishes the item.
+    /// Writes the item. For a large value it writes only the pointer; the caller gives the item its
+    /// share when it publishes the item.
     ///
     /// # Safety
     /// `start` is a multiple of eight. [`NewRecord::size_bytes`] bytes are writable there, and no
@@ -310,7 +310,7 @@ impl<'g> Record<'g> {
     // Relaxed, here and below: each field stands alone, and the header as a whole was published
     // with the slot.
 
-    /// The second in which the item expires; 0 is never.
+    /// The second in which the item expires; 0 means never.
     #[inline(always)]
     pub(crate) fn expiry(self) -> u32 {
         self.header().expiry.load(Relaxed)
@@ -367,7 +367,7 @@ impl<'g> Record<'g> {
         self.header().accessed.load(Relaxed)
     }
 
-    /// Records an access. A hot item is written to only once a second.
+    /// Records an access. A frequently read item is written at most once a second.
     #[inline(always)]
     pub(crate) fn access(self, tags: Tags, now: u32) -> Before {
         let header = self.header();

@@ -9,12 +9,12 @@
 //! keeps a block open, which is memory that waits to be filled, so the number of classes here
 //! depends on the number of blocks.
 
-/// The largest number of classes.
+/// Maximum number of classes.
 pub(crate) const TTL_CLASSES_MAX: usize = 1 + 32 * FINEST;
-/// Classes per octave in a cache of many blocks.
+/// Classes per octave in a cache with many blocks.
 const FINEST: usize = 4;
 
-/// How times to live map to classes.
+/// How times to live are mapped to classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TtlClasses {
     /// [`FINEST`] classes per octave.
@@ -34,7 +34,7 @@ impl TtlClasses {
         }
     }
 
-    /// The class of an item that expires at `expiry`; 0 is never.
+    /// The class of an item that expires at `expiry`; 0 means never.
     pub(crate) fn of(self, expiry: u32, now: u32) -> usize {
         if expiry == 0 {
             return 0;

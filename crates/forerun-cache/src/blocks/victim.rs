@@ -1,5 +1,5 @@
-//! Which block is emptied next: one whose items have all expired, then one with many dead bytes,
-//! whose live items only move together, then the one that the eviction policy gives up.
+//! Chooses the block to empty next: a block whose items have all expired, else one with many dead
+//! bytes, whose live items only move together, else the one that the eviction policy gives up.
 
 #![allow(
     unsafe_code,
@@ -20,19 +20,19 @@ use std::sync::atomic::Ordering;
 pub(crate) enum Reason {
     /// All its items have expired or were flushed.
     Expired,
-    /// Most of it is dead.
+    /// Most of its bytes are dead.
     Sparse,
     /// The eviction policy chose it.
     Evicted,
 }
 
-/// A block that is being emptied. No writer is in it.
+/// A block that is being emptied. No writer uses it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Victim {
     pub(crate) block: u32,
     pub(crate) queue: Queue,
     pub(crate) reason: Reason,
-    /// Where the items end.
+    /// Offset of the end of its items.
     pub(crate) tail: usize,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Evacuation {
     pub(crate) offset: usize,
 }
 
-/// Where a block stands: its queue, and its position there.
+/// A block's queue and its position there.
 type Position = (Queue, usize);
 
 impl Blocks {
@@ -88,7 +88,7 @@ impl Blocks {
     fn expired(&self, pool: &Pool, moment: Moment) -> Option<Position> {
         let gone = self.in_use(pool).filter(|(meta, _)| meta.is_gone(moment));
         let closed = gone.filter(|(meta, at)| self.close(pool, meta, *at));
-        // Each frees a whole block; this one takes the least work.
+        // Each of these frees a whole block; this one takes the least work.
         closed.min_by_key(|(meta, _)| meta.tail()).map(|(_, at)| at)
     }
 
@@ -124,7 +124,7 @@ impl Blocks {
         meta.is_complete()
     }
 
-    /// Seals the open blocks: later items go to other ones.
+    /// Seals the open blocks, so that later items go to other blocks.
     pub(crate) fn close_open(&self) {
         let _pool = self.pool();
         for open in self.open.iter().flatten() {
@@ -138,8 +138,8 @@ impl Blocks {
         }
     }
 
-    /// The items of a victim from an offset on, live and dead ones, each with the offset where it
-    /// ends.
+    /// The items of a victim from an offset on, both live and dead, each with the offset of its
+    /// end.
     pub(crate) fn items(
         &self,
         victim: Victim,

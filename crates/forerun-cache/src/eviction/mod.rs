@@ -13,9 +13,9 @@ use s3_fifo::S3Fifo;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Queue {
-    /// For new items.
+    /// New items.
     Small = 0,
-    /// For items that proved themselves.
+    /// Items that were read again.
     Main = 1,
 }
 
@@ -26,9 +26,9 @@ impl Queue {
 /// What happens to a live item when its block is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Its block's memory is wanted, the item is not.
+    /// The item is removed.
     Evict,
-    /// It moves to a block of this queue and starts there with this frequency.
+    /// The item moves to a block of this queue and starts there with this frequency.
     Move { queue: Queue, frequency: u8 },
 }
 
@@ -40,7 +40,7 @@ pub(crate) trait EvictionPolicy {
     /// The queues to take the next block from, preferred first, given how many blocks each holds.
     fn eviction_order(&self, queue_lens: [usize; 2]) -> [Queue; 2];
 
-    /// What happens to a live item of a block that is evicted, by how often it was read.
+    /// Decides the fate of a live item in a block that is evicted, given how often it was read.
     fn fate(&self, queue: Queue, frequency: u8) -> Fate;
 
     /// Learns that an item of this queue was evicted.

@@ -1,4 +1,4 @@
-//! The memory of segments: pieces of one mapping, cut off its front and reused.
+//! The memory of segments: pieces cut from the front of one mapping, and reused.
 
 #![allow(unsafe_code, reason = "segments are made in mapped memory")]
 

@@ -85,7 +85,7 @@ pub(crate) enum Replaced {
     Directory(Box<Directory>),
 }
 
-/// Why a segment was not split.
+/// Why a segment could not be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SplitError {
     /// The memory limit does not allow the new segments.
@@ -111,7 +111,7 @@ unsafe impl Send for Index {}
 unsafe impl Sync for Index {}
 
 impl Index {
-    /// An index of one segment. The budget's limit may later be raised to `max_bytes`.
+    /// Creates an index with one segment. The budget's limit may later be raised to `max_bytes`.
     pub(crate) fn new(
         pages: Pages,
         budget: &Arc<Budget>,
@@ -176,8 +176,8 @@ impl Index {
         let locked = self.lock(pinned, hash);
         let old = locked.segment();
         let depth = old.depth();
-        // Half empty and yet no room: another thread has just split it, or the hashes are too
-        // similar.
+        // The segment is half empty but has no free slot for the key: another thread has just split
+        // it, or the hashes are too similar.
         if depth == DEPTH_MAX || locked.entries() < BUCKETS * SLOTS / 2 {
             return Err(SplitError::Crowded);
         }

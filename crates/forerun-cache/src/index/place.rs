@@ -13,14 +13,14 @@
 /// Buckets per segment.
 #[cfg(not(loom))]
 pub(crate) const BUCKETS: usize = 256;
-/// Loom models have two.
+/// Loom models have two buckets.
 #[cfg(loom)]
 pub(crate) const BUCKETS: usize = 2;
 
 const TAG_BITS: u32 = 16;
 const BUCKET_BITS: u32 = BUCKETS.trailing_zeros();
 
-/// The directory's largest depth: as many bits as the hash has left for it.
+/// Maximum depth of the directory: the hash has this many bits left for it.
 pub(crate) const DEPTH_MAX: u32 = 64 - TAG_BITS - 8;
 
 /// The place of a key within its segment.

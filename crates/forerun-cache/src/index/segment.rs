@@ -14,7 +14,7 @@ use super::place::{BUCKETS, Place, other};
 use crate::sync::{Mutex, MutexGuard, unpoisoned};
 use forerun_core::arch::Scalar;
 
-/// What the lock guards in addition to the buckets.
+/// The data that the lock guards in addition to the buckets.
 #[derive(Debug, Default)]
 struct State {
     entries: usize,
@@ -26,7 +26,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Segment {
     buckets: [Bucket; BUCKETS],
-    /// How many leading bits all hashes here share.
+    /// The number of leading bits that all hashes here share.
     depth: u32,
     state: Mutex<State>,
 }

@@ -122,8 +122,8 @@ impl Operation for ArithmeticOperation<'_> {
     }
 }
 
-/// Reads a value as a number the way memcached does, with C's `strtoull`: white space and a plus
-/// sign may precede the digits. Whatever follows them must start with white space.
+/// Parses a number as memcached does, with C's `strtoull`: white space and a plus sign may precede
+/// the digits. If anything follows them, it must start with white space.
 fn number(value: &[u8]) -> Option<u64> {
     let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'\x0b';
     let start = value.iter().position(|byte| !is_space(byte))?;

@@ -61,15 +61,15 @@ impl Cache {
     }
 
     /// Claims an item in order to store a new value. Returns `true` to one caller only, until the
-    /// item is stored or invalidated again. The others see the claim in [`Item::is_claimed`] and
-    /// use the old value meanwhile.
+    /// item is stored or invalidated again. The other callers see the claim in [`Item::is_claimed`]
+    /// and use the old value.
     pub fn claim(&self, item: &Item<'_>) -> bool {
         if self.is_forked() {
             return false;
         }
         let hash = self.hasher.hash(item.key());
         let pinned = self.epochs.pin();
-        // Under the lock, so that the item is not being copied elsewhere.
+        // Under the lock, so that no thread copies the item at the same time.
         let locked = self.index.lock(&pinned, hash);
         let matches = |at| self.record(&pinned, at).key() == item.key();
         let found = locked.segment().find(Place::new(hash), matches);

@@ -1,4 +1,4 @@
-//! The writing operations of a cache, each a decision on the current item.
+//! The writing operations of a cache. Each one makes a decision about the current item.
 
 mod arithmetic;
 mod delete;

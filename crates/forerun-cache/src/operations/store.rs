@@ -1,4 +1,4 @@
-//! Storing items, and the buffers for values that arrive in pieces.
+//! Stores items, and provides the buffers for values that arrive in pieces.
 
 use super::is_key;
 use crate::blocks::record::{CLAIMED, Record, STALE};
@@ -46,7 +46,8 @@ impl Cache {
         }
     }
 
-    /// Reserves memory for a value of `len_bytes` that is filled piece by piece and then stored.
+    /// Reserves memory for a value of `len_bytes` that the caller fills piece by piece and then
+    /// stores.
     ///
     /// # Errors
     /// [`Error::ValueTooLarge`] above
@@ -88,7 +89,7 @@ impl Cache {
     }
 }
 
-/// Where the value of a store comes from.
+/// The source of a value.
 #[derive(Debug)]
 enum Source<'a> {
     Bytes([&'a [u8]; 1]),

@@ -1,4 +1,4 @@
-//! Giving items a new expiry.
+//! Gives items a new expiry.
 
 use super::rewritten;
 use crate::blocks::record::Record;
@@ -19,7 +19,7 @@ impl Cache {
             None => match self.update(key, &TouchOperation { expiry }) {
                 Outcome::Answer(Missing) => false,
                 Outcome::Written { .. } => true,
-                // It stays among items that expire at another time.
+                // The item stays among items that expire at another time.
                 Outcome::OutOfMemory => self.touch_in_place(key, expiry, true).unwrap_or(false),
             },
         }
@@ -57,13 +57,13 @@ struct TouchOperation {
     expiry: u32,
 }
 
-/// There is no item.
+/// The key has no item.
 struct Missing;
 
 impl Operation for TouchOperation {
     type Answer = Missing;
 
-    /// The item stays where it is rather than being evicted to make room for itself.
+    /// The item stays where it is, instead of being evicted to make room for itself.
     const ON_SHORTAGE: OnShortage = OnShortage::GiveUp;
 
     fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Missing> {
