@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   flushes   … 6 ─────────────┬─ 7 ──────────── …      flush_all increments the count
-//!   items       a: 6   b: 6    │    c: 7                 from then on a and b are gone, c is not
+//!   items       a: 6   b: 6    │    c: 7                 afterwards a and b are gone, and c is not
 //! ```
 //!
 //! An item keeps only [`Generation::BITS`] bits, so it must leave before the count returns to the

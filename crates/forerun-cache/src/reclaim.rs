@@ -30,7 +30,7 @@ const WORK_FACTOR: usize = 8;
 /// Bounds of one step: enough for a batch of items, and few enough that no store takes long.
 const QUANTUM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=16 << 10;
 
-/// The share of the limit that is prefaulted ahead of writers, up to a maximum.
+/// One byte in this many of the limit is prefaulted ahead of writers, up to a maximum.
 const PREFAULT_SHARE: usize = 32;
 const PREFAULT_BYTES_MAX: usize = 64 << 20;
 

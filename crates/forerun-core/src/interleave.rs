@@ -22,14 +22,14 @@ use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-/// Completes whatever lookups wait for other than memory, such as page reads.
+/// Completes work that lookups wait for other than memory, such as page reads.
 ///
 /// A lookup that needs a page passes its request to the driver, through a reference that it holds,
 /// and is pending until the driver has the page. The executor calls [`turn`](Driver::turn) once
 /// after every round over the lookups in flight, so that the requests of a whole round are
 /// submitted together.
 pub trait Driver {
-    /// How many lookups cannot continue until the driver completes something for them.
+    /// Number of lookups that cannot continue until the driver completes something for them.
     fn parked(&self) -> usize;
 
     /// Submits the requests made since the last turn and collects completions. With

@@ -1,32 +1,32 @@
-//! Locks, condition variables, channels, cells that are set once, threads, and the monotonic clock:
-//! every crate of Forerun takes them from here and not from the standard library, so that one build
-//! replaces them all.
+//! Locks, condition variables, channels, once cells, threads, and the monotonic clock. Every crate
+//! of Forerun takes them from here and not from the standard library, so that a build can replace
+//! all of them at once.
 //!
 //! ```text
 //!   build          back end
 //!   plain          plain.rs    the standard library's own types: this module costs nothing
-//!   feature `sim`  sim/        wrappers: in a simulation one seeded scheduler runs all threads; elsewhere as plain
+//!   feature `sim`  sim/        wrappers: in a simulation one seeded scheduler runs all threads; elsewhere like plain
 //!   --cfg loom     plain.rs, but loom's types in `modelled`, for the structures that have loom models
 //!   --cfg tsan     tsan/       parking_lot's locks, compiled from source, so that ThreadSanitizer sees them
 //! ```
 //!
-//! The names and signatures are the standard library's, with these additions:
+//! The names and signatures are those of the standard library, with these additions:
 //!
-//! - [`time::now`] and [`time::elapsed`] stand for `Instant::now` and `Instant::elapsed`,
-//!   [`time::system_now`] for `SystemTime::now`;
+//! - [`time::now`] and [`time::elapsed`] replace `Instant::now` and `Instant::elapsed`, and
+//!   [`time::system_now`] replaces `SystemTime::now`;
 //! - [`random_seed`] is the source of all randomness: salts, seeds of hash functions, heights of
 //!   list nodes;
-//! - [`thread_number`] spreads threads over what they would else share.
+//! - [`thread_number`] distributes threads over structures that they would otherwise share.
 //!
-//! [`Arc`] and [`Weak`] are the standard library's in every back end, and [`atomic`] in all but a
-//! simulation's; code may name them by either path. Only the operations of those from here are
-//! points at which a simulation switches.
+//! [`Arc`] and [`Weak`] are the standard library's in every back end, and [`atomic`] is in every
+//! back end but the simulation's. Code may name them by either path, but a simulation switches
+//! threads only at the operations defined here.
 
 mod number;
 #[cfg(not(feature = "sim"))]
 #[cfg_attr(
     tsan,
-    allow(unused_imports, reason = "the locks are another back end's")
+    allow(unused_imports, reason = "another back end provides the locks")
 )]
 mod plain;
 #[cfg(feature = "sim")]
@@ -34,10 +34,10 @@ pub mod sim;
 #[cfg(all(tsan, not(feature = "sim")))]
 mod tsan;
 
-/// The types of the structures whose memory orderings loom checks: those of this module, or loom's
-/// when its models are built. No others are loom's then, because loom's types work inside a model
-/// alone: a `static` cannot hold them. A simulation, which is not there to check orderings,
-/// switches at none of these atomics.
+/// The types of the structures whose memory orderings loom checks. They are the types of this
+/// module, or loom's when loom models are built. Only these are replaced, because loom's types work
+/// only inside a model: a `static` cannot hold them. A simulation does not check orderings, so it
+/// does not switch threads at these atomics.
 pub mod modelled {
     #[cfg(not(loom))]
     pub use super::{Mutex, MutexGuard, hint, thread};
@@ -51,8 +51,8 @@ pub mod modelled {
     pub use std::sync::atomic;
 }
 
-/// Locks at which no simulation switches: for what stands in for the system below a simulation,
-/// such as a disk in memory. They may not be held across a point of the simulation.
+/// Locks at which a simulation never switches threads. They are for code that replaces the system
+/// below a simulation, such as a disk in memory. They must not be held across a scheduling point.
 pub mod unscheduled {
     #[cfg(any(not(tsan), feature = "sim"))]
     pub use std::sync::{Mutex, MutexGuard};
@@ -61,8 +61,7 @@ pub mod unscheduled {
     pub use super::tsan::{Mutex, MutexGuard};
 }
 
-/// Whether this is a build whose threads can be simulated: its locks and atomics are wrappers, and
-/// slower.
+/// Whether this build can simulate threads. Its locks and atomics are wrappers, and slower.
 pub const SIMULATED: bool = cfg!(feature = "sim");
 
 pub use number::thread_number;

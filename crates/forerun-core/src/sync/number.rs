@@ -1,11 +1,11 @@
-//! A small number for each thread.
+//! A small number per thread.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The calling thread's number, by which threads are spread over what they would else share.
-/// Threads that are born one after the other have numbers that follow each other; a simulation
-/// counts its own from 0.
+/// The calling thread's number. It distributes threads over structures that they would otherwise
+/// share. Threads that start one after another have consecutive numbers. A simulation numbers its
+/// own threads from 0.
 #[inline]
 pub fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -16,7 +16,7 @@ pub fn thread_number() -> usize {
     }
     let mut mine = MINE.get();
     if mine == usize::MAX {
-        // Relaxed: that numbers differ is enough.
+        // Relaxed: the numbers only need to differ.
         mine = NEXT.fetch_add(1, Ordering::Relaxed);
         MINE.set(mine);
     }

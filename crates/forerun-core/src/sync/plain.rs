@@ -1,4 +1,4 @@
-//! The back end of the plain build: what the standard library has, under the same names.
+//! The back end of the plain build: the standard library's types under the same names.
 
 pub use std::sync::{
     Barrier, BarrierWaitResult, Condvar, LazyLock, Mutex, MutexGuard, Once, OnceLock, RwLock,
@@ -7,7 +7,7 @@ pub use std::sync::{
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Threads: to start them, to wait for them, to sleep and to yield.
+/// Threads: functions to start them, wait for them, sleep and yield.
 pub mod thread {
     pub use std::thread::{
         AccessError, Builder, JoinHandle, LocalKey, Result, Scope, ScopedJoinHandle, Thread,
@@ -25,27 +25,27 @@ pub mod hint {
 pub mod time {
     use std::time::{Duration, Instant, SystemTime};
 
-    /// The monotonic clock's time.
+    /// Returns the time of the monotonic clock.
     #[inline]
     pub fn now() -> Instant {
         Instant::now()
     }
 
-    /// How long ago `since` was, by the monotonic clock.
+    /// Returns the time since `since`, by the monotonic clock.
     #[inline]
     pub fn elapsed(since: Instant) -> Duration {
         since.elapsed()
     }
 
-    /// The wall clock's time.
+    /// Returns the time of the wall clock.
     #[inline]
     pub fn system_now() -> SystemTime {
         SystemTime::now()
     }
 }
 
-/// A random number that nobody outside this process can guess, another one at each call: what the
-/// standard library seeds its hash maps with.
+/// Returns a random number that nobody outside this process can guess, different at each call. It
+/// has the same source as the seeds of the standard library's hash maps.
 pub fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }

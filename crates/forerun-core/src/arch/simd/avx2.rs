@@ -27,7 +27,7 @@ impl Avx2 {
         Avx2(())
     }
 
-    /// Does the work in a function that is compiled for the set.
+    /// Runs the work in a function that is compiled for the set.
     #[inline(always)]
     pub fn run<W: WithSimd>(self, work: W) -> W::Output {
         #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
@@ -179,10 +179,11 @@ fn read_shared(words: &[AtomicU64; 4]) -> __m256i {
     let read;
     // SAFETY:
     // - the 32 bytes of `words` can be read, and the function has the feature;
-    // - what the instruction does, a program may do by four atomic loads: on x86_64 each aligned
-    //   quadword of a vector load is read in one piece, as processors do and models of them have
-    //   it, and no load changes places with an earlier or a later one, which makes it an acquire;
-    // - no option says that memory is left alone, so the compiler moves no access across it.
+    // - an atomic program could perform the same access with four atomic loads: on x86_64 a vector
+    //   load reads each aligned quadword in one piece, as CPUs do and as models of them assume, and
+    //   no load is reordered with another load, which makes it an acquire;
+    // - no option declares that the code leaves memory alone, so the compiler moves no access
+    //   across it.
     unsafe {
         core::arch::asm!(
             "vmovdqu {read}, ymmword ptr [{words}]",
@@ -200,7 +201,7 @@ fn read_shared(words: &[AtomicU64; 4]) -> __m256i {
 /// The CPU has AVX2; 32 bytes at `base` can be read.
 #[inline(always)]
 unsafe fn eq_16_u16(base: *const u16, needles: __m128i) -> u32 {
-    // SAFETY: the caller vouches for AVX2 and for the two times 16 bytes.
+    // SAFETY: the caller vouches for AVX2 and for the two 16-byte halves.
     unsafe {
         let low = _mm_cmpeq_epi16(_mm_loadu_si128(base.cast()), needles);
         let high = _mm_cmpeq_epi16(_mm_loadu_si128(base.add(8).cast()), needles);
@@ -250,7 +251,7 @@ pub struct Mask8(__m256i);
 #[derive(Clone, Copy, Debug)]
 pub struct Mask4(__m256i);
 
-/// What masks and vectors of both widths do alike.
+/// The operations that masks of both widths share.
 macro_rules! mask {
     ($mask:ident, $bits:expr) => {
         impl Mask for $mask {

@@ -21,7 +21,7 @@ impl Avx512 {
         Isa::Avx512.is_available().then_some(Avx512(()))
     }
 
-    /// Does the work in a function that is compiled for the sets.
+    /// Runs the work in a function that is compiled for the sets.
     #[inline(always)]
     pub fn run<W: WithSimd>(self, work: W) -> W::Output {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,popcnt")]
@@ -43,7 +43,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn eq_u8<const N: usize>(self, slots: &[u8; N], needle: u8) -> u32 {
-        // At most 32 bytes: AVX2 compares them with as many instructions.
+        // At most 32 bytes: AVX2 needs the same number of instructions.
         Avx2::of_avx512(self).eq_u8(slots, needle)
     }
 

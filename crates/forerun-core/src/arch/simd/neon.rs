@@ -23,7 +23,7 @@ impl Neon {
         Isa::Neon.is_available().then_some(Neon(()))
     }
 
-    /// Does the work in a function that is compiled for the set.
+    /// Runs the work in a function that is compiled for the set.
     #[inline(always)]
     pub fn run<W: WithSimd>(self, work: W) -> W::Output {
         #[target_feature(enable = "neon")]

@@ -1,4 +1,4 @@
-//! The scalar implementation for any target, which defines the meaning of every operation. A vector
+//! The scalar implementation for any target. It defines the meaning of every operation. A vector
 //! has one lane.
 
 use super::{Lanes, Mask, Simd, WithSimd, sealed};
@@ -15,7 +15,7 @@ impl Scalar {
         Scalar(())
     }
 
-    /// Does the work.
+    /// Runs the work.
     #[inline(always)]
     pub fn run<W: WithSimd>(self, work: W) -> W::Output {
         work.with(self)
@@ -86,7 +86,7 @@ impl Mask for bool {
     }
 }
 
-/// The lane of a word type; `$top` returns a word's top 32 bits.
+/// The lane for a word type; `$top` returns a word's top 32 bits.
 macro_rules! one_lane {
     ($word:ty, $top:expr) => {
         impl Lanes<Scalar> for OneLane<$word> {

@@ -93,7 +93,7 @@ impl WithSimd for Groups<'_> {
     }
 }
 
-/// A check of lanes, for both widths by way of `u64`.
+/// A check of lanes; `u64` values cover both widths.
 #[derive(Clone, Copy)]
 struct LaneChecks<'a> {
     a: &'a [u64; 16],

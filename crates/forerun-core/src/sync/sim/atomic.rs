@@ -1,6 +1,6 @@
-//! Atomics. In a simulation each operation is a scheduling point, at which another thread runs less
-//! often than at others, for there are many. All orderings act as the strongest one does: weaker
-//! ones are loom's to check.
+//! Atomics. In a simulation each operation is a scheduling point. There are many of them, so
+//! switches are rarer here than at other points. All orderings behave like the strongest one; loom
+//! checks the weaker ones.
 
 use std::panic::Location;
 pub use std::sync::atomic::{Ordering, compiler_fence, fence};
@@ -16,22 +16,22 @@ fn point() {
     }
 }
 
-/// An atomic around the standard library's, with the operations that all have.
+/// A wrapper around an atomic of the standard library, with the operations that all atomics have.
 macro_rules! atomic {
     ($name:ident, $value:ty $(, $of:ident)?) => {
-        #[doc = concat!("[`std::sync::atomic::", stringify!($name), "`], or in a simulation its model.")]
+        #[doc = concat!("[`std::sync::atomic::", stringify!($name), "`], or its model in a simulation.")]
         #[derive(Debug, Default)]
         #[repr(transparent)]
         pub struct $name $(<$of>)? (std::sync::atomic::$name $(<$of>)?);
 
         impl $(<$of>)? $name $(<$of>)? {
-            /// An atomic with this value.
+            /// Creates an atomic with this value.
             #[inline]
             pub const fn new(value: $value) -> Self {
                 Self(std::sync::atomic::$name::new(value))
             }
 
-            /// The value.
+            /// Returns the value.
             #[inline]
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
@@ -47,7 +47,7 @@ macro_rules! atomic {
                 self.0.store(value, order);
             }
 
-            /// Replaces the value, and gives the one before.
+            /// Replaces the value and returns the old one.
             #[inline]
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
@@ -55,7 +55,7 @@ macro_rules! atomic {
                 self.0.swap(value, order)
             }
 
-            /// Replaces the value if it is `current`; the one before, either way.
+            /// Replaces the value if it is `current`. Returns the old value in either case.
             #[inline]
             #[track_caller]
             pub fn compare_exchange(
@@ -69,7 +69,7 @@ macro_rules! atomic {
                 self.0.compare_exchange(current, new, success, failure)
             }
 
-            /// [`compare_exchange`](Self::compare_exchange). It fails only if the value is another.
+            /// Like [`compare_exchange`](Self::compare_exchange). It never fails spuriously.
             #[inline]
             #[track_caller]
             pub fn compare_exchange_weak(
@@ -82,8 +82,8 @@ macro_rules! atomic {
                 self.compare_exchange(current, new, success, failure)
             }
 
-            /// Replaces the value by what `f` makes of it, unless that is nothing; the one before,
-            /// either way.
+            /// Replaces the value with the result of `f`, unless that is `None`. Returns the old
+            /// value in either case.
             #[inline]
             #[track_caller]
             pub fn fetch_update(
@@ -96,13 +96,13 @@ macro_rules! atomic {
                 self.0.fetch_update(set, fetch, f)
             }
 
-            /// The value, which nobody else can use.
+            /// Returns a mutable reference to the value.
             #[inline]
             pub fn get_mut(&mut self) -> &mut $value {
                 self.0.get_mut()
             }
 
-            /// The value.
+            /// Returns the value and consumes the atomic.
             #[inline]
             pub fn into_inner(self) -> $value {
                 self.0.into_inner()
@@ -117,7 +117,7 @@ macro_rules! atomic {
     };
 }
 
-/// Operations that change the value and give the one before.
+/// Operations that change the value and return the old one.
 macro_rules! fetch {
     ($name:ident, $value:ty, $($(#[$doc:meta])* $operation:ident),*) => {
         impl $name {
@@ -140,19 +140,19 @@ macro_rules! integer {
             atomic!($name, $value);
             fetch!(
                 $name, $value,
-                /// Adds, and wraps around.
+                /// Adds with wrap-around.
                 fetch_add,
-                /// Subtracts, and wraps around.
+                /// Subtracts with wrap-around.
                 fetch_sub,
-                /// The bits that both have.
+                /// Bitwise and.
                 fetch_and,
-                /// The bits that one of the two has.
+                /// Bitwise or.
                 fetch_or,
-                /// The bits that only one of the two has.
+                /// Bitwise exclusive or.
                 fetch_xor,
-                /// The greater.
+                /// Maximum.
                 fetch_max,
-                /// The smaller.
+                /// Minimum.
                 fetch_min
             );
         )*
@@ -173,11 +173,11 @@ integer! {
 atomic!(AtomicBool, bool);
 fetch!(
     AtomicBool, bool,
-    /// Whether both are true.
+    /// Logical and.
     fetch_and,
-    /// Whether one of the two is true.
+    /// Logical or.
     fetch_or,
-    /// Whether one alone is true.
+    /// Logical exclusive or.
     fetch_xor
 );
 

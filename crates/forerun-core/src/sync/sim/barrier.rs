@@ -1,10 +1,10 @@
-//! A barrier, of a mutex and a condition variable.
+//! A barrier made of a mutex and a condition variable.
 
 use std::sync::PoisonError;
 
 use super::{Condvar, Mutex};
 
-/// [`std::sync::Barrier`], or in a simulation its model.
+/// [`std::sync::Barrier`], or its model in a simulation.
 #[derive(Debug)]
 pub struct Barrier {
     threads: usize,
@@ -15,7 +15,7 @@ pub struct Barrier {
 #[derive(Debug, Default)]
 struct Arrived {
     count: usize,
-    /// How often all have arrived.
+    /// Number of times that all threads have arrived.
     generation: u64,
 }
 
@@ -31,7 +31,7 @@ impl BarrierWaitResult {
 }
 
 impl Barrier {
-    /// A barrier for so many threads.
+    /// Creates a barrier for this many threads.
     pub const fn new(threads: usize) -> Barrier {
         let arrived = Arrived {
             count: 0,

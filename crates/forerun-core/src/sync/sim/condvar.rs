@@ -1,5 +1,5 @@
-//! A condition variable. In a simulation it wakes any of those who wait, deadlines are in simulated
-//! time, and with some seeds it wakes a thread for no reason now and then.
+//! A condition variable. In a simulation it wakes any of the waiting threads, and its deadlines are
+//! in simulated time. With some seeds it occasionally wakes a thread spuriously.
 
 use std::panic::Location;
 use std::sync::{LockResult, PoisonError};
@@ -10,7 +10,7 @@ use super::report::{Operation, WaitsFor};
 use super::scheduler::Here;
 use super::state::{At, Wake};
 
-/// [`std::sync::Condvar`], or in a simulation its model.
+/// [`std::sync::Condvar`], or its model in a simulation.
 #[derive(Debug, Default)]
 pub struct Condvar {
     inner: std::sync::Condvar,
@@ -21,14 +21,14 @@ pub struct Condvar {
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// Whether the time was over before a notification.
+    /// Whether the wait ended without a notification.
     pub fn timed_out(&self) -> bool {
         self.0
     }
 }
 
 impl Condvar {
-    /// A condition variable on which nobody waits.
+    /// Creates a condition variable without waiting threads.
     #[inline]
     pub const fn new() -> Condvar {
         Condvar {
@@ -49,7 +49,7 @@ impl Condvar {
         super::mutex::wrap(waited, |(guard, _)| guard)
     }
 
-    /// [`Condvar::wait`], as long as `condition` holds.
+    /// Waits while `condition` holds.
     #[track_caller]
     pub fn wait_while<'a, T>(
         &self,
@@ -62,7 +62,7 @@ impl Condvar {
         Ok(guard)
     }
 
-    /// [`Condvar::wait`], but no longer than `timeout`.
+    /// Like [`Condvar::wait`], but for at most `timeout`.
     #[track_caller]
     pub fn wait_timeout<'a, T>(
         &self,
@@ -84,7 +84,7 @@ impl Condvar {
         })
     }
 
-    /// [`Condvar::wait_timeout`], as long as `condition` holds.
+    /// Waits while `condition` holds, but for at most `timeout`.
     #[track_caller]
     pub fn wait_timeout_while<'a, T>(
         &self,
@@ -108,7 +108,7 @@ impl Condvar {
         }
     }
 
-    /// Wakes one of those who wait.
+    /// Wakes one waiting thread.
     #[inline]
     #[track_caller]
     pub fn notify_one(&self) {
@@ -121,7 +121,7 @@ impl Condvar {
         }
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiting threads.
     #[inline]
     #[track_caller]
     pub fn notify_all(&self) {
@@ -142,7 +142,7 @@ impl Condvar {
         at: At,
     ) -> LockResult<(MutexGuard<'a, T>, Wake)> {
         here.point(Operation::Wait, at);
-        // No other thread runs between the unlocking and the waiting.
+        // No other thread runs between the unlock and the wait.
         let lock = guard.unlock_to_wait(here);
         let deadline_ns = timeout.map(|timeout| here.with(|state| state.deadline_after(timeout)));
         let wake = here.block(WaitsFor::Notification, self.key(), deadline_ns, at);

@@ -1,35 +1,35 @@
-//! The back end of the simulator: the program's own threads, run one at a time by a scheduler that
-//! a seed drives.
+//! The simulator's back end: a seeded scheduler runs the program's own threads one at a time.
 //!
 //! ```text
-//!   body ── spawn ──> thread          each a thread of the operating system; exactly one has the baton and runs
+//!   body ── spawn ──> thread          each is an OS thread; exactly one has the baton and runs
 //!    │                  │
-//!    └── lock, wait, send, sleep, read the clock, point() ──> scheduler ──> the same thread goes on, or another one
+//!    └── lock, wait, send, sleep, read the clock, point() ──> scheduler ──> continues this thread or another one
 //! ```
 //!
 //! - [`run`] runs a body as the main thread of a simulation. Threads that simulated threads start
-//!   belong to it. All other threads use the same types as if they were the standard library's,
-//!   which they wrap.
+//!   belong to the simulation. For all other threads, these types behave like the standard
+//!   library's, which they wrap.
 //! - Every operation of [`sync`](super) is a *scheduling point*: the seeded [`Policy`] decides
-//!   whether another thread runs first. [`point`] is one more, for what else is worth an
-//!   interruption: a call of the operating system.
-//! - Between two points a thread runs alone. What [`atomic`] does is a point, at which switches are
-//!   rarer; of the standard library's atomics the scheduler knows nothing. Memory orderings are
+//!   whether another thread runs first. [`point`] adds a scheduling point anywhere else, such as at
+//!   a system call.
+//! - Between two points a thread runs alone. Operations of [`atomic`] are points at which switches
+//!   are rarer. The scheduler does not see the standard library's own atomics. Memory orderings are
 //!   loom's to check.
-//! - Whoever cannot go on waits in the scheduler, which knows what for. When nobody can run,
-//!   *simulated time* passes until the earliest deadline; if there is none, that is a deadlock, and
-//!   [`End::Deadlock`] says who waits where, for what, and who holds it.
-//! - A loop that spins must say so, by [`yield_now`](thread::yield_now) or
-//!   [`spin_loop`](hint::spin_loop): its thread then goes on after others have run, and time passes
-//!   if all who can run do nothing else.
-//! - A thread ends when its thread-locals are destroyed: their destructors are part of the
+//! - A thread that cannot continue waits in the scheduler, which knows what it waits for. When no
+//!   thread can run, *simulated time* advances to the earliest deadline. Without a deadline, that
+//!   is a deadlock, and [`End::Deadlock`] says which thread waits where and for what, and who holds
+//!   it.
+//! - A loop that spins must call [`yield_now`](thread::yield_now) or
+//!   [`spin_loop`](hint::spin_loop). Its thread then continues only after others have run, and time
+//!   passes if all runnable threads spin.
+//! - A thread ends after its thread-locals are destroyed, so their destructors are part of the
 //!   simulation.
-//! - Epoch-based reclamation has a collector of its own in each simulation; what still waits in it
+//! - Each simulation has its own collector for epoch-based reclamation. Work that is still deferred
 //!   runs at the very end.
 //!
-//! Equal configurations give equal simulations, which [`Outcome::trace`] shows, as long as the
-//! program draws its randomness from [`random_seed`] and [`random`], its time from [`time`], and
-//! depends neither on addresses nor on what an earlier simulation left in a static.
+//! Equal configurations give equal simulations, as [`Outcome::trace`] shows. This requires that the
+//! program takes its randomness from [`random_seed`] and [`random`] and its time from [`time`], and
+//! that it depends neither on addresses nor on values that an earlier simulation left in a static.
 
 pub mod atomic;
 mod barrier;
@@ -69,7 +69,7 @@ use scheduler::Here;
 pub mod hint {
     use super::*;
 
-    /// Tells that the thread spins: in a simulation, others run before it goes on.
+    /// Announces that the thread spins. In a simulation, other threads run before it continues.
     #[inline]
     #[track_caller]
     pub fn spin_loop() {
@@ -80,13 +80,13 @@ pub mod hint {
     }
 }
 
-/// The calling thread's part in the epochs of its simulation, if it is in one.
+/// Registers the calling thread with the epochs of its simulation, if it is in one.
 pub(crate) fn register_in_epochs() -> Option<crossbeam_epoch::LocalHandle> {
     Here::get().map(Here::register)
 }
 
-/// The calling thread's index, if it is in a simulation: 0 is the body's, and the others count in
-/// the order of their creation.
+/// The calling thread's index if it is in a simulation. 0 is the main thread; the others are
+/// numbered in the order of their creation.
 pub(super) fn thread_index() -> Option<usize> {
     Here::get().map(|here| here.thread)
 }
@@ -97,7 +97,7 @@ pub fn is_running() -> bool {
     Here::get().is_some()
 }
 
-/// A scheduling point. Outside a simulation, nothing.
+/// A scheduling point. Does nothing outside a simulation.
 #[inline]
 #[track_caller]
 pub fn point() {
@@ -106,7 +106,7 @@ pub fn point() {
     }
 }
 
-/// A number below `below`, drawn from the seed.
+/// Returns a number below `below`, drawn from the seed.
 ///
 /// # Panics
 ///
@@ -117,7 +117,7 @@ pub fn random(below: u64) -> u64 {
     here.with(|state| state.program.below(below))
 }
 
-/// Lets simulated time pass, and then others run. Outside a simulation, nothing.
+/// Advances the simulated time, then lets others run. Does nothing outside a simulation.
 #[track_caller]
 pub fn advance(time: Duration) {
     if let Some(here) = Here::get() {
@@ -127,15 +127,15 @@ pub fn advance(time: Duration) {
     }
 }
 
-/// Sets the simulated wall clock to so many nanoseconds before or after what the monotonic clock
-/// implies. Outside a simulation, nothing.
+/// Sets the simulated wall clock to this many nanoseconds before or after the time that the
+/// monotonic clock implies. Does nothing outside a simulation.
 pub fn set_wall_clock(offset_ns: i64) {
     if let Some(here) = Here::get() {
         here.with(|state| state.wall_offset_ns = offset_ns);
     }
 }
 
-/// A random number that nobody outside this process can guess, another one at each call; in a
+/// Returns a random number that nobody outside this process can guess, different at each call. In a
 /// simulation it comes from the seed.
 pub fn random_seed() -> u64 {
     match Here::get() {

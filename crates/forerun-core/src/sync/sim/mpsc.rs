@@ -1,5 +1,5 @@
-//! Channels around the standard library's: the queue is the inner channel's, and who has to wait
-//! waits in the scheduler.
+//! Wrappers around the standard library's channels. The inner channel holds the queue, and a thread
+//! that must wait does so in the scheduler.
 
 use std::fmt;
 use std::panic::Location;
@@ -11,7 +11,7 @@ use super::report::{Operation, WaitsFor};
 use super::scheduler::Here;
 use super::state::{At, Wake};
 
-/// What the scheduler knows a channel by: its address.
+/// The scheduler's identifier of a channel: its address.
 #[derive(Debug, Clone)]
 struct Key(Arc<u8>);
 
@@ -31,28 +31,28 @@ impl Key {
     }
 }
 
-/// [`std::sync::mpsc::Sender`], or in a simulation its model.
+/// [`std::sync::mpsc::Sender`], or its model in a simulation.
 pub struct Sender<T> {
-    /// Taken when the sender is dropped.
+    /// Taken out when the sender is dropped.
     inner: Option<std::sync::mpsc::Sender<T>>,
     key: Key,
 }
 
-/// [`std::sync::mpsc::SyncSender`], or in a simulation its model.
+/// [`std::sync::mpsc::SyncSender`], or its model in a simulation.
 pub struct SyncSender<T> {
-    /// Taken when the sender is dropped.
+    /// Taken out when the sender is dropped.
     inner: Option<std::sync::mpsc::SyncSender<T>>,
     key: Key,
 }
 
-/// [`std::sync::mpsc::Receiver`], or in a simulation its model.
+/// [`std::sync::mpsc::Receiver`], or its model in a simulation.
 pub struct Receiver<T> {
-    /// Taken when the receiver is dropped.
+    /// Taken out when the receiver is dropped.
     inner: Option<std::sync::mpsc::Receiver<T>>,
     key: Key,
 }
 
-// As the standard library's, these ask nothing of the messages.
+// As in the standard library, `T` need not implement `Debug`.
 impl<T> fmt::Debug for Sender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender").finish_non_exhaustive()
@@ -71,9 +71,9 @@ impl<T> fmt::Debug for Receiver<T> {
     }
 }
 
-const OPEN: &str = "an end of a channel is there until it is dropped";
+const OPEN: &str = "an end of a channel exists until it is dropped";
 
-/// A channel without a bound.
+/// Creates an unbounded channel.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let (sender, receiver) = std::sync::mpsc::channel();
     let key = Key::new();
@@ -84,16 +84,16 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     (sender, receiver_of(receiver, key))
 }
 
-/// A channel that holds at most `bound` messages.
+/// Creates a channel that holds at most `bound` messages.
 ///
 /// # Panics
 ///
-/// Panics in a simulation if `bound` is 0: the inner channel then never takes a message from a
+/// Panics in a simulation if `bound` is 0: the inner channel would never accept a message from a
 /// thread that does not wait.
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
     assert!(
         bound > 0 || Here::get().is_none(),
-        "a channel of a simulation has room for a message"
+        "a simulated channel needs space for at least one message"
     );
     let (sender, receiver) = std::sync::mpsc::sync_channel(bound);
     let key = Key::new();
@@ -112,7 +112,7 @@ fn receiver_of<T>(inner: std::sync::mpsc::Receiver<T>, key: Key) -> Receiver<T> 
 }
 
 impl<T> Sender<T> {
-    /// Sends, unless the receiver is gone.
+    /// Sends a message, unless the receiver is gone.
     #[track_caller]
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
         if let Some(here) = Here::get() {
@@ -125,7 +125,7 @@ impl<T> Sender<T> {
 }
 
 impl<T> SyncSender<T> {
-    /// Waits for room and sends, unless the receiver is gone.
+    /// Waits for space and sends a message, unless the receiver is gone.
     #[track_caller]
     pub fn send(&self, mut value: T) -> Result<(), SendError<T>> {
         let Some(here) = Here::get() else {
@@ -147,7 +147,7 @@ impl<T> SyncSender<T> {
         Ok(())
     }
 
-    /// Sends if there is room.
+    /// Sends a message if there is space.
     #[track_caller]
     pub fn try_send(&self, value: T) -> Result<(), TrySendError<T>> {
         let here = Here::get();
@@ -176,7 +176,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// [`Receiver::recv`], but no longer than `timeout`.
+    /// Like [`Receiver::recv`], but for at most `timeout`.
     #[track_caller]
     pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         match Here::get() {
@@ -185,7 +185,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// A message, if one is there.
+    /// Returns a message if one is available.
     #[track_caller]
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
         let here = Here::get();
@@ -202,12 +202,12 @@ impl<T> Receiver<T> {
         received
     }
 
-    /// The messages, until all senders are gone.
+    /// Iterates over messages until all senders are gone.
     pub fn iter(&self) -> impl Iterator<Item = T> {
         std::iter::from_fn(|| self.recv().ok())
     }
 
-    /// The messages that are there.
+    /// Iterates over the available messages.
     pub fn try_iter(&self) -> impl Iterator<Item = T> {
         std::iter::from_fn(|| self.try_recv().ok())
     }
@@ -283,7 +283,7 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-/// The messages of a receiver, until all senders are gone.
+/// Iterates over a receiver's messages until all senders are gone.
 #[derive(Debug)]
 pub struct IntoIter<T>(Receiver<T>);
 

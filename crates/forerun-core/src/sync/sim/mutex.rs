@@ -1,6 +1,6 @@
-//! A mutex around the standard library's. In a simulation nobody waits in the inner lock: whoever
-//! cannot have it at once waits in the scheduler, and tries again when somebody has unlocked it.
-//! Data and poisoning are the inner lock's.
+//! A wrapper around the standard library's mutex. In a simulation no thread waits in the inner
+//! lock: a thread that cannot take it at once waits in the scheduler, and retries after another
+//! thread has unlocked it. The inner lock holds the data and the poison flag.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -11,7 +11,7 @@ use super::report::{Operation, WaitsFor};
 use super::scheduler::Here;
 use super::state::At;
 
-/// [`std::sync::Mutex`], or in a simulation its model.
+/// [`std::sync::Mutex`], or its model in a simulation.
 #[derive(Default)]
 pub struct Mutex<T: ?Sized> {
     inner: std::sync::Mutex<T>,
@@ -20,13 +20,13 @@ pub struct Mutex<T: ?Sized> {
 /// [`std::sync::MutexGuard`].
 pub struct MutexGuard<'a, T: ?Sized> {
     lock: &'a Mutex<T>,
-    /// Taken by a condition variable that waits, and when the guard is dropped.
+    /// Taken out by a condition variable's wait, and when the guard is dropped.
     inner: Option<std::sync::MutexGuard<'a, T>>,
     at: At,
 }
 
 impl<T> Mutex<T> {
-    /// A mutex that nobody holds.
+    /// Creates an unlocked mutex.
     #[inline]
     pub const fn new(value: T) -> Mutex<T> {
         Mutex {
@@ -34,14 +34,14 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// The value.
+    /// Returns the value and consumes the mutex.
     pub fn into_inner(self) -> LockResult<T> {
         self.inner.into_inner()
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Waits until nobody holds the mutex, and takes it.
+    /// Waits until the mutex is free, and locks it.
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
@@ -55,7 +55,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// Takes the mutex if nobody holds it.
+    /// Locks the mutex if it is free.
     #[inline]
     #[track_caller]
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
@@ -84,17 +84,17 @@ impl<T: ?Sized> Mutex<T> {
         self.inner.is_poisoned()
     }
 
-    /// Forgets that a thread panicked.
+    /// Clears the poison flag.
     pub fn clear_poison(&self) {
         self.inner.clear_poison();
     }
 
-    /// The value, which nobody else can use.
+    /// Returns a mutable reference to the value.
     pub fn get_mut(&mut self) -> LockResult<&mut T> {
         self.inner.get_mut()
     }
 
-    /// Locks without a scheduling point before.
+    /// Locks the mutex without a scheduling point before it.
     fn lock_in(&self, here: Here, at: At) -> LockResult<MutexGuard<'_, T>> {
         loop {
             let locked = match self.inner.try_lock() {
@@ -120,13 +120,13 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// What the scheduler knows the mutex by.
+    /// The scheduler's identifier of the mutex.
     fn key(&self) -> usize {
         (&raw const self.inner).addr()
     }
 }
 
-/// The same result around another guard.
+/// The same result with another guard.
 #[inline]
 pub(super) fn wrap<A, B>(result: LockResult<A>, f: impl FnOnce(A) -> B) -> LockResult<B> {
     match result {
@@ -136,7 +136,7 @@ pub(super) fn wrap<A, B>(result: LockResult<A>, f: impl FnOnce(A) -> B) -> LockR
 }
 
 impl<'a, T: ?Sized> MutexGuard<'a, T> {
-    /// Gives up the lock, for a condition variable's wait: without a scheduling point.
+    /// Unlocks without a scheduling point, for a condition variable's wait.
     pub(super) fn unlock_to_wait(mut self, here: Here) -> &'a Mutex<T> {
         self.inner = None;
         here.with(|state| {

@@ -1,6 +1,6 @@
-//! Cells that are set once. In a simulation a thread that finds another one at the initialisation
-//! waits in the scheduler; a cell whose initialisation needs the cell itself waits for ever, and
-//! the simulation reports it.
+//! Cells that are set once. In a simulation a thread that finds a cell being initialised by another
+//! thread waits in the scheduler. If the initialisation needs the cell itself, it waits for ever,
+//! and the simulation reports that.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,15 +11,16 @@ use super::report::{Operation, WaitsFor};
 use super::scheduler::Here;
 use super::state::At;
 
-/// [`std::sync::OnceLock`], or in a simulation its model.
+/// [`std::sync::OnceLock`], or its model in a simulation.
 pub struct OnceLock<T> {
     inner: std::sync::OnceLock<T>,
-    /// A simulated thread initialises the cell. Only simulated threads use this, one at a time.
+    /// Set while a simulated thread initialises the cell. Only simulated threads use this, one at a
+    /// time.
     is_busy: AtomicBool,
 }
 
 impl<T> OnceLock<T> {
-    /// An empty cell.
+    /// Creates an empty cell.
     #[inline]
     pub const fn new() -> OnceLock<T> {
         OnceLock {
@@ -28,18 +29,18 @@ impl<T> OnceLock<T> {
         }
     }
 
-    /// The value, if the cell is set.
+    /// Returns the value if the cell is set.
     #[inline]
     pub fn get(&self) -> Option<&T> {
         self.inner.get()
     }
 
-    /// The value, if the cell is set.
+    /// Returns a mutable reference to the value if the cell is set.
     pub fn get_mut(&mut self) -> Option<&mut T> {
         self.inner.get_mut()
     }
 
-    /// Sets the cell, or gives the value back if it is set.
+    /// Sets the cell, or returns the value if the cell is already set.
     #[track_caller]
     pub fn set(&self, value: T) -> Result<(), T> {
         let mut value = Some(value);
@@ -47,7 +48,7 @@ impl<T> OnceLock<T> {
         value.map_or(Ok(()), Err)
     }
 
-    /// The value; an empty cell is set to what `f` returns.
+    /// Returns the value. Sets an empty cell to the result of `f`.
     #[inline]
     #[track_caller]
     pub fn get_or_init(&self, f: impl FnOnce() -> T) -> &T {
@@ -58,12 +59,12 @@ impl<T> OnceLock<T> {
         }
     }
 
-    /// The value.
+    /// Returns the value and consumes the cell.
     pub fn into_inner(self) -> Option<T> {
         self.inner.into_inner()
     }
 
-    /// The value; the cell is empty then.
+    /// Takes the value and leaves the cell empty.
     pub fn take(&mut self) -> Option<T> {
         self.inner.take()
     }
@@ -89,15 +90,15 @@ impl<T> OnceLock<T> {
             if let Some(value) = self.inner.get() {
                 return value;
             }
-            // Relaxed: the threads of a simulation run one after the other, and the hand-over
-            // orders them.
+            // Relaxed: the threads of a simulation run one at a time, and the hand-over orders
+            // them.
             if !self.is_busy.swap(true, Ordering::Relaxed) {
                 let _not_busy = NotBusy {
                     is_busy: &self.is_busy,
                     here,
                     at,
                 };
-                // A thread outside the simulation may be at it, and is waited for.
+                // A thread outside the simulation may be initialising the cell; wait for it.
                 return self.inner.get_or_init(f);
             }
             let key = (&raw const self.is_busy).addr();
@@ -144,18 +145,18 @@ impl<T: fmt::Debug> fmt::Debug for OnceLock<T> {
     }
 }
 
-/// [`std::sync::Once`], or in a simulation its model. It is never poisoned: a call that panicked is
-/// made again.
+/// [`std::sync::Once`], or its model in a simulation. It is never poisoned: a call that panicked is
+/// repeated.
 #[derive(Debug, Default)]
 pub struct Once(OnceLock<()>);
 
 impl Once {
-    /// One that has not been called.
+    /// Creates a `Once` that has not run.
     pub const fn new() -> Once {
         Once(OnceLock::new())
     }
 
-    /// Calls `f`, unless a call has returned already.
+    /// Calls `f`, unless an earlier call has returned.
     #[track_caller]
     pub fn call_once(&self, f: impl FnOnce()) {
         self.0.get_or_init(f);
@@ -167,19 +168,19 @@ impl Once {
     }
 }
 
-/// [`std::sync::LazyLock`]. A static keeps its value over many simulations; lest the first one
-/// differs from the others, the initialisation is not part of any: it runs at once, with no
-/// scheduling point.
+/// [`std::sync::LazyLock`]. A static keeps its value over many simulations, and the first
+/// simulation must not differ from the others. So the initialisation is not part of any simulation:
+/// it runs at once, without scheduling points.
 #[derive(Debug)]
 pub struct LazyLock<T, F = fn() -> T>(std::sync::LazyLock<T, F>);
 
 impl<T, F: FnOnce() -> T> LazyLock<T, F> {
-    /// A value that `f` makes when it is first used.
+    /// Creates a value that `f` computes on first use.
     pub const fn new(f: F) -> LazyLock<T, F> {
         LazyLock(std::sync::LazyLock::new(f))
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn force(this: &LazyLock<T, F>) -> &T {
         match Here::get() {
             None => std::sync::LazyLock::force(&this.0),

@@ -1,58 +1,58 @@
-//! Who runs next.
+//! Chooses the thread that runs next.
 //!
-//! A *random walk* switches with one probability at each scheduling point, to any thread that can
-//! run. It finds what a few switches anywhere can show, and what needs many of them.
+//! A *random walk* switches with a fixed probability at each scheduling point, to any thread that
+//! can run. It finds defects that need a few switches anywhere, and defects that need many.
 //!
 //! *Probabilistic concurrency testing* (Burckhardt, Kothari, Musuvathi and Nagarakatte, "A
 //! Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010) gives each
-//! thread a random priority and always runs the highest; at a few random steps the running thread
-//! falls below all others. It finds what needs one thread to be held back for long while the others
-//! do much. So that a thread that polls does not keep the others back for ever, one that has run
-//! for long falls below them, too.
+//! thread a random priority and always runs the one with the highest. At a few random steps the
+//! running thread falls below all others. This finds defects that need one thread to be held back
+//! for long while the others do much. A thread that has run for long also falls below the others,
+//! so that a thread that polls cannot hold them back for ever.
 
 use super::random::Random;
 use super::report::Operation;
 use super::state::{State, Status};
 
-/// How the scheduler chooses.
+/// How the scheduler chooses a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// The seed draws one of the other two, and its parameters.
+    /// The seed selects one of the other two policies and its parameters.
     Seeded,
-    /// At each point, switch once in `switch_every` times on average.
+    /// At each point, switch with probability 1 / `switch_every`.
     RandomWalk {
         /// The mean number of points between two switches, at least 1.
         switch_every: u64,
     },
-    /// Priorities with `changes` change points among the first `steps` steps.
+    /// Priorities, with `changes` change points in the first `steps` steps.
     Priorities {
-        /// How often the running thread falls below all others; a defect that needs `d` ordering
-        /// constraints wants `d - 1`.
+        /// How often the running thread falls below all others. A defect with `d` ordering
+        /// constraints needs `d - 1`.
         changes: u64,
-        /// About how many steps the simulation takes.
+        /// Approximate number of steps of the simulation.
         steps: u64,
     },
 }
 
-/// A policy at work.
+/// The state of a policy.
 pub(super) enum Chooser {
     Walk {
         switch_every: u64,
     },
     Priorities {
-        /// Steps at which the running thread is demoted, the next one last.
+        /// Steps at which the running thread is demoted. The next one is last.
         changes: Vec<u64>,
-        /// The priority that the next demoted thread gets: below all given so far.
+        /// The priority of the next thread to be demoted. It is below all others.
         lowest: u64,
-        /// Somebody became able to run, or a priority changed, since the last choice.
+        /// Whether a thread became able to run, or a priority changed, since the last choice.
         is_stale: bool,
     },
 }
 
-/// So many operations of atomics count as one point of another kind.
+/// This many atomic operations count as one scheduling point of another kind.
 const ATOMICS_PER_POINT: u64 = 8;
 
-/// A thread with the highest priority runs for so many steps at once.
+/// A thread with the highest priority runs for at most this many steps.
 const RUN_STEPS_MAX: u64 = 2000;
 
 /// New threads have priorities above this, demoted ones below.
@@ -90,7 +90,7 @@ impl Chooser {
         random.next() | DEMOTED
     }
 
-    /// Tells that a thread can run that could not before.
+    /// Records that another thread can run now.
     pub(super) fn more_can_run(&mut self) {
         if let Chooser::Priorities { is_stale, .. } = self {
             *is_stale = true;
@@ -99,7 +99,7 @@ impl Chooser {
 }
 
 impl State {
-    /// Who runs after a point at which `me` can go on.
+    /// Chooses the thread that runs after a point at which `me` can continue.
     #[inline]
     pub(super) fn choose(&mut self, me: usize, operation: Operation) -> usize {
         match &mut self.chooser {
@@ -133,7 +133,7 @@ impl State {
         }
     }
 
-    /// Who runs after `me` has said that it waits for others: another one, if any can run.
+    /// Chooses the thread that runs after `me` has yielded: another one, if any can run.
     pub(super) fn choose_after_yield(&mut self, me: usize) -> usize {
         self.threads[me].has_yielded = true;
         if let Chooser::Priorities { lowest, .. } = &mut self.chooser {
@@ -145,8 +145,8 @@ impl State {
             .filter(|thread| thread.can_run())
             .all(|thread| thread.has_yielded)
         {
-            // Everybody who can run waits for somebody who cannot, perhaps until a deadline: time
-            // may pass.
+            // All threads that can run wait for threads that cannot, perhaps until a deadline, so
+            // time may pass.
             self.live
                 .iter()
                 .for_each(|thread| self.threads[*thread].has_yielded = false);
@@ -158,7 +158,7 @@ impl State {
         self.choose_any().unwrap_or(me)
     }
 
-    /// Somebody who can run, or nobody.
+    /// Chooses any thread that can run, if there is one.
     pub(super) fn choose_any(&mut self) -> Option<usize> {
         if let Chooser::Priorities { .. } = self.chooser {
             let running = self.live.iter().copied();
@@ -170,9 +170,9 @@ impl State {
             .or_else(|| self.pick(|thread| thread.can_run()))
     }
 
-    /// A random walk's switch from `me`.
+    /// Chooses the target of a random walk's switch from `me`.
     fn choose_other(&mut self, me: usize) -> usize {
-        // Whoever yielded is not held back for ever by threads that do not.
+        // A thread that yielded is not held back for ever by threads that do not.
         if self.schedule.once_in(2) {
             let live = self.live.iter();
             live.for_each(|thread| self.threads[*thread].has_yielded = false);
@@ -181,7 +181,7 @@ impl State {
             .unwrap_or(me)
     }
 
-    /// One of the threads that `is_wanted` names, each as likely as any other.
+    /// Picks one of the threads for which `is_wanted` holds, all with the same probability.
     pub(super) fn pick(
         &mut self,
         is_wanted: impl Fn(&super::state::Thread) -> bool,
@@ -202,7 +202,7 @@ impl State {
         wanted.nth(chosen).copied()
     }
 
-    /// Wakes a thread that waits on a condition variable for no reason, as the real ones may.
+    /// Wakes a thread that waits on a condition variable without a notification, as real ones may.
     pub(super) fn wake_spuriously(&mut self) {
         let waiting = self.pick(
             |thread| matches!(&thread.status, Status::Blocked(wait) if wait.may_wake_spuriously()),

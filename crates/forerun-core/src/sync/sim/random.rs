@@ -1,10 +1,11 @@
-//! The generator that every choice of a simulation comes from.
+//! The random generator behind all choices of a simulation.
 
 /// SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
 pub(super) struct Random(u64);
 
 impl Random {
-    /// A stream for one purpose: streams of one seed with different purposes are independent.
+    /// Creates the stream for one purpose. Streams of one seed with different purposes are
+    /// independent.
     pub(super) fn new(seed: u64, purpose: u64) -> Random {
         let mut random = Random(seed ^ purpose.wrapping_mul(0xD6E8_FEB8_6659_FD93));
         random.0 = random.next();
@@ -20,14 +21,14 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number below `below`, which is not zero. The bias is below 2^-32 for every bound below
-    /// 2^32.
+    /// Returns a number below `below`, which is not zero. The bias is below 2^-32 for every bound
+    /// below 2^32.
     #[inline]
     pub(super) fn below(&mut self, below: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(below)) >> 64) as u64
     }
 
-    /// Whether an event that happens once in `every` times happens.
+    /// Returns true once in `every` times on average.
     #[inline]
     pub(super) fn once_in(&mut self, every: u64) -> bool {
         self.below(every) == 0

@@ -1,4 +1,4 @@
-//! What a simulation is told, and what it tells.
+//! The configuration and the outcome of a simulation.
 
 use std::fmt;
 use std::panic::Location;
@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use super::Policy;
 
-/// What a simulation is run with. Equal ones give equal simulations.
+/// The configuration of a simulation. Equal configurations give equal simulations.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What all choices come from.
+    /// The seed of all choices.
     pub seed: u64,
-    /// The simulation is given up after so many steps.
+    /// The simulation is aborted after this many steps.
     pub steps_max: u64,
-    /// How the scheduler chooses who runs.
+    /// How the scheduler chooses threads.
     pub policy: Policy,
     /// The simulated time that each step takes.
     pub step_ns: u64,
-    /// The simulation is given up when a thread comes to no scheduling point for so long, in real
+    /// The simulation is aborted if no thread reaches a scheduling point for this long, in real
     /// time.
     pub silence_max: Duration,
-    /// So many of the last events are kept in the outcome.
+    /// Number of recent events that the outcome keeps.
     pub events_max: usize,
 }
 
 impl Config {
-    /// The usual configuration for `seed`.
+    /// The default configuration for `seed`.
     pub fn new(seed: u64) -> Config {
         Config {
             seed,
@@ -41,16 +41,16 @@ impl Config {
 /// How a simulation ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// All threads have finished.
+    /// All threads finished.
     Finished,
     /// These threads wait, and nothing will ever wake them.
     Deadlock(Vec<Blocked>),
-    /// The limit of steps was reached, while these threads had not finished.
+    /// The step limit was reached before these threads finished.
     StepLimit(Vec<Blocked>),
     /// The body panicked.
     Panicked(String),
-    /// A thread came to no scheduling point for [`Config::silence_max`] of real time: these had not
-    /// finished.
+    /// A thread reached no scheduling point for [`Config::silence_max`] of real time. These threads
+    /// had not finished.
     Silent(Vec<Blocked>),
 }
 
@@ -60,8 +60,8 @@ impl fmt::Display for End {
             End::Finished => return f.write_str("all threads finished"),
             End::Panicked(message) => return write!(f, "panicked: {message}"),
             End::Deadlock(threads) => ("deadlock", threads),
-            End::StepLimit(threads) => ("the limit of steps was reached", threads),
-            End::Silent(threads) => ("a thread came to no scheduling point for long", threads),
+            End::StepLimit(threads) => ("the step limit was reached", threads),
+            End::Silent(threads) => ("a thread reached no scheduling point for too long", threads),
         };
         f.write_str(what)?;
         for thread in threads {
@@ -78,13 +78,13 @@ pub struct Blocked {
     pub thread: String,
     /// What it waits for.
     pub waits_for: WaitsFor,
-    /// Where in the source it waits, or last was.
+    /// The source location where it waits, or where it was last.
     pub at: &'static Location<'static>,
     /// How long it has waited, in simulated time.
     pub waited: Duration,
-    /// Who holds the lock that it waits for, and where they took it.
+    /// The threads that hold the lock, and the locations where they took it.
     pub held_by: Vec<(String, &'static Location<'static>)>,
-    /// The thread whose end it waits for.
+    /// The thread that it joins.
     pub joins: Option<String>,
 }
 
@@ -105,30 +105,30 @@ impl fmt::Display for Blocked {
     }
 }
 
-/// What a thread may wait for.
+/// The reasons to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitsFor {
     /// Nothing: it can run.
     Nothing,
     /// A mutex.
     Lock,
-    /// A reader-writer lock, to read.
+    /// A reader-writer lock, for reading.
     Read,
-    /// A reader-writer lock, to write.
+    /// A reader-writer lock, for writing.
     Write,
     /// A notification of a condition variable.
     Notification,
-    /// Another thread that initialises a cell.
+    /// Another thread's initialisation of a cell.
     Initialisation,
-    /// A message of a channel.
+    /// A message in a channel.
     Message,
-    /// Room in a channel.
+    /// Space in a channel.
     Room,
     /// The end of a thread.
     Join,
     /// The end of a sleep.
     Sleep,
-    /// To be unparked.
+    /// A call of `unpark`.
     Unpark,
 }
 
@@ -137,12 +137,12 @@ impl fmt::Display for WaitsFor {
         f.write_str(match self {
             WaitsFor::Nothing => "nothing",
             WaitsFor::Lock => "a mutex",
-            WaitsFor::Read => "a lock to read",
-            WaitsFor::Write => "a lock to write",
+            WaitsFor::Read => "a read lock",
+            WaitsFor::Write => "a write lock",
             WaitsFor::Notification => "a notification",
             WaitsFor::Initialisation => "the initialisation of a cell",
             WaitsFor::Message => "a message",
-            WaitsFor::Room => "room in a channel",
+            WaitsFor::Room => "space in a channel",
             WaitsFor::Join => "the end of",
             WaitsFor::Sleep => "the end of a sleep",
             WaitsFor::Unpark => "to be unparked",
@@ -150,9 +150,9 @@ impl fmt::Display for WaitsFor {
     }
 }
 
-/// What a thread does at a scheduling point.
+/// The operation of a thread at a scheduling point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each says what it is")]
+#[expect(missing_docs, reason = "the names say it all")]
 pub enum Operation {
     Point,
     Atomic,
@@ -179,14 +179,14 @@ pub enum Operation {
 /// One scheduling point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// Its number, from 1.
+    /// The number of the point, from 1.
     pub step: u64,
-    /// The index of the thread: 0 is the body's, and the others count in the order of their
+    /// The index of the thread. 0 is the main thread; the others are numbered in the order of their
     /// creation.
     pub thread: usize,
-    /// What the thread does there.
+    /// The operation.
     pub operation: Operation,
-    /// Where.
+    /// The source location.
     pub at: &'static Location<'static>,
 }
 
@@ -197,31 +197,32 @@ impl fmt::Display for Event {
     }
 }
 
-/// A thread that panicked and that nobody joined.
+/// A thread that panicked and was never joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Panicked {
     /// Its name.
     pub thread: String,
-    /// What the panic said, and where it was.
+    /// The panic's message and location.
     pub message: String,
 }
 
-/// What came of a simulation.
+/// The outcome of a simulation.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// How it ended.
     pub end: End,
-    /// The threads that panicked and that nobody joined; the body's panic is [`End::Panicked`].
+    /// Threads that panicked and were never joined. A panic of the body is [`End::Panicked`].
     pub panics: Vec<Panicked>,
-    /// The scheduling points.
+    /// Number of scheduling points.
     pub steps: u64,
-    /// How often another thread went on.
+    /// Number of switches to another thread.
     pub switches: u64,
-    /// The threads that there were.
+    /// Number of threads.
     pub threads: u64,
-    /// The simulated time that passed.
+    /// Simulated time that has passed.
     pub elapsed: Duration,
-    /// A hash of the schedule: who did what, in which order. Equal configurations give equal ones.
+    /// A hash of the schedule: which thread did what, in which order. Equal configurations give
+    /// equal hashes.
     pub trace: u64,
     /// The last [`Config::events_max`] events.
     pub events: Vec<Event>,

@@ -1,6 +1,6 @@
-//! A reader-writer lock around the standard library's, in the way of the mutex. As on Linux, a
-//! reader does not overtake a writer that waits: a thread that reads twice at once can therefore
-//! wait for itself.
+//! A wrapper around the standard library's reader-writer lock, built like the mutex. As on Linux, a
+//! reader does not overtake a waiting writer, so a thread that takes two read locks may wait for
+//! itself.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -12,7 +12,7 @@ use super::report::{Operation, WaitsFor};
 use super::scheduler::Here;
 use super::state::At;
 
-/// [`std::sync::RwLock`], or in a simulation its model.
+/// [`std::sync::RwLock`], or its model in a simulation.
 #[derive(Default)]
 pub struct RwLock<T: ?Sized> {
     inner: std::sync::RwLock<T>,
@@ -20,19 +20,19 @@ pub struct RwLock<T: ?Sized> {
 
 /// [`std::sync::RwLockReadGuard`].
 pub struct RwLockReadGuard<'a, T: ?Sized> {
-    /// Taken when the guard is dropped.
+    /// Taken out when the guard is dropped.
     inner: Option<std::sync::RwLockReadGuard<'a, T>>,
     held: Held,
 }
 
 /// [`std::sync::RwLockWriteGuard`].
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
-    /// Taken when the guard is dropped.
+    /// Taken out when the guard is dropped.
     inner: Option<std::sync::RwLockWriteGuard<'a, T>>,
     held: Held,
 }
 
-/// Which lock a guard holds, and since where.
+/// The lock that a guard holds, and where it was taken.
 #[derive(Clone, Copy)]
 struct Held {
     key: usize,
@@ -55,7 +55,7 @@ impl Held {
 }
 
 impl<T> RwLock<T> {
-    /// A lock that nobody holds.
+    /// Creates an unlocked lock.
     #[inline]
     pub const fn new(value: T) -> RwLock<T> {
         RwLock {
@@ -63,14 +63,14 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// The value.
+    /// Returns the value and consumes the lock.
     pub fn into_inner(self) -> LockResult<T> {
         self.inner.into_inner()
     }
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until nobody writes, and reads.
+    /// Waits until no thread writes, and locks for reading.
     #[inline]
     #[track_caller]
     pub fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
@@ -90,7 +90,7 @@ impl<T: ?Sized> RwLock<T> {
         }
     }
 
-    /// Waits until nobody reads or writes, and writes.
+    /// Waits until no thread reads or writes, and locks for writing.
     #[inline]
     #[track_caller]
     pub fn write(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
@@ -110,7 +110,7 @@ impl<T: ?Sized> RwLock<T> {
         }
     }
 
-    /// Reads if nobody writes or waits to.
+    /// Locks for reading if no thread writes or waits to write.
     #[inline]
     #[track_caller]
     pub fn try_read(&self) -> TryLockResult<RwLockReadGuard<'_, T>> {
@@ -126,7 +126,7 @@ impl<T: ?Sized> RwLock<T> {
         locked
     }
 
-    /// Writes if nobody reads or writes.
+    /// Locks for writing if no thread reads or writes.
     #[inline]
     #[track_caller]
     pub fn try_write(&self) -> TryLockResult<RwLockWriteGuard<'_, T>> {
@@ -142,23 +142,24 @@ impl<T: ?Sized> RwLock<T> {
         locked
     }
 
-    /// Whether a thread panicked while it wrote.
+    /// Whether a thread panicked while it held the write lock.
     pub fn is_poisoned(&self) -> bool {
         self.inner.is_poisoned()
     }
 
-    /// Forgets that a thread panicked.
+    /// Clears the poison flag.
     pub fn clear_poison(&self) {
         self.inner.clear_poison();
     }
 
-    /// The value, which nobody else can use.
+    /// Returns a mutable reference to the value.
     pub fn get_mut(&mut self) -> LockResult<&mut T> {
         self.inner.get_mut()
     }
 
     fn try_read_in(&self, here: Here, held: Held) -> TryLockResult<RwLockReadGuard<'_, T>> {
-        // A writer waits only while somebody holds the lock, who will wake all when it is released.
+        // A writer waits only while another thread holds the lock. That thread wakes all waiting
+        // threads when it releases the lock.
         if here.with(|state| state.has_waiting(WaitsFor::Write, held.key)) {
             return Err(TryLockError::WouldBlock);
         }

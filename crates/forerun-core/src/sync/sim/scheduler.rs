@@ -1,5 +1,6 @@
-//! The baton: the threads of a simulation are threads of the operating system, of which exactly one
-//! runs. It hands over to another at a scheduling point, and waits until the baton comes back.
+//! The scheduler's baton. The threads of a simulation are OS threads, and only the one with the
+//! baton runs. At a scheduling point it may pass the baton to another thread and wait until it gets
+//! it back.
 
 use std::cell::Cell;
 use std::panic::PanicHookInfo;
@@ -12,33 +13,34 @@ use crossbeam_epoch::{Collector, LocalHandle};
 use super::report::{Config, End, Operation, Outcome, WaitsFor};
 use super::state::{At, State, Status, Wait, Wake, message};
 
-/// A simulation. They are never freed but used again, so that a thread has a plain reference to its
-/// own; one that ends with threads blocked for ever is left to them.
+/// A simulation. Simulations are never freed but reused, so that each thread can keep a plain
+/// reference to its own. A simulation that ends with blocked threads is leaked, because these
+/// threads refer to it.
 pub(super) struct Simulation {
     state: Mutex<Option<State>>,
 }
 
-/// Which simulated thread the calling thread is.
+/// The calling thread's simulation and its index there.
 #[derive(Clone, Copy)]
 pub(super) struct Here {
     simulation: &'static Simulation,
     pub(super) thread: usize,
 }
 
-/// How many simulations run in this process. While there is none, no thread asks whether it is in
-/// one.
+/// Number of simulations that run in this process. While it is 0, no thread checks whether it is
+/// simulated.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// Simulations that have ended, to be used again.
+/// Simulations that have ended and can be reused.
 static ENDED: Mutex<Vec<&'static Simulation>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// Without a destructor, so that it can be read while the thread's other locals are destroyed.
+    /// Has no destructor, so that it can be read while the thread's other locals are destroyed.
     static HERE: Cell<Option<Here>> = const { Cell::new(None) };
-    /// Ends the simulated thread. Locals are destroyed in the reverse order of their first use, and
-    /// this one is used first: the destructors of all others are part of the simulation.
+    /// Ends the simulated thread. Locals are destroyed in the reverse order of their first use.
+    /// This one is used first, so the destructors of all others are part of the simulation.
     static EXIT: Exit = const { Exit(Cell::new(None)) };
-    /// What this thread's last panic said, and where it was.
+    /// The message and location of this thread's last panic.
     static PANIC: Cell<Option<String>> = const { Cell::new(None) };
 }
 
@@ -64,8 +66,7 @@ impl Simulation {
     }
 }
 
-/// What a thread does with the state of its simulation. There is one as long as the simulation has
-/// threads.
+/// Accesses the state of a simulation. The state exists as long as the simulation has threads.
 fn of(state: &mut Option<State>) -> &mut State {
     state
         .as_mut()
@@ -73,10 +74,10 @@ fn of(state: &mut Option<State>) -> &mut State {
 }
 
 impl Here {
-    /// Which simulated thread this is, if it is one.
+    /// The calling thread's simulation, if it is simulated.
     #[inline]
     pub(super) fn get() -> Option<Here> {
-        // Relaxed: a simulated thread is started after its simulation was counted, which orders the
+        // Relaxed: the simulation is counted before its threads start, and that start orders the
         // two.
         match RUNNING.load(Ordering::Relaxed) {
             0 => None,
@@ -94,7 +95,7 @@ impl Here {
         self.point_after(operation, at, |_| {});
     }
 
-    /// A scheduling point right after a change to the state.
+    /// A scheduling point directly after a change of the state.
     #[inline]
     pub(super) fn point_after(self, operation: Operation, at: At, f: impl FnOnce(&mut State)) {
         let mut locked = self.simulation.state();
@@ -118,7 +119,7 @@ impl Here {
         }
     }
 
-    /// Waits, until woken or until the deadline.
+    /// Blocks the thread until it is woken or its deadline passes.
     pub(super) fn block(
         self,
         kind: WaitsFor,
@@ -142,7 +143,7 @@ impl Here {
         };
         state.set_blocked(self.thread, wait);
         match state.choose_next() {
-            // Its own deadline was the earliest.
+            // This thread's own deadline was the earliest.
             Some(next) if next == self.thread => drop(locked),
             Some(next) => self.hand_over(locked, next),
             None => {
@@ -162,12 +163,12 @@ impl Here {
         self.wait_for_turn();
     }
 
-    /// Sleeps until this thread has the baton.
+    /// Sleeps until this thread gets the baton.
     fn wait_for_turn(self) {
         loop {
             let locked = self.simulation.state();
-            // Once the simulation has ended nobody hands over any more; whoever still waits is left
-            // alone.
+            // After the simulation has ended, nobody passes the baton any more, and waiting threads
+            // are left alone.
             let has_turn = matches!(&*locked, Some(state) if state.end.is_none() && state.running == self.thread);
             drop(locked);
             if has_turn {
@@ -177,14 +178,14 @@ impl Here {
         }
     }
 
-    /// Ends the simulation, and leaves this and all other threads blocked for ever.
+    /// Ends the simulation and leaves this and all other threads blocked for ever.
     fn give_up(self, mut locked: MutexGuard<'_, Option<State>>, end: End) -> ! {
         of(&mut locked).set_end(end);
         drop(locked);
         sleep_for_ever()
     }
 
-    /// Runs `f` as the body of this simulated thread: the thread ends when its locals have been
+    /// Runs `f` as the body of this simulated thread. The thread ends after its locals are
     /// destroyed.
     pub(super) fn run<T>(self, f: impl FnOnce() -> T) -> T {
         EXIT.with(|exit| exit.0.set(Some(self)));
@@ -194,7 +195,7 @@ impl Here {
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
             Ok(value) => value,
             Err(payload) => {
-                // The hook has seen the panic, unless it was raised without it.
+                // The hook has recorded the panic, unless the panic bypassed the hook.
                 let said = PANIC.take().unwrap_or_else(|| message(&*payload));
                 self.with(|state| state.threads[self.thread].panic = Some(said));
                 std::panic::resume_unwind(payload)
@@ -202,10 +203,10 @@ impl Here {
         }
     }
 
-    /// The end of this thread.
+    /// Ends this thread.
     fn exit(self) {
         let is_last = || self.with(|state| state.live.len() == 1);
-        // What was deferred until no thread is pinned runs here, as a part of the simulation.
+        // Work that was deferred until no thread is pinned runs here, as part of the simulation.
         while is_last()
             && let Some(collector) = self.with(|state| state.collector.take())
         {
@@ -236,13 +237,13 @@ impl Here {
         }
     }
 
-    /// A thread that is about to be started.
+    /// Adds a thread that is about to start.
     pub(super) fn add_thread(self, name: Option<String>, scope: Option<usize>, at: At) -> Here {
         let thread = self.with(|state| state.add_thread(name, scope, at));
         Here { thread, ..self }
     }
 
-    /// Takes back a thread that the operating system did not start.
+    /// Removes a thread that the operating system could not start.
     pub(super) fn not_started(self) {
         self.with(|state| {
             state.threads[self.thread].status = Status::Finished;
@@ -250,7 +251,7 @@ impl Here {
         });
     }
 
-    /// Runs `f` as if this thread were in no simulation.
+    /// Runs `f` as if this thread were not simulated.
     pub(super) fn outside<T>(self, f: impl FnOnce() -> T) -> T {
         struct Back(Here);
         impl Drop for Back {
@@ -263,7 +264,7 @@ impl Here {
         f()
     }
 
-    /// This thread's part in the epochs of its simulation.
+    /// Registers this thread with the epochs of its simulation.
     pub(super) fn register(self) -> LocalHandle {
         self.with(|state| {
             state
@@ -278,15 +279,15 @@ impl Here {
     }
 }
 
-/// Wakes a thread that has the baton now. One that has not told who it is yet has not slept yet,
-/// and will look.
+/// Wakes the thread that now has the baton. A thread that has not registered its handle yet has not
+/// slept yet either, and will check for the baton.
 fn wake(thread: Option<std::thread::Thread>) {
     if let Some(thread) = thread {
         thread.unpark();
     }
 }
 
-/// What becomes of a thread of a simulation that was given up.
+/// The end of a thread whose simulation was aborted.
 fn sleep_for_ever() -> ! {
     loop {
         std::thread::park();
@@ -302,18 +303,18 @@ impl State {
     }
 }
 
-/// Runs `body` as the main thread of a simulation, until all its threads have finished.
+/// Runs `body` as the main thread of a simulation until all its threads have finished.
 ///
-/// Threads that wait for ever are left behind, blocked, with all that they own.
+/// Threads that wait for ever are leaked, still blocked, together with everything they own.
 ///
 /// # Panics
 ///
-/// Panics if it is called inside a simulation, or if no thread can be started.
+/// Panics inside a simulation, or if no thread can be started.
 #[track_caller]
 pub fn run(config: Config, body: impl FnOnce() + Send + 'static) -> Outcome {
     assert!(
         Here::get().is_none(),
-        "a simulation does not run inside another"
+        "a simulation cannot run inside another"
     );
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -350,7 +351,7 @@ pub fn run(config: Config, body: impl FnOnce() + Send + 'static) -> Outcome {
     outcome.1
 }
 
-/// The outcome, and whether no thread is left.
+/// Returns the outcome, and whether no thread is left.
 fn wait_for_end(simulation: &'static Simulation, silence_max: Duration) -> (bool, Outcome) {
     let (mut steps, mut since) = (0, Instant::now());
     loop {
@@ -371,13 +372,12 @@ fn wait_for_end(simulation: &'static Simulation, silence_max: Duration) -> (bool
     }
 }
 
-/// What the hook of panics does in a simulation: it prints nothing, for panics may be part of what
-/// is tested.
+/// The panic hook of a simulation. It prints nothing, because a panic may be part of the test.
 fn keep_panic(info: &PanicHookInfo<'_>) {
     let mut said = message(info.payload());
     if let Some(at) = info.location() {
         said = format!("{said}, at {at}");
     }
-    // A thread whose locals are destroyed aborts the process when it panics.
+    // If a thread panics while its locals are destroyed, the process aborts.
     let _ = PANIC.try_with(|kept| kept.set(Some(said)));
 }

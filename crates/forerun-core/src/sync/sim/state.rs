@@ -1,4 +1,4 @@
-//! What the scheduler knows: the threads, what each waits for, the time, and the schedule so far.
+//! The scheduler's state: the threads, what each one waits for, the time, and the schedule so far.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use super::report::{Blocked, Config, End, Event, Operation, Outcome, Panicked, W
 
 pub(super) type At = &'static Location<'static>;
 
-/// The simulated time of an operation on an atomic.
+/// Simulated time of an atomic operation.
 const ATOMIC_NS: u64 = 10;
 
 /// A simulated thread.
@@ -21,21 +21,21 @@ pub(super) struct Thread {
     pub(super) index: usize,
     pub(super) name: String,
     pub(super) status: Status,
-    /// Why it last stopped waiting.
+    /// Why its last wait ended.
     pub(super) wake: Wake,
     pub(super) priority: u64,
-    /// It waits for others, as a loop that spins does.
+    /// Whether it waits for other threads, as a spinning loop does.
     pub(super) has_yielded: bool,
-    /// Whether `unpark` was called since it last parked.
+    /// Whether `unpark` was called since its last `park`.
     pub(super) is_unparked: bool,
-    /// What it panicked with, if a panic ended it.
+    /// The message of the panic that ended it, if any.
     pub(super) panic: Option<String>,
     pub(super) is_joined: bool,
     /// The address of the scope that waits for it.
     scope: Option<usize>,
-    /// Where it last was.
+    /// Its last location.
     pub(super) at: At,
-    /// Wakes the operating system's thread.
+    /// The handle that wakes the OS thread.
     pub(super) os: Option<std::thread::Thread>,
 }
 
@@ -54,7 +54,7 @@ pub(super) enum Status {
 /// What a thread waits for.
 pub(super) struct Wait {
     pub(super) kind: WaitsFor,
-    /// The address of the lock, condition variable, cell or channel; the index of a thread.
+    /// The address of the lock, condition variable, cell or channel, or the index of a thread.
     pub(super) key: usize,
     pub(super) deadline_ns: Option<u64>,
     pub(super) at: At,
@@ -73,48 +73,48 @@ pub(super) enum Wake {
     TimedOut,
 }
 
-/// Who holds a lock.
+/// The holder of a lock.
 struct Holder {
     key: usize,
     thread: usize,
     at: At,
 }
 
-/// A simulation while it runs.
+/// The state of a running simulation.
 pub(super) struct State {
     config: Config,
-    /// The stream of the scheduler's choices.
+    /// Random stream for the scheduler's choices.
     pub(super) schedule: Random,
-    /// The stream that the program draws from.
+    /// Random stream for the program.
     pub(super) program: Random,
     pub(super) chooser: Chooser,
-    /// Switches per spurious wake-up, or 0 for none.
+    /// Switches per spurious wake-up; 0 for none.
     spurious_every: u64,
     pub(super) threads: Vec<Thread>,
     /// The threads that have not finished.
     pub(super) live: Vec<usize>,
     pub(super) running: usize,
-    /// The step at which it began to run.
+    /// The step at which the running thread was chosen.
     pub(super) running_since: u64,
     pub(super) steps: u64,
     switches: u64,
     pub(super) now_ns: u64,
-    /// No deadline is earlier.
+    /// A lower bound of all deadlines.
     deadline_ns: u64,
-    /// How far the wall clock was set forward or back, in nanoseconds.
+    /// Offset of the wall clock, in nanoseconds.
     pub(super) wall_offset_ns: i64,
     trace: u64,
     holders: Vec<Holder>,
     events: VecDeque<Event>,
-    /// The collector of this simulation's epochs.
+    /// The collector for the simulation's epochs.
     pub(super) collector: Option<Collector>,
     pub(super) end: Option<End>,
-    /// Who called `run`.
+    /// The thread that called `run`.
     pub(super) runner: Option<std::thread::Thread>,
 }
 
 impl State {
-    /// A simulation with one thread that can run, the main thread, whose index is 0.
+    /// Creates a simulation with one runnable thread, the main thread, whose index is 0.
     #[track_caller]
     pub(super) fn new(config: Config) -> State {
         let mut schedule = Random::new(config.seed, 1);
@@ -175,7 +175,7 @@ impl State {
         index
     }
 
-    /// Counts a step of `me`, and lets a little time pass.
+    /// Counts a step of `me`, and advances the time a little.
     #[inline]
     pub(super) fn step(&mut self, me: usize, operation: Operation, at: At) {
         self.steps += 1;
@@ -208,7 +208,7 @@ impl State {
         });
     }
 
-    /// A thread of `scope` that has not finished.
+    /// Returns an unfinished thread of `scope`.
     pub(super) fn live_of(&self, scope: usize) -> Option<usize> {
         let mut live = self.live.iter().copied();
         live.find(|thread| self.threads[*thread].scope == Some(scope))
@@ -239,7 +239,7 @@ impl State {
         self.threads[me].status = Status::Blocked(wait);
     }
 
-    /// Wakes all who wait for `kinds` at `key`.
+    /// Wakes all threads that wait for `kinds` at `key`.
     pub(super) fn wake_all(&mut self, kinds: &[WaitsFor], key: usize) {
         for at in 0..self.live.len() {
             let thread = self.live[at];
@@ -249,7 +249,7 @@ impl State {
         }
     }
 
-    /// Wakes one of those who wait for `kind` at `key`, whichever the seed says.
+    /// Wakes one of the threads that wait for `kind` at `key`. The seed decides which.
     pub(super) fn wake_one(&mut self, kind: WaitsFor, key: usize) {
         let waits = |thread: &Thread| matches!(&thread.status, Status::Blocked(wait) if wait.key == key && wait.kind == kind);
         if let Some(thread) = self.pick(waits) {
@@ -272,7 +272,7 @@ impl State {
         self.chooser.more_can_run();
     }
 
-    /// Wakes all whose deadline has passed.
+    /// Wakes all threads whose deadline has passed.
     #[cold]
     pub(super) fn wake_overdue(&mut self) {
         self.deadline_ns = u64::MAX;
@@ -292,9 +292,9 @@ impl State {
         }
     }
 
-    /// Lets time pass until the earliest deadline, if there is one; else says so.
+    /// Advances the time to the earliest deadline. Returns false if there is none.
     pub(super) fn pass_time(&mut self) -> bool {
-        // What is kept may be the deadline of a thread that was woken before it.
+        // The cached value may be the deadline of a thread that was already woken.
         let deadlines = self
             .live
             .iter()
@@ -310,7 +310,8 @@ impl State {
         true
     }
 
-    /// Who runs when the running thread cannot. If nobody can and no time will change that, nobody.
+    /// Chooses a thread when the running thread cannot continue. Returns `None` if no thread can
+    /// run and no deadline will change that.
     pub(super) fn choose_next(&mut self) -> Option<usize> {
         loop {
             match self.choose_any() {
@@ -332,7 +333,7 @@ impl State {
         }
     }
 
-    /// The threads that wait, for a report.
+    /// The waiting threads, for a report.
     pub(super) fn blocked(&self) -> Vec<Blocked> {
         let blocked = self.live.iter().map(|thread| {
             let thread = &self.threads[*thread];
@@ -360,7 +361,8 @@ impl State {
         blocked.collect()
     }
 
-    /// How the simulation ends when all threads have finished, or none of those left can ever run.
+    /// The end of the simulation when all threads have finished, or when none of the others can
+    /// ever run.
     pub(super) fn final_end(&self) -> End {
         match &self.threads[0].panic {
             Some(message) => End::Panicked(message.clone()),
@@ -390,7 +392,7 @@ impl State {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(super) fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| text.to_string());
     text.or_else(|| payload.downcast_ref::<String>().cloned())

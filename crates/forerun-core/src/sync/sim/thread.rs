@@ -1,6 +1,5 @@
-//! Threads. One that a simulated thread starts is simulated, and one that any other thread starts
-//! is not. Each is a new thread of the operating system, so that what the program keeps in
-//! thread-locals begins afresh with each simulation.
+//! Threads. A thread started by a simulated thread is simulated; any other thread is not. Each is a
+//! new OS thread, so the program's thread-locals start afresh in each simulation.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
@@ -15,7 +14,7 @@ use super::state::{At, Status};
 ///
 /// # Panics
 ///
-/// Panics if the operating system starts none.
+/// Panics if the operating system cannot start a thread.
 #[track_caller]
 pub fn spawn<F, T>(f: F) -> JoinHandle<T>
 where
@@ -33,7 +32,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// What to start a thread without a name with.
+    /// A builder for a thread without a name.
     pub fn new() -> Builder {
         Builder::default()
     }
@@ -110,7 +109,7 @@ impl Builder {
 /// A thread that is being started.
 struct New {
     parent: Option<Here>,
-    /// The thread itself, if it is simulated.
+    /// The simulated thread, if it is simulated.
     here: Option<Here>,
     at: At,
 }
@@ -155,7 +154,7 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Waits until the thread has ended: its value, or what it panicked with.
+    /// Waits until the thread has ended. Returns its result or its panic payload.
     #[track_caller]
     pub fn join(self) -> Result<T> {
         wait_for_end(&self.thread, Location::caller());
@@ -186,7 +185,7 @@ pub struct ScopedJoinHandle<'scope, T> {
 }
 
 impl<T> ScopedJoinHandle<'_, T> {
-    /// Waits until the thread has ended: its value, or what it panicked with.
+    /// Waits until the thread has ended. Returns its result or its panic payload.
     #[track_caller]
     pub fn join(self) -> Result<T> {
         wait_for_end(&self.thread, Location::caller());
@@ -216,8 +215,8 @@ pub struct Scope<'scope, 'env: 'scope>(std::thread::Scope<'scope, 'env>);
 
 impl<'scope, 'env> Scope<'scope, 'env> {
     fn of(inner: &'scope std::thread::Scope<'scope, 'env>) -> &'scope Self {
-        // SAFETY: the two types have the same layout, by `repr(transparent)`, and the reference is
-        // as long-lived and as shared as the one it is made of.
+        // SAFETY: the two types have the same layout because of `repr(transparent)`, and the new
+        // reference has the same lifetime and sharing as the one it is made from.
         unsafe { &*std::ptr::from_ref(inner).cast::<Self>() }
     }
 
@@ -225,7 +224,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// # Panics
     ///
-    /// Panics if the operating system starts none.
+    /// Panics if the operating system cannot start a thread.
     #[track_caller]
     pub fn spawn<F, T>(&'scope self, f: F) -> ScopedJoinHandle<'scope, T>
     where
@@ -242,8 +241,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 }
 
-/// [`std::thread::scope`]. In a simulation the scope's threads have destroyed their thread-locals,
-/// too, when it returns.
+/// [`std::thread::scope`]. In a simulation, the scope's threads have also destroyed their
+/// thread-locals when it returns.
 #[track_caller]
 pub fn scope<'env, F, T>(f: F) -> T
 where
@@ -256,7 +255,7 @@ where
             return f(scope);
         };
         let returned = catch_unwind(AssertUnwindSafe(|| f(scope)));
-        // The inner scope would wait with the baton in its hand.
+        // The inner scope would wait while it holds the baton.
         while let Some(thread) = here.with(|state| state.live_of(scope.key())) {
             here.point(Operation::Join, at);
             while !here.is_finished(thread) {
@@ -267,7 +266,7 @@ where
     })
 }
 
-/// A thread that can be named and unparked.
+/// A handle that names and unparks a thread.
 #[derive(Debug, Clone)]
 pub struct Thread {
     inner: std::thread::Thread,
@@ -275,7 +274,7 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// What the operating system's thread is known by: another one in each simulation.
+    /// The OS thread's identifier. It differs in each simulation.
     pub fn id(&self) -> ThreadId {
         self.inner.id()
     }
@@ -285,7 +284,7 @@ impl Thread {
         self.inner.name()
     }
 
-    /// Ends the thread's parking, or the next one.
+    /// Unparks the thread, or makes its next `park` return at once.
     #[track_caller]
     pub fn unpark(&self) {
         let Some((here, thread)) = self.in_this_simulation() else {
@@ -303,8 +302,7 @@ impl Thread {
         Thread { inner, here }
     }
 
-    /// The caller, and the index of this thread in the caller's simulation, if it is a thread of
-    /// that.
+    /// The calling thread, and this thread's index if both belong to the same simulation.
     fn in_this_simulation(&self) -> Option<(Here, usize)> {
         let (here, thread) = Here::get().zip(self.here)?;
         here.is_same_simulation(thread)
@@ -329,7 +327,7 @@ pub fn park() {
     }
 }
 
-/// [`park`], but no longer than `timeout`.
+/// Like [`park`], but for at most `timeout`.
 #[track_caller]
 pub fn park_timeout(timeout: Duration) {
     match Here::get() {
@@ -338,7 +336,7 @@ pub fn park_timeout(timeout: Duration) {
     }
 }
 
-/// Waits for `duration`: in a simulation, in simulated time.
+/// Sleeps for `duration`, in simulated time if in a simulation.
 #[track_caller]
 pub fn sleep(duration: Duration) {
     let Some(here) = Here::get() else {

@@ -1,5 +1,5 @@
-//! The clocks. Simulated time begins at zero with each simulation; what `Instant` calls zero is one
-//! instant of this process.
+//! The clocks. Simulated time starts at zero in each simulation. The zero of its `Instant`s is one
+//! fixed instant of this process.
 
 use std::panic::Location;
 use std::sync::OnceLock;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::report::Operation;
 use super::scheduler::Here;
 
-/// The simulated wall clock's start: 2024-01-01 00:00:00 UTC.
+/// Start of the simulated wall clock: 2024-01-01 00:00:00 UTC.
 const WALL_START: Duration = Duration::from_secs(1_704_067_200);
 
-/// The monotonic clock's time.
+/// Returns the time of the monotonic clock.
 #[inline]
 #[track_caller]
 pub fn now() -> Instant {
@@ -26,14 +26,14 @@ pub fn now() -> Instant {
     }
 }
 
-/// How long ago `since` was, by the monotonic clock.
+/// Returns the time since `since`, by the monotonic clock.
 #[inline]
 #[track_caller]
 pub fn elapsed(since: Instant) -> Duration {
     now().saturating_duration_since(since)
 }
 
-/// The wall clock's time.
+/// Returns the time of the wall clock.
 #[inline]
 #[track_caller]
 pub fn system_now() -> SystemTime {

@@ -1,18 +1,19 @@
-//! An [`Arc`](std::sync::Arc) of the standard library gives up a share by a subtraction in Release
-//! order; who gives up the last one runs an Acquire fence and destroys what was shared.
-//! ThreadSanitizer knows no fences. The standard library has a load in place of the fence when it
-//! is compiled for the sanitizer; the one that comes with Rust is not.
+//! The standard library's [`Arc`](std::sync::Arc) drops a reference by a subtraction with Release
+//! ordering. The owner of the last reference runs an Acquire fence and destroys the value.
+//! ThreadSanitizer does not support fences. When the standard library is compiled for the
+//! sanitizer, it uses a load instead of the fence, but the compiled library that comes with Rust
+//! does not.
 //!
-//! So the linker sends every subtraction of 64 bits that the sanitizer is told of through here
-//! (`--wrap`, in `.ci/tsan`), and one in Release order is made to acquire as well. Only reference
-//! counts are counted down in that order: a subtraction of Forerun's own whose missing Acquire this
-//! would hide may not be 64 bits wide.
+//! So the linker redirects every 64-bit subtraction that the sanitizer sees to this function
+//! (`--wrap`, in `.ci/tsan`), and subtractions with Release ordering also acquire. Only reference
+//! counts are decremented with that ordering. If Forerun had a subtraction of its own whose missing
+//! Acquire this would hide, it must not be 64 bits wide.
 
 #![allow(unsafe_code, reason = "the linker's --wrap takes C functions")]
 
 use std::ffi::c_int;
 
-/// The sanitizer's numbers of memory orderings (`tsan_interface_atomic.h`).
+/// The sanitizer's values of memory orderings (`tsan_interface_atomic.h`).
 const RELEASE: c_int = 3;
 const ACQUIRE_AND_RELEASE: c_int = 4;
 
@@ -31,6 +32,6 @@ unsafe extern "C" fn __wrap___tsan_atomic64_fetch_sub(
         RELEASE => ACQUIRE_AND_RELEASE,
         order => order,
     };
-    // SAFETY: as the caller has it.
+    // SAFETY: the caller's guarantees apply unchanged.
     unsafe { __real___tsan_atomic64_fetch_sub(word, less, order) }
 }

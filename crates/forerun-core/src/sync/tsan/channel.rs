@@ -1,4 +1,4 @@
-//! Channels of many senders and one receiver: a queue behind a lock.
+//! Channels with many senders and one receiver: a queue behind a lock.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError};
@@ -11,7 +11,7 @@ use super::time;
 #[derive(Debug)]
 struct Shared<T> {
     queue: Mutex<Queue<T>>,
-    /// There is something to receive, or no sender any more.
+    /// Signals a new message, or that no sender is left.
     filled: Condvar,
 }
 
@@ -28,7 +28,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// A channel that holds as much as is sent.
+/// Creates an unbounded channel.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Shared {
         queue: Mutex::new(Queue {
@@ -63,7 +63,7 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Sends `value`, or gives it back where nobody can receive it.
+    /// Sends `value`, or returns it if the receiver is gone.
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
         let mut queue = self.0.lock();
         if !queue.has_receiver {
@@ -75,7 +75,7 @@ impl<T> Sender<T> {
     }
 }
 
-/// Receives what was sent, in its order.
+/// Receives messages in the order in which they were sent.
 #[derive(Debug)]
 pub struct Receiver<T>(Arc<Shared<T>>);
 
@@ -97,12 +97,12 @@ impl<T> Receiver<T> {
         })
     }
 
-    /// The next value, if one waits.
+    /// Returns the next message if one is available.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
         Self::take(&mut self.0.lock())
     }
 
-    /// The next value; waits for it.
+    /// Waits for the next message.
     pub fn recv(&self) -> Result<T, RecvError> {
         let mut queue = self.0.lock();
         loop {
@@ -117,7 +117,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// The next value; waits for it until then.
+    /// Waits for the next message until the deadline.
     fn recv_until(&self, deadline: Option<Instant>) -> Result<T, RecvTimeoutError> {
         let Some(deadline) = deadline else {
             return self.recv().map_err(RecvTimeoutError::from);
@@ -138,17 +138,17 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// The next value; waits for it for this long at most.
+    /// Waits for the next message for at most this long.
     pub fn recv_timeout(&self, time: Duration) -> Result<T, RecvTimeoutError> {
         self.recv_until(time::now().checked_add(time))
     }
 
-    /// All values, as they come, until there is no sender any more.
+    /// Iterates over messages until no sender is left.
     pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
         std::iter::from_fn(|| self.recv().ok())
     }
 
-    /// The values that wait.
+    /// Iterates over the available messages.
     pub fn try_iter(&self) -> impl Iterator<Item = T> + '_ {
         std::iter::from_fn(|| self.try_recv().ok())
     }
@@ -163,7 +163,7 @@ impl<T> IntoIterator for Receiver<T> {
     }
 }
 
-/// All values of a channel, as they come.
+/// Iterates over all messages of a channel.
 #[derive(Debug)]
 pub struct IntoIter<T>(Receiver<T>);
 

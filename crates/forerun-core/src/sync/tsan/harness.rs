@@ -1,9 +1,9 @@
-//! Runs the tests of a crate, one after the other: the standard library's harness hands results
-//! from thread to thread by means that the sanitizer does not see, and runs several tests at a
-//! time, whose common first use of a `Once` it does not see either. `.ci/tsan` names [`run`] as the
-//! runner of every test program.
+//! Runs the tests of a crate one after another. The standard library's harness passes results
+//! between threads in ways that the sanitizer does not see. It also runs several tests at a time,
+//! and the sanitizer does not see that they synchronize through a `Once`. `.ci/tsan` names [`run`]
+//! as the runner of every test program.
 //!
-//! Arguments are as that harness has them: parts of names choose tests, `--skip` leaves some out.
+//! Arguments are as in that harness: parts of names select tests, and `--skip` excludes some.
 
 extern crate test;
 
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use test::{ShouldPanic, TestDescAndFn, TestFn};
 
-/// Runs the tests that the arguments choose, and exits.
+/// Runs the selected tests and exits.
 pub fn run(tests: &[&TestDescAndFn]) {
     let (mut wanted, mut skipped) = (Vec::new(), Vec::new());
     let mut arguments = std::env::args().skip(1);
@@ -22,7 +22,7 @@ pub fn run(tests: &[&TestDescAndFn]) {
         match argument.as_str() {
             "--skip" => skipped.extend(arguments.next()),
             option if option.starts_with('-') => {
-                eprintln!("This harness knows no {option}.");
+                eprintln!("This harness does not support {option}.");
                 exit(2);
             }
             _ => wanted.push(argument),
@@ -57,10 +57,10 @@ pub fn run(tests: &[&TestDescAndFn]) {
     }
 }
 
-/// Runs a test in a thread of its own, as it may expect.
+/// Runs a test on its own thread, as it may expect.
 fn run_one(test: &TestDescAndFn) -> Result<(), String> {
     let TestFn::StaticTestFn(function) = test.testfn else {
-        return Err("it is no plain test function".to_owned());
+        return Err("it is not a plain test function".to_owned());
     };
     let thread = thread::Builder::new().name(test.desc.name.to_string());
     let thread = thread.spawn(function).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! parking_lot's locks with the standard library's interface, poisoning included.
+//! parking_lot's locks with the standard library's interface, including poisoning.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -30,7 +30,7 @@ impl Poison {
     }
 }
 
-/// Poisons the lock when it is dropped by a panic that began under it.
+/// Poisons the lock if it is dropped during a panic that began while the lock was held.
 #[derive(Debug)]
 struct Watch<'a> {
     poison: &'a Poison,
@@ -57,7 +57,7 @@ impl Drop for Watch<'_> {
 macro_rules! lock {
     ($lock:ident, $guard:ident) => {
         impl<T> $lock<T> {
-            /// A lock that guards `value`.
+            /// Creates a lock that guards `value`.
             pub const fn new(value: T) -> $lock<T> {
                 $lock {
                     poison: Poison::new(),
@@ -65,14 +65,14 @@ macro_rules! lock {
                 }
             }
 
-            /// What it guards.
+            /// Returns the value and consumes the lock.
             pub fn into_inner(self) -> LockResult<T> {
                 self.poison.check(self.inner.into_inner())
             }
         }
 
         impl<T: ?Sized> $lock<T> {
-            /// What it guards: a caller who has it alone needs no lock.
+            /// Returns a mutable reference to the value. An exclusive borrow needs no lock.
             pub fn get_mut(&mut self) -> LockResult<&mut T> {
                 self.poison.check(self.inner.get_mut())
             }
@@ -82,7 +82,7 @@ macro_rules! lock {
                 self.poison.0.load(Relaxed)
             }
 
-            /// Forgets that a thread has panicked while it held the lock.
+            /// Clears the poison flag.
             pub fn clear_poison(&self) {
                 self.poison.0.store(false, Relaxed);
             }
@@ -100,7 +100,7 @@ macro_rules! lock {
             }
         }
 
-        // As the standard library's: what a panic has left half done is found by its poison.
+        // As in the standard library: the poison flag marks data that a panic left half changed.
         impl<T: ?Sized> std::panic::UnwindSafe for $lock<T> {}
         impl<T: ?Sized> std::panic::RefUnwindSafe for $lock<T> {}
 
@@ -145,10 +145,10 @@ pub struct Mutex<T: ?Sized> {
     inner: parking_lot::Mutex<T>,
 }
 
-/// A [`Mutex`], held.
+/// A locked [`Mutex`].
 #[must_use]
 pub struct MutexGuard<'a, T: ?Sized> {
-    // Dropped first: the lock is poisoned before it is given back.
+    // Dropped first: the lock is poisoned before it is released.
     watch: Watch<'a>,
     inner: parking_lot::MutexGuard<'a, T>,
 }
@@ -166,7 +166,7 @@ impl<T: ?Sized> Mutex<T> {
         self.poison.check(self.guard(self.inner.lock()))
     }
 
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if it is free.
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
         let guard = self.inner.try_lock().map(|inner| self.guard(inner));
         self.poison.check_try(guard)
@@ -180,17 +180,17 @@ pub struct RwLock<T: ?Sized> {
     inner: parking_lot::RwLock<T>,
 }
 
-/// A [`RwLock`], held by a reader.
+/// A [`RwLock`] locked for reading.
 #[must_use]
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     inner: parking_lot::RwLockReadGuard<'a, T>,
 }
 
-/// A [`RwLock`], held by the writer.
+/// A [`RwLock`] locked for writing.
 #[must_use]
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
-    // Dropped first: the lock is poisoned before it is given back.
-    #[expect(dead_code, reason = "it acts when it is dropped")]
+    // Dropped first: the lock is poisoned before it is released.
+    #[expect(dead_code, reason = "only its drop matters")]
     watch: Watch<'a>,
     inner: parking_lot::RwLockWriteGuard<'a, T>,
 }
@@ -207,25 +207,25 @@ impl<T: ?Sized> RwLock<T> {
         RwLockWriteGuard { watch, inner }
     }
 
-    /// Waits until no writer holds the lock and takes it as a reader.
+    /// Waits until no writer holds the lock and locks it for reading.
     pub fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
         let inner = self.inner.read();
         self.poison.check(RwLockReadGuard { inner })
     }
 
-    /// Waits until nobody holds the lock and takes it as the writer.
+    /// Waits until the lock is free and locks it for writing.
     pub fn write(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
         self.poison.check(self.write_guard(self.inner.write()))
     }
 
-    /// Takes the lock as a reader if no writer holds it.
+    /// Locks for reading if no writer holds the lock.
     pub fn try_read(&self) -> TryLockResult<RwLockReadGuard<'_, T>> {
         let inner = self.inner.try_read();
         self.poison
             .check_try(inner.map(|inner| RwLockReadGuard { inner }))
     }
 
-    /// Takes the lock as the writer if nobody holds it.
+    /// Locks for writing if the lock is free.
     pub fn try_write(&self) -> TryLockResult<RwLockWriteGuard<'_, T>> {
         let inner = self.inner.try_write();
         self.poison
@@ -233,34 +233,34 @@ impl<T: ?Sized> RwLock<T> {
     }
 }
 
-/// Threads that wait for a change of what a [`Mutex`] guards.
+/// A condition variable for data behind a [`Mutex`].
 #[derive(Debug, Default)]
 pub struct Condvar(parking_lot::Condvar);
 
-/// How a wait ended.
+/// The result of a wait with a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// Whether it lasted its whole time.
+    /// Whether the wait timed out.
     pub fn timed_out(&self) -> bool {
         self.0
     }
 }
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// Creates a condition variable without waiting threads.
     pub const fn new() -> Condvar {
         Condvar(parking_lot::Condvar::new())
     }
 
-    /// Gives the lock back, waits to be told of a change, and takes it again.
+    /// Unlocks, waits for a notification, and locks again.
     pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
         self.0.wait(&mut guard.inner);
         guard.watch.poison.check(guard)
     }
 
-    /// Waits as long as `waits` holds.
+    /// Waits while `waits` holds.
     pub fn wait_while<'a, T>(
         &self,
         mut guard: MutexGuard<'a, T>,
@@ -272,7 +272,7 @@ impl Condvar {
         Ok(guard)
     }
 
-    /// Waits to be told of a change, for this long at most.
+    /// Waits for a notification for at most this long.
     pub fn wait_timeout<'a, T>(
         &self,
         mut guard: MutexGuard<'a, T>,
@@ -283,7 +283,7 @@ impl Condvar {
         poison.check((guard, WaitTimeoutResult(result.timed_out())))
     }
 
-    /// Waits as long as `waits` holds, and for this long at most.
+    /// Waits while `waits` holds, for at most this long.
     pub fn wait_timeout_while<'a, T>(
         &self,
         mut guard: MutexGuard<'a, T>,
@@ -300,18 +300,18 @@ impl Condvar {
         Ok((guard, WaitTimeoutResult(false)))
     }
 
-    /// Tells one of those who wait.
+    /// Wakes one waiting thread.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// Tells all who wait.
+    /// Wakes all waiting threads.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
 }
 
-/// A point that threads leave together.
+/// A barrier, which threads leave together.
 #[derive(Debug)]
 pub struct Barrier {
     threads: usize,
@@ -325,7 +325,7 @@ struct Arrived {
     round: u64,
 }
 
-/// How a wait at a [`Barrier`] ended.
+/// The result of a wait at a [`Barrier`].
 #[derive(Debug)]
 pub struct BarrierWaitResult(bool);
 
@@ -337,7 +337,7 @@ impl BarrierWaitResult {
 }
 
 impl Barrier {
-    /// A point for so many threads.
+    /// Creates a barrier for this many threads.
     pub const fn new(threads: usize) -> Barrier {
         let arrived = Arrived {
             threads: 0,
@@ -350,7 +350,7 @@ impl Barrier {
         }
     }
 
-    /// Waits until all threads are here.
+    /// Waits until all threads have arrived.
     pub fn wait(&self) -> BarrierWaitResult {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.threads += 1;

@@ -1,17 +1,17 @@
-//! The back end of `--cfg tsan`: what ThreadSanitizer must see is compiled here, from source, and
-//! not taken from the standard library that comes with Rust, which is compiled without it.
+//! The back end of `--cfg tsan`. Everything that ThreadSanitizer must see is compiled here from
+//! source, because the standard library that comes with Rust is compiled without the sanitizer.
 //!
 //! ```text
-//!   lock.rs     Mutex, RwLock, Condvar: parking_lot's, with the standard library's poisoning
-//!   once.rs     OnceLock, LazyLock: over parking_lot's Once
+//!   lock.rs     Mutex, RwLock, Condvar: parking_lot's locks with the standard library's poisoning
+//!   once.rs     OnceLock, LazyLock: based on parking_lot's Once
 //!   channel.rs  mpsc: a queue behind a Mutex
 //!   thread.rs   scope, which joins its threads; the rest is the standard library's
-//!   harness.rs  runs tests in place of the standard library's harness
-//!   arc.rs      how the last owner of an Arc comes to see what the others did
+//!   harness.rs  runs tests instead of the standard library's harness
+//!   arc.rs      makes the last owner of an Arc see the other owners' writes
 //! ```
 //!
-//! A thread's start and its join need nothing: the sanitizer watches `pthread_create` and
-//! `pthread_join` themselves.
+//! Starting and joining threads needs no replacement: the sanitizer intercepts `pthread_create` and
+//! `pthread_join`.
 
 mod arc;
 mod channel;
@@ -28,7 +28,7 @@ pub use once::{LazyLock, OnceLock};
 
 pub use super::plain::{hint, random_seed, time};
 
-/// Channels of many senders and one receiver.
+/// Channels with many senders and one receiver.
 pub mod mpsc {
     pub use super::channel::{Receiver, Sender, channel};
     pub use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError};

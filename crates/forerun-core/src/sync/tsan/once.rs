@@ -1,4 +1,4 @@
-//! Cells that are set once, over parking_lot's Once.
+//! Cells that are set once, based on parking_lot's Once.
 
 #![allow(unsafe_code, reason = "a cell is filled through a shared reference")]
 
@@ -14,7 +14,7 @@ pub struct OnceLock<T> {
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: the value is written by the one thread that runs `once`, and read when that is done.
+// SAFETY: only the thread that runs `once` writes the value, and it is read only afterwards.
 unsafe impl<T: Send + Sync> Sync for OnceLock<T> {}
 // SAFETY: it owns its value.
 unsafe impl<T: Send> Send for OnceLock<T> {}
@@ -24,7 +24,7 @@ impl<T: std::panic::RefUnwindSafe + std::panic::UnwindSafe> std::panic::RefUnwin
 }
 
 impl<T> OnceLock<T> {
-    /// An empty cell.
+    /// Creates an empty cell.
     pub const fn new() -> OnceLock<T> {
         OnceLock {
             once: Once::new(),
@@ -32,44 +32,45 @@ impl<T> OnceLock<T> {
         }
     }
 
-    /// The value, if there is one.
+    /// Returns the value if the cell is set.
     pub fn get(&self) -> Option<&T> {
         match self.once.state() {
-            // SAFETY: nobody writes it any more.
+            // SAFETY: no thread writes the value any more.
             OnceState::Done => unsafe { (*self.value.get()).as_ref() },
             _ => None,
         }
     }
 
-    /// The value, if there is one, to be changed.
+    /// Returns a mutable reference to the value if the cell is set.
     pub fn get_mut(&mut self) -> Option<&mut T> {
         self.value.get_mut().as_mut()
     }
 
-    /// Sets it, or gives `value` back where there is one already.
+    /// Sets the cell, or returns `value` if the cell is already set.
     pub fn set(&self, value: T) -> Result<(), T> {
         let mut value = Some(value);
-        self.get_or_init(|| value.take().expect("it is taken once"));
+        self.get_or_init(|| value.take().expect("`make` runs once"));
         value.map_or(Ok(()), Err)
     }
 
-    /// The value; the first caller makes it.
+    /// Returns the value. The first caller creates it.
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
-        // Forced: a panic of an earlier maker leaves the cell empty, and the next one tries.
+        // Forced: if an earlier caller panicked, the cell is still empty, and the next caller tries
+        // again.
         self.once.call_once_force(|_| {
             let made = make();
-            // SAFETY: `once` runs one thread at a time, and none after the first that comes here.
+            // SAFETY: `once` runs one thread at a time, and none after the first that gets here.
             unsafe { *self.value.get() = Some(made) };
         });
-        self.get().expect("it was made")
+        self.get().expect("the cell is set")
     }
 
-    /// The value, out of the cell.
+    /// Returns the value and consumes the cell.
     pub fn into_inner(self) -> Option<T> {
         self.value.into_inner()
     }
 
-    /// Takes the value out, and leaves an empty cell.
+    /// Takes the value and leaves the cell empty.
     pub fn take(&mut self) -> Option<T> {
         std::mem::take(self).into_inner()
     }
@@ -101,17 +102,17 @@ impl<T: fmt::Debug> fmt::Debug for OnceLock<T> {
     }
 }
 
-/// A value that its first reader makes.
+/// A value that its first reader creates.
 pub struct LazyLock<T, F = fn() -> T> {
     cell: OnceLock<T>,
     make: Cell<Option<F>>,
 }
 
-// SAFETY: `make` is taken by the one thread that fills the cell.
+// SAFETY: only the thread that fills the cell takes `make`.
 unsafe impl<T: Send + Sync, F: Send> Sync for LazyLock<T, F> {}
 
 impl<T, F: FnOnce() -> T> LazyLock<T, F> {
-    /// A value that `make` will make.
+    /// Creates a value that `make` computes on first use.
     pub const fn new(make: F) -> LazyLock<T, F> {
         LazyLock {
             cell: OnceLock::new(),
@@ -119,11 +120,11 @@ impl<T, F: FnOnce() -> T> LazyLock<T, F> {
         }
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn force(this: &LazyLock<T, F>) -> &T {
         this.cell.get_or_init(|| {
             let make = this.make.take();
-            make.expect("an earlier reader panicked while it made the value")()
+            make.expect("an earlier reader panicked while it created the value")()
         })
     }
 }

@@ -1,11 +1,11 @@
-//! Threads: the standard library's, but for scopes. The standard library frees what it knows of a
-//! scope in code that it brings compiled, from the last thread to end, and the sanitizer does not
-//! see that the others are done with it. A scope of this module joins its threads, and the
-//! sanitizer watches that.
+//! Threads: the standard library's, except for scopes. The standard library frees its record of a
+//! scope in precompiled code, on the last thread to end, and the sanitizer does not see that the
+//! other threads are done with it. A scope of this module joins its threads, which the sanitizer
+//! does see.
 
 #![allow(
     unsafe_code,
-    reason = "a thread of a scope borrows what outlives the scope"
+    reason = "a scoped thread borrows data that outlives the scope"
 )]
 
 use std::marker::PhantomData;
@@ -20,21 +20,22 @@ pub use std::thread::{
     current, panicking, park, park_timeout, sleep, spawn, yield_now,
 };
 
-/// A scope of threads, which end before it does.
+/// A scope of threads that end before the scope does.
 pub struct Scope<'scope, 'env: 'scope> {
-    // Emptied by `scope`, not by a drop, which could be handed what no longer lives.
+    // Emptied by `scope` and not by a drop, which could be given references that are no longer
+    // valid.
     started: ManuallyDrop<Mutex<Vec<Arc<dyn Started + 'scope>>>>,
-    // As in `std::thread::Scope`: neither lifetime may shrink or grow.
+    // As in `std::thread::Scope`: both lifetimes must be invariant.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// A thread of a scope, whatever it returns.
+/// A scoped thread with any result type.
 trait Started: Send + Sync {
     /// Waits for its end.
     fn wait(&self);
 
-    /// Drops its result. True if that is a panic which nobody was told of.
+    /// Drops its result. True if the result is a panic that nobody has observed.
     fn has_left_a_panic(&self) -> bool;
 }
 
@@ -46,10 +47,10 @@ struct Task<T> {
 
 impl<T: Send> Started for Task<T> {
     fn wait(&self) {
-        // Held meanwhile: whoever comes second waits as well.
+        // Held during the join, so that a second caller waits too.
         let mut thread = self.thread.lock();
         if let Some(thread) = thread.take() {
-            thread.join().expect("it catches panics");
+            thread.join().expect("the body catches panics");
         }
     }
 
@@ -58,7 +59,7 @@ impl<T: Send> Started for Task<T> {
     }
 }
 
-/// Runs `f`, which may start threads that borrow, and waits for them.
+/// Runs `f`, which may start threads that borrow, and waits for these threads.
 pub fn scope<'env, F, T>(f: F) -> T
 where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
@@ -86,7 +87,7 @@ where
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// Starts a thread that may borrow what lives as long as the scope.
+    /// Starts a thread that may borrow anything that outlives the scope.
     pub fn spawn<F, T>(&'scope self, f: F) -> ScopedJoinHandle<'scope, T>
     where
         F: FnOnce() -> T + Send + 'scope,
@@ -101,15 +102,15 @@ impl<'scope> Scope<'scope, '_> {
             let result = catch_unwind(AssertUnwindSafe(f));
             *told.result.lock() = Some(result);
         };
-        // Held until the handle is there: `wait` finds it.
+        // Locked until the handle is stored, so that `wait` finds it.
         let mut thread = task.thread.lock();
         self.started
             .lock()
             .push(Arc::clone(&task) as Arc<dyn Started>);
-        // SAFETY: `scope` waits for the thread before anything that it borrows ends: it finds it in
-        // `started`.
+        // SAFETY: `scope` waits for the thread before anything that it borrows ends. It finds the
+        // thread in `started`.
         let started = unsafe { Builder::new().spawn_unchecked(body) };
-        *thread = Some(started.expect("a thread starts"));
+        *thread = Some(started.expect("the thread could not be started"));
         drop(thread);
         ScopedJoinHandle {
             task,
@@ -118,7 +119,7 @@ impl<'scope> Scope<'scope, '_> {
     }
 }
 
-/// A thread of a scope, to be waited for.
+/// A handle to join a scoped thread.
 #[derive(Debug)]
 pub struct ScopedJoinHandle<'scope, T> {
     task: Arc<Task<T>>,
@@ -131,7 +132,7 @@ impl<T: Send> ScopedJoinHandle<'_, T> {
         self.task.result.lock().is_some()
     }
 
-    /// Waits for the thread's end. What it returned, or what it panicked with.
+    /// Waits until the thread has ended. Returns its result or its panic payload.
     pub fn join(self) -> Result<T> {
         self.task.wait();
         let result = self.task.result.lock().take();

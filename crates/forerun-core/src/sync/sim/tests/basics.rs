@@ -66,8 +66,8 @@ fn a_load_and_a_store_lose_an_update() {
     });
 }
 
-/// A mistake that shows only if one thread is held back between two steps while the other one takes
-/// hundreds.
+/// A defect that shows only if one thread is held back between two steps while another takes
+/// hundreds of steps.
 fn held_back() {
     let work = Arc::new(Mutex::new(0));
     let worker = work.clone();

@@ -1,4 +1,4 @@
-//! How threads and simulations end: deadlocks, limits, panics, thread-locals, what is left behind.
+//! The ends of threads and simulations: deadlocks, limits, panics, thread-locals, leaked threads.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::sync::{Arc, Mutex, RwLock, thread};
 
-/// Two threads take two locks, in the same order or in opposite ones.
+/// Two threads take two locks, in the same order or in opposite orders.
 fn two_locks(is_ordered: bool) {
     let locks = Arc::new((Mutex::new(()), Mutex::new(())));
     let also = locks.clone();
@@ -62,7 +62,7 @@ fn a_thread_that_locks_twice_waits_for_itself() {
     assert_eq!(blocked[0].held_by[0].0, "main");
 }
 
-/// A thread reads, once or twice at once, while another one writes.
+/// A thread takes one read lock, or two at once, while another thread writes.
 fn read(is_nested: bool) {
     let lock = Arc::new(RwLock::new(0));
     let writer = lock.clone();
@@ -180,7 +180,7 @@ fn a_panic_poisons_what_it_holds() {
             let _locked = other.0.lock().unwrap();
             panic!("on purpose");
         });
-        // Whoever waits when it happens is told, too.
+        // A thread that waits at that time learns of the panic too.
         let before = shared.0.lock().map(|value| *value);
         assert_eq!(before.unwrap_or_else(|poisoned| *poisoned.into_inner()), 1);
         panicked.join().unwrap_err();
@@ -216,7 +216,7 @@ fn a_scope_waits_for_its_threads_and_tells_of_their_panics() {
 
 thread_local!(static LAST_WORDS: RefCell<Option<LastWords>> = const { RefCell::new(None) });
 
-/// Counts when it is dropped.
+/// Increments a counter when it is dropped.
 struct LastWords(Arc<Mutex<usize>>);
 
 impl Drop for LastWords {
@@ -269,7 +269,7 @@ fn what_is_deferred_runs_before_the_simulation_ends() {
         let done = Done(count);
         crate::epoch::pin().defer(move || drop(done));
     }
-    /// Is dropped with the collector.
+    /// Dropped together with the collector.
     struct Done(Arc<Mutex<usize>>);
     impl Drop for Done {
         fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Classic mistakes are found within few seeds, and the correct programs beside them never fail.
+//! Classic concurrency bugs are found within a few seeds, and the correct versions never fail.
 
 mod basics;
 mod ends;
@@ -6,20 +6,20 @@ mod waits;
 
 use super::*;
 
-/// The outcome of `body` with the usual configuration for `seed`.
+/// The outcome of `body` with the default configuration for `seed`.
 fn outcome(seed: u64, body: impl FnOnce() + Send + 'static) -> Outcome {
     let mut config = Config::new(seed);
     config.steps_max = 20_000;
     run(config, body)
 }
 
-/// The first end that is not `Finished`, in so many seeds.
+/// The first end other than `Finished` within this many seeds.
 fn first_failure(seeds: u64, body: fn()) -> Option<(u64, End)> {
     let ends = (0..seeds).map(|seed| (seed, outcome(seed, body).end));
     ends.into_iter().find(|(_, end)| *end != End::Finished)
 }
 
-/// The program has a mistake: one of so many seeds shows it.
+/// The program has a bug: one of the seeds must show it.
 #[track_caller]
 fn fails(seeds: u64, body: fn()) -> End {
     match first_failure(seeds, body) {
@@ -28,7 +28,7 @@ fn fails(seeds: u64, body: fn()) -> End {
     }
 }
 
-/// The program is correct: no seed shows a failure.
+/// The program is correct: no seed may show a failure.
 #[track_caller]
 fn never_fails(seeds: u64, body: fn()) {
     if let Some((seed, end)) = first_failure(seeds, body) {

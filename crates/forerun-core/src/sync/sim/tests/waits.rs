@@ -10,9 +10,9 @@ use crate::sync::{Arc, Barrier, Condvar, Mutex, OnceLock, mpsc, thread, time};
 #[derive(Clone, Copy, PartialEq)]
 enum Waiting {
     Correct,
-    /// It looks at the flag once, and takes any waking for the one it waits for.
+    /// Checks the flag once, and takes any wake-up for the right one.
     If,
-    /// It looks at the flag, unlocks, and locks again to wait.
+    /// Checks the flag, unlocks, and locks again to wait.
     Unlocking,
 }
 
@@ -64,7 +64,7 @@ fn a_spurious_waking_is_found() {
     );
 }
 
-/// Two consumers and two producers of a queue for one item.
+/// A queue for one item, with two consumers and two producers.
 fn queue(notify_all: bool) {
     let shared = Arc::new((Mutex::new(None), Condvar::new()));
     let mut threads = Vec::new();
