@@ -1,15 +1,15 @@
-//! Alternating rounds: what is compared is measured in turn, over and over, so that a slow minute
-//! of the machine slows all of it.
+//! Measures cases in alternating rounds: the cases take turns, over and over, so that a slow minute
+//! of the machine affects all of them.
 //!
 //! ```text
 //!  round 0   group 0: a b c   group 1: d e f
-//!  round 1   group 0: b c a   group 1: e f d        every round runs every case once; within a group the order turns
+//!  round 1   group 0: b c a   group 1: e f d        every round runs every case once; within a group the order rotates
 //!  round 2   group 0: c a b   group 1: f d e
 //! ```
 //!
-//! A case's result is the median of its rounds, with the slowest and the fastest kept. A ratio of
-//! two cases of a group is the median of the rounds' ratios: each compares two turns that ran one
-//! after the other.
+//! The result of a case is the median of its rounds, with the slowest and the fastest. The ratio of
+//! two cases in a group is the median of the ratios of all rounds; each round compares two turns
+//! that ran one after the other.
 
 use crate::progress::{Bar, Progress};
 use anyhow::{Context, Result};
@@ -18,16 +18,16 @@ use std::time::{Duration, Instant};
 /// How to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Rounds, at least one; five or more make a median worth telling.
+    /// Number of rounds, at least one. Use five or more for a meaningful median.
     pub rounds: usize,
-    /// How long a case is timed in a round.
+    /// Time that a case is measured per round.
     pub duration: Duration,
-    /// How long it runs before that, untimed.
+    /// Warm-up time before that, not measured.
     pub warm_up: Duration,
 }
 
 impl Plan {
-    /// `rounds` rounds of `duration` a case, after an eighth of it to warm up.
+    /// `rounds` rounds with `duration` per case, and an eighth of that to warm up.
     pub fn new(rounds: usize, duration: Duration) -> Plan {
         Plan {
             rounds: rounds.max(1),
@@ -42,20 +42,20 @@ impl Plan {
 pub struct Turn {
     /// The round, from 0.
     pub round: usize,
-    /// A seed that no other turn has.
+    /// A seed that differs in every turn.
     pub seed: u64,
-    /// How long to time.
+    /// Time to measure.
     pub duration: Duration,
-    /// How long to run before that.
+    /// Warm-up time before that.
     pub warm_up: Duration,
 }
 
-/// What a turn measured.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Operations a second, all threads together.
+    /// Operations per second, all threads together.
     pub per_second: f64,
-    /// The rate of what went on beside it, such as a writer's inserts.
+    /// The rate of other work at the same time, such as a writer's inserts.
     pub beside_per_second: Option<f64>,
 }
 
@@ -68,8 +68,9 @@ impl Sample {
         }
     }
 
-    /// Runs `step` for the turn's warm-up, then times it for the turn's duration. A step tells how
-    /// many operations it made; the clock is read after each, so let it make a few hundred.
+    /// Runs `step` for the turn's warm-up, then measures it for the turn's duration. A step returns
+    /// the number of its operations. The clock is read after each step, so a step should have a few
+    /// hundred operations.
     ///
     /// # Errors
     /// The first error of a step.
@@ -86,9 +87,9 @@ impl Sample {
         }
     }
 
-    /// As [`Sample::repeat`] for steps that look at the clock themselves, and tell with the number
-    /// of operations how long these took: what a step does besides, such as checking its answers,
-    /// is off the clock.
+    /// Like [`Sample::repeat`], for steps that read the clock themselves. A step returns the number
+    /// of operations and the time that they took. Other work of a step, such as checking answers,
+    /// is not measured.
     ///
     /// # Errors
     /// The first error of a step.
@@ -118,10 +119,10 @@ fn warm_up(turn: &Turn, mut step: impl FnMut() -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// What runs at each turn of a case.
+/// The closure that runs a turn of a case.
 type Run<'a> = Box<dyn FnMut(&Turn) -> Result<Sample> + 'a>;
 
-/// Something to measure: a name and what runs at each turn.
+/// Something to measure: a name and a closure that runs one turn.
 pub struct Case<'a> {
     group: usize,
     name: String,
@@ -129,8 +130,8 @@ pub struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// A case of a group; the cases of a group are compared with each other and should stand
-    /// together in the list.
+    /// Creates a case of a group. The cases of a group are compared with each other and should be
+    /// adjacent in the list.
     pub fn new(
         group: usize,
         name: impl Into<String>,
@@ -151,42 +152,42 @@ pub struct Outcome {
     pub group: usize,
     /// The case's name.
     pub name: String,
-    /// One sample a round, in the rounds' order.
+    /// One sample per round, in order.
     pub samples: Vec<Sample>,
 }
 
 impl Outcome {
-    /// Operations a second: the median.
+    /// Operations per second: the median.
     pub fn per_second(&self) -> f64 {
         median(self.samples.iter().map(|sample| sample.per_second))
     }
 
-    /// Operations a second in the slowest round.
+    /// Operations per second in the slowest round.
     pub fn per_second_min(&self) -> f64 {
         let rates = self.samples.iter().map(|sample| sample.per_second);
         rates.fold(f64::INFINITY, f64::min)
     }
 
-    /// Operations a second in the fastest round.
+    /// Operations per second in the fastest round.
     pub fn per_second_max(&self) -> f64 {
         let rates = self.samples.iter().map(|sample| sample.per_second);
         rates.fold(0.0, f64::max)
     }
 
-    /// The median rate of what went on beside the case, if anything did.
+    /// The median rate of the other work during the case, if there was any.
     pub fn beside_per_second(&self) -> Option<f64> {
         let rates = self.samples.iter().filter_map(|s| s.beside_per_second);
         Some(median(rates)).filter(|rate| rate.is_finite())
     }
 
-    /// How many times as fast as `other` it is: the median of the rounds' ratios.
+    /// The speed relative to `other`: the median of the ratios of all rounds.
     pub fn ratio_to(&self, other: &Outcome) -> f64 {
         let pairs = self.samples.iter().zip(&other.samples);
         median(pairs.map(|(ours, theirs)| ours.per_second / theirs.per_second))
     }
 }
 
-/// The middle value, or the mean of the two middle ones; not a number if there are none.
+/// The middle value, or the mean of the two middle values. NaN if there are none.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -197,7 +198,7 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// Runs all cases in alternating rounds and gives their outcomes in the list's order.
+/// Runs all cases in alternating rounds and returns their outcomes in the order of the list.
 ///
 /// ```
 /// use forerun_measure::harness::{Case, Plan, Sample, measure};
@@ -221,10 +222,10 @@ pub fn measure(cases: Vec<Case<'_>>, plan: &Plan, progress: &Progress) -> Result
     measure_on(cases, plan, &bar)
 }
 
-/// As [`measure`], with a bar that counts the rounds of more cases than these.
+/// Like [`measure`], with a bar that may count the rounds of other cases too.
 ///
 /// # Errors
-/// As [`measure`].
+/// See [`measure`].
 pub fn measure_on(mut cases: Vec<Case<'_>>, plan: &Plan, bar: &Bar) -> Result<Vec<Outcome>> {
     let mut samples = vec![Vec::with_capacity(plan.rounds); cases.len()];
     let groups: Vec<usize> = cases.iter().map(|case| case.group).collect();
@@ -253,7 +254,7 @@ pub fn measure_on(mut cases: Vec<Case<'_>>, plan: &Plan, bar: &Bar) -> Result<Ve
         .collect())
 }
 
-/// The positions of the cases in the order of one round: group after group, each turned by the
+/// The positions of the cases in the order of one round: group after group, each rotated by the
 /// round's number.
 fn order(groups: &[usize], round: usize) -> Vec<usize> {
     let mut order = Vec::with_capacity(groups.len());
@@ -323,7 +324,7 @@ mod tests {
                 })
                 .collect(),
         };
-        // The machine slows down tenfold from round to round; the ratio does not mind.
+        // The machine slows down tenfold from round to round; this does not affect the ratio.
         let (ours, theirs) = (outcome(&[400.0, 40.0, 5.0]), outcome(&[100.0, 10.0, 1.0]));
         assert_eq!(ours.ratio_to(&theirs), 4.0);
         assert_eq!(ours.beside_per_second(), Some(40.0));

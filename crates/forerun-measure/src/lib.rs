@@ -3,12 +3,12 @@
 //! ```text
 //!   harness        alternating rounds: cases, samples, medians, ratios
 //!   row            one result: a line of JSON
-//!   text_table     results as a table of text
+//!   text_table     results as a text table
 //!   report/        results as a page: HTML with inline SVG charts
-//!   typical        the result that a page's headline names
-//!   size           numbers that people type and read: `2M`, `1GiB`, `4.00 M`
+//!   typical        selects the result for a page's headline
+//!   size           readable numbers: `2M`, `1GiB`, `4.00 M`
 //!   progress       progress bars on a terminal
-//!   machine        the CPU, its instruction set and its page setting, as facts beside the results
+//!   machine        the CPU, its instruction set and its page setting, as facts for the results
 //! ```
 //!
 //! Make a [`harness::Case`] of each thing to compare. Its closure runs one turn;
@@ -39,7 +39,7 @@
 //! let outcomes = measure(cases, &plan, &Progress::on_terminal())?;
 //! println!("the hash table is {:.1}x as fast", outcomes[1].ratio_to(&outcomes[0]));
 //!
-//! let mut chart = Chart::new("Keys a second", Shape::Bars);
+//! let mut chart = Chart::new("Keys per second", Shape::Bars);
 //! chart.x = vec!["1000 keys".into()];
 //! for outcome in &outcomes {
 //!     let value = (outcome.per_second(), outcome.per_second_min(), outcome.per_second_max());

@@ -1,4 +1,4 @@
-//! What machine a result comes from.
+//! Describes the machine that produced a result.
 
 use forerun_core::arch;
 
@@ -23,7 +23,7 @@ pub fn facts() -> Vec<(String, String)> {
     facts
 }
 
-/// A line to warn with if `FORERUN_ISA` asked for what this machine cannot run.
+/// A warning if `FORERUN_ISA` requests an instruction set that this machine does not have.
 pub fn isa_warning() -> Option<String> {
     let choice = arch::isa_choice();
     choice
@@ -40,7 +40,7 @@ fn processor() -> String {
     name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// The word in brackets of the kernel's setting: `always [madvise] never`.
+/// The setting of the kernel in brackets: `always [madvise] never`.
 fn huge_page_setting() -> Option<String> {
     let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
     let (_, rest) = text.split_once('[')?;

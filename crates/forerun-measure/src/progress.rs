@@ -1,7 +1,6 @@
-//! Progress bars: on a terminal, and nowhere else.
+//! Progress bars, shown only on a terminal.
 //!
-//! They go to the standard error, so that what a benchmark prints can be piped while its progress
-//! is watched.
+//! They are drawn on standard error, so a benchmark's output can be piped at the same time.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -14,7 +13,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Shown if the standard error is a terminal.
+    /// Shown if standard error is a terminal.
     pub fn on_terminal() -> Progress {
         Progress {
             shown: std::io::stderr().is_terminal(),
@@ -26,7 +25,7 @@ impl Progress {
         Progress { shown: false }
     }
 
-    /// A bar over `total` steps, with its rate and the time left. It vanishes when dropped.
+    /// A bar over `total` steps, with the rate and the time left. It disappears when it is dropped.
     pub fn steps(&self, what: &str, total: u64) -> Bar {
         let target = if self.shown {
             ProgressDrawTarget::stderr()
@@ -46,36 +45,36 @@ impl Progress {
     }
 }
 
-/// A bar that vanishes when dropped.
+/// A bar that disappears when it is dropped.
 pub struct Bar(ProgressBar);
 
 impl Bar {
-    /// One step more.
+    /// Advances by one step.
     pub fn step(&self) {
         self.0.inc(1);
     }
 
-    /// Some steps more.
+    /// Advances by `steps` steps.
     pub fn skip(&self, steps: u64) {
         self.0.inc(steps);
     }
 
-    /// Sets how many steps there are.
+    /// Sets the total number of steps.
     pub fn set_total(&self, total: u64) {
         self.0.set_length(total);
     }
 
-    /// Sets the steps done.
+    /// Sets the number of steps done.
     pub fn at(&self, done: u64) {
         self.0.set_position(done);
     }
 
-    /// The steps done.
+    /// The number of steps done.
     pub fn position(&self) -> u64 {
         self.0.position()
     }
 
-    /// Says what is going on.
+    /// Shows what is going on.
     pub fn tell(&self, what: &str) {
         self.0.set_message(what.to_owned());
     }

@@ -1,75 +1,77 @@
-//! One result: what was measured, on what, and how fast it was. It is one line of JSON, with these
+//! One result: what was measured, on what, and how fast. It is one line of JSON with these field
 //! names.
 
 use serde::{Deserialize, Serialize};
 
-/// One cell of a bench's table.
+/// One row of a bench's results.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The bench: `memtable`, `btree`, `roofline`.
     pub bench: String,
-    /// The workload within it: `multireadrandom`, `multireadwhilewriting`, `fillrandom`;
-    /// `dependent`, `independent`.
+    /// The workload: `multireadrandom`, `multireadwhilewriting`, `fillrandom`; `dependent`,
+    /// `independent`.
     pub case: String,
-    /// Whose store it is: `forerun`, or a peer's name.
+    /// The engine: `forerun`, or a peer's name.
     pub engine: String,
-    /// How a batch was looked up.
+    /// The lookup strategy.
     pub strategy: String,
-    /// Entries; lines of the buffer in `roofline`.
+    /// Number of entries; in `roofline`, lines of the buffer.
     pub keys: u64,
-    /// Bytes a key.
+    /// Length of a key in bytes.
     pub key_bytes: u64,
-    /// Of these, bytes that all keys begin with.
+    /// Length of the prefix that all keys share, in bytes.
     pub prefix_bytes: u64,
-    /// Bytes a value.
+    /// Length of a value in bytes.
     pub value_bytes: u64,
-    /// Keys a batch; lines in flight a thread in `roofline`; entries a write in `fillrandom`.
+    /// Keys per batch; in `roofline`, lines in flight per thread; in `fillrandom`, entries per
+    /// write.
     pub batch: u64,
-    /// Threads that look up (or write, in `fillrandom`).
+    /// Number of threads that look up (in `fillrandom`, that write).
     pub threads: u64,
-    /// Share of the keys looked up that were present; null where nothing is looked up.
+    /// Share of the keys looked up that were present; null if nothing is looked up.
     pub hit_rate: Option<f64>,
-    /// How the present keys looked up were chosen: `uniform`, `zipf:0.99`.
+    /// The distribution of the present keys that were looked up: `uniform`, `zipf:0.99`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<String>,
     /// Small or huge pages.
     pub pages: String,
     /// The instruction set in use.
     pub isa: String,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: u64,
-    /// Keys a second, all threads together: the median of the rounds.
+    /// Keys per second, all threads together: the median of the rounds.
     pub keys_per_second: f64,
-    /// The slowest round.
+    /// Keys per second in the slowest round.
     pub keys_per_second_min: f64,
-    /// The fastest round.
+    /// Keys per second in the fastest round.
     pub keys_per_second_max: f64,
-    /// Nanoseconds a key as one thread sees it: `threads / keys_per_second`.
+    /// Nanoseconds per key as one thread sees it: `threads / keys_per_second`.
     pub ns_per_key: f64,
-    /// How many times as fast as the same engine looking up one key after the other, at the same
-    /// batch size: the median of the rounds' ratios. Null where there is nothing to compare with.
+    /// Speed relative to the same engine with one key at a time, at the same batch size: the median
+    /// of the ratios of all rounds. Null if there is no such measurement.
     pub speedup_vs_single: Option<f64>,
-    /// `keys_per_second` over that of the same engine's fastest strategy in the same cell, the
-    /// median of the rounds' ratios: 1 for the fastest itself. It may exceed 1 a little, since the
-    /// fastest is told by its median rate.
+    /// `keys_per_second` relative to the same engine's fastest strategy in the same cell: the
+    /// median of the ratios of all rounds. It is 1 for the fastest strategy. It may slightly exceed
+    /// 1, because the fastest strategy is chosen by its median rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_of_best: Option<f64>,
-    /// How many times as fast as the peer the run compares with, likewise, if it has one.
+    /// Speed relative to the peer that the run compares with, computed in the same way, if there is
+    /// a peer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speedup_vs_peer: Option<f64>,
-    /// `keys_per_second` over the random cache lines a second that as many threads of this machine
-    /// can read: 1 would be a lookup that costs one cache line and nothing else.
+    /// `keys_per_second` divided by the random cache lines per second that as many threads can read
+    /// on this machine. A value of 1 means that a lookup costs exactly one cache line.
     pub roofline_share: Option<f64>,
-    /// Entries a second that the writer inserted meanwhile, where there was one.
+    /// Entries per second that the concurrent writer inserted, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inserts_per_second: Option<f64>,
-    /// What the buffer got, in `roofline`.
+    /// The backing that the buffer got, in `roofline`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backing: Option<String>,
 }
 
 impl Row {
-    /// The names that every line of JSON has.
+    /// The field names that every JSON line has.
     pub const NAMES: [&str; 13] = [
         "bench",
         "case",
@@ -86,8 +88,8 @@ impl Row {
         "roofline_share",
     ];
 
-    /// Sets the rates from the keys a second of the median, slowest and fastest round, for the
-    /// row's threads.
+    /// Sets the rates from the keys per second of the median, slowest and fastest round and from
+    /// the row's number of threads.
     #[must_use]
     pub fn with_rates(mut self, median: f64, min: f64, max: f64) -> Row {
         self.keys_per_second = median;
@@ -97,7 +99,7 @@ impl Row {
         self
     }
 
-    /// The keys a second of the median, slowest and fastest round.
+    /// Keys per second in the median, slowest and fastest round.
     pub fn rates(&self) -> (f64, f64, f64) {
         (
             self.keys_per_second,
@@ -109,13 +111,14 @@ impl Row {
     /// The row as one line of JSON, without a line end.
     ///
     /// # Errors
-    /// None is known: every field has a place in JSON, and a rate that is not finite becomes null.
+    /// No error is known: every field can be written as JSON, and a rate that is not finite becomes
+    /// null.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string(self)
     }
 
-    /// The engine and strategy as one name: `interleaved` for Forerun's own, `rocksdb get` for a
-    /// peer's.
+    /// The engine and strategy as one name: `interleaved` for Forerun itself, `rocksdb get` for a
+    /// peer.
     pub fn who(&self) -> String {
         match self.engine.as_str() {
             "forerun" => self.strategy.clone(),

@@ -1,6 +1,6 @@
-//! Counts as people write them: `2M`, `64Ki`, `1.5G`, `1_000`.
+//! Parses and formats counts: `2M`, `64Ki`, `1.5G`, `1_000`.
 
-/// A text that is no count.
+/// The text is not a count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeError {
     text: String,
@@ -12,7 +12,7 @@ impl std::fmt::Display for SizeError {
         let SizeError { text, why } = self;
         write!(
             f,
-            "{text:?} is no count: {why} (write 2000000, 2_000_000, 2M, 64Ki or 1.5G)"
+            "{text:?} is not a count: {why} (examples: 2000000, 2_000_000, 2M, 64Ki or 1.5G)"
         )
     }
 }
@@ -33,7 +33,7 @@ const SUFFIXES: [(&str, u64); 9] = [
     ("ti", 1 << 40),
 ];
 
-/// Reads a count such as `2M` (2,000,000) or `64Ki` (65,536), in any letter case.
+/// Parses a count such as `2M` (2,000,000) or `64Ki` (65,536), in upper or lower case.
 ///
 /// ```
 /// use forerun_measure::size::parse_count;
@@ -45,8 +45,8 @@ const SUFFIXES: [(&str, u64); 9] = [
 /// ```
 ///
 /// # Errors
-/// [`SizeError`] when the text is no number with a known suffix, is no whole number, or exceeds 64
-/// bits.
+/// [`SizeError`] if the text is not a number with a known suffix, is not a whole number, or exceeds
+/// 64 bits.
 pub fn parse_count(text: &str) -> Result<u64, SizeError> {
     let error = |why| SizeError {
         text: text.to_owned(),
@@ -79,7 +79,7 @@ pub fn parse_count(text: &str) -> Result<u64, SizeError> {
     let fraction: u64 = fraction.parse().map_err(|_| too_large())?;
     let part = u128::from(fraction) * u128::from(*unit);
     if part % u128::from(scale) != 0 {
-        return Err(error("it is no whole number"));
+        return Err(error("it is not a whole number"));
     }
     // fraction < scale, so the part is below the unit and fits.
     let part = (part / u128::from(scale)) as u64;
@@ -89,7 +89,7 @@ pub fn parse_count(text: &str) -> Result<u64, SizeError> {
 /// Like [`parse_count`], for a count that must fit this machine's addresses.
 ///
 /// # Errors
-/// As [`parse_count`].
+/// See [`parse_count`].
 pub fn parse_size(text: &str) -> Result<usize, SizeError> {
     usize::try_from(parse_count(text)?).map_err(|_| SizeError {
         text: text.to_owned(),
@@ -97,10 +97,10 @@ pub fn parse_size(text: &str) -> Result<usize, SizeError> {
     })
 }
 
-/// Reads a rate between 0 and 1, as `0.5` or `50%`.
+/// Parses a rate between 0 and 1, written as `0.5` or `50%`.
 ///
 /// # Errors
-/// A worded error when the text is no number in that range.
+/// A message if the text is not a number in that range.
 pub fn parse_share(text: &str) -> Result<f64, String> {
     let trimmed = text.trim();
     let number = match trimmed.strip_suffix('%') {
@@ -109,16 +109,16 @@ pub fn parse_share(text: &str) -> Result<f64, String> {
     };
     match number {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
-        _ => Err(format!("{text:?} is no share: write 0.5, or 50%")),
+        _ => Err(format!("{text:?} is not a share (examples: 0.5 or 50%)")),
     }
 }
 
-/// From the slowest to the fastest of some rates: `2.28 M - 2.59 M`.
+/// The range of some rates, from slowest to fastest: `2.28 M - 2.59 M`.
 pub fn spread(slowest: f64, fastest: f64) -> String {
     format!("{} - {}", short(slowest), short(fastest))
 }
 
-/// A rate or count in three digits with a suffix: `2.41 M`, `950 k`, `12.0`.
+/// Formats a rate or count with three digits and a suffix: `2.41 M`, `950 k`, `12.0`.
 pub fn short(value: f64) -> String {
     let (scaled, suffix) = match value.abs() {
         v if v >= 999.5e6 => (value / 1e9, " G"),
@@ -129,7 +129,7 @@ pub fn short(value: f64) -> String {
     format!("{}{suffix}", digits(scaled))
 }
 
-/// Three significant digits below a thousand, none after the point above.
+/// Formats a number with three significant digits below a thousand, and without decimals above.
 pub fn digits(value: f64) -> String {
     match value.abs() {
         v if v >= 99.95 => format!("{value:.0}"),
@@ -138,7 +138,7 @@ pub fn digits(value: f64) -> String {
     }
 }
 
-/// A count with its exact suffix where it has one: `2M`, `64Ki`, `1500`.
+/// Formats a count with an exact suffix if there is one: `2M`, `64Ki`, `1500`.
 pub fn count(value: u64) -> String {
     let units = [
         (1_000_000_000, "G"),

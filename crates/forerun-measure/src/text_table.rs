@@ -1,18 +1,18 @@
-//! A table, for the terminal and for the page.
+//! Tables for the terminal and for the page.
 
 use std::fmt::Write;
 
-/// A table of text; a column whose cells are all numbers is set to the right.
+/// A table of text. A column whose cells are all numbers is aligned to the right.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TextTable {
-    /// The columns' heads.
+    /// The column headers.
     pub heads: Vec<String>,
-    /// The rows; each has as many cells as there are heads.
+    /// The rows. Each has as many cells as there are headers.
     pub rows: Vec<Vec<String>>,
 }
 
 impl TextTable {
-    /// A table without rows.
+    /// Creates a table without rows.
     pub fn new(heads: impl IntoIterator<Item = impl Into<String>>) -> TextTable {
         TextTable {
             heads: heads.into_iter().map(Into::into).collect(),
@@ -20,15 +20,15 @@ impl TextTable {
         }
     }
 
-    /// Appends a row; missing cells are empty, those beyond the last head are left out.
+    /// Appends a row. Missing cells are empty, and cells beyond the last header are dropped.
     pub fn push(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         let mut row: Vec<String> = cells.into_iter().map(Into::into).collect();
         row.resize(self.heads.len(), String::new());
         self.rows.push(row);
     }
 
-    /// Takes the columns out whose cells are the same in all rows, and gives each one's head and
-    /// cell. A table of fewer than two rows, and the columns named in `keep`, stay as they are.
+    /// Removes the columns whose cells are the same in all rows, and returns the header and the
+    /// cell of each. Tables with fewer than two rows, and columns listed in `keep`, do not change.
     pub fn take_constant(&mut self, keep: &[&str]) -> Vec<(String, String)> {
         let mut taken = Vec::new();
         if self.rows.len() < 2 {
@@ -47,8 +47,8 @@ impl TextTable {
         taken
     }
 
-    /// Whether a column is set to the right: every cell begins with a digit, or is a dash for want
-    /// of a number.
+    /// Whether a column is aligned to the right: every cell begins with a digit, or is a dash for a
+    /// missing number.
     pub fn is_numeric(&self, column: usize) -> bool {
         self.rows.iter().all(|row| {
             let cell = row[column].as_str();
@@ -56,7 +56,7 @@ impl TextTable {
         })
     }
 
-    /// The table in fixed-width letters, its columns two spaces apart.
+    /// Formats the table in a fixed-width font with two spaces between columns.
     pub fn to_text(&self) -> String {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());

@@ -1,11 +1,11 @@
-//! Which measurement a page's headline names: a typical one, not the luckiest.
+//! Selects the measurement for a page's headline: a typical one, not the best one.
 
-/// The batch size that headlines are about, or the nearest one that was measured.
+/// The batch size for headlines. The nearest measured batch size is used.
 pub const HEADLINE_BATCH: u64 = 64;
 
-/// The row whose figure is the median among those of the batch size nearest to [`HEADLINE_BATCH`],
-/// with its figure. Of an even number of rows it is the lower one of the two in the middle. `None`
-/// if no row has a figure.
+/// Returns the row whose figure is the median among the rows with the batch size nearest to
+/// [`HEADLINE_BATCH`], and its figure. With an even number of rows, it is the lower of the two
+/// middle rows. `None` if no row has a figure.
 ///
 /// ```
 /// use forerun_measure::typical::typical;

@@ -114,8 +114,8 @@ impl OverflowCounter {
     }
 }
 
-/// A bucket. Any number of threads may read it while one thread, the holder of its segment's lock,
-/// writes.
+/// A bucket. Any number of threads may read it while one thread writes: the holder of its segment's
+/// lock.
 ///
 /// Stores are ordered for readers of a single slot: a value is written before the slot that
 /// publishes it, and an entry's new slot and counter before its old slot is cleared. Two races
@@ -186,7 +186,7 @@ impl Bucket {
         // incremented before it.
         self.values[slot].store(value, Ordering::Release);
         let counters = self.slots[slot].load(Ordering::Relaxed) & COUNTERS;
-        // Release: whoever finds the entry reads its value, not the slot's previous one.
+        // Release: a reader that finds the entry reads its value, not the slot's previous one.
         self.slots[slot].store(counters | identity.0, Ordering::Release);
     }
 
@@ -201,8 +201,8 @@ impl Bucket {
     /// Frees a slot. Called inside `Version::write`.
     pub(super) fn clear(&self, slot: usize) {
         let counters = self.slots[slot].load(Ordering::Relaxed) & COUNTERS;
-        // Release: whoever sees the slot free sees where its entry went, and the incremented
-        // version.
+        // Release: a reader that sees the slot free also sees where its entry went, and the
+        // incremented version.
         self.slots[slot].store(counters, Ordering::Release);
     }
 
@@ -232,7 +232,7 @@ impl Bucket {
         let word = slot.load(Ordering::Relaxed);
         let count = change(word >> cell.shift & COUNTER);
         let others = word & !(COUNTER << cell.shift);
-        // Release: whoever reads the count finds the entry that it counts.
+        // Release: a reader of the count also finds the entry that it counts.
         slot.store(others | count << cell.shift, Ordering::Release);
     }
 }

@@ -62,7 +62,7 @@ pub(super) struct Directory {
     depth: u32,
     /// One view for each value of the top `depth` bits.
     views: Box<[RawView]>,
-    /// Likewise, the owners of what the views point to.
+    /// The owners of the segments, one for each view.
     segments: Box<[Arc<Segment>]>,
     memory_bytes: usize,
 }
@@ -157,7 +157,7 @@ pub(super) struct Views<'a> {
     views: *const RawView,
     /// Shifts the selector's first `depth` bits to the lowest bits.
     shift: u32,
-    /// Masks as many bits.
+    /// Masks `depth` bits.
     mask: u64,
     directory: PhantomData<&'a Directory>,
 }

@@ -20,8 +20,8 @@ use forerun_core::{Pages, epoch};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The load factor of a table that holds as many entries as it was made for. It is below the
-/// maximum because segments fill unevenly.
+/// Load factor of a table that holds as many entries as it was created for. It is below the maximum
+/// because segments fill unevenly.
 const PLANNED_LOAD: f64 = 0.95;
 
 /// If a segment with a load below this is full, its keys share too few buckets.
@@ -126,8 +126,8 @@ impl HashTable {
         self.rebuild(capacity)
     }
 
-    /// Shrinks the table to what its entries need. Writers wait while the table is copied; readers
-    /// do not.
+    /// Shrinks the table to the size that its entries need. Writers wait while the table is copied;
+    /// readers do not.
     ///
     /// ```
     /// use forerun_hash::HashTable;

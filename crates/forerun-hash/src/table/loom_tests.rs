@@ -18,7 +18,7 @@ use loom::sync::Arc;
 use loom::thread;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The least number of executions that a model must have explored.
+/// Minimum number of executions that a model must explore.
 const RUNS_MIN: usize = 5;
 
 fn model(body: impl Fn() + Send + Sync + 'static) {

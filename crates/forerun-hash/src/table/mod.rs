@@ -6,7 +6,7 @@
 //!                                             epoch        lock,
 //!                                                          versions
 //!   bucket.rs     the line: slots, counters, values          version.rs   how readers detect moves
-//!   place.rs      hash <-> buckets and remainder             path.rs      making room by moving entries
+//!   place.rs      hash <-> buckets and remainder             path.rs      frees slots by moving entries
 //!   segment.rs    buckets, versions, the writers' lock       directory.rs segments by prefix
 //!   lookup.rs     single keys and batches                    grow.rs      larger segments, smaller tables
 //! ```

@@ -1,5 +1,5 @@
-//! Making room by a cuckoo path: a short chain of moves, each entry to its other bucket, that ends
-//! at a free slot.
+//! Frees a slot by a cuckoo path: a short chain of moves that ends at a free slot. Each move takes
+//! an entry to its other bucket.
 //!
 //! ```text
 //!   home (full) --slot 2--> other bucket of that entry (full) --slot 0--> a bucket with a free slot

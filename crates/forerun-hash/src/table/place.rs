@@ -1,4 +1,4 @@
-//! Where the entry of a hash belongs, and how to recover the hash from a bucket and a remainder.
+//! Computes where the entry of a hash belongs, and recovers the hash from a bucket and a remainder.
 //!
 //! ```text
 //!   hash   63      56                  40                                    0
@@ -47,7 +47,7 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// The least number of buckets from which hashes can be recovered.
+    /// Minimum number of buckets from which hashes can be recovered.
     #[cfg(not(loom))]
     pub(super) const MIN_LEN: u64 = 1 << (64 - REMAINDER_BITS);
     /// Loom models look entries up and never recover their hashes.

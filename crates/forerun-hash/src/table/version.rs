@@ -1,4 +1,4 @@
-//! Versions: how a reader detects that entries moved while it read.
+//! Versions: they let a reader detect that entries moved while it read.
 //!
 //! ```text
 //!   writer   v = 6 -> 7      clear slots, move entries     7 -> 8
@@ -49,7 +49,7 @@ impl Version {
         // Relaxed: the stores that follow are releases, which keep this one before them.
         self.0.store(now + 1, Ordering::Relaxed);
         change();
-        // Release: whoever sees the even number sees all moves under the odd one.
+        // Release: a reader that sees the even number also sees all moves made under the odd one.
         self.0.store(now + 2, Ordering::Release);
     }
 }

@@ -1,12 +1,12 @@
 //! Plots as inline SVG: lines over an ordered axis, or bars.
 //!
 //! ```text
-//!  Lines   y |        .--o interleaved      each point with its spread from the slowest to the fastest round;
+//!  Lines   y |        .--o interleaved      each point shows the range from the slowest to the fastest round;
 //!            |    .--'   x single           series are labelled at their ends, in order of their last values
 //!            +--+---+---+
 //!               1   8   64
 //!
-//!  Bars    64   interleaved |======|-| 2.4 M    one bar a series, grouped by the axis' entries
+//!  Bars    64   interleaved |======|-| 2.4 M    one bar per series, grouped by the axis entries
 //!               single      |=|        0.4 M
 //! ```
 
@@ -15,61 +15,61 @@ use super::palette::{MARKERS, Palette, Style};
 use crate::size::short;
 use std::fmt::Write;
 
-/// How values are drawn.
+/// The shape of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// A line a series over the entries of the axis, evenly spaced in their order.
+    /// One line per series over the entries of the axis, evenly spaced in order.
     Lines,
-    /// A horizontal bar a value.
+    /// One horizontal bar per value.
     Bars,
 }
 
-/// How values are spread over the height of [`Shape::Lines`].
+/// The scale of the vertical axis of [`Shape::Lines`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scale {
-    /// Evenly, from zero.
+    /// Linear, from zero.
     #[default]
     Linear,
-    /// By their logarithms, from the lowest: equal ratios are equal distances. For values that span
-    /// more than a factor of ten or so.
+    /// Logarithmic, from the lowest value: equal ratios have equal distances. For values that span
+    /// more than about a factor of ten.
     Log,
 }
 
 /// A plot.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// What one should know to read it; may be empty.
+    /// A note that helps to read the plot; may be empty.
     pub note: String,
-    /// What the axis' entries are.
+    /// The label of the axis.
     pub x_label: String,
-    /// What the values are.
+    /// The label of the values.
     pub y_label: String,
-    /// The axis' entries.
+    /// The entries of the axis.
     pub x: Vec<String>,
-    /// What is plotted.
+    /// The series.
     pub series: Vec<Series>,
-    /// A value to compare with, and its name.
+    /// A reference value and its name.
     pub reference: Option<(f64, String)>,
-    /// How values are written.
+    /// The format of values.
     pub format: fn(f64) -> String,
-    /// How values are spread over the height; bars are always drawn evenly, from zero.
+    /// The scale of values. Bars always have a linear scale from zero.
     pub scale: Scale,
     shape: Shape,
 }
 
-/// Values over the entries of the axis.
+/// The values of a series over the entries of the axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// Its name.
+    /// The series' name.
     pub name: String,
-    /// For each entry the value, the lowest and the highest; nothing where it was not measured.
+    /// The value, the minimum and the maximum for each entry; `None` if it was not measured.
     pub values: Vec<Option<(f64, f64, f64)>>,
 }
 
 impl Chart {
-    /// An empty plot, with values written as rates (`2.41 M`).
+    /// Creates an empty plot. Values are formatted as rates (`2.41 M`).
     pub fn new(title: impl Into<String>, shape: Shape) -> Chart {
         Chart {
             title: title.into(),
@@ -85,8 +85,8 @@ impl Chart {
         }
     }
 
-    /// Appends a series: for each entry of the axis the value, the lowest and the highest. A value
-    /// that is not finite or is negative counts as not measured.
+    /// Appends a series: for each entry of the axis the value, the minimum and the maximum. A value
+    /// that is negative or not finite counts as not measured.
     pub fn push(
         &mut self,
         name: impl Into<String>,
@@ -117,7 +117,7 @@ impl Chart {
         Ok(())
     }
 
-    /// The ticks of the height, from the lowest to the highest, which the values lie between.
+    /// The ticks of the vertical axis, from lowest to highest. All values lie between them.
     fn ticks(&self) -> Vec<f64> {
         if self.scale == Scale::Log
             && let Some(ticks) = self.log_ticks()
@@ -128,7 +128,7 @@ impl Chart {
         (0..=count).map(|tick| step * tick as f64).collect()
     }
 
-    /// Ticks at 1, 2 and 5 times the powers of ten around the values; nothing if no value is above
+    /// Ticks at 1, 2 and 5 times the powers of ten around the values. `None` if no value is above
     /// zero.
     fn log_ticks(&self) -> Option<Vec<f64>> {
         let values = self.series.iter().flat_map(|s| s.values.iter().flatten());
@@ -148,7 +148,7 @@ impl Chart {
             (power..).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(power)));
         let mut ticks: Vec<f64> = Vec::new();
         for tick in steps {
-            // The last tick at or below the lowest value is the first one shown.
+            // The last tick at or below the minimum value is the first one shown.
             if tick <= low {
                 ticks.clear();
             }
@@ -160,8 +160,7 @@ impl Chart {
         None
     }
 
-    /// The step between the scale's ticks and how many there are, from zero to the highest value or
-    /// above.
+    /// The distance between ticks and their number, from zero to at least the maximum value.
     fn even_scale(&self, ticks: f64) -> (f64, usize) {
         let values = self.series.iter().flat_map(|s| s.values.iter().flatten());
         let highest = values.map(|value| value.0.max(value.2));
@@ -176,8 +175,7 @@ impl Chart {
         (step, (top / step).ceil() as usize)
     }
 
-    /// A tick's label: the value as it is written elsewhere, without zeros behind the point (`2 M`,
-    /// not `2.00 M`).
+    /// The label of a tick: the formatted value without trailing zeros (`2 M`, not `2.00 M`).
     fn tick(&self, value: f64) -> String {
         if value == 0.0 {
             return "0".to_owned();
@@ -192,7 +190,7 @@ impl Chart {
         format!("{number}{unit}")
     }
 
-    /// What the pointer shows over a value.
+    /// The tooltip of a value.
     fn tooltip(&self, series: &Series, at: usize, (y, low, high): (f64, f64, f64)) -> String {
         let f = self.format;
         let text = format!(
@@ -218,7 +216,7 @@ impl Chart {
         let (first, last) = (ticks[0], ticks[ticks.len() - 1]);
         let y_of = |value: f64| {
             let share = if first > 0.0 {
-                // A value of zero has no place on this scale: it is drawn at its foot.
+                // A logarithmic scale has no zero: draw it at the bottom.
                 (value.max(first) / first).ln() / (last / first).ln()
             } else {
                 value / last
@@ -310,9 +308,9 @@ impl Chart {
         Ok(())
     }
 
-    /// Labels the series at their ends; `ends` holds the height, the place on the axis and the
-    /// number of each. Labels that would overlap move apart, downwards and then, as a block, up
-    /// again.
+    /// Labels the series at their ends. `ends` holds the height, the position on the axis and the
+    /// number of each series. Labels that would overlap move apart: first downwards, then as a
+    /// block up again.
     fn write_ends(
         &self,
         palette: &Palette,
@@ -328,7 +326,7 @@ impl Chart {
             let after = labels.last().map_or(f64::MIN, |last| last + GAP);
             labels.push(y.max(after).max(top));
         }
-        // Nothing may sink below the axis: move up from the end, as far as needed.
+        // No label may be below the axis: move labels up from the last one, as far as needed.
         let mut lowest = 312.0;
         for label in labels.iter_mut().rev() {
             *label = label.min(lowest);
@@ -442,7 +440,7 @@ impl Chart {
 /// The outline of a series' marker around a point: circle, square, diamond, triangle up, triangle
 /// down.
 fn mark(style: Style, x: f64, y: f64) -> String {
-    const _: () = assert!(MARKERS == 5, "one outline each");
+    const _: () = assert!(MARKERS == 5, "one outline per marker");
     match style.marker() {
         0 => format!(
             "M{:.1} {y:.1}a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0z",
@@ -483,7 +481,7 @@ mod tests {
         let mut html = String::new();
         chart.write_html(&Palette::default(), &mut html).unwrap();
         assert!(!html.contains("NaN") && !html.contains("inf"), "{html}");
-        // One value still has a height to lie in, and none at all falls back to the even scale.
+        // A single value still gets an axis, and without values the linear scale is used.
         chart.series.clear();
         chart.push("s", [point(1.0)]);
         assert_eq!(chart.ticks(), [1.0, 2.0]);

@@ -1,9 +1,8 @@
-//! A page to look at: facts, large figures, plots and tables in one HTML file that needs nothing
-//! else.
+//! An HTML page with facts, large figures, plots and tables, in a single file.
 //!
 //! ```text
-//!  title, lead                          what this is, in a sentence or two
-//!  tiles     | 6.1x | 2.4 M |           the figures to remember
+//!  title, lead                          the subject, in a sentence or two
+//!  tiles     | 6.1x | 2.4 M |           the key figures
 //!  sections  heading, text, charts (inline SVG), tables
 //!  facts     processor  ...             the machine and the data
 //! ```
@@ -22,14 +21,14 @@ use crate::text_table::TextTable;
 use palette::Palette;
 use std::fmt::Write;
 
-/// A page in the making.
+/// A page that is being built.
 ///
 /// ```
 /// use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
 ///
 /// let mut report = Report::new("Cities", "Batches of lookups against single ones.");
 /// report.tiles.push(Tile::new("faster than one at a time", "4.8x"));
-/// let mut chart = Chart::new("Keys a second", Shape::Lines);
+/// let mut chart = Chart::new("Keys per second", Shape::Lines);
 /// chart.x = vec!["1".into(), "64".into()];
 /// chart.push("multi_get", [Some((1.1e6, 1.0e6, 1.2e6)), None]);
 /// report.sections.push(Section::Chart(chart));
@@ -39,27 +38,27 @@ use std::fmt::Write;
 pub struct Report {
     /// The page's title.
     pub title: String,
-    /// What the page shows, in a sentence or two.
+    /// The subject of the page, in a sentence or two.
     pub lead: String,
-    /// The figures to remember.
+    /// The key figures.
     pub tiles: Vec<Tile>,
-    /// What follows, in order.
+    /// The sections, in order.
     pub sections: Vec<Section>,
-    /// The machine and the data, as names and texts.
+    /// Facts about the machine and the data, each as a name and a text.
     pub facts: Vec<(String, String)>,
 }
 
 /// One large figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tile {
-    /// What it is.
+    /// The meaning of the figure.
     pub label: String,
     /// The figure, with its unit.
     pub value: String,
 }
 
 impl Tile {
-    /// A figure and what it is.
+    /// Creates a tile.
     pub fn new(label: impl Into<String>, value: impl Into<String>) -> Tile {
         Tile {
             label: label.into(),
@@ -79,7 +78,7 @@ pub enum Section {
     Chart(Chart),
     /// A table under a caption.
     Table {
-        /// What it shows.
+        /// The caption.
         caption: String,
         /// The cells.
         table: TextTable,
@@ -87,7 +86,7 @@ pub enum Section {
 }
 
 impl Report {
-    /// A page with a title and a lead, and nothing else yet.
+    /// Creates a page with only a title and a lead.
     pub fn new(title: impl Into<String>, lead: impl Into<String>) -> Report {
         Report {
             title: title.into(),
@@ -96,7 +95,7 @@ impl Report {
         }
     }
 
-    /// The page.
+    /// Renders the page.
     pub fn to_html(&self) -> String {
         let mut html = String::new();
         // Writing to a String cannot fail.
@@ -104,7 +103,7 @@ impl Report {
         html
     }
 
-    /// The styles of all series on the page: a name looks the same in each of its charts.
+    /// The styles of all series on the page. A name has the same style in all charts.
     fn palette(&self) -> Palette {
         let charts = self.sections.iter().filter_map(|section| match section {
             Section::Chart(chart) => Some(chart),
@@ -189,7 +188,7 @@ fn write_table(out: &mut String, caption: &str, table: &TextTable) -> std::fmt::
     Ok(())
 }
 
-/// Text as it may stand between tags and within quoted attributes.
+/// Escapes text for element content and quoted attributes.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -204,23 +203,21 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// Whether a page is well formed and refers to nothing outside itself: for tests of pages.
+/// Checks that a page is well-formed and self-contained. Used by tests of pages.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A description of the problem.
 pub fn check_html(html: &str) -> Result<(), String> {
     for outside in [
         "http:", "https:", "src=", "href=", "url(", "@import", "<script",
     ] {
         if html.contains(outside) {
-            return Err(format!(
-                "the page refers to something outside itself: {outside}"
-            ));
+            return Err(format!("the page is not self-contained: {outside}"));
         }
     }
     for bad in ["NaN", "inf\"", "inf "] {
         if html.contains(bad) {
-            return Err(format!("the page holds a number that is none: {bad}"));
+            return Err(format!("the page contains an invalid number: {bad}"));
         }
     }
     let mut open: Vec<&str> = Vec::new();

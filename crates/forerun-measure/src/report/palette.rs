@@ -1,29 +1,29 @@
-//! Which colour and marker a series has.
+//! Assigns colours and markers to series.
 //!
 //! ```text
 //!   name ──> preferred style      the same on every page: fixed for the names below, by hash for all others
 //!        ──> style on this page   the preferred one, or the next free one if two names want the same
 //! ```
 //!
-//! A style is a colour of eight and a marker of five. Style n has colour n mod 8 and marker n mod
-//! 5, so forty styles differ in at least one of the two.
+//! A style is one of eight colours and one of five markers. Style n has colour n mod 8 and marker n
+//! mod 5, so forty styles differ in colour or marker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
 
-/// How many colours the style sheet defines: classes `s0` to `s7`.
+/// Number of colours in the style sheet: classes `s0` to `s7`.
 const COLOURS: usize = 8;
-/// How many markers there are.
+/// Number of markers.
 pub(super) const MARKERS: usize = 5;
-/// Styles that can be told apart.
+/// Number of distinct styles.
 const STYLES: usize = COLOURS * MARKERS;
 
-/// Names whose style is fixed. Those that share a chart stand within eight of each other, so that
-/// their colours differ.
+/// Names with a fixed style. Names that share a chart are within eight of each other, so that their
+/// colours differ.
 const FIXED: [&str; 24] = [
-    // The memtable's strategies.
+    // Strategies of the memtable.
     "auto",
     "single",
     "interleaved",
@@ -32,7 +32,7 @@ const FIXED: [&str; 24] = [
     "partition",
     "get",
     "multiget",
-    // The page search's.
+    // Strategies of the page search.
     "key-prefixes",
     "plain",
     "prefetch1",
@@ -57,19 +57,19 @@ const FIXED: [&str; 24] = [
 pub(super) struct Style(usize);
 
 impl Style {
-    /// The number of its colour's class.
+    /// The number of the style's colour class.
     pub(super) fn colour(self) -> usize {
         self.0 % COLOURS
     }
 
-    /// The number of its marker.
+    /// The number of the style's marker.
     pub(super) fn marker(self) -> usize {
         self.0 % MARKERS
     }
 
-    /// The style that a name has wherever no other name wants the same.
+    /// The style that a name gets unless another name on the page wants the same.
     fn preferred(name: &str) -> Style {
-        // The demo spells these out.
+        // The demo uses longer names.
         let name = match name {
             "one key at a time" => "single",
             "a batch (auto)" => "auto",
@@ -88,8 +88,8 @@ impl Style {
 pub(super) struct Palette(BTreeMap<String, Style>);
 
 impl Palette {
-    /// Gives each name a style of its own, as long as there are enough. The order of the names does
-    /// not matter.
+    /// Gives each name its own style while there are enough. The result does not depend on the
+    /// order of the names.
     pub(super) fn new<'n>(names: impl IntoIterator<Item = &'n str>) -> Palette {
         let names: BTreeSet<&str> = names.into_iter().collect();
         let (fixed, others): (Vec<_>, Vec<_>) =

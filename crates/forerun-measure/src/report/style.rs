@@ -1,7 +1,7 @@
-//! The page's looks, light and dark.
+//! The style sheet of the page, light and dark.
 //!
-//! Eight series colours that remain apart for readers with the common colour deficiencies (after
-//! Okabe and Ito), a little darker on light paper and a little lighter on dark.
+//! The eight series colours are distinguishable with the common colour deficiencies (after Okabe
+//! and Ito). They are a little darker in the light theme and a little lighter in the dark one.
 
 /// The style sheet; series classes are `s0` to `s7`.
 pub(super) const CSS: &str = "
