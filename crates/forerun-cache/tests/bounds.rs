@@ -1,4 +1,4 @@
-//! Limits: of options, keys, items and memory, and the items that leave because of them.
+//! Limits on options, keys, items and memory, and the items that are removed because of them.
 
 mod testing;
 

@@ -1,4 +1,5 @@
-//! A crawler visits every item that stays, in bounded steps, and delays nobody in between.
+//! A crawler visits every item that stays in the cache, in bounded steps, and delays nobody in
+//! between.
 
 mod testing;
 

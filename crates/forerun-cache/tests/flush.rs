@@ -1,4 +1,4 @@
-//! Flushes take constant time, remove all items, and spare whatever is stored later.
+//! Flushes take constant time, remove all items, and do not affect items that are stored later.
 
 mod testing;
 
@@ -183,7 +183,7 @@ fn no_item_reappears_after_thousands_of_flushes() {
     }
 }
 
-/// Each key has one writer. It finds what it has stored unless a flush came in between.
+/// Each key has one writer. The writer finds what it has stored unless a flush came in between.
 #[test]
 fn concurrent_flushes_remove_only_what_they_flush() {
     let cache = cache(WhenFull::Evict);

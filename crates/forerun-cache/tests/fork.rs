@@ -1,4 +1,4 @@
-//! A cache belongs to the process that made it. A fork of that process finds nothing and changes
+//! A cache belongs to the process that created it. A fork of that process finds nothing and changes
 //! nothing.
 
 #[path = "../../forerun-core/tests/testing/fork.rs"]
@@ -12,7 +12,7 @@ use forerun_cache::{
 };
 use fork::Ending::{AtOnce, Exit};
 
-/// The size of a value that lies in a page run.
+/// The size of a value in a page run.
 const LARGE: usize = 600 << 10;
 
 fn cache() -> Cache {

@@ -1,4 +1,4 @@
-//! What lookups return.
+//! The results of lookups.
 
 mod testing;
 

@@ -38,7 +38,7 @@ fn store(cache: &Cache, range: std::ops::Range<u32>) {
     }
 }
 
-/// The number of items found; each must be as it was stored.
+/// The number of items found. Each one must be as it was stored.
 fn found(cache: &Cache, range: std::ops::Range<u32>) -> usize {
     let values = range.filter_map(|n| Some((n, cache.get(&key(n))?)));
     values
@@ -65,7 +65,7 @@ fn a_raised_limit_is_used_and_a_lowered_limit_returns_memory() {
     let mut steps = 0;
     while cache.shrink(MIB) {
         steps += 1;
-        // The cache stays usable meanwhile.
+        // The cache stays usable during the shrink.
         store(&cache, steps..steps + 3);
     }
     assert!(steps > 2, "{steps} steps");

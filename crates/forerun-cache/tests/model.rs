@@ -1,5 +1,5 @@
-//! Random operations on a cache and a plain map. A value that is found is always the last one
-//! written, and whole. As long as nothing had to be evicted, everything written is found.
+//! Compares random operations on a cache with a plain map. A value that is found is always complete
+//! and the last one written. Until the cache has evicted items, everything written is found.
 
 use forerun_cache::{
     Arithmetic, Cache, CacheOptions, Counted, Delete, Deleted, Expiry, Mode, Store, Stored,

@@ -1,4 +1,4 @@
-//! What each writing operation does.
+//! The effect of each writing operation.
 
 mod testing;
 
@@ -182,7 +182,7 @@ fn numbers_wrap_around_stop_at_zero_and_keep_their_length() {
     assert_eq!(cache.get(b"n").unwrap(), b"0  ");
     set(&cache, b"n", u64::MAX.to_string().as_bytes());
     assert_eq!(value(cache.arithmetic(Arithmetic::increment(b"n", 2))), 1);
-    // As C's strtoull reads numbers, and therefore memcached.
+    // Numbers are read as C's strtoull does, and therefore as memcached does.
     for one in [
         &b"000000000000000000001"[..],
         b"+1",

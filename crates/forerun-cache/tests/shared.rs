@@ -1,5 +1,5 @@
-//! Concurrent threads: every value that is read is whole, belongs to its key, and is no older than
-//! what the reader has seen.
+//! Concurrent threads: every value that is read is complete, belongs to its key, and is no older
+//! than what the reader has already seen.
 
 use forerun_cache::{
     Arithmetic, Cache, CacheOptions, Counted, Delete, Expiry, Mode, Store, Stored,

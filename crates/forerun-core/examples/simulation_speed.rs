@@ -8,7 +8,7 @@ use std::time::Duration;
 use forerun_core::sync::sim::{self, Config, End, Policy};
 use forerun_core::sync::{Arc, Mutex, thread};
 
-/// The CPU time that this process has used.
+/// The CPU time of this process.
 fn used() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
@@ -40,14 +40,14 @@ fn points(threads: u64, count: u64) {
 
 fn report(place: &str) {
     let (ns, steps, _) = measure(u64::MAX, || points(1, 2_000_000));
-    println!("{place}: {:.0} ns a point without a switch", ns / steps);
+    println!("{place}: {:.0} ns per point without a switch", ns / steps);
     let (ns, steps, _) = measure(u64::MAX, || {
         let lock = Mutex::new(0_u64);
         (0..1_000_000).for_each(|_| *lock.lock().unwrap() += 1);
     });
-    println!("{place}: {:.0} ns a point of a mutex", ns / steps);
+    println!("{place}: {:.0} ns per point of a mutex", ns / steps);
     let (ns, _, switches) = measure(1, || points(4, 50_000));
-    println!("{place}: {:.0} ns a switch", ns / switches);
+    println!("{place}: {:.0} ns per switch", ns / switches);
     let begun = used();
     let simulations = 2000;
     for seed in 0..simulations {
@@ -59,11 +59,11 @@ fn report(place: &str) {
         assert_eq!(outcome.end, End::Finished);
     }
     let us = (used() - begun).as_micros() as f64 / simulations as f64;
-    println!("{place}: {us:.0} µs a simulation of five threads that do next to nothing");
+    println!("{place}: {us:.0} µs per simulation of five threads that do almost nothing");
 }
 
-/// A lock and an addition outside a simulation, with the standard library's mutex and with the one
-/// that can be simulated.
+/// A lock and an addition outside a simulation, with the standard library's mutex and with the
+/// mutex that can be simulated.
 fn report_outside() {
     let rounds = 5_000_000_u32;
     let plain = std::sync::Mutex::new(0_u64);
@@ -75,7 +75,7 @@ fn report_outside() {
     (0..rounds).for_each(|_| *std::hint::black_box(&both).lock().unwrap() += 1);
     let both = used() - begun;
     println!(
-        "outside: {:.1} ns a lock of the standard library, {:.1} ns one that can be simulated",
+        "outside: {:.1} ns per lock of the standard library, {:.1} ns per lock that can be simulated",
         plain.as_nanos() as f64 / f64::from(rounds),
         both.as_nanos() as f64 / f64::from(rounds),
     );
@@ -83,10 +83,10 @@ fn report_outside() {
 
 fn main() {
     report_outside();
-    report("any processor");
+    report("any CPU");
     if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.last().copied())
         && core_affinity::set_for_current(core)
     {
-        report("one processor");
+        report("one CPU");
     }
 }

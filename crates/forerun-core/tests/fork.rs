@@ -1,4 +1,4 @@
-//! What a child process can use of its parent's handles.
+//! The use of a parent's handles in a child process.
 
 #[path = "testing/fork.rs"]
 mod fork;
@@ -40,7 +40,7 @@ fn a_bare_clone_is_another_process_too() {
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
-    // SAFETY: `status` has room for what the call writes.
+    // SAFETY: `status` has space for what the call writes.
     let waited = unsafe { libc::waitpid(process as i32, &raw mut status, 0) };
     assert_eq!(i64::from(waited), process);
     assert_eq!(status, 0, "the child mistook itself for its parent");

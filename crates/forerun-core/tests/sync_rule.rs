@@ -1,7 +1,7 @@
-//! Locks, threads, clocks and randomness come through `forerun_core::sync`: a lock of the standard
-//! library's own would be invisible to the simulator and to ThreadSanitizer. This test reads the
-//! sources of the crates that readers link, without comments and tests, and names each line that
-//! goes past the facade.
+//! Locks, threads, clocks and randomness must come from `forerun_core::sync`: the simulator and
+//! ThreadSanitizer cannot see the standard library's own locks. This test reads the sources of the
+//! crates that users link, without comments and tests, and reports each line that bypasses the
+//! facade.
 
 use std::fmt;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 const CRATES: [&str; 7] = ["core", "db", "hash", "cache", "table", "server", "gpu"];
 
-/// Files that may go past the facade, below `crates/`, and why.
+/// Files below `crates/` that may bypass the facade, and why.
 const EXCEPTIONS: [(&str, &str); 2] = [
     ("forerun-core/src/sync/", "the facade itself"),
     (
@@ -18,8 +18,8 @@ const EXCEPTIONS: [(&str, &str); 2] = [
     ),
 ];
 
-/// What the facade has in place of `std::sync`'s. Arc, Weak and the atomics are the same in every
-/// back end.
+/// The items of `std::sync` that the facade replaces. Arc, Weak and the atomics are the same in
+/// every back end.
 const TYPES: [&str; 13] = [
     "Mutex",
     "MutexGuard",
@@ -59,7 +59,7 @@ impl fmt::Display for Breach {
     }
 }
 
-/// Where the product's part of a file ends: the tests stand last.
+/// The end of a file's product code: the tests come last.
 fn without_tests(source: &str) -> &str {
     let mut lines = source.split_inclusive('\n').scan(0, |end, line| {
         let start = *end;
@@ -141,7 +141,7 @@ fn locks_threads_clocks_and_randomness_come_through_the_facade() {
     for name in CRATES {
         sources(&crates.join(format!("forerun-{name}/src")), &mut files);
     }
-    assert!(files.len() > 200, "it has read {} files alone", files.len());
+    assert!(files.len() > 200, "it has read only {} files", files.len());
     let mut all = Vec::new();
     for path in files {
         let within = path.strip_prefix(crates).unwrap().to_str().unwrap();
@@ -199,7 +199,7 @@ fn whatever_way_a_lock_is_named_it_is_seen() {
     assert!(named("use forerun_core::sync::{Mutex, thread};").is_empty());
     let tests = "#[cfg(test)]\n#[allow(dead_code)]\nmod tests {\n    use std::sync::Mutex;\n}\n";
     assert!(named(tests).is_empty());
-    // A test module in a file of its own does not end the product's part.
+    // A test module in a separate file does not end the product code.
     let apart = "#[cfg(test)]\nmod tests;\nuse std::sync::Mutex;\n";
     assert_eq!(named(apart), ["std::sync::Mutex"]);
 }

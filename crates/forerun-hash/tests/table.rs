@@ -18,7 +18,7 @@ enum Step {
     Clear,
 }
 
-/// Keys that recur, and keys at the edges that a careless table would get wrong.
+/// Keys that recur, and edge cases that a careless table would get wrong.
 fn key() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => 0u64..200,

@@ -1,14 +1,15 @@
-//! What a session costs without a socket: requests as bytes in, answers as bytes out, in
-//! nanoseconds a key.
+//! Measures what a session costs without a socket: request bytes in, answer bytes out, in
+//! nanoseconds per key.
 //!
 //! ```sh
 //! cargo run --release -p forerun-server --example session             # all forms
-//! cargo run --release -p forerun-server --example session -- get 100  # one, for ten seconds: to be looked at by perf
+//! cargo run --release -p forerun-server --example session -- get 100  # a single form, for ten seconds, for perf
 //! ```
 //!
-//! Each form is measured over uniformly random keys of `ITEMS`, five rounds in turn, and the median
-//! is told beside the same lookups by [`Guard::multi_get`](forerun_cache::Guard::multi_get) alone:
-//! the difference is what the protocol costs.
+//! Each form is measured with uniformly random keys out of `ITEMS`, in five alternating rounds. The
+//! median is printed next to that of the same lookups by
+//! [`Guard::multi_get`](forerun_cache::Guard::multi_get) alone. The difference is the cost of the
+//! protocol.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -17,24 +18,24 @@ use std::time::{Duration, Instant};
 use forerun_cache::{Cache, CacheOptions, Item, Store};
 use forerun_server::{Context, Input, Next, NoHost, Output, Session, Settings, Shared};
 
-/// Values of 64 bytes under keys of 16.
+/// Values of 64 bytes with keys of 16 bytes.
 const ITEMS: usize = 2_000_000;
 const VALUE_BYTES: usize = 64;
 
-/// Bytes that a socket would deliver at once.
+/// Number of bytes that a socket would deliver at once.
 const REQUEST_BYTES: usize = 16 << 10;
 
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_millis(300);
 
-/// How a request asks for its keys.
+/// The form of a request.
 #[derive(Clone, Copy)]
 enum Form {
-    /// One `get` of all keys.
+    /// One `get` with all keys.
     Get,
-    /// An `mg` a key, one behind the other.
+    /// One `mg` per key, pipelined.
     Meta,
-    /// A `set` a key.
+    /// One `set` per key.
     Set,
 }
 
@@ -42,7 +43,7 @@ fn key(number: usize) -> String {
     format!("key:{number:012}")
 }
 
-/// Numbers that look random.
+/// A pseudorandom number generator.
 struct Numbers(u64);
 
 impl Numbers {
@@ -83,7 +84,7 @@ impl Bench {
         }
     }
 
-    /// Plays requests over and over for a while; gives nanoseconds a key.
+    /// Plays requests repeatedly for a while. Returns nanoseconds per key.
     fn play(&mut self, requests: &[(Vec<u8>, usize)], time: Duration) -> f64 {
         let start = Instant::now();
         let mut keys = 0;
@@ -106,7 +107,7 @@ impl Bench {
         start.elapsed().as_nanos() as f64 / keys as f64
     }
 
-    /// Takes all answers, as a socket would.
+    /// Consumes all answers, as a socket would.
     fn send(&mut self) -> usize {
         let len = self.output.len();
         let mut slices = [IoSlice::new(&[])];
@@ -115,7 +116,7 @@ impl Bench {
         len
     }
 
-    /// The same lookups without a protocol; gives nanoseconds a key.
+    /// The same lookups without a protocol. Returns nanoseconds per key.
     fn look_up(&self, numbers: &[usize], keys_a_batch: usize, time: Duration) -> f64 {
         let texts: Vec<String> = numbers.iter().map(|&number| key(number)).collect();
         let keys: Vec<&[u8]> = texts.iter().map(|text| text.as_bytes()).collect();
@@ -128,7 +129,7 @@ impl Bench {
                 let mut items: [Option<Item<'_>>; 128] = [None; 128];
                 let items = &mut items[..batch.len()];
                 guard.multi_get(batch, items);
-                // A byte of each, as much as to fetch its line.
+                // Read one byte of each value, so that its cache line is fetched.
                 bytes += items
                     .iter()
                     .flatten()
@@ -142,8 +143,8 @@ impl Bench {
     }
 }
 
-/// Requests of `keys` keys each, cut as a socket would deliver them, with how many keys each piece
-/// has.
+/// Requests of `keys` keys each, cut into pieces as a socket would deliver them, with the number of
+/// keys in each piece.
 fn requests(form: Form, keys: usize) -> (Vec<(Vec<u8>, usize)>, Vec<usize>) {
     let mut numbers = Numbers(keys as u64);
     let mut all = Vec::new();
@@ -196,12 +197,12 @@ fn main() {
         };
         let (requests, _) = requests(form, keys.parse().expect("a number of keys"));
         println!(
-            "{:.1} ns a key",
+            "{:.1} ns per key",
             bench.play(&requests, Duration::from_secs(4))
         );
         return;
     }
-    println!("{ITEMS} items of {VALUE_BYTES} B; median of {ROUNDS} rounds, ns a key");
+    println!("{ITEMS} items of {VALUE_BYTES} B; median of {ROUNDS} rounds, ns per key");
     println!("{:<28} {:>8} {:>14}", "request", "session", "lookup alone");
     for (name, form) in [
         ("get", Form::Get),

@@ -4,7 +4,7 @@ mod common;
 
 use common::Client;
 
-/// The counts of these names.
+/// The counts with these names.
 fn counts(client: &mut Client, names: &[&str]) -> Vec<(String, u64)> {
     let text = String::from_utf8(client.send(b"stats\r\n")).expect("statistics are text");
     let count = |name: &&str| {

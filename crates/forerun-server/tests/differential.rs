@@ -1,10 +1,10 @@
-//! Generated commands are answered as memcached answers them. Skipped, and saying so, where there
-//! is none on the PATH.
+//! Generated commands get the same answers as from memcached. The test is skipped with a message if
+//! memcached is not on the PATH.
 //!
-//! Each case is a few commands on a key of its own, then a look at what has become of it. Numbers
-//! come from pools of those that parsers get wrong: signs, white space, limits of 31, 32, 63 and 64
-//! bits. What docs/operate/protocol.md lists as different is not generated, or compared as far as
-//! it is the same.
+//! Each case is a few commands on its own key, followed by a look at the result. Numbers come from
+//! pools of values that parsers often get wrong: signs, white space, limits of 31, 32, 63 and 64
+//! bits. Differences that docs/operate/protocol.md lists are not generated, or are compared only as
+//! far as the answers agree.
 
 mod common;
 
@@ -13,10 +13,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use common::Client;
 use common::memcached::{VERSION, ask, connect, start};
 
-/// Cases; a few seconds in a debug build.
+/// Number of cases. They take a few seconds in a debug build.
 const CASES: u64 = 20_000;
 
-/// Xorshift: the same cases in every run.
+/// Xorshift, so that every run has the same cases.
 struct Random(u64);
 
 impl Random {
@@ -57,7 +57,7 @@ const NUMBERS: [&str; 22] = [
     "18446744073709551616",
 ];
 
-/// Client flags: no more than 32 bits, beyond which memcached cuts them.
+/// Client flags of at most 32 bits. Memcached truncates longer ones.
 const CLIENT_FLAGS: [&str; 14] = [
     "0",
     "7",
@@ -115,12 +115,12 @@ const VALUES: [&str; 9] = [
     "99999999999999999999",
 ];
 
-/// A meta command's flag, with its token if it takes one.
+/// A flag of a meta command, with its token if it takes one.
 fn flag(random: &mut Random, letters: &[u8], now_s: u64) -> String {
     let letter = letters[random.below(letters.len())];
     let token = match letter {
         b'T' | b'N' => time(random, now_s),
-        // Not the times that items get, so that a second more or less decides nothing.
+        // Flags that report times are left out, so that a second more or less makes no difference.
         b'R' => random
             .pick(&["0", "-1", "100", "1000", "x", "4294967295", "4294968296"])
             .to_owned(),
@@ -151,7 +151,7 @@ fn time(random: &mut Random, now_s: u64) -> String {
     }
 }
 
-/// A command, and whether it has a data block.
+/// A command with or without a data block.
 fn command(random: &mut Random, key: &str, now_s: u64) -> (String, bool) {
     let quiet = random.pick(&["", "", "", " noreply"]);
     let value = random.pick(&VALUES);
@@ -212,7 +212,7 @@ fn command(random: &mut Random, key: &str, now_s: u64) -> (String, bool) {
             false,
         ),
         _ => {
-            // Not both: of a number that gets longer memcached gives the time to the item that was
+            // Not both: if a number gets longer, memcached sets the time of the item that was
             // replaced.
             let letters: &[u8] = match random.below(2) {
                 0 => b"NNJDCMtvckOLP",
@@ -224,8 +224,8 @@ fn command(random: &mut Random, key: &str, now_s: u64) -> (String, bool) {
     }
 }
 
-/// Whether two answers say the same. Versions are of each server's own counting, and seconds left
-/// may differ by what lies between the two questions.
+/// Whether two answers are equivalent. Each server counts versions on its own, and the seconds left
+/// may differ by the time between the two requests.
 fn agree(ours: &[u8], theirs: &[u8]) -> bool {
     let number = |token: &[u8]| -> Option<i64> { std::str::from_utf8(token).ok()?.parse().ok() };
     let tokens = |answer: &[u8]| -> Vec<Vec<u8>> {
@@ -234,7 +234,7 @@ fn agree(ours: &[u8], theirs: &[u8]) -> bool {
     };
     let (ours, theirs) = (tokens(ours), tokens(theirs));
     let is_version = |tokens: &[Vec<u8>], at: usize| {
-        // The fifth word of a line of `gets`.
+        // The fifth word of a line of `gets` is the version.
         at >= 4 && tokens[at - 4] == b"VALUE"
     };
     ours.len() == theirs.len()
@@ -246,8 +246,8 @@ fn agree(ours: &[u8], theirs: &[u8]) -> bool {
                 }
                 _ => false,
             };
-            // Memcached tells the seconds that have passed since the end as those that are left,
-            // less 2^32.
+            // For an expired item, memcached reports the seconds since its expiry as seconds left,
+            // minus 2^32.
             let is_past = a.trim_ascii_end() == b"t0"
                 && matches!(b.split_first(), Some((b't', left)) if number(left.trim_ascii_end()) > Some(1 << 31));
             a == b
@@ -288,14 +288,14 @@ fn generated_commands_are_answered_as_memcached_answers_them() {
             stream.set_read_timeout(timeout).expect("a time");
             let ours = client.send(sent.as_bytes());
             let theirs = ask(&mut stream, sent.as_bytes());
-            // Memcached reads the block of a command that it refuses as commands, and answers
+            // If memcached refuses a command, it reads the command's block as commands and answers
             // those.
             let refused = has_block && ours.starts_with(b"CLIENT_ERROR");
             let same = match refused {
                 true => theirs.starts_with(&ours),
                 false => agree(&ours, &theirs),
             };
-            // A refused command that wants no answer is answered for its block alone.
+            // If a refused command wants no answer, only its block is answered.
             let silent = has_block && ours.is_empty() && theirs.starts_with(b"ERROR");
             if !same && !silent {
                 count += 1;

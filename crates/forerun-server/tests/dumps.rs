@@ -1,4 +1,4 @@
-//! Dumps of all keys: complete, however many there are, and bounded.
+//! Dumps of all keys are complete for any number of keys, and take bounded memory.
 
 mod common;
 
@@ -47,7 +47,8 @@ fn a_dump_has_every_key_and_waits_for_its_reader() {
         .collect();
     let all: BTreeSet<String> = (0..ITEMS).map(|n| n.to_string()).collect();
     assert!(all.iter().map(String::as_str).eq(keys));
-    // A part is a segment's items: 2048 slots at most, and less than a hundred bytes each here.
+    // A part contains the items of one segment: at most 2048 slots, with less than a hundred bytes
+    // each here.
     assert!(most < (64 << 10) + 2048 * 100, "{most} bytes waited");
     assert!(text.len() > 2 * most);
 }

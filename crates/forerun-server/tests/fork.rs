@@ -1,5 +1,5 @@
-//! A server runs in the process that started it: a fork of that process asks it for nothing, and
-//! drops it unharmed.
+//! A server runs in the process that started it. A fork of that process cannot make requests to the
+//! server, and dropping it there does no harm.
 
 #[path = "../../forerun-core/tests/testing/fork.rs"]
 mod fork;
@@ -12,7 +12,7 @@ use forerun_cache::{Cache, CacheOptions};
 use forerun_server::{Address, Ended, Listen, Server, ServerOptions};
 use fork::Ending::{AtOnce, Exit};
 
-/// What the server says to a line.
+/// The server's answer to a line.
 fn ask(server: &Server, line: &str) -> String {
     let Address::Tcp(address) = &server.addresses()[0] else {
         panic!("a TCP listener was asked for");

@@ -1,5 +1,5 @@
-//! Commands that read and write at once, on a cache that is full: a write that has to make room
-//! never waits for the guard that its own command reads under.
+//! Commands that read and write at once, on a full cache: a write that needs memory never waits for
+//! the guard of its own command.
 
 mod common;
 
@@ -9,7 +9,7 @@ use forerun_server::Settings;
 
 const EXPIRATIONS: [&str; 6] = ["30", "300", "3000", "30000", "300000", "2000000"];
 
-/// A client of a cache of 8 MiB that has evicted already.
+/// A client of an 8 MiB cache that has already evicted items.
 fn client(value_bytes: usize) -> Client {
     let options = CacheOptions {
         memory_limit_bytes: 8 << 20,
@@ -35,7 +35,7 @@ fn stat(client: &mut Client, name: &str) -> u64 {
     line.unwrap().parse().unwrap()
 }
 
-/// `stats` does not have it: how many writes gave up for want of room.
+/// The number of writes that gave up for lack of memory. `stats` does not report it.
 fn assert_none_gave_up(client: &Client) {
     let stats = client.cache.stats();
     assert_eq!(stats.out_of_memory, 0, "{stats:?}");

@@ -1,5 +1,5 @@
-//! Memcached itself answers as the conversations say it does. Skipped, and saying so, where there
-//! is none on the PATH.
+//! Memcached itself answers as the conversations say. The test is skipped with a message if
+//! memcached is not on the PATH.
 
 mod common;
 
@@ -29,7 +29,8 @@ fn memcached_answers_as_the_conversations_say() {
                 let expected = turn.memcached.as_ref().unwrap_or(&turn.answer);
                 let sent = kept.fill(&turn.sent);
                 let mut answer = ask(&mut stream, &sent);
-                // A crawler that is disabled takes a moment to stop, and says this meanwhile.
+                // After `lru_crawler disable`, memcached answers this until its crawler has
+                // stopped.
                 let deadline = Instant::now() + Duration::from_secs(60);
                 while answer == b"ERROR an unknown error happened\r\n" && Instant::now() < deadline
                 {

@@ -1,5 +1,5 @@
-//! Pipelines of random commands, cut at random places, against a plain model of what memcached
-//! means by them.
+//! Compares pipelines of random commands, cut at random places, with a plain model of memcached's
+//! semantics.
 
 mod common;
 
@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use common::Client;
 use proptest::prelude::*;
 
-/// Keys few enough to be met again.
+/// Few keys, so that commands meet the same key again.
 const KEYS: u8 = 6;
 
 #[derive(Clone, Debug)]
 enum Command {
-    /// A classic storage command but `cas`.
+    /// A classic storage command other than `cas`.
     Store {
         name: &'static str,
         key: u8,
@@ -77,7 +77,7 @@ enum Command {
         delta: u64,
     },
     Noop,
-    /// The clock goes on; nothing is sent.
+    /// The clock advances; nothing is sent.
     Wait(u32),
 }
 
@@ -85,9 +85,9 @@ enum Command {
 struct Entry {
     value: String,
     flags: u32,
-    /// 0 is never.
+    /// 0 means never.
     expiry: u32,
-    /// 0 is one that the model does not know, which no command compares with.
+    /// 0 means a version that the model does not know. No command compares with it.
     cas: u64,
     stale: bool,
     claimed: bool,
@@ -115,7 +115,7 @@ impl Model {
         }
     }
 
-    /// Stores as `mode` says; gives the meta protocol's code.
+    /// Stores in this mode. Returns the meta protocol's code.
     fn store(
         &mut self,
         key: u8,
@@ -159,7 +159,8 @@ impl Model {
         "HD"
     }
 
-    /// Adds or subtracts; the number, or the meta protocol's code, or none for what is no number.
+    /// Adds or subtracts. Returns the number or the meta protocol's code, or `None` if the value is
+    /// not a number.
     fn count(&mut self, key: u8, down: bool, delta: u64) -> Option<Result<u64, &'static str>> {
         let Some(entry) = self.live(key) else {
             return Some(Err("NF"));
@@ -175,7 +176,7 @@ impl Model {
         Some(Ok(number))
     }
 
-    /// What the command sends, and what it is answered.
+    /// The bytes of the command and the expected answer.
     fn play(&mut self, command: &Command) -> (String, String) {
         match command {
             Command::Store {
@@ -410,7 +411,7 @@ impl Model {
         recache: Option<u32>,
         quiet: bool,
     ) -> (String, String) {
-        // `t` behind `N`: before it, an item that is made lives for ever yet.
+        // `t` after `N`: before `N`, a new item never expires.
         let mut flags = " v f".to_owned();
         flags += &vivify.map(|ttl| format!(" N{ttl}")).unwrap_or_default();
         flags += " t";
@@ -470,7 +471,7 @@ fn list(keys: &[u8]) -> String {
         .join(" ")
 }
 
-/// Versions few enough to match, and far from those that a cache gives.
+/// Few versions, so that some match. They are far from those that a cache assigns.
 fn cas() -> impl Strategy<Value = u64> + Clone {
     1_u64 << 60..(1_u64 << 60) + 4
 }
@@ -526,7 +527,7 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// What C's `strtoull` makes of a value, if white space or nothing stands behind the digits.
+/// The result of C's `strtoull` for a value, if only white space follows the digits.
 fn strtoull(value: &str) -> Option<u64> {
     let is_space = |c: char| c.is_ascii_whitespace() || c == '\x0b';
     let value = value.trim_start_matches(is_space);
@@ -552,7 +553,7 @@ proptest! {
         let (mut sent, mut expected) = (String::new(), String::new());
         for command in &commands {
             if let Command::Wait(_) = command {
-                // What was sent so far is sent before the clock goes on.
+                // Send everything so far before the clock advances.
                 let answer = client.send_in_steps(sent.as_bytes(), step);
                 prop_assert_eq!(String::from_utf8_lossy(&answer), expected.as_str(), "{}", sent);
                 sent.clear();

@@ -1,4 +1,4 @@
-//! The server over real sockets, each test with a server of its own and a bounded time.
+//! The server over real sockets. Each test has its own server and a time limit.
 
 mod server {
     mod connections;

@@ -1,4 +1,4 @@
-//! Slow readers, in a process of their own: these tests measure its memory.
+//! Slow readers, in a separate process because these tests measure its memory.
 
 mod server {
     #[allow(dead_code, reason = "each test uses its part")]

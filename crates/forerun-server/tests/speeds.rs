@@ -1,4 +1,4 @@
-//! Clients of every speed, in a process of their own: they keep both cores busy.
+//! Clients of every speed, in a separate process because they keep both cores busy.
 
 mod server {
     #[allow(dead_code, reason = "each test uses its part")]

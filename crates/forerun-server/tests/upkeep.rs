@@ -1,4 +1,4 @@
-//! What a server does beside answering. A process of its own: it measures memory.
+//! Background work of a server, in a separate process because the tests measure memory.
 
 mod server {
     #[allow(dead_code, reason = "each test uses its part")]

@@ -1,4 +1,4 @@
-//! What the tests of the cache share.
+//! Helpers for the tests of the cache.
 
 #![allow(dead_code, reason = "each test uses some of these")]
 

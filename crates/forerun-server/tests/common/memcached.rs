@@ -1,4 +1,4 @@
-//! A memcached to compare with, where there is one on the PATH.
+//! A memcached to compare with, if one is on the PATH.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the answers are compared with.
+/// The version that the answers are compared with.
 pub const VERSION: &str = "1.6.18";
 
-/// A memcached that ends with the test.
+/// A memcached that is killed when the test ends.
 pub struct Memcached(Child);
 
 impl Drop for Memcached {
@@ -47,10 +47,11 @@ pub fn connect(socket: &Path) -> UnixStream {
     }
 }
 
-/// Sends `bytes` and reads up to the answer to a `version` behind it, or to the connection's end.
+/// Sends `bytes`, and reads up to the answer to a `version` command after it or to the end of the
+/// connection.
 pub fn ask(stream: &mut UnixStream, bytes: &[u8]) -> Vec<u8> {
     let end = format!("VERSION {VERSION}\r\n");
-    // A connection that memcached has closed is answered by nothing.
+    // If memcached has closed the connection, there is no answer.
     let _ = stream.write_all(&[bytes, b"version\r\n"].concat());
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];

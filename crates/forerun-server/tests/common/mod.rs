@@ -1,20 +1,19 @@
-//! Conversations: what a client sends and what it is answered, in files that are read like a
-//! transcript.
+//! Conversations: requests and their answers, in files that read like a transcript.
 //!
 //! ```text
 //!   == name of the case
 //!   > set a 0 0 5                 sent, with \r\n behind it; a \ at the end: without
 //!   > hello
 //!   < STORED                      the answer, with \r\n behind it
-//!   ! NOT_STORED                  memcached 1.6.18's answer where it differs, in the place of the whole answer;
-//!   !                             nothing behind it: no answer at all
+//!   ! NOT_STORED                  memcached 1.6.18's answer, if it differs; it replaces the whole answer
+//!   !                             with nothing after it: no answer at all
 //!   # anything else is a comment
 //! ```
 //!
-//! `{name}` in an answer stands for digits and keeps them; in what is sent, it stands for the
-//! digits kept. `\xNN`, `\r`, `\n` and `\\` are bytes. A case begins with an empty cache.
+//! `{name}` in an answer matches digits and stores them. In a request, it is replaced by the stored
+//! digits. `\xNN`, `\r`, `\n` and `\\` are bytes. Every case begins with an empty cache.
 
-#![allow(dead_code, reason = "each test uses its part")]
+#![allow(dead_code, reason = "each test uses some of this")]
 
 pub mod memcached;
 
@@ -25,11 +24,11 @@ use std::sync::Arc;
 use forerun_cache::{Cache, CacheOptions};
 use forerun_server::{Context, Input, Next, NoHost, Output, Session, Settings, Shared};
 
-/// Something sent, and the answer.
+/// A request and its answer.
 pub struct Turn {
     pub sent: Vec<u8>,
     pub answer: Vec<u8>,
-    /// Memcached's, where it is another one.
+    /// Memcached's answer, if it differs.
     pub memcached: Option<Vec<u8>>,
     pub line: usize,
 }
@@ -39,7 +38,7 @@ pub struct Case {
     pub turns: Vec<Turn>,
 }
 
-/// All cases of a file.
+/// Parses all cases of a file.
 pub fn cases(text: &str) -> Vec<Case> {
     let mut cases = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -100,7 +99,7 @@ fn bytes_of(text: &str) -> Vec<u8> {
                 bytes.push(u8::from_str_radix(&digits, 16).expect("two hexadecimal digits"));
             }
             '*' => {
-                // `\*N,c`: the letter c, N times.
+                // `\*N,c`: N times the letter c.
                 let count: String = rest.by_ref().take_while(|char| *char != ',').collect();
                 let char = rest.next().expect("a letter") as u8;
                 bytes.extend(vec![char; count.parse().expect("a number")]);
@@ -112,12 +111,12 @@ fn bytes_of(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// What `{name}` stands for.
+/// The values of `{name}`.
 #[derive(Default)]
 pub struct Kept(HashMap<String, String>);
 
 impl Kept {
-    /// What is sent, with the numbers filled in.
+    /// The request with the stored numbers filled in.
     pub fn fill(&self, sent: &[u8]) -> Vec<u8> {
         let mut filled = String::from_utf8_lossy(sent).into_owned();
         if !filled.contains('{') {
@@ -129,7 +128,7 @@ impl Kept {
         filled.into_bytes()
     }
 
-    /// Whether an answer is the expected one; keeps its numbers.
+    /// Whether an answer is the expected one. Stores its numbers.
     pub fn matches(&mut self, expected: &[u8], answer: &[u8]) -> bool {
         let (mut expected, mut answer) = (expected, answer);
         loop {
@@ -159,7 +158,7 @@ impl Kept {
     }
 }
 
-/// A session with all that it needs.
+/// A session with everything it needs.
 pub struct Client {
     session: Session,
     input: Input,
@@ -187,7 +186,7 @@ impl Client {
         }
     }
 
-    /// Sends `bytes` in pieces of at most `step`, reading answers all the while.
+    /// Sends `bytes` in pieces of at most `step` and reads the answers in between.
     pub fn send_in_steps(&mut self, bytes: &[u8], step: usize) -> Vec<u8> {
         let mut answer = Vec::new();
         for piece in bytes.chunks(step.max(1)) {
@@ -212,7 +211,7 @@ impl Client {
         self.send_in_steps(bytes, usize::MAX)
     }
 
-    /// Reads up to `most` bytes of what waits.
+    /// Reads up to `most` bytes of the output.
     pub fn read(&mut self, answer: &mut Vec<u8>, most: usize) {
         let mut left = most;
         while left > 0 && !self.output.is_empty() {
@@ -225,7 +224,7 @@ impl Client {
         }
     }
 
-    /// One call of the session.
+    /// Calls the session once.
     pub fn receive(&mut self) -> Next {
         self.session
             .receive(&mut self.input, &mut self.output, &mut self.context)
@@ -236,7 +235,7 @@ impl Client {
     }
 }
 
-/// Every file of conversations.
+/// All files of conversations.
 pub const FILES: [(&str, &str); 4] = [
     ("classic", include_str!("../conversations/classic.txt")),
     ("meta", include_str!("../conversations/meta.txt")),

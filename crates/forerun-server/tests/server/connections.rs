@@ -1,4 +1,5 @@
-//! Listeners, the limit, silence, halves that are closed, and what is told about all of them.
+//! Listeners, the connection limit, idle connections, half-closed connections, and their
+//! statistics.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -99,7 +100,7 @@ fn a_client_that_vanishes_takes_nobody_with_it() {
             .expect("it is sent");
     }
     ask(&mut stays, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
-    // All were let in, which may be after they left.
+    // All were accepted, perhaps after they had left.
     until("they have come", || {
         stat(&mut stays, "total_connections") == "101"
     });
@@ -148,7 +149,7 @@ fn metrics_are_served_over_http() {
     );
     assert!(get("GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
     assert!(get("PUT /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
-    // One that never ends its request keeps nobody waiting for ever.
+    // A client that never finishes its request delays the others only for a bounded time.
     let _never = TcpStream::connect(address).expect("it accepts");
     assert!(get("GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
 }
@@ -180,13 +181,13 @@ fn a_binary_client_is_answered_and_closed() {
         let mut stream = connect(&server);
         let mut request = [0; 24];
         request[..2].copy_from_slice(&[0x80, 0x0b]);
-        // Byte by byte: a request may be cut anywhere.
+        // Byte by byte, since a request may be cut anywhere.
         stream.set_nodelay(true).expect("a socket of TCP");
         for byte in request {
             stream.write_all(&[byte]).expect("it is sent");
         }
         assert_eq!(rest(&mut stream)[..2], [0x81, 0x0b]);
-        // One that ends within its first request is told as well.
+        // A client that closes within its first request gets the answer too.
         let mut stream = connect(&server);
         stream.write_all(&request[..2]).expect("it is sent");
         stream

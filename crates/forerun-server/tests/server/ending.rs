@@ -1,4 +1,4 @@
-//! Draining.
+//! Draining a server.
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
@@ -56,7 +56,7 @@ fn requests_behind_the_answer_that_a_slow_reader_reads_are_answered() {
         &format!("set k 0 0 500000\r\n{value}\r\n"),
         "STORED\r\n",
     );
-    // More than the buffers of both sockets hold.
+    // More than the buffers of both sockets can hold.
     stream
         .write_all("get k\r\n".repeat(40).as_bytes())
         .expect("it is sent");

@@ -1,4 +1,4 @@
-//! Certificates for servers and clients of tests.
+//! Certificates for the servers and clients of tests.
 
 use std::fs;
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::place::connect;
 
-/// An authority, a server's certificate, a client's, and one of a client that nobody knows.
+/// An authority, a server's certificate, a client's certificate, and one of an unknown authority.
 pub struct Papers {
     dir: tempfile::TempDir,
 }
@@ -54,7 +54,7 @@ impl Papers {
         }
     }
 
-    /// A client that shows a certificate, or none.
+    /// A TLS client with or without a certificate.
     pub fn client(
         &self,
         shows: Option<&str>,

@@ -1,4 +1,4 @@
-//! A server on a free port, and clients that wait for bounded times.
+//! A server on a free port, and clients with time limits.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use forerun_cache::{Cache, CacheOptions};
 use forerun_server::{Address, Listen, Server, ServerOptions};
 
-/// No test waits longer for anything.
+/// Maximum time that a test waits for anything.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Options for a server on a free port of the loopback interface.
@@ -44,7 +44,7 @@ pub fn connect(server: &Server) -> TcpStream {
     stream
 }
 
-/// Says something and expects an answer.
+/// Sends a request and expects an answer.
 pub fn ask(stream: &mut (impl Read + Write), request: &str, answer: &str) {
     stream.write_all(request.as_bytes()).expect("it is sent");
     expect(stream, answer);
@@ -65,7 +65,7 @@ pub fn expect(stream: &mut impl Read, answer: &str) {
     assert_eq!(String::from_utf8_lossy(&got[..done]), answer);
 }
 
-/// All that comes until the other end closes.
+/// Reads everything until the other end closes.
 pub fn rest(stream: &mut impl Read) -> Vec<u8> {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
@@ -74,7 +74,7 @@ pub fn rest(stream: &mut impl Read) -> Vec<u8> {
     }
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -83,7 +83,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A value of `stats`.
+/// Returns a value from `stats`.
 pub fn stat(stream: &mut TcpStream, name: &str) -> String {
     stream.write_all(b"stats\r\n").expect("it is sent");
     let mut text = Vec::new();

@@ -64,7 +64,7 @@ fn plain_listeners_stand_beside_tls_and_noise_is_refused() {
 #[test]
 fn clients_are_verified_as_asked() {
     let papers = Papers::new();
-    // What each mode makes of no certificate, a good one, and a stranger's.
+    // The result in each mode for no certificate, a valid one, and one of an unknown authority.
     for (mode, none, stranger) in [
         (VerifyClient::No, true, true),
         (VerifyClient::Request, true, false),

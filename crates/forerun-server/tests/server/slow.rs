@@ -1,4 +1,5 @@
-//! Clients that read slowly or not at all cost themselves time and the server bounded memory.
+//! Clients that read slowly or not at all delay only themselves, and cost the server bounded
+//! memory.
 
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Memory of this process that lies in RAM, in bytes.
+/// The resident memory of this process, in bytes.
 fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").expect("Linux tells");
     let pages: u64 = text
@@ -39,7 +40,7 @@ fn one_that_asks_and_never_reads_is_not_read_from_and_costs_little() {
         "STORED\r\n",
     );
     let before = resident_bytes();
-    // 40 clients ask for 100 kB a line until nobody takes their words any more.
+    // 40 clients send requests for 100 kB per line until the server stops reading.
     let line = "get".to_owned() + &" k".repeat(10) + "\r\n";
     let mut greedy: Vec<_> = (0..40).map(|_| connect(&server)).collect();
     for stream in &mut greedy {
@@ -63,7 +64,7 @@ fn one_that_asks_and_never_reads_is_not_read_from_and_costs_little() {
         grown < 40 * (300 << 10),
         "{grown} bytes for 40 readers that do not read"
     );
-    // Nobody else waits for them: they still do not read.
+    // Other clients do not wait for these, which still do not read.
     ask(&mut other, "mn\r\n", "MN\r\n");
 }
 
@@ -124,7 +125,8 @@ fn a_large_value_goes_to_many_slow_readers_without_copies() {
     for reader in &mut readers {
         reader.write_all(b"get k\r\nquit\r\n").expect("it is sent");
     }
-    // Whoever has the first bytes of an answer was heard before the value is replaced.
+    // Once the first bytes of an answer have arrived, the request was executed before the value is
+    // replaced.
     let head = format!("VALUE k 0 {length}\r\n");
     for reader in &mut readers {
         let mut begun = vec![0; head.len()];
@@ -136,7 +138,7 @@ fn a_large_value_goes_to_many_slow_readers_without_copies() {
         grown < 40 << 20,
         "{grown} bytes while 200 MB wait to be read"
     );
-    // It may be replaced meanwhile: who asked gets what was there.
+    // The value may be replaced in the meantime: the client still gets the old value.
     ask(&mut stream, "set k 0 0 1\r\nz\r\n", "STORED\r\n");
     for mut reader in readers {
         let answer = rest(&mut reader);

@@ -1,4 +1,4 @@
-//! Starting again with what was there, and only with that.
+//! A server restores exactly what its snapshot contains.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -59,7 +59,7 @@ fn a_server_starts_with_what_the_one_before_it_held() {
         "get later\r\n",
         "VALUE later 0 1\r\nx\r\nEND\r\n",
     );
-    // One that was held before may not be taken for a new value's.
+    // A version that was held before must not be assigned to a new value.
     ask(&mut stream, "set new 0 0 1\r\nx\r\n", "STORED\r\n");
     ask(&mut stream, "cas new 0 0 1 1\r\ny\r\n", "EXISTS\r\n");
 }
@@ -80,7 +80,7 @@ fn a_snapshot_is_written_while_the_server_goes_on() {
     assert_eq!(read.expect("it is there").items, 1);
 }
 
-/// A server with some 4 MB of items, and a copy of it under way at so many bytes a second.
+/// Starts a server with about 4 MB of items and a copy that is being written at this rate.
 fn copying(path: &Path, bytes_per_s: u64) -> Server {
     let mut options = with_snapshot(path, false);
     if let Some(snapshot) = &mut options.snapshot {
@@ -110,7 +110,7 @@ fn a_copy_of_a_running_server_is_written_no_faster_than_its_rate() {
         ask(&mut stream, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
         sets += 1;
     }
-    // The last piece, of 128 KiB and an item, and what was left out: nobody rests after it.
+    // No rest follows the last piece (128 KiB and one item), and some items are left out.
     assert!(
         begun.elapsed() >= Duration::from_millis(480),
         "{:?}",
@@ -128,7 +128,7 @@ fn a_copy_takes_the_place_of_the_one_before_and_of_what_a_killed_writer_left() {
     let path = dir.path().join("cache.snapshot");
     let live = dir.path().join("cache.snapshot.live");
     let new = dir.path().join("cache.snapshot.live.new");
-    // Longer than what is removed at a time.
+    // Longer than the part that is removed at a time.
     fs::write(&new, vec![1; 9 << 20]).expect("a file");
     fs::write(&live, vec![2; 9 << 20]).expect("a file");
     let server = copying(&path, 1 << 30);
@@ -145,7 +145,7 @@ fn a_copy_takes_the_place_of_the_one_before_and_of_what_a_killed_writer_left() {
 fn the_end_of_a_server_does_not_wait_for_the_rate_of_a_copy() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("cache.snapshot");
-    // It would take years.
+    // At this rate it would take years.
     let server = copying(&path, 1);
     let new = dir.path().join("cache.snapshot.live.new");
     until("it has begun", || new.exists());
@@ -181,7 +181,7 @@ fn a_bad_snapshot_keeps_a_server_from_starting_unless_asked() {
     assert_eq!(fs::read(bad).expect("it is kept"), b"something else");
 }
 
-/// Writes a snapshot that holds `k`, as a server before left it.
+/// Writes a snapshot that contains `k`, as an earlier server would.
 fn left_behind(path: &Path) {
     let cache = cache();
     cache.store(Store::set(b"k", b"old"));
@@ -194,7 +194,7 @@ fn no_snapshot_is_left_while_a_server_runs_on_it() {
     let path = dir.path().join("cache.snapshot");
     left_behind(&path);
     let server = start(with_snapshot(&path, false));
-    // A server that is killed from here on leaves what there is now.
+    // A server that is killed from here on leaves the present files.
     let left: Vec<_> = fs::read_dir(dir.path()).expect("it is there").collect();
     assert!(left.is_empty(), "{left:?}");
     let mut stream = connect(&server);
@@ -248,7 +248,7 @@ fn a_snapshot_is_its_owners_alone() {
         let there = fs::metadata(path).expect("it is there");
         there.permissions().mode() & 0o777
     };
-    // What a write that was killed left, in the way of the next.
+    // A file left by a killed write must not stop the next write.
     fs::write(dir.path().join("cache.snapshot.new"), "half").expect("a file");
     write_snapshot(&cache(), &path).expect("it is written");
     assert_eq!(mode(&path), 0o600);
@@ -290,7 +290,7 @@ fn the_time_that_a_load_takes_shifts_no_expiry() {
     let whole = dir.path().join("whole");
     left_behind(&whole);
     let bytes = fs::read(&whole).expect("it is there");
-    // A pipe in the place of the file gives its second half 2.5 s after the first.
+    // A pipe instead of the file delivers its second half 2.5 s after the first.
     let path = dir.path().join("cache.snapshot");
     let made = Command::new("mkfifo").arg(&path).status();
     assert!(made.expect("there is mkfifo").success());
@@ -310,13 +310,13 @@ fn the_time_that_a_load_takes_shifts_no_expiry() {
     };
     let mut stream = connect(&server);
     let mut time_s = || -> u64 { stat(&mut stream, "time").parse().expect("a number") };
-    // The clock has been set since the load.
+    // The clock has been set since the snapshot was loaded.
     let first_s = time_s();
     until("the clock goes on", || time_s() > first_s);
     let before_s = unix_s();
     let told_s = time_s();
     let after_s = unix_s();
-    // Both clocks go in whole seconds, so that they are one apart at most.
+    // Both clocks count whole seconds, so they differ by at most one.
     assert!(
         (before_s - 1..=after_s + 1).contains(&told_s),
         "{told_s}, and it is {before_s}"

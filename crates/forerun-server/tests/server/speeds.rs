@@ -1,8 +1,8 @@
-//! Readers and writers of every speed get 20 MB through, plain and in TLS.
+//! Readers and writers of every speed transfer 20 MB, with and without TLS.
 //!
-//! What a client's speed changes is how often, and with how much, the server finds the socket full.
-//! A server that then waits for an event that never comes stalls for good: the client's read times
-//! out.
+//! A client's speed determines how often, and with how many bytes left, the server finds the socket
+//! full. If a server then waits for an event that never comes, it stalls for good, and the client's
+//! read times out.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -17,14 +17,14 @@ use rustls::{ClientConnection, Stream};
 use super::papers::Papers;
 use super::place::{ask, expect, options, until};
 
-/// No read or write of a client waits longer: on a loaded machine everything is slow, but a stall
-/// is for ever.
+/// Timeout of a client's read or write. On a loaded machine everything is slow, but a stall lasts
+/// for ever.
 const STALLED: Duration = Duration::from_secs(60);
-/// Bytes of a value, and values of 20 MB.
+/// Length of a value, and the number of values that make 20 MB.
 const VALUE_BYTES: usize = 1_000_000;
 const VALUES: usize = 20;
 
-/// How a client reads from its socket, or writes to it.
+/// The speed at which a client reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Speed {
     /// As fast as it can.
@@ -33,7 +33,7 @@ enum Speed {
     Slowly,
     /// A megabyte at once, then nothing for 10 ms.
     Bursts,
-    /// Not before the server has found the socket full; then as fast as it can.
+    /// Starts only after the server has found the socket full, then as fast as it can.
     AfterPause,
     /// The first 3,000 bytes one by one.
     BytesFirst,
@@ -47,7 +47,7 @@ const SPEEDS: [Speed; 5] = [
     Speed::BytesFirst,
 ];
 
-/// A socket whose reads and writes have a speed.
+/// A socket whose reads and writes have a limited speed.
 struct Paced {
     socket: TcpStream,
     speed: Speed,
@@ -56,7 +56,7 @@ struct Paced {
 }
 
 impl Paced {
-    /// How many of `room` bytes the next call may move.
+    /// How many of `room` bytes the next call may transfer.
     fn allowed(&self, room: usize) -> usize {
         match self.speed {
             Speed::Slowly => {
@@ -98,20 +98,20 @@ impl Write for Paced {
     }
 }
 
-/// A client, plain or in TLS.
+/// A client with or without TLS.
 struct Client {
     socket: Paced,
     tls: Option<Box<ClientConnection>>,
 }
 
 impl Client {
-    /// From here on, this is its speed.
+    /// Sets the speed from here on.
     fn set_speed(&mut self, speed: Speed) {
         self.socket.speed = speed;
         self.socket.done = 0;
     }
 
-    /// Sends nothing more.
+    /// Closes the sending side.
     fn shut_down(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
@@ -123,7 +123,7 @@ impl Client {
         socket.shutdown(Shutdown::Write).expect("it is open");
     }
 
-    /// Expects `answer` next, and tells the name of a wrong one without printing megabytes.
+    /// Expects `answer` next. Reports a wrong answer by name, without printing megabytes.
     fn expect(&mut self, answer: &[u8], what: &str) {
         let mut piece = vec![0; 64 << 10];
         let mut done = 0;
@@ -145,7 +145,7 @@ impl Client {
         }
     }
 
-    /// Expects the connection's end; of TLS, one that the server has announced.
+    /// Expects the end of the connection, with TLS an announced one.
     fn expect_end(&mut self, what: &str) {
         match self.read(&mut [0]) {
             Ok(0) => {}
@@ -179,7 +179,7 @@ impl Write for Client {
     }
 }
 
-/// A server that listens with TLS and without, whose cache holds [`value`] as `big`.
+/// A server that listens with and without TLS. Its cache holds [`value`] as `big`.
 struct Place {
     papers: Papers,
     server: Server,
@@ -220,7 +220,7 @@ impl Place {
         self.client_at(in_tls, Speed::AtOnce)
     }
 
-    /// A client that has this speed from its first byte on.
+    /// Returns a client that has this speed from its first byte on.
     fn client_at(&self, in_tls: bool, speed: Speed) -> Client {
         let (socket, tls) = match in_tls {
             true => {
@@ -242,12 +242,12 @@ impl Place {
             },
             tls,
         };
-        // Past the handshake.
+        // The handshake is complete.
         ask(&mut client, "mn\r\n", "MN\r\n");
         client
     }
 
-    /// How many connections wait until their readers have read.
+    /// Number of connections that wait for their readers.
     fn waiting(&self, client: &mut Client) -> usize {
         client.write_all(b"stats conns\r\n").expect("it is sent");
         let mut text = Vec::new();
@@ -261,7 +261,7 @@ impl Place {
     }
 }
 
-/// A megabyte in which no two stretches are the same.
+/// A megabyte without repeated parts.
 fn value() -> Vec<u8> {
     let mut state = 1_u64;
     (0..VALUE_BYTES)
@@ -278,13 +278,13 @@ fn set_line(key: &str) -> Vec<u8> {
     format!("set {key} 0 0 {VALUE_BYTES}\r\n").into_bytes()
 }
 
-/// One value of an answer.
+/// One value in an answer.
 fn answer_line(key: &str) -> Vec<u8> {
     let line = format!("VALUE {key} 0 {VALUE_BYTES}\r\n").into_bytes();
     [&line[..], &value(), b"\r\n"].concat()
 }
 
-/// Clients of every speed ask with `request` for `answer`, then say `quit`.
+/// Clients of every speed send `request`, expect `answer`, then send `quit`.
 fn readers_get(request: &[u8], answer: &[u8], in_tls: bool) {
     let place = Place::new();
     let mut observer = place.client(false);
@@ -348,7 +348,7 @@ fn many_tls_readers_at_once_get_their_answers_whole() {
     });
 }
 
-/// Clients of every speed store 20 MB, and find them.
+/// Clients of every speed store 20 MB and read them back.
 fn writers_store(in_tls: bool) {
     let place = Place::new();
     let mut request = Vec::new();
@@ -444,7 +444,7 @@ fn a_tls_client_that_waits_until_the_drain_is_over_is_told_of_the_end() {
 fn a_handshake_of_any_speed_is_completed() {
     let place = Place::new();
     for speed in [Speed::BytesFirst, Speed::Slowly] {
-        // It answers a command behind the handshake.
+        // The server answers a command that follows the handshake.
         let mut client = place.client_at(true, speed);
         client.write_all(b"quit\r\n").expect("it is sent");
         client.expect_end(&format!("{speed:?}"));

@@ -1,4 +1,4 @@
-//! What a server does beside answering: giving memory back, removing what has expired.
+//! Background work of a server: returning memory and removing expired items.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ fn expired_items_are_removed_when_somebody_asks_for_it() {
     .expect("it starts");
     let mut stream = connect(&server);
     for n in 0..10 {
-        // Neighbours of all times, so that no block expires as a whole.
+        // Neighbouring items have different expiry times, so that no block expires as a whole.
         ask(
             &mut stream,
             &format!("set a{n} 0 0 1\r\n1\r\n"),
