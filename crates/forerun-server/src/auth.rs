@@ -71,6 +71,7 @@ struct Users {
 impl Users {
     /// Reads a file of users.
     ///
+    /// # Errors
     /// [`Error::Auth`] if the file cannot be read, is too long, has a line that is not
     /// `user:password`, or names no user.
     fn load(path: &Path) -> Result<Users, Error> {
