@@ -2,8 +2,8 @@
 //! rounds.
 //!
 //! Rounds, medians and ratios come from [`forerun_measure::harness`]. This module defines one turn
-//! on a store, and the check before any figure is reported: every strategy must return every
-//! correct answer.
+//! on a store, and the check before any figure is reported: every answer of every
+//! strategy must be correct.
 
 use std::borrow::Cow;
 use std::ops::Range;

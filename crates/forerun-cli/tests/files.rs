@@ -84,7 +84,7 @@ fn a_damaged_page_is_named_and_its_repair_loses_that_page_alone() {
     assert_eq!(ran.code, 1, "{ran:?}");
     let told = ran.text();
     assert!(
-        told.contains("repaired   0 runs kept, 1 written anew"),
+        told.contains("repaired   0 runs kept, 1 rewritten"),
         "{told}"
     );
     assert!(
@@ -201,7 +201,7 @@ fn backups_are_made_shown_checked_removed_and_restored() {
     );
     assert!(!place.path("backups").exists());
     let told = place.succeeds(&["backup", "db", "backups"]);
-    assert!(told.starts_with("backup 1 made: "), "{told}");
+    assert!(told.starts_with("created backup 1: "), "{told}");
     place
         .file("more.csv", "id,v\nmore1,x\n")
         .succeeds(&["load", "db", "more.csv", "--key", "id"]);
@@ -243,7 +243,7 @@ fn backups_are_made_shown_checked_removed_and_restored() {
 
     let told = place.succeeds(&["backup", "db", "backups", "--keep", "1"]);
     assert!(
-        told.contains("backup 3 made: ") && told.contains("removed 2 backups"),
+        told.contains("created backup 3: ") && told.contains("removed 2 backups"),
         "{told}"
     );
     let told = place.succeeds(&["backup", "backups", "--list", "--json"]);

@@ -116,7 +116,7 @@ fn a_trace_that_is_no_good_is_told_at_its_byte() {
     let told = |args: &[&str]| place.fails(3, &[&["replay", "db"], args, &["--fill"]].concat());
     assert_eq!(
         told(&["short", "--format", "u32be"]),
-        "forerun: short: byte 4000: the trace ends within a key: 3 of its 4 bytes are there"
+        "forerun: short: byte 4000: the trace ends within a key, after 3 of 4 bytes"
     );
     assert!(told(&["cut.gz", "--format", "u32be"]).contains("cannot read cut.gz after byte "));
     assert!(

@@ -146,7 +146,7 @@ fn create(args: &Args, db: &Path, out: &mut Out) -> anyhow::Result<Backups> {
     match args.json {
         true => out.line(format_args!("{}", object(&made)))?,
         false => out.line(format_args!(
-            "backup {} made: {}, {} of them new, in {}",
+            "created backup {}: {}, {} of it new, in {}",
             made.number,
             output::bytes(made.bytes),
             output::bytes(made.own_bytes),

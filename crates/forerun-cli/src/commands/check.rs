@@ -100,7 +100,7 @@ fn print(
         out.line(format_args!("repaired   the manifest, from the runs"))?;
     }
     out.line(format_args!(
-        "repaired   {} kept, {} written anew",
+        "repaired   {} kept, {} rewritten",
         output::counted(repaired.good_runs as u64, "run"),
         output::count(repaired.new_runs as u64),
     ))?;

@@ -15,8 +15,8 @@ use crate::output::Out;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  forerun dump cities.db                        which runs there are, by level
-  forerun dump cities.db --run 7                what run 7 says of itself
+  forerun dump cities.db                        all runs, by level
+  forerun dump cities.db --run 7                the metadata of run 7
   forerun dump cities.db --run 7 --page 0       its first leaf
   forerun dump cities.db --run 7 --page 0 --rows 5")]
 pub struct Args {

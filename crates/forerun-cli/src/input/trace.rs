@@ -130,7 +130,7 @@ fn read_fixed<const N: usize>(source: Source) -> Result<Vec<[u8; N]>, InputError
     }
     let whole_bytes = (keys.len() * N) as u64;
     if held > 0 {
-        let problem = format!("the trace ends within a key: {held} of its {N} bytes are there");
+        let problem = format!("the trace ends within a key, after {held} of {N} bytes");
         return Err(place.content_error(whole_bytes, problem));
     }
     if keys.is_empty() {
@@ -179,7 +179,7 @@ mod tests {
         let error = fixed::<4>(&[0; 11]).unwrap_err().to_string();
         assert_eq!(
             error,
-            "test: byte 8: the trace ends within a key: 3 of its 4 bytes are there"
+            "test: byte 8: the trace ends within a key, after 3 of 4 bytes"
         );
         let error = fixed::<8>(b"").unwrap_err().to_string();
         assert_eq!(error, "test: byte 0: the trace contains no key");
