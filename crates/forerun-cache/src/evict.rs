@@ -1,7 +1,7 @@
 //! Emptying blocks: live items leave or move to another block, and the block is retired.
 //!
 //! ```text
-//!   victim   │ item │ item │ item │ … tail           chosen by `blocks/victim.rs`; the eviction policy decides the fate of its items
+//!   victim   │ item │ item │ item │ … tail           chosen by `blocks/victim.rs`; the eviction policy decides its items' fate
 //!               │      │      └─▶ dead, or expired: unlinked
 //!               │      └─▶ moved to a block of the small or the main queue
 //!               └─▶ evicted: unlinked

@@ -3,7 +3,7 @@
 //! ```text
 //!   at once      copy, write ▏rest ▏copy, write ▏rest ▏ …      at most half a core, in bursts too short for a worker to notice
 //!   at a rate    copy, write ▏rest …            ▏copy, write ▏ at most this many bytes a second
-//!   sync, uncache    each 2 MiB                                so that neither a sync nor the file's removal takes the core for long
+//!   sync, uncache    each 2 MiB                                so neither a sync nor the removal takes the core for long
 //! ```
 //!
 //! A thread that copies and writes without a pause competes with the workers. If both use one core,

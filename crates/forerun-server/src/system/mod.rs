@@ -2,7 +2,7 @@
 //! threads.
 //!
 //! ```text
-//!   acceptor, worker, transport, snapshots ──> System ─┬─ Os             mio, the file system, the clocks; used by every product build
+//!   acceptor, worker, transport, snapshots ──> System ─┬─ Os             mio, the file system, the clocks: in every product build
 //!                                                      └─ a simulator's  time and faults drawn from a seed
 //! ```
 //!
