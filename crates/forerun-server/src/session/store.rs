@@ -329,8 +329,8 @@ impl StoreCommand<'_> {
         }
     }
 
-    /// Refuses a value. A plain `set` and every `ms` also delete the key, so that no client takes an
-    /// older value for the new one.
+    /// Refuses a value. A plain `set` and every `ms` also delete the key, so that no client takes
+    /// an older value for the new one.
     fn refuse_value(&self, turn: &mut Turn<'_>, reply: &[u8]) {
         let quiet = match self.answer {
             Answer::Classic { quiet } => quiet,
