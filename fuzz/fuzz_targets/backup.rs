@@ -1,4 +1,4 @@
-//! Bytes are read as a backup's record, under checksums that are made right.
+//! Reads bytes as a backup's record, with valid checksums.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Bytes are read as a manifest, under checksums that are made right.
+//! Reads bytes as a manifest, with valid checksums.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! A page of a run is checked, searched by every search, walked over and shown, whether it passed
-//! the check or not.
+//! Checks a page of a run, searches it with every search, walks over it and prints it, whether it
+//! passed the check or not.
 
 #![no_main]
 

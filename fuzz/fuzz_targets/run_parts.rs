@@ -1,5 +1,5 @@
-//! What a run's file holds besides pages is read: its description, its footer, its filter, and a
-//! page as it is stored.
+//! Reads the parts of a run's file other than pages: its metadata, its footer and its filter; also
+//! a stored page.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! A session answers the same however its input is cut and its output read, and takes bounded
-//! memory, whatever comes in.
+//! A session gives the same answers however its input is split and its output read, and uses
+//! bounded memory, whatever it receives.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Bytes as a cache's snapshot: an error or a cache, never a panic, and no more memory than the
-//! cache may hold.
+//! Reads bytes as a cache's snapshot: the result is an error or a cache, never a panic, and it uses
+//! no more memory than the cache may hold.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! A whole store is opened over damaged files: bytes of a good store are overwritten, and a file is
-//! cut.
+//! Opens a whole store over damaged files: bytes of a good store are overwritten, and a file is
+//! truncated.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Bytes are read as a saved table.
+//! Reads bytes as a saved table.
 
 #![no_main]
 

@@ -1,5 +1,4 @@
-//! A segment of the log is read record by record, with the search for the next good one after each
-//! bad one.
+//! Reads a log segment record by record, and after each bad record searches for the next good one.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A batch is decoded from its encoding. What decodes encodes to the same bytes.
+//! Decodes a batch from its encoding. Whatever decodes must encode to the same bytes.
 
 #![no_main]
 

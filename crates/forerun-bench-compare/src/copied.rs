@@ -1,17 +1,17 @@
-//! The values that a peer has found, copied out into one buffer, as Forerun's are.
+//! The values that a peer has found, copied into one buffer as Forerun's are.
 
 /// The answers of one batch.
 #[derive(Default)]
 pub struct Copied {
     bytes: Vec<u8>,
-    /// For each key, where its value ends in `bytes` (it begins where the one before ends), and
+    /// For each key, where its value ends in `bytes` (it begins where the previous one ends), and
     /// whether there is one.
     ends: Vec<(usize, bool)>,
     found: usize,
 }
 
 impl Copied {
-    /// Forgets the answers and keeps the memory.
+    /// Forgets the answers but keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();

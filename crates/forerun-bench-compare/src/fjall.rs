@@ -1,5 +1,5 @@
-//! fjall as an engine: one keyspace with its default options. Writes reach the system as they
-//! return, and are not synced. A batch is read through one snapshot.
+//! fjall as an engine: one keyspace with its default options. The system has a write when it
+//! returns, but nothing is synced. A batch is read through one snapshot.
 
 use anyhow::{Result, bail};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, Readable};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::copied::Copied;
 
-/// One `get` after the other, in one snapshot a batch.
+/// One `get` after the other, with one snapshot per batch.
 const GET: &str = "get";
 
 /// fjall.
@@ -66,8 +66,8 @@ impl Store for FjallStore {
 
     fn wait_idle(&self) -> Result<()> {
         self.keyspace.rotate_memtable_and_wait()?;
-        // It does not tell whether a compaction is due, only whether one is under way: it rests
-        // when none was for a while.
+        // It reports only whether a compaction is running, not whether one is due: it counts as
+        // idle if none has run for a while.
         let mut quiet = 0;
         while quiet < 20 {
             std::thread::sleep(Duration::from_millis(10));

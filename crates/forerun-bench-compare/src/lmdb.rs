@@ -1,9 +1,9 @@
-//! LMDB as an engine: one database. Of a run's bench it is loaded in key order and only read; of
-//! the store's it is written and read, without a sync at each commit (`MDB_NOSYNC`), as the others
-//! are there.
+//! LMDB as an engine: one database. In the bench of a run it is loaded in key order and only read.
+//! In the bench of the store it is written and read, without a sync at each commit (`MDB_NOSYNC`),
+//! like the other stores there.
 //!
-//! Its cache is the system's: the file is mapped. Each batch is read in a transaction of its own,
-//! and so is each write.
+//! Its cache is the system's: the file is mapped. Each batch is read in its own transaction, and
+//! each write has its own too.
 
 use anyhow::{Context, Result, bail};
 use forerun_bench::engine::{Engine, Need, Reader, Store, Writer};
@@ -16,10 +16,10 @@ use tempfile::TempDir;
 
 use crate::copied::Copied;
 
-/// One `get` after the other, in one transaction a batch.
+/// One `get` after the other, with one transaction per batch.
 pub const GET: &str = "get";
 
-/// Bytes an entry takes besides its key and value where pages are half full, at most.
+/// The most bytes that an entry takes besides its key and value when pages are half full.
 const OVERHEAD_BYTES: usize = 64;
 
 /// LMDB.
@@ -52,8 +52,8 @@ impl Engine for Lmdb {
     }
 }
 
-/// Address space for so many entries: pages may be half full, values of a page or so take whole
-/// ones, and what a write frees is used again when no reader sees it any more.
+/// Address space for this many entries. Pages may be half full, values of about a page take whole
+/// pages, and space that a write frees is reused once no reader sees it any more.
 pub fn map_bytes(entries: u64, entry_bytes: usize) -> usize {
     let entries = usize::try_from(entries).unwrap_or(usize::MAX);
     let bytes = entries.saturating_mul(entry_bytes + OVERHEAD_BYTES);
@@ -83,9 +83,9 @@ impl LmdbStore {
         options
             .map_size(map_bytes(need.keys, need.key_bytes + need.value_bytes))
             .max_dbs(1);
-        // SAFETY: LMDB maps the file, which must not be changed from elsewhere: it lies in a new
-        // directory of our own. Without a sync a crash of the system may leave it damaged; then it
-        // is not opened again, but gone.
+        // SAFETY: LMDB maps the file, which must not be changed from elsewhere; it is in a new
+        // directory of our own. Without a sync, a crash of the system may damage it; it is then
+        // gone and never opened again.
         let env = unsafe { options.flags(flags).open(directory.path()) };
         Ok(LmdbStore {
             env: env.context("opening LMDB")?,

@@ -1,17 +1,16 @@
-//! Forerun's benches with its peers beside it: same data, same cells, same checks, alternating
-//! rounds.
+//! Forerun's benches with its peers: same data, same cells, same checks, alternating rounds.
 //!
-//! - `memtable`: RocksDB, memtable only, twice: as it is by default, and with its finger search
+//! - `memtable`: RocksDB, memtable only, twice: with default settings, and with its finger search
 //!   (`memtable_batch_lookup_optimization`, its pull request 14428).
 //! - `btree`: LMDB, and RocksDB with all entries in one sorted run and all of its blocks in its
 //!   cache.
-//! - `ycsb`: RocksDB, LMDB, redb and fjall, on disk, as a program has them.
+//! - `ycsb`: RocksDB, LMDB, redb and fjall, on disk, as programs use them.
 //! - `hash`: hashbrown, papaya and scc.
-//! - `table`: RocksDB and LMDB, a row a value.
+//! - `table`: RocksDB and LMDB, with a value per row.
 //!
-//! Building RocksDB takes a C++ toolchain, libclang and a quarter of an hour, so this crate is not
-//! a default member of the workspace, and RocksDB is a feature of it, as are the other stores on
-//! disk:
+//! Building RocksDB takes a C++ toolchain, libclang and a quarter of an hour. Therefore this crate
+//! is not a default member of the workspace, and RocksDB is a feature of it, as are the other
+//! stores on disk:
 //!
 //! ```sh
 //! cargo run --release -p forerun-bench-compare -- memtable --batch 1,32,64
@@ -49,7 +48,7 @@ use forerun_bench::memtable;
 use forerun_bench::table;
 use forerun_bench::{btree, hash, ycsb};
 
-/// Forerun's benches with its peers beside it
+/// Forerun's benches, with its peers
 #[derive(Parser)]
 #[command(name = "forerun-bench-compare", version)]
 enum Command {
@@ -59,40 +58,40 @@ enum Command {
     #[cfg(feature = "rocksdb")]
     Memtable(memtable::Args),
 
-    /// One run of Forerun's beside LMDB and RocksDB, where those are built in
+    /// One run of Forerun's, compared with LMDB and RocksDB if they are built in
     ///
     /// The column of ratios to a peer compares with RocksDB's MultiGet, or without it with LMDB's
-    /// get. The peers know no --order but bytewise.
+    /// get. The peers support only --order bytewise.
     Btree(btree::Args),
 
-    /// YCSB's core workloads on Forerun's store beside other stores on disk
+    /// YCSB's core workloads on Forerun's store and on other stores on disk
     ///
-    /// All get the same operations in the same rounds, the same threads, and a cache of the same
-    /// size, but for LMDB, whose cache is the system's. RocksDB looks batches up by MultiGet, the
-    /// others by a loop in one transaction. No store syncs at each write. The column of ratios to a
-    /// peer compares with the first of --peer.
+    /// All stores get the same operations in the same rounds, the same threads, and a cache of the
+    /// same size, except LMDB, whose cache is the system's. RocksDB looks up batches with MultiGet,
+    /// the others with a loop in one transaction. No store syncs at each write. The column of
+    /// ratios to a peer compares with the first --peer.
     Ycsb(Box<Ycsb>),
 
-    /// Forerun's hash table beside hashbrown's, papaya's and scc's
+    /// Forerun's hash table, compared with hashbrown's, papaya's and scc's
     ///
     /// The column of ratios to a peer compares with `get` of hashbrown in a loop. Without --design
     /// it measures table, memc3, hashbrown, papaya and scc; the last two take several times the
     /// memory of the others.
     Hash(Hash),
 
-    /// Forerun's table of rows beside RocksDB and LMDB, where those are built in
+    /// Forerun's table of rows, compared with RocksDB and LMDB if they are built in
     ///
-    /// RocksDB is measured by MultiGet and by Get (rocksdb-get), with a block cache as large as the
-    /// budget of rows and --cache together; LMDB's cache is the system's. The column of ratios to a
-    /// peer compares with RocksDB's MultiGet, or without it with LMDB. "from memory" and "moved"
-    /// are Forerun's alone.
+    /// RocksDB is measured with MultiGet and with Get (rocksdb-get), with a block cache as large as
+    /// the budget of rows and --cache together; LMDB's cache is the system's. The column of ratios
+    /// to a peer compares with RocksDB's MultiGet, or without it with LMDB. Only Forerun reports
+    /// "from memory" and "moved".
     #[cfg(any(feature = "rocksdb", feature = "lmdb"))]
     Table(table::Args),
 }
 
 #[derive(clap::Args)]
 struct Ycsb {
-    /// Stores to measure beside Forerun's [default: all that are built in, but for rocksdb-bloom]
+    /// Stores to compare with Forerun's [default: all that are built in, except rocksdb-bloom]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     peer: Vec<peers::Peer>,
 
@@ -102,7 +101,7 @@ struct Ycsb {
 
 #[derive(clap::Args)]
 struct Hash {
-    /// Which pages the peers' memory is to lie in; Forerun's tables always ask for huge ones
+    /// The kind of pages for the peers' memory; Forerun's tables always request huge ones
     #[arg(long, default_value = "huge")]
     peer_pages: pages::Peers,
 

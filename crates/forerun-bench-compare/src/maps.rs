@@ -1,31 +1,31 @@
 //! Hash maps as contenders of `bench hash`: hashbrown's `HashMap`, and papaya's and scc's, which
-//! can be read beside a writer.
+//! support reads during writes.
 //!
 //! | peer | `get` | hash |
 //! |---|---|---|
 //! | hashbrown | `get` | foldhash, its default |
-//! | papaya | `get` under one pin a batch | foldhash; its default is SipHash, which is slower |
+//! | papaya | `get` under one pin per batch | foldhash; its default is SipHash, which is slower |
 //! | scc | `read_sync` | likewise |
 //!
-//! None of them has a lookup of batches.
+//! None of them has a batched lookup.
 
 use anyhow::{Result, bail};
 use forerun_bench::hash::contender::{Contender, Finder, GET, Isa, Placed, Subject, Updater};
 use hashbrown::DefaultHashBuilder;
 
-/// What a map of `u64` to `u64` can do here.
+/// The operations of a map of `u64` to `u64` that the bench uses.
 trait Map: Send + Sync + Sized {
     /// Its crate.
     const NAME: &'static str;
-    /// Whether it can be changed beside its readers.
+    /// Whether it can be changed while others read.
     const IS_SHARED: bool;
-    /// Bytes an entry, about, to know how many maps fit in memory.
+    /// Approximate bytes per entry, to know how many maps fit in memory.
     const ENTRY_BYTES: usize;
 
-    /// An empty map with room for `entries`.
+    /// An empty map with capacity for `entries`.
     fn with_capacity(entries: usize) -> Self;
 
-    /// Places for entries and the memory taken, where it tells.
+    /// The number of slots and the memory in use, if known.
     fn slots_and_bytes(&self) -> Option<(usize, usize)> {
         None
     }
@@ -34,17 +34,17 @@ trait Map: Send + Sync + Sized {
 
     fn insert(&mut self, key: u64, value: u64);
 
-    /// Looks keys up one after the other, and tells of each.
+    /// Looks up keys one after the other, and reports each result.
     fn get_each(&self, keys: &[u64], answer: impl FnMut(usize, Option<u64>));
 
-    /// As `insert`, beside readers, if it is shared.
+    /// `insert` while others read, if it is shared.
     fn upsert(&self, _key: u64, _value: u64) -> Result<()> {
-        bail!("{} takes no updates beside its readers", Self::NAME)
+        bail!("{} does not support updates while others read", Self::NAME)
     }
 
-    /// Removes beside readers, if it is shared.
+    /// Removes while others read, if it is shared.
     fn remove(&self, _key: u64) -> Result<bool> {
-        bail!("{} takes no updates beside its readers", Self::NAME)
+        bail!("{} does not support updates while others read", Self::NAME)
     }
 }
 
@@ -58,7 +58,7 @@ pub type Scc = scc::HashMap<u64, u64, DefaultHashBuilder>;
 impl Map for Hashbrown {
     const NAME: &'static str = "hashbrown";
     const IS_SHARED: bool = false;
-    // Room for twice the entries at worst, and a byte for each.
+    // Space for at most twice the entries, and a byte for each.
     const ENTRY_BYTES: usize = 2 * 17;
 
     fn with_capacity(entries: usize) -> Hashbrown {
@@ -90,7 +90,7 @@ impl Map for Hashbrown {
 impl Map for Papaya {
     const NAME: &'static str = "papaya";
     const IS_SHARED: bool = true;
-    // Each entry is an allocation of its own, beside two or so slots of a pointer and a byte.
+    // Each entry is a separate allocation, besides about two slots of a pointer and a byte.
     const ENTRY_BYTES: usize = 32 + 4 * 9;
 
     fn with_capacity(entries: usize) -> Papaya {
@@ -157,7 +157,7 @@ impl Map for Scc {
     }
 }
 
-/// A peer: the map of some crate.
+/// A peer: the map of a crate.
 pub struct Peer<M>(std::marker::PhantomData<fn() -> M>);
 
 impl<M> Peer<M> {

@@ -1,19 +1,19 @@
-//! Huge pages for the peers, which take their memory from the allocator of the C library.
+//! Huge pages for the peers, which allocate their memory through the C library.
 //!
-//! glibc asks for huge pages by advice, as Forerun's tables do, where `GLIBC_TUNABLES` says so when
-//! a program starts (since 2.35). So this one starts itself again with it. Elsewhere the variable
-//! changes nothing.
+//! glibc requests huge pages by advice, as Forerun's tables do, if `GLIBC_TUNABLES` says so when a
+//! program starts (since 2.35). So this program restarts itself with the variable set. On other
+//! systems it has no effect.
 
 use anyhow::{Context, Result};
 use std::env;
 use std::process::Command;
 
-/// Which pages the peers' memory is to lie in.
+/// The kind of pages for the peers' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Peers {
     /// Huge pages by advice.
     Huge,
-    /// What the allocator does by itself.
+    /// The allocator's default.
     Small,
 }
 
@@ -21,10 +21,10 @@ const VARIABLE: &str = "GLIBC_TUNABLES";
 const SETTING: &str = "glibc.malloc.hugetlb=1";
 
 impl Peers {
-    /// Starts the program again with the allocator set, if it is not.
+    /// Restarts the program with the allocator set, unless it already is.
     ///
     /// # Errors
-    /// When the program cannot be started again.
+    /// If the program cannot be restarted.
     pub fn apply(self) -> Result<()> {
         let set = env::var(VARIABLE).is_ok_and(|value| value.contains("malloc.hugetlb"));
         if self == Peers::Small || set || !cfg!(target_os = "linux") {

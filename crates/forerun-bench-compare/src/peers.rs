@@ -1,4 +1,4 @@
-//! The stores on disk that are measured beside Forerun's, by name.
+//! The stores on disk that are compared with Forerun's, by name.
 
 use forerun_bench::engine::Engine;
 
@@ -8,10 +8,10 @@ pub enum Peer {
     /// RocksDB with its default options, MultiGet for batches
     #[cfg(feature = "rocksdb")]
     Rocksdb,
-    /// The same with Bloom filters of 10 bits a key
+    /// The same with Bloom filters of 10 bits per key
     #[cfg(feature = "rocksdb")]
     RocksdbBloom,
-    /// LMDB, its cache the system's
+    /// LMDB, with the system's cache
     #[cfg(feature = "lmdb")]
     Lmdb,
     /// redb
@@ -23,7 +23,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// Those measured unless others are asked for.
+    /// The peers measured by default.
     pub const DEFAULT: &[Peer] = &[
         #[cfg(feature = "rocksdb")]
         Peer::Rocksdb,

@@ -1,5 +1,5 @@
-//! redb as an engine: one table, one transaction a write and a batch of reads, and commits that are
-//! not synced (`Durability::None`), as the others' are.
+//! redb as an engine: one table, one transaction per write and per batch of reads, and commits that
+//! are not synced (`Durability::None`), like the other stores.
 
 use anyhow::{Result, bail};
 use forerun_bench::engine::{Engine, Need, Reader, Store, Writer};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::copied::Copied;
 
-/// One `get` after the other, in one transaction a batch.
+/// One `get` after the other, with one transaction per batch.
 const GET: &str = "get";
 
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
@@ -34,7 +34,7 @@ impl Engine for Redb {
             options.set_cache_size(usize::try_from(bytes)?);
         }
         let database = options.create(directory.path().join("redb"))?;
-        // Readers find no table before a writer has made it.
+        // Readers find no table before a writer has created it.
         let txn = database.begin_write()?;
         txn.open_table(TABLE)?;
         txn.commit()?;
@@ -67,7 +67,7 @@ impl Store for RedbStore {
     }
 
     fn wait_idle(&self) -> Result<()> {
-        // A durable commit, even of nothing, makes those before it durable.
+        // A durable commit, even an empty one, makes the earlier ones durable.
         Ok(self.database.begin_write()?.commit()?)
     }
 

@@ -1,9 +1,9 @@
-//! `forerun-bench btree`: lookups in one run, a B-tree of pages on disk, all of it in the page
-//! cache.
+//! `forerun-bench btree`: lookups in one run, a B-tree of pages on disk that is entirely in the
+//! page cache.
 //!
-//! A strategy is a row search (`plain`, `prefetch1`, ...), one key after the other; or the same for
-//! a batch of keys that are in flight together (`multiget-plain`, ...). The bench can be run with
-//! peers beside it: see [`run_with`].
+//! A strategy is a page search (`plain`, `prefetch1`, ...) with one key after the other, or the
+//! same search for a batch of keys in flight together (`multiget-plain`, ...). The bench can also
+//! measure peers: see [`run_with`].
 
 use crate::engine::{Engine, Need, Reader, Store, Writer};
 use crate::lookup::{Lookups, Workload};
@@ -23,7 +23,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Lookups in one run that lies in the page cache, by row search, one key at a time and batched
+/// Lookups in one run in the page cache, by page search, one key at a time and batched
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(after_help = "\
 Examples:
@@ -31,42 +31,44 @@ Examples:
   forerun-bench btree --key-bytes 9 --strategy plain,prefetch2,key-prefixes
   forerun-bench btree --key-bytes 100 --prefix-bytes 80 --access uniform,zipf:0.99
 
-Every list multiplies the cases. Rounds alternate: each measures every case once, the strategies of a cell one after \
-the other. A lookup copies the value it finds, as multi_get of a store does. The run is written to --dir, then all of \
-it is read into the cache before anything is timed.
+Every list multiplies the number of cases. Rounds alternate: each measures every case once, with the strategies \
+of a cell one after the other. A lookup copies the value it finds, as a store's multi_get does. The run is \
+written to --dir and read completely \
+into the cache before timing starts.
 
-\"roofline\" is keys a second over the random cache lines a second that as many threads of this machine can read.")]
+\"roofline\" is keys per second over the random cache lines per second that the same number of threads can read \
+on this machine.")]
 pub struct Args {
     /// Entries [default: 10M; with --quick 5000]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
     pub keys: Vec<u64>,
 
-    /// Bytes a key; up to 16 behind what its page's keys share are compared as one integer
+    /// Bytes per key; up to 16 bytes after the page's common prefix compare as one integer
     /// [default: 16]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub key_bytes: Vec<usize>,
 
-    /// Bytes that all keys begin with, out of --key-bytes
+    /// Bytes that all keys begin with; part of --key-bytes
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
     pub prefix_bytes: usize,
 
-    /// Bytes a value [default: 100]
+    /// Bytes per value [default: 100]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub value_bytes: Vec<usize>,
 
-    /// Keys a batch [default: 1,8,64,256]
+    /// Keys per batch [default: 1,8,64,256]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub batch: Vec<usize>,
 
-    /// Threads that look up, each pinned to a core [default: 1]
+    /// Lookup threads, each pinned to a core [default: 1]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub threads: Vec<usize>,
 
-    /// Share of the keys asked for that are present, as 0.5 or 50% [default: 1; with --quick 1,0.5]
+    /// Share of the requested keys that are present, as 0.5 or 50% [default: 1; with --quick 1,0.5]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
     pub hit_rate: Vec<f64>,
 
-    /// Which of the present keys are asked for: uniform, or zipf:0.99 [default: uniform]
+    /// Which present keys are requested: uniform, or zipf:0.99 [default: uniform]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub access: Vec<Skew>,
 
@@ -74,8 +76,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub strategy: Vec<String>,
 
-    /// The order of keys: bytewise, or reverse, which is compared by a comparator as a user's own
-    /// would be
+    /// The order of keys: bytewise, or reverse, which uses a comparator as a user's own would
     #[arg(long, default_value = "bytewise")]
     pub order: Order,
 
@@ -83,7 +84,7 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", default_value = "16Ki", value_parser = parse_size)]
     pub page_bytes: usize,
 
-    /// Directory for the run's file [default: the system's for temporary files]
+    /// Directory for the run's file [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 
@@ -98,12 +99,12 @@ pub enum Order {
     /// By their bytes.
     #[default]
     Bytewise,
-    /// The reverse of that, by a comparator.
+    /// The reverse of it, through a comparator.
     Reverse,
 }
 
 impl Args {
-    /// The lists with their defaults filled in.
+    /// The lists, with defaults filled in.
     fn lookups(&self, progress: &Progress) -> Result<Lookups> {
         let quick = self.output.quick;
         let mut data = Vec::new();
@@ -116,7 +117,7 @@ impl Args {
             }
         }
         let threads = or(&self.threads, &[1]);
-        ensure!(!threads.contains(&0), "it takes at least one thread");
+        ensure!(!threads.contains(&0), "at least one thread is required");
         Ok(Lookups {
             bench: "btree".into(),
             data,
@@ -133,7 +134,7 @@ impl Args {
         })
     }
 
-    /// The engine asked for.
+    /// The engine to measure.
     fn engine(&self) -> RunEngine {
         RunEngine {
             order: self.order,
@@ -146,21 +147,21 @@ impl Args {
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// Lists that make no sense, a run that fails, or an output that cannot be written.
+/// Invalid lists, a failing run, or an output that cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     run_with(args, &[], None)
 }
 
-/// As [`run`], with peers measured beside the run: same data, same cells, same rounds. `peer` names
+/// [`run`] with peers measured along with the run: same data, same cells, same rounds. `peer` names
 /// the engine and strategy that a column of ratios compares with.
 ///
 /// # Errors
-/// As [`run`], and a peer's.
+/// As [`run`], and errors of a peer.
 pub fn run_with(args: &Args, peers: &[&dyn Engine], peer: Option<(&str, &str)>) -> Result<()> {
     on_stdout(|out| run_to(args, peers, peer, &Progress::on_terminal(), out))
 }
 
-/// As [`run_with`], printing to `out`.
+/// [`run_with`], printing to `out`.
 ///
 /// # Errors
 /// As [`run_with`].
@@ -186,11 +187,11 @@ pub struct RunEngine {
     pub order: Order,
     /// Bytes of a page.
     pub page_bytes: usize,
-    /// Where its file lies.
+    /// Directory of its file.
     pub dir: PathBuf,
 }
 
-/// What the names of the strategies that look a batch up begin with.
+/// The prefix in the names of batched strategies.
 const BATCHED: &str = "multiget-";
 
 impl Engine for RunEngine {
@@ -217,7 +218,7 @@ impl Engine for RunEngine {
         };
         let options = RunOptions {
             page_bytes: self.page_bytes,
-            // Where all is in the cache, what the pages are on disk does not matter.
+            // With everything in the cache, the form of the pages on disk does not matter.
             compression: Compression::None,
             ..RunOptions::default()
         };
@@ -256,7 +257,7 @@ impl Store for RunStore {
     }
 
     fn writer(&self) -> Result<Box<dyn Writer + '_>> {
-        bail!("a run is never written again")
+        bail!("a run cannot be written to again")
     }
 
     fn facts(&self) -> Vec<(String, String)> {

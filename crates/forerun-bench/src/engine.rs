@@ -1,46 +1,47 @@
-//! What the lookup benches ask of a store, be it Forerun's or a peer's.
+//! The interface through which the lookup benches use a store, Forerun's or a peer's.
 //!
 //! ```text
-//!  Engine --open(Need)--> Store --reader(strategy)--> Reader   one a reading thread, made on it
-//!    |                    |  \----writer()----------> Writer   one a writing thread, made on it
+//!  Engine --open(Need)--> Store --reader(strategy)--> Reader   one per reading thread, created on it
+//!    |                    |  \----writer()----------> Writer   one per writing thread, created on it
 //!    name, strategies     wait_idle, directory
 //! ```
 //!
 //! All stores run the same code around these traits: the same keys, batches, threads, clock and
-//! checks. The calls are dynamic and a batch costs one, a nanosecond or two, the same for all.
+//! checks. The calls are dynamic, and a batch takes one call, which costs a nanosecond or two for
+//! every store.
 
 use crate::workload::{Dataset, EntryBuffer};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// What a store is to hold, and what it may use for it.
+/// What a store must hold, and which resources it may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Entries that are loaded.
+    /// Entries that are loaded first.
     pub keys: u64,
-    /// What is written after that, at most: entries, or versions of entries.
+    /// The most that is written afterwards: entries, or versions of entries.
     pub spare_entries: u64,
-    /// Bytes a key, the longest one's if they differ.
+    /// Bytes per key; those of the longest key if lengths differ.
     pub key_bytes: usize,
-    /// Bytes a value.
+    /// Bytes per value.
     pub value_bytes: usize,
     /// For stores on disk.
     pub place: Place,
 }
 
-/// Where a store on disk lies, and how much of it may be cached.
+/// Where a store on disk is created, and how much of it may be cached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The directory in which each store makes its own; none for the system's place for temporary
-    /// files.
+    /// The directory in which each store creates its own; `None` for the system's temporary
+    /// directory.
     pub parent: Option<PathBuf>,
-    /// Bytes of cache, where an engine has one; none for the engine's default.
+    /// Bytes of cache, for engines that have one; `None` for the engine's default.
     pub cache_bytes: Option<u64>,
 }
 
 impl Need {
-    /// What `data` needs of a store in memory, or of one on disk wherever that is.
+    /// What `data` needs of a store in memory, or of one on disk anywhere.
     pub fn of(data: &Dataset, spare_entries: u64) -> Need {
         Need {
             keys: data.keys(),
@@ -52,7 +53,7 @@ impl Need {
     }
 
     /// Bytes that all entries ever written take if each takes `overhead_bytes` besides its key and
-    /// value, or as many as there can be.
+    /// value; saturates at the maximum.
     pub fn total_bytes(&self, overhead_bytes: usize) -> usize {
         let entry_bytes = self.key_bytes + self.value_bytes + overhead_bytes;
         let entries = self.keys.saturating_add(self.spare_entries);
@@ -61,10 +62,10 @@ impl Need {
             .saturating_mul(entry_bytes)
     }
 
-    /// A new directory for one store, removed when dropped.
+    /// Creates a directory for one store, which is removed when dropped.
     ///
     /// # Errors
-    /// The file system's, with the place.
+    /// An error of the file system, with the path.
     pub fn directory(&self) -> Result<TempDir> {
         let mut builder = tempfile::Builder::new();
         let builder = builder.prefix("forerun-bench-");
@@ -79,26 +80,26 @@ impl Need {
 
 /// A kind of store that can be measured.
 pub trait Engine {
-    /// The name that its rows carry.
+    /// The name in its rows.
     fn name(&self) -> &str;
 
-    /// The ways of looking a batch up. The first one takes one key after the other; the others'
-    /// speedups are relative to it, so it is measured whatever is asked for.
+    /// Its ways of looking up a batch. The first one takes one key after the other. The speedups of
+    /// the others are relative to it, so it is always measured.
     fn strategies(&self) -> Vec<String>;
 
-    /// The way in which one who has a batch at hand looks it up: the last one, unless it is told.
+    /// The way to look up a batch by default: the last one, unless the engine says otherwise.
     fn batched(&self) -> String {
         self.strategies().pop().unwrap_or_default()
     }
 
-    /// An empty store that can take what it needs to.
+    /// Opens an empty store with the required capacity.
     ///
     /// # Errors
-    /// Whatever keeps the store from being made.
+    /// Any reason why the store cannot be created.
     fn open(&self, need: &Need) -> Result<Box<dyn Store>>;
 
-    /// A store that holds all entries of `data` already, if that is how such a store is made: the
-    /// one of an engine that takes entries in key order only. Else it is opened empty and written.
+    /// Opens a store that already holds all entries of `data`, for an engine that takes entries in
+    /// key order only. Other engines return `None`; their stores are opened empty and written to.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -110,20 +111,20 @@ pub trait Engine {
 
 /// A store that several threads read and write at once.
 pub trait Store: Sync {
-    /// A reader that looks up by one of [`Engine::strategies`].
+    /// A reader that looks up with one of [`Engine::strategies`].
     ///
     /// # Errors
-    /// Whatever keeps it from being made.
+    /// Any reason why it cannot be created.
     fn reader(&self, strategy: &str) -> Result<Box<dyn Reader + '_>>;
 
     /// A writer.
     ///
     /// # Errors
-    /// Whatever keeps it from being made.
+    /// Any reason why it cannot be created.
     fn writer(&self) -> Result<Box<dyn Writer + '_>>;
 
-    /// Writes out what waits in memory, where that is not its place, and waits until nothing goes
-    /// on in the background.
+    /// Writes out what waits in memory, for a store on disk, and waits until no background work is
+    /// left.
     ///
     /// # Errors
     /// A failed write.
@@ -131,12 +132,12 @@ pub trait Store: Sync {
         Ok(())
     }
 
-    /// Where its files lie, if it has any.
+    /// The directory of its files, if it has any.
     fn directory(&self) -> Option<&Path> {
         None
     }
 
-    /// What there is to tell of a loaded store, such as `("memory", "310 MB, huge pages")`.
+    /// Facts to report about a loaded store, such as `("memory", "310 MB, huge pages")`.
     fn facts(&self) -> Vec<(String, String)> {
         Vec::new()
     }
@@ -144,40 +145,39 @@ pub trait Store: Sync {
 
 /// One thread's lookups.
 pub trait Reader {
-    /// Looks all keys up, the values' bytes being copied out as for a user, and tells how many were
-    /// found.
+    /// Looks up all keys, copies the values' bytes as for a user, and returns how many were found.
     ///
     /// # Errors
     /// A failed lookup.
     fn read(&mut self, keys: &[&[u8]]) -> Result<usize>;
 
-    /// The value that the last [`Reader::read`] found for its `at`-th key.
+    /// The value that the last [`Reader::read`] found for its key number `at`.
     fn value(&self, at: usize) -> Option<&[u8]>;
 
-    /// Hands over the first `limit` entries, in key order, from the first one whose key is not
-    /// below `from`, and tells how many there were.
+    /// Passes on the first `limit` entries in key order, from the first key that is not below
+    /// `from`, and returns how many there were.
     ///
     /// # Errors
-    /// A failed scan; a store that has none.
+    /// A failed scan, or a store that does not support scans.
     fn scan(
         &mut self,
         _from: &[u8],
         _limit: usize,
         _each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        bail!("this store is not scanned here")
+        bail!("this store does not support scans here")
     }
 }
 
 /// One thread's writes.
 pub trait Writer {
-    /// Sets a key to a value, in a write of its own.
+    /// Sets a key to a value, in its own write.
     ///
     /// # Errors
     /// A failed write.
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Sets several keys, in one write where the store has such a thing.
+    /// Sets several keys, in one write if the store supports that.
     ///
     /// # Errors
     /// A failed write.
@@ -188,7 +188,7 @@ pub trait Writer {
     }
 }
 
-/// Writes the entries that come at `turns` of the load order.
+/// Writes the entries at positions `turns` of the load order.
 ///
 /// # Errors
 /// A failed write.
@@ -209,11 +209,10 @@ pub fn load(
     Ok(())
 }
 
-/// Looks up present, absent and repeated keys in batches of several sizes and checks every answer.
+/// Looks up present, absent and repeated keys in batches of several sizes, and checks every answer.
 ///
 /// # Errors
-/// A failed lookup, or a wrong answer: a benchmark of a store that answers wrongly is worth
-/// nothing.
+/// A failed lookup or a wrong answer: a benchmark of a store that answers wrongly is worthless.
 pub fn verify(reader: &mut dyn Reader, data: &Dataset) -> Result<()> {
     let mut value = Vec::new();
     let mut index = 0;
@@ -221,7 +220,7 @@ pub fn verify(reader: &mut dyn Reader, data: &Dataset) -> Result<()> {
         let picks: Vec<(u64, bool)> = (0..batch)
             .map(|at| {
                 index = (index + 7919) % data.keys();
-                // Every eleventh asks for the first entry, so that a batch holds duplicates.
+                // Every eleventh key is that of the first entry, so that a batch has duplicates.
                 (if at % 11 == 0 { 0 } else { index }, at % 3 != 1)
             })
             .collect();
@@ -263,8 +262,8 @@ pub(crate) mod tests {
 
     type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-    /// An ordered map behind a lock, as a peer to test with; `wrong` makes the strategy "wrong"
-    /// lie.
+    /// An ordered map behind a lock, as a peer for tests; the strategy "wrong" gives wrong answers
+    /// if `wrong` is set.
     pub(crate) struct MapEngine;
 
     pub(crate) struct MapStore(RwLock<Map>);

@@ -1,13 +1,12 @@
-//! `forerun-bench gpu-roofline`: reads of 32, 64 and 128 bytes at random places of a GPU's memory,
-//! the rate that no lookup can exceed.
+//! `forerun-bench gpu-roofline`: reads of 32, 64 and 128 bytes at random places in a GPU's memory.
+//! No lookup can exceed this rate.
 //!
 //! ```text
-//!   buffer    ...|##|.......|##|.|##|............|##|...     a request names a piece as long as itself, by its number
-//!             no address comes from memory, so nothing but memory bounds the rate; sums tell that all was read
+//!   buffer    ...|##|.......|##|.|##|............|##|...     a request reads a piece of its own size, by number
+//!             no address comes from memory, so only memory bounds the rate; sums prove that all was read
 //! ```
 //!
-//! Where no GPU is found the same reads are made by one thread of the CPU, and no figure of a GPU
-//! is printed.
+//! If no GPU is found, one thread of the CPU makes the same reads, and no GPU figures are printed.
 
 use crate::on_gpu::{self, OnGpu, Timer};
 use crate::output::{Output, on_stdout, or, write_facts};
@@ -23,27 +22,27 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::time::Duration;
 
-/// Random reads of 32, 64 and 128 bytes in a GPU's memory: the ceiling of every lookup there
+/// Random reads of 32, 64 and 128 bytes in a GPU's memory: the ceiling for lookups there
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(after_help = "\
 Examples:
   forerun-bench gpu-roofline                                      1, 8 and 32 GiB of the GPU's memory
   forerun-bench gpu-roofline --buffer 128Mi,1Gi,64Gi --report roofline.html
-  forerun-bench gpu-roofline --check                              is what was read what was there?
+  forerun-bench gpu-roofline --check                              do the reads return the right data?
   forerun-bench gpu-roofline --once --buffer 1Gi                  one launch of each kernel, for a profiler
 
-Where no GPU is found, one thread of the CPU makes the same reads, and no figure of a GPU is given. What all of the \
-CPU's threads can do is `forerun-bench roofline`.")]
+If no GPU is found, one thread of the CPU makes the same reads, and no GPU figures are printed. For all of the \
+CPU's threads, use `forerun-bench roofline`.")]
 pub struct Args {
-    /// Sizes of the buffer [default: 1Gi,8Gi,32Gi; without a GPU 256Mi; with --quick 1Mi]
+    /// Buffer sizes [default: 1Gi,8Gi,32Gi; without a GPU 256Mi; with --quick 1Mi]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
     pub buffer: Vec<u64>,
 
-    /// Bytes of a request, of 32, 64, 128 [default: all]
+    /// Bytes per request, of 32, 64, 128 [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_request)]
     pub request: Vec<RequestBytes>,
 
-    /// Which GPU, and what to do there.
+    /// Which GPU to use, and what to do there.
     #[command(flatten)]
     pub gpu: OnGpu,
 
@@ -55,7 +54,7 @@ pub struct Args {
 fn parse_request(text: &str) -> Result<RequestBytes, String> {
     let all = RequestBytes::ALL.into_iter();
     let found = all.into_iter().find(|r| r.bytes().to_string() == text);
-    found.ok_or_else(|| format!("{text:?} is no size of a request: write 32, 64 or 128"))
+    found.ok_or_else(|| format!("{text:?} is not a request size: write 32, 64 or 128"))
 }
 
 /// One result: a line of JSON with these names.
@@ -63,35 +62,35 @@ fn parse_request(text: &str) -> Result<RequestBytes, String> {
 pub struct GpuRooflineRow {
     /// `gpu-roofline`.
     pub bench: String,
-    /// `gpu`, or `cpu` where no GPU was found.
+    /// `gpu`, or `cpu` if no GPU was found.
     pub engine: String,
     /// The GPU's name; null without one.
     pub device: Option<String>,
     /// Bytes of the buffer.
     pub buffer_bytes: u64,
-    /// Bytes of a request.
+    /// Bytes per request.
     pub request_bytes: u64,
     /// Rounds.
     pub rounds: u64,
-    /// Requests a second: the median of the rounds.
+    /// Requests per second: the median of the rounds.
     pub requests_per_second: f64,
     /// The slowest round.
     pub requests_per_second_min: f64,
     /// The fastest round.
     pub requests_per_second_max: f64,
-    /// Units of 10^9 bytes a second: the median of the rounds.
+    /// Units of 10^9 bytes per second: the median of the rounds.
     pub gb_per_second: f64,
 }
 
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// A buffer that cannot be had, a sum that is wrong, or the device's.
+/// A buffer that cannot be allocated, a wrong sum, or an error of the device.
 pub fn run(args: &Args) -> Result<()> {
     on_stdout(|out| run_to(args, &Progress::on_terminal(), out))
 }
 
-/// As [`run`], printing to `out`.
+/// [`run`], printing to `out`.
 ///
 /// # Errors
 /// As [`run`].
@@ -174,7 +173,7 @@ impl GpuRooflineRow {
     }
 }
 
-/// A filled buffer of a device, and what reads it.
+/// A filled buffer on a device, and the kernels that read it.
 struct OnDevice {
     timer: Timer,
     buffer: DeviceBuffer,
@@ -196,13 +195,13 @@ impl OnDevice {
         Ok(made)
     }
 
-    /// One launch; how long it took.
+    /// Launches once, and returns the time.
     fn read(&self, request: RequestBytes, reads: u64, seed: u64) -> Result<Duration> {
         let command = RandomReads::new(&self.buffer, &self.sum, request, reads, seed)?;
         Ok(self.timer.time(&command, 0)?.device)
     }
 
-    /// One launch of few reads, whose sum is compared.
+    /// Launches once with few reads, and compares the sum.
     fn check(&self, request: RequestBytes, reads: u64) -> Result<()> {
         self.sum.write(0, &[0; 8])?;
         self.read(request, reads, 3)?;
@@ -211,7 +210,7 @@ impl OnDevice {
         let expected = RandomReads::expected(self.buffer.len() as u64, request, reads, 3);
         ensure!(
             u64::from_ne_bytes(sum) == expected,
-            "reads of {} bytes: the sum of what was read is not that of what is there",
+            "reads of {} bytes: the sum of the data read is wrong",
             request.bytes()
         );
         Ok(())
@@ -239,7 +238,7 @@ impl OnDevice {
     }
 }
 
-/// The same reads by one thread of the CPU.
+/// The same reads on one thread of the CPU.
 fn on_cpu(
     buffer_bytes: u64,
     requests: &[RequestBytes],
@@ -249,14 +248,14 @@ fn on_cpu(
     const STEP: u64 = 1 << 12;
     ensure!(
         buffer_bytes >= 128,
-        "a buffer of {buffer_bytes} bytes holds no request of 128"
+        "a buffer of {buffer_bytes} bytes is too small for a request of 128"
     );
     let len =
         usize::try_from(buffer_bytes / 8).context("a buffer beyond this machine's addresses")?;
     let mut words = Vec::new();
     words
         .try_reserve_exact(len)
-        .context("no room for the buffer")?;
+        .context("not enough memory for the buffer")?;
     words.extend(RandomReads::words().take(len));
     for request in requests {
         let expected = RandomReads::expected(buffer_bytes, *request, STEP, 3);
@@ -279,7 +278,7 @@ fn on_cpu(
     measure(cases.collect(), plan, progress)
 }
 
-/// One launch of each kernel, its sum compared: `--check`, and for a profiler `--once`.
+/// Launches each kernel once and compares its sum: for `--check`, and with `--once` for a profiler.
 fn check(
     gpu: Option<&Gpu>,
     args: &Args,
@@ -289,7 +288,7 @@ fn check(
     let Some(gpu) = gpu else {
         writeln!(
             out,
-            "Nothing was launched: it takes a GPU. The tests run the kernels on the CPU."
+            "Nothing was launched: this needs a GPU. The tests run the kernels on the CPU."
         )?;
         return Ok(());
     };
@@ -310,7 +309,7 @@ fn check(
     Ok(())
 }
 
-/// The rates of a device, for what a bench compares with them.
+/// The rates of a device, which other benches compare with.
 pub(crate) struct Ceiling {
     rates: Vec<(u64, RequestBytes, f64)>,
 }
@@ -330,8 +329,8 @@ impl Ceiling {
         Ok(Ceiling { rates })
     }
 
-    /// Seconds that so many requests take at the least, in an array of about that length: as in the
-    /// buffer whose length is nearest by ratio.
+    /// The minimum time in seconds for this many requests to an array of about this length, from
+    /// the buffer whose length is nearest by ratio.
     pub(crate) fn seconds(&self, request: RequestBytes, requests: f64, array_bytes: u64) -> f64 {
         let near = self.rates.iter().filter(|(_, of, _)| *of == request);
         let apart = |bytes: u64| (bytes.max(1) as f64 / array_bytes.max(1) as f64).ln().abs();
@@ -357,7 +356,7 @@ fn table(rows: &[GpuRooflineRow]) -> TextTable {
 fn report(facts: Vec<(String, String)>, rows: &[GpuRooflineRow]) -> Report {
     let mut report = Report::new(
         "Random reads",
-        "How many requests of 32, 64 and 128 bytes at random places memory answers in a second.",
+        "How many requests of 32, 64 and 128 bytes at random places memory answers per second.",
     );
     report.facts = facts;
     let mut chart = Chart::new("Requests a second", Shape::Bars);

@@ -5,26 +5,26 @@
 //!   roofline, memtable, btree, ycsb/, hash/, gather/, gpu_table/, gpu_roofline,
 //!   server/, cache/, table/
 //!                         the benches: Args and run()
-//!   lookup, loaded_engine, show   lookup workloads over any engine; its store between the turns; what is printed
-//!   engine                what is asked of a store, ours or a peer's
+//!   lookup, loaded_engine, show   lookup workloads over any engine; its store between the turns; the output
+//!   engine                the interface of a store, ours or a peer's
 //!   store                 Db as such a store
 //!   workload, skew        keys, values, lookups
 //!   threads               pinned threads that start together
 //!   page                  results as a table and as a page
-//!   on_gpu                what the benches of a GPU share
-//!   output, process       the options that all benches share; what this process takes of the machine
+//!   on_gpu                shared code of the GPU benches
+//!   output, process       the options that all benches share; this process's use of resources
 //! ```
 //!
 //! # The command
-//! The binary `forerun-bench` runs every bench by its name (`registry`), and `stress`. Only its
-//! benches are in the library, for `forerun-bench-compare`, which runs them with other stores
-//! beside Forerun's.
+//! The binary `forerun-bench` runs every bench by its name (`registry`), and `stress`. Only the
+//! benches are in the library, for `forerun-bench-compare`, which measures other stores along with
+//! Forerun's.
 //!
-//! # Measuring a peer beside the memtable, or beside the store
-//! Implement [`engine::Engine`] and its three small companions for the peer, and call
-//! [`memtable::run_with`] or [`ycsb::run_with`] with it: the peer gets the same data, cells, rounds
-//! and checks, its turns alternate with ours within each cell, and its rows stand in the same
-//! table, JSON and page. The engine's first strategy must look up one key after the other.
+//! # Measuring a peer with the memtable or the store
+//! Implement [`engine::Engine`] and its three small companions for the peer, and pass it to
+//! [`memtable::run_with`] or [`ycsb::run_with`]. The peer gets the same data, cells, rounds and
+//! checks, its turns alternate with ours within each cell, and its rows are in the same table, JSON
+//! and page. The engine's first strategy must look up one key after the other.
 //!
 //! ```no_run
 //! use forerun_bench::engine::Engine;
@@ -61,16 +61,16 @@ pub mod threads;
 pub mod workload;
 pub mod ycsb;
 
-/// Refuses to measure in a build with the simulator's locks and atomics, whose figures would
-/// mislead. Cargo makes such a build when this crate is built together with `forerun-lab`.
+/// Refuses to measure in a build with the simulator's locks and atomics, whose figures would be
+/// misleading. Cargo makes such a build when this crate is built together with `forerun-lab`.
 ///
 /// # Errors
-/// Where this is such a build.
+/// If this is such a build.
 pub fn refuse_simulated_build() -> anyhow::Result<()> {
     anyhow::ensure!(
         !forerun_core::sync::SIMULATED,
-        "this build has the simulator's locks, and its figures would mislead: build forerun-bench without forerun-lab, \
-         as `cargo run --release -p forerun-bench` does"
+        "this build has the simulator's locks, so its figures would be misleading: build forerun-bench without \
+         forerun-lab, as `cargo run --release -p forerun-bench` does"
     );
     Ok(())
 }

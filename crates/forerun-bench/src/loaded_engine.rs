@@ -1,5 +1,5 @@
 //! An engine's store between the turns: loaded and checked once, shared by the strategies, and
-//! rebuilt when a writer has changed it too much; and what runs on it in one turn.
+//! rebuilt when a writer has changed it too much; also the work of one turn.
 
 use crate::engine::{self, Engine, Need, Store};
 use crate::skew::Skew;
@@ -19,12 +19,12 @@ use std::time::Instant;
 pub(crate) struct Cell {
     pub(crate) threads: usize,
     pub(crate) batch: usize,
-    /// None where nothing is looked up.
+    /// `None` if nothing is looked up.
     pub(crate) hit_rate: Option<f64>,
     pub(crate) skew: Skew,
 }
 
-/// Where an engine's loaded store stands between the turns.
+/// Holds an engine's loaded store between the turns.
 pub(crate) struct LoadedEngine<'a> {
     pub(crate) engine: &'a dyn Engine,
     data: Dataset,
@@ -67,15 +67,15 @@ impl<'a> LoadedEngine<'a> {
         facts.unwrap_or_default()
     }
 
-    /// Makes sure that a store is loaded and fresh: not overwritten at all, or, if it is to be
-    /// written, by less than half.
+    /// Ensures that a store is loaded and fresh: not overwritten at all, or, if it will be written
+    /// to, overwritten by less than half.
     pub(crate) fn ready(&self, written: bool) -> Result<()> {
         let mut loaded = self.loaded.borrow_mut();
         let most = if written { self.data.keys() / 2 } else { 0 };
         if loaded.as_ref().is_some_and(|l| l.overwritten <= most) {
             return Ok(());
         }
-        // The old store's memory is given back before the new one takes any.
+        // Frees the old store's memory before the new one takes any.
         *loaded = None;
         let store = self
             .load()
@@ -145,7 +145,7 @@ impl<'a> LoadedEngine<'a> {
                 if thread == readers {
                     return write_along(store, &data, turn, &reading, ready);
                 }
-                // However this thread ends, the writer must learn of it.
+                // However this thread ends, the writer must be notified.
                 let _done = Done(&reading);
                 let mut reader = store.reader(strategy)?;
                 let seed = turn.seed ^ (thread as u64 + 1) << 48;
@@ -175,8 +175,8 @@ impl<'a> LoadedEngine<'a> {
             })?;
         let beside_per_second = written.then(|| outcomes[readers]);
         let turn_seconds = (turn.warm_up + turn.duration).as_secs_f64();
-        // Rounded up: any write at all makes the store unfit for a workload that wants it
-        // untouched.
+        // Rounded up: any write at all makes the store unfit for a workload that needs it
+        // unchanged.
         loaded.overwritten += beside_per_second.map_or(0, |rate| (rate * turn_seconds) as u64 + 1);
         Ok(Sample {
             per_second: outcomes[..readers].iter().sum(),
@@ -185,7 +185,7 @@ impl<'a> LoadedEngine<'a> {
     }
 }
 
-/// Overwrites random entries until the last reader is done; gives the rate.
+/// Overwrites random entries until the last reader is done. Returns the rate.
 fn write_along(
     store: &dyn Store,
     data: &Dataset,
@@ -214,12 +214,12 @@ fn write_along(
     Ok(written as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Counts a reader out when dropped.
+/// Counts a reader as done when dropped.
 struct Done<'a>(&'a AtomicUsize);
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {
-        // Relaxed: as at the load.
+        // Relaxed: as for the load.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,17 +1,17 @@
-//! The lookup workloads, over any engines, and the rows they give.
+//! The lookup workloads over any engines, and the resulting rows.
 //!
 //! ```text
-//!  for each data set, for each workload          one store an engine, loaded and checked, rebuilt when overwritten
+//!  for each data set, for each workload          one store per engine, loaded and checked, rebuilt when overwritten
 //!    round after round                           (harness)
 //!      for each batch x threads x skew x hit rate    a group: what is compared
 //!        for each engine x strategy              a case
 //! ```
 //!
-//! - `multireadrandom`: threads look batches up; nothing is written.
-//! - `multireadwhilewriting`: the same, while one more thread overwrites random entries as fast as
-//!   it can.
-//! - `fillrandom`: threads write all entries into an empty store, in random order, one a write,
-//!   without a log. It knows no strategy, batch or hit rate.
+//! - `multireadrandom`: threads look up batches; nothing is written.
+//! - `multireadwhilewriting`: the same, while an additional thread overwrites random entries as
+//!   fast as it can.
+//! - `fillrandom`: threads write all entries into an empty store, in random order, one entry per
+//!   write, without a log. Strategy, batch and hit rate do not apply.
 
 use crate::engine::Engine;
 use crate::loaded_engine::{Cell, LoadedEngine};
@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 pub enum Workload {
     /// Batches of lookups.
     MultiReadRandom,
-    /// Batches of lookups while one more thread overwrites entries.
+    /// Batches of lookups while an additional thread overwrites entries.
     MultiReadWhileWriting,
     /// All entries written in random order into an empty store.
     FillRandom,
@@ -54,35 +54,35 @@ pub struct Lookups {
     pub bench: String,
     /// The data sets, one after the other.
     pub data: Vec<Dataset>,
-    /// The workloads.
+    /// Keys per batch, each at least one.
     pub workloads: Vec<Workload>,
-    /// Keys a batch, each at least one.
+    /// Keys per batch, each at least one.
     pub batches: Vec<usize>,
-    /// Threads that look up, each at least one.
+    /// Numbers of lookup threads, each at least one.
     pub threads: Vec<usize>,
     /// Shares of present keys.
     pub hit_rates: Vec<f64>,
-    /// Which of the present keys are asked for.
+    /// Which present keys are requested.
     pub skews: Vec<Skew>,
-    /// The strategies by name; empty for all. A name must be known to at least one engine. An
-    /// engine's first strategy is measured in any case.
+    /// The strategies by name; empty for all. At least one engine must know each name. An engine's
+    /// first strategy is always measured.
     pub strategies: Vec<String>,
     /// The engine and strategy that [`Row::speedup_vs_peer`] compares with.
     pub peer: Option<(String, String)>,
     /// How to measure.
     pub plan: Plan,
-    /// The pages the stores were told to use, for the rows.
+    /// The kind of memory pages given to the stores, for the rows.
     pub pages: Pages,
-    /// Random lines a second of this machine by number of threads, for [`Row::roofline_share`].
+    /// Random lines per second of this machine by number of threads, for [`Row::roofline_share`].
     pub lines_per_second: BTreeMap<usize, f64>,
 }
 
 impl Lookups {
-    /// Measures and hands over the rows of each data set and workload as soon as they are there,
-    /// with the facts of the stores.
+    /// Measures, and passes on the rows of each data set and workload as soon as they are complete,
+    /// with facts about the stores.
     ///
     /// # Errors
-    /// A list that makes no sense, a store that fails, or one that answers wrongly.
+    /// An invalid list, a failing store, or a wrong answer.
     pub fn measure(
         &self,
         engines: &[&dyn Engine],
@@ -99,7 +99,7 @@ impl Lookups {
                 let rows = self
                     .workload(workload, data, &chosen, &stores, progress)
                     .with_context(|| format!("{} with {} keys", workload.name(), data.keys()))?;
-                // A fill leaves nothing behind to tell of.
+                // A fill leaves no store to describe.
                 let facts = match workload {
                     Workload::FillRandom => Vec::new(),
                     _ => stores.iter().flat_map(LoadedEngine::facts).collect(),
@@ -110,15 +110,15 @@ impl Lookups {
         Ok(())
     }
 
-    /// Room for a writer: an engine's turns together stay below it, for a store is rebuilt once
-    /// half as many entries as it holds were overwritten, and no memtable takes four million
-    /// entries a second from one thread.
+    /// Space for a writer. An engine's turns together stay below it, because a store is rebuilt
+    /// once half as many entries as it holds were overwritten, and no memtable takes four million
+    /// entries per second from one thread.
     fn spare_entries(&self) -> u64 {
         let turn = self.plan.duration + self.plan.warm_up;
         (4e6 * turn.as_secs_f64().max(0.05)) as u64 + 1_000_000
     }
 
-    /// The strategies of each engine, by its position, the baseline first.
+    /// The strategies of each engine, by the engine's position, the baseline first.
     fn choose(&self, engines: &[&dyn Engine]) -> Result<Vec<(usize, String)>> {
         for (name, empty) in [
             ("data set", self.data.is_empty()),
@@ -132,7 +132,10 @@ impl Lookups {
             ensure!(!empty, "nothing to measure: no {name} is given");
         }
         ensure!(!self.batches.contains(&0), "a batch needs at least one key");
-        ensure!(!self.threads.contains(&0), "it takes at least one thread");
+        ensure!(
+            !self.threads.contains(&0),
+            "at least one thread is required"
+        );
         let mut known = Vec::new();
         let mut chosen = Vec::new();
         for (at, engine) in engines.iter().enumerate() {
@@ -147,7 +150,7 @@ impl Lookups {
         if let Some(unknown) = self.strategies.iter().find(|name| !known.contains(name)) {
             known.dedup();
             bail!(
-                "no strategy is called {unknown:?}: use {}",
+                "unknown strategy {unknown:?}; available: {}",
                 known.join(", ")
             );
         }
@@ -185,7 +188,7 @@ impl Lookups {
                 }));
             }
         }
-        // Loading is no part of the first turn's time, but its bar should not stand still either.
+        // Loading is not part of the first turn's time, but its progress bar should move too.
         if workload != Workload::FillRandom {
             stores.iter().try_for_each(|loaded| loaded.ready(false))?;
         }
@@ -238,7 +241,7 @@ impl Lookups {
         }
     }
 
-    /// Completes the heads with the outcomes; `heads` and `outcomes` are in the same order.
+    /// Fills in the outcomes of the rows; `heads` and `outcomes` are in the same order.
     fn rows(&self, heads: Vec<Row>, outcomes: &[Outcome], stores: &[LoadedEngine<'_>]) -> Vec<Row> {
         let rival = |row: usize, engine: &str, strategy: &str| {
             let same = |&at: &usize| {
@@ -323,7 +326,7 @@ mod tests {
     #[test]
     fn every_cell_has_a_row_a_strategy_and_its_ratios() {
         let rows = measure(&lookups()).unwrap();
-        // Two strategies (the baseline comes along) in 8 cells of two workloads, and one fill a
+        // Two strategies (the baseline is added) in 8 cells of two workloads, and one fill for each
         // number of threads.
         assert_eq!(rows.len(), 2 * 8 * 2 + 2);
         for row in &rows {

@@ -1,4 +1,4 @@
-//! The `forerun-bench` command: measures Forerun, and stresses it, with the code that ships.
+//! The `forerun-bench` command: measures and stresses the Forerun code that ships.
 //!
 //! ```text
 //! main ┬─ registry   the benches, one name each
@@ -17,12 +17,12 @@ use clap::{Parser, Subcommand};
 use forerun_cli::exit::{self, Outcome};
 use forerun_cli::serve;
 
-/// Measures this machine's memory and every part of Forerun on it, and stresses the store, the
-/// server and the GPU table
+/// Measures this machine's memory and every part of Forerun, and stress-tests the store, the server
+/// and the GPU table
 ///
-/// Each bench takes lists for its dimensions, and measures every combination in alternating rounds.
-/// --json prints one object a line, --report writes a self-contained page with plots, --quick shows
-/// within a second that everything runs.
+/// Each bench takes lists for its dimensions and measures every combination in alternating rounds.
+/// --json prints one object per line, --report writes a self-contained page with plots, and --quick
+/// shows within a second that everything runs.
 #[derive(Debug, Parser)]
 #[command(
     name = "forerun-bench",
@@ -34,9 +34,9 @@ Examples:
   forerun-bench memtable --keys 2M --batch 8,64 --strategy single,interleaved
   forerun-bench btree --keys 10M --batch 1,64 --report btree.html
   forerun-bench ycsb --records 1M --workload b,c --batch 1,64
-  forerun-bench server --value-bytes 64 --keys 1,10,100    beside memcached
+  forerun-bench server --value-bytes 64 --keys 1,10,100    compared with memcached
   forerun-bench table --rows 10M --budget 1,0.1
-  forerun-bench stress --crash --cycles 200                kills a store's process, and checks the store
+  forerun-bench stress --crash --cycles 200                kills a store's process and checks the store
 
 `forerun-bench NAME --help` lists a bench's options and more examples."
 )]
@@ -55,7 +55,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // A wrong command line ends here, with clap's own message and exit code 2.
+    // A usage error ends here, with clap's own message and exit code 2.
     let cli = Cli::parse();
     match run(&cli.command) {
         Ok(outcome) => outcome.exit_code(),

@@ -1,7 +1,7 @@
 //! `forerun-bench memtable`: lookups and inserts on [`forerun_db::memtable::MemTable`], without log
 //! or files.
 //!
-//! The bench can be run with peers beside it: see [`run_with`].
+//! The bench can also measure peers: see [`run_with`].
 
 use crate::engine::{Engine, Need, Reader, Store, Writer};
 use crate::lookup::{Lookups, Workload};
@@ -24,37 +24,37 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[command(after_help = "\
 Example: forerun-bench memtable --keys 2M --batch 1,8,64,256 --hit-rate 1,0.5 --report memtable.html
 
-Every list multiplies the cases. Rounds alternate: each measures every case once, the strategies of a cell one after \
-the other. A lookup copies the value it finds out of the table, as multi_get of a store does.
+Every list multiplies the number of cases. Rounds alternate: each measures every case once, with the strategies \
+of a cell one after the other. A lookup copies the value it finds out of the table, as a store's multi_get does.
 
-\"roofline\" is keys a second over the random cache lines a second that as many threads of this machine can read: 100% \
-would be a lookup that costs one cache line and nothing else.")]
+\"roofline\" is keys per second over the random cache lines per second that the same number of threads can read \
+on this machine: 100% would be a lookup that costs one cache line and nothing else.")]
 pub struct Args {
     /// Entries [default: 2M; with --quick 2000]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
     pub keys: Vec<u64>,
 
-    /// Bytes a key [default: 16]
+    /// Bytes per key [default: 16]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub key_bytes: Vec<usize>,
 
-    /// Bytes that all keys begin with, out of --key-bytes
+    /// Bytes that all keys begin with; part of --key-bytes
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
     pub prefix_bytes: usize,
 
-    /// Bytes a value [default: 100]
+    /// Bytes per value [default: 100]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub value_bytes: Vec<usize>,
 
-    /// Keys a batch [default: 1,8,64,256]
+    /// Keys per batch [default: 1,8,64,256]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub batch: Vec<usize>,
 
-    /// Threads that look up (or fill), each pinned to a core [default: 1]
+    /// Lookup (or fill) threads, each pinned to a core [default: 1]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub threads: Vec<usize>,
 
-    /// Share of the keys asked for that are present, as 0.5 or 50% [default: 1; with --quick 1,0.5]
+    /// Share of the requested keys that are present, as 0.5 or 50% [default: 1; with --quick 1,0.5]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
     pub hit_rate: Vec<f64>,
 
@@ -66,7 +66,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub workload: Vec<Workload>,
 
-    /// Which pages the table is to lie in [default: huge]
+    /// The kind of memory pages for the table [default: huge]
     #[arg(long)]
     pub pages: Option<PagesArg>,
 
@@ -76,12 +76,12 @@ pub struct Args {
 }
 
 impl Args {
-    /// The pages asked for.
+    /// The kind of pages to use.
     pub fn pages(&self) -> Pages {
         self.pages.unwrap_or(PagesArg::Huge).into()
     }
 
-    /// The lists with their defaults filled in.
+    /// The lists, with defaults filled in.
     fn lookups(&self, progress: &Progress) -> Result<Lookups> {
         let quick = self.output.quick;
         let keys = or(&self.keys, &[if quick { 2000 } else { 2_000_000 }]);
@@ -104,7 +104,7 @@ impl Args {
             Workload::FillRandom,
         ];
         let threads = or(&self.threads, &[1]);
-        anyhow::ensure!(!threads.contains(&0), "it takes at least one thread");
+        anyhow::ensure!(!threads.contains(&0), "at least one thread is required");
         Ok(Lookups {
             bench: "memtable".into(),
             data,
@@ -125,22 +125,22 @@ impl Args {
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// Lists that make no sense, a table that fails, or an output that cannot be written.
+/// Invalid lists, a failing table, or an output that cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     run_with(args, &[], None)
 }
 
-/// As [`run`], with peers measured beside the memtable: same data, same cells, same rounds. `peer`
+/// [`run`] with peers measured along with the memtable: same data, same cells, same rounds. `peer`
 /// names the engine and strategy that a column of ratios compares with, such as `("rocksdb",
 /// "multiget")`.
 ///
 /// # Errors
-/// As [`run`], and a peer's.
+/// As [`run`], and errors of a peer.
 pub fn run_with(args: &Args, peers: &[&dyn Engine], peer: Option<(&str, &str)>) -> Result<()> {
     on_stdout(|out| run_to(args, peers, peer, &Progress::on_terminal(), out))
 }
 
-/// As [`run_with`], printing to `out`.
+/// [`run_with`], printing to `out`.
 ///
 /// # Errors
 /// As [`run_with`].
@@ -165,7 +165,7 @@ pub fn run_to(
 /// The memtable as an engine to measure.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemTableEngine {
-    /// The pages its tables are to lie in.
+    /// The kind of pages for its tables.
     pub pages: Pages,
 }
 
@@ -176,14 +176,14 @@ impl Engine for MemTableEngine {
 
     fn strategies(&self) -> Vec<String> {
         let mut names: Vec<String> = Strategy::ALL.iter().map(Strategy::to_string).collect();
-        // The baseline comes first, in whatever order the list is kept.
+        // The baseline comes first, whatever the order of the list.
         names.sort_by_key(|name| name != Strategy::Single.name());
         names
     }
 
     fn open(&self, need: &Need) -> Result<Box<dyn Store>> {
-        // Address space, not memory: the table takes it as it grows. An entry's header, tower and
-        // padding stay well below the 128 bytes allowed for here.
+        // This is address space, not memory: the table uses memory as it grows. An entry's header,
+        // tower and padding stay well below the 128 bytes allowed here.
         let limit_bytes = need.total_bytes(128).checked_add(1 << 20);
         let limit_bytes = limit_bytes
             .ok_or_else(|| anyhow!("{} entries do not fit this machine's addresses", need.keys))?;
@@ -239,8 +239,9 @@ struct TableReader<'a> {
 
 impl Reader for TableReader<'_> {
     fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
-        // Relaxed: any number from the last loaded entry's on will do. One drawn by a writer that
-        // has not published yet only means that this batch still sees the version before.
+        // Relaxed: any number from that of the last loaded entry on is correct. A number drawn by a
+        // writer that has not published yet only means that this batch still sees the previous
+        // version.
         let snapshot = self.store.next_sequence.load(Ordering::Relaxed);
         let (table, values) = (&self.store.table, &mut self.values);
         table.multi_get_values(keys, snapshot, self.strategy, values);

@@ -1,18 +1,19 @@
-//! What the benches of a GPU share: which one, what else to do than measure, and its clock.
+//! Shared code of the GPU benches: the choice of the GPU, the modes besides measuring, and the
+//! clock.
 
 use anyhow::{Context, Result};
 use forerun_gpu::{Command, Event, Gpu, GpuError, Stream};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// The options that the benches of a GPU share, beside [`Output`](crate::output::Output).
+/// The options that the GPU benches share, besides [`Output`](crate::output::Output).
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 pub struct OnGpu {
     /// The GPU
     #[arg(long, value_name = "N", default_value = "0")]
     pub device: usize,
 
-    /// Launches once, in the first setting, and ends: for a profiler or compute-sanitizer
+    /// Launches once, in the first setting, and exits: for a profiler or compute-sanitizer
     #[arg(long, conflicts_with = "check")]
     pub once: bool,
 
@@ -22,13 +23,13 @@ pub struct OnGpu {
 }
 
 impl OnGpu {
-    /// The GPU, or nothing where there is none, having said so.
+    /// The GPU; if there is none, reports that and returns `None`.
     pub(crate) fn open(&self, json: bool, out: &mut dyn Write) -> Result<Option<Gpu>> {
         match Gpu::open(self.device) {
             Ok(gpu) => Ok(Some(gpu)),
             Err(error) if error.is_absent() => {
                 let fact = format!("No GPU was found: {error}.");
-                // With --json, the standard output is for objects alone.
+                // With --json, the standard output is only for objects.
                 if json {
                     eprintln!("{fact}");
                 } else {
@@ -41,17 +42,17 @@ impl OnGpu {
     }
 }
 
-/// What a page says of the GPU, or that there is none.
+/// The fact on the page about the GPU, or that there is none.
 pub(crate) fn fact(gpu: Option<&Gpu>) -> (String, String) {
     let text = match gpu {
         Some(gpu) => gpu.info().to_string(),
-        None => "none found: all figures are the CPU's".into(),
+        None => "none found: all figures are for the CPU".into(),
     };
     ("GPU".into(), text)
 }
 
 /// Runs a bench's `--check`, and prints a line for each thing that was checked. Without a GPU it
-/// says how the same is `tested`.
+/// prints how the same is `tested`.
 pub(crate) fn report_check(
     gpu: Option<&Gpu>,
     tested: &str,
@@ -59,7 +60,7 @@ pub(crate) fn report_check(
     out: &mut dyn Write,
 ) -> Result<()> {
     let Some(gpu) = gpu else {
-        writeln!(out, "Nothing was checked: it takes a GPU. {tested}")?;
+        writeln!(out, "Nothing was checked: this needs a GPU. {tested}")?;
         return Ok(());
     };
     writeln!(out, "{}", gpu.info())?;
@@ -74,11 +75,11 @@ pub(crate) fn report_check(
 pub(crate) struct Took {
     /// Between two events of its stream, before and after it.
     pub(crate) device: Duration,
-    /// By the host's clock, from the call to the end of the wait for it.
+    /// By the host's clock, from the call to the end of the wait.
     pub(crate) wall: Duration,
 }
 
-/// A stream of its own, of the highest priority, and two events on it.
+/// A separate stream of the highest priority, and two events on it.
 pub(crate) struct Timer {
     gpu: Gpu,
     stream: Stream,
@@ -96,7 +97,7 @@ impl Timer {
         })
     }
 
-    /// Runs a command once on the clock, after so many times off it, without a wait between.
+    /// Runs a command `before` times untimed, then once timed, without a wait in between.
     pub(crate) fn time(&self, command: &dyn Command, before: usize) -> Result<Took, GpuError> {
         let start = Instant::now();
         self.gpu.scope(|scope| {

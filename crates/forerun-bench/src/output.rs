@@ -1,4 +1,5 @@
-//! What every bench takes and gives besides its own lists: rounds, quick mode, JSON, tables, pages.
+//! The options and outputs that every bench has besides its own lists: rounds, quick mode, JSON,
+//! tables, pages.
 
 use anyhow::{Context, Result};
 use forerun_measure::harness::Plan;
@@ -25,7 +26,7 @@ pub struct Output {
     #[arg(long)]
     pub quick: bool,
 
-    /// Prints one JSON object a line instead of a table
+    /// Prints one JSON object per line instead of a table
     #[arg(long)]
     pub json: bool,
 
@@ -34,7 +35,7 @@ pub struct Output {
     pub report: Option<PathBuf>,
 }
 
-/// A list of the command line, or its default where nothing was given.
+/// A list from the command line, or its default if none was given.
 pub(crate) fn or<T: Clone>(list: &[T], default: &[T]) -> Vec<T> {
     if list.is_empty() { default } else { list }.to_vec()
 }
@@ -51,7 +52,7 @@ pub struct Counted {
     #[arg(long)]
     pub quick: bool,
 
-    /// Prints one JSON object a line instead of a table
+    /// Prints one JSON object per line instead of a table
     #[arg(long)]
     pub json: bool,
 
@@ -61,7 +62,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// The same as the options of any bench.
+    /// The same options in the form of other benches.
     pub fn output(&self) -> Output {
         Output {
             rounds: self.rounds,
@@ -74,7 +75,7 @@ impl Counted {
 }
 
 impl Output {
-    /// The rounds and times asked for.
+    /// The requested rounds and times.
     pub fn plan(&self) -> Plan {
         let (rounds, duration_ms) = if self.quick { (2, 1) } else { (5, 200) };
         Plan::new(
@@ -83,10 +84,10 @@ impl Output {
         )
     }
 
-    /// Prints rows as JSON if that was asked for, and tells whether it was.
+    /// Prints rows as JSON if requested. Returns whether it was.
     ///
     /// # Errors
-    /// The stream's.
+    /// Errors of the stream.
     pub fn json_rows<T: Serialize>(&self, rows: &[T], out: &mut dyn Write) -> Result<bool> {
         if self.json {
             for row in rows {
@@ -97,10 +98,10 @@ impl Output {
         Ok(self.json)
     }
 
-    /// Writes the page if one was asked for.
+    /// Writes the page if requested.
     ///
     /// # Errors
-    /// The file's, with its name.
+    /// The error of the file, with its name.
     pub fn write_report(&self, report: &Report) -> Result<()> {
         if let Some(path) = &self.report {
             std::fs::write(path, report.to_html())
@@ -109,11 +110,11 @@ impl Output {
         Ok(())
     }
 
-    /// Fails early if the page could not be written, so that no measurement is lost to a mistyped
-    /// folder.
+    /// Fails early if the page cannot be written, so that no measurement is lost to a mistyped
+    /// directory.
     ///
     /// # Errors
-    /// The file's, with its name.
+    /// The error of the file, with its name.
     pub fn check(&self) -> Result<()> {
         if let Some(path) = &self.report {
             std::fs::File::options()
@@ -126,8 +127,8 @@ impl Output {
     }
 }
 
-/// Runs a bench on the standard output. A reader that closes it early (`| head`) ends the run
-/// without an error.
+/// Runs a bench that prints to the standard output. A reader that closes it early (`| head`) ends
+/// the run without an error.
 pub(crate) fn on_stdout(bench: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     if let Some(warning) = machine::isa_warning() {
         eprintln!("{warning}");
@@ -144,10 +145,10 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Writes facts, a line each, their names aligned.
+/// Writes facts, one per line, with aligned names.
 ///
 /// # Errors
-/// The stream's.
+/// Errors of the stream.
 pub fn write_facts(out: &mut dyn Write, facts: &[(String, String)]) -> io::Result<()> {
     let width = facts.iter().map(|(name, _)| name.chars().count()).max();
     let width = width.unwrap_or(0);

@@ -6,12 +6,13 @@ use forerun_measure::size::{count, digits, short, spread};
 use forerun_measure::text_table::TextTable;
 use forerun_measure::typical::typical;
 
-/// What the page of a lookup bench says first.
+/// The introduction of a lookup bench's page.
 pub const LEAD: &str = "\
-Keys looked up a second, by strategy and batch size, in alternating rounds on this machine. A \
-strategy that overlaps the cache misses of a batch grows with the batch; one key at a time does not.";
+Keys looked up per second, by strategy and batch size, in alternating rounds on this machine. The gain of a \
+strategy that overlaps the cache misses of a batch grows with the batch; the rate of one key at a time does not.";
 
-/// The table of `rows` without the columns that never change, and those columns' names and values.
+/// The table of `rows` without the columns that never change, and the names and values of those
+/// columns.
 pub fn table(rows: &[Row]) -> (Vec<(String, String)>, TextTable) {
     let peer = rows.iter().any(|row| row.speedup_vs_peer.is_some());
     let inserts = rows.iter().any(|row| row.inserts_per_second.is_some());
@@ -74,27 +75,27 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, TextTable) {
     (table.take_constant(&keep), table)
 }
 
-/// What the columns of the table mean, for below it.
+/// Explains the columns, for below the table.
 pub fn legend(rows: &[Row]) -> String {
     let rounds = rows.first().map_or(0, |row| row.rounds);
     let mut text = format!(
         "Medians of {rounds} alternating rounds.\n\
-         vs single: times as fast as one key after the other in the same cell, the median of the \
+         vs single: speed relative to one key after the other in the same cell, the median of the \
          rounds' ratios.\n\
-         of best: keys/s over those of the same engine's fastest strategy in the cell, likewise.\n\
-         roofline: keys/s over the random cache lines/s that as many threads of this machine can \
-         read; 100% would be a lookup that costs one line and nothing else."
+         of best: speed relative to the same engine's fastest strategy in the cell, likewise.\n\
+         roofline: keys/s over the random cache lines/s that the same number of threads can read on \
+         this machine; 100% would be a lookup that costs one line and nothing else."
     );
     if rows.iter().any(|row| row.case == "fillrandom") {
-        text.push_str("\nfillrandom: entries written a second, one a write, without a log.");
+        text.push_str("\nfillrandom: entries written per second, one per write, without a log.");
     }
     if rows.iter().any(|row| row.inserts_per_second.is_some()) {
-        text.push_str("\ninserts/s: what one more thread overwrote meanwhile.");
+        text.push_str("\ninserts/s: entries that an additional thread overwrote meanwhile.");
     }
     text
 }
 
-/// Puts tiles, plots and tables of `rows` on a page.
+/// Adds tiles, plots and tables of `rows` to a page.
 pub fn fill(report: &mut Report, rows: &[Row]) {
     report.tiles.extend(tiles(rows));
     for cell in panels(rows) {
@@ -141,8 +142,8 @@ pub fn fill(report: &mut Report, rows: &[Row]) {
     }
 }
 
-/// The figures to remember: what a batch is worth to the default strategy in a typical cell, and
-/// its rate there.
+/// The headline figures: the gain of a batch with the default strategy in a typical cell, and the
+/// rate there.
 fn tiles(rows: &[Row]) -> Vec<Tile> {
     let ours: Vec<&Row> = rows
         .iter()
@@ -172,12 +173,12 @@ fn tiles(rows: &[Row]) -> Vec<Tile> {
     tiles
 }
 
-/// Whether a row is what Forerun's speedups are relative to.
+/// Whether a row is the base of Forerun's speedups.
 fn is_baseline(row: &Row) -> bool {
     row.engine == "forerun" && matches!(row.strategy.as_str(), "single" | "plain")
 }
 
-/// What one plot has in common, in words.
+/// Describes what the rows of one plot have in common.
 fn panel(row: &Row) -> String {
     let threads = if row.threads == 1 {
         "thread"
@@ -203,12 +204,12 @@ fn panel(row: &Row) -> String {
     text
 }
 
-/// The panels of `rows`, in their order.
+/// The panels of `rows`, in order.
 fn panels(rows: &[Row]) -> Vec<String> {
     distinct(rows.iter().map(panel))
 }
 
-/// Each of them once, in the order in which they come first.
+/// Each value once, in the order of first occurrence.
 pub(crate) fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
     for one in all {
@@ -219,7 +220,7 @@ pub(crate) fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T>
     distinct
 }
 
-/// A plot over the batch sizes of one panel's rows: lines if there are several, else bars.
+/// A plot over the batch sizes of one panel's rows: lines if there are several, otherwise bars.
 fn plot(rows: &[&Row], title: &str, value: impl Fn(&Row) -> Option<(f64, f64, f64)>) -> Chart {
     let mut batches: Vec<u64> = rows.iter().map(|row| row.batch).collect();
     batches.sort_unstable();
@@ -324,7 +325,7 @@ mod tests {
             rows.push(lucky);
         }
         assert_eq!(tiles(&rows)[0].value, "4.00x");
-        // Where the default strategy was measured, the headline is about it.
+        // If the default strategy was measured, the headline is about it.
         rows[3].strategy = "auto".into();
         assert_eq!(tiles(&rows)[0].value, "5.00x");
     }

@@ -1,9 +1,10 @@
-//! What this process takes of the machine: memory, and bytes written to files.
+//! This process's use of the machine: memory, and bytes written to files.
 
 use std::io;
 use std::path::Path;
 
-/// Bytes of memory that lie in RAM for this process, mapped files included, where the system tells.
+/// Bytes of this process's memory that are resident in RAM, including mapped files, if the system
+/// reports them.
 pub fn resident_bytes() -> Option<u64> {
     resident_bytes_of(std::process::id())
 }
@@ -14,8 +15,8 @@ pub fn resident_bytes_of(process: u32) -> Option<u64> {
     Some(1024 * number_behind(&status, "VmRSS:")?)
 }
 
-/// Bytes that this process has handed to the system to write, where the system tells. What goes
-/// through a mapping or a ring is not counted.
+/// Bytes that this process has passed to the system for writing, if the system reports them. Writes
+/// through a mapping or a ring do not count.
 pub fn written_bytes() -> Option<u64> {
     let io = std::fs::read_to_string("/proc/self/io").ok()?;
     number_behind(&io, "wchar:")
@@ -26,11 +27,11 @@ fn number_behind(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Bytes that the files in a directory take on the disk, those of directories in it included. A
-/// file that vanishes meanwhile takes none.
+/// Disk space of the files in a directory and its subdirectories, in bytes. A file that vanishes
+/// meanwhile counts as 0.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub fn directory_bytes(path: &Path) -> io::Result<u64> {
     let mut total = 0;
     for entry in std::fs::read_dir(path)? {
@@ -50,7 +51,7 @@ pub fn directory_bytes(path: &Path) -> io::Result<u64> {
     Ok(total)
 }
 
-/// A file may be longer than what it takes, where it has holes.
+/// A sparse file may be longer than its allocated space.
 #[cfg(unix)]
 fn allocated_bytes(metadata: &std::fs::Metadata) -> u64 {
     512 * std::os::unix::fs::MetadataExt::blocks(metadata)
@@ -74,7 +75,7 @@ mod tests {
         for name in ["a", "inner/b"] {
             std::fs::write(folder.path().join(name), vec![7; 100_000]).unwrap();
         }
-        // Some file systems give files their blocks only when they are written back.
+        // Some file systems allocate blocks only when files are written back.
         std::fs::File::open(folder.path().join("a"))
             .unwrap()
             .sync_all()

@@ -1,6 +1,6 @@
-//! The registry: all benches, one name each. The name on the command line is the module's, with `-`
-//! for `_`, and the help is that of the module's `Args`. A new bench is a module of this crate with
-//! `Args` and `run`, and one name here.
+//! The registry: all benches, each with one name. The name on the command line is the module's,
+//! with `-` for `_`, and the help text is that of the module's `Args`. A new bench is a module of
+//! this crate with `Args` and `run`, and one name here.
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -12,7 +12,7 @@ macro_rules! benches {
     ($($module:ident),* $(,)?) => {
         /// A bench and its arguments.
         #[derive(Debug, Subcommand)]
-        #[allow(non_camel_case_types, reason = "variants bear the names of their modules")]
+        #[allow(non_camel_case_types, reason = "variants have the names of their modules")]
         pub enum Bench {
             $($module(Box<$module::Args>),)*
         }

@@ -1,11 +1,11 @@
-//! `forerun-bench roofline`: the machine's random-access rate, printed.
+//! `forerun-bench roofline`: prints the machine's random-access rate.
 //!
-//! In the rows a line of the buffer stands for a key: `batch` is the number of lines in flight a
-//! thread, `strategy` is `chase`, `case` is `dependent` for one in flight and `independent` for
-//! more, `speedup_vs_single` is the ratio to one in flight and `roofline_share` the share of the
-//! best rate that as many threads reached. One more row, `resume`, is the cost of suspending a
-//! lookup and resuming it with its line already there (`strategy` is `interleaved`; a key is one
-//! suspension).
+//! In the rows, a line of the buffer counts as a key: `batch` is the number of lines in flight per
+//! thread, `strategy` is `chase`, `case` is `dependent` for one line in flight and `independent`
+//! for more, `speedup_vs_single` is the ratio to one line in flight, and `roofline_share` is the
+//! share of the best rate with the same number of threads. One more row, `resume`, is the cost of
+//! suspending a lookup and resuming it when its line is already cached (`strategy` is
+//! `interleaved`; a key is one suspension).
 
 use crate::output::{Output, on_stdout, write_facts};
 use anyhow::{Context, Result};
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
-/// Which pages.
+/// The kind of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum PagesArg {
     /// The system's ordinary pages.
@@ -39,20 +39,20 @@ impl From<PagesArg> for Pages {
     }
 }
 
-/// The machine's random-access rate: the latency of a dependent miss, and lines a second by how
+/// The machine's random-access rate: the latency of a dependent miss, and lines per second by how
 /// many are in flight
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(after_help = "\
 Example: forerun-bench roofline --threads 1,2 --pages huge --report roofline.html
 
 Every case reads random cache lines of a buffer far larger than the caches. One chase in flight pays the whole \
-latency a line; several overlap their misses.")]
+latency for each line; several overlap their misses.")]
 pub struct Args {
-    /// Size of the buffer, one for each kind of pages [default: 1Gi; with --quick 4Mi]
+    /// Size of the buffer, one for each kind of page [default: 1Gi; with --quick 4Mi]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub buffer: Option<usize>,
 
-    /// Lines in flight a thread, of 1, 2, 4, 8, 16, 32, 64 [default: all]
+    /// Lines in flight per thread, of 1, 2, 4, 8, 16, 32, 64 [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub in_flight: Vec<usize>,
 
@@ -60,7 +60,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub threads: Vec<usize>,
 
-    /// Which pages back the buffer [default: huge,small]
+    /// Kinds of pages for the buffer [default: huge,small]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub pages: Vec<PagesArg>,
 
@@ -72,7 +72,7 @@ pub struct Args {
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// Lists that make no sense, a buffer that cannot be had, or an output that cannot be written.
+/// Invalid lists, a buffer that cannot be allocated, or an output that cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     on_stdout(|out| run_to(args, &Progress::on_terminal(), out))
 }
@@ -93,7 +93,7 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
         writeln!(out, "\n{}", table(&roofline).to_text())?;
         writeln!(
             out,
-            "resume: {} ns ({} - {}) to suspend a lookup and resume it when its line is there already.",
+            "resume: {} ns ({} - {}) to suspend a lookup and resume it when its line is already cached.",
             digits(resume.ns),
             digits(resume.ns_min),
             digits(resume.ns_max)
@@ -110,7 +110,7 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
 }
 
 impl Args {
-    /// The lists with their defaults filled in.
+    /// The lists, with defaults filled in.
     fn config(&self) -> Config {
         let plan = self.output.plan();
         let defaults = Config::default();
@@ -128,7 +128,7 @@ impl Args {
             threads: or(&self.threads, defaults.threads),
             in_flight: or(&self.in_flight, IN_FLIGHT.to_vec()),
             rounds: plan.rounds,
-            // A rate of lines settles faster than a store's.
+            // A rate of lines settles faster than that of a store.
             duration: match self.output.duration_ms {
                 Some(_) => plan.duration,
                 None => plan.duration / 4,
@@ -137,11 +137,11 @@ impl Args {
     }
 }
 
-/// The highest rates of random lines a second by number of threads, measured in a second or two:
-/// what a lookup bench compares with.
+/// The highest rates of random lines per second by number of threads, measured in a second or two,
+/// for lookup benches to compare with.
 ///
 /// # Errors
-/// A buffer that cannot be had.
+/// A buffer that cannot be allocated.
 pub fn lines_per_second(
     threads: &[usize],
     quick: bool,
@@ -275,8 +275,8 @@ fn table(roofline: &Roofline) -> TextTable {
 fn report(roofline: &Roofline, resume: &Resume, config: &Config) -> Report {
     let mut report = Report::new(
         "Random-access rate",
-        "How fast this machine reads random cache lines, by how many reads are in flight at once. One at a time pays the \
-         whole latency of memory for each line; many overlap.",
+        "How fast this machine reads random cache lines, by the number of reads in flight. One at a time pays the whole \
+         memory latency for each line; many overlap their latencies.",
     );
     report.facts = facts(roofline);
     if let Some(ns) = roofline.dependent_ns() {

@@ -1,5 +1,5 @@
-//! A lookup bench from its lists to what is printed: tables as they come, or lines of JSON, and a
-//! page in the end.
+//! Runs a lookup bench and prints it: tables as they are ready, or lines of JSON, and a page at the
+//! end.
 
 use crate::engine::Engine;
 use crate::lookup::Lookups;
@@ -13,10 +13,10 @@ use forerun_measure::row::Row;
 use forerun_measure::size::short;
 use std::io::Write;
 
-/// Measures and prints to `out`; the page, if one was asked for, has `title` above it.
+/// Measures and prints to `out`; the page, if requested, has this `title`.
 ///
 /// # Errors
-/// What [`Lookups::measure`] fails with, or an output that cannot be written.
+/// Errors of [`Lookups::measure`], or an output that cannot be written.
 pub(crate) fn show(
     lookups: &Lookups,
     title: &str,

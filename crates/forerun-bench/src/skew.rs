@@ -1,16 +1,16 @@
-//! Which of the present keys are asked for how often.
+//! How requests spread over the present keys.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How often which of the present keys is asked for.
+/// How often each present key is requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Skew {
-    /// Each as often as any other.
+    /// All equally often.
     #[default]
     Uniform,
-    /// The r-th most popular one r to the power of -s as often as the first (Zipf's law). Which
-    /// key is popular is random.
+    /// The r-th most popular key is requested r to the power of -s times as often as the first
+    /// (Zipf's law). Which keys are popular is random.
     Zipf(f64),
 }
 
@@ -34,7 +34,7 @@ impl FromStr for Skew {
                 Ok(exponent(s).map_or(Skew::Uniform, Skew::Zipf))
             }
             _ => Err(format!(
-                "{text:?} is no skew: write uniform, or zipf:0.99 with an exponent from 0 to 10"
+                "{text:?} is not a skew: write uniform, or zipf:0.99 with an exponent from 0 to 10"
             )),
         }
     }

@@ -1,10 +1,10 @@
-//! [`forerun_db::Db`] as an engine: a store on disk, as a program has it.
+//! [`forerun_db::Db`] as an engine: a store on disk, as programs use it.
 //!
 //! ```text
 //!  read(keys)   multi_get of the batch, or of one key after the other      Values: copied out
-//!  write        put, as durable as by default: with the operating system
+//!  write        put, with the default durability: the operating system has it
 //!  write_many   one WriteBatch
-//!  scan         range, its entries lent one by one
+//!  scan         range, lending its entries one by one
 //! ```
 
 use crate::engine::{Engine, Need, Reader, Store, Writer};

@@ -1,4 +1,4 @@
-//! Threads that start together, each on a core of its own where the system allows.
+//! Threads that start together, each on its own core if the system allows it.
 
 use anyhow::{Result, anyhow};
 use core_affinity::CoreId;
@@ -9,18 +9,18 @@ use std::sync::Barrier;
 pub struct Cores(Vec<CoreId>);
 
 impl Cores {
-    /// The cores this process may use. Ask on a thread that is not pinned: a pinned one sees its
-    /// own core only.
+    /// The cores that this process may use. Call this on a thread that is not pinned: a pinned one
+    /// sees only its own core.
     pub fn available() -> Cores {
         Cores(core_affinity::get_core_ids().unwrap_or_default())
     }
 
-    /// How many there are; 1 if the system does not tell.
+    /// The number of cores; 1 if the system does not report it.
     pub fn count(&self) -> usize {
         self.0.len().max(1)
     }
 
-    /// Pins the current thread to the core of the `thread`-th thread. Where the system refuses, it
+    /// Pins the current thread to the core of thread number `thread`. If the system refuses, it
     /// runs anywhere.
     pub fn pin(&self, thread: usize) {
         if let Some(core) = self.0.get(thread % self.count()) {
@@ -28,12 +28,12 @@ impl Cores {
         }
     }
 
-    /// Runs `body(thread, barrier)` on `threads` pinned threads and gives what they return, in
-    /// their order. Each body must wait at the barrier exactly once, when it is ready to be timed:
-    /// use [`Ready`], which does so even if the body fails first.
+    /// Runs `body(thread, barrier)` on `threads` pinned threads and returns their results, in
+    /// order. Each body must wait at the barrier exactly once, when it is ready to be timed: use
+    /// [`Ready`], which does so even if the body fails first.
     ///
     /// # Errors
-    /// The first thread's error, in their order; a panic is one too.
+    /// The first thread's error, in order of threads; a panic counts as an error.
     pub fn run<T: Send>(
         &self,
         threads: usize,
@@ -50,7 +50,7 @@ impl Cores {
                     })
                 })
                 .collect();
-            // Join all before looking at any, so that no thread outlives the first error.
+            // Join all before examining any, so that no thread outlives the first error.
             let results: Vec<_> = handles.into_iter().map(|handle| handle.join()).collect();
             results
                 .into_iter()
@@ -60,7 +60,7 @@ impl Cores {
     }
 }
 
-/// A thread's place at the start line.
+/// A thread's ticket for the barrier.
 pub struct Ready<'a>(Option<&'a Barrier>);
 
 impl Ready<'_> {

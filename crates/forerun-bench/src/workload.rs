@@ -1,15 +1,15 @@
-//! Keys, values and the lookups asked, in db_bench's shapes.
+//! Keys, values and lookups, in the style of db_bench.
 //!
 //! ```text
 //!  key    |k k .. k| number, big-endian | 0 0 .. 0 |      prefix_bytes, then up to 8 bytes, then '0' up to key_bytes
-//!  value  a pseudo-random stream seeded by the number, so that a reader can check what it was given
+//!  value  a pseudo-random stream seeded by the number, so that a reader can check its answer
 //! ```
 //!
-//! Of `keys` entries the i-th has the number `2 i`: an odd number is an absent key, and lies
-//! between two present ones (but the last), so a lookup that fails walks as far as one that
-//! succeeds. Entries are loaded in a fixed random order: neighbours in key order are neither
-//! neighbours in time nor in memory. Lookups are drawn uniformly or by Zipf's law, popular keys
-//! being scattered over all, and each is a present key with the probability of the hit rate.
+//! Of `keys` entries, the i-th has the number `2 i`. An odd number is an absent key and lies
+//! between two present ones (except the last), so a failing lookup walks as far as a successful
+//! one. Entries are loaded in a fixed random order: neighbours in key order are neighbours neither
+//! in time nor in memory. Lookups are drawn uniformly or by Zipf's law, with popular keys scattered
+//! among all, and each is for a present key with the probability of the hit rate.
 
 use crate::skew::Skew;
 use rand::rngs::SmallRng;
@@ -26,7 +26,7 @@ pub struct Dataset {
     value_bytes: usize,
 }
 
-/// Why there is no such data.
+/// Why such data cannot exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetError(String);
 
@@ -39,7 +39,7 @@ impl std::fmt::Display for DatasetError {
 impl std::error::Error for DatasetError {}
 
 impl Dataset {
-    /// Data of `keys` entries; `prefix_bytes` of each key are the same in all.
+    /// Data of `keys` entries; the first `prefix_bytes` of all keys are equal.
     ///
     /// ```
     /// use forerun_bench::workload::Dataset;
@@ -50,7 +50,7 @@ impl Dataset {
     /// ```
     ///
     /// # Errors
-    /// [`DatasetError`] when there are no keys, or a key has no room for that many numbers.
+    /// [`DatasetError`] if there are no keys, or if keys are too short for that many numbers.
     pub fn new(
         keys: u64,
         key_bytes: usize,
@@ -64,7 +64,7 @@ impl Dataset {
         }
         if 2 * u128::from(keys) > numbers {
             return Err(DatasetError(format!(
-                "{keys} keys, and as many absent ones, do not fit keys of {key_bytes} bytes \
+                "{keys} present and as many absent keys do not fit into keys of {key_bytes} bytes \
                  of which {prefix_bytes} are a common prefix"
             )));
         }
@@ -76,12 +76,12 @@ impl Dataset {
         })
     }
 
-    /// Entries.
+    /// The number of entries.
     pub fn keys(&self) -> u64 {
         self.keys
     }
 
-    /// Bytes a key.
+    /// Bytes per key.
     pub fn key_bytes(&self) -> usize {
         self.key_bytes
     }
@@ -91,7 +91,7 @@ impl Dataset {
         self.prefix_bytes
     }
 
-    /// Bytes a value.
+    /// Bytes per value.
     pub fn value_bytes(&self) -> usize {
         self.value_bytes
     }
@@ -138,15 +138,15 @@ impl Dataset {
         }
     }
 
-    /// The indices of the entries in the order they are loaded; of all entries if `turns` is
-    /// `0..keys`, else the part that one of several loading threads takes.
+    /// The indices of the entries in load order: all of them if `turns` is `0..keys`, otherwise the
+    /// part of one of several loading threads.
     pub fn load_order(&self, turns: Range<u64>) -> impl Iterator<Item = u64> {
         let order = Shuffle::new(self.keys);
         turns.map(move |turn| order.at(turn))
     }
 }
 
-/// A key and a value, kept from entry to entry so that none is allocated anew.
+/// A key and a value, reused from entry to entry so that nothing is allocated anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryBuffer {
     /// The key's bytes.
@@ -155,8 +155,8 @@ pub struct EntryBuffer {
     pub value: Vec<u8>,
 }
 
-/// The finaliser of SplitMix64: a bijection of 64-bit words whose every output bit depends on every
-/// input bit.
+/// The finaliser of SplitMix64: a bijection of 64-bit words in which every output bit depends on
+/// every input bit.
 pub(crate) fn mix(mut word: u64) -> u64 {
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -164,7 +164,7 @@ pub(crate) fn mix(mut word: u64) -> u64 {
 }
 
 /// A fixed random order of `0..count` that needs no table: a bijection of the next power of two,
-/// applied again while it leads outside (at most half of the numbers do).
+/// applied repeatedly while the result is out of range (at most half of the numbers are).
 pub(crate) struct Shuffle {
     count: u64,
     bits: u32,
@@ -192,15 +192,15 @@ impl Shuffle {
     }
 }
 
-/// A stream of keys to look up, drawn before the clock starts, and what must be found.
+/// A stream of keys to look up, drawn before timing starts, and which of them must be found.
 ///
-/// The keys lie one after the other in one buffer, as a caller's own batch would; reading them
-/// costs a lookup almost nothing. A stream that runs out starts again; it is long enough that by
-/// then its first lines have left the caches.
+/// The keys lie one after the other in one buffer, like a caller's own batch; reading them costs a
+/// lookup almost nothing. A stream that runs out starts again; it is long enough that its first
+/// lines have left the caches by then.
 pub struct Queries {
     bytes: Vec<u8>,
     key_bytes: usize,
-    /// How many of the first i keys are present: one more entry than there are keys.
+    /// How many of the first i keys are present; it has one more entry than there are keys.
     hits: Vec<u32>,
 }
 
@@ -219,8 +219,8 @@ impl Queries {
         };
         let draw = |rng: &mut SmallRng| match &zipf {
             None => rng.random_range(0..data.keys),
-            // Ranks start at 1. The shuffle leaves 0 where it is, so the first rank is moved away
-            // from there.
+            // Ranks start at 1. The shuffle leaves 0 in place, so the first rank is moved away from
+            // there.
             Some(zipf) => scatter.at((zipf.sample(rng) as u64 + data.keys / 3) % data.keys),
         };
         let mut bytes = Vec::with_capacity(count * data.key_bytes);
@@ -229,7 +229,7 @@ impl Queries {
         hits.push(0);
         for _ in 0..count {
             let index = draw(&mut rng);
-            // random() is below 1, so a hit rate of 1 always hits and one of 0 never does.
+            // random() is below 1, so a hit rate of 1 always hits and a hit rate of 0 never does.
             let hit = rng.random::<f64>() < hit_rate;
             data.push_key(2 * index + u64::from(!hit), &mut bytes);
             present += u32::from(hit);
@@ -242,7 +242,7 @@ impl Queries {
         }
     }
 
-    /// Draws a stream of whole batches, as long as the data warrants: a quarter of the entries,
+    /// Draws a stream of whole batches whose length suits the data: a quarter of the entries,
     /// within limits.
     pub fn sized(data: &Dataset, hit_rate: f64, skew: Skew, batch: usize, seed: u64) -> Queries {
         let count = (data.keys / 4).clamp(1024, Queries::KEYS_MAX as u64) as usize;
@@ -252,15 +252,15 @@ impl Queries {
 
     /// The keys, in order.
     pub fn keys(&self) -> Vec<&[u8]> {
-        // Keys of no bytes cannot be told apart by cutting; there is at most one such key.
+        // Empty keys cannot be separated by cutting; there is at most one such key.
         if self.key_bytes == 0 {
             return vec![&[]; self.hits.len() - 1];
         }
         self.bytes.chunks_exact(self.key_bytes).collect()
     }
 
-    /// How many of the first `count` keys are present, where the stream starts again whenever it
-    /// runs out.
+    /// How many of the first `count` keys are present, if the stream starts again whenever it runs
+    /// out.
     pub fn hits_among(&self, count: u64) -> u64 {
         let len = (self.hits.len() - 1) as u64;
         let all = u64::from(self.hits[len as usize]);

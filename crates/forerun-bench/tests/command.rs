@@ -1,4 +1,4 @@
-//! The command: the benches run, small, and print what they promise.
+//! Runs the benches at small size and checks their output.
 
 mod common;
 
@@ -76,7 +76,7 @@ fn the_row_gather_tells_whether_there_is_a_gpu_and_ends_well_without_one() {
         told.contains("Total Copies: 132") && told.contains(" GiB/s ("),
         "{told}"
     );
-    // Either the one or the other stands in every report.
+    // Every report has one or the other.
     let without = told.starts_with("No GPU was found: ");
     assert_eq!(without, told.contains("the CPU, no GPU"), "{told}");
     assert_eq!(!without, told.contains("multiprocessors, "), "{told}");
@@ -94,13 +94,13 @@ fn the_gpu_benches_tell_whether_there_is_a_gpu_and_end_well_without_one() {
     let without = told.starts_with("No GPU was found: ");
     assert_eq!(
         without,
-        told.contains("all figures are the CPU's"),
+        told.contains("all figures are for the CPU"),
         "{told}"
     );
     let told = place.succeeds(&["gpu-roofline", "--quick"]);
     assert_eq!(
         without,
-        told.contains("all figures are the CPU's"),
+        told.contains("all figures are for the CPU"),
         "{told}"
     );
     place.succeeds(&["gpu-table", "--once", "--quick"]);

@@ -1,5 +1,5 @@
-//! `bench gather` in quick mode: without a GPU it says so, copies on the CPU, and gives no figure
-//! of a GPU.
+//! `bench gather` in quick mode: without a GPU it says so, copies on the CPU, and prints no GPU
+//! figures.
 
 use clap::Parser;
 use forerun_bench::gather::{self, GatherRow, Study};
@@ -57,9 +57,9 @@ fn all_studies_run_and_the_seeds_comes_first_as_the_record_prints_it() {
     }
     if !has_gpu() {
         assert!(text.starts_with("No GPU was found: "), "{text}");
-        assert!(text.contains("all figures are the CPU's"));
-        assert!(text.contains("Study: multiprocessors\nnot measured: it takes a GPU"));
-        assert!(text.contains("Study: beside\nnot measured: it takes a GPU"));
+        assert!(text.contains("all figures are for the CPU"));
+        assert!(text.contains("Study: multiprocessors\nnot measured: it needs a GPU"));
+        assert!(text.contains("Study: beside\nnot measured: it needs a GPU"));
         assert!(!text.contains("default:"), "{text}");
     }
 }
@@ -121,7 +121,7 @@ fn one_launch_and_the_check_say_what_they_did_or_why_not() {
             "{once}"
         );
         assert!(
-            check.contains("Nothing was checked: it takes a GPU"),
+            check.contains("Nothing was checked: this needs a GPU"),
             "{check}"
         );
     }

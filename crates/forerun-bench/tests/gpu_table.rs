@@ -1,5 +1,5 @@
 //! `bench gpu-table` and `bench gpu-roofline` in quick mode: without a GPU they say so, measure the
-//! CPU, and give no figure of a GPU.
+//! CPU, and print no GPU figures.
 
 use clap::Parser;
 use forerun_bench::gpu_roofline::{self, GpuRooflineRow};
@@ -64,7 +64,7 @@ fn all_studies_run_and_a_page_comes_of_them() {
     }
     if !has_gpu() {
         assert!(text.starts_with("No GPU was found: "), "{text}");
-        assert!(text.contains("all figures are the CPU's"));
+        assert!(text.contains("all figures are for the CPU"));
         assert!(!text.contains("of ceiling"), "{text}");
     }
     let page = std::fs::read_to_string(page).unwrap();
@@ -114,7 +114,7 @@ fn each_row_is_an_object_and_every_operation_has_one_at_every_load() {
         let row = rows.iter().find(|row| row.op == op && row.load == load);
         row.and_then(|row| row.bytes_per_lookup).unwrap()
     };
-    // More is read where there is no room left, and rows cost more than their addresses.
+    // Lookups read more if the table is full, and rows cost more than their addresses.
     assert!(bytes("find_ptr", 1.0) > bytes("find_ptr", 0.5));
     assert!(bytes("find", 0.5) > bytes("find_ptr", 0.5));
 }
@@ -132,7 +132,7 @@ fn other_forms_rows_rates_and_skews_are_taken_from_the_command_line() {
     assert_eq!((of[0].skew.as_str(), of[0].found), ("zipf:0.99", 1.0));
     assert_eq!((of[1].found, of[2].found, of[2].batch), (1.0, 0.0, 100));
     for (line, word) in [
-        ("gpu-table --op fly", "no operation of the table"),
+        ("gpu-table --op fly", "not an operation of the table"),
         ("gpu-table --lookup magic", "by-load, narrow"),
         ("gpu-table --buckets 3x7", "2x128"),
         ("gpu-table --quick --load 0", "load of 0"),
@@ -151,7 +151,7 @@ fn other_forms_rows_rates_and_skews_are_taken_from_the_command_line() {
 
 #[test]
 fn once_does_every_operation_and_check_says_what_it_takes() {
-    // Full tables of every width, too: as the sanitizers' runs have them.
+    // Full tables of every width too, as in the sanitizers' runs.
     for form in ["2x128", "1x64", "2x32", "1x16"] {
         bench(&format!(
             "gpu-table --once --quick --load 1 --buckets {form}"
@@ -167,11 +167,11 @@ fn once_does_every_operation_and_check_says_what_it_takes() {
         assert!(
             bench("gpu-table --check")
                 .unwrap()
-                .contains("Nothing was checked: it takes a GPU")
+                .contains("Nothing was checked: this needs a GPU")
         );
         let told = bench("gpu-table --quick --study seed --load 0.5 --peer /no/such/peer").unwrap();
         assert!(
-            told.contains("not measured: /no/such/peer: it takes a GPU"),
+            told.contains("not measured: /no/such/peer: it needs a GPU"),
             "{told}"
         );
     }
@@ -198,7 +198,7 @@ fn random_reads_are_checked_and_told_by_request() {
     assert!(text.contains("Medians of 2 rounds."), "{text}");
     if !has_gpu() {
         assert!(
-            text.starts_with("No GPU was found: ") && text.contains("all figures are the CPU's")
+            text.starts_with("No GPU was found: ") && text.contains("all figures are for the CPU")
         );
         assert!(
             bench("gpu-roofline --check")

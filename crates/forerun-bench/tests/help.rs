@@ -1,17 +1,17 @@
-//! The help texts: every example in them is one that the command line accepts.
+//! The command line accepts every example in the help texts.
 
 mod common;
 
 use common::Place;
 
-/// The examples of a help text, without the remarks behind them. Long ones are wrapped.
+/// The examples of a help text, without the remarks after them. Long ones are wrapped.
 fn examples_of(help: &str) -> Vec<String> {
     let mut examples: Vec<String> = Vec::new();
     let mut open = false;
     for line in help.lines() {
         let begins = line.trim_start_matches("Example: ").trim_start();
         if begins.starts_with("forerun-bench ") {
-            // Remarks stand after several blanks.
+            // Remarks follow several spaces.
             examples.push(begins.split("   ").next().unwrap_or_default().to_owned());
             open = !begins.contains("   ");
         } else if open && !line.is_empty() {
@@ -25,8 +25,8 @@ fn examples_of(help: &str) -> Vec<String> {
     examples
 }
 
-/// Each example, with `--help` after it, must parse as far as help: an option that does not exist
-/// is an error before.
+/// Each example, with `--help` appended, must parse as far as help: an option that does not exist
+/// is an error before that.
 #[test]
 fn every_example_uses_options_that_exist() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! The benches run whole in quick mode: every workload, strategy and output.
+//! The benches run completely in quick mode: every workload, strategy and output.
 
 use clap::Parser;
 use forerun_bench::hash::HashRow;
@@ -20,7 +20,7 @@ enum Bench {
     Ycsb(ycsb::Args),
 }
 
-/// Runs a bench by its command line and gives what it printed.
+/// Runs a bench by its command line and returns its output.
 fn bench(line: &str) -> Result<String, String> {
     let words = std::iter::once("bench").chain(line.split_whitespace());
     let args = Bench::try_parse_from(words).map_err(|error| error.to_string())?;
@@ -41,7 +41,7 @@ fn rows(line: &str) -> Vec<Row> {
     rows_with(line, &[])
 }
 
-/// The rows of a bench that has more names than all benches have.
+/// The rows of a bench that has names besides the common ones.
 fn rows_with<T: DeserializeOwned>(line: &str, names: &[&str]) -> Vec<T> {
     let text = bench(line).expect(line);
     let row = |line: &str| {
@@ -64,8 +64,8 @@ fn check_page(path: &Path, charts: usize) {
 #[test]
 fn the_memtable_bench_measures_every_cell_by_every_strategy() {
     let rows = rows("memtable --quick --batch 1,8 --threads 1,2 --json");
-    // Six strategies, two batches, two numbers of threads, two hit rates, two workloads; a fill a
-    // number of threads.
+    // Six strategies, two batches, two numbers of threads, two hit rates, two workloads, and a fill
+    // for each number of threads.
     assert_eq!(rows.len(), 6 * 2 * 2 * 2 * 2 + 2);
     for row in &rows {
         assert_eq!(
@@ -114,8 +114,8 @@ fn the_btree_bench_measures_every_page_search_alone_and_batched() {
         let rows = rows(&format!(
             "btree --quick --json --batch 1,8 --threads 1,2 --access uniform,zipf:0.99 --order {order} {shape}"
         ));
-        // Four searches, alone and batched; two batches, numbers of threads, accesses, hit rates
-        // and keys' lengths.
+        // Four searches, alone and batched, with two batches, numbers of threads, accesses, hit
+        // rates and key lengths.
         assert_eq!(rows.len(), 4 * 2 * 2 * 2 * 2 * 2 * 2);
         for row in &rows {
             assert_eq!((row.bench.as_str(), row.keys), ("btree", 5000));
@@ -180,7 +180,7 @@ fn the_five_studies_measure_every_design_and_check_its_answers() {
     for row in &rows {
         let common = &row.common;
         assert_eq!(common.bench, "hash");
-        // A design may be full below the load factor asked for; then that is said instead.
+        // A design may be full below the requested load factor; then that is reported instead.
         assert_eq!(common.keys_per_second > 0.0, row.full_at.is_none());
         assert!(row.full_at.is_none_or(|full| full < row.load_factor));
     }
@@ -241,7 +241,7 @@ fn the_ycsb_bench_loads_a_store_and_runs_every_workload_on_it() {
         &YcsbRow::NAMES,
     );
     let cases: Vec<&str> = rows.iter().map(|row| row.common.case.as_str()).collect();
-    // Three batches (that of one comes along) of five workloads and one of scans, each by one
+    // Three batches (a batch of one is added) of five workloads and one of scans, each by one
     // thread and by two.
     let mut expected = vec!["load"];
     for case in ["a", "b", "c", "f", "d"] {

@@ -1,4 +1,4 @@
-//! `forerun-bench stress`: short runs of each kind by the real command.
+//! `forerun-bench stress`: short runs of each kind through the real command.
 
 mod common;
 
@@ -113,7 +113,7 @@ fn lanes_of_work_on_one_gpu_table_have_no_wrong_answer() {
     ]);
     assert!(told.starts_with("gpu-table: seed 9, 4 "), "{told}");
     assert!(
-        told.contains("looked up beside them") && told.contains("no wrong answer"),
+        told.contains("looked up meanwhile") && told.contains("no wrong answer"),
         "{told}"
     );
 }

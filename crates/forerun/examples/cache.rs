@@ -1,5 +1,5 @@
-//! A cache in front of something slow: a batch is looked up, what is missing is computed and
-//! stored, and values are read in place.
+//! A cache in front of a slow source: a batch is looked up, missing values are computed and stored,
+//! and values are read in place.
 //!
 //! ```sh
 //! cargo run --release -p forerun --example cache
@@ -29,7 +29,7 @@ fn answer(cache: &Cache, ids: &[u64]) -> usize {
     let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
     let mut missing = Vec::new();
     {
-        // The cache misses of all keys overlap. Items can be read as long as the guard lives; it
+        // The cache misses of all keys overlap. Items can be read while the guard lives. The guard
         // delays the reuse of memory, so it is dropped before anything slow begins.
         let guard = cache.pin();
         let mut items = vec![None; keys.len()];

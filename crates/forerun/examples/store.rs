@@ -21,8 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let sessions = db.keyspace_with("sessions", options)?;
 
-    // One batch goes across keyspaces. It is applied as a whole or not at all, and it survives a
-    // loss of power once `write` has returned.
+    // One batch spans keyspaces. It is atomic, and it survives a loss of power once `write` has
+    // returned.
     let mut batch = WriteBatch::new();
     for number in 0..1000_u32 {
         let key = format!("product/{number:04}");

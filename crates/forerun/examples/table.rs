@@ -1,5 +1,5 @@
-//! Embeddings that are larger than memory: the table keeps the rows that are used most in memory
-//! and the others in a store on disk.
+//! Embeddings that are larger than memory: the table keeps the most used rows in memory and the
+//! others in a store on disk.
 //!
 //! ```sh
 //! cargo run --release -p forerun --example table
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         counts.host_hits, counts.store_hits, counts.promoted_rows
     );
 
-    // A gradient step: the rows of this batch are changed where they are.
+    // A gradient step: the rows of this batch are updated in place.
     let keys = skewed(0);
     let gradients = rows_of(&keys, |_| -0.5);
     let updated = table.update(&keys, &gradients, Update::Add, &mut found)?;

@@ -1,5 +1,5 @@
-//! Lookups from many tasks, answered in batches: a thread collects the keys that tasks ask for and
-//! looks up all that have arrived in one call.
+//! Lookups from many tasks, answered in batches: a thread collects the keys that tasks request and
+//! looks up everything that has arrived in one call.
 //!
 //! A single lookup would block a task's thread while it waits for memory or for the disk. Here
 //! tasks wait without blocking, and the busier the program, the larger its batches.
@@ -20,7 +20,7 @@ struct Request {
     answer: oneshot::Sender<Answer>,
 }
 
-/// A handle for tasks. Clones share one thread of lookups.
+/// A handle for tasks. Clones share one lookup thread.
 #[derive(Clone)]
 struct Lookups(mpsc::Sender<Request>);
 
@@ -90,7 +90,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for task in tasks.collect::<Vec<_>>() {
         task.await??;
     }
-    // Without handles, the thread answers what is left and closes the store.
+    // Without handles, the thread answers the remaining requests and closes the store.
     drop(lookups);
     Ok(())
 }

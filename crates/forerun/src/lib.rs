@@ -1,12 +1,12 @@
-//! Forerun: a key-value engine whose every lookup is a batch.
+//! Forerun: a key-value engine built for batched lookups.
 //!
-//! A lookup in a large store spends its time waiting for memory: each step needs an address that
-//! the step before must first fetch. One lookup cannot hurry that. A batch can: [`Db::multi_get`]
-//! walks all its keys at once and, whenever one would wait, goes on with another. The same search
-//! answers a single [`Db::get`].
+//! A lookup in a large store spends most of its time waiting for memory: each step needs an address
+//! that the previous step must fetch first. A single lookup cannot avoid that wait. A batch can:
+//! [`Db::multi_get`] walks all its keys at once, and whenever one of them would wait, it continues
+//! with another. A single [`Db::get`] uses the same search.
 //!
-//! [`Db`] is an ordered, durable store of bytes under bytes: a write-ahead log, atomic batches of
-//! writes, snapshots, scans both ways.
+//! [`Db`] is an ordered, durable store of byte strings: a write-ahead log, atomic batches of
+//! writes, snapshots, scans in both directions.
 //!
 //! ```
 //! use forerun::prelude::*;
@@ -16,21 +16,21 @@
 //! # let path = directory.path().join("towns");
 //! let db = Db::open(&path, Options::default())?;
 //!
-//! // A batch of writes is applied whole or not at all.
+//! // A batch of writes is atomic.
 //! let mut batch = WriteBatch::new();
 //! batch.put(b"CH/Biel", b"47.137,7.246")?;
 //! batch.put(b"CH/Bern", b"46.948,7.447")?;
 //! batch.put(b"DE/Bonn", b"50.734,7.100")?;
 //! db.write(&batch, Durability::Synced)?;
 //!
-//! // A batch of lookups is answered into memory that is used again, in the order of its keys.
+//! // Answers come in the order of the keys, in memory that the next batch reuses.
 //! let mut values = Values::new();
 //! db.multi_get(&["DE/Bonn", "FR/Lyon", "CH/Biel"], &mut values)?;
 //! assert_eq!(values.get(0)?, Some(&b"50.734,7.100"[..]));
 //! assert_eq!(values.get(1)?, None);
 //! assert_eq!(values.found(), 2);
 //!
-//! // A snapshot stays as it is while the store goes on.
+//! // A snapshot does not change when the store does.
 //! let snapshot = db.snapshot();
 //! db.delete(b"CH/Bern")?;
 //! assert_eq!(snapshot.get(b"CH/Bern")?.as_deref(), Some(&b"46.948,7.447"[..]));
@@ -40,7 +40,7 @@
 //! let last = db.prefix(b"CH/").next_back().transpose()?;
 //! assert_eq!(last, Some((b"CH/Biel".to_vec(), b"47.137,7.246".to_vec())));
 //!
-//! // Keyspaces have keys of their own, and a batch may go across them.
+//! // Each keyspace has its own keys, and a batch may span keyspaces.
 //! let countries = db.keyspace("countries")?;
 //! let mut batch = WriteBatch::new();
 //! batch.keyspace(&countries).put(b"FR", b"France")?;
@@ -53,22 +53,21 @@
 //! # }
 //! ```
 //!
-//! [`hash::HashTable`] is the part to use where keys and values are eight bytes each and order does
-//! not matter.
+//! Use [`hash::HashTable`] where keys and values have eight bytes each and order does not matter.
 //!
 //! # How a batch is answered
 //! [`Strategy::Auto`] chooses by the batch's length, and is what [`Db::multi_get`] uses;
-//! [`Db::multi_get_with`] takes another. `forerun demo` (the crate `forerun-cli`) shows on real
-//! data what that is worth on a machine at hand. The instruction set is chosen when the program
-//! runs ([`isa`]), so a plain build is the fast one.
+//! [`Db::multi_get_with`] takes another strategy. `forerun demo` (the crate `forerun-cli`) measures
+//! the gain on real data on your machine. The instruction set is chosen when the program starts
+//! ([`isa`]), so a plain build is as fast as one built for the machine.
 //!
 //! # What is on disk
-//! Every write goes to the log first: handed to the operating system ([`Durability::Buffered`]) or
-//! on stable storage ([`Durability::Synced`]). Opening reads it back; what a crash cut short is
-//! dropped and told by [`Db::recovery`]. The newest writes are in memory as well. A full memtable
-//! becomes a run, a sorted file of pages, and runs are merged into larger ones behind the scenes;
-//! pages are read when they are asked for and kept within [`Options::cache_bytes`]. So a store may
-//! be many times larger than memory, and a batch waits for the disk once, not once a key.
+//! Every write goes to the log first: to the operating system ([`Durability::Buffered`]) or to
+//! stable storage ([`Durability::Synced`]). Opening a store replays the log; an incomplete write at
+//! its end is dropped and reported by [`Db::recovery`]. The newest writes are also in memory. A
+//! full memtable becomes a run, a sorted file of pages, and background threads merge runs into
+//! larger ones. Pages are read on demand and cached within [`Options::cache_bytes`]. So a store may
+//! be many times larger than memory, and a batch waits for the disk once, not once per key.
 
 #![forbid(unsafe_code)]
 
@@ -85,7 +84,7 @@ pub use forerun_db::{
     VerifyReport, WalMode, WriteBatch, check, describe, repair,
 };
 
-/// Hash tables of fixed width, in memory, whose every lookup is a batch.
+/// Hash tables in memory for keys and values of fixed width, built for batched lookups.
 ///
 /// ```
 /// use forerun::hash::HashTable;
@@ -110,8 +109,8 @@ pub mod hash {
     pub use forerun_hash::{Error, HashTable, Iter, Options, Pinned};
 }
 
-/// A cache of byte strings within a hard limit of memory, shared by threads, whose every lookup is
-/// a batch.
+/// A cache of byte strings with a hard memory limit, shared by threads and built for batched
+/// lookups.
 ///
 /// ```
 /// use forerun::cache::{Cache, CacheOptions, Expiry, Store};
@@ -120,7 +119,7 @@ pub mod hash {
 /// let cache = Cache::new(CacheOptions { memory_limit_bytes: 64 << 20, ..CacheOptions::default() })?;
 /// cache.store(Store { expiry: Expiry::At(cache.now() + 60), ..Store::set(b"CH/Bern", b"46.948,7.447") });
 ///
-/// // Values are read where they lie, as long as the guard is there.
+/// // Values are read in place while the guard lives.
 /// let guard = cache.pin();
 /// let mut items = [None; 2];
 /// guard.multi_get(&[b"CH/Bern", b"FR/Lyon"], &mut items);
@@ -133,8 +132,8 @@ pub mod cache {
     pub use forerun_cache::*;
 }
 
-/// Scattered rows between host memory and a GPU's, in one launch; the same on the CPU where there
-/// is none.
+/// Gathers and scatters rows between host memory and a GPU's memory in one launch; without a GPU,
+/// the CPU does the same.
 ///
 /// ```
 /// use forerun::gpu::gather::{Spec, cpu};
@@ -149,8 +148,7 @@ pub mod gpu {
     pub use forerun_gpu::*;
 }
 
-/// Rows of one size under `u64` keys: those in use in memory, a GPU's or the host's, the rest on
-/// disk.
+/// Rows of fixed size under `u64` keys: hot rows in a GPU's or the host's memory, the rest on disk.
 ///
 /// ```
 /// use forerun::table::{Dtype, Table};
@@ -188,7 +186,7 @@ pub mod prelude {
     pub use crate::{Db, Durability, Options, Snapshot, Strategy, Values, WriteBatch};
 }
 
-/// The examples of the project's README and of the crate's, compiled with the tests.
+/// The examples of the project's and the crate's README, compiled with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../README.md")]

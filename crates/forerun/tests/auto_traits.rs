@@ -1,4 +1,4 @@
-//! What may be shared among threads, and what may be sent to another one.
+//! Which types may be shared among threads, and which may be sent to another thread.
 
 use forerun::cache::Cache;
 use forerun::hash::HashTable;

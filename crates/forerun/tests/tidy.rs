@@ -1,11 +1,11 @@
-//! Rules of style that a compiler does not check, for every file of the project:
+//! Style rules that a compiler does not check, for every file of the project:
 //!
 //! - prose is at most 100 columns wide, and a drawing 132;
 //! - a source file has at most 600 lines;
-//! - words that the field has a name for are not used, in files' names either.
+//! - words that the field has a name for are not used, not even in file names.
 //!
-//! Each rule names the file and the line that break it. Which module may import which is tested in
-//! the crates themselves.
+//! Each error names the file and the line that break the rule. The crates themselves test which
+//! module may import which.
 
 use std::fmt;
 use std::fs;
@@ -15,7 +15,7 @@ const PROSE_COLUMNS: usize = 100;
 const DRAWING_COLUMNS: usize = 132;
 const FILE_LINES: usize = 600;
 
-/// Words of our own, and the field's names for the same things.
+/// Our own words, and the field's names for the same things.
 const WORDS: [(&str, &str); 11] = [
     ("shelf", "row slab"),
     ("shelves", "row slabs"),
@@ -30,7 +30,7 @@ const WORDS: [(&str, &str); 11] = [
     ("is told apart", "differs from, is distinguished"),
 ];
 
-/// Files that are data, or that quote others word by word.
+/// Files that are data, or that quote others verbatim.
 const DATA: [&str; 4] = [
     "docs/results/",
     "suites/expected/",
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// The text of a line that is prose: a comment's, or all of a page's.
+    /// The text of a line that is prose: of a comment, or of any line of a page.
     fn prose(self, line: &str) -> Option<&str> {
         let trimmed = line.trim_start();
         let marks: &[&str] = match self {
@@ -81,7 +81,7 @@ impl fmt::Display for Breach {
     }
 }
 
-/// How many spaces stand between a comment's mark and its text.
+/// How many spaces separate a comment's marker from its text.
 fn text_begin(line: &str) -> usize {
     let text = line.trim_start().trim_start_matches(['/', '!', '#']);
     text.len() - text.trim_start().len()
@@ -107,7 +107,7 @@ fn wide_lines(kind: Kind, text: &str) -> Vec<Breach> {
             || !prose.contains(' ')
             || (kind == Kind::Markdown && is_fenced);
         let columns = line.chars().count();
-        // Columns are apart.
+        // Columns are separated by several spaces.
         let is_drawing = is_fenced || text_begin(line) >= 4 || prose.contains("   ");
         let most = match is_drawing {
             true => DRAWING_COLUMNS,
@@ -121,7 +121,8 @@ fn wide_lines(kind: Kind, text: &str) -> Vec<Breach> {
     breaches
 }
 
-/// Whether a text has a word by itself. The text is in lower case, and the words of names are apart.
+/// Whether a text contains a word on its own. The text is in lower case, and the words of names are
+/// separated.
 fn has_word(text: &str, word: &str) -> bool {
     let is_letter = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphabetic);
     text.match_indices(word).any(|(at, _)| {
@@ -130,7 +131,7 @@ fn has_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// A text in lower case, with the words of names apart: `RowSlab` gives `row slab`.
+/// A text in lower case, with the words of names separated: `RowSlab` gives `row slab`.
 fn words_apart(text: &str) -> String {
     let mut apart = String::with_capacity(text.len() + 8);
     let mut was_lower = false;
@@ -161,7 +162,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The project's files, by paths from its root.
+/// The project's files, by path from its root.
 fn files() -> Vec<(String, Kind, String)> {
     let root = root();
     let mut files = Vec::new();

@@ -1,15 +1,15 @@
 //! RocksDB on disk: its default options, and a block cache as large as Forerun's.
 //!
-//! The defaults mean: 64 MiB a memtable, leveled compaction, blocks of 4 KiB, no filters, no
-//! compression in this build, a log that is written and not synced. One thing is set besides the
-//! cache: filters of 10 bits a key can be asked for, since Forerun has them by default.
+//! The defaults are: memtables of 64 MiB, leveled compaction, blocks of 4 KiB, no filters, no
+//! compression in this build, and a log that is written but not synced. One option can be set
+//! besides the cache: filters of 10 bits per key, which Forerun has by default.
 
 use super::{GET, Kept, MULTIGET, RocksStore};
 use anyhow::Result;
 use forerun_bench::engine::{Engine, Need, Store};
 use rocksdb::{BlockBasedOptions, Cache, Options};
 
-/// Bits a key of a filter.
+/// Bits per key of a filter.
 pub const FILTER_BITS: f64 = 10.0;
 
 /// RocksDB on disk.

@@ -1,11 +1,11 @@
-//! RocksDB's memtable: everything in one of them, no log, nothing ever flushed.
+//! RocksDB's memtable: everything in one memtable, no log, nothing ever flushed.
 
 use super::{GET, Kept, MULTIGET, RocksStore};
 use anyhow::Result;
 use forerun_bench::engine::{Engine, Need, Store};
 use rocksdb::Options;
 
-/// Whether RocksDB's batches search from a finger.
+/// Whether RocksDB's batches use the finger search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FingerSearch {
     /// RocksDB's default.

@@ -1,12 +1,12 @@
 //! RocksDB as an engine.
 //!
 //! ```text
-//!  memtable.rs   one memtable, no log, nothing ever flushed       beside the memtable
-//!  run.rs        one sorted run of blocks, all of them cached     beside a run
-//!  disk.rs       a store on disk, as a program has it             beside the store
+//!  memtable.rs   one memtable, no log, nothing ever flushed       compared with the memtable
+//!  run.rs        one sorted run of blocks, all of them cached     compared with a run
+//!  disk.rs       a store on disk, as programs use it              compared with the store
 //! ```
 //!
-//! All three are read and written by what stands here.
+//! This file has the readers and writers of all three.
 
 mod disk;
 mod memtable;
@@ -31,14 +31,13 @@ use crate::copied::Copied;
 /// One `Get` after the other.
 pub const GET: &str = "get";
 
-/// `MultiGet`, as `batched_multi_get_cf` calls it. RocksDB cuts it into pieces of 32 keys by
-/// itself.
+/// `MultiGet`, through `batched_multi_get_cf`. RocksDB cuts it into pieces of 32 keys by itself.
 pub const MULTIGET: &str = "multiget";
 
-/// What a store is for.
+/// The kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
-    /// Its entries stay where they were put: there is no log.
+    /// Its entries stay where they were put; there is no log.
     InPlace,
     /// Entries go through the log and from level to level.
     InLevels,
@@ -52,7 +51,7 @@ struct RocksStore {
 }
 
 impl RocksStore {
-    /// Makes a store with one column family.
+    /// Creates a store with one column family.
     fn open(options: &Options, directory: TempDir, kept: Kept) -> Result<RocksStore> {
         // The default column family is opened by name, because its MultiGet takes a handle.
         let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
@@ -64,10 +63,10 @@ impl RocksStore {
         })
     }
 
-    /// Files and MiB of each level that has any.
+    /// Files and MiB of each non-empty level.
     fn levels(&self) -> Option<String> {
         let table = self.db.property_value("rocksdb.levelstats").ok()??;
-        // A line of heads, one of dashes, then each level's number, files and size.
+        // A line of column heads, one of dashes, then each level's number, files and size.
         let levels = table.lines().skip(2).filter_map(|line| {
             let mut words = line.split_whitespace();
             let (level, files, size) = (words.next()?, words.next()?, words.next()?);
@@ -135,7 +134,7 @@ enum Way {
     MultiGet,
 }
 
-/// A reader that copies the values out into one buffer, as Forerun's does.
+/// A reader that copies the values into one buffer, as Forerun's does.
 struct RocksReader<'a> {
     db: &'a DB,
     way: Way,

@@ -46,7 +46,7 @@ impl Engine for RocksRun {
         }
         db.flush()?;
         db.compact_range(None::<&[u8]>, None::<&[u8]>);
-        // Every block is brought into the cache.
+        // Reads every block into the cache.
         for entry in db.iterator(IteratorMode::Start) {
             entry?;
         }

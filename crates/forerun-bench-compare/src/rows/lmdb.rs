@@ -1,6 +1,6 @@
-//! LMDB as a peer of a table. A budget of rows means nothing to it: the system holds of its file
-//! what it will. The system is told not to read ahead, as LMDB's documentation has it for files
-//! larger than memory: rows asked for by chance gain nothing from their neighbours.
+//! LMDB as a peer of a table. It does not use the budget of rows: the system caches as much of the
+//! file as it likes. Read-ahead is off, as LMDB's documentation recommends for files larger than
+//! memory: random rows gain nothing from their neighbours.
 
 use super::{Answers, each_batch};
 use crate::lmdb::{map_bytes, unnamed};
@@ -16,8 +16,8 @@ fn open(need: &Need<'_>, flags: EnvFlags) -> Result<Env> {
     let bytes = map_bytes(need.keys.len(), need.row.bytes() + 8);
     let mut options = EnvOpenOptions::new();
     options.map_size(bytes).max_dbs(1);
-    // SAFETY: LMDB maps the file, which must not be changed from elsewhere: it lies in a directory
-    // of the bench's own.
+    // SAFETY: LMDB maps the file, which must not be changed from elsewhere; it is in the bench's
+    // own directory.
     let env = unsafe { options.flags(flags).open(need.dir) };
     env.context("opening LMDB")
 }

@@ -2,8 +2,8 @@
 //! big-endian.
 //!
 //! ```text
-//!  lmdb.rs    its cache the system's, one transaction a batch
-//!  rocks.rs   its block cache as large as the budget of rows and Forerun's cache of pages together
+//!  lmdb.rs    the system's cache, one transaction per batch
+//!  rocks.rs   a block cache as large as the budget of rows and Forerun's page cache together
 //! ```
 
 #[cfg(feature = "lmdb")]
@@ -35,7 +35,7 @@ pub fn all() -> Vec<Box<dyn Contender>> {
     ]
 }
 
-/// Gives `put` all rows, ascending by key, some thousands at a time.
+/// Passes all rows to `put`, ascending by key, some thousands at a time.
 fn each_batch(
     need: &Need<'_>,
     told: &dyn Fn(u64),
@@ -54,7 +54,7 @@ fn each_batch(
     Ok(())
 }
 
-/// The places of a batch's answers.
+/// The buffers for a batch's answers.
 struct Answers<'a> {
     rows: &'a mut [u8],
     found: &'a mut [bool],
@@ -72,13 +72,13 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// Copies what was found of the `at`-th key.
+    /// Copies the result for key number `at`.
     fn put(&mut self, at: usize, row: Option<&[u8]>) -> Result<()> {
         self.found[at] = row.is_some();
         let Some(row) = row else { return Ok(()) };
         ensure!(
             row.len() == self.row_bytes,
-            "a row of {} bytes, where they have {}",
+            "a row has {} bytes instead of {}",
             row.len(),
             self.row_bytes
         );

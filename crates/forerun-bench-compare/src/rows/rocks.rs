@@ -1,5 +1,5 @@
-//! RocksDB as a peer of a table: its defaults, filters of 10 bits a key as Forerun's runs have, no
-//! compression, and a block cache of as many bytes as Forerun has for rows and pages.
+//! RocksDB as a peer of a table: default settings, filters of 10 bits per key as in Forerun's runs,
+//! no compression, and a block cache as large as Forerun's memory for rows and pages.
 
 use super::{Answers, each_batch};
 use crate::rocks::{FILTER_BITS, GET, MULTIGET};
@@ -10,7 +10,7 @@ use rocksdb::{
     DEFAULT_COLUMN_FAMILY_NAME, Options, WriteBatch, WriteOptions,
 };
 
-/// RocksDB, by one of its ways to look up.
+/// RocksDB, with one of its ways to look up.
 #[derive(Clone, Copy, Debug)]
 pub enum RocksRows {
     /// One `Get` after the other.
@@ -37,7 +37,7 @@ fn open(need: &Need<'_>, cache_bytes: usize) -> Result<DB> {
 }
 
 impl Contender for RocksRows {
-    // A name each, and with it a directory each: a store is open once.
+    // Each has its own name, and with it its own directory, because a store can be open only once.
     fn name(&self) -> &str {
         match self {
             RocksRows::Get => "rocksdb-get",

@@ -1,19 +1,20 @@
-//! What can be asked of the bench.
+//! The arguments of the bench.
 
 use crate::output::Output;
 use forerun_measure::size::parse_size;
 use std::path::PathBuf;
 
-/// What is measured.
+/// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
-    /// Keys a second of a batch, of one key at a time, and of MemC3's design.
+    /// Keys per second of a batch, of one key at a time, and of MemC3's design.
     Multiget,
-    /// Hit ratios at several memory sizes, beside memcached.
+    /// Hit ratios at several memory sizes, compared with memcached.
     Hits,
 }
 
-/// The cache in process: multi-gets beside MemC3's design, and hit ratios beside memcached's
+/// The cache in process: multi-gets compared with MemC3's design, and hit ratios compared with
+/// memcached's
 #[derive(clap::Args, Clone, Debug, PartialEq)]
 #[command(after_help = "\
 Examples:
@@ -21,15 +22,16 @@ Examples:
   forerun-bench cache --part hits --trace orm-busy.trace.xz --value-scale 8 --memory 16Mi,32Mi,64Mi,128Mi
   forerun-bench cache --part hits --keys 1M --zipf 0.99 --memory 32Mi,64Mi,128Mi,256Mi
 
-A trace is keys of 4 bytes, big-endian, one behind the other, xz or plain. Values have the sizes of Facebook's ETC (a \
-generalised Pareto distribution) by key, times --value-scale. Both caches are asked by the same multi-gets; what is \
-missing is set. memcached gets --memory as its -m; our limit is what its process grew by.")]
+A trace is a sequence of 4-byte big-endian keys, plain or compressed with xz. Values have the sizes of \
+Facebook's ETC (a generalised Pareto distribution) by key, times --value-scale. Both caches get the same \
+multi-gets, and missing keys are set. memcached gets --memory as its -m; our limit is the growth of memcached's \
+process.")]
 pub struct Args {
-    /// What to measure [default: all]
+    /// Parts to measure [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub part: Vec<Part>,
 
-    /// Items of multiget [default: 2M; with --quick 5k]
+    /// Items for multiget [default: 2M; with --quick 5k]
     #[arg(long, value_name = "N", value_parser = parse_size)]
     pub items: Option<usize>,
 
@@ -37,7 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value = "64")]
     pub value: usize,
 
-    /// Keys a batch
+    /// Keys per batch
     #[arg(long, value_name = "N", value_parser = parse_size, default_value = "100")]
     pub batch: usize,
 
@@ -45,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Reads of hits at most [default: all of a trace; 5M of the mix]
+    /// Maximum reads for hits [default: all of a trace; 5M of the mix]
     #[arg(long, value_name = "N", value_parser = parse_size)]
     pub reads: Option<usize>,
 
@@ -53,19 +55,19 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = parse_size)]
     pub keys: Option<usize>,
 
-    /// The mix's skew: how fast popularity falls with the rank
+    /// The mix's skew: how fast popularity falls with rank
     #[arg(long, value_name = "S", default_value = "0.99")]
     pub zipf: f64,
 
-    /// Memory sizes of hits, for memcached's -m [default: 16Mi,32Mi,64Mi,128Mi]
+    /// Memory sizes for hits, passed to memcached as -m [default: 16Mi,32Mi,64Mi,128Mi]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub memory: Vec<usize>,
 
-    /// Times the sizes of ETC's values
+    /// Factor for the sizes of ETC's values
     #[arg(long, value_name = "N", default_value = "1")]
     pub value_scale: usize,
 
-    /// The memcached to compare with; it is left out where there is none
+    /// The memcached to compare with; left out if it is missing
     #[arg(long, value_name = "PATH", default_value = "memcached")]
     pub memcached: PathBuf,
 

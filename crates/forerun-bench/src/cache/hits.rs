@@ -1,4 +1,4 @@
-//! The hit ratio of get-or-set, at several memory sizes, beside memcached's.
+//! The hit ratio of get-or-set, at several memory sizes, compared with memcached's.
 
 use super::args::Args;
 use super::load::Load;
@@ -11,34 +11,35 @@ use forerun_measure::size::{count, short};
 use forerun_measure::text_table::TextTable;
 use serde::{Deserialize, Serialize};
 
-/// Keys that are asked for together.
+/// Keys per batch.
 const BATCH: usize = 32;
 
-/// What stands below the table.
+/// The note below the table.
 pub(super) const NOTE: &str = "\
--m: what memcached is given. held: how much its process grew by the load (RSS at the end less that at the start), slabs, hash table and
-all; that is our limit, index and all, and of ours, what it counts at the end. Without a memcached, -m is our limit.";
+-m: memcached's limit. held: by how much its process grew under the load (RSS at the end less that at the start), with slabs, hash table
+and everything else. This is our limit too, including our index; our own figure is what our cache counts at the end. Without a
+memcached, -m is our limit.";
 
-/// One memory size of one cache: a line of JSON with the names of [`Row`] and these.
+/// One cache at one memory size: a line of JSON with the names of [`Row`] and these.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HitsRow {
-    /// What every bench's rows have: `keys` are the distinct ones.
+    /// The fields that every bench's rows have; `keys` counts the distinct ones.
     #[serde(flatten)]
     pub common: Row,
-    /// What was asked for.
+    /// The load: the mix or the trace.
     pub load: String,
     /// Reads.
     pub reads: u64,
-    /// Bytes of all keys and values, each once.
+    /// Bytes of all keys and values, each counted once.
     pub footprint_bytes: u64,
-    /// What memcached is given, or would be.
+    /// The memory that memcached gets, or would get.
     pub memory_bytes: u64,
-    /// What the cache held at the end: memcached's process grew by so much, and ours had that for
-    /// its limit.
+    /// The memory that the cache held at the end: the growth of memcached's process, which is also
+    /// our cache's limit.
     pub held_bytes: Option<u64>,
     /// Reads that were hits.
     pub hit_ratio: f64,
-    /// Its distance from memcached's, where that was measured.
+    /// The difference from memcached's, if that was measured.
     pub above_memcached: Option<f64>,
 }
 
@@ -82,7 +83,7 @@ pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<HitsRo
                 .map(|now| now.saturating_sub(before));
             theirs = Some(row("memcached", hits, grown));
         }
-        // As much for ours as it took, whatever it was told.
+        // Our cache gets as much memory as memcached actually took, whatever its limit was.
         let held = theirs.as_ref().and_then(|theirs| theirs.held_bytes);
         let limit_bytes = held.map_or(memory_bytes, |held| held as usize);
         let cache = Cache::new(CacheOptions {
@@ -102,7 +103,7 @@ pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<HitsRo
     Ok(rows)
 }
 
-/// A cache that can be asked.
+/// A cache that answers requests.
 trait Asked {
     fn get(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>>;
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
@@ -135,9 +136,9 @@ impl Asked for Memcached {
     }
 }
 
-/// Asks for all keys in their order, sets what is missing, and counts the hits. A key that is asked
-/// for twice in a batch and missing is set once, and its second read counts as a hit, as it would
-/// one by one.
+/// Requests all keys in order, sets the missing ones, and counts the hits. A key that occurs twice
+/// in a batch and is missing is set once, and its second read counts as a hit, as it would one by
+/// one.
 fn play(load: &Load, cache: &mut dyn Asked, mut each: impl FnMut(usize)) -> Result<u64> {
     let bytes = vec![b'v'; 1 << 20];
     let mut hits = 0;

@@ -1,4 +1,4 @@
-//! What is asked for: a trace, or a mix of Zipf's popularity and ETC's sizes.
+//! The load: a trace, or a mix with Zipf's popularity and ETC's sizes.
 
 use super::args::Args;
 use anyhow::{Context, Result, bail, ensure};
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-/// Reads of the mix, where none are asked for.
+/// Reads of the mix, by default.
 const READS: usize = 5_000_000;
 
 /// Keys in the order of their reads.
@@ -22,7 +22,7 @@ pub(super) struct Load {
 
 impl Load {
     pub(super) fn new(args: &Args) -> Result<Load> {
-        ensure!(args.value_scale >= 1, "--value-scale is 1 at least");
+        ensure!(args.value_scale >= 1, "--value-scale must be at least 1");
         let (name, mut keys) = match &args.trace {
             Some(path) => {
                 let name = path
@@ -44,14 +44,14 @@ impl Load {
         })
     }
 
-    /// The bytes of a key: as long as ETC's, which have 31 in the middle.
+    /// The bytes of a key, as long as ETC's keys, which have 31 bytes in the middle.
     pub(super) fn key(&self, n: u32) -> Vec<u8> {
         format!("trace/object/{n:010}/01234567").into_bytes()
     }
 
     /// The length of a key's value: generalised Pareto with location 15, scale 214.5 and shape
     /// 0.348 (Atikoglu et al., "Workload Analysis of a Large-Scale Key-Value Store", SIGMETRICS
-    /// 2012), times the scale asked for.
+    /// 2012), times the given scale.
     pub(super) fn value_len(&self, n: u32) -> usize {
         const LEN_MAX: f64 = 500_000.0;
         let share = SmallRng::seed_from_u64(n.into()).random::<f64>();
@@ -59,7 +59,8 @@ impl Load {
         (len * self.scale as f64).min(LEN_MAX) as usize
     }
 
-    /// Keys, values and their number, each counted once: what it would take to hold all.
+    /// The number of distinct keys, and the bytes of keys and values, each counted once: what it
+    /// would take to hold all.
     pub(super) fn footprint(&self) -> (usize, u64) {
         let mut distinct = self.keys.clone();
         distinct.sort_unstable();
@@ -84,7 +85,7 @@ fn read(path: &Path) -> Result<Vec<u32>> {
     let (keys, rest) = bytes.as_chunks::<4>();
     if keys.is_empty() || !rest.is_empty() {
         bail!(
-            "{} is no trace of keys of 4 bytes: it has {}",
+            "{} is not a trace of 4-byte keys: it has {}",
             path.display(),
             bytes.len()
         );

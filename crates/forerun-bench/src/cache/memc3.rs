@@ -1,19 +1,19 @@
-//! MemC3's index, as its paper has it, for the multi-get to be compared with: no vectors, no batch.
+//! MemC3's index as described in its paper, to compare the multi-get with: no vectors, no batches.
 //!
 //! ```text
 //!   key ─ hash ─┬─ bucket b1, and b2 = b1 xor mix(tag)
 //!               ├─ tag, 1 … 255
 //!               └─ version counter, one of 8,192
 //!
-//!   bucket │ t t t t │ item │ item │ item │ item │          a line
+//!   bucket │ t t t t │ item │ item │ item │ item │          one cache line
 //!   item   │ key len │ value len │ key │ value │
 //! ```
 //!
 //! Fan, Andersen and Kaminsky, "MemC3: Compact and Concurrent MemCache with Dumber Caching and
 //! Smarter Hashing", NSDI 2013. A reader takes no lock: it reads the key's version, its two buckets
-//! and the items whose tags match, and the version again. It is given buckets of one aligned line,
-//! and items that lie one behind the other in one piece of memory, both of which favour it. Here it
-//! is filled once and then read; the counters are read as they would be beside a writer.
+//! and the items whose tags match, and then the version again. Here the buckets are aligned cache
+//! lines and the items lie next to each other in one piece of memory, both in its favour. The index
+//! is filled once and then read; readers check the counters as they would with a concurrent writer.
 
 use foldhash::quality::FixedState;
 use std::hash::{BuildHasher, Hasher};
@@ -27,11 +27,11 @@ const NONE: u64 = u64::MAX;
 #[repr(align(64))]
 struct Bucket {
     tags: [u8; SLOTS],
-    /// Where an item begins.
+    /// Where each item begins.
     items: [AtomicU64; SLOTS],
 }
 
-/// An index, filled.
+/// A filled index.
 pub(super) struct MemC3 {
     hasher: FixedState,
     buckets: Vec<Bucket>,
@@ -47,7 +47,7 @@ struct Place {
 }
 
 impl MemC3 {
-    /// Room for as many items, at 90% full at most.
+    /// Capacity for this many items, at most 90% full.
     pub(super) fn new(items: usize, bytes: usize) -> MemC3 {
         let buckets = (items * 10 / 9 / SLOTS + 1).next_power_of_two();
         MemC3 {
@@ -77,11 +77,11 @@ impl MemC3 {
 
     #[inline(always)]
     fn other(&self, bucket: usize, tag: u8) -> usize {
-        // Never the same one, for a tag is not 0.
+        // It is never the same bucket, because a tag is not 0.
         (bucket ^ (usize::from(tag) * 0x5bd1_e995)) & (self.buckets.len() - 1)
     }
 
-    /// Stores an item whose key is not there. `false`: no place was found for it.
+    /// Stores an item whose key is not present. Returns `false` if no slot was found for it.
     pub(super) fn insert(&mut self, key: &[u8], value: &[u8]) -> bool {
         let Place { bucket, tag, .. } = self.place(key);
         let item = self.bytes.len() as u64;
@@ -99,7 +99,7 @@ impl MemC3 {
                     return true;
                 }
             }
-            // One of those in the way goes to its other bucket.
+            // Moves one of the items in the way to its other bucket.
             let (home, slot) = (&mut self.buckets[bucket], step % SLOTS);
             std::mem::swap(&mut tag, &mut home.tags[slot]);
             std::mem::swap(&mut item, home.items[slot].get_mut());

@@ -1,4 +1,4 @@
-//! A memcached of its own over a unix socket, to be asked the same as our cache.
+//! A private memcached on a unix socket, which gets the same requests as our cache.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 const START: Duration = Duration::from_secs(10);
 
-/// A server that runs, and a connection to it.
+/// A running server, and a connection to it.
 pub(super) struct Memcached {
     child: Child,
     reader: BufReader<UnixStream>,
     writer: UnixStream,
-    /// Where the socket lies.
+    /// The directory of the socket.
     _directory: tempfile::TempDir,
 }
 
 impl Memcached {
-    /// Starts one of so much memory; `None` where there is none.
+    /// Starts a server with this memory limit; `None` if there is no memcached.
     pub(super) fn start(binary: &Path, memory_bytes: usize) -> Result<Option<Memcached>> {
         let directory = tempfile::tempdir()?;
         let socket = directory.path().join("socket");
@@ -57,7 +57,7 @@ impl Memcached {
         }))
     }
 
-    /// Asks for keys, and tells by position which of them are there.
+    /// Requests keys, and returns by position which of them were found.
     pub(super) fn get(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
         let mut request = b"get".to_vec();
         for key in keys {
@@ -88,7 +88,7 @@ impl Memcached {
             }
             ensure!(
                 next < keys.len(),
-                "memcached answers a key that nobody asked for"
+                "memcached returned a key that was not requested"
             );
             found[next] = true;
             next += 1;
@@ -97,7 +97,7 @@ impl Memcached {
         }
     }
 
-    /// Stores an item, or not: there is no answer.
+    /// Stores an item without waiting for an answer, so it may fail.
     pub(super) fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let mut request = b"set ".to_vec();
         request.extend(key);
@@ -107,7 +107,7 @@ impl Memcached {
         Ok(self.writer.write_all(&request)?)
     }
 
-    /// Bytes of memory that lie in RAM for the process.
+    /// Bytes of the process's memory that are resident in RAM.
     pub(super) fn resident_bytes(&self) -> Option<u64> {
         crate::process::resident_bytes_of(self.child.id())
     }

@@ -1,8 +1,8 @@
-//! `forerun-bench cache`: the cache in process, without sockets of its own.
+//! `forerun-bench cache`: the cache in process, without sockets.
 //!
 //! ```text
-//!   multiget   items of one size, all of them there; keys/s of a batch, of one key at a time, and of MemC3's design
-//!   hits       get, and set what is missing, by a trace or a zipf mix; hit ratio at several memory sizes beside memcached
+//!   multiget   items of one size, all present; keys/s of a batch, of one key at a time, and of MemC3's design
+//!   hits       get, and set what is missing, for a trace or a zipf mix; hit ratios at several memory sizes, with memcached's
 //! ```
 
 mod args;
@@ -25,8 +25,8 @@ use std::io::Write;
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// Lists that make no sense, a trace that cannot be read, a cache that cannot be had, or an output
-/// that cannot be written.
+/// Invalid lists, an unreadable trace, a cache that cannot be created, or an output that cannot be
+/// written.
 pub fn run(args: &Args) -> Result<()> {
     on_stdout(|out| run_to(args, &Progress::on_terminal(), out))
 }

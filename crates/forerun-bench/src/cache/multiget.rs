@@ -1,4 +1,4 @@
-//! Keys a second of the three ways to look up a batch, in alternating rounds.
+//! Keys per second for three ways to look up a batch, in alternating rounds.
 
 use super::args::Args;
 use super::memc3::MemC3;
@@ -13,20 +13,21 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// Batches drawn ahead: so many keys that no round sees the same lines again while they are cached.
+/// Batches drawn in advance: enough keys that no round meets lines that an earlier round left in a
+/// cache.
 const BATCHES: usize = 4096;
 
 /// One way: a line of JSON with the names of [`Row`] and these.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MultigetRow {
-    /// What every bench's rows have.
+    /// The fields that every bench's rows have.
     #[serde(flatten)]
     pub common: Row,
     /// Bytes of a value.
     pub value_bytes: u64,
     /// All memory of the cache; null for MemC3's.
     pub memory_bytes: Option<u64>,
-    /// How many times as fast as MemC3's design.
+    /// Speed relative to MemC3's design.
     pub speedup_vs_memc3: f64,
 }
 
@@ -83,7 +84,7 @@ pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<Multig
         .collect();
     check(&cache, &memc3, &drawn, &keys, args)?;
 
-    // What is found is copied, as it would be to a socket's buffer.
+    // Copies each value found, as to a socket's buffer.
     let slices: Vec<Vec<&[u8]>> = keys
         .iter()
         .map(|batch| batch.iter().map(|key| &key[..]).collect())
@@ -167,7 +168,7 @@ pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<Multig
     Ok(rows.collect())
 }
 
-/// Each way finds the right values.
+/// Checks that each way finds the right values.
 fn check(
     cache: &Cache,
     memc3: &MemC3,

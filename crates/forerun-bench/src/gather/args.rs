@@ -13,49 +13,51 @@ Examples:
   forerun-bench gather                                      all studies, in some minutes on a GPU
   forerun-bench gather --study seed --report gather.html
   forerun-bench gather --study row-bytes --row-bytes 576,656 --version v3,v5-r2
-  forerun-bench gather --check                              does the GPU copy what the CPU copies?
+  forerun-bench gather --check                              does the GPU copy the same as the CPU?
   forerun-bench gather --once --version v4                  one launch, for a profiler
 
-Where no GPU is found, the same rows are copied on the CPU, and no figure of a GPU is given.
+If no GPU is found, the same rows are copied on the CPU, and no GPU figures are printed.
 
-Each study changes one thing from the setting of the published record: 128 requests of 2048 rows of 656 bytes, out of \
-300000. Every way is checked byte by byte, its destination poisoned before, and then timed in rounds that alternate \
-between the ways; figures are medians.")]
+Each study changes one parameter of the published record's setting: 128 requests of 2048 rows of 656 bytes, out \
+of 300000. Every way is checked byte by byte against a poisoned destination, and then timed in rounds that \
+alternate between the ways; figures are medians.")]
 pub struct Args {
     /// Studies [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub study: Vec<Study>,
 
-    /// Requests of a batch
+    /// Requests per batch
     #[arg(long, value_name = "N", value_parser = parse_size)]
     pub requests: Option<usize>,
 
-    /// Rows a request
+    /// Rows per request
     #[arg(long, value_name = "N", value_parser = parse_size)]
     pub rows: Option<usize>,
 
-    /// Rows on either side
+    /// Rows on each side
     #[arg(long, value_name = "N", value_parser = parse_size)]
     pub slots: Option<usize>,
 
-    /// Bytes a row, for the study of row sizes; the others take the first [default: 64 to 4096]
+    /// Bytes per row, for the study of row sizes; the other studies use the first [default: 64 to
+    /// 4096]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub row_bytes: Vec<usize>,
 
-    /// Orders of the indices, for their study [default: all]
+    /// Index orders for the study of indices [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub indices: Vec<Order>,
 
-    /// Offsets of the host's rows from a page, in bytes, for their study [default: 0,16,48,8,4,1]
+    /// Offsets of the host's rows from a page, in bytes, for the study of offsets [default:
+    /// 0,16,48,8,4,1]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub offset: Vec<usize>,
 
-    /// Most multiprocessors, for their study and that of a matrix product beside [default:
+    /// Maximum multiprocessors, for their study and that of a concurrent matrix product [default:
     /// 1,2,4,8,16,all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub multiprocessors: Vec<Cap>,
 
-    /// Versions of the kernel instead of those of each study
+    /// Kernel versions to run instead of those of each study
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub version: Vec<Version>,
 
@@ -67,8 +69,8 @@ pub struct Args {
     #[arg(long, value_parser = parse_direction)]
     pub direction: Option<Direction>,
 
-    /// Rows ahead that the CPU's copy asks for, each a way of its own [default: 0, and by the
-    /// row's size]
+    /// How many rows ahead the CPU's copy prefetches; each value is measured as its own way
+    /// [default: 0, and by the row's size]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub ahead: Vec<usize>,
 
@@ -76,11 +78,11 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = parse_size)]
     pub threads: Option<usize>,
 
-    /// Which GPU, and what to do there.
+    /// Which GPU to use, and what to do there.
     #[command(flatten)]
     pub gpu: OnGpu,
 
-    /// Leaves PyTorch out, which is else run beside where python3 has it with CUDA
+    /// Leaves out PyTorch, which otherwise runs too if python3 has it with CUDA
     #[arg(long)]
     pub no_pytorch: bool,
 
@@ -93,18 +95,20 @@ fn parse_direction(text: &str) -> Result<Direction, String> {
     match text {
         "gather" => Ok(Direction::Gather),
         "scatter" => Ok(Direction::Scatter),
-        _ => Err(format!("{text:?} is no direction: write gather or scatter")),
+        _ => Err(format!(
+            "{text:?} is not a direction: write gather or scatter"
+        )),
     }
 }
 
 impl Args {
-    /// Rounds: 20, as few as 2 to see that all runs.
+    /// The number of rounds: 20 by default, and as few as 2 for a quick run.
     pub(super) fn rounds(&self) -> usize {
         let default = if self.output.quick { 2 } else { 20 };
         self.output.rounds.map_or(default, |rounds| rounds as usize)
     }
 
-    /// The studies asked for.
+    /// The studies to run.
     pub(super) fn studies(&self) -> Vec<Study> {
         if self.study.is_empty() {
             Study::ALL.to_vec()

@@ -1,13 +1,13 @@
-//! What a matrix product pays for a copy beside it.
+//! How much a concurrent copy slows down a matrix product.
 //!
 //! ```text
 //!   stream 1   | product | product | product | ...       alone: t0      beside copies: t1      slowdown: t1 / t0
-//!   stream 2   |copy|copy|copy|copy|copy|copy| ...        copies go on until the products are done
+//!   stream 2   |copy|copy|copy|copy|copy|copy| ...        copies continue until the products are done
 //! ```
 //!
-//! The copies' stream is of the highest priority, so their blocks are not kept waiting by the
-//! product's. A copy that occupies `b` of the device's multiprocessors takes that share of them
-//! from the product; what it takes beyond is the price of the traffic.
+//! The copies' stream has the highest priority, so its blocks do not wait for the product's. A copy
+//! that occupies `b` of the device's multiprocessors takes that share of them from the product; any
+//! further slowdown is the price of the memory traffic.
 
 use super::args::Args;
 use super::gpu::{Fixture, Way};
@@ -25,7 +25,7 @@ const N: u32 = 4096;
 /// Products in a row.
 const PRODUCTS: usize = 4;
 
-/// The products alone, then beside copies of each kind.
+/// Measures the products alone, then with each kind of copy.
 pub(super) fn study(
     gpu: &Gpu,
     settings: &[Setting],
@@ -69,7 +69,7 @@ pub(super) fn study(
     Ok(rows)
 }
 
-/// The products with and without the copy, in rounds that alternate.
+/// The products with and without the copy, in alternating rounds.
 fn measured(
     gpu: &Gpu,
     setting: &Setting,
@@ -80,7 +80,7 @@ fn measured(
 ) -> Result<GatherRow> {
     let alone = run(gpu, product, copy, 0)?.0;
     let once = run(gpu, product, copy, 1)?.1.max(Duration::from_micros(1));
-    // Enough copies for the products' time and half as much again, should they be slowed down.
+    // Enough copies for one and a half times the products' time, in case they slow down.
     let copies = (alone.as_secs_f64() * 1.5 / once.as_secs_f64()).ceil() as usize + 1;
     let mut slowdowns = Vec::new();
     let mut samples = Vec::new();
@@ -103,7 +103,7 @@ fn measured(
     })
 }
 
-/// The time of the products, and that of so many copies beside them.
+/// The time of the products and of the copies that ran along with them.
 fn run(
     gpu: &Gpu,
     product: &dyn Command,

@@ -1,4 +1,4 @@
-//! The batch on the CPU: what is measured where there is no GPU.
+//! The batch on the CPU, which is measured if there is no GPU.
 
 use super::args::Args;
 use super::row::GatherRow;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// A way to copy a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// As many bytes in one piece.
+    /// The same number of bytes in one piece.
     Contiguous,
     /// Row by row.
     Rows(CpuOptions),
@@ -121,7 +121,7 @@ impl Fixture {
     }
 }
 
-/// Measures a setting by all ways.
+/// Measures a setting in all ways.
 pub(super) fn study(setting: &Setting, args: &Args, progress: &Progress) -> Result<Vec<GatherRow>> {
     let fixture = RefCell::new(Fixture::new(setting));
     let ways = Way::all(args);

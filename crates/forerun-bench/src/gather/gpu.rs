@@ -1,4 +1,4 @@
-//! The batch on a GPU: the kernels, and what they are compared with, in the same rounds.
+//! The batch on a GPU: the kernels and the alternatives they are compared with, in the same rounds.
 //!
 //! | way            | what is timed |
 //! |----------------|---------------|
@@ -29,11 +29,11 @@ use std::time::{Duration, Instant};
 /// A way to copy a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// The kernel that is chosen where none is asked for.
+    /// The kernel that is chosen by default.
     Default,
     /// A version by name.
     Version(Version),
-    /// One copy of as many bytes.
+    /// One copy of the same number of bytes.
     Contiguous,
     /// The driver's batch of copies.
     Batch,
@@ -78,7 +78,7 @@ impl Way {
     }
 }
 
-/// Both sides of a setting, and what runs between them.
+/// Both sides of a setting, and what copies between them.
 pub(super) struct Fixture {
     stream: Stream,
     gpu: Gpu,
@@ -88,7 +88,7 @@ pub(super) struct Fixture {
     pub(super) device: DeviceBuffer,
     pair_list: Vec<i32>,
     pairs: DeviceBuffer,
-    /// What the host's rows pass through on their way by `cpu-then-copy`.
+    /// The buffer that the host's rows pass through in `cpu-then-copy`.
     staging: Option<PinnedBuffer>,
     threads: NonZeroUsize,
 }
@@ -122,12 +122,12 @@ impl Fixture {
         Ok(fixture)
     }
 
-    /// What is asked of the kernel of a way.
+    /// The copy that a way requests from the kernel.
     fn spec_of(&self, way: Way) -> Spec {
         let mut spec = self.spec.clone();
         if let Way::Version(version) = way {
             spec.kernel.version = Some(version);
-            // The published record keeps its fifth version to 16 multiprocessors.
+            // The published record limits its fifth version to 16 multiprocessors.
             if self.setting.study == Study::Seed && version == Version::V4 {
                 spec.kernel.multiprocessors = Some(16);
             }
@@ -141,7 +141,7 @@ impl Fixture {
         spec
     }
 
-    /// The copy of a way that is a kernel's.
+    /// The copy of a way that runs a kernel.
     pub(super) fn row_copy(&mut self, way: Way) -> Result<RowCopy<'_>, GpuError> {
         let spec = self.spec_of(way);
         let shape = [self.setting.pairs() as u64, 2];
@@ -169,7 +169,7 @@ impl Fixture {
         self.pair_list.chunks_exact(2).map(piece).collect()
     }
 
-    /// Copies the batch once, and gives the time it took.
+    /// Copies the batch once, and returns the time.
     pub(super) fn copy(&mut self, way: Way) -> Result<Duration> {
         let direction = self.setting.direction;
         let whole = Piece {
@@ -206,7 +206,7 @@ impl Fixture {
         }
     }
 
-    /// Gathers on the CPU into pinned memory and copies that; or the reverse.
+    /// Gathers on the CPU into pinned memory and copies that, or the reverse.
     fn cpu_then_copy(&mut self, whole: Piece) -> Result<Duration> {
         let rows = self.setting.pairs() as u64;
         let staged = match self.staging.take() {
@@ -215,7 +215,7 @@ impl Fixture {
         };
         let staging = self.staging.insert(staged);
         let mut spec = self.spec.clone();
-        // The staging memory stands where the device does: the batch's rows in their order.
+        // The staging memory takes the device's place: it holds the batch's rows in order.
         spec.device.rows = rows;
         let pairs = Pairs::interleaved(Indices::I32(&self.pair_list))?;
         let extras = || cpu::Extras {
@@ -273,7 +273,7 @@ impl Fixture {
     }
 }
 
-/// A way that this device or driver does not have, in words; or the error.
+/// Describes why this device or driver does not support a way, or returns the error.
 fn lacking(error: &anyhow::Error) -> Option<String> {
     match error.downcast_ref::<GpuError>()? {
         error @ GpuError::MissingFunction { .. } => Some(error.to_string()),
@@ -286,13 +286,13 @@ fn lacking(error: &anyhow::Error) -> Option<String> {
     }
 }
 
-/// What came of a setting: a row a way, and the ways that there are not here, with the reason.
+/// The results of a setting: a row for each way, and the unsupported ways with the reason.
 pub(super) struct Measured {
     pub(super) rows: Vec<GatherRow>,
     pub(super) lacking: Vec<String>,
 }
 
-/// Measures a setting by all ways of its study.
+/// Measures a setting in all ways of its study.
 pub(super) fn study(
     gpu: &Gpu,
     setting: &Setting,
@@ -354,7 +354,7 @@ pub(super) fn study(
     })
 }
 
-/// Launches one kernel once and tells which.
+/// Launches one kernel once and returns which.
 pub(super) fn once(gpu: &Gpu, setting: &Setting, args: &Args) -> Result<String> {
     let mut fixture = Fixture::new(gpu, setting, args)?;
     let way = args

@@ -1,15 +1,15 @@
-//! `forerun-bench gather`: scattered rows between pinned host memory and a GPU, against contiguous
-//! copies and what else there is.
+//! `forerun-bench gather`: scattered rows between pinned host memory and a GPU, compared with
+//! contiguous copies and other alternatives.
 //!
 //! ```text
 //!   args.rs       the command line           setting.rs   what is copied, and its check byte by byte
 //!   gpu.rs        the ways on a GPU          beside.rs    a matrix product beside the copy
-//!   cpu.rs        without one                pytorch.rs   PyTorch's way, by pytorch.py
+//!   cpu.rs        the CPU's copy             pytorch.rs   PyTorch's way, by pytorch.py
 //!   selfcheck.rs  --check                    row.rs, show.rs   results
 //! ```
 //!
-//! Where no GPU is found it says so, measures the CPU's copy, and ends well; no figure of a
-//! GPU is printed then.
+//! If no GPU is found, the bench says so, measures the CPU's copy and exits successfully. It then
+//! prints no GPU figures.
 
 mod args;
 mod beside;
@@ -37,21 +37,22 @@ use pytorch::Pytorch;
 use setting::Setting;
 use std::io::Write;
 
-const LEAD: &str = "Rows scattered over pinned host memory, copied to a GPU and back, against one contiguous copy of as \
-                    many bytes. Every way is checked byte by byte before it is timed.";
+const LEAD: &str = "\
+                    Rows scattered over pinned host memory, copied to a GPU and back, compared with one contiguous copy of the same \
+                    number of bytes. Every way is checked byte by byte before it is timed.";
 
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// A command line that makes no sense, a copy that is wrong, or the device's.
+/// An invalid command line, a wrong copy, or an error of the device.
 pub fn run(args: &Args) -> Result<()> {
     on_stdout(|out| run_to(args, &Progress::on_terminal(), out))
 }
 
-/// What stands for `--check` where there is no GPU.
+/// Printed for `--check` if there is no GPU.
 const TESTED: &str = "The tests check the CPU's copy, and the kernels on the CPU.";
 
-/// As [`run`], printing to `out`.
+/// [`run`], printing to `out`.
 ///
 /// # Errors
 /// As [`run`].
@@ -142,7 +143,7 @@ impl Bench<'_> {
                 }
             }
             None if study.is_of_the_gpu() => {
-                notes.push("it takes a GPU".to_owned());
+                notes.push("it needs a GPU".to_owned());
             }
             None => {
                 for setting in &settings {
@@ -150,7 +151,7 @@ impl Bench<'_> {
                 }
             }
         }
-        // PyTorch stands beside the study of both directions.
+        // PyTorch is compared in the study of both directions.
         if study == Study::Direction && !self.args.no_pytorch {
             match (&self.gpu, settings.first()) {
                 (Some(_), Some(setting)) => match pytorch::study(setting, self.args)? {

@@ -1,4 +1,4 @@
-//! PyTorch's way, beside: `pytorch.py`, where python3 and torch with CUDA are there.
+//! PyTorch for comparison: `pytorch.py`, if python3 and torch with CUDA are installed.
 
 use super::args::Args;
 use super::row::GatherRow;
@@ -40,7 +40,7 @@ pub(super) fn study(setting: &Setting, args: &Args) -> Result<Pytorch> {
         Err(error) => return Ok(Pytorch::Absent(format!("python3 does not run: {error}"))),
     };
     if let Some(mut input) = child.stdin.take() {
-        // If python3 ends before it has read all, its own words say why.
+        // If python3 ends before it has read everything, its own output says why.
         let _ = input.write_all(SCRIPT.as_bytes());
     }
     let output = child.wait_with_output().context("running python3")?;
@@ -69,7 +69,7 @@ fn row(setting: &Setting, line: &str, rounds: usize) -> Result<GatherRow> {
     let number = |name: &str| value[name].as_f64().filter(|n| *n > 0.0);
     let word = |name: &str| value[name].as_str().map(str::to_owned);
     let (Some(way), Some(direction)) = (word("way"), word("direction")) else {
-        bail!("a line of PyTorch's copy is not understood: {line}");
+        bail!("cannot parse a line of PyTorch's copy: {line}");
     };
     let setting = Setting {
         direction: match direction.as_str() {

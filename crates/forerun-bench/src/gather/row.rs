@@ -12,29 +12,29 @@ pub struct GatherRow {
     pub bench: String,
     /// The study.
     pub study: String,
-    /// Who copied: `gpu`, or `cpu` where no GPU was found.
+    /// Where the copy ran: `gpu`, or `cpu` if no GPU was found.
     pub engine: String,
     /// The GPU's name; null without one.
     pub device: Option<String>,
-    /// The way: a version of the kernel, or what it is compared with.
+    /// The way: a version of the kernel, or an alternative.
     pub way: String,
     /// `gather` or `scatter`.
     pub direction: String,
-    /// Requests of the batch.
+    /// Requests per batch.
     pub requests: u64,
-    /// Rows of each.
+    /// Rows per request.
     pub rows_per_request: u64,
-    /// Rows on either side.
+    /// Rows on each side.
     pub slots: u64,
-    /// Bytes a row.
+    /// Bytes per row.
     pub row_bytes: u64,
     /// The order of the indices.
     pub indices: String,
     /// Bytes before the host's first row.
     pub offset_bytes: u64,
-    /// The most multiprocessors asked for: a number, `all`, or null for the default.
+    /// The maximum number of multiprocessors: a number, `all`, or null for the default.
     pub multiprocessors: Option<String>,
-    /// The kernel's unit, where a kernel ran.
+    /// The kernel's unit, if a kernel ran.
     pub unit_bytes: Option<u64>,
     /// Its blocks.
     pub blocks: Option<u64>,
@@ -42,30 +42,31 @@ pub struct GatherRow {
     pub why: Option<String>,
     /// Bytes that a batch copies.
     pub bytes: u64,
-    /// Bytes of the destination that were compared before the timing.
+    /// Bytes of the destination that were compared before timing.
     pub bytes_checked: u64,
     /// Rounds.
     pub rounds: u64,
     /// The time of a batch: the median of the rounds.
     pub ms: f64,
-    /// Units of 1024^3 bytes a second: the median of the rounds.
+    /// Units of 1024^3 bytes per second: the median of the rounds.
     pub gib_per_second: f64,
     /// The slowest round.
     pub gib_per_second_min: f64,
     /// The fastest round.
     pub gib_per_second_max: f64,
-    /// Units of 10^9 bytes a second: the median of the rounds.
+    /// Units of 10^9 bytes per second: the median of the rounds.
     pub gb_per_second: f64,
-    /// The rate over that of a contiguous copy of as many bytes in the same rounds.
+    /// The rate relative to that of a contiguous copy of the same number of bytes in the same
+    /// rounds.
     pub share_of_contiguous: Option<f64>,
-    /// The rate over that of v3 in the same rounds.
+    /// The rate relative to that of v3 in the same rounds.
     pub ratio_to_v3: Option<f64>,
-    /// Beside a matrix product: how many times as long that took.
+    /// With a concurrent matrix product: by what factor the product's time grew.
     pub product_slowdown: Option<f64>,
 }
 
 impl GatherRow {
-    /// What is known of a row before anything is measured.
+    /// The fields that are known before anything is measured.
     pub(super) fn of(setting: &Setting, engine: &str, way: &str) -> GatherRow {
         GatherRow {
             bench: "gather".into(),
@@ -85,7 +86,7 @@ impl GatherRow {
         }
     }
 
-    /// With the rates of an outcome in bytes a second.
+    /// Adds the rates of an outcome in bytes per second.
     pub(super) fn with_outcome(mut self, outcome: &Outcome) -> GatherRow {
         const GIB: f64 = (1u64 << 30) as f64;
         let rate = outcome.per_second();
@@ -98,7 +99,7 @@ impl GatherRow {
         self
     }
 
-    /// With the kernel that ran.
+    /// Adds the kernel that ran.
     pub(super) fn with_plan(mut self, plan: Option<&Plan>) -> GatherRow {
         self.unit_bytes = plan.map(|plan| plan.unit.bytes());
         self.blocks = plan.map(|plan| plan.blocks.into());

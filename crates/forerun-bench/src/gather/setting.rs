@@ -1,4 +1,4 @@
-//! What is copied: the published record's setting, and the one thing that each study changes.
+//! What is copied: the published record's setting, with one parameter changed by each study.
 //!
 //! ```text
 //!   host rows, `slots` of them              the batch: requests x rows pairs        device rows, `slots` of them
@@ -14,7 +14,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng, RngCore, SeedableRng};
 use std::fmt;
 
-/// A study: the thing that it changes.
+/// A study: the parameter that it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Study {
     /// Nothing: the published record's setting, every version of the kernel.
@@ -27,14 +27,14 @@ pub enum Study {
     Direction,
     /// Where the host's rows begin.
     Offset,
-    /// How many multiprocessors the copy may occupy.
+    /// How many multiprocessors the copy may use.
     Multiprocessors,
-    /// A matrix product beside the copy: how much slower it gets.
+    /// A concurrent matrix product: how much slower it gets.
     Beside,
 }
 
 impl Study {
-    /// All, in the order in which they run.
+    /// All studies, in the order in which they run.
     pub const ALL: [Study; 7] = [
         Study::Seed,
         Study::Indices,
@@ -58,18 +58,18 @@ impl Study {
         }
     }
 
-    /// Whether it says anything where there is no GPU.
+    /// Whether it is meaningless without a GPU.
     pub(super) fn is_of_the_gpu(self) -> bool {
         matches!(self, Study::Multiprocessors | Study::Beside)
     }
 }
 
-/// The order of the host rows that a batch names.
+/// The order of the host rows in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Order {
     /// Each at most once, at random.
     Unique,
-    /// Drawn with replacement, so some come several times: as the published record has it.
+    /// Drawn with replacement, so some occur several times, as in the published record.
     Repeated,
     /// Each at most once, ascending.
     Sorted,
@@ -85,17 +85,17 @@ impl fmt::Display for Order {
     }
 }
 
-/// A number of multiprocessors, or all there are.
+/// A number of multiprocessors, or all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cap {
-    /// So many.
+    /// This many.
     At(u32),
     /// All.
     All,
 }
 
 impl Cap {
-    /// As the kernels' choice wants it: more than there are stands for all.
+    /// As a number for the kernel's choice: one larger than any device's stands for all.
     pub(super) fn number(self) -> u32 {
         match self {
             Cap::At(number) => number,
@@ -121,7 +121,7 @@ impl std::str::FromStr for Cap {
             Ok(number) if number > 0 => Ok(Cap::At(number)),
             _ if text == "all" => Ok(Cap::All),
             _ => Err(format!(
-                "{text:?} is no number of multiprocessors: write 8, or all"
+                "{text:?} is not a number of multiprocessors: write 8, or all"
             )),
         }
     }
@@ -134,7 +134,7 @@ pub(super) struct Setting {
     pub(super) direction: Direction,
     pub(super) requests: usize,
     pub(super) rows_a_request: usize,
-    /// Rows on either side.
+    /// Rows on each side.
     pub(super) slots: usize,
     pub(super) row_bytes: usize,
     pub(super) order: Order,
@@ -144,7 +144,7 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    /// The published record's: 128 requests of 2,048 rows of 656 bytes, of 300,000.
+    /// The published record's setting: 128 requests of 2,048 rows of 656 bytes, from 300,000.
     pub(super) fn seed(args: &Args) -> Setting {
         let quick = args.output.quick;
         Setting {
@@ -200,7 +200,7 @@ impl Setting {
                     64, 128, 256, 512, 576, 584, 640, 656, 1024, 1152, 2048, 4096,
                 ];
                 let sizes = if quick { &[64, 584, 656][..] } else { &sizes };
-                // As many bytes for each size, so rows in inverse proportion.
+                // The same number of bytes for each size, so rows in inverse proportion.
                 let scaled = |n: usize, row_bytes: usize| (n * 656 / row_bytes.max(1)).max(1);
                 let setting = |row_bytes| Setting {
                     row_bytes,
@@ -256,7 +256,7 @@ impl Setting {
         Ok(())
     }
 
-    /// Pairs of the batch.
+    /// Pairs per batch.
     pub(super) fn pairs(&self) -> usize {
         self.requests * self.rows_a_request
     }
@@ -276,7 +276,7 @@ impl Setting {
         self.slots * self.row_bytes
     }
 
-    /// The copy, in the library's words, with nothing asked for by name.
+    /// The copy as the library's spec, with nothing chosen by name.
     pub(super) fn spec(&self) -> Spec {
         let (row_bytes, slots) = (self.row_bytes as u64, self.slots as u64);
         Spec {
@@ -288,7 +288,7 @@ impl Setting {
         }
     }
 
-    /// The host rows of the batch, in its order.
+    /// The host rows of the batch, in order.
     pub(super) fn host_rows(&self) -> Vec<i32> {
         let mut rng = SmallRng::seed_from_u64(0x726f_7773);
         let slots = self.slots as i32;
@@ -317,16 +317,16 @@ impl Setting {
     }
 }
 
-/// What destinations are filled with before a copy is checked.
+/// The byte that fills destinations before a copy is checked.
 pub(super) const POISON: u8 = 0xa5;
 
-/// Fills a source with bytes that no two rows share.
+/// Fills a source with bytes that differ between rows.
 pub(super) fn fill(bytes: &mut [u8]) {
     SmallRng::seed_from_u64(0x6279_7465).fill_bytes(bytes);
 }
 
-/// Compares every byte of a destination that was poisoned before the copy: rows copied with their
-/// sources, all others with the poison. Gives the bytes compared.
+/// Compares every byte of a destination that was poisoned before the copy: copied rows with their
+/// sources, everything else with the poison. Returns the number of bytes compared.
 pub(super) fn verify(
     setting: &Setting,
     pairs: &[i32],
@@ -347,7 +347,7 @@ pub(super) fn verify(
         );
         ensure!(
             source[from..from + row_bytes] == destination[to..to + row_bytes],
-            "pair {at}: row {} was not copied to row {} as it is",
+            "pair {at}: row {} was not copied to row {} unchanged",
             pair[0],
             pair[1]
         );

@@ -1,4 +1,4 @@
-//! The results as the published record prints them, as tables, and as a page.
+//! The results in the format of the published record, as tables, and as a page.
 
 use super::row::GatherRow;
 use super::setting::{Setting, Study};
@@ -7,7 +7,8 @@ use forerun_measure::size::digits;
 use forerun_measure::text_table::TextTable;
 use std::io::{self, Write};
 
-/// One way in the seed's setting, as the published record prints it, with the decimal rate beside.
+/// One way in the seed's setting, in the format of the published record, with the decimal rate
+/// added.
 pub(super) fn seed(out: &mut dyn Write, setting: &Setting, row: &GatherRow) -> io::Result<()> {
     let who = match (&row.device, row.engine.as_str()) {
         (Some(device), _) => device.as_str(),
@@ -34,7 +35,7 @@ pub(super) fn seed(out: &mut dyn Write, setting: &Setting, row: &GatherRow) -> i
     }
 }
 
-/// Where a row lies in the thing that its study changes.
+/// A row's value of the parameter that its study changes.
 fn place(study: Study, row: &GatherRow) -> String {
     match study {
         Study::Seed | Study::Indices => row.indices.clone(),
@@ -48,7 +49,7 @@ fn place(study: Study, row: &GatherRow) -> String {
     }
 }
 
-/// What the thing is called.
+/// The name of that parameter.
 fn axis(study: Study) -> &'static str {
     match study {
         Study::Seed | Study::Indices => "indices",
@@ -96,7 +97,8 @@ pub(super) fn table(study: Study, rows: &[GatherRow]) -> TextTable {
     let keep = [axis(study), "way", "ms", "GiB/s", "GB/s"];
     for (head, cell) in table.take_constant(&keep) {
         if cell != "-" {
-            // It is worth a column after all: every row has the same, and it says something.
+            // This one deserves a column after all: every row has the same value, and it is
+            // informative.
             table.heads.push(head);
             table.rows.iter_mut().for_each(|row| row.push(cell.clone()));
         }
@@ -104,7 +106,7 @@ pub(super) fn table(study: Study, rows: &[GatherRow]) -> TextTable {
     table
 }
 
-/// A study's chart: the rate of each way over the thing that changes.
+/// A study's chart: the rate of each way over the parameter.
 fn chart(study: Study, rows: &[GatherRow]) -> Chart {
     let mut chart = Chart::new(format!("GiB/s by {}", axis(study)), Shape::Bars);
     chart.x_label = axis(study).into();

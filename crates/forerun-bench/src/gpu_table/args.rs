@@ -17,16 +17,17 @@ Examples:
   forerun-bench gpu-table --study seed --report gpu-table.html
   forerun-bench gpu-table --study buckets --buckets 2x128,1x64 --lookup thread,narrow,wide
   forerun-bench gpu-table --study operations --op find_ptr,insert_or_assign --load 1
-  forerun-bench gpu-table --check                             does the GPU answer what the CPU answers?
+  forerun-bench gpu-table --check                             does the GPU give the CPU's answers?
   forerun-bench gpu-table --once --slots 64Ki --batch 4Ki     each kernel once, for compute-sanitizer
   forerun-bench gpu-table --study seed --peer build/hkv --peer build/cuco
 
-Where no GPU is found, the table on the CPU is measured at a small size, and no figure of a GPU is given.
+If no GPU is found, the bench measures the table on the CPU at a small size and prints no GPU figures.
 
-Each study changes one thing from the setting of the published record: rows of 8 numbers, 128 Mi slots, 2^20 keys a call, \
-of which 0.6 are there, loads of 0.50, 0.75 and 1.00. A call is timed twice over: by events of its stream, and by the \
-host's clock from the call to the end of the wait. Every way is checked before it is timed, in rounds that alternate \
-between the ways; figures are medians. B-KV/s are units of 2^30 keys a second, as the record has them.")]
+Each study changes one parameter of the published record's setting: rows of 8 numbers, 128 Mi slots, 2^20 keys \
+per call, 0.6 of them present, loads of 0.50, 0.75 and 1.00. A call is timed in two ways: by events of its \
+stream, and by the host's clock from the call to the end of the wait. Every way is checked before it is timed, \
+in rounds that alternate between the ways; figures are medians. B-KV/s are units of 2^30 keys per second, as in \
+the record.")]
 pub struct Args {
     /// Studies [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -36,48 +37,48 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub slots: Option<u64>,
 
-    /// Entries a slot [default: 0.5,0.75,1]
+    /// Entries per slot [default: 0.5,0.75,1]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
     pub load: Vec<f64>,
 
-    /// Candidates and slots of a bucket, for their study; the others take the first [default:
+    /// Candidates and slots of a bucket, for their study; the other studies use the first [default:
     /// 2x128,1x64,1x128,2x64,1x32]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub buckets: Vec<Buckets>,
 
-    /// Numbers of 4 bytes a row, for their study; the others take the first [default: 8,32,64]
+    /// 4-byte numbers per row, for their study; the other studies use the first [default: 8,32,64]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
     pub dim: Vec<u64>,
 
-    /// Which share of the keys is there, for their study; the others take the first [default:
-    /// 0.6,0,0.25,0.9,1]
+    /// Share of the requested keys that are present, for its study; the other studies use the first
+    /// [default: 0.6,0,0.25,0.9,1]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
     pub hit_rate: Vec<f64>,
 
-    /// Keys a call, for their study; the others take the first [default: 1Mi, and 1Ki to 4Mi;
-    /// without a GPU 64Ki, and 1Ki to 256Ki]
+    /// Keys per call, for their study; the other studies use the first [default: 1Mi, and 1Ki to
+    /// 4Mi; without a GPU 64Ki, and 1Ki to 256Ki]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub batch: Vec<usize>,
 
-    /// How often which key is asked for, for their study [default: uniform,zipf:0.99,zipf:1.2]
+    /// How requests spread over the keys, for its study [default: uniform,zipf:0.99,zipf:1.2]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub skew: Vec<Skew>,
 
-    /// Operations instead of those of each study
+    /// Operations to run instead of those of each study
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub op: Vec<Op>,
 
-    /// How slots are looked for, instead of as in each study: by-load, narrow, wide, thread,
-    /// pipeline, seed-rule
+    /// How slots are found, instead of as in each study: by-load, narrow, wide, thread, pipeline,
+    /// seed-rule
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_lookup)]
     pub lookup: Vec<Lookup>,
 
-    /// Programs that measure peers in the seed's setting and print rows like this bench's: see
+    /// Programs that measure peers in the seed's setting and print rows in this bench's format: see
     /// suites/gpu-peers
     #[arg(long, value_name = "PROGRAM")]
     pub peer: Vec<PathBuf>,
 
-    /// Which GPU, and what to do there.
+    /// Which GPU to use, and what to do there.
     #[command(flatten)]
     pub gpu: OnGpu,
 
@@ -91,14 +92,14 @@ fn parse_lookup(text: &str) -> Result<Lookup, String> {
     let names = || Lookup::ALL.map(Lookup::name).join(", ");
     found.ok_or_else(|| {
         format!(
-            "{text:?} is no way of looking slots up: there are {}",
+            "{text:?} is not a way to find slots; available: {}",
             names()
         )
     })
 }
 
 impl Args {
-    /// Rounds: 11, as few as 2 to see that all runs.
+    /// The number of rounds: 11 by default, and as few as 2 for a quick run.
     pub(super) fn rounds(&self) -> usize {
         let default = if self.output.quick { 2 } else { 11 };
         self.output.rounds.map_or(default, |rounds| rounds as usize)

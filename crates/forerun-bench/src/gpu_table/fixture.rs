@@ -1,5 +1,5 @@
-//! A filled table and what runs its operations: on a device, with everything of a call in its
-//! memory; on the CPU, with slices.
+//! A filled table and the code that runs its operations: on a device, with all arrays of a call in
+//! its memory; on the CPU, with slices.
 
 use super::keys::{Call, Keys, row_of, rows_of};
 use super::setting::Setting;
@@ -13,14 +13,14 @@ use forerun_gpu::table::{
 use forerun_gpu::{DeviceBuffer, Gpu};
 use std::time::{Duration, Instant};
 
-/// Entries that no table has: a score that no clock tells.
+/// A condition that no entry meets: a score that no clock returns.
 const NOBODY: Condition = Condition {
     scores: 0..=0,
     key_mask: 0,
     key_value: 0,
 };
 
-/// What a call said, as far as it was asked.
+/// The results of a call, as far as they were requested.
 #[derive(Default)]
 pub(super) struct Said {
     status: Vec<Status>,
@@ -90,7 +90,7 @@ impl Buffers {
         }
     }
 
-    /// What a way puts on a stream.
+    /// The command that a way puts on a stream.
     fn command<'a>(
         &'a self,
         table: &'a GpuTable,
@@ -120,7 +120,7 @@ pub(super) struct Fixture {
     pub(super) setting: Setting,
     pub(super) table: GpuTable,
     pub(super) keys: Keys,
-    /// Whether writers have been at it: what it holds has come to other slots.
+    /// Whether writers have changed it, so that its entries are in other slots.
     pub(super) written: bool,
     buffers: Option<Buffers>,
     first_slot: u64,
@@ -136,7 +136,7 @@ impl Fixture {
         let keys = Keys::fill(&mut table, setting)?;
         ensure!(
             !keys.sample().is_empty(),
-            "a table of {} slots keeps nothing at that load",
+            "a table of {} slots holds nothing at that load",
             setting.slots
         );
         let mut fixture = Fixture {
@@ -151,7 +151,7 @@ impl Fixture {
         Ok(fixture)
     }
 
-    /// Goes on with another setting of the same table.
+    /// Continues with another setting of the same table.
     pub(super) fn turn_to(&mut self, setting: &Setting) -> Result<()> {
         let larger = self.buffers.is_none() || setting.batch > self.setting.batch;
         self.setting = setting.clone();
@@ -161,7 +161,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// Makes what is asked for the youngest of the table, so that newcomers leave it alone.
+    /// Makes the requested keys the youngest of the table, so that new entries do not evict them.
     pub(super) fn before_writers(&mut self) -> Result<()> {
         self.written = true;
         for part in self.keys.sample().chunks(1 << 20) {
@@ -170,7 +170,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// How many keys, or slots, a call of a way goes through.
+    /// How many keys, or slots, a call of a way processes.
     pub(super) fn items(&self, op: Op) -> u64 {
         match op {
             Op::SizeIf | Op::EraseIf => self.table.capacity(),
@@ -179,7 +179,7 @@ impl Fixture {
         }
     }
 
-    /// Runs a way once on the next keys; what it took, and what it said where that is wanted.
+    /// Runs a way once on the next keys. Returns the time, and the results if wanted.
     pub(super) fn call(&mut self, way: Way, call: &Call, wanted: bool) -> Result<(Took, Said)> {
         if way.op == Op::Unlock {
             self.table.lock(&call.keys)?;
@@ -295,7 +295,7 @@ impl Fixture {
         ))
     }
 
-    /// Undoes what a call did to the keys, off the clock.
+    /// Undoes what a call did to the keys, outside the timed part.
     fn put_back(&mut self, op: Op, call: &Call) -> Result<()> {
         if op == Op::Lock {
             self.table.unlock(&call.keys)?;
@@ -314,16 +314,16 @@ impl Fixture {
                 Answers::default(),
             )?;
         }
-        // In a full table newcomers have taken the oldest entries' place, and leave it to the next
-        // ones.
+        // In a full table, new entries have replaced the oldest ones; the next new entries replace
+        // them in turn.
         if op.inserts() && self.setting.load < 1.0 {
             self.table.erase(&call.those(false))?;
         }
         Ok(())
     }
 
-    /// Runs a way once and compares what it says with what was put in; the share of the keys that
-    /// it found.
+    /// Runs a way once and compares its results with what was inserted. Returns the share of the
+    /// keys that it found.
     pub(super) fn check(&mut self, way: Way) -> Result<f64> {
         let call = self.keys.call(&self.setting)?;
         let size = self.table.size()?;
@@ -331,7 +331,7 @@ impl Fixture {
         if matches!(way.op, Op::SizeIf | Op::EraseIf | Op::ExportBatch) {
             match way.op {
                 Op::SizeIf => ensure!(said.given == size, "{} counted of {size}", said.given),
-                Op::EraseIf => ensure!(said.given == 0, "{} erased that nobody meant", said.given),
+                Op::EraseIf => ensure!(said.given == 0, "{} erased by mistake", said.given),
                 _ => ensure!(said.given <= self.items(way.op), "more entries than slots"),
             }
             return Ok(1.0);
@@ -342,8 +342,7 @@ impl Fixture {
             let mut is = *there;
             if way.op != Op::FindMissed {
                 is = matches!(said.status[i], Status::Found | Status::Pinned);
-                // Writers of a full table, and of narrow buckets, may have lost some of what was
-                // there.
+                // Writers to a full table, or to narrow buckets, may have evicted some entries.
                 ensure!(
                     is == *there || (way.op.operation().is_some() && !is),
                     "key {key} is {}there",
@@ -381,7 +380,7 @@ impl Fixture {
         Ok(share)
     }
 
-    /// One turn on the clock: keys, or slots, gone through, and how long that took.
+    /// One timed turn: returns the keys or slots processed, and the time.
     pub(super) fn turn(&mut self, way: Way) -> Result<(u64, Took)> {
         let mut all = Took {
             device: Duration::ZERO,
@@ -397,8 +396,8 @@ impl Fixture {
         Ok((self.items(way.op) * calls as u64, all))
     }
 
-    /// What lookups of the next keys ask for: counted in this table, or in a smaller one that is as
-    /// full.
+    /// The memory traffic of lookups of the next keys, counted in this table, or in a smaller one
+    /// that is equally full.
     pub(super) fn traffic(&mut self, lookup: Lookup) -> Result<forerun_gpu::table::Traffic> {
         let call = self.keys.call(&self.setting)?;
         Ok(self.table.traffic(lookup, &call.keys)?)

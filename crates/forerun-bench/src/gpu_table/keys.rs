@@ -1,4 +1,4 @@
-//! Keys, rows and calls: what goes into the table, and what is asked of it.
+//! Keys, rows and calls: what is inserted into the table, and what is requested.
 
 use super::setting::Setting;
 use crate::skew::Skew;
@@ -9,14 +9,14 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_distr::Zipf;
 
-/// The `i`-th key: all different, in no order.
+/// The `i`-th key: all different, in random order.
 pub(super) fn key_of(i: u64) -> u64 {
     i.wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .rotate_left(23)
         .wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// A row that tells its key.
+/// A row that identifies its key.
 pub(super) fn row_of(key: u64, row_bytes: u64) -> impl Iterator<Item = u8> {
     let word = (key ^ 0xa5a5_a5a5_a5a5_a5a5).to_le_bytes();
     word.into_iter().cycle().take(row_bytes as usize)
@@ -29,7 +29,7 @@ pub(super) fn rows_of(keys: &[u64], row_bytes: u64) -> Vec<u8> {
     rows
 }
 
-/// The keys of one call, and which of them are there.
+/// The keys of one call, and which of them are present.
 pub(super) struct Call {
     pub(super) keys: Vec<u64>,
     pub(super) there: Vec<bool>,
@@ -40,7 +40,7 @@ impl Call {
         self.there.iter().filter(|there| **there).count()
     }
 
-    /// Keys that are there, or those that are not.
+    /// The present keys, or the absent ones.
     pub(super) fn those(&self, there: bool) -> Vec<u64> {
         let all = self.keys.iter().zip(&self.there);
         all.filter(|(_, is)| **is == there)
@@ -49,32 +49,32 @@ impl Call {
     }
 }
 
-/// The most keys of the sample that hits come from; and of a table the part that it is at the most,
-/// so that a full table has older entries enough for newcomers to replace, until the sample has
-/// been gone through again.
+/// The maximum number of sampled keys that hits come from, and the maximum share of a table that
+/// they are. It leaves a full table enough older entries for new ones to replace until the whole
+/// sample has been used again.
 const SAMPLE_MOST: u64 = 1 << 24;
 const SAMPLE_PART: u64 = 8;
 
 /// Keys of a filled table.
 pub(super) struct Keys {
-    /// How many were put in.
+    /// How many keys were inserted.
     filled: u64,
-    /// Keys that are there, evenly over the time of their coming, in no order.
+    /// Present keys, spread evenly over the time of their insertion, in random order.
     sample: Vec<u64>,
-    /// The sample's next one.
+    /// The position of the next key in the sample.
     next: usize,
-    /// Keys that never came, from here on.
+    /// From this number on, keys were never inserted.
     absent: u64,
     random: SmallRng,
 }
 
 impl Keys {
-    /// Fills a table until it is as full as the setting asks, and chooses whom to ask for.
+    /// Fills a table to the setting's load, and chooses the keys to request.
     pub(super) fn fill(table: &mut GpuTable, setting: &Setting) -> Result<Keys> {
         let row_bytes = setting.row_bytes();
         let capacity = table.capacity();
         let target = (capacity as f64 * setting.load) as u64;
-        // Buckets that are full long before the table is keep it from ever being quite so.
+        // Some buckets are full long before the table is, so the table never gets entirely full.
         let enough = if setting.load < 1.0 {
             target
         } else {
@@ -83,7 +83,7 @@ impl Keys {
         let mut filled = 0;
         let mut size = table.size()?;
         while size < enough && filled < capacity.saturating_mul(4) {
-            // The last free slots of a full table are found by chance: by keys in plenty.
+            // The last free slots of a full table are found by chance, which takes many keys.
             let n = match setting.load < 1.0 {
                 true => (target - size).clamp(1 << 8, 1 << 20),
                 false => (capacity / 16).clamp(1 << 8, 1 << 20),
@@ -106,8 +106,8 @@ impl Keys {
 
     fn choose(&mut self, table: &GpuTable) -> Result<()> {
         let wanted = (self.filled / SAMPLE_PART).clamp(1, SAMPLE_MOST);
-        // Steps of the golden ratio go evenly over all that came; odd, and coprime where it matters
-        // little.
+        // Golden-ratio steps spread evenly over all inserted keys; the step is odd, and coprime to
+        // the count except where that matters little.
         let step = ((self.filled as f64 * 0.618_033_988_75) as u64) | 1;
         let mut at = 0;
         let mut chosen: Vec<u64> = (0..wanted)
@@ -127,12 +127,12 @@ impl Keys {
         Ok(())
     }
 
-    /// Keys that are there.
+    /// Keys that are present.
     pub(super) fn sample(&self) -> &[u64] {
         &self.sample
     }
 
-    /// The keys of the next call: none twice, unless some are asked for more often than others.
+    /// The keys of the next call: all different, unless the skew repeats popular keys.
     pub(super) fn call(&mut self, setting: &Setting) -> Result<Call> {
         let hits = (setting.batch as f64 * setting.hit_rate).round() as usize;
         let hits = hits.min(setting.batch);

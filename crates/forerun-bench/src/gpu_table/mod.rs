@@ -1,15 +1,15 @@
-//! `forerun-bench gpu-table`: every operation of the hash table in a GPU's memory, by load, form of
-//! the buckets, row, hit rate, batch and skew.
+//! `forerun-bench gpu-table`: every operation of the hash table in a GPU's memory, by load, bucket
+//! form, row size, hit rate, batch and skew.
 //!
 //! ```text
-//!   args.rs      the command line          setting.rs   the tables and what is asked of them     way.rs   operations
-//!   keys.rs      keys, rows, calls         fixture.rs       a filled table, and one call of it
-//!   selfcheck.rs --check                   peer.rs      tables of others, by programs of their own
+//!   args.rs      the command line          setting.rs   the tables and their requests            way.rs   operations
+//!   keys.rs      keys, rows, calls         fixture.rs       a filled table, and one call to it
+//!   selfcheck.rs --check                   peer.rs      other tables, measured by their own programs
 //!   row.rs, show.rs   results
 //! ```
 //!
-//! Where no GPU is found it says so, measures the table on the CPU, and ends well; no figure of a
-//! GPU is printed then.
+//! If no GPU is found, the bench says so, measures the table on the CPU and exits successfully. It
+//! then prints no GPU figures.
 
 mod args;
 mod fixture;
@@ -44,21 +44,22 @@ use std::io::Write;
 use std::time::Duration;
 use way::Way;
 
-const LEAD: &str = "Operations of a hash table in a GPU's memory, a call of many keys at a time. Every way is compared with \
-                    what was put in before it is timed.";
+const LEAD: &str = "\
+                    Operations of a hash table in a GPU's memory, many keys per call. Every way is compared with the inserted data \
+                    before it is timed.";
 
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// A command line that makes no sense, an answer that is wrong, a peer that fails, or the device's.
+/// An invalid command line, a wrong answer, a failing peer, or an error of the device.
 pub fn run(args: &Args) -> Result<()> {
     on_stdout(|out| run_to(args, &Progress::on_terminal(), out))
 }
 
-/// What stands for `--check` where there is no GPU.
+/// Printed for `--check` if there is no GPU.
 const TESTED: &str = "The tests run every kernel on the CPU, and compare it with the table there.";
 
-/// As [`run`], printing to `out`.
+/// [`run`], printing to `out`.
 ///
 /// # Errors
 /// As [`run`].
@@ -86,7 +87,7 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
     .run(out)
 }
 
-/// Every way of the first setting, once.
+/// Runs every way of the first setting once.
 fn once(gpu: Option<&Gpu>, args: &Args, out: &mut dyn Write) -> Result<()> {
     let setting = Setting::seed(args, gpu.is_some());
     setting.check()?;
@@ -125,7 +126,7 @@ struct Bench<'a> {
     gpu: Option<Gpu>,
     args: &'a Args,
     progress: &'a Progress,
-    /// Of the GPU's memory, measured when first wanted.
+    /// The ceiling of the GPU's memory, measured when first needed.
     ceiling: Option<Ceiling>,
     report: Report,
 }
@@ -160,7 +161,7 @@ impl Bench<'_> {
                     used.turn_to(setting)?;
                     used
                 }
-                // The old table's memory is given back before the new one's is asked for.
+                // Frees the old table's memory before the new table's is allocated.
                 used => {
                     drop(used);
                     Fixture::new(self.gpu.as_ref(), setting).with_context(|| {
@@ -185,7 +186,7 @@ impl Bench<'_> {
         self.show(study, &rows, &notes, out)
     }
 
-    /// All ways of one setting: first those that leave the table as it is, then the writers.
+    /// All ways of one setting: first those that only read the table, then the writers.
     fn measure(&mut self, fixture: &RefCell<Fixture>) -> Result<Vec<GpuTableRow>> {
         let setting = fixture.borrow().setting.clone();
         let ways = setting.study.ways(self.args, setting.buckets);
@@ -205,7 +206,7 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// On the CPU slots are looked for in one way, whatever is asked for.
+    /// The CPU has only one way to find slots, whatever was requested.
     fn different(&self, mut ways: Vec<Way>) -> Vec<Way> {
         if self.gpu.is_none() {
             ways.iter_mut().for_each(|way| way.lookup = Lookup::ByLoad);
@@ -277,8 +278,8 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// A smaller table of the CPU's, as full and of the same form: what is counted there holds for
-    /// the large one.
+    /// A smaller table on the CPU, equally full and of the same form: its counts hold for the large
+    /// one.
     fn model<'m>(
         &self,
         model: &'m mut Option<Fixture>,
@@ -296,7 +297,7 @@ impl Bench<'_> {
         })
     }
 
-    /// What a lookup asks for, and how near the device's memory it comes.
+    /// The requests of a lookup, and how near the device's memory limit it comes.
     fn weigh(
         &mut self,
         row: &mut GpuTableRow,
@@ -314,8 +315,8 @@ impl Bench<'_> {
         let Some(gpu) = &self.gpu else { return Ok(()) };
         let slots = setting.slots;
         if self.ceiling.is_none() {
-            // As large as the arrays that are read: digests, keys, rows. Beyond 8 GiB the rate
-            // changes little, and the table takes its room beside them.
+            // The sizes of the arrays that are read: digests, keys, rows. Beyond 8 GiB the rate
+            // changes little, and the table needs memory too.
             let arrays = [slots, slots * 8, slots * row_bytes.max(8)].map(|b| b.min(8 << 30));
             self.ceiling = Some(Ceiling::measure(gpu, &arrays, self.progress)?);
         }
@@ -341,7 +342,7 @@ impl Bench<'_> {
             match &self.gpu {
                 Some(_) => rows.extend(peer::study(program, &seed, self.args)?),
                 None => notes.push(format!(
-                    "not measured: {}: it takes a GPU",
+                    "not measured: {}: it needs a GPU",
                     program.display()
                 )),
             }
@@ -382,12 +383,12 @@ impl Bench<'_> {
     }
 }
 
-/// Requests at random places and bytes a key, what comes and goes in order included, of lookups
-/// that copy rows of so many bytes out.
+/// Random requests and bytes per key, including sequential traffic, for lookups that copy out rows
+/// of this size.
 fn cost(op: Op, traffic: &Traffic, row_bytes: u64) -> (f64, f64) {
     let lookups = traffic.lookups.max(1) as f64;
     let rows = traffic.row_requests(row_bytes);
-    // The key comes, and what became of it goes; with it an address, or the row.
+    // The key is read and its result written, together with an address or the row.
     let answer = match op {
         Op::FindPtr => 9.0,
         _ => 1.0 + row_bytes as f64 * traffic.found as f64 / lookups,
@@ -400,7 +401,7 @@ fn cost(op: Op, traffic: &Traffic, row_bytes: u64) -> (f64, f64) {
     )
 }
 
-/// What each kernel's `find_ptr` would ask a GPU's memory for, in words.
+/// Describes the requests that each kernel's `find_ptr` would make to a GPU's memory.
 fn counted(fixture: &mut Fixture) -> Result<Vec<String>> {
     let (buckets, load) = (fixture.setting.buckets, fixture.setting.load);
     let mut told = Vec::new();

@@ -1,12 +1,12 @@
-//! Tables of others on the same GPU: programs that take a setting on their command line, measure,
-//! and print rows.
+//! Other tables on the same GPU: programs that take a setting on their command line, measure, and
+//! print rows.
 //!
 //! ```text
 //!   PROGRAM --device 0 --slots N --dim 8 --load 0.5,0.75,1 --hit-rate 0.6 --batch N --rounds N
-//!   -> {"bench":"gpu-table","engine":"hierarchicalkv","op":"find_ptr", ...}      a line a result, as `row.rs` has it
+//!   -> {"bench":"gpu-table","engine":"hierarchicalkv","op":"find_ptr", ...}      a line per result, as in `row.rs`
 //! ```
 //!
-//! `suites/gpu-peers` has the sources and says how they are built, outside of this tree.
+//! `suites/gpu-peers` has the sources and says how to build them, outside this tree.
 
 use super::args::Args;
 use super::row::GpuTableRow;
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use std::process::Command;
 
-/// What a peer measured in the seed's setting.
+/// A peer's results in the seed's setting.
 pub(super) fn study(program: &Path, seed: &Setting, args: &Args) -> Result<Vec<GpuTableRow>> {
     let named = || format!("the peer {}", program.display());
     let loads: Vec<String> = args.loads().iter().map(f64::to_string).collect();

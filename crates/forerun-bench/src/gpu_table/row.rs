@@ -1,4 +1,5 @@
-//! One result of `forerun-bench gpu-table`: a line of JSON with these names, which peers print too.
+//! One result of `forerun-bench gpu-table`: a line of JSON with these names, which peers also
+//! print.
 
 use super::setting::Setting;
 use super::way::Way;
@@ -6,10 +7,10 @@ use crate::on_gpu::Took;
 use forerun_measure::harness::Outcome;
 use serde::{Deserialize, Serialize};
 
-/// B-KV/s, as HierarchicalKV prints it.
+/// The unit B-KV/s as HierarchicalKV prints it.
 const BINARY: f64 = (1u64 << 30) as f64;
 
-/// How fast one operation went in one setting. A peer may leave out what it does not know.
+/// The speed of one operation in one setting. A peer may leave out what it does not know.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuTableRow {
@@ -17,29 +18,29 @@ pub struct GpuTableRow {
     pub bench: String,
     /// The study.
     pub study: String,
-    /// Whose table: `gpu`, `cpu` where no GPU was found, or a peer's name.
+    /// Whose table: `gpu`, `cpu` if no GPU was found, or a peer's name.
     pub engine: String,
     /// The GPU's name; null without one.
     pub device: Option<String>,
     /// The operation.
     pub op: String,
-    /// How slots were looked for, of `find_ptr`.
+    /// For `find_ptr`: how slots were found.
     pub lookup: Option<String>,
     /// Slots of the table.
     pub slots: u64,
     /// Candidates and slots of a bucket: `2x128`.
     pub buckets: String,
-    /// Numbers of 4 bytes a row.
+    /// 4-byte numbers per row.
     pub dim: u64,
-    /// Entries a slot, as asked for.
+    /// The requested load: entries per slot.
     pub load: f64,
-    /// Which share of the keys was to be there.
+    /// The requested share of present keys.
     pub hit_rate: f64,
-    /// Keys a call; slots, of what goes through slots.
+    /// Keys per call; slots, for operations that process slots.
     pub batch: u64,
-    /// How often which key was asked for.
+    /// How requests spread over the keys.
     pub skew: String,
-    /// The share of keys that was found in the check before.
+    /// The share of keys that the preceding check found.
     pub found: f64,
     /// Rounds.
     pub rounds: u64,
@@ -47,32 +48,32 @@ pub struct GpuTableRow {
     pub us: f64,
     /// The same by the host's clock, from the call to the end of the wait.
     pub us_wall: f64,
-    /// Keys a second by events: the median of the rounds.
+    /// Keys per second by events: the median of the rounds.
     pub keys_per_second: f64,
     /// The slowest round.
     pub keys_per_second_min: f64,
     /// The fastest round.
     pub keys_per_second_max: f64,
-    /// Keys a second by the host's clock: the median of the rounds.
+    /// Keys per second by the host's clock: the median of the rounds.
     pub keys_per_second_wall: f64,
-    /// Units of 2^30 keys a second, by events.
+    /// Units of 2^30 keys per second, by events.
     pub bkv_per_second: f64,
-    /// Units of 2^30 keys a second, by the host's clock: the record's figure.
+    /// Units of 2^30 keys per second, by the host's clock: the record's figure.
     pub bkv_per_second_wall: f64,
-    /// Of `find_ptr`: the rate over that of a thread a key in the same rounds.
+    /// For `find_ptr`: the rate relative to that of one thread per key in the same rounds.
     pub ratio_to_thread: Option<f64>,
-    /// Of `find_ptr`: the rate over that of the seed's rule in the same rounds.
+    /// For `find_ptr`: the rate relative to that of the seed's rule in the same rounds.
     pub ratio_to_seed_rule: Option<f64>,
-    /// Of lookups: requests at random places a key.
+    /// For lookups: random requests per key.
     pub requests_per_lookup: Option<f64>,
-    /// Of lookups: bytes a key, what comes and goes in order included.
+    /// For lookups: bytes per key, including sequential traffic.
     pub bytes_per_lookup: Option<f64>,
-    /// Of lookups on a GPU: the time that their requests take at the least, over the time taken.
+    /// For lookups on a GPU: the minimum time that their requests take, divided by the actual time.
     pub share_of_ceiling: Option<f64>,
 }
 
 impl GpuTableRow {
-    /// What is known of a row before anything is measured.
+    /// The fields that are known before anything is measured.
     pub(super) fn of(setting: &Setting, engine: &str, way: Way, items: u64) -> GpuTableRow {
         GpuTableRow {
             bench: "gpu-table".into(),
@@ -91,7 +92,7 @@ impl GpuTableRow {
         }
     }
 
-    /// With the rates of an outcome by events, and of as many turns by the host's clock.
+    /// Adds the rates of an outcome by events, and of the same turns by the host's clock.
     pub(super) fn with_outcome(mut self, outcome: &Outcome, took: &[(u64, Took)]) -> GpuTableRow {
         let mut wall: Vec<f64> = took
             .iter()
@@ -110,7 +111,7 @@ impl GpuTableRow {
         self
     }
 
-    /// The operation, and how it looks for slots where that was asked for.
+    /// The operation, and how it finds slots if that was given.
     pub(super) fn way(&self) -> String {
         match self.lookup.as_deref() {
             Some("by-load") | None => self.op.clone(),

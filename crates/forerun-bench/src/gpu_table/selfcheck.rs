@@ -1,10 +1,10 @@
-//! Does a GPU answer what the CPU answers? Every kernel, every width, every operation, every
-//! answer.
+//! Does a GPU give the same answers as the CPU? Checks every kernel, every width, every operation,
+//! every answer.
 //!
 //! ```text
-//!   a table with room       random batches of keys that come once each: every answer, every row, every score
+//!   a table with room       random batches of distinct keys: every answer, every row, every score
 //!   a full one              one candidate and scores that all differ: each bucket keeps its greatest, in any order
-//!   on streams              counts that the device says, scans, a clear, graphs that are replayed
+//!   on streams              counts computed on the device, scans, a clear, replayed graphs
 //! ```
 
 use super::keys::{key_of, rows_of};
@@ -24,7 +24,7 @@ const ROW_BYTES: u64 = 48;
 
 type Make<'a> = &'a dyn Fn(TableOptions) -> Result<GpuTable>;
 
-/// Runs all on a GPU; gives what was checked, in words.
+/// Runs all checks on a GPU, and describes what was checked.
 pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
     let mut told = compare(&|options| Ok(GpuTable::on_gpu(gpu, options)?), progress)?;
     told.push(on_streams(gpu).context("operations on streams")?);
@@ -40,7 +40,7 @@ fn form(width: Width, candidates: Candidates, slots: u64) -> TableOptions {
     }
 }
 
-/// Compares tables made by `make` with the CPU's.
+/// Compares tables made by `make` with the CPU's table.
 fn compare(make: Make<'_>, progress: &Progress) -> Result<Vec<String>> {
     let bar = progress.steps("checking", 2 * Width::ALL.len() as u64 + 4);
     let mut answers = 0;
@@ -66,12 +66,12 @@ fn compare(make: Make<'_>, progress: &Progress) -> Result<Vec<String>> {
         bar.step();
     }
     told.push(format!(
-        "{kept} entries that full tables kept, and all that they gave away"
+        "{kept} entries that full tables kept, and all that they evicted"
     ));
     Ok(told)
 }
 
-/// All there is, by its key.
+/// The whole contents, by key.
 fn contents(table: &mut GpuTable) -> Result<BTreeMap<u64, (u64, Vec<u8>)>> {
     let mut all = BTreeMap::new();
     let bytes = table.options().row_bytes as usize;
@@ -86,13 +86,13 @@ fn contents(table: &mut GpuTable) -> Result<BTreeMap<u64, (u64, Vec<u8>)>> {
     let size = table.size()?;
     ensure!(
         size == all.len() as u64,
-        "{} entries, and a size of {size}",
+        "{} entries, but a size of {size}",
         all.len()
     );
     Ok(all)
 }
 
-/// What an operation answers.
+/// The answers of an operation.
 #[derive(Debug, PartialEq)]
 struct Said {
     rows: Vec<u8>,
@@ -155,11 +155,12 @@ fn find(table: &GpuTable, lookup: Lookup, keys: &[u64]) -> Result<Said> {
     Ok(said)
 }
 
-/// Keys come once a batch, and nothing is evicted: answers follow from the keys alone.
+/// Keys are distinct within a batch, and nothing is evicted, so the answers follow from the keys
+/// alone.
 fn with_room(make: Make<'_>, options: TableOptions) -> Result<u64> {
     let (mut theirs, mut ours) = (make(options)?, GpuTable::on_cpu(options)?);
     let mut random = SmallRng::seed_from_u64(u64::from(options.width.slots()));
-    // A narrow bucket of one candidate is full long before the table is.
+    // A narrow bucket with one candidate is full long before the table is.
     let mut keys: Vec<u64> = (0..options.capacity / 8).map(key_of).collect();
     keys.extend([0, u64::MAX, u64::MAX - 1, u64::MAX - 2, u64::MAX - 3]);
     let operations = [
@@ -247,12 +248,12 @@ fn with_room(make: Make<'_>, options: TableOptions) -> Result<u64> {
     theirs.clear()?;
     ensure!(
         contents(&mut theirs)?.is_empty(),
-        "something is left of a cleared table"
+        "a cleared table still has entries"
     );
     Ok(answers)
 }
 
-/// Fractions whose sums are exact in any order, of keys that come several times in a batch.
+/// Fractions whose sums are exact in any order, for keys that occur several times in a batch.
 fn sums(make: Make<'_>, element: Element) -> Result<u64> {
     let options = form(Width::W64, Candidates::Two, 1 << 10);
     let (mut theirs, mut ours) = (make(options)?, GpuTable::on_cpu(options)?);
@@ -276,7 +277,7 @@ fn sums(make: Make<'_>, element: Element) -> Result<u64> {
     Ok(2 * storm.len() as u64)
 }
 
-/// More than the table holds, a batch larger than it among them.
+/// More entries than the table holds, including a batch larger than the table.
 fn full(make: Make<'_>, options: TableOptions) -> Result<u64> {
     let (mut theirs, mut ours) = (make(options)?, GpuTable::on_cpu(options)?);
     let score = |key: u64| key >> 1;
@@ -294,19 +295,19 @@ fn full(make: Make<'_>, options: TableOptions) -> Result<u64> {
         for (i, key) in given.keys.iter().enumerate() {
             ensure!(
                 inside.remove(key) == Some(given.scores[i]),
-                "key {key} is given away, and was not there"
+                "key {key} was evicted although it was not there"
             );
             let bytes = ROW_BYTES as usize;
             ensure!(
                 given.rows[i * bytes..][..bytes] == rows_of(&[*key], ROW_BYTES),
-                "key {key} goes with another row"
+                "key {key} was evicted with another row"
             );
         }
         let all = contents(&mut theirs)?;
         ensure!(all == contents(&mut ours)?, "other entries are kept");
         ensure!(
             all.keys().eq(inside.keys()),
-            "an entry is neither kept nor given away"
+            "an entry is neither kept nor evicted"
         );
     }
     Ok(inside.len() as u64)
@@ -322,8 +323,8 @@ fn word(buffer: &DeviceBuffer) -> Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Misses of one operation are the next one's batch, by counts that only the device knows; as a
-/// graph, replayed.
+/// The misses of one operation are the next one's batch, with counts that only the device knows;
+/// also as a replayed graph.
 fn on_streams(gpu: &Gpu) -> Result<String> {
     const N: usize = 3000;
     let options = form(Width::W128, Candidates::Two, 1 << 14);
@@ -366,7 +367,7 @@ fn on_streams(gpu: &Gpu) -> Result<String> {
                 word(&count)?
             );
         }
-        // Keys that the count leaves out must stay out.
+        // Keys beyond the count must not be inserted.
         let none = DeviceBatch {
             count_at: Some(&counted),
             rows: Some(&rows),
@@ -405,7 +406,7 @@ fn on_streams(gpu: &Gpu) -> Result<String> {
         );
         put(&table.clear_command()?)?;
     }
-    ensure!(table.size()? == 0, "something is left of a cleared table");
+    ensure!(table.size()? == 0, "a cleared table still has entries");
     let mut left = Entries::default();
     table.export_batch(0..u64::MAX, &mut left)?;
     ensure!(

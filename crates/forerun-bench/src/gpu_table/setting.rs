@@ -1,8 +1,8 @@
-//! What is measured: the published record's setting, and the one thing that each study changes.
+//! What is measured: the published record's setting, with one parameter changed by each study.
 //!
 //! ```text
-//!   keys put in    key_of(0), key_of(1), ...        until the table is as full as asked for
-//!   asked for      a sample of them, evenly over the time of their coming, and keys that never came
+//!   inserted       key_of(0), key_of(1), ...        until the table has the requested load
+//!   requested      a sample of them, spread evenly over the insertions, and keys never inserted
 //! ```
 
 use super::args::Args;
@@ -14,7 +14,7 @@ use forerun_gpu::table::{Candidates, Lookup, Policy, TableOptions, Width};
 use std::fmt;
 use std::str::FromStr;
 
-/// A study: the thing that it changes.
+/// A study: the parameter that it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Study {
     /// Nothing but the load: the published record's setting, lookups by every kernel.
@@ -25,16 +25,16 @@ pub enum Study {
     Buckets,
     /// The row size.
     Dim,
-    /// Which share of the keys is there.
+    /// The share of present keys.
     HitRate,
-    /// Keys a call.
+    /// Keys per call.
     Batch,
-    /// How often which key is asked for.
+    /// How requests spread over the keys.
     Skew,
 }
 
 impl Study {
-    /// All, in the order in which they run.
+    /// All studies, in the order in which they run.
     pub const ALL: [Study; 7] = [
         Study::Seed,
         Study::Operations,
@@ -81,7 +81,8 @@ impl Study {
                 continue;
             }
             for lookup in or(&args.lookup, lookups) {
-                // The pipeline is made for one width; without it the seed's rule is a thread a key.
+                // The pipeline exists for one width only; without it, the seed's rule is one thread
+                // per key.
                 if buckets.width == Width::W128 || lookup != Lookup::Pipeline {
                     ways.push(Way { op, lookup });
                 }
@@ -91,7 +92,7 @@ impl Study {
     }
 }
 
-/// In how many buckets a key can be, and how wide they are.
+/// How many buckets a key may be in, and how wide they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buckets {
     /// One or two.
@@ -136,30 +137,30 @@ impl FromStr for Buckets {
             })
         };
         parse().ok_or_else(|| {
-            format!("{text:?} is no form of buckets: write 2x128, 1x64, or another of 1 or 2 of 16, 32, 64 or 128")
+            format!("{text:?} is not a form of buckets: write 2x128, 1x64, or another of 1 or 2 of 16, 32, 64 or 128")
         })
     }
 }
 
-/// One table, and what is asked of it.
+/// One table, and the requests to it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Setting {
     pub(super) study: Study,
     pub(super) slots: u64,
     pub(super) buckets: Buckets,
-    /// Numbers of 4 bytes a row.
+    /// 4-byte numbers per row.
     pub(super) dim: u64,
-    /// Entries a slot.
+    /// Entries per slot.
     pub(super) load: f64,
     pub(super) hit_rate: f64,
     pub(super) batch: usize,
     pub(super) skew: Skew,
-    /// Keys of a turn, if a call has fewer.
+    /// Minimum keys per turn, if a call has fewer.
     pub(super) turn_keys: usize,
 }
 
 impl Setting {
-    /// The published record's, and a small one where there is no GPU.
+    /// The published record's setting, or a small one if there is no GPU.
     pub(super) fn seed(args: &Args, on_gpu: bool) -> Setting {
         let (slots, batch) = match (args.output.quick, on_gpu) {
             (true, _) => (1 << 12, 1 << 8),
@@ -179,7 +180,7 @@ impl Setting {
         }
     }
 
-    /// The settings of a study, those of one table one after the other.
+    /// The settings of a study; those that share a table are adjacent.
     pub(super) fn of(study: Study, args: &Args, on_gpu: bool) -> Result<Vec<Setting>> {
         let quick = args.output.quick;
         let seed = Setting {
@@ -192,7 +193,7 @@ impl Setting {
             change(&mut setting);
             setting
         };
-        // Where one thing changes beside the load, the load is one that leaves some room.
+        // Where a parameter other than the load changes, the load leaves some free slots.
         let load = args.load.first().copied().unwrap_or(0.75);
         let settings: Vec<Setting> = match study {
             Study::Seed | Study::Operations => {
@@ -242,10 +243,10 @@ impl Setting {
 
     pub(super) fn check(&self) -> Result<()> {
         ensure!(self.batch > 0, "a batch of no keys");
-        ensure!(self.load > 0.0, "a load of 0 leaves nothing to be found");
+        ensure!(self.load > 0.0, "a load of 0 leaves nothing to find");
         ensure!(
             self.slots >= 256,
-            "{} slots: fewer than 256 are no table to measure",
+            "{} slots are too few to measure: use at least 256",
             self.slots
         );
         Ok(())
@@ -255,7 +256,7 @@ impl Setting {
         self.dim * 4
     }
 
-    /// Of a table of so many slots, as this one else.
+    /// Options for a table of this many slots that is otherwise like this one.
     pub(super) fn options(&self, slots: u64) -> TableOptions {
         TableOptions {
             width: self.buckets.width,
@@ -265,13 +266,13 @@ impl Setting {
         }
     }
 
-    /// Whether a table made for the other will do, filled as it is.
+    /// Whether a table made for the other setting will do, as it is filled.
     pub(super) fn shares_table(&self, other: &Setting) -> bool {
         (self.slots, self.buckets, self.dim) == (other.slots, other.buckets, other.dim)
             && self.load == other.load
     }
 
-    /// Calls of a turn: so many that a small batch is not lost in the clock's steps.
+    /// Calls per turn: enough that a small batch is not lost in the clock's resolution.
     pub(super) fn calls(&self) -> usize {
         (self.turn_keys / self.batch).clamp(1, 64)
     }

@@ -6,7 +6,7 @@ use forerun_measure::report::{Chart, Report, Section, Shape};
 use forerun_measure::size::{count, digits, spread};
 use forerun_measure::text_table::TextTable;
 
-/// Where a row lies in the thing that its study changes.
+/// A row's value of the parameter that its study changes.
 fn place(study: Study, row: &GpuTableRow) -> String {
     match study {
         Study::Seed | Study::Operations => format!("{:.2}", row.load),
@@ -18,7 +18,7 @@ fn place(study: Study, row: &GpuTableRow) -> String {
     }
 }
 
-/// What the thing is called.
+/// The name of that parameter.
 fn axis(study: Study) -> &'static str {
     match study {
         Study::Seed | Study::Operations => "load",
@@ -30,7 +30,7 @@ fn axis(study: Study) -> &'static str {
     }
 }
 
-/// The name of a series: the way, and whose it is where it is a peer's.
+/// The name of a series: the way, with the owner's name for a peer.
 fn series(row: &GpuTableRow) -> String {
     match row.engine.as_str() {
         "gpu" | "cpu" => row.way(),
@@ -81,7 +81,7 @@ pub(super) fn table(study: Study, rows: &[GpuTableRow]) -> TextTable {
     table
 }
 
-/// A study's chart: the rate of each way over the thing that changes.
+/// A study's chart: the rate of each way over the parameter.
 fn chart(study: Study, rows: &[GpuTableRow]) -> Chart {
     let shape = if study == Study::Batch {
         Shape::Lines

@@ -1,4 +1,4 @@
-//! What is measured: an operation, and how it looks for slots.
+//! What is measured: an operation, and how it finds slots.
 
 use forerun_gpu::table::{Element, Lookup, Operation};
 use std::fmt;
@@ -6,15 +6,12 @@ use std::str::FromStr;
 
 /// An operation of the table, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(
-    missing_docs,
-    reason = "they are the table's own, and documented there"
-)]
+#[allow(missing_docs, reason = "the table documents them")]
 pub enum Op {
     FindPtr,
     Contains,
     Find,
-    /// As `Find`, where writers may run beside it.
+    /// `Find` that allows concurrent writers.
     FindBesideWriters,
     FindMissed,
     InsertOrAssign,
@@ -35,7 +32,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// All, lookups first.
+    /// All operations, lookups first.
     pub const ALL: [Op; 20] = [
         Op::FindPtr,
         Op::Contains,
@@ -85,7 +82,7 @@ impl Op {
         }
     }
 
-    /// What the table's writers are asked, if it is one of theirs.
+    /// The table's writing operation, if it is one.
     pub(super) fn operation(self) -> Option<Operation> {
         Some(match self {
             Op::InsertOrAssign => Operation::InsertOrAssign,
@@ -103,12 +100,12 @@ impl Op {
         })
     }
 
-    /// Whether it leaves the table as it is.
+    /// Whether it leaves the table unchanged.
     pub(super) fn only_reads(self) -> bool {
         self.is_lookup() || matches!(self, Op::SizeIf | Op::ExportBatch)
     }
 
-    /// Whether it looks keys up and changes nothing.
+    /// Whether it looks up keys and changes nothing.
     pub(super) fn is_lookup(self) -> bool {
         matches!(
             self,
@@ -116,7 +113,7 @@ impl Op {
         )
     }
 
-    /// Whether keys that are not there are put in.
+    /// Whether it inserts missing keys.
     pub(super) fn inserts(self) -> bool {
         matches!(
             self,
@@ -128,7 +125,7 @@ impl Op {
         )
     }
 
-    /// Whether the batch brings rows.
+    /// Whether the batch includes rows.
     pub(super) fn takes_rows(self) -> bool {
         matches!(
             self,
@@ -141,7 +138,7 @@ impl Op {
         )
     }
 
-    /// Whether rows are copied out, a row a key.
+    /// Whether it copies out a row per key.
     pub(super) fn gives_rows(self) -> bool {
         matches!(
             self,
@@ -169,23 +166,23 @@ impl FromStr for Op {
         let names = || Op::ALL.map(Op::name).join(", ");
         found.ok_or_else(|| {
             format!(
-                "{text:?} is no operation of the table: there are {}",
+                "{text:?} is not an operation of the table; available: {}",
                 names()
             )
         })
     }
 }
 
-/// An operation, and how it looks for slots.
+/// An operation, and how it finds slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Way {
     pub(super) op: Op,
-    /// Of lookups of slots; the others go as they go.
+    /// For lookups of slots; other operations ignore it.
     pub(super) lookup: Lookup,
 }
 
 impl Way {
-    /// The operation as it goes where nothing is asked for.
+    /// The operation in its default way.
     pub(super) fn of(op: Op) -> Way {
         Way {
             op,

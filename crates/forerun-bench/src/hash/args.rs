@@ -1,4 +1,4 @@
-//! The command line of the bench `hash`, and the studies or cells that it asks for.
+//! The command line of the bench `hash`, and the studies or cells that it selects.
 
 use super::keys::Skew;
 use super::study::{STUDIES, Study};
@@ -19,13 +19,16 @@ Examples:
   forerun-bench hash --design table,memc3 --size 256KiB,1GiB --isa avx2,scalar --json
 
 The studies: 1 table size, 2 load factor and hit rate, 3 skew, 4 batch and widths, 5 threads and updates. Without \
---study or --all, every combination of the lists is measured; beside one, the lists replace the study's own.
+--study or --all, every combination of the lists is measured; with a study, the lists replace the \
+study's own.
 
-A size counts slots: --size 1GiB of 8-byte keys and values is a table of 67,108,864 slots in every design, so all \
-hold the same keys at the same load factor; what each takes for them stands in the column \"B an entry\".
+A size counts slots: --size 1GiB of 8-byte keys and values is a table of 67,108,864 slots in every design, so \
+all designs hold the same keys at the same load factor; the column \"B an entry\" shows how much memory each one \
+takes for them.
 
-\"lines\" is keys a second over the random cache lines a second that as many threads read in the same rounds: 100% \
-would be a lookup that costs one cache line from memory and nothing else, and a table in the cache may be above it.")]
+\"lines\" is keys per second over the random cache lines per second that the same number of threads read in the \
+same rounds: 100% would be a lookup that costs one cache line from memory and nothing else. A table in the cache \
+may exceed it.")]
 pub struct Args {
     /// Runs some of the five studies
     #[arg(long, value_name = "LIST", value_delimiter = ',',
@@ -36,39 +39,39 @@ pub struct Args {
     #[arg(long, conflicts_with = "study")]
     pub all: bool,
 
-    /// Slots times the bytes of a key and a value [default: 64MiB]
+    /// Table size: slots times the bytes of a key and a value [default: 64MiB]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub size: Vec<usize>,
 
-    /// Entries over slots, as 0.7 or 70% [default: 0.7]
+    /// Load factor: entries over slots, as 0.7 or 70% [default: 0.7]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
     pub load_factor: Vec<f64>,
 
-    /// Share of the keys asked for that are present [default: 1]
+    /// Share of the requested keys that are present [default: 1]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
     pub hit_rate: Vec<f64>,
 
-    /// Which of the present keys are asked for: uniform, or zipf:0.99 [default: uniform]
+    /// Which present keys are requested: uniform, or zipf:0.99 [default: uniform]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub skew: Vec<Skew>,
 
-    /// Keys a batch [default: 64]
+    /// Keys per batch [default: 64]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub batch: Vec<usize>,
 
-    /// Threads that look up, each pinned to a core [default: 1]
+    /// Lookup threads, each pinned to a core [default: 1]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub threads: Vec<usize>,
 
-    /// Bytes a key, 4 or 8 [default: 8]
+    /// Bytes per key, 4 or 8 [default: 8]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_width)]
     pub key_bytes: Vec<usize>,
 
-    /// Bytes a value, 4 or 8 [default: 8]
+    /// Bytes per value, 4 or 8 [default: 8]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_width)]
     pub value_bytes: Vec<usize>,
 
-    /// Designs, such as table (the one to use) or memc3 [default: all]
+    /// Designs, such as table (the production table) or memc3 [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub design: Vec<String>,
 
@@ -81,7 +84,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub isa: Vec<Isa>,
 
-    /// Percentage of all operations that one more thread makes as updates [default: 0]
+    /// Percentage of all operations that are updates, made by an additional thread [default: 0]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_percent)]
     pub updates: Vec<f64>,
 
@@ -89,7 +92,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub update_kind: Vec<UpdateKind>,
 
-    /// What all tables may take at a time; those that do not fit are measured one after the other
+    /// Memory that all tables may use at a time; tables that do not fit are measured one after the
+    /// other
     #[arg(long, value_name = "BYTES", default_value = "5GiB", value_parser = parse_size)]
     pub memory: usize,
 
@@ -103,7 +107,7 @@ fn parse_width(text: &str) -> Result<usize, String> {
         "4" => Ok(4),
         "8" => Ok(8),
         _ => Err(format!(
-            "{text:?} is no width: keys and values have 4 or 8 bytes"
+            "{text:?} is not a width: keys and values have 4 or 8 bytes"
         )),
     }
 }
@@ -114,13 +118,13 @@ fn parse_percent(text: &str) -> Result<f64, String> {
     match number {
         Ok(percent) if (0.0..100.0).contains(&percent) => Ok(percent / 100.0),
         _ => Err(format!(
-            "{text:?} is no percentage of updates: write 5, or any number from 0 to below 100"
+            "{text:?} is not a percentage of updates: write 5, or any number from 0 to below 100"
         )),
     }
 }
 
 impl Args {
-    /// The studies asked for, or one of the lists alone.
+    /// The selected studies, or a single one made of the lists.
     pub(super) fn studies(&self) -> Result<Vec<Study>> {
         let quick = self.output.quick;
         let numbers: Vec<u8> = match self.all {
@@ -188,14 +192,17 @@ impl Args {
             };
             sweep.widths = or_wide(&self.key_bytes).iter().flat_map(pairs).collect();
         }
-        // A table is filled further from one to the next.
+        // A table is filled further from one load factor to the next.
         sweep.load_factors.sort_by(f64::total_cmp);
         sweep.load_factors.dedup();
         ensure!(
             !sweep.batches.contains(&0),
             "a batch needs at least one key"
         );
-        ensure!(!sweep.threads.contains(&0), "it takes at least one thread");
+        ensure!(
+            !sweep.threads.contains(&0),
+            "at least one thread is required"
+        );
         let unavailable = sweep.isas.iter().find(|isa| !isa.is_available());
         ensure!(
             unavailable.is_none(),

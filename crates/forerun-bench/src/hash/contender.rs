@@ -1,7 +1,7 @@
-//! What is asked of a table to be measured: ours or a peer's.
+//! The interface of a table to be measured, ours or a peer's.
 //!
 //! ```text
-//!  Contender   a design, with the strategies and instruction sets it has          open(slots)
+//!  Contender   a design, with its strategies and instruction sets                    open(slots)
 //!     Subject  one table of it, filled by the bench                               finder(strategy), updater()
 //!        Finder, Updater   what one thread does with it in one turn
 //! ```
@@ -13,74 +13,74 @@ pub use forerun_core::arch::Isa;
 /// The strategy that looks up one key after the other.
 pub const GET: &str = "get";
 
-/// The strategy that hands the table a whole batch.
+/// The strategy that passes a whole batch to the table.
 pub const FIND_BATCH: &str = "find_batch";
 
 /// A design of a hash table, from keys `K` to values `V`.
 pub trait Contender<K: Word, V: Word>: Sync {
-    /// Whose it is: `forerun`, or a peer's name.
+    /// The owner: `forerun`, or a peer's name.
     fn engine(&self) -> &str;
 
-    /// What it is called, also on the command line.
+    /// Its name, also on the command line.
     fn design(&self) -> String;
 
-    /// The ways of looking a batch up; those a bench takes unless told otherwise are [`GET`] and
-    /// [`FIND_BATCH`].
+    /// Its ways of looking up a batch; a bench uses [`GET`] and [`FIND_BATCH`] by default.
     fn strategies(&self) -> Vec<String>;
 
-    /// The instruction sets of this machine for which it has code of its own.
+    /// This machine's instruction sets for which it has its own code.
     fn isas(&self) -> Vec<Isa>;
 
     /// Whether it can be read while another thread updates it.
     fn is_shared(&self) -> bool;
 
-    /// About how much memory [`Contender::open`] will take, filled to `load_factor`.
+    /// The approximate memory that a table of [`Contender::open`] takes when filled to
+    /// `load_factor`.
     fn memory_bytes(&self, slots: usize, load_factor: f64) -> usize {
         let _ = load_factor;
         slots * (K::BYTES + V::BYTES) * 9 / 8
     }
 
-    /// An empty table of that many slots, or a few more where the design wants a rounder number. It
-    /// shall not grow while it is filled to `load_factor`.
+    /// Opens an empty table with that many slots, or a few more if the design needs a rounder
+    /// number. It must not grow while it is filled to `load_factor`.
     ///
     /// # Errors
-    /// The table's, when there is no memory for it.
+    /// The table's error if there is not enough memory.
     fn open(&self, slots: usize, load_factor: f64) -> Result<Box<dyn Subject<K, V>>>;
 }
 
-/// What became of an insertion.
+/// The result of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placed {
     /// All entries are in the table.
     All,
-    /// No place could be made for one of them.
+    /// There was no slot for one of them.
     Full,
 }
 
 /// A table to measure.
 pub trait Subject<K: Word, V: Word>: Send + Sync {
-    /// Inserts entries, whose keys are all different, until one finds no place.
+    /// Inserts entries with distinct keys until one finds no slot.
     ///
     /// # Errors
-    /// The table's, other than being full.
+    /// The table's errors, except that it is full.
     fn insert(&mut self, keys: &[K], values: &[V]) -> Result<Placed>;
 
-    /// Looks up by one of the contender's instruction sets from now on. Called while there is no
-    /// finder and no updater; one that the contender does not list changes nothing.
+    /// Selects one of the contender's instruction sets for later lookups. Called while there is no
+    /// finder and no updater; a set that the contender does not list has no effect.
     fn set_isa(&self, isa: Isa) {
         let _ = isa;
     }
 
-    /// What looks up, by one of the contender's strategies, for one thread.
+    /// A finder with one of the contender's strategies, for one thread.
     ///
     /// # Errors
     /// An unknown strategy.
     fn finder(&self, strategy: &str) -> Result<Box<dyn Finder<K, V> + '_>>;
 
-    /// What updates the table while others read it, where the design allows that.
+    /// An updater that runs while other threads read, if the design allows that.
     fn updater(&self) -> Option<Box<dyn Updater<K, V> + '_>>;
 
-    /// Entries.
+    /// The number of entries.
     fn len(&self) -> usize;
 
     /// Whether there is no entry.
@@ -88,32 +88,32 @@ pub trait Subject<K: Word, V: Word>: Send + Sync {
         self.len() == 0
     }
 
-    /// Places for entries, where that is told.
+    /// The number of slots, if known.
     fn slots(&self) -> Option<usize>;
 
-    /// Memory taken, where that is told.
+    /// The memory in use, if known.
     fn memory_bytes(&self) -> Option<usize>;
 
-    /// How many cache lines of the table a lookup of `key` reads, where that can be told.
+    /// How many cache lines of the table a lookup of `key` reads, if known.
     fn lines_touched(&self, key: K) -> Option<u32>;
 }
 
 /// Looks batches up.
 pub trait Finder<K: Word, V: Word> {
-    /// Looks all keys up; the slices have the same length. Where `found` is set the value is in
-    /// `values`; what else is in there does not matter. Gives how many were found.
+    /// Looks up all keys; the slices have the same length. Where `found` is set, the value is in
+    /// `values`; the other values are unspecified. Returns how many were found.
     fn find(&mut self, keys: &[K], values: &mut [V], found: &mut [bool]) -> usize;
 }
 
-/// Changes a table beside its readers.
+/// Changes a table while others read it.
 pub trait Updater<K: Word, V: Word> {
     /// Inserts an entry or changes its value.
     ///
     /// # Errors
-    /// The table's, also when it is full.
+    /// The table's errors, including a full table.
     fn upsert(&mut self, key: K, value: V) -> Result<()>;
 
-    /// Removes an entry, and tells whether it was there.
+    /// Removes an entry, and returns whether it existed.
     ///
     /// # Errors
     /// The table's.
@@ -131,9 +131,9 @@ pub(crate) mod tests {
     pub(crate) struct Map {
         /// What it is called.
         pub(crate) name: &'static str,
-        /// How many entries it takes at most, as a share of the slots.
+        /// The share of the slots that it can fill.
         pub(crate) limit: f64,
-        /// What it adds to every value that it gives.
+        /// An error that it adds to every returned value.
         pub(crate) error: u64,
     }
 

@@ -5,12 +5,12 @@
 //!           looked up as hits  | removed and put back| inserted by churn       | looked up as misses
 //!                              |    by churn         |                        |
 //!  key      a seeded permutation of the index: uniform random numbers, all different
-//!  value    a hash of the index; its lowest bit is free for whoever updates the entry to flip
+//!  value    a hash of the index; its lowest bit is free for updates to flip
 //! ```
 //!
-//! A stream is drawn before the clock starts and is several times larger than the last cache; it is
-//! read once from end to end, in *steps* of a thousand keys or a few, and knows how many keys of a
-//! step are present and what their values add up to.
+//! A stream is drawn before the timing starts and is several times larger than the last-level
+//! cache. It is read once from end to end, in *steps* of a few thousand keys. It stores how many
+//! keys of each step are present and the sum of their values.
 
 use crate::workload::{Shuffle, mix};
 use anyhow::{Result, ensure};
@@ -22,10 +22,10 @@ use rand_distr::{Distribution, Zipf};
 pub use crate::skew::Skew;
 pub use forerun_hash::designs::Word;
 
-/// The numbers from here on are keys that no table ever holds.
+/// From here on, numbers give keys that no table ever holds.
 const ABSENT: u64 = 1 << 31;
 
-/// The keys and values of a table of some number of entries.
+/// The keys and values of a table with a given number of entries.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys {
     entries: u64,
@@ -34,15 +34,15 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The keys of `entries` entries; another seed gives others.
+    /// The keys of `entries` entries; each seed gives different ones.
     ///
     /// # Errors
-    /// When there are none, or so many that absent keys of 32 bits would run out.
+    /// If there are none, or so many that 32-bit absent keys would run out.
     pub fn new(entries: u64, seed: u64) -> Result<Keys> {
         ensure!(entries > 0, "a table needs at least one entry");
         ensure!(
             entries <= ABSENT / 2,
-            "{entries} entries are more than this bench has keys for: {} at most",
+            "{entries} entries are more than the {} keys of this bench",
             ABSENT / 2
         );
         let draw = |n: u64| mix(seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15))) as u32;
@@ -53,12 +53,12 @@ impl Keys {
         })
     }
 
-    /// Entries.
+    /// The number of entries.
     pub fn entries(&self) -> u64 {
         self.entries
     }
 
-    /// Of these, the ones that no churn touches, which are the ones asked for.
+    /// The number of entries that no churn touches; only these are looked up.
     pub fn stable(&self) -> u64 {
         self.entries - self.entries / 8
     }
@@ -69,7 +69,7 @@ impl Keys {
         if K::BYTES == 8 {
             return K::from_u64(self.wide.hash(index));
         }
-        // As the permutation of 64 bits, with half of everything.
+        // The same construction as the 64-bit permutation, with half the width.
         let [add, first, second] = self.narrow;
         let mut x = (index as u32).wrapping_add(add);
         x = (x ^ (x >> 16)).wrapping_mul(first);
@@ -77,24 +77,24 @@ impl Keys {
         K::from_u64(u64::from(x ^ (x >> 16)))
     }
 
-    /// The key of an absent entry: another for each number below 2^31.
+    /// The key of an absent entry, different for each number below 2^31.
     #[inline]
     pub fn absent<K: Word>(&self, number: u64) -> K {
         self.key(ABSENT | number)
     }
 
-    /// The value of an index: its lowest bit is 0.
+    /// The value of an index; its lowest bit is 0.
     #[inline]
     pub fn value<V: Word>(&self, index: u64) -> V {
         V::from_u64(mix(index) & !1)
     }
 }
 
-/// What a step's answers must come to.
+/// The expected result of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Expected {
     found: usize,
-    /// Sum of the values found, their lowest bits cleared.
+    /// The sum of the values found, with their lowest bits cleared.
     sum: u64,
 }
 
@@ -106,11 +106,11 @@ pub struct Stream<K> {
 }
 
 impl<K: Word> Stream<K> {
-    /// Draws some `count` keys, rounded up to whole steps of `step` keys. Each is a present one
-    /// with the probability of the hit rate.
+    /// Draws about `count` keys, rounded up to whole steps of `step` keys. Each key is present with
+    /// the probability of the hit rate.
     ///
     /// # Errors
-    /// None is known: the exponents that `Skew` reads are legal.
+    /// None is known: the exponents that `Skew` accepts are valid.
     pub fn new<V: Word>(
         keys: &Keys,
         hit_rate: f64,
@@ -129,8 +129,8 @@ impl<K: Word> Stream<K> {
         };
         let draw = |rng: &mut SmallRng| match &zipf {
             None => rng.random_range(0..stable),
-            // Ranks start at 1. Which entry has which rank must not depend on when it was inserted:
-            // the shuffle leaves 0 where it is, so the first rank is moved away from there.
+            // Ranks start at 1. The rank of an entry must not depend on when it was inserted. The
+            // shuffle leaves 0 in place, so the first rank is moved away from there.
             Some(zipf) => scatter.at((zipf.sample(rng) as u64 + stable / 3) % stable),
         };
         let mut stream = Stream {
@@ -141,7 +141,8 @@ impl<K: Word> Stream<K> {
         for _ in 0..count / step {
             let mut expected = Expected::default();
             for _ in 0..step {
-                // random() is below 1, so a hit rate of 1 always hits and one of 0 never does.
+                // random() is below 1, so a hit rate of 1 always hits and a hit rate of 0 never
+                // does.
                 if rng.random::<f64>() < hit_rate {
                     let index = draw(&mut rng);
                     stream.keys.push(keys.key(index));
@@ -157,12 +158,12 @@ impl<K: Word> Stream<K> {
         Ok(stream)
     }
 
-    /// How many steps there are.
+    /// The number of steps.
     pub fn steps(&self) -> usize {
         self.expected.len()
     }
 
-    /// Keys a step.
+    /// Keys per step.
     pub fn step_len(&self) -> usize {
         self.step
     }
@@ -172,8 +173,8 @@ impl<K: Word> Stream<K> {
         &self.keys[at * self.step..][..self.step]
     }
 
-    /// Checks the answers to a step: how many were said to be found, which, and what their values
-    /// add up to.
+    /// Checks the answers to a step: how many keys were reported as found, which ones, and the sum
+    /// of their values.
     ///
     /// # Errors
     /// What is wrong with them.
@@ -187,7 +188,7 @@ impl<K: Word> Stream<K> {
         let mut answers = Expected::default();
         for (value, found) in values.iter().zip(found) {
             answers.found += usize::from(*found);
-            // Without a branch, for a hit rate of a half would mispredict every other one.
+            // Without a branch, because a hit rate of one half would mispredict every other time.
             let mask = 0u64.wrapping_sub(u64::from(*found));
             answers.sum = answers.sum.wrapping_add(value.to_u64() & !1 & mask);
         }
@@ -244,7 +245,7 @@ mod tests {
         assert!(refusal.contains("18446744073709551615"), "{refusal}");
     }
 
-    /// A stream's answers from a map, to check the stream's own sums with.
+    /// A stream's answers from a map, to check the stream's own sums.
     fn answer<K, V>(keys: &Keys, stream: &Stream<K>, at: usize) -> (Vec<V>, Vec<bool>)
     where
         K: Word,

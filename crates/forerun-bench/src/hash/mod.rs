@@ -1,13 +1,14 @@
-//! `forerun-bench hash`: which hash table wins, for which keys, sizes, load factors and machine.
+//! `forerun-bench hash`: which hash table is fastest, for which keys, sizes, load factors and
+//! machine.
 //!
 //! ```text
 //!   args.rs       the command line          study.rs     the five studies     sweep.rs   lists that multiply to cells
-//!   keys.rs       keys, values, streams     contender.rs what is asked of a table        ours.rs, table.rs  Forerun's
+//!   keys.rs       keys, values, streams     contender.rs the interface of a table        ours.rs, table.rs  Forerun's
 //!   table_group.rs      tables in memory          turn.rs      one turn of a case   measure/   rounds over a sweep, rows
 //!   row.rs        a result                  show.rs      tables               plot.rs    plots and the page
 //! ```
 //!
-//! The bench can be run with peers beside Forerun's designs: see [`run_with`].
+//! The bench can also measure peers: see [`run_with`].
 
 mod args;
 pub mod contender;
@@ -47,29 +48,28 @@ use std::time::Duration;
 use study::Study;
 use sweep::Sweep;
 
-/// A peer to measure beside the designs.
+/// A peer to measure along with the designs.
 pub type Peer<'a> = &'a dyn Contender<u64, u64>;
 
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// Lists that make no sense, a table that fails or answers wrongly, or an output that cannot be
-/// written.
+/// Invalid lists, a table that fails or answers wrongly, or an output that cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     run_with(args, &[], None)
 }
 
-/// As [`run`], with peers measured beside the designs where keys and values have 8 bytes: same
+/// [`run`] with peers measured along with the designs where keys and values have 8 bytes: same
 /// keys, same cells, same rounds, same checks. `peer` names the engine and strategy that a column
 /// of ratios compares with, such as `("hashbrown", "get")`.
 ///
 /// # Errors
-/// As [`run`], and a peer's.
+/// As [`run`], and errors of a peer.
 pub fn run_with(args: &Args, peers: &[Peer<'_>], peer: Option<(&str, &str)>) -> Result<()> {
     on_stdout(|out| run_to(args, peers, peer, &Progress::on_terminal(), out))
 }
 
-/// As [`run_with`], printing to `out`.
+/// [`run_with`], printing to `out`.
 ///
 /// # Errors
 /// As [`run_with`].
@@ -134,8 +134,8 @@ pub fn run_to(
         }
         ensure!(
             of_study > 0,
-            "none of the designs asked for has such tables: updates beside readers, and narrow keys and values, are not \
-             for all of them"
+            "none of the requested designs supports this: not every design supports updates during reads, or narrow keys and \
+             values"
         );
         steps += of_study;
     }
@@ -181,8 +181,8 @@ pub fn run_to(
 }
 
 impl Args {
-    /// The rounds and times asked for: shorter turns than other benches', of which studies have
-    /// thousands.
+    /// The requested rounds and times. Turns are shorter than in other benches, since a study has
+    /// thousands of them.
     fn plan(&self) -> Plan {
         let plan = self.output.plan();
         if self.output.duration_ms.is_some() || self.output.quick {
@@ -194,10 +194,10 @@ impl Args {
     }
 }
 
-/// How long a case of a study is timed in a round, in milliseconds.
+/// How long each case of a study is timed in a round, in milliseconds.
 const STUDY_MS: u64 = 40;
 
-/// The numbers of threads of all studies.
+/// The thread counts of all studies.
 fn threads(studies: &[Study]) -> Vec<usize> {
     let sweeps = studies.iter().flat_map(|study| &study.sweeps);
     let mut threads: Vec<usize> = sweeps.flat_map(|sweep| sweep.threads.clone()).collect();
@@ -206,7 +206,7 @@ fn threads(studies: &[Study]) -> Vec<usize> {
     threads
 }
 
-/// For each number of threads the lines in flight that give the highest rate, and the rate.
+/// For each number of threads, the lines in flight that give the highest rate, and that rate.
 fn best_in_flight(
     probe: &Probe,
     threads: &[usize],
@@ -233,7 +233,7 @@ fn best_in_flight(
     Ok(best)
 }
 
-/// What is done with the contenders for keys and values of some width.
+/// What to do with the contenders for keys and values of some width.
 trait Visit {
     fn visit<K: Word, V: Word>(&mut self, contenders: &[&dyn Contender<K, V>]) -> Result<()>;
 }
@@ -265,7 +265,7 @@ impl Visit for Measure<'_> {
     }
 }
 
-/// Calls `use_all` with the contenders for keys and values of 8 bytes, which are all there are.
+/// Calls `use_all` with all contenders for keys and values of 8 bytes.
 fn with_wide<T>(peers: &[Peer<'_>], use_all: impl FnOnce(&[Peer<'_>]) -> T) -> T {
     let designs = ours::designs();
     let mut all: Vec<Peer<'_>> = vec![&table::Production];
@@ -274,7 +274,7 @@ fn with_wide<T>(peers: &[Peer<'_>], use_all: impl FnOnce(&[Peer<'_>]) -> T) -> T
     use_all(&all)
 }
 
-/// Visits the contenders for each width of a sweep: Forerun's, and the peers where they fit.
+/// Visits the contenders for each width of a sweep: Forerun's, and peers if they fit.
 fn each_width(sweep: &Sweep, peers: &[Peer<'_>], visit: &mut impl Visit) -> Result<()> {
     for width in &sweep.widths {
         match width {

@@ -1,4 +1,4 @@
-//! The designs that are studied, as contenders.
+//! The studied designs, as contenders.
 
 use super::contender::{Contender, FIND_BATCH, Finder, GET, Placed, Subject, Updater};
 use super::keys::Word;
@@ -7,7 +7,7 @@ use forerun_core::arch::Isa;
 use forerun_hash::designs::{Design, FixedTable, Lookup, SharedTable, build};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-/// Where keys go is the same in every run.
+/// A fixed seed, so that keys go to the same places in every run.
 pub(super) const SEED: u64 = 0x5eed;
 
 /// A design that is studied.
@@ -19,7 +19,7 @@ pub(super) fn designs() -> Vec<Studied> {
 }
 
 impl Studied {
-    /// The strategy by a bench's name or its own.
+    /// The strategy with a bench's name or the design's own name.
     fn lookup(strategy: &str) -> Result<Lookup> {
         Ok(match strategy {
             GET => Lookup::Single,
@@ -63,16 +63,16 @@ impl<K: Word, V: Word> Contender<K, V> for Studied {
     }
 }
 
-/// A table of a studied design. The lock is for the choice of the instruction set alone: it is
+/// A table of a studied design. The lock only protects the choice of the instruction set; it is
 /// taken once a turn.
 struct StudiedTable<K, V>(RwLock<Box<dyn FixedTable<K, V>>>);
 
-/// A hold on a table for a turn.
+/// A lock on a table, held for a turn.
 type Held<'a, K, V> = RwLockReadGuard<'a, Box<dyn FixedTable<K, V>>>;
 
 impl<K: Word, V: Word> StudiedTable<K, V> {
     fn hold(&self) -> Held<'_, K, V> {
-        // A thread that panicked while it only read leaves the table as it was.
+        // A thread that panicked while it was reading left the table unchanged.
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 }

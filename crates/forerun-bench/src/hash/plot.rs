@@ -1,7 +1,7 @@
 //! The rows of a study on a page: plots over its axis, the winners, and the table.
 //!
 //! ```text
-//!  keys a second        one line a design, by the best instruction set; for each strategy that was measured
+//!  keys per second        one line per design, by the best instruction set; for each measured strategy
 //!  times scalar         where vector instructions pay
 //!  times get            where a batch pays
 //!  lines a lookup       where the lines read change along the axis
@@ -16,15 +16,15 @@ use crate::page::times;
 use forerun_measure::report::{Chart, Report, Scale, Section, Shape};
 use forerun_measure::size::digits;
 
-/// What the page says first.
+/// The introduction of the page.
 pub(super) const LEAD: &str = "\
 Batches of lookups in hash tables of several designs, with and without vector instructions, in alternating rounds on \
-this machine. Every design holds the same keys and is asked the same questions.";
+this machine. Every design holds the same keys and answers the same lookups.";
 
-/// What is plotted of a row: the value, the lowest and the highest.
+/// What is plotted of a row: the value, the minimum and the maximum.
 type Value = fn(&HashRow) -> Option<(f64, f64, f64)>;
 
-/// Puts a study on the page; `sweeps` are the rows of each of its sweeps.
+/// Adds a study to the page; `sweeps` holds the rows of each of its sweeps.
 pub(super) fn fill(report: &mut Report, study: &Study, sweeps: &[Vec<HashRow>]) {
     let mut add = |section| report.sections.push(section);
     add(Section::Heading(show::title(study)));
@@ -51,14 +51,14 @@ pub(super) fn fill(report: &mut Report, study: &Study, sweeps: &[Vec<HashRow>]) 
     }
 }
 
-/// Says below everything what the columns mean.
+/// Explains the columns at the end of the page.
 pub(super) fn finish(report: &mut Report, rounds: usize) {
     for line in show::legend(rounds).lines() {
         report.sections.push(Section::Text(line.to_owned()));
     }
 }
 
-/// The rows that differ along the axis alone, by design, set and strategy.
+/// The rows that differ only along the axis, by design, set and strategy.
 fn panels(rows: &[HashRow], axis: Axis) -> Vec<Vec<&HashRow>> {
     let mut panels: Vec<(String, Vec<&HashRow>)> = Vec::new();
     for row in rows.iter().filter(|row| row.is_measured()) {
@@ -71,7 +71,7 @@ fn panels(rows: &[HashRow], axis: Axis) -> Vec<Vec<&HashRow>> {
     panels.into_iter().map(|(_, rows)| rows).collect()
 }
 
-/// What the rows of a panel have in common, in words.
+/// Describes what the rows of a panel have in common.
 fn panel(row: &HashRow, axis: Axis) -> String {
     let others = Axis::ALL.into_iter().zip(cell(row));
     let others = others.filter(|(other, _)| *other != axis);
@@ -82,8 +82,7 @@ fn panel(row: &HashRow, axis: Axis) -> String {
 fn charts(rows: &[&HashRow], axis: Axis, add: &mut dyn FnMut(Section)) {
     let note = panel(rows[0], axis);
     let strategies = unique(rows, |row| row.common.strategy.clone());
-    // The vector sets first: plain code stands in the same plot only for designs that have no
-    // other.
+    // The vector sets first: plain code is plotted only for designs without vector code.
     let best = |row: &&HashRow| {
         let set = |other: &&HashRow| other.design == row.design && other.common.isa != "scalar";
         row.common.isa != "scalar" || !rows.iter().any(set)
@@ -163,7 +162,7 @@ fn point(value: Option<f64>) -> Option<(f64, f64, f64)> {
     value.map(|value| (value, value, value))
 }
 
-/// The random lines a second that the rows' shares are of: the median.
+/// The median random lines per second that the rows' shares refer to.
 fn lines_per_second(rows: &[&HashRow]) -> Option<f64> {
     let rate = |row: &&HashRow| Some(row.common.keys_per_second / row.common.roofline_share?);
     let mut rates: Vec<f64> = rows.iter().filter_map(rate).collect();
@@ -174,7 +173,7 @@ fn lines_per_second(rows: &[&HashRow]) -> Option<f64> {
         .filter(|rate| rate.is_finite())
 }
 
-/// The texts of the rows, each once, in their order.
+/// The texts of the rows, each once, in order.
 fn unique(rows: &[&HashRow], text: impl Fn(&HashRow) -> String) -> Vec<String> {
     let mut texts: Vec<String> = Vec::new();
     for row in rows {
@@ -186,7 +185,8 @@ fn unique(rows: &[&HashRow], text: impl Fn(&HashRow) -> String) -> Vec<String> {
     texts
 }
 
-/// A plot over the axis, one series a design: lines if the axis has several entries, else bars.
+/// A plot over the axis with one series per design: lines if the axis has several values, otherwise
+/// bars.
 fn chart(rows: &[&HashRow], axis: Axis, title: &str, note: &str, value: Value) -> Chart {
     let x = unique(rows, |row| axis.of(row));
     let shape = if x.len() > 1 {
@@ -241,7 +241,7 @@ mod tests {
         finish(&mut report, 5);
         let html = report.to_html();
         check_html(&html).unwrap();
-        // Rates, what vectors gain, lines a lookup.
+        // Rates, the gain of vectors, lines per lookup.
         assert_eq!(html.matches("<svg").count(), 3);
         assert!(html.contains("Study 2: Load") && html.contains("full at 0.61"));
         assert!(html.contains("random lines a second"));

@@ -6,57 +6,57 @@ use serde::{Deserialize, Serialize};
 
 /// One cell of a study's table.
 ///
-/// The common names mean: `case` is `lookup`; `keys` are the table's entries; `isa` is the set the
-/// row was measured with; `speedup_vs_single` compares with `get` of the same design and set;
-/// `roofline_share` compares with the random lines that as many threads read in the same rounds;
-/// `inserts_per_second` are the updates made meanwhile, of the kind of `update_kind`.
+/// In the common fields, `case` is `lookup`; `keys` is the number of entries in the table; `isa` is
+/// the instruction set that was measured; `speedup_vs_single` compares with `get` of the same
+/// design and set; `roofline_share` compares with the random lines that the same number of threads
+/// read in the same rounds; `inserts_per_second` counts the updates made meanwhile, of the kind in
+/// `update_kind`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HashRow {
-    /// What every bench's rows have.
+    /// The fields that every bench's rows have.
     #[serde(flatten)]
     pub common: Row,
-    /// The study's number; null for a cell of one's own.
+    /// The study's number; null for custom lists.
     pub study: Option<u8>,
     /// The design.
     pub design: String,
-    /// The size asked for: slots times the bytes of a key and a value.
+    /// The requested size: slots times the bytes of a key and a value.
     pub size_bytes: u64,
-    /// What the table took, where it tells.
+    /// The memory that the table used, if known.
     pub memory_bytes: Option<u64>,
     /// `memory_bytes` over the entries.
     pub bytes_per_entry: Option<f64>,
-    /// Entries over slots, as asked for.
+    /// The requested entries over slots.
     pub load_factor: f64,
-    /// Entries over slots as it was, for a design that made itself more slots than asked, where it
-    /// tells.
+    /// The actual entries over slots, for a design that made more slots than requested, if known.
     pub load_factor_had: Option<f64>,
-    /// The load factor at which the design could take no more, if that is below the one asked for:
-    /// then nothing was measured and the rates are 0.
+    /// The load factor at which the design was full, if that is below the requested one. Then
+    /// nothing was measured, and the rates are 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_at: Option<f64>,
-    /// How the keys asked for were chosen: `uniform`, `zipf:0.99`.
+    /// How the requested keys were chosen: `uniform`, `zipf:0.99`.
     pub skew: String,
-    /// The share of all operations that one more thread was to make as updates.
+    /// The requested share of all operations that an additional thread makes as updates.
     pub updates: f64,
     /// What an update is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_kind: Option<String>,
-    /// Cache lines of the table that a lookup reads, on average over the keys asked for.
+    /// Cache lines of the table that a lookup reads, averaged over the requested keys.
     pub lines_per_lookup: Option<f64>,
-    /// How many times as fast as MemC3's table by the same strategy, where that was measured too.
+    /// Speed relative to MemC3's table with the same strategy, if that was measured too.
     pub speedup_vs_memc3: Option<f64>,
-    /// How many times as fast as the same design and strategy without vector instructions.
+    /// Speed relative to the same design and strategy without vector instructions.
     pub speedup_vs_scalar: Option<f64>,
-    /// How many times as fast as one thread.
+    /// Speed relative to one thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speedup_vs_one_thread: Option<f64>,
-    /// The rate over that of the same cell without updates.
+    /// The rate relative to that of the same cell without updates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_of_quiet: Option<f64>,
 }
 
 impl HashRow {
-    /// The names that every line of JSON has besides [`Row::NAMES`].
+    /// The names of each JSON line besides [`Row::NAMES`].
     pub const NAMES: [&str; 9] = [
         "design",
         "isa",
@@ -69,7 +69,7 @@ impl HashRow {
         "updates",
     ];
 
-    /// The design, with its owner's name if that is a peer and the names differ.
+    /// The design, with its owner's name if that is a peer with a different name.
     pub fn who(&self) -> String {
         let engine = &self.common.engine;
         if engine == "forerun" || *engine == self.design {

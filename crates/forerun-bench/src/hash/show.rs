@@ -8,7 +8,7 @@ use forerun_measure::size::{count, digits, short, spread};
 use forerun_measure::text_table::TextTable;
 
 impl Axis {
-    /// The dimension's name, as it heads a column.
+    /// The dimension's name, used as a column head.
     pub(super) fn name(self) -> &'static str {
         match self {
             Axis::Size => "size",
@@ -22,7 +22,7 @@ impl Axis {
         }
     }
 
-    /// Where a row lies in the dimension.
+    /// A row's value in the dimension.
     pub(super) fn of(self, row: &HashRow) -> String {
         match self {
             Axis::Size => format!("{}B", count(row.size_bytes)),
@@ -40,16 +40,16 @@ impl Axis {
     }
 }
 
-/// A row's place in all dimensions.
+/// A row's values in all dimensions.
 pub(super) fn cell(row: &HashRow) -> [String; 8] {
     Axis::ALL.map(|axis| axis.of(row))
 }
 
-/// A column's head, and what stands in it.
+/// A column's head and its content.
 type Column = (&'static str, fn(&HashRow) -> Option<String>);
 
-/// Columns that say something of a row besides its cell, in their order. One that says nothing of
-/// any row is left out.
+/// Columns that say something of a row besides its cell, in order. A column that is empty for all
+/// rows is left out.
 const COLUMNS: &[Column] = &[
     ("design", |row| Some(row.who())),
     ("isa", |row| Some(row.common.isa.clone())),
@@ -82,7 +82,7 @@ const COLUMNS: &[Column] = &[
     ("rounds", |row| Some(row.common.rounds.to_string())),
 ];
 
-/// What a design takes, which the strategies and sets share.
+/// The costs of a design, which the strategies and sets share.
 const COSTS: &[Column] = &[
     ("B an entry", |row| row.bytes_per_entry.map(digits)),
     ("lines a lookup", |row| row.lines_per_lookup.map(digits)),
@@ -92,7 +92,8 @@ fn measured(row: &HashRow, write: impl Fn(&HashRow) -> String) -> Option<String>
     row.is_measured().then(|| write(row))
 }
 
-/// The table of `rows` without the columns that never change, and those columns' names and values.
+/// The table of `rows` without the columns that never change, and the names and values of those
+/// columns.
 pub(super) fn table(rows: &[HashRow]) -> (Vec<(String, String)>, TextTable) {
     let said = |column: &&Column| rows.iter().any(|row| column.1(row).is_some());
     let columns: Vec<_> = COLUMNS.iter().chain(COSTS).filter(said).collect();
@@ -112,7 +113,7 @@ pub(super) fn table(rows: &[HashRow]) -> (Vec<(String, String)>, TextTable) {
     (table.take_constant(&keep), table)
 }
 
-/// The fastest way in each cell, beside the fastest without vector instructions.
+/// The fastest way in each cell, with the fastest without vector instructions.
 pub(super) fn winners(rows: &[HashRow]) -> TextTable {
     let mut table = TextTable::new(Axis::ALL.map(Axis::name).into_iter().chain([
         "fastest",
@@ -170,7 +171,7 @@ pub(super) fn winners(rows: &[HashRow]) -> TextTable {
     table
 }
 
-/// What heads a study.
+/// The heading of a study.
 pub(super) fn heading(study: &Study) -> String {
     let mut text = title(study);
     if !study.question.is_empty() {
@@ -188,17 +189,17 @@ pub(super) fn title(study: &Study) -> String {
     }
 }
 
-/// What the columns mean, for below the tables.
+/// Explains the columns, for below the tables.
 pub(super) fn legend(rounds: usize) -> String {
     format!(
         "Medians of {rounds} alternating rounds; ratios are medians of the rounds' ratios. Every answer was checked.\n\
          size: slots times the bytes of a key and a value. load: entries over slots.\n\
-         lines: keys/s over the random cache lines/s that as many threads read in the same rounds.\n\
-         vs memc3: times as fast as MemC3's design by the same strategy. vs scalar: as the same without vector \
-         instructions.\n\
-         vs get: as one key after the other. of quiet: of the rate without updates.\n\
-         lines a lookup: cache lines of the table that a lookup reads, on average over the keys asked for.\n\
-         full at: the design could take no more entries at that load factor."
+         lines: keys/s over the random cache lines/s that the same number of threads read in the same rounds.\n\
+         vs memc3: speed relative to MemC3's design with the same strategy. vs scalar: relative to the same without \
+         vector instructions.\n\
+         vs get: relative to one key after the other. of quiet: relative to the rate without updates.\n\
+         lines a lookup: cache lines of the table that a lookup reads, averaged over the requested keys.\n\
+         full at: the load factor at which the design could take no more entries."
     )
 }
 
@@ -207,7 +208,7 @@ pub(super) mod tests {
     use super::*;
     use forerun_measure::row::Row;
 
-    /// Rows of two designs, the second of which is full in the second cell.
+    /// Rows of two designs; the second is full in the second cell.
     pub(crate) fn rows() -> Vec<HashRow> {
         let mut rows = Vec::new();
         for (load_factor, rates) in [(0.5, [9e7, 4e7]), (0.9, [7e7, 0.0])] {

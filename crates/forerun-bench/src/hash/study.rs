@@ -1,7 +1,7 @@
-//! The five studies: what each asks, and the cells that answer it.
+//! The five studies: the question of each, and the cells that answer it.
 //!
-//! They are Forerun's own. The paper that they follow in spirit (SimdHT-Bench, Shankar, Lu and
-//! Panda, IISWC 2019) made five case studies too; its list is not public.
+//! They are Forerun's own. The paper that inspired them (SimdHT-Bench, Shankar, Lu and Panda, IISWC
+//! 2019) also made five case studies; its list is not public.
 
 use super::contender::{FIND_BATCH, GET};
 use super::keys::Skew;
@@ -13,11 +13,11 @@ use forerun_hash::designs::Lookup;
 /// A study.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Study {
-    /// Its number, from 1; none for cells of one's own.
+    /// Its number, from 1; `None` for custom cells.
     pub number: Option<u8>,
     /// What it is about.
     pub title: String,
-    /// What it asks.
+    /// The question that it answers.
     pub question: String,
     /// What is measured.
     pub sweeps: Vec<Sweep>,
@@ -26,15 +26,15 @@ pub struct Study {
 /// How many studies there are.
 pub const STUDIES: u8 = 5;
 
-/// A size that no cache of today's machines holds, and that leaves room for a table of every design
-/// at once.
+/// A size that exceeds the caches of today's machines, and that leaves space for a table of every
+/// design at once.
 const BEYOND_CACHES: usize = 256 << 20;
 
-/// A size that the second-level cache of today's machines holds.
+/// A size that fits into the second-level cache of today's machines.
 const IN_CACHE: usize = 256 << 10;
 
 impl Study {
-    /// The study of that number, in full or with small tables and short lists to see that it runs.
+    /// The study with that number, in full, or with small tables and short lists for a quick run.
     pub fn numbered(number: u8, quick: bool) -> Option<Study> {
         let (title, question, mut sweeps) = match number {
             1 => size(),
@@ -56,8 +56,8 @@ impl Study {
     }
 }
 
-/// The strategies of those names, and for the designs that can look up a vector of keys, one a
-/// lane, that as well: they choose it by themselves only where it is the fastest.
+/// The strategies with those names, and the lookup of a vector of keys, one per lane, for designs
+/// that support it: they choose it themselves only where it is the fastest.
 fn strategies(names: &[&str]) -> Vec<String> {
     let lanes = [Lookup::Vertical.name()];
     names
@@ -96,7 +96,7 @@ fn load() -> Parts {
     };
     (
         "Load factor and hit rate",
-        "How full may a table be, and what do keys cost that are not there?",
+        "How full may a table be, and what do lookups of absent keys cost?",
         vec![sweep],
     )
 }
@@ -111,7 +111,7 @@ fn skew() -> Parts {
     };
     (
         "Skew",
-        "When some keys are asked for far more often than others, the caches hold them: what is left for a batch to \
+        "When some keys are requested far more often than others, the caches hold them: what is left for a batch to \
          overlap?",
         vec![sweep],
     )
@@ -135,7 +135,7 @@ fn batch_and_width() -> Parts {
     };
     (
         "Batch and widths",
-        "How many keys must come together, and how much do narrow keys and values gain?",
+        "How large must a batch be, and how much do narrow keys and values gain?",
         vec![batches, widths],
     )
 }
@@ -151,7 +151,7 @@ fn threads_and_updates() -> Parts {
         threads,
         ..Sweep::cell()
     };
-    // One core is the updater's.
+    // One core is reserved for the updater.
     let beside = Sweep {
         axis: Axis::Updates,
         threads: vec![cores.saturating_sub(1).max(1)],
@@ -161,12 +161,12 @@ fn threads_and_updates() -> Parts {
     };
     (
         "Threads and updates",
-        "Does a second thread double the rate, and what is left of the reads' rate while another thread updates?",
+        "Does a second thread double the rate, and how far does the read rate drop while another thread updates?",
         vec![scaling, beside],
     )
 }
 
-/// Small tables and short lists, of which each axis keeps two entries.
+/// Uses small tables and short lists; each axis keeps two entries.
 fn shorten(sweep: &mut Sweep) {
     let fewer = |len: usize| len.min(2);
     sweep.sizes.truncate(fewer(sweep.sizes.len()));

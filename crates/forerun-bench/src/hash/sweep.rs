@@ -1,10 +1,10 @@
-//! What to measure: lists for each dimension, every combination of which is a cell.
+//! What to measure: a list for each dimension. Every combination of their values is a cell.
 
 use super::keys::Skew;
 use super::turn::UpdateKind;
 use forerun_core::arch::Isa;
 
-/// Lists that multiply to cells, and the ways to measure each cell.
+/// Lists whose combinations are the cells, and the ways to measure each cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sweep {
     /// The dimension to plot over.
@@ -15,16 +15,16 @@ pub struct Sweep {
     pub widths: Vec<(usize, usize)>,
     /// Entries over slots.
     pub load_factors: Vec<f64>,
-    /// Shares of present keys among those asked for.
+    /// Shares of present keys among the requested ones.
     pub hit_rates: Vec<f64>,
-    /// Which of the present keys are asked for.
+    /// Which present keys are requested.
     pub skews: Vec<Skew>,
-    /// Keys a batch.
+    /// Keys per batch.
     pub batches: Vec<usize>,
-    /// Threads that look up.
+    /// Lookup threads.
     pub threads: Vec<usize>,
-    /// Shares of updates that one more thread makes; a cell with some is measured for designs that
-    /// can be updated beside readers.
+    /// Shares of updates, made by an additional thread; cells with updates are measured for designs
+    /// that support concurrent readers.
     pub updates: Vec<f64>,
     /// What an update is.
     pub update_kinds: Vec<UpdateKind>,
@@ -32,7 +32,7 @@ pub struct Sweep {
     pub designs: Vec<String>,
     /// Strategies by name.
     pub strategies: Vec<String>,
-    /// Instruction sets; a design is measured with those it has code for.
+    /// Instruction sets; a design is measured with those that it has code for.
     pub isas: Vec<Isa>,
 }
 
@@ -49,7 +49,7 @@ pub enum Axis {
     HitRate,
     /// The skew.
     Skew,
-    /// Keys a batch.
+    /// Keys per batch.
     Batch,
     /// Threads.
     Threads,
@@ -58,7 +58,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    /// All of them, in the order of the tables' columns.
+    /// All dimensions, in the order of the tables' columns.
     pub const ALL: [Axis; 8] = [
         Axis::Size,
         Axis::Width,
@@ -71,7 +71,7 @@ impl Axis {
     ];
 }
 
-/// One combination of what may change while the tables stay as they are.
+/// One combination of the parameters that can change while the tables stay the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Cell {
     pub(super) hit_rate: f64,
@@ -83,7 +83,7 @@ pub(super) struct Cell {
 }
 
 impl Sweep {
-    /// A cell of sensible size for one's own lists to be put over.
+    /// A cell with sensible defaults, which custom lists then replace.
     pub fn cell() -> Sweep {
         Sweep {
             axis: Axis::Size,
@@ -120,7 +120,7 @@ impl Sweep {
         Axis::ALL.into_iter().find(several).unwrap_or(Axis::Size)
     }
 
-    /// The cells of one table, those that are compared next to each other.
+    /// The cells of one table; cells that are compared are adjacent.
     pub(super) fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for &hit_rate in &self.hit_rates {
@@ -128,7 +128,7 @@ impl Sweep {
                 for &batch in &self.batches {
                     for &threads in &self.threads {
                         for &updates in &self.updates {
-                            // Without updates they are of no kind.
+                            // Without updates there is no kind of update.
                             let kinds = match updates {
                                 0.0 => &self.update_kinds[..1],
                                 _ => &self.update_kinds[..],
@@ -150,7 +150,7 @@ impl Sweep {
     }
 }
 
-/// The set in use and plain code, or plain code alone where that is in use.
+/// The active set and plain code, or only plain code if that is active.
 pub(super) fn default_isas() -> Vec<Isa> {
     let mut isas = vec![forerun_core::arch::isa(), Isa::Scalar];
     isas.dedup();

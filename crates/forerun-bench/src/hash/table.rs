@@ -1,4 +1,4 @@
-//! The table to use, as a contender.
+//! The production table, as a contender.
 
 use super::contender::{Contender, FIND_BATCH, Finder, GET, Isa, Placed, Subject, Updater};
 use anyhow::{Result, bail};
@@ -8,10 +8,10 @@ use forerun_hash::{HashTable, Options};
 /// [`HashTable`], under the name `table`.
 pub(super) struct Production;
 
-/// One key after the other, all of a batch by the same handle.
+/// One key after the other, the whole batch with one handle.
 const PINNED_GET: &str = "pinned-get";
 
-/// The load factor of a table that holds what it was given the capacity for.
+/// The load factor of a table that holds exactly the entries its capacity was chosen for.
 const PLANNED_LOAD: f64 = 0.95;
 
 impl Contender<u64, u64> for Production {
@@ -28,7 +28,7 @@ impl Contender<u64, u64> for Production {
     }
 
     fn isas(&self) -> Vec<Isa> {
-        // It chooses its set by itself: FORERUN_ISA forces another on the whole run.
+        // It chooses its instruction set itself; FORERUN_ISA forces another one for the whole run.
         vec![arch::isa()]
     }
 
@@ -109,7 +109,7 @@ impl Finder<u64, u64> for FindBatch<'_> {
     }
 }
 
-/// Looks keys up one after the other.
+/// Looks up keys one after the other.
 #[inline]
 fn answer_each(
     keys: &[u64],

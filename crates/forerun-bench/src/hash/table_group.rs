@@ -1,12 +1,12 @@
-//! The tables that are measured against each other: which of them stand in memory at a time, and
-//! how full they are.
+//! The tables that are compared with each other: which of them are in memory at a time, and how
+//! full they are.
 //!
 //! ```text
 //!  2 GiB tables under a limit of 5 GiB        first  memc3 | a        then  memc3 | b        then  memc3 | c ...
 //!  256 MiB tables                             memc3 | a  b  c  d  e  f  g  ...                      all at once
 //! ```
 //!
-//! What the ratios compare with, the baselines, stands beside every other table.
+//! The baselines, which the ratios compare with, are in memory together with every other table.
 
 use super::contender::{Contender, Placed, Subject};
 use super::keys::{Keys, Word};
@@ -17,10 +17,10 @@ use std::sync::Mutex;
 
 /// A contender's table.
 pub(super) struct GroupTable<'a, K: Word, V: Word> {
-    /// The contender's place in the list of all.
+    /// The contender's position in the list.
     pub(super) at: usize,
     pub(super) contender: &'a dyn Contender<K, V>,
-    /// Nothing once it was full, and before it is opened.
+    /// `None` before it is opened and after it was full.
     pub(super) subject: Option<Box<dyn Subject<K, V>>>,
     pub(super) full_at: Option<f64>,
     pub(super) churn: Churn,
@@ -39,13 +39,13 @@ impl<'a, K: Word, V: Word> GroupTable<'a, K, V> {
         }
     }
 
-    /// Fills the table up to `keys`, or tells in `full_at` how far it came.
+    /// Fills the table up to `keys`, or sets `full_at` to how far it got.
     fn fill(&mut self, keys: &Keys, slots: usize, load_factor_most: f64) -> Result<()> {
         if self.full_at.is_some() {
             return Ok(());
         }
         if !self.churn.is_untouched() {
-            // It holds others than the first so many entries: from the start again.
+            // It holds entries other than the first ones, so start again.
             *self = GroupTable::new(self.at, self.contender);
         }
         let open = || self.contender.open(slots, load_factor_most);
@@ -87,7 +87,7 @@ pub(super) fn fill<K: Word, V: Word>(
     cores.run(workers, |_, ready| {
         ready.wait();
         loop {
-            // A worker that panicked leaves the queue as it was.
+            // A worker that panicked left the queue unchanged.
             let next = queue.lock().unwrap_or_else(|held| held.into_inner()).next();
             let Some(table) = next else {
                 return Ok(());
@@ -100,7 +100,7 @@ pub(super) fn fill<K: Word, V: Word>(
     Ok(())
 }
 
-/// Which contenders stand in memory together, as places in `contenders`: each list holds all
+/// Which contenders are in memory together, as positions in `contenders`: each list holds all
 /// baselines and as many others as the limit allows, but at least one.
 pub(super) fn table_groups<K: Word, V: Word>(
     contenders: &[&dyn Contender<K, V>],

@@ -1,7 +1,7 @@
-//! One turn of a case: threads look batches up, and perhaps one more updates the table meanwhile.
+//! One turn of a case: threads look up batches, and one more may update the table meanwhile.
 //!
 //! ```text
-//!  reader   | step: batch batch batch ... | check | step: batch ...      the clock runs in the steps only
+//!  reader   | step: batch batch batch ... | check | step: batch ...      only the steps are timed
 //!  updater  |  u u     u u      u u     u u    ...                       never ahead of its share of all operations
 //! ```
 
@@ -22,7 +22,7 @@ pub enum UpdateKind {
     /// A present key gets another value.
     #[default]
     Upsert,
-    /// An entry is removed and a new one inserted: one operation.
+    /// One operation: removes an entry and inserts a new one.
     Churn,
 }
 
@@ -41,16 +41,16 @@ pub(super) struct Shot<'a> {
     pub(super) strategy: &'a str,
     pub(super) isa: Isa,
     pub(super) batch: usize,
-    /// Threads that look up.
+    /// Lookup threads.
     pub(super) threads: usize,
-    /// The share of all operations that one more thread is to make as updates: 0 for none.
+    /// The share of all operations that an additional thread makes as updates; 0 for none.
     pub(super) updates: f64,
     pub(super) update_kind: UpdateKind,
     pub(super) rounds: usize,
 }
 
-/// Where churn stands in a table, from turn to turn: which of the entries that nobody asks for are
-/// in the table just now.
+/// The progress of churn in a table, from turn to turn: which of the entries that nobody looks up
+/// are currently in the table.
 #[derive(Debug, Default)]
 pub(super) struct Churn {
     done: AtomicU64,
@@ -59,16 +59,16 @@ pub(super) struct Churn {
 impl Churn {
     /// Whether the table still holds exactly what it was filled with.
     pub(super) fn is_untouched(&self) -> bool {
-        // Relaxed: asked between turns, whose threads have been joined.
+        // Relaxed: read between turns, whose threads have been joined.
         self.done.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes the next entry out and puts another in its place: first the entries of the first
-    /// generation one by one for those of a second, then back, and so on.
+    /// Replaces the next entry with another: first the entries of the first generation, one by one,
+    /// with those of a second, then back, and so on.
     fn step<K: Word, V: Word>(&self, keys: &Keys, updater: &mut dyn Updater<K, V>) -> Result<()> {
         let (stable, span) = (keys.stable(), keys.entries() - keys.stable());
         ensure!(span > 0, "churn needs a table of at least eight entries");
-        // Relaxed: one thread counts, and turns are joined.
+        // Relaxed: only one thread counts, and turns are joined.
         let done = self.done.fetch_add(1, Ordering::Relaxed);
         let (round, at) = (done / span, done % span);
         let generation = |round: u64| stable + (round & 1) * span + at;
@@ -112,7 +112,7 @@ pub(super) fn run<K: Word, V: Word>(
             };
             return update_along(shot.updates, &reading, &reads, &mut update, ready);
         }
-        // However this thread ends, the updater must learn of it.
+        // However this thread ends, the updater must be notified.
         let _done = Done(&reading);
         let mut finder = subject.finder(shot.strategy)?;
         let step = stream.step_len();
@@ -144,15 +144,15 @@ pub(super) fn run<K: Word, V: Word>(
     })
 }
 
-/// Where in the stream a thread starts: spread over the stream by round and thread, the same for
-/// all that is compared.
+/// Where in the stream a thread starts: spread over the stream by round and thread, and the same
+/// for everything that is compared.
 fn start(steps: usize, round: usize, shot: &Shot<'_>, thread: usize) -> usize {
     let starts = (shot.rounds * shot.threads).max(1);
     (round * shot.threads + thread) * steps / starts % steps
 }
 
-/// Updates until the last reader is done, never more than the share of all operations; gives the
-/// rate.
+/// Makes updates until the last reader is done, never more than the given share of all operations.
+/// Returns the rate.
 fn update_along(
     share: f64,
     reading: &AtomicUsize,
@@ -163,7 +163,7 @@ fn update_along(
     ready.wait();
     let start = Instant::now();
     let mut made = 0u64;
-    // Relaxed, both loads: a count to keep pace with, and one that says when to stop.
+    // Relaxed, both loads: one is a count for pacing, the other says when to stop.
     while reading.load(Ordering::Relaxed) > 0 {
         let allowed = reads.load(Ordering::Relaxed) as f64 * share / (1.0 - share);
         let due = (allowed as u64).saturating_sub(made).min(64);
@@ -178,17 +178,17 @@ fn update_along(
     Ok(made as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Counts a reader out when dropped.
+/// Counts a reader as done when dropped.
 struct Done<'a>(&'a AtomicUsize);
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {
-        // Relaxed: as at the load.
+        // Relaxed: as for the load.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Looks some thousand keys up, present and absent ones, and compares each answer.
+/// Looks up a few thousand keys, present and absent, and compares each answer.
 ///
 /// # Errors
 /// The first wrong answer.

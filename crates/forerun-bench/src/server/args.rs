@@ -9,14 +9,14 @@ use forerun_measure::size::{parse_count, parse_size};
 use std::fmt;
 use std::path::PathBuf;
 
-/// What an item takes besides its key and value, at most, in any of the servers; for choosing how
-/// many fit.
+/// The most that an item takes besides its key and value, in any of the servers; for choosing how
+/// many items fit.
 const ITEM_OVERHEAD_BYTES: u64 = 100;
 
-/// The share of the memory that items are to take: a log needs room beside what lives.
+/// The share of the memory that items should fill: a log needs space besides live items.
 const FILL: f64 = 0.6;
 
-/// The cache server over the network, and memcached beside it
+/// The cache server over the network, compared with memcached
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(after_help = "\
 Examples:
@@ -24,43 +24,46 @@ Examples:
   forerun-bench server --items 2M --value-bytes 64 --keys 1,10,100 --form get --access uniform --duration-ms 1000
   forerun-bench server --threads 4 --clients 4 --report server.html
 
-The server runs in a process of its own (this program's `serve`), and so does memcached, if it is on the PATH: same \
-threads, same memory, on the first cores; the clients on the cores behind them. Both are loaded with the same items and \
-then driven in alternation, the one that is not being driven idle.
+The server and memcached, if it is on the PATH, run in separate processes (the server is this program's \
+`serve`), with the same threads and memory. Servers are pinned to the first cores and clients to the following \
+ones. Both servers are loaded with the same items and measured alternately; the other one is idle meanwhile.
 
-Forms: get is one classic get of all keys; mg a quiet meta get a key, sent together, with mn behind them; set a classic \
-set a key, sent together. Each connection has --depth requests in flight. Requests are composed before the clock starts; \
-replies are told by their lengths and last bytes, and one in 32 is compared byte by byte. The column `client` says what \
-share of its core the load generator used: near 100% it is what limits, not the server.
+Forms: get is one classic get of all keys; mg is a quiet meta get per key, sent together and followed by mn; set \
+is a classic set per key, sent together. Each connection has --depth requests in flight. Requests are composed \
+before timing starts. Replies are recognised by their lengths and last bytes, and one in 32 is compared byte by \
+byte. The column `client` shows what share of its core the load generator used: near 100%, it is the bottleneck, \
+not the server.
 
---study tail measures something else: how long a set into a full cache takes beside gat, snapshots, flush_all and a storm of \
-expiries, each by itself, on this server and memcached in turn. One connection sets at --rate, and a set's time counts from \
-when it was due. It takes --value-bytes (the first), --memory, --threads, --rounds and --duration-ms, and starts and fills a \
-server for every turn. slow_snapshot writes at a rate (serve --snapshot-rate) at which a round sees no end of it; --snapshot-dir \
-names a directory on a disk that is slow by itself. Where other programs use the cores, they are what is measured; as root, \
-`chrt -f 10` before the command keeps them away:
+--study tail measures how long a set into a full cache takes during gat, snapshots, flush_all and a storm of \
+expiries, one disturbance at a time, on this server and memcached in turn. One connection sets at --rate, and a \
+set's time counts from when it was due. The study uses --value-bytes (the first), --memory, --threads, --rounds \
+and --duration-ms, and starts and fills a new server for every turn. slow_snapshot writes so slowly (serve \
+--snapshot-rate) that the snapshot outlasts the round; --snapshot-dir names a directory on a disk that is slow \
+by itself. If other programs use the cores, the study measures them instead; as root, run the command with `chrt \
+-f 10` to keep them away:
 
   chrt -f 10 forerun-bench server --study tail --value-bytes 1Ki --memory 256Mi --beside none,flush_all,slow_snapshot
 
 --quick shows that everything runs: 2000 items of 64 bytes.")]
 pub struct Args {
-    /// Items, or as many as fit in 60% of the memory [default: 2M; with --quick 2000]
+    /// Items to load, or fewer if they do not fit in 60% of the memory [default: 2M; with --quick 2000]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub items: Option<u64>,
 
-    /// Bytes of a value; each size loads the servers anew [default: 64,1Ki,4Ki; with --quick 64]
+    /// Bytes per value; the servers are reloaded for each size [default: 64,1Ki,4Ki; with --quick
+    /// 64]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub value_bytes: Vec<usize>,
 
-    /// What is asked, and how [default: get,mg,set]
+    /// Forms of requests [default: get,mg,set]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub form: Vec<Form>,
 
-    /// Keys a request [default: 1,10,100]
+    /// Keys per request [default: 1,10,100]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub keys: Vec<usize>,
 
-    /// Which items are asked for: uniform, zipf:0.99 [default: uniform,zipf:0.99]
+    /// Which items are requested: uniform, zipf:0.99 [default: uniform,zipf:0.99]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub access: Vec<Skew>,
 
@@ -72,7 +75,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse_count)]
     pub memory: Option<u64>,
 
-    /// Threads of the client, each with its own connections
+    /// Client threads, each with its own connections
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub clients: u16,
 
@@ -84,12 +87,11 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub depth: u16,
 
-    /// Another program to measure instead of this one's `serve`; it is given memcached's long
-    /// options
+    /// Another program to measure instead of this one's `serve`; it gets memcached's long options
     #[arg(long, value_name = "PROGRAM")]
     pub server: Option<PathBuf>,
 
-    /// The memcached beside it
+    /// The memcached to compare with
     #[arg(long, value_name = "PROGRAM", default_value = "memcached")]
     pub memcached: PathBuf,
 
@@ -97,19 +99,19 @@ pub struct Args {
     #[arg(long)]
     pub alone: bool,
 
-    /// Measures this instead of requests a second
+    /// Measures this instead of requests per second
     #[arg(long, value_name = "STUDY")]
     pub study: Option<Study>,
 
-    /// With --study tail: sets a second
+    /// With --study tail: sets per second
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub rate: u32,
 
-    /// With --study tail: what to measure sets beside [default: all]
+    /// With --study tail: disturbances to measure sets with [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub beside: Vec<Disturbance>,
 
-    /// With --study tail: where this server writes its snapshots [default: the system's temporary
+    /// With --study tail: directory for this server's snapshots [default: the system's temporary
     /// directory]
     #[arg(long, value_name = "DIR")]
     pub snapshot_dir: Option<PathBuf>,
@@ -119,14 +121,14 @@ pub struct Args {
     pub output: Output,
 }
 
-/// What is measured instead of requests a second.
+/// Measured instead of requests per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Study {
-    /// How long sets into a full cache take beside what may disturb them.
+    /// How long sets into a full cache take while something disturbs them.
     Tail,
 }
 
-/// What goes on beside the sets of `--study tail`.
+/// What runs along with the sets of `--study tail`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Disturbance {
@@ -173,7 +175,7 @@ impl fmt::Display for Disturbance {
     }
 }
 
-/// The lists with their defaults.
+/// The lists, with defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Plan {
     pub loads: Vec<Items>,
@@ -182,7 +184,7 @@ pub(super) struct Plan {
     pub access: Vec<Skew>,
     pub memory_mib: u64,
     pub clients: usize,
-    /// Of one client.
+    /// Connections per client.
     pub connections: usize,
 }
 
@@ -196,12 +198,12 @@ impl Args {
             (false, Some(Study::Tail)) => 256 << 20,
             (false, None) => 1 << 30,
         });
-        ensure!(items > 0, "--items: there is nothing to ask for");
-        ensure!(memory >= 8 << 20, "--memory: 8 MiB at least");
+        ensure!(items > 0, "--items must be at least 1");
+        ensure!(memory >= 8 << 20, "--memory must be at least 8 MiB");
         let keys = or(&self.keys, &[1, 10, 100]);
         ensure!(
             keys.iter().all(|keys| (1..=10_000).contains(keys)),
-            "--keys: from 1 to 10000 a request"
+            "--keys must be from 1 to 10000 per request"
         );
         let sizes: &[usize] = match (quick, self.study) {
             (_, Some(Study::Tail)) => &[1024],

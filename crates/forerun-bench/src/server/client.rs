@@ -1,15 +1,15 @@
 //! The load: one thread, some connections, some requests in flight on each.
 //!
 //! ```text
-//!  Requests   [0][1][2][3][4][5][6][7][8] …            composed beforehand, sent in their order, over and over
-//!                │     │  └──┴─ connection 0: a write of what was answered, so that as many are in flight again
-//!                │     └─ connection 1: sent, its reply is coming in
+//!  Requests   [0][1][2][3][4][5][6][7][8] …            composed in advance, sent in order, over and over
+//!                │     │  └──┴─ connection 0: sends as many requests as were answered
+//!                │     └─ connection 1: sent, its reply is arriving
 //!                └─ connection 0: answered; the clock stopped when its last byte was read
 //! ```
 //!
-//! A full reply is told by its length and its last bytes; one in `SAMPLE` is compared byte by byte
-//! with what it must be. A reply that is shorter is read line by line ([`super::reply`]). So the
-//! client costs little besides the system's calls, and it says how much of its core it used.
+//! A full reply is recognised by its length and its last bytes; one in `SAMPLE` is compared byte by
+//! byte with the expected one. A shorter reply is read line by line ([`super::reply`]). So the
+//! client costs little besides the system's calls, and it reports how much of its core it used.
 
 use super::reply::{Reply, scan};
 use super::request::Requests;
@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// One reply in so many is compared byte by byte.
+/// One reply in this many is compared byte by byte.
 const SAMPLE: u64 = 32;
 
 /// How long a server may leave a request unanswered.
@@ -33,10 +33,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes read at once.
 const READ_BYTES: usize = 256 << 10;
 
-/// How long to go on.
+/// How long to run.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
-    /// After `warm_up`, for `timed`; then what is in flight is awaited off the clock.
+    /// For `warm_up`, then for `timed`; afterwards the client awaits the requests in flight,
+    /// untimed.
     Time {
         /// Not counted.
         warm_up: Duration,
@@ -47,13 +48,13 @@ pub enum Until {
     Once,
 }
 
-/// A histogram of nanoseconds, as a client fills it.
+/// A histogram of nanoseconds, for a client to fill.
 pub fn latencies() -> Result<Histogram<u64>> {
     let most_ns = 2 * PATIENCE.as_nanos() as u64;
     Ok(Histogram::new_with_bounds(1, most_ns, 3)?)
 }
 
-/// What was answered within the time.
+/// The requests answered within the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Answered {
     /// Requests.
@@ -62,28 +63,28 @@ pub struct Answered {
     pub hits: u64,
     /// The time.
     pub elapsed: Duration,
-    /// How long this thread's core worked for it in that time.
+    /// How long this thread ran on its core in that time.
     pub busy: Duration,
 }
 
 struct Connection {
     stream: TcpStream,
-    /// The bytes of the requests that are still to be written.
+    /// The byte ranges of the requests still to be written.
     unsent: VecDeque<Range<usize>>,
     in_flight: VecDeque<(usize, Instant)>,
     received: Vec<u8>,
-    /// The bytes of `received` that are in use.
+    /// The part of `received` that is in use.
     filled: Range<usize>,
 }
 
-/// What a read took.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Came {
-    /// Nothing was there.
+    /// There was nothing to read.
     Nothing,
-    /// As much as there was room for.
+    /// As much as there was space for.
     Some,
-    /// All that was there.
+    /// Everything that had arrived.
     All,
 }
 
@@ -93,21 +94,21 @@ pub struct Client {
     events: Events,
     connections: Vec<Connection>,
     depth: usize,
-    /// The request to send next; it goes on from turn to turn.
+    /// The request to send next; it continues from turn to turn.
     next: usize,
     replies: u64,
     expected: Vec<u8>,
 }
 
 impl Client {
-    /// Opens `connections` connections, on each of which `depth` requests are to be in flight.
+    /// Opens `connections` connections, each for `depth` requests in flight.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn connect(server: SocketAddr, connections: usize, depth: usize) -> Result<Client> {
         let poll = Poll::new()?;
         let open = |token: usize| -> Result<Connection> {
-            // Connected here and not by mio, so that a refusal is told here.
+            // Connected here and not by mio, so that a refusal is reported here.
             let stream = std::net::TcpStream::connect(server)
                 .with_context(|| format!("cannot connect to {server}"))?;
             stream.set_nodelay(true)?;
@@ -139,12 +140,12 @@ impl Client {
         })
     }
 
-    /// Sends requests and takes their replies; latencies in nanoseconds, of the requests that are
-    /// counted, go to `latencies`.
+    /// Sends requests and reads their replies. Latencies of the requests that count go to
+    /// `latencies`, in nanoseconds.
     ///
     /// # Errors
-    /// A server that answers with an error or with another value, or not at all, or closes a
-    /// connection. The client is of no use afterwards.
+    /// The server answers with an error or another value, does not answer, or closes a connection.
+    /// The client cannot be used afterwards.
     pub fn drive(
         &mut self,
         requests: &Requests,
@@ -184,7 +185,7 @@ impl Client {
                 let answered = self.receive(at, requests, &mut watch, latencies)?;
                 if answered > 0 {
                     heard = now;
-                    // Time that is up shows in `left`: nothing more is to be sent.
+                    // When the time is up, `left` is 0 and nothing more is sent.
                     self.send(at, answered, requests, &mut left)?;
                 }
             }
@@ -232,7 +233,7 @@ impl Client {
         connection.write(requests)
     }
 
-    /// Reads what has come in on a connection and takes the replies in it; tells how many.
+    /// Reads what has arrived on a connection and consumes the replies in it. Returns how many.
     fn receive(
         &mut self,
         at: usize,
@@ -258,7 +259,7 @@ impl Client {
                     requests.expected(request, &mut self.expected);
                     ensure!(
                         self.expected == received[..bytes],
-                        "the server answered {:?} where {:?} was to come",
+                        "the server answered {:?} instead of {:?}",
                         String::from_utf8_lossy(&received[..bytes.min(200)]),
                         String::from_utf8_lossy(&self.expected[..bytes.min(200)]),
                     );
@@ -270,7 +271,7 @@ impl Client {
             }
             ensure!(
                 connection.filled.is_empty() || !connection.in_flight.is_empty(),
-                "the server sent more than it was asked for"
+                "the server sent more than was requested"
             );
             if read == Came::All {
                 return Ok(answered);
@@ -279,8 +280,7 @@ impl Client {
     }
 }
 
-/// The length of the reply at the beginning of `received`, and the keys it found, if it is there
-/// whole.
+/// The length of the reply at the beginning of `received` and the keys it found, if it is complete.
 fn take(requests: &Requests, received: &[u8]) -> Result<Option<(usize, usize)>> {
     let (form, keys) = (requests.form(), requests.keys());
     let full = requests.reply_bytes();
@@ -294,8 +294,8 @@ fn take(requests: &Requests, received: &[u8]) -> Result<Option<(usize, usize)>> 
     {
         return Ok(Some((full, keys)));
     }
-    // A reply that is not all there yet is the common case; only one that could be a whole, shorter
-    // one is looked at.
+    // An incomplete reply is the common case; only one that could be a complete, shorter reply is
+    // examined.
     if received.len() < full && !received.ends_with(b"\r\n") {
         return Ok(None);
     }
@@ -307,7 +307,7 @@ fn take(requests: &Requests, received: &[u8]) -> Result<Option<(usize, usize)>> 
 }
 
 impl Connection {
-    /// Writes what is to be written and fits.
+    /// Writes as much as fits of what is pending.
     fn write(&mut self, requests: &Requests) -> Result<()> {
         while let Some(range) = self.unsent.front_mut() {
             match self.stream.write(&requests.bytes()[range.clone()]) {
@@ -341,7 +341,7 @@ impl Connection {
                 Ok(0) => bail!("the server closed the connection"),
                 Ok(read) => {
                     self.filled.end += read;
-                    // What comes after a read that left room is told by another event.
+                    // If a read left space, another event reports further bytes.
                     return Ok(match self.filled.end == self.received.len() {
                         true => Came::Some,
                         false => Came::All,
@@ -381,7 +381,7 @@ impl Watch {
         }
     }
 
-    /// Whether the time is up; a turn that answered nothing yet goes on.
+    /// Whether the time is up; a turn that has answered nothing yet continues.
     fn is_over(&self, timed: Duration) -> bool {
         self.running && self.answered.requests > 0 && self.start.elapsed() >= timed
     }

@@ -16,7 +16,7 @@ const ITEMS: Items = Items {
 
 type Map = Arc<Mutex<HashMap<String, Vec<u8>>>>;
 
-/// Serves `map` on a free port, until the process ends; `spoil` may change a value on its way out.
+/// Serves `map` on a free port until the process ends; `spoil` may change a value in its answers.
 fn serve(map: Map, spoil: fn(&mut Vec<u8>)) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -152,7 +152,7 @@ fn a_wrong_value_is_found_among_many_right_ones() {
     let mut client = Client::connect(address, 1, 1).unwrap();
     once(&mut client, &requests(Form::Set, 1, 500)).unwrap();
     let error = once(&mut client, &requests(Form::Get, 1, 500)).unwrap_err();
-    assert!(error.to_string().contains("was to come"), "{error}");
+    assert!(error.to_string().contains("instead of"), "{error}");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn an_error_and_a_closed_connection_are_told() {
     std::thread::spawn(move || {
         let (mut first, _) = listener.accept().unwrap();
         first.write_all(b"SERVER_ERROR busy\r\n").unwrap();
-        // The second one is closed at once.
+        // The second connection is closed at once.
         drop(listener.accept().unwrap());
         first.read_to_end(&mut Vec::new()).unwrap();
     });

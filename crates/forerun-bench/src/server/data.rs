@@ -1,11 +1,11 @@
-//! The items that servers are loaded with, their keys, and which of them is asked for.
+//! The items that servers are loaded with, their keys, and how requests choose among them.
 //!
 //! ```text
 //!  key      key:000000001234                   16 bytes, the item's number
-//!  value    iamkdbfpiamkdbfpiamkdbfp…          letters that follow from the item's number alone; no line end among them
+//!  value    iamkdbfpiamkdbfpiamkdbfp…          letters that depend only on the item's number, without line ends
 //! ```
 //!
-//! A value never changes, so a set may be repeated at any time and every reply is known to the
+//! A value never changes, so a set may be repeated at any time, and every reply is known to the
 //! byte.
 
 use crate::skew::Skew;
@@ -21,7 +21,7 @@ pub const KEY_BYTES: usize = 16;
 /// What a server holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Items {
-    /// How many, numbered from 0; at least one.
+    /// The number of items, numbered from 0; at least one.
     pub count: u64,
     /// Bytes of a value.
     pub value_bytes: usize,
@@ -44,7 +44,7 @@ impl Items {
         }
     }
 
-    /// Draws `count` numbers of items. With Zipf's law the popular ones are scattered over all.
+    /// Draws `count` item numbers. With Zipf's law, the popular items are scattered among all.
     pub fn draw(&self, skew: Skew, count: usize, seed: u64) -> Vec<u64> {
         let mut rng = SmallRng::seed_from_u64(seed);
         let zipf = match skew {

@@ -1,15 +1,15 @@
-//! `forerun-bench server`: the cache server over the network, and memcached beside it.
+//! `forerun-bench server`: the cache server over the network, compared with memcached.
 //!
 //! ```text
-//!  args.rs     the command line               data.rs     items: keys, values, which is asked for
-//!  process.rs  a server's process, its cores  request.rs  requests, composed beforehand; what they are answered with
+//!  args.rs     the command line               data.rs     items: keys, values, their choice
+//!  process.rs  a server's process, its cores  request.rs  requests, composed in advance, and their replies
 //!  client.rs   the load                       reply.rs    replies that are not the expected ones
 //!  row.rs      a result                       show.rs     tables, the page
-//!  tail/       a study: sets into a full cache beside what may disturb them
+//!  tail/       a study: sets into a full cache under disturbances
 //!
 //!  for each value size                        the servers started and loaded
 //!    for each access x form x keys a request  (harness)
-//!      round after round                      this server, memcached: a turn each, the other one idle
+//!      round after round                      this server, memcached: a turn each while the other is idle
 //! ```
 
 mod args;
@@ -55,13 +55,13 @@ const PEER: &str = "memcached";
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// Lists that make no sense, a server that cannot be started or answers wrongly, or an output that
-/// cannot be written.
+/// Invalid lists, a server that cannot be started or answers wrongly, or an output that cannot be
+/// written.
 pub fn run(args: &Args) -> Result<()> {
     on_stdout(|out| run_to(args, &Progress::on_terminal(), out))
 }
 
-/// As [`run`], printing to `out`.
+/// [`run`], printing to `out`.
 ///
 /// # Errors
 /// As [`run`].
@@ -133,14 +133,14 @@ struct Bench<'a> {
     split: Split,
 }
 
-/// A server, loaded, and the connections to it.
+/// A loaded server, and the connections to it.
 struct Target {
     name: String,
     process: Process,
     clients: Vec<Client>,
 }
 
-/// What a case is: the dimensions besides the items'.
+/// A case: the dimensions other than the items'.
 #[derive(Clone, Copy)]
 struct Cell {
     access: Skew,
@@ -148,7 +148,7 @@ struct Cell {
     keys: usize,
 }
 
-/// What a case's turns told besides their rates.
+/// The results of a case's turns besides their rates.
 struct Told {
     latencies: Histogram<u64>,
     answered: Answered,
@@ -220,7 +220,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Measures one case on every server, in alternation.
+    /// Measures one case on every server, alternately.
     fn cell(
         &self,
         cell: Cell,
@@ -283,7 +283,7 @@ impl Bench<'_> {
         };
         let (busy, start) = (target.process.busy(), Instant::now());
         let driven = self.drive(&mut target.clients, requests, until);
-        // A server that ended says more than the connection that it closed.
+        // If a server ended, its exit says more than the connection that it closed.
         target.process.check()?;
         let driven = driven?;
         told.server_elapsed += start.elapsed();
@@ -300,7 +300,7 @@ impl Bench<'_> {
             told.answered.elapsed += answered.elapsed;
             told.answered.busy += answered.busy;
         }
-        ensure!(per_second > 0.0, "the server had none of the keys any more");
+        ensure!(per_second > 0.0, "the server no longer had any of the keys");
         Ok(Sample {
             per_second,
             beside_per_second: None,
@@ -330,7 +330,8 @@ impl Bench<'_> {
                     })
                 })
                 .collect();
-            // All are joined before any is looked at, so that none outlives the first error.
+            // All threads are joined before any result is examined, so that none outlives the first
+            // error.
             let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
             results
                 .into_iter()
@@ -416,8 +417,8 @@ fn load(client: &mut Client, items: Items) -> Result<()> {
     Ok(())
 }
 
-/// Adds the ratios: to the fewest keys a request of the same server, and to the peer at as many
-/// keys.
+/// Adds the ratios: to the same server at the fewest keys per request, and to the peer at the same
+/// number of keys.
 fn compared(of_form: Vec<Vec<(ServerRow, Outcome)>>) -> Vec<ServerRow> {
     let mut rows = Vec::new();
     for cell in &of_form {

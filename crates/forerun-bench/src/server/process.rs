@@ -1,5 +1,5 @@
-//! A server in a process of its own: started on a free port, on cores of its own, and ended with
-//! its handle, or with this process where a signal ends that.
+//! A server in its own process, on a free port and its own cores. It ends when its handle is
+//! dropped, or when a signal ends this process.
 
 use anyhow::{Context, Result, anyhow, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -13,17 +13,17 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a server may take to listen.
+/// How long a server may take until it listens.
 const START_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How to start a server: a program that takes memcached's long options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// What to call it.
+    /// The name for its rows.
     pub name: String,
     /// The program.
     pub path: PathBuf,
-    /// What stands before the options.
+    /// Arguments before the options.
     pub args: Vec<OsString>,
 }
 
@@ -32,7 +32,7 @@ impl Program {
     /// serve`.
     ///
     /// # Errors
-    /// The system does not tell where this executable is.
+    /// The system does not report the path of this executable.
     pub fn forerun() -> Result<Program> {
         Ok(Program {
             name: "forerun".to_owned(),
@@ -41,7 +41,7 @@ impl Program {
         })
     }
 
-    /// memcached, which lies there, or in a folder of the `PATH`; if there is one.
+    /// memcached at this path or in a directory of `PATH`, if it exists.
     pub fn memcached(name: &Path) -> Option<Program> {
         let folders = std::env::var_os("PATH").unwrap_or_default();
         let mut places: Vec<PathBuf> = std::env::split_paths(&folders)
@@ -52,7 +52,7 @@ impl Program {
         }
         let path = places.into_iter().find(|path| path.is_file())?;
         let mut args = Vec::new();
-        // It refuses to be root without being told so.
+        // It refuses to run as root without an explicit option.
         #[cfg(target_os = "linux")]
         if rustix::process::geteuid().is_root() {
             args = vec!["--user".into(), "root".into()];
@@ -65,39 +65,39 @@ impl Program {
     }
 }
 
-/// What a server is given.
+/// The resources of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Its threads.
     pub threads: usize,
     /// Its memory.
     pub memory_mib: u64,
-    /// The most connections.
+    /// Maximum connections.
     pub connections: usize,
-    /// The cores it may run on; all if none is named.
+    /// The cores it may run on; all if the list is empty.
     pub cores: Vec<usize>,
 }
 
-/// A running server. Dropped, it is killed and waited for.
+/// A running server. Dropping it kills the process and waits for it.
 pub struct Process {
     child: Child,
     address: SocketAddr,
     name: String,
-    /// What it writes to its standard error.
+    /// Its standard error.
     said: File,
 }
 
 impl Process {
-    /// Starts a server on a free port of the loopback interface and waits until it takes
+    /// Starts a server on a free port of the loopback interface and waits until it accepts
     /// connections.
     ///
     /// # Errors
-    /// A program that cannot be started, that ends at once (with what it said), or that does not
+    /// A program that cannot be started, that ends at once (with its output), or that does not
     /// listen.
     pub fn start(program: &Program, share: &Share) -> Result<Process> {
         let port = free_port()?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        // A file and not a pipe: nobody reads along, and a full pipe would stop the server.
+        // A file and not a pipe: nobody reads it meanwhile, and a full pipe would block the server.
         let said = tempfile::tempfile().context("cannot make a temporary file")?;
         let mut command = Command::new(&program.path);
         command
@@ -123,7 +123,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Where it listens.
+    /// The address where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -133,7 +133,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Whether it still runs.
+    /// Checks that it still runs.
     ///
     /// # Errors
     /// How it ended.
@@ -142,7 +142,7 @@ impl Process {
             None => Ok(()),
             Some(status) => {
                 let mut said = Vec::new();
-                // What it said only adds to how it ended.
+                // Its output only adds to the exit status.
                 let _ = self.said.rewind();
                 let _ = (&self.said).take(4096).read_to_end(&mut said);
                 let said = String::from_utf8_lossy(&said);
@@ -151,18 +151,18 @@ impl Process {
         }
     }
 
-    /// How long its threads have run on cores, where the system tells.
+    /// How long its threads have run on cores, if the system reports it.
     pub fn busy(&self) -> Option<Duration> {
         self.schedstat(0, |_| true)
     }
 
-    /// How long the threads that serve connections were ready to run and had no core, where the
-    /// system tells. Both servers call these threads workers.
+    /// How long the threads that serve connections were ready to run but had no core, if the system
+    /// reports it. Both servers call these threads workers.
     pub fn workers_wait(&self) -> Option<Duration> {
         self.schedstat(1, |name| name.contains("worker"))
     }
 
-    /// A number of the threads' `schedstat`, in nanoseconds, added up over those with some names.
+    /// A field of the threads' `schedstat`, in nanoseconds, summed over threads with certain names.
     fn schedstat(&self, field: usize, counts: impl Fn(&str) -> bool) -> Option<Duration> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).ok()?;
         let mut sum_ns = 0;
@@ -182,7 +182,7 @@ impl Process {
         Some(Duration::from_nanos(sum_ns))
     }
 
-    /// Asks it for a copy of its cache on disk, as `serve --snapshot` writes it on SIGUSR2.
+    /// Asks it to copy its cache to disk; `serve --snapshot` does that on SIGUSR2.
     ///
     /// # Errors
     /// The signal cannot be sent.
@@ -194,7 +194,7 @@ impl Process {
             .context("cannot send SIGUSR2")
     }
 
-    /// Bytes of memory that lie in RAM for it, where the system tells.
+    /// Bytes of its memory that are resident in RAM, if the system reports them.
     pub fn resident_bytes(&self) -> Option<u64> {
         crate::process::resident_bytes_of(self.id())
     }
@@ -216,7 +216,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that has ended already cannot be killed, and is waited for all the same.
+        // A process that has already ended cannot be killed, but is still waited for.
         let _ = self.child.kill();
         if let Ok(mut running) = running() {
             running.retain(|id| *id != self.child.id());
@@ -225,10 +225,10 @@ impl Drop for Process {
     }
 }
 
-/// The servers that run. From the first call on, a signal that ends this process ends them first.
+/// The running servers. From the first call on, a signal that ends this process ends them first.
 ///
 /// # Errors
-/// Signals cannot be taken.
+/// Signals cannot be handled.
 fn running() -> Result<MutexGuard<'static, Vec<u32>>> {
     static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
     static TAKEN: OnceLock<io::Result<()>> = OnceLock::new();
@@ -238,7 +238,7 @@ fn running() -> Result<MutexGuard<'static, Vec<u32>>> {
             .name("signals".to_owned())
             .spawn(move || {
                 if let Some(signal) = signals.forever().next() {
-                    // Locked to the end: no server is started any more.
+                    // Locked to the end, so that no more servers start.
                     let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
                     for id in &*running {
                         kill(*id);
@@ -254,7 +254,7 @@ fn running() -> Result<MutexGuard<'static, Vec<u32>>> {
     }
 }
 
-/// Ends a process that is not waited for yet, so that its number is still its own.
+/// Ends a process that has not been waited for yet, so that its number is still its own.
 fn kill(id: u32) {
     let id = i32::try_from(id)
         .ok()
@@ -269,8 +269,8 @@ fn free_port() -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// Starts a process on `cores`: it inherits the cores of the thread that starts it, which is one of
-/// its own here.
+/// Starts a process on `cores`. It inherits the cores of the thread that starts it, so this uses a
+/// separate thread.
 fn spawn_on(mut command: Command, cores: &[usize]) -> Result<Child> {
     std::thread::scope(|scope| {
         let spawned = scope.spawn(move || {
@@ -284,7 +284,7 @@ fn spawn_on(mut command: Command, cores: &[usize]) -> Result<Child> {
     })
 }
 
-/// Lets the current thread run on `cores` alone, if any is named and the system allows.
+/// Restricts the current thread to `cores`, if any are given and the system allows it.
 pub fn pin(cores: &[usize]) {
     #[cfg(target_os = "linux")]
     if !cores.is_empty() {
@@ -292,25 +292,25 @@ pub fn pin(cores: &[usize]) {
         for core in cores {
             set.set(*core);
         }
-        // Where it is refused, the thread runs anywhere.
+        // If this is refused, the thread runs anywhere.
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
     #[cfg(not(target_os = "linux"))]
     let _ = cores;
 }
 
-/// The machine's cores, shared out so that server and client do not meet.
+/// The machine's cores, divided so that server and client do not share any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// The servers'.
+    /// The servers' cores.
     pub server: Vec<usize>,
-    /// The clients', one each.
+    /// The clients' cores, one each.
     pub client: Vec<usize>,
 }
 
 impl Split {
-    /// The first cores for the server's threads and the rest for clients; nothing is pinned where
-    /// there are too few. Ask on a thread that is not pinned.
+    /// The first cores for the server's threads and the rest for clients; nothing is pinned if
+    /// there are too few. Call this on a thread that is not pinned.
     pub fn of(threads: usize) -> Split {
         let cores = core_affinity::get_core_ids().unwrap_or_default();
         Split::among(cores.into_iter().map(|core| core.id).collect(), threads)
@@ -330,7 +330,7 @@ impl Split {
         }
     }
 
-    /// Whether server and client have cores of their own.
+    /// Whether server and client have separate cores.
     pub fn is_apart(&self) -> bool {
         !self.client.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Replies told from the bytes that came: where one ends, how many keys it found, or that it is an
+//! Reads replies from received bytes: where one ends, how many keys it found, or that it is an
 //! error.
 //!
 //! ```text
@@ -6,9 +6,9 @@
 //!                                                                                  ^ Whole { bytes, hits: 2 }
 //! ```
 //!
-//! Lines are found by `memchr`, and values are stepped over by their lengths. This is the careful
-//! way, for a reply that is not as long as if all keys were there; the client tells a full reply by
-//! its length and its last bytes.
+//! `memchr` finds the lines, and values are skipped by their lengths. This careful way is for
+//! replies that are shorter than if all keys were found; the client recognises a full reply by its
+//! length and its last bytes.
 
 use super::request::Form;
 
@@ -24,7 +24,7 @@ pub enum Reply {
         /// Keys found, or stored.
         hits: usize,
     },
-    /// What no such request is answered with: the line.
+    /// A line that is not a valid answer to such a request.
     Fault(String),
 }
 

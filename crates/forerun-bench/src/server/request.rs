@@ -1,29 +1,28 @@
-//! Requests, composed before the clock starts, and what each is answered with.
+//! Requests, composed before timing starts, and their expected replies.
 //!
 //! ```text
-//!  form   request of two keys                          reply where both are there
+//!  form   request of two keys                          reply if both are found
 //!  get    get key:…1 key:…2\r\n                        VALUE key:…1 0 64\r\n<value>\r\n VALUE key:…2 0 64\r\n<value>\r\n END\r\n
 //!  mg     mg key:…1 k v q\r\n mg key:…2 k v q\r\n mn\r\n   VA 64 kkey:…1\r\n<value>\r\n VA 64 kkey:…2\r\n<value>\r\n MN\r\n
 //!  set    set key:…1 0 0 64\r\n<value>\r\n set …       STORED\r\n STORED\r\n
 //! ```
 //!
-//! A miss leaves its line and value out, in both `get` and `mg`. Keys and values have fixed
-//! lengths, so the reply to a request whose keys are all there has a length that is known
-//! beforehand.
+//! A miss leaves out its line and value, in both `get` and `mg`. Keys and values have fixed
+//! lengths, so the length of the reply to a request whose keys are all found is known in advance.
 
 use super::data::{Items, KEY_BYTES};
 use std::fmt;
 use std::io::Write;
 use std::ops::Range;
 
-/// What is asked, and how.
+/// The form of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
     /// One classic `get` of all keys.
     Get,
-    /// A meta get a key, quiet, with the key in the reply, and `mn` behind them.
+    /// A meta get per key, quiet, with the key in the reply, followed by `mn`.
     Mg,
-    /// A classic `set` a key, one behind the other.
+    /// A classic `set` per key, one after the other.
     Set,
 }
 
@@ -38,8 +37,8 @@ impl fmt::Display for Form {
 }
 
 impl Form {
-    /// What ends the reply to a request, whatever was found; a request of sets ends with its last
-    /// `STORED`.
+    /// The end of every reply to a request, whatever was found; a request of sets ends with its
+    /// last `STORED`.
     pub fn tail(self) -> &'static [u8] {
         match self {
             Form::Get => b"END\r\n",
@@ -80,7 +79,7 @@ impl Form {
         }
     }
 
-    /// Appends the reply to a request for `numbers`, all of which are there.
+    /// Appends the reply to a request for `numbers`, all of which are found.
     pub fn push_reply(self, items: &Items, numbers: &[u64], out: &mut Vec<u8>) {
         for number in numbers {
             match self {
@@ -117,7 +116,7 @@ impl Form {
     }
 }
 
-/// Requests of equally many keys, one behind the other.
+/// Requests with equally many keys, one after the other.
 #[derive(Debug)]
 pub struct Requests {
     form: Form,
@@ -130,8 +129,8 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Composes requests of `keys` keys each for `numbers`, whose rest that fills no request is
-    /// left out.
+    /// Composes requests of `keys` keys each for `numbers`; a remainder that does not fill a
+    /// request is dropped.
     pub fn compose(form: Form, items: Items, keys: usize, mut numbers: Vec<u64>) -> Requests {
         let keys = keys.max(1);
         numbers.truncate(numbers.len() / keys * keys);
@@ -151,22 +150,22 @@ impl Requests {
         }
     }
 
-    /// What is asked.
+    /// The form of the requests.
     pub fn form(&self) -> Form {
         self.form
     }
 
-    /// How many requests there are.
+    /// The number of requests.
     pub fn count(&self) -> usize {
         self.bounds.len() - 1
     }
 
-    /// Keys a request.
+    /// Keys per request.
     pub fn keys(&self) -> usize {
         self.keys
     }
 
-    /// Where the bytes of some requests that follow each other lie.
+    /// The byte range of consecutive requests.
     pub fn range(&self, requests: Range<usize>) -> Range<usize> {
         self.bounds[requests.start]..self.bounds[requests.end]
     }
@@ -176,12 +175,12 @@ impl Requests {
         &self.bytes
     }
 
-    /// Bytes of the reply to a request whose keys are all there.
+    /// Bytes of the reply to a request whose keys are all found.
     pub fn reply_bytes(&self) -> usize {
         self.form.reply_bytes(&self.items, self.keys)
     }
 
-    /// Writes the reply to `request`, if all its keys are there, over `out`.
+    /// Overwrites `out` with the reply to `request` if all its keys are found.
     pub fn expected(&self, request: usize, out: &mut Vec<u8>) {
         out.clear();
         let numbers = &self.numbers[request * self.keys..][..self.keys];

@@ -6,38 +6,37 @@ use serde::{Deserialize, Serialize};
 
 /// One cell of the table.
 ///
-/// The common names mean: `case` is the form of a request (`get`, `mg`, `set`); `engine` the
-/// server; `keys` the items it holds; `batch` the keys a request; `threads` the server's;
-/// `hit_rate` the share of the keys asked for that were found; `speedup_vs_single` compares with
-/// the same server and form at the fewest keys a request; `speedup_vs_peer` with memcached.
+/// In the common fields, `case` is the form of a request (`get`, `mg`, `set`); `engine` the server;
+/// `keys` the items it holds; `batch` the keys per request; `threads` the server's; `hit_rate` the
+/// share of the requested keys that were found; `speedup_vs_single` compares with the same server
+/// and form at the fewest keys per request; `speedup_vs_peer` compares with memcached.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerRow {
-    /// What every bench's rows have.
+    /// The fields that every bench's rows have.
     #[serde(flatten)]
     pub common: Row,
-    /// Memory that each server was given.
+    /// The memory of each server.
     pub memory_mib: u64,
-    /// Threads that made the load.
+    /// Threads of the load generator.
     pub clients: u64,
-    /// Connections of all of them.
+    /// Connections of all clients.
     pub connections: u64,
     /// Requests in flight on each connection.
     pub depth: u64,
-    /// Whether server and client had cores of their own.
+    /// Whether server and client had separate cores.
     pub pinned_apart: bool,
-    /// Microseconds that half of the requests took at most, from when they were sent until their
-    /// last byte came.
+    /// The median latency in microseconds, from sending a request to its last byte.
     pub p50_us: f64,
-    /// Microseconds that 99% took at most.
+    /// The 99th percentile in microseconds.
     pub p99_us: f64,
-    /// Microseconds that 99.9% took at most.
+    /// The 99.9th percentile in microseconds.
     pub p999_us: f64,
     /// `p99_us` over memcached's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_vs_peer: Option<f64>,
     /// The share of their cores that the clients used.
     pub client_share: f64,
-    /// The share of as many cores as it has threads that the server used, where the system tells.
+    /// The share of the cores for its threads that the server used, if the system reports it.
     pub server_share: Option<f64>,
 }
 

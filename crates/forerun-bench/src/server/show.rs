@@ -7,10 +7,12 @@ use forerun_measure::size::{count, digits, short, spread};
 use forerun_measure::text_table::TextTable;
 use forerun_measure::typical::typical;
 
-pub(super) const LEAD: &str = "Requests over the loopback interface, server and client on cores of their own. Every reply \
-is told by its length, and a sample of them is compared byte by byte.";
+pub(super) const LEAD: &str = "\
+Requests over the loopback interface, with server and client on separate cores. Every reply is recognised by its \
+length, and a sample is compared byte by byte.";
 
-/// The table of `rows` without the columns that never change, and those columns' names and values.
+/// The table of `rows` without the columns that never change, and the names and values of those
+/// columns.
 pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
     const KEPT: [&str; 11] = [
         "form",
@@ -67,20 +69,20 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
     (table.take_constant(&KEPT), table)
 }
 
-/// What the columns mean, for below the tables.
+/// Explains the columns, for below the tables.
 pub(super) fn legend(rows: &[ServerRow]) -> String {
     let rounds = rows.iter().map(|row| row.common.rounds).max().unwrap_or(0);
     format!(
         "keys/s: medians of {rounds} alternating rounds; ratios are medians of the rounds' ratios.\n\
-         p50, p99, p99.9: how long a request took at most, from when it was sent until its last byte came, for these shares \
-         of the requests of all rounds.\n\
-         client: the share of its core that the load generator used, which limits nothing while it is below 100%.\n\
-         server core: the share of as many cores as it has threads that the server used.\n\
-         found: the share of the keys asked for that the server still had."
+         p50, p99, p99.9: percentiles over the requests of all rounds, from sending a request until its last byte \
+         arrived.\n\
+         client: the share of its core that the load generator used; below 100%, it is not the bottleneck.\n\
+         server core: the share of the cores for its threads that the server used.\n\
+         found: the share of the requested keys that the server still had."
     )
 }
 
-/// Puts tiles, plots and a table of `rows` on a page.
+/// Adds tiles, plots and a table of `rows` to a page.
 pub(super) fn fill(report: &mut Report, rows: &[ServerRow]) {
     report.tiles.extend(tiles(rows));
     let mut panels: Vec<String> = Vec::new();
@@ -107,7 +109,7 @@ pub(super) fn fill(report: &mut Report, rows: &[ServerRow]) {
     }
 }
 
-/// What one plot has in common, in words.
+/// Describes what the rows of one plot have in common.
 fn panel(row: &ServerRow) -> String {
     let common = &row.common;
     format!(
@@ -143,14 +145,13 @@ fn plot(name: &str, rows: &[&ServerRow]) -> Chart {
     chart
 }
 
-/// The figure to remember: the median over the requests of the length nearest to a batch of 64, in
-/// each form.
+/// The headline figure: the median over the requests with about 64 keys, in each form.
 fn tiles(rows: &[ServerRow]) -> Vec<Tile> {
     let mut tiles: Vec<Tile> = Vec::new();
     for form in ["get", "mg", "set"] {
         let of_form = rows.iter().filter(|row| row.common.case == form);
         let compared = of_form.filter_map(|row| Some((row, row.common.speedup_vs_peer?)));
-        // The peer's own row is the ratio's measure.
+        // The peer's own row is the base of the ratio.
         let ours = compared.filter(|(row, _)| row.common.engine != "memcached");
         let ours: Vec<_> = ours.collect();
         let found = typical(

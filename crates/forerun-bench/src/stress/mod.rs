@@ -1,11 +1,11 @@
 //! `forerun-bench stress`: a store under random work, compared with what it should hold; or killed
-//! again and again, and compared with what it had acknowledged.
+//! repeatedly and compared with what it had acknowledged.
 //!
 //! ```text
 //! mixed   threads of this process write, look up and scan; each knows what its own keys hold
 //! crash   a child process writes and acknowledges; this process kills it, opens the store and compares
-//! script  the writes of a crash run: which write is the n-th of a thread follows from the seed alone
-//! server  a cache server in a process of its own, and clients of every kind
+//! : script  the writes of a crash run: the seed alone determines the n-th write of a thread
+//! : server  a cache server in its own process, and clients of every kind
 //! gpu_table  lanes of work that race on one hash table of a GPU
 //! ```
 
@@ -22,33 +22,34 @@ use anyhow::Context;
 
 use forerun_cli::exit::{Outcome, UsageError};
 
-/// Stress a store with random work, or with kills, and check it
+/// Stresses a store with random work or kills, and checks it
 ///
 /// Without --crash, several threads put, delete, write batches, look up (single keys, batches by
-/// every strategy, from snapshots) and scan both ways, and compare each answer with what it has to
-/// be; now and then the store is closed, opened and compared whole. One batch of lookups in four is
-/// answered again key by key.
+/// every strategy, from snapshots) and scan in both directions, and compare each answer with the
+/// expected one. Now and then the store is closed, reopened and compared as a whole. One batch of
+/// lookups in four is repeated key by key.
 ///
-/// With --crash, a child process writes and acknowledges each finished write; it is killed at a
-/// random time (SIGKILL), the store is opened and must hold each acknowledged write (a put, a
-/// deletion, a batch, an ingestion), and of the one write a thread had under way either all or
-/// nothing. Then a new child goes on with the same store. In four cycles of five the child also
-/// ingests, backs up, makes checkpoints or drops keyspaces, and is killed while it does: an
-/// ingestion must be whole or absent, a dropped keyspace stays dropped, and backups and checkpoints
-/// must open as of a moment while they were made.
+/// With --crash, a child process writes and acknowledges each finished write. It is killed at a
+/// random time (SIGKILL). Then the store is opened and must hold each acknowledged write (a put, a
+/// deletion, a batch, an ingestion), and of each thread's unfinished write either all or nothing. A
+/// new child continues with the same store. In four cycles of five the child also ingests, backs
+/// up, makes checkpoints or drops keyspaces, and is killed during that: an ingestion must be
+/// complete or absent, a dropped keyspace must stay dropped, and backups and checkpoints must open
+/// as of a moment while they were made.
 ///
-/// With --server, a cache server is started, and clients of every kind set upon it: busy ones, slow
-/// readers, half-closed connections, some that go away in the middle of a command, some that say
-/// what is none. Every value carries its key and version and is checked: a value may be forgotten,
-/// but not be an old, a foreign or a damaged one. The server may neither answer a well-formed
-/// request by an error nor exceed its memory limit by more than 5% (or 16 MiB, where that is more).
+/// With --server, a cache server is started, and clients of every kind connect to it: busy ones,
+/// slow readers, half-closed connections, some that disconnect in the middle of a command, some
+/// that send malformed commands. Every value contains its key and version and is checked: the
+/// server may forget a value, but not return an old, a foreign or a damaged one. The server may
+/// neither answer a well-formed request with an error nor exceed its memory limit by more than 5%
+/// (or 16 MiB, if that is more).
 ///
-/// With --gpu-table, half of the lanes insert, erase, add and pin, and half look keys up beside
-/// them, on one hash table in the GPU's memory: each lane is a stream, or a thread where there is
-/// no GPU. A row must be whole and of its time, what is pinned stays, sums are exact, and after
-/// each round the table holds what it must, each key once.
+/// With --gpu-table, half of the lanes insert, erase, add and pin, and the other half look up keys
+/// concurrently, on one hash table in the GPU's memory. Each lane is a stream, or a thread if there
+/// is no GPU. A row must be complete and current, pinned rows stay, sums are exact, and after each
+/// round the table holds the expected contents, each key once.
 ///
-/// The seed is printed. A fault ends the run with exit code 4 and leaves the store for inspection.
+/// Prints the seed. A fault ends the run with exit code 4 and leaves the store for inspection.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -58,34 +59,34 @@ Examples:
   forerun-bench stress --server --seconds 600 --connections 1000 --memory 512
   forerun-bench stress --gpu-table --seconds 120 --threads 8")]
 pub struct Args {
-    /// For how long [default: 10, where --ops is not given]
+    /// Seconds to run [default: 10, unless --ops is given]
     #[arg(long, value_name = "N", conflicts_with_all = ["ops", "crash"])]
     seconds: Option<u64>,
-    /// For how many operations of all threads together
+    /// Operations of all threads together
     #[arg(long, value_name = "N", conflicts_with = "crash")]
     ops: Option<u64>,
     /// Threads, or lanes, that work at once
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
-    /// Where the random choices begin [default: another one each time]
+    /// Seed of the random choices [default: a new one each time]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Kill a writing child process and check what is left
     #[arg(long)]
     crash: bool,
-    /// How often it is killed
+    /// Number of kills
     #[arg(long, value_name = "N", default_value_t = 10, requires = "crash")]
     cycles: u64,
-    /// Set clients upon a cache server
+    /// Run clients against a cache server
     #[arg(long, conflicts_with_all = ["ops", "crash", "dir"])]
     server: bool,
-    /// Clients of the server at once
+    /// Concurrent clients of the server
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "server", value_parser = clap::value_parser!(u32).range(1..=20_000))]
     connections: u32,
     /// The server's memory limit, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 512, requires = "server", value_parser = clap::value_parser!(u64).range(8..=1 << 20))]
     memory: u64,
-    /// Race lanes of work on a hash table of the GPU
+    /// Race lanes of work on a hash table on the GPU
     #[arg(long, conflicts_with_all = ["crash", "server", "dir"])]
     gpu_table: bool,
     /// An empty or new directory for the store, which is kept [default: a temporary one]
@@ -101,7 +102,7 @@ pub struct Args {
         requires = "dir"
     )]
     write_from: Option<Vec<u64>>,
-    /// What the child of a crash run does beside its writes, and the number of the first time
+    /// What the child of a crash run does besides its writes, and the number to begin with
     #[arg(long, hide = true, requires = "write_from", value_parser = crash::parse_operation)]
     operation: Option<(crash::Operation, u64)>,
 }
@@ -152,7 +153,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// The directory in which a run's stores lie. It is left as it is where a run ends by a fault.
+/// The directory for a run's stores. It is left unchanged if a run ends with a fault.
 struct Workplace {
     root: PathBuf,
     temporary: bool,
@@ -174,7 +175,7 @@ impl Workplace {
         };
         if !make().with_context(|| format!("cannot make {}", dir.display()))? {
             return Err(UsageError(format!(
-                "{} is not empty: stress wants a directory of its own",
+                "{} is not empty: stress needs its own directory",
                 dir.display()
             ))
             .into());
@@ -185,12 +186,12 @@ impl Workplace {
         })
     }
 
-    /// Where the `number`-th store of this run lies.
+    /// The path of the `number`-th store of this run.
     fn store(&self, number: u64) -> PathBuf {
         self.root.join(format!("store-{number:04}"))
     }
 
-    /// Removes a store that was found good, and what is beside it.
+    /// Removes a store that passed, and what is beside it.
     fn remove_store(&self, number: u64) -> anyhow::Result<()> {
         let path = self.store(number);
         crash::remove_beside(&path)?;
@@ -200,7 +201,7 @@ impl Workplace {
     /// Removes a temporary workplace after a run without a fault.
     fn clear(self) {
         if self.temporary {
-            // Nothing depends on it, and the system clears its temporary directory some day.
+            // Nothing depends on this, and the system clears its temporary directory eventually.
             let _ = std::fs::remove_dir_all(&self.root);
         }
     }

@@ -1,10 +1,10 @@
-//! The writes of a crash run. Thread `t`'s `n`-th write follows from the seed, `t` and `n` alone,
-//! so that writer and checker agree about it without a word, over any number of kills.
+//! The writes of a crash run. The seed, `t` and `n` alone determine thread `t`'s `n`-th write, so
+//! writer and checker agree about it without communicating, over any number of kills.
 //!
-//! Each thread has keys of its own, `t00/k000` and on. What they must hold after a thread's first
-//! `n` writes is a plain map: apply the writes in order. A store that was killed with `a` writes
-//! acknowledged holds exactly the map after `a`, or after `a + 1`: the one under way came through,
-//! whole.
+//! Each thread has its own keys, `t00/k000` and so on. After a thread's first `n` writes they hold
+//! a plain map: apply the writes in order. A store that was killed with `a` writes acknowledged
+//! holds exactly the map after `a` writes, or after `a + 1`, if the unfinished write succeeded
+//! completely.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use rand::{Rng, SeedableRng};
 /// What a thread's keys hold.
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Keys of a thread. Few, so that most writes replace or remove something: losing any one of them
-/// shows.
+/// Keys per thread. There are few, so that most writes replace or remove something, and losing any
+/// of them is noticed.
 pub const KEYS: u32 = 200;
 
 /// One write: operations that belong together.
@@ -26,7 +26,7 @@ pub struct Write {
     pub ops: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     /// How durable it is before it is acknowledged.
     pub durability: Durability,
-    /// Whether it is ingested: its keys ascend then.
+    /// Whether it is ingested; its keys ascend then.
     pub is_ingested: bool,
 }
 
@@ -35,7 +35,7 @@ pub fn key(thread: usize, number: u32) -> Vec<u8> {
     format!("t{thread:02}/k{number:03}").into_bytes()
 }
 
-/// What all keys of a thread begin with.
+/// The common prefix of a thread's keys.
 pub fn prefix(thread: usize) -> Vec<u8> {
     format!("t{thread:02}/").into_bytes()
 }
@@ -43,13 +43,14 @@ pub fn prefix(thread: usize) -> Vec<u8> {
 /// The `n`-th write of a thread, from 0.
 pub fn write(seed: u64, thread: usize, n: u64) -> Write {
     let mut rng = rng(seed, thread as u64, n);
-    // An fsync costs as much as hundreds of buffered writes: few of them, so that kills meet both.
+    // A sync costs as much as hundreds of buffered writes, so there are few of them: kills then hit
+    // both.
     let durability = if rng.random_ratio(1, 16) {
         Durability::Synced
     } else {
         Durability::Buffered
     };
-    // An ingestion costs several: one write in 200 is one, of many keys.
+    // An ingestion makes several syncs: one write in 200 is one, with many keys.
     let is_ingested = rng.random_ratio(1, 200);
     let length = if is_ingested {
         rng.random_range(1..=60)
@@ -76,7 +77,7 @@ pub fn write(seed: u64, thread: usize, n: u64) -> Write {
     }
 }
 
-/// Values of many lengths: most of a few dozen bytes, some that span many blocks of the log.
+/// Values of many lengths: mostly a few dozen bytes, some spanning many blocks of the log.
 fn value(rng: &mut SmallRng, n: u64) -> Vec<u8> {
     let length = match rng.random_range(0..200) {
         0 => rng.random_range(5_000..40_000),
@@ -90,8 +91,8 @@ fn value(rng: &mut SmallRng, n: u64) -> Vec<u8> {
     value
 }
 
-/// A generator that depends on all three numbers. Multiplying by odd constants keeps neighbours
-/// apart; seeding mixes the rest.
+/// A generator that depends on all three numbers. Multiplying by odd constants separates
+/// neighbours; seeding mixes the rest.
 pub fn rng(seed: u64, a: u64, b: u64) -> SmallRng {
     SmallRng::seed_from_u64(
         seed ^ (a + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -100,7 +101,7 @@ pub fn rng(seed: u64, a: u64, b: u64) -> SmallRng {
 }
 
 impl Write {
-    /// Does to a model what the write does to the store.
+    /// Applies the write to a model.
     pub fn apply(&self, model: &mut Model) {
         for (key, value) in &self.ops {
             match value {
@@ -110,7 +111,7 @@ impl Write {
         }
     }
 
-    /// Does it to the store: as a single write, a batch, or an ingestion.
+    /// Applies the write to the store: as a single write, a batch, or an ingestion.
     pub fn perform(&self, db: &Db, batch: &mut WriteBatch) -> Result<(), forerun::Error> {
         match &self.ops[..] {
             ops if self.is_ingested => {

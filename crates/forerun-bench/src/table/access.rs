@@ -1,8 +1,8 @@
-//! Which rows there are, and which are asked for.
+//! The rows of a table, and which of them are requested.
 //!
 //! ```text
 //!  uniform, zipf   rows 0..n           drawn; which row is popular is random
-//!  trace           its numbers         in the order of the file, from one place on for each thread
+//!  trace           its numbers         in the order of the file, each thread from a different place on
 //! ```
 
 use crate::workload::{Shuffle, mix};
@@ -18,17 +18,17 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The most bytes of a trace: a quarter of a billion reads.
+/// Maximum bytes of a trace: a quarter of a billion reads.
 const TRACE_BYTES_MAX: u64 = 1 << 30;
 
-/// How rows are asked for.
+/// How rows are requested.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Access {
-    /// Each as often as any other.
+    /// All equally often.
     Uniform,
-    /// The r-th most popular one r to the power of -s as often as the first.
+    /// The r-th most popular one r to the power of -s times as often as the first.
     Zipf(f64),
-    /// As a program did once.
+    /// As recorded from a program.
     Trace(PathBuf),
 }
 
@@ -57,7 +57,7 @@ impl FromStr for Access {
             }
             Some(("trace", path)) if !path.is_empty() => Ok(Access::Trace(path.into())),
             _ => Err(format!(
-                "{text:?} is no access: write uniform, zipf:1 with an exponent from 0 to 10, or trace:FILE"
+                "{text:?} is not an access pattern: write uniform, zipf:1 with an exponent from 0 to 10, or trace:FILE"
             )),
         }
     }
@@ -68,12 +68,12 @@ impl FromStr for Access {
 pub enum Keys {
     /// The numbers below this.
     Dense(u64),
-    /// These.
+    /// These keys.
     Listed(Vec<u64>),
 }
 
 impl Keys {
-    /// How many.
+    /// The number of keys.
     pub fn len(&self) -> u64 {
         match self {
             Keys::Dense(count) => *count,
@@ -86,7 +86,7 @@ impl Keys {
         self.len() == 0
     }
 
-    /// The keys of some positions.
+    /// The keys at a range of positions.
     pub fn part(&self, from: u64, to: u64) -> Vec<u64> {
         match self {
             Keys::Dense(count) => (from..to.min(*count)).collect(),
@@ -98,21 +98,21 @@ impl Keys {
     }
 }
 
-/// The keys of a table and the keys that each thread asks for.
+/// The keys of a table and the keys that each thread requests.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// What is in the table.
+    /// The keys in the table.
     pub keys: Keys,
-    /// What is asked for.
+    /// The requested keys.
     pub streams: Vec<Vec<u64>>,
 }
 
 impl Workload {
-    /// Draws or reads what `threads` threads ask for, some `len` keys each; of a trace all of it,
-    /// from another place on for each.
+    /// Draws or reads the requests of `threads` threads, about `len` keys each; each thread reads
+    /// all of a trace, from a different place on.
     ///
     /// # Errors
-    /// The file's, with its name.
+    /// The error of the file, with its name.
     pub fn new(access: &Access, rows: u64, threads: usize, len: usize) -> Result<Workload> {
         let threads = 0..threads.max(1) as u64;
         if let Access::Trace(path) = access {
@@ -141,8 +141,8 @@ impl Workload {
             let mut rng = SmallRng::seed_from_u64(thread + 1);
             let draw = |_| match &zipf {
                 None => rng.random_range(0..rows),
-                // Ranks start at 1. The shuffle leaves 0 where it is, so the first rank is moved
-                // away from there.
+                // Ranks start at 1. The shuffle leaves 0 in place, so the first rank is moved away
+                // from there.
                 Some(zipf) => scatter.at((zipf.sample(&mut rng) as u64 + rows / 3) % rows),
             };
             (0..len).map(draw).collect()
@@ -158,23 +158,23 @@ fn read_trace(path: &Path) -> Result<Vec<u64>> {
     let file = BufReader::new(File::open(path)?);
     let mut bytes = Vec::new();
     if path.extension().is_some_and(|extension| extension == "xz") {
-        // 64 MiB of dictionary are more than xz's own highest setting uses.
+        // A dictionary of 64 MiB is as large as the highest setting of xz itself uses.
         let reader = XzReader::new_mem_limit(file, true, 72 << 10);
         reader.take(TRACE_BYTES_MAX).read_to_end(&mut bytes)?;
     } else {
         file.take(TRACE_BYTES_MAX).read_to_end(&mut bytes)?;
     }
     let (reads, rest) = bytes.as_chunks::<4>();
-    ensure!(!reads.is_empty(), "it holds no read");
-    ensure!(rest.is_empty(), "it ends within a number of 4 bytes");
+    ensure!(!reads.is_empty(), "it contains no reads");
+    ensure!(rest.is_empty(), "it ends in the middle of a 4-byte number");
     Ok(reads
         .iter()
         .map(|read| u32::from_be_bytes(*read).into())
         .collect())
 }
 
-/// Appends the row of a key: the key, then words that key and place decide. No two are alike, as in
-/// rows of trained numbers, so that no store makes less of them than they are.
+/// Appends the row of a key: the key, then words that depend on key and position. No two rows are
+/// alike, as with trained values, so no store can compress them.
 pub fn push_row(key: u64, row: RowType, out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + row.bytes(), 0);
@@ -183,7 +183,7 @@ pub fn push_row(key: u64, row: RowType, out: &mut Vec<u8>) {
     }
 }
 
-/// Whether these bytes begin and end as the row of a key does.
+/// Whether these bytes begin and end like the row of a key.
 pub fn is_row(key: u64, row: &[u8]) -> bool {
     let mut pieces = (0..).zip(row.chunks(WORD_BYTES));
     let is_piece = |(place, piece): (u64, &[u8])| piece == &word(key, place)[..piece.len()];
@@ -192,7 +192,7 @@ pub fn is_row(key: u64, row: &[u8]) -> bool {
 
 const WORD_BYTES: usize = 8;
 
-/// The word of a row at a place, counted in words. A row's last one may be cut short.
+/// The word of a row at a position, counted in words. The last one may be truncated.
 fn word(key: u64, place: u64) -> [u8; WORD_BYTES] {
     match place {
         0 => key.to_le_bytes(),

@@ -7,7 +7,7 @@ use forerun_measure::size::{parse_count, parse_share, parse_size};
 use forerun_table::{Admission, Dtype, RowType, Score};
 use std::path::PathBuf;
 
-/// Rows looked up in a table of which memory holds a part and the disk the rest
+/// Lookups of rows in a table that is partly in memory and otherwise on disk
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(after_help = "\
 Examples:
@@ -17,24 +17,25 @@ Examples:
   forerun-bench table --score lru,lfu --admission always,second-touch --budget 0.1 --json
   forerun-bench table --replay --access trace:orm-busy.trace.xz --score lru,lfu --admission always,second-touch,by-score
 
-Rows are of 64 float32 unless --dim says otherwise. A trace is a file of 4-byte big-endian numbers, as it is or in xz; \
-its table has one row for each number in it. A budget is the share of the rows that memory may hold; the store has a \
-cache of its own besides (--cache), and the system's. Where a budget is below 1, the accesses first run untimed until \
-memory holds what they use. With --replay each is instead played once from its beginning, with nothing in memory at \
-first and one thread that also moves the rows: to compare what policies keep, not how fast they are.
+Rows have 64 float32 elements unless --dim says otherwise. A trace is a file of 4-byte big-endian numbers, plain \
+or compressed with xz; its table has one row for each number in it. A budget is the share of the rows that \
+memory may hold; the store also has its own cache (--cache), and the system's. If a budget is below 1, the \
+accesses first run untimed until memory is warm. With --replay, each access is instead replayed once from its \
+beginning, with nothing in memory at first and one thread that also moves the rows: to compare what policies \
+keep, not how fast they are.
 
-\"lines\" is rows a second, times the cache lines that a row and its bucket take, over the random cache lines a second \
-that as many threads read in the same rounds.")]
+\"lines\" is rows per second, times the cache lines of a row and its bucket, over the random cache lines per \
+second that the same number of threads read in the same rounds.")]
 pub struct Args {
-    /// Rows in the table, but for traces [default: 2M; with --quick 3000]
+    /// Rows in the table, except for traces [default: 2M; with --quick 3000]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub rows: Option<u64>,
 
-    /// Elements of 4 bytes a row [default: 64]
+    /// 4-byte elements per row [default: 64]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=65_536))]
     pub dim: Option<u32>,
 
-    /// Which rows are asked for: uniform, zipf:1, trace:FILE [default: zipf:1,uniform]
+    /// How rows are requested: uniform, zipf:1, trace:FILE [default: zipf:1,uniform]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub access: Vec<Access>,
 
@@ -42,23 +43,23 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
     pub budget: Vec<f64>,
 
-    /// Keys a batch [default: 64,256,1024,4096]
+    /// Keys per batch [default: 64,256,1024,4096]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub batch: Vec<usize>,
 
-    /// Threads that look up, each pinned to a core [default: 1]
+    /// Lookup threads, each pinned to a core [default: 1]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub threads: Vec<usize>,
 
-    /// Which rows leave memory first: lru, lfu [default: lfu]
+    /// Which rows are demoted first: lru, lfu [default: lfu]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_score)]
     pub score: Vec<Score>,
 
-    /// Which rows come up: always, second-touch, by-score [default: second-touch]
+    /// Which rows are promoted: always, second-touch, by-score [default: second-touch]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_admission)]
     pub admission: Vec<Admission>,
 
-    /// Plays each access once instead of measuring in rounds: hit rates that do not depend on the
+    /// Replays each access once instead of measuring in rounds: hit rates that do not depend on the
     /// machine
     #[arg(long, conflicts_with = "threads")]
     pub replay: bool,
@@ -71,7 +72,7 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub page: Option<usize>,
 
-    /// Where the stores are to lie [default: the system's place for temporary files]
+    /// Directory for the stores [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 
@@ -80,7 +81,7 @@ pub struct Args {
     pub output: Output,
 }
 
-/// The lists with their defaults filled in, and fit to be measured.
+/// The lists, with defaults filled in and checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Plan {
     pub(super) rows: u64,
@@ -89,7 +90,7 @@ pub(super) struct Plan {
     pub(super) budgets: Vec<f64>,
     pub(super) batches: Vec<usize>,
     pub(super) threads: Vec<usize>,
-    /// Keys that a thread asks for before it begins anew.
+    /// Keys that a thread requests before it starts over.
     pub(super) stream_len: usize,
 }
 
@@ -103,14 +104,14 @@ impl Args {
         ensure!(rows > 0, "a table needs at least one row");
         ensure!(
             rows <= u64::from(u32::MAX),
-            "{rows} rows are more than memory numbers: {} at most",
+            "{rows} rows are more than the limit of {}",
             u32::MAX
         );
         ensure!(!batches.contains(&0), "a batch needs at least one key");
-        ensure!(!threads.contains(&0), "it takes at least one thread");
+        ensure!(!threads.contains(&0), "at least one thread is required");
         ensure!(
             budgets.iter().all(|&budget| budget > 0.0),
-            "a budget of nothing holds no row"
+            "a budget of 0 holds no rows"
         );
         Ok(Plan {
             rows,
@@ -124,9 +125,9 @@ impl Args {
     }
 }
 
-/// Keys that a thread asks for before it begins anew: some times as many as there are rows, or
-/// memory would in the end have all that is asked for, whatever its budget. Up to half a GiB of
-/// them.
+/// Keys that a thread requests before it starts over. It is a multiple of the number of rows;
+/// otherwise memory would eventually hold everything that is requested, whatever its budget. At
+/// most half a GiB of keys.
 fn stream_len(quick: bool, rows: u64) -> usize {
     const TIMES: u64 = 4;
     match quick {
@@ -156,7 +157,7 @@ pub(super) fn admission_name(admission: Admission) -> &'static str {
 fn parse_score(text: &str) -> Result<Score, String> {
     let known = [Score::Lru, Score::Lfu];
     let named = known.into_iter().find(|&score| score_name(score) == text);
-    named.ok_or_else(|| format!("{text:?} is no score: write lru or lfu"))
+    named.ok_or_else(|| format!("{text:?} is not a score: write lru or lfu"))
 }
 
 fn parse_admission(text: &str) -> Result<Admission, String> {
@@ -168,7 +169,9 @@ fn parse_admission(text: &str) -> Result<Admission, String> {
     let named = known
         .into_iter()
         .find(|&admission| admission_name(admission) == text);
-    named.ok_or_else(|| format!("{text:?} is no admission: write always, second-touch or by-score"))
+    named.ok_or_else(|| {
+        format!("{text:?} is not an admission policy: write always, second-touch or by-score")
+    })
 }
 
 #[cfg(test)]

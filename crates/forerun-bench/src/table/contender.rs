@@ -1,6 +1,6 @@
-//! What is asked of a table, ours or a peer's; and ours.
+//! The interface of a table to be measured, ours or a peer's; and ours.
 //!
-//! A peer implements the four traits here, and is then given to [`run_with`](super::run_with).
+//! A peer implements the four traits here, and is then passed to [`run_with`](super::run_with).
 
 use super::access::{Keys, push_row};
 use super::args::{admission_name, score_name};
@@ -12,78 +12,78 @@ use std::path::{Path, PathBuf};
 /// Rows loaded at a time.
 const LOAD_BATCH: u64 = 4096;
 
-/// What a store of rows is to be like.
+/// The requirements for a store of rows.
 #[derive(Clone, Debug)]
 pub struct Need<'n> {
     /// The rows' shape.
     pub row: RowType,
     /// Their keys.
     pub keys: &'n Keys,
-    /// The most bytes of cache that the store may have besides the budget of rows; for a peer that
-    /// knows one cache only, to be added to that.
+    /// The most cache that the store may use besides the budget of rows, in bytes. A peer with a
+    /// single cache adds it to that.
     pub cache_bytes: u64,
-    /// A directory for it alone.
+    /// Its own directory.
     pub dir: &'n Path,
 }
 
-/// Something that keeps rows.
+/// Something that stores rows.
 pub trait Contender {
-    /// Whose it is.
+    /// Its name.
     fn name(&self) -> &str;
 
-    /// By which policy rows stay in memory.
+    /// The policy by which rows stay in memory.
     fn policy(&self) -> String;
 
-    /// Puts all rows on disk; `told` is called with how many there are so far.
+    /// Writes all rows to disk; `told` is called with the number of rows so far.
     ///
     /// # Errors
-    /// Its own.
+    /// Its own errors.
     fn load(&self, need: &Need<'_>, told: &dyn Fn(u64)) -> Result<()>;
 
-    /// Opens what was loaded, with room for so many rows in memory.
+    /// Opens what was loaded, with memory for this many rows.
     ///
     /// # Errors
-    /// Its own.
+    /// Its own errors.
     fn open(&self, need: &Need<'_>, budget_rows: u64) -> Result<Box<dyn Tiers>>;
 }
 
 /// Rows in memory and on disk.
 pub trait Tiers: Sync {
-    /// A thread's way to look up.
+    /// A thread's handle for lookups.
     ///
     /// # Errors
-    /// Its own.
+    /// Its own errors.
     fn reader(&self) -> Result<Box<dyn Reader + '_>>;
 
-    /// Brings these rows into memory, where that can be asked for.
+    /// Fetches these rows into memory, if that is supported.
     ///
     /// # Errors
-    /// Its own.
+    /// Its own errors.
     fn fetch(&self, keys: &[u64]) -> Result<()>;
 
-    /// Waits until nothing moves.
+    /// Waits until no rows are being moved.
     fn wait_idle(&self);
 
-    /// What has happened since it was opened.
+    /// Counts since it was opened.
     fn tally(&self) -> Tally;
 }
 
 /// A thread's lookups.
 pub trait Reader {
-    /// Copies the rows of the keys that are found to their positions, says which are, and gives
+    /// Copies the rows of the keys that are found to their positions, sets which are, and returns
     /// their number.
     ///
     /// # Errors
-    /// Its own.
+    /// Its own errors.
     fn find(&mut self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> Result<usize>;
 }
 
-/// Counts of what has happened; a peer that does not tell leaves them at 0.
+/// Counts; a peer that does not provide them leaves them at 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Keys looked up.
     pub keys: u64,
-    /// Rows that memory had.
+    /// Rows found in memory.
     pub host_hits: u64,
     /// Bytes of rows that moved between memory and disk.
     pub moved_bytes: u64,
@@ -91,14 +91,14 @@ pub struct Tally {
     pub host_bytes: u64,
 }
 
-/// [`Table`], by some policies.
+/// [`Table`], with some policies.
 #[derive(Clone, Copy, Debug)]
 pub struct Ours {
-    /// Which rows leave.
+    /// Which rows are demoted.
     pub score: Score,
-    /// Which come up.
+    /// Which rows are promoted.
     pub admission: Admission,
-    /// Bytes of the store's pages, if not the table's choice.
+    /// Bytes of the store's pages, if not the table's default.
     pub page_bytes: Option<usize>,
     /// Who moves rows.
     pub moves: Moves,
@@ -139,7 +139,7 @@ impl Contender for Ours {
     fn load(&self, need: &Need<'_>, told: &dyn Fn(u64)) -> Result<()> {
         let store = loaded_store(need.dir);
         if store.exists() {
-            // Another policy's: the rows are the same.
+            // Another policy has already loaded the same rows.
             return Ok(());
         }
         let table = self.table(store.clone(), need, 1)?;
@@ -153,14 +153,14 @@ impl Contender for Ours {
             told(from + keys.len() as u64);
         }
         table.close().context("closing the loaded table")?;
-        // At rest: what is measured is not to wait for what is left of the load.
+        // At rest, so that measurements do not wait for the rest of the load.
         let db = Db::open(store, Options::default())?;
         db.compact()?;
         Ok(db.close()?)
     }
 
     fn open(&self, need: &Need<'_>, budget_rows: u64) -> Result<Box<dyn Tiers>> {
-        // One of its own, of the same files: all policies' are open at once.
+        // Each policy has its own store, linked to the same files, since all are open at once.
         let store = need.dir.join(self.policy().replace(", ", "-"));
         if !store.exists() {
             let loaded = Db::open(loaded_store(need.dir), Options::default())?;

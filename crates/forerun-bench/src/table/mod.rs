@@ -1,21 +1,21 @@
 //! `forerun-bench table`: rows in memory and on disk, by access, budget and batch.
 //!
 //! ```text
-//!  args.rs       the command line       access.rs   which rows there are, which are asked for
-//!  contender.rs  what is asked of a table, ours or a peer's
+//!  args.rs       the command line       access.rs   the rows, and which are requested
+//!  contender.rs  the interface of a table, ours or a peer's
 //!  row.rs        a result               show.rs     tables, the page
-//!  replay.rs     instead of rounds: each access once, to compare policies
+//!  replay.rs     each access once instead of rounds, to compare policies
 //!
-//!  for each access                      a store an engine, loaded
-//!    for each budget                    opened, and used untimed until memory holds what the access uses
+//!  for each access                      a loaded store per engine
+//!    for each budget                    opened, and used untimed until memory is warm
 //!      round after round                (harness)
 //!        for each number of threads     a group: what is compared
 //!          the machine's random lines   a case
 //!          for each batch x contender   a case
 //! ```
 //!
-//! Each answer's rows are compared with what they should be at both ends, off the clock. The bench
-//! can be run with peers beside the table: see [`run_with`].
+//! Both ends of each returned row are compared with the expected row, untimed. The bench can also
+//! measure peers: see [`run_with`].
 
 pub mod access;
 mod args;
@@ -53,22 +53,21 @@ const IN_FLIGHT: usize = 32;
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// Lists that make no sense, a table that fails or answers wrongly, or an output that cannot be
-/// written.
+/// Invalid lists, a table that fails or answers wrongly, or an output that cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     run_with(args, &[], None)
 }
 
-/// As [`run`], with peers measured beside the table: same rows, same keys, same rounds, same
+/// [`run`] with peers measured along with the table: same rows, same keys, same rounds, same
 /// checks. A column of ratios compares with the engine that `peer` names.
 ///
 /// # Errors
-/// As [`run`], and a peer's.
+/// As [`run`], and errors of a peer.
 pub fn run_with(args: &Args, peers: &[&dyn Contender], peer: Option<&str>) -> Result<()> {
     on_stdout(|out| run_to(args, peers, peer, &Progress::on_terminal(), out))
 }
 
-/// As [`run_with`], printing to `out`.
+/// [`run_with`], printing to `out`.
 ///
 /// # Errors
 /// As [`run_with`].
@@ -119,7 +118,7 @@ pub fn run_to(
     args.output.write_report(&report)
 }
 
-/// The policies asked for.
+/// The requested policies.
 fn ours(args: &Args) -> Vec<Ours> {
     let scores = crate::output::or(&args.score, &[Default::default()]);
     let admissions = crate::output::or(&args.admission, &[Default::default()]);
@@ -152,7 +151,7 @@ struct Lane<'a> {
     tiers: &'a dyn Tiers,
     threads: usize,
     batch: usize,
-    /// What happened in its turns.
+    /// The counts of its turns.
     tally: Cell<Tally>,
 }
 
@@ -218,8 +217,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Uses a table until memory holds what the access uses: all rows, or a few times as many
-    /// lookups as memory has rows.
+    /// Uses a table until memory holds what the access uses: all rows, or until there were a few
+    /// times as many lookups as memory has rows.
     fn warm(
         &self,
         tiers: &dyn Tiers,
@@ -258,8 +257,8 @@ impl Bench<'_> {
         budget: f64,
         opened: &[(&dyn Contender, Box<dyn Tiers>)],
     ) -> Result<Vec<TableRow>> {
-        // Where each thread's next turn begins: no turn asks for what the one before has just asked
-        // for.
+        // Where each thread's next turn begins, so that no turn requests what the previous one just
+        // requested.
         let cursors: Vec<AtomicUsize> = workload
             .streams
             .iter()
@@ -334,22 +333,19 @@ impl Bench<'_> {
             let (mut found, mut keys) = (vec![false; batch], Vec::with_capacity(batch));
             ready.wait();
             let sample = Sample::repeat_timed(turn, || {
-                // Relaxed: one thread at a time has this cursor.
+                // Relaxed: one thread at a time uses this cursor.
                 let from = cursors[thread].fetch_add(batch, Ordering::Relaxed) % stream.len();
                 keys.clear();
                 keys.extend((from..from + batch).map(|at| stream[at % stream.len()]));
                 let start = Instant::now();
                 let told = reader.find(&keys, &mut rows, &mut found)?;
                 let took = start.elapsed();
-                ensure!(
-                    told == batch,
-                    "{told} of {batch} rows were found, and all are there"
-                );
+                ensure!(told == batch, "only {told} of {batch} rows were found");
                 let wrong = keys.iter().zip(rows.chunks_exact(row_bytes));
                 let wrong = wrong.filter(|(key, row)| !is_row(**key, row)).count();
                 ensure!(
                     wrong == 0,
-                    "{wrong} of {batch} rows are not those of their keys"
+                    "{wrong} of {batch} rows do not belong to their keys"
                 );
                 Ok((batch as u64, took))
             })?;
@@ -362,7 +358,7 @@ impl Bench<'_> {
             moved_bytes: so_far.moved_bytes + after.moved_bytes - before.moved_bytes,
             host_bytes: after.host_bytes,
         });
-        // What waits to move is not to run into the next turn, which is another's.
+        // Pending moves must not run into the next turn, which may be another engine's.
         lane.tiers.wait_idle();
         Ok(Sample {
             per_second: rates.iter().sum(),

@@ -1,12 +1,12 @@
-//! `--replay`: what is asked for, played once from its beginning, with nothing in memory at first.
+//! `--replay`: replays the requests once from the beginning, with nothing in memory at first.
 //!
 //! ```text
 //!   store ──open──> batch, moves of the batch, next batch, ... to the end of the stream
 //! ```
 //!
-//! One thread does all of it, the moves included. So the share that is found in memory depends on
-//! the policies and not on the machine, and comes out the same each time but for the random seed of
-//! a hash.
+//! One thread does everything, including the moves. So the share that is found in memory depends on
+//! the policies and not on the machine, and is the same each time except for the random seed of a
+//! hash.
 
 use super::access::{Access, Workload, is_row};
 use super::contender::Contender;
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 impl Bench<'_> {
-    /// Plays the first thread's stream at one budget, with each batch and contender.
+    /// Replays the first thread's stream at one budget, with each batch and contender.
     pub(super) fn replay(
         &self,
         access: &Access,
@@ -57,7 +57,7 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// Looks up all of a stream.
+    /// Looks up all keys of a stream.
     fn play(&self, lane: &Lane<'_>, stream: &[u64]) -> Result<Duration> {
         let row_bytes = self.plan.row.bytes();
         let mut reader = lane.tiers.reader()?;
@@ -71,7 +71,7 @@ impl Bench<'_> {
             let mut given = keys.iter().zip(rows.chunks_exact(row_bytes));
             ensure!(
                 told == keys.len() && given.all(|(key, row)| is_row(*key, row)),
-                "of {} rows, {told} were found, and not all are those of their keys",
+                "of {} rows, {told} were found, and not all belong to their keys",
                 keys.len()
             );
             bar.at((nth * lane.batch) as u64);

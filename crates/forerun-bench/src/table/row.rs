@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 /// One cell of the table.
 ///
-/// The common names mean: `case` is the access; `strategy` the policy by which rows stay in memory;
-/// `keys` the rows there are, `value_bytes` a row's; `keys_per_second` rows found a second;
-/// `roofline_share` counts the cache lines of a row and its bucket.
+/// In the common fields, `case` is the access; `strategy` the policy by which rows stay in memory;
+/// `keys` the number of rows, `value_bytes` the size of a row; `keys_per_second` the rows found per
+/// second; `roofline_share` counts the cache lines of a row and its bucket.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TableRow {
-    /// What every bench's rows have.
+    /// The fields that every bench's rows have.
     #[serde(flatten)]
     pub common: Row,
     /// The share of the rows that memory may hold.
     pub budget: f64,
-    /// Bytes of memory that rows and their index take, where the engine tells.
+    /// Bytes of memory that rows and their index take, if the engine reports them.
     pub host_bytes: u64,
-    /// The share of the rows found that memory had, in the rounds measured.
+    /// The share of the found rows that were in memory, in the measured rounds.
     pub host_hit_rate: f64,
     /// Bytes of rows that moved between memory and disk for each byte found.
     pub moved_per_found: f64,
@@ -27,7 +27,7 @@ pub struct TableRow {
 }
 
 impl TableRow {
-    /// The names that every line of JSON has besides [`Row::NAMES`].
+    /// The names of each JSON line besides [`Row::NAMES`].
     pub const NAMES: [&str; 5] = [
         "budget",
         "host_bytes",

@@ -10,15 +10,15 @@ use forerun_measure::text_table::TextTable;
 use forerun_measure::typical::typical;
 use std::io::Write;
 
-/// What the page says first.
+/// The introduction of the page.
 pub const LEAD: &str = "\
-Rows found a second in a table of which memory holds a part and the disk the rest, by access, budget of memory and \
+Rows found per second in a table that is partly in memory and otherwise on disk, by access, memory budget and \
 batch, in alternating rounds on this machine.";
 
 /// Prints the rows of one access and budget.
 ///
 /// # Errors
-/// The stream's.
+/// Errors of the stream.
 pub fn print(rows: &[TableRow], out: &mut dyn Write) -> Result<()> {
     let (constant, table) = table(rows);
     writeln!(out)?;
@@ -28,7 +28,7 @@ pub fn print(rows: &[TableRow], out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// The table without the columns that never change, and those columns' names and values.
+/// The table without the columns that never change, and the names and values of those columns.
 fn table(rows: &[TableRow]) -> (Vec<(String, String)>, TextTable) {
     let peer = rows.iter().any(|r| r.common.speedup_vs_peer.is_some());
     let mut heads = vec![
@@ -53,7 +53,7 @@ fn table(rows: &[TableRow]) -> (Vec<(String, String)>, TextTable) {
     let mut table = TextTable::new(heads);
     for row in rows {
         let common = &row.common;
-        // An engine that does not tell of its memory does not tell what came from there either.
+        // An engine that does not report its memory does not report hits there either.
         let told = |figure: f64| (row.host_bytes > 0).then_some(figure);
         let mut cells = vec![
             common.case.clone(),
@@ -96,27 +96,26 @@ fn percent(share: f64) -> String {
     format!("{:.1}%", 100.0 * share)
 }
 
-/// What the columns mean, for below the tables.
+/// Explains the columns, for below the tables.
 pub fn legend(rows: &[TableRow]) -> String {
     let rounds = rows.iter().map(|row| row.common.rounds).max().unwrap_or(0);
     let lines = rows.first().map_or(0, |row| row.lines_per_row);
     let mut text = format!(
         "rows/s: medians of {rounds} alternating rounds.\n\
-         lines: rows a second times {lines}, the cache lines of a row and its bucket, over the random cache lines a \
-         second that as many threads of this machine read in the same rounds; above 100% where caches hold some of \
-         them.\n\
-         from memory: of the rows found, those that the table had in memory; the others came from its store, whose \
+         lines: rows per second times {lines}, the cache lines of a row and its bucket, over the random cache lines per \
+         second that the same number of threads read in the same rounds; above 100% if caches hold some of them.\n\
+         from memory: the share of the found rows that the table had in memory; the others came from its store, whose \
          pages the system may have in memory as well.\n\
-         moved: bytes of rows that went up or down between memory and disk, over bytes found.\n\
-         memory: rows in memory, their index and notes, without the store's cache."
+         moved: bytes of rows moved between memory and disk, over bytes found.\n\
+         memory: rows in memory, their index and metadata, without the store's cache."
     );
     if rows.iter().any(|r| r.common.speedup_vs_peer.is_some()) {
-        text.push_str("\nvs peer: times as fast as the peer at the same batch, the median of the rounds' ratios.");
+        text.push_str("\nvs peer: speed relative to the peer at the same batch, the median of the rounds' ratios.");
     }
     text
 }
 
-/// Puts tiles, plots and tables of `rows` on a page.
+/// Adds tiles, plots and tables of `rows` to a page.
 pub fn fill(report: &mut Report, rows: &[TableRow]) {
     let found = |fits: &dyn Fn(&TableRow) -> bool| {
         let ours = rows
@@ -159,7 +158,7 @@ pub fn fill(report: &mut Report, rows: &[TableRow]) {
     }
 }
 
-/// What one plot has in common, in words.
+/// Describes what the rows of one plot have in common.
 fn panel(row: &TableRow) -> String {
     let plural = if row.common.threads == 1 { "" } else { "s" };
     format!("{}, {} thread{plural}", row.common.case, row.common.threads)

@@ -18,28 +18,29 @@ Examples:
 
 Workloads: a 50% reads, 50% updates; b 95% reads, 5% updates; c reads; d 95% reads of the newest records, 5% inserts; \
 e 95% scans of 1 to 100 records, 5% inserts; f 50% reads, 50% read-modify-writes. Records are ten fields of a hundred \
-bytes under `user` and a hashed number. Requests are zipfian (0.99, scattered over the keys), in d latest.
+bytes under `user` and a hashed number. Requests are zipfian (0.99, scattered over the keys); in d, latest.
 
-How a batch is made: a client draws its operations in YCSB's order. The reads are looked up together (multi_get), \
-ahead of the batch's writes of other records; the writes follow one by one, in their order. Where a read asks for what \
-an earlier write of its batch changes, the batch is cut: what came before it is made first. So a client is answered as \
-if it made one operation after the other. A read-modify-write is a read of the batch and then a write. In d, reads \
-choose among the records whose inserts had returned when the batch was drawn. In e nothing is batched: scans and \
-inserts are made one after the other, and it is measured once.
+How a batch is run: a client draws its operations in YCSB's order. The reads are looked up together (multi_get), \
+ahead of the batch's writes to other records; the writes follow one by one, in order. If a read requests a \
+record that an earlier write of its batch changes, the batch is cut there, and its first part runs first. So a \
+client gets the same answers as if it ran one operation after the other. A read-modify-write is a read of the \
+batch and then a write. In d, reads choose among the records whose inserts had returned when the batch was \
+drawn. In e nothing is batched: scans and inserts run one after the other, and the workload is measured once.
 
 After the load every record is read once and checked, which also fills the caches.
 
-Rounds alternate between the engines: each makes the same --ops operations, drawn from the same seed, on one store \
-that goes through all rounds and workloads. The clock runs while the store does: drawing operations, composing values \
-and checking answers are off it. Writes are with the operating system when they return, as by default.
+Rounds alternate between the engines: each runs the same --ops operations, drawn from the same seed, on one \
+store that goes through all rounds and workloads. Only the store's calls are timed: drawing operations, \
+composing values and checking answers are not. Writes are with the operating system when they return, which is \
+the default durability.
 
---quick shows that everything runs: 2000 records, 400 operations a round.")]
+--quick shows that everything runs: 2000 records, 400 operations per round.")]
 pub struct Args {
-    /// Records loaded [default: 1M; with --quick 2000]
+    /// Records to load [default: 1M; with --quick 2000]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub records: Option<u64>,
 
-    /// Operations a round, of all threads together [default: 50k; with --quick 400]
+    /// Operations per round, of all threads together [default: 50k; with --quick 400]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub ops: Option<u64>,
 
@@ -47,7 +48,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub workload: Vec<Workload>,
 
-    /// Operations a batch; batches of one are always measured too, as the baseline [default: 1,64]
+    /// Operations per batch; batches of one are always measured too, as the baseline [default:
+    /// 1,64]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub batch: Vec<usize>,
 
@@ -55,18 +57,17 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub threads: Vec<usize>,
 
-    /// Bytes of cache of each engine that has one; each size loads the stores anew
+    /// Bytes of cache of each engine that has one; the stores are reloaded for each size
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
     #[arg(conflicts_with = "cache_share")]
     pub cache: Vec<u64>,
 
-    /// The same, as a share of the data's bytes: 0.1 or 10%; at 1.25 all pages fit with what they
-    /// take besides [default: 1.25]
+    /// The same, as a share of the data's bytes: 0.1 or 10%; at 1.25 all pages fit, including their
+    /// overhead [default: 1.25]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_cache_share)]
     pub cache_share: Vec<f64>,
 
-    /// Where the stores are made, and removed again [default: the system's place for temporary
-    /// files, which may lie in memory]
+    /// Temporary directory for the stores [default: the system's, which may be in memory]
     #[arg(long, value_name = "DIRECTORY")]
     pub dir: Option<PathBuf>,
 
@@ -79,8 +80,8 @@ pub struct Args {
     pub output: Counted,
 }
 
-/// The share of the data that is cached unless another is asked for: pages are not full to the last
-/// byte.
+/// The default share of the data that is cached; it exceeds 1 because pages are not completely
+/// full.
 const CACHE_SHARE: f64 = 1.25;
 
 /// Reads a share that may exceed the whole, as `1.25` or `125%`.
@@ -92,17 +93,17 @@ fn parse_cache_share(text: &str) -> Result<f64, String> {
     };
     match share {
         Ok(share) if (0.0..=100.0).contains(&share) => Ok(share),
-        _ => Err(format!("{text:?} is no share: write 0.1, or 10%")),
+        _ => Err(format!("{text:?} is not a share: write 0.1, or 10%")),
     }
 }
 
-/// The lists with their defaults filled in, and fit to be measured.
+/// The lists, with defaults filled in and checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Plan {
     pub records: u64,
     pub operations: u64,
     pub workloads: Vec<Workload>,
-    /// Ascending, the first one 1.
+    /// Ascending; the first one is 1.
     pub batches: Vec<usize>,
     pub threads: Vec<usize>,
     pub cache_bytes: Vec<u64>,
@@ -117,7 +118,7 @@ impl Args {
         };
         let records = self.records.unwrap_or(records);
         let operations = self.ops.unwrap_or(operations);
-        // YCSB recommends that what inserts comes last, so that the others meet the loaded size.
+        // YCSB recommends running inserts last, so that the other workloads see the loaded size.
         let order = [
             Workload::A,
             Workload::B,
@@ -141,12 +142,12 @@ impl Args {
         let fits = |&threads: &usize| (1..=WRITERS_MAX).contains(&threads);
         ensure!(
             threads.iter().all(fits),
-            "it takes at least one thread, and at most {WRITERS_MAX}"
+            "the number of threads must be from 1 to {WRITERS_MAX}"
         );
-        ensure!(records > 0, "it takes at least one record");
+        ensure!(records > 0, "at least one record is required");
         ensure!(
             records <= u64::from(u32::MAX) && operations <= u64::from(u32::MAX),
-            "more than {} records or operations are not measured here",
+            "this bench measures at most {} records or operations",
             u32::MAX
         );
         let data_bytes = records * (KEY_BYTES_MAX + VALUE_BYTES) as u64;
@@ -168,7 +169,7 @@ impl Args {
     }
 }
 
-/// Leaves out what a list has named before.
+/// Removes repeated elements of a list.
 fn keep_first<T: Copy + PartialEq>(list: &mut Vec<T>) {
     let mut kept: Vec<T> = Vec::with_capacity(list.len());
     for &item in list.iter() {

@@ -1,14 +1,14 @@
-//! Which record a request asks for: YCSB's distributions.
+//! Chooses the record of a request, by YCSB's distributions.
 //!
 //! ```text
 //!  Zipfian     rank 0 most often, rank r  1 / (r + 1)^0.99  as often        drawn by inverting an approximate sum
 //!  Scrambled   a Zipfian rank of 10^10, hashed, modulo the records          popular records lie anywhere
-//!  Latest      newest record - Zipfian rank                                 what was inserted last is popular
+//!  Latest      newest record - Zipfian rank                                 the latest inserts are popular
 //! ```
 //!
 //! The Zipfian generator is that of Gray et al., "Quickly generating billion-record synthetic
-//! databases" (SIGMOD 1994), which YCSB uses: the first two ranks exact, the others by a power law
-//! fitted through the sums of the weights.
+//! databases" (SIGMOD 1994), which YCSB uses: the first two ranks are exact, the others follow a
+//! power law fitted to the sums of the weights.
 
 use super::record::hash;
 use rand::Rng;
@@ -16,7 +16,7 @@ use rand::Rng;
 /// YCSB's exponent.
 pub const THETA: f64 = 0.99;
 
-/// The ranks a scrambled request is drawn from, as in YCSB, whatever number of records there are.
+/// The number of ranks for scrambled requests, as in YCSB, whatever the number of records.
 const SCRAMBLED_RANKS: u64 = 10_000_000_000;
 
 /// The sum of their weights.
@@ -32,7 +32,7 @@ pub struct Zipfian {
 }
 
 impl Zipfian {
-    /// Ranks from 0 to below `ranks`, of which there is at least one. This sums all their weights.
+    /// Ranks from 0 to below `ranks`, which is at least one. This sums all their weights.
     pub fn new(ranks: u64) -> Zipfian {
         let mut zipfian = Zipfian::with_zeta(1, 1.0);
         zipfian.grow(ranks);
@@ -49,7 +49,7 @@ impl Zipfian {
         zipfian
     }
 
-    /// Adds ranks up to `ranks`; it never takes any away.
+    /// Adds ranks up to `ranks`; it never removes any.
     pub fn grow(&mut self, ranks: u64) {
         if ranks > self.ranks {
             self.zeta += (self.ranks..ranks).map(weight).sum::<f64>();
@@ -60,7 +60,7 @@ impl Zipfian {
 
     fn fit(&mut self) {
         let two = weight(0) + weight(1);
-        // With two ranks or fewer the law is never used, and its denominator is none.
+        // With two ranks or fewer the law is never used, and its denominator would be zero.
         self.eta = if self.ranks > 2 {
             (1.0 - (2.0 / self.ranks as f64).powf(1.0 - THETA)) / (1.0 - two / self.zeta)
         } else {
@@ -83,12 +83,12 @@ impl Zipfian {
     }
 }
 
-/// How often a rank is drawn, in relation to rank 0.
+/// How often a rank is drawn, relative to rank 0.
 fn weight(rank: u64) -> f64 {
     ((rank + 1) as f64).powf(-THETA)
 }
 
-/// Zipfian requests whose popular records are scattered over all.
+/// Zipfian requests with the popular records scattered among all.
 #[derive(Clone, Debug)]
 pub struct Scrambled {
     ranks: Zipfian,
@@ -96,7 +96,7 @@ pub struct Scrambled {
 }
 
 impl Scrambled {
-    /// Requests for records from 0 to below `records`, of which there is at least one.
+    /// Requests for records from 0 to below `records`, which is at least one.
     pub fn new(records: u64) -> Scrambled {
         Scrambled {
             ranks: Zipfian::with_zeta(SCRAMBLED_RANKS, SCRAMBLED_ZETA),
@@ -117,14 +117,14 @@ pub struct Latest {
 }
 
 impl Latest {
-    /// Requests for the newest of `records` records, of which there is at least one.
+    /// Requests for the newest of `records` records, which is at least one.
     pub fn new(records: u64) -> Latest {
         Latest {
             ranks: Zipfian::new(records.max(1)),
         }
     }
 
-    /// One of the records from 0 to below `records`, which has not become less since the last call.
+    /// A record from 0 to below `records`, which must not have decreased since the last call.
     pub fn draw(&mut self, records: u64, rng: &mut impl Rng) -> u64 {
         self.ranks.grow(records);
         records.saturating_sub(1 + self.ranks.draw(rng))
@@ -165,7 +165,7 @@ mod tests {
                 let to = to.min(ranks);
                 let share = counts.range(..to).map(|(_, count)| count).sum::<u64>();
                 let share = share as f64 / DRAWS as f64;
-                // Two ranks are exact; the fitted law of the others is known to be a little off.
+                // Two ranks are exact; the fitted law of the others is known to be slightly off.
                 let slack = if to <= 2 { 0.005 } else { 0.05 };
                 let exact = exact(ranks, to);
                 assert!(
@@ -205,7 +205,7 @@ mod tests {
         let scrambled = Scrambled::new(records);
         let counts = counts(|rng| scrambled.draw(rng));
         assert!(counts.keys().all(|record| *record < records));
-        // Rank 0 of 10^10: 3.8% of all requests, and the record that its hash falls on has them.
+        // Rank 0 of 10^10 gets 3.8% of all requests, and so does the record to which it hashes.
         let (top, most) = counts.iter().max_by_key(|(_, count)| **count).unwrap();
         assert_eq!(*top, hash(0) % records);
         let share = *most as f64 / DRAWS as f64;
@@ -213,8 +213,7 @@ mod tests {
         let mut popular: Vec<u64> = counts.values().copied().collect();
         popular.sort_unstable_by(|a, b| b.cmp(a));
         let hundred = popular[..100].iter().sum::<u64>() as f64 / DRAWS as f64;
-        // The hundred first of 10^10 ranks have a fifth, and what falls on a record besides is
-        // spread evenly.
+        // The first hundred of 10^10 ranks get a fifth; the other requests are spread evenly.
         assert!((0.2..0.4).contains(&hundred), "{hundred}");
     }
 

@@ -1,20 +1,19 @@
-//! One client: draws operations, makes them a batch at a time, and checks the answers.
+//! One client: draws operations, executes them a batch at a time, and checks the answers.
 //!
 //! ```text
 //!  a batch, as drawn     R1  R2  W3  R4  W5 | R3  W3  R6 |
-//!                                           ^ a read of what an earlier write of the piece changes
-//!  a piece, as made      look up 1 2 4 together, write 3, write 5;   look up 3 6 together, write 3
+//!                                           ^ reads what an earlier write of the piece changes
+//!  a piece, as run      look up 1 2 4 together, write 3, write 5;   look up 3 6 together, write 3
 //! ```
 //!
-//! The reads of a batch move ahead of writes of other records, which changes no answer, and are
-//! looked up together. A read does not move ahead of a write of its own record: there the piece
-//! ends, its reads and then its writes are made, and the next one begins. So every client is
-//! answered as if it made one operation after the other. A read-modify-write is such a read and a
-//! write; a scan is made alone, after what was drawn before it. Writes are made one by one, in the
-//! order drawn.
+//! The reads of a batch move ahead of writes to other records, which changes no answer, and are
+//! looked up together. A read does not move ahead of a write to its own record: there the piece
+//! ends, its reads and then its writes are executed, and the next piece begins. So every client
+//! gets the same answers as if it executed one operation after the other. A read-modify-write is
+//! such a read and a write; a scan is executed alone, after the operations drawn before it. Writes
+//! are executed one by one, in the order drawn.
 //!
-//! The clock runs while a call of the store runs. Drawing, composing keys and values, and checking
-//! are off it.
+//! Only calls of the store are timed. Drawing, composing keys and values, and checking are not.
 
 use super::mix::{Operation, Operations};
 use super::record;
@@ -34,13 +33,13 @@ pub struct Client<'a> {
     truth: &'a Truth,
     /// Whether answers are compared with the truth.
     checked: bool,
-    /// Nanoseconds a batch.
+    /// Nanoseconds per batch.
     latencies: Histogram<u64>,
     reads: Vec<u64>,
-    /// The oldest right version of each read's record.
+    /// The oldest allowed version of each read's record.
     oldest: Vec<u64>,
     writes: Vec<Write>,
-    /// The records of the writes but for inserts.
+    /// The records of the writes, except inserts.
     written: HashSet<u64>,
     keys: Vec<Vec<u8>>,
     entry: EntryBuffer,
@@ -55,10 +54,10 @@ enum Write {
 }
 
 impl<'a> Client<'a> {
-    /// A client that reads by `strategy`.
+    /// A client that reads with `strategy`.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub fn new(
         store: &'a dyn Store,
         strategy: &str,
@@ -83,7 +82,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Makes `operations`, in batches of `batch`, and tells how long the store took.
+    /// Executes `operations`, in batches of `batch`, and returns how long the store took.
     ///
     /// # Errors
     /// A failed call, or a wrong answer.
@@ -100,13 +99,13 @@ impl<'a> Client<'a> {
         Ok(elapsed)
     }
 
-    /// Nanoseconds of each batch made so far.
+    /// Nanoseconds of each batch so far.
     pub fn into_latencies(self) -> Histogram<u64> {
         self.latencies
     }
 
     fn batch(&mut self, size: u64) -> Result<Duration> {
-        // What another client inserts meanwhile is asked for from the next batch on.
+        // Records that other clients insert meanwhile are requested from the next batch on.
         let known = self.truth.known();
         let mut elapsed = Duration::ZERO;
         for _ in 0..size {
@@ -133,7 +132,7 @@ impl<'a> Client<'a> {
         Ok(elapsed + self.piece()?)
     }
 
-    /// Makes the reads that wait, together, and then the writes.
+    /// Executes the pending reads, together, and then the writes.
     fn piece(&mut self) -> Result<Duration> {
         let mut elapsed = Duration::ZERO;
         if !self.reads.is_empty() {
@@ -177,10 +176,7 @@ impl<'a> Client<'a> {
         let start = Instant::now();
         let found = self.reader.read(&keys)?;
         let took = start.elapsed();
-        ensure!(
-            found == count,
-            "{found} of {count} records were found, and all are there"
-        );
+        ensure!(found == count, "only {found} of {count} records were found");
         for (at, (&record, &oldest)) in self.reads.iter().zip(&self.oldest).enumerate() {
             if !self.checked {
                 break;
@@ -209,7 +205,7 @@ impl<'a> Client<'a> {
         let took = start.elapsed();
         ensure!(
             count == scanned.len() && (1..=length).contains(&count),
-            "a scan of {length} from a record that is there gave {count}"
+            "a scan of {length} from an existing record returned {count}"
         );
         if self.checked {
             self.check_scan(length, known)
@@ -218,7 +214,7 @@ impl<'a> Client<'a> {
         Ok(took)
     }
 
-    /// Whether a scan gave what it had to: every entry right, all in order, and none left out.
+    /// Checks a scan: every entry right, all in order, and none left out.
     fn check_scan(&mut self, length: usize, known: u64) -> Result<()> {
         let count = self.scanned.len();
         let (first, last) = (self.scanned.key(0), self.scanned.key(count - 1));
@@ -228,19 +224,21 @@ impl<'a> Client<'a> {
             let (found, value) = (self.scanned.key(at), self.scanned.value(at));
             let owner = record::owner_of(value).context("a value names no record")?;
             record::key(owner, &mut key);
-            ensure!(found == key, "a value of record {owner} has another's key");
+            ensure!(
+                found == key,
+                "a value of record {owner} is under another record's key"
+            );
             ensure!(
                 at == 0 || self.scanned.key(at - 1) < found,
                 "record {owner} is not in order"
             );
             let version = record::version_of(owner, value, &mut self.entry.value)?;
-            // Nothing but inserts goes on beside scans, so the oldest right version stays what it
-            // is.
+            // Only inserts run along with scans, so the oldest allowed version does not change.
             expect(version, self.truth.oldest(owner), self.truth.newest(owner))
                 .with_context(|| format!("record {owner}"))?;
         }
-        // To count all keys takes long, so it is done for short scans, which say that there are no
-        // more, and for some of the others.
+        // Counting all keys takes long, so it is done for scans that came back short, which claim
+        // that there are no more records, and for some of the others.
         let sampled = self.latencies.len().is_multiple_of(4096);
         if count < length || sampled {
             let end = (count == length).then_some(last);
@@ -248,7 +246,7 @@ impl<'a> Client<'a> {
             let (least, most) = (among(known), among(self.truth.begun_records()));
             ensure!(
                 (least..=most).contains(&count),
-                "it gave {count} records of {least} to {most}"
+                "it returned {count} records instead of {least} to {most}"
             );
         }
         Ok(())
@@ -268,16 +266,16 @@ fn count_keys(records: u64, first: &[u8], last: Option<&[u8]>) -> u64 {
 fn expect(version: u64, oldest: u64, newest: u64) -> Result<()> {
     ensure!(
         (oldest..=newest).contains(&version),
-        "version {version} was found, where {oldest} to {newest} would be right"
+        "version {version} was found instead of {oldest} to {newest}"
     );
     Ok(())
 }
 
-/// What a scan gave, copied out.
+/// The copied result of a scan.
 #[derive(Default)]
 struct Scanned {
     bytes: Vec<u8>,
-    /// Where each entry's key ends, and its value.
+    /// Where each entry's key and value end.
     ends: Vec<(usize, usize)>,
 }
 

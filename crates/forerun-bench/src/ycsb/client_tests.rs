@@ -1,4 +1,5 @@
-//! Clients against an ordered map that notes what it is asked, and against maps that lie.
+//! Clients against an ordered map that records its requests, and against maps that give wrong
+//! answers.
 
 use super::*;
 use crate::ycsb::mix::{Requests, Workload};
@@ -7,7 +8,7 @@ use std::sync::Mutex;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What a store was asked: how many keys together, a scan, or a write.
+/// A request to a store: the number of keys together, a scan, or a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Asked {
     Read(usize),
@@ -21,9 +22,9 @@ enum Lie {
     None,
     /// Updates are dropped.
     Stale,
-    /// The last value of a batch is another record's.
+    /// The last value of a batch belongs to another record.
     Mixed,
-    /// Scans leave their second entry out.
+    /// Scans leave out their second entry.
     Gap,
     /// Scans end after one entry.
     Short,
@@ -131,7 +132,7 @@ fn loaded(lie: Lie) -> (Noting, Truth) {
     (store, truth)
 }
 
-/// Runs a client and gives what the store was asked.
+/// Runs a client and returns the requests to the store.
 fn run(store: &Noting, truth: &Truth, workload: Workload, batch: usize) -> Result<Vec<Asked>> {
     let operations = Requests::new(workload, RECORDS, RECORDS + 2000).operations(9);
     let mut client = Client::new(store, "", operations, truth, true)?;
@@ -148,7 +149,7 @@ fn asked(workload: Workload, batch: usize) -> Vec<Asked> {
     run(&store, &truth, workload, batch).unwrap()
 }
 
-/// Reads asked for one by one or together, scans, and writes.
+/// Reads requested one by one or together, scans, and writes.
 fn totals(asked: &[Asked]) -> (usize, usize, usize) {
     let mut totals = (0, 0, 0);
     for asked in asked {
@@ -169,13 +170,13 @@ fn batches_make_the_same_operations_as_single_ones_and_fewer_calls() {
         for batch in [7, 64, 3000] {
             let batched = asked(workload, batch);
             if workload.inserts() {
-                // What is known, and so what is drawn, moves on from batch to batch.
+                // The set of known records, and so what is drawn, changes from batch to batch.
                 let (reads, scans, writes) = totals(&batched);
                 assert_eq!(reads + scans + writes, 2000, "{workload:?} {batch}");
                 continue;
             }
             assert_eq!(totals(&single), totals(&batched), "{workload:?} {batch}");
-            // The writes are the same ones, in the same order.
+            // The writes are the same, in the same order.
             let writes = |asked: &[Asked]| {
                 let writes = asked.iter().filter(|a| matches!(a, Asked::Write(_)));
                 writes.cloned().collect::<Vec<_>>()
@@ -200,7 +201,7 @@ fn a_batch_with_few_writes_is_cut_only_where_a_read_follows_a_write_of_its_recor
         asked.iter().filter(|a| matches!(a, Asked::Read(_))).count()
     };
     let batches = 2000usize.div_ceil(64);
-    // Reads never ask for what their own batch inserts.
+    // Reads never request what their own batch inserts.
     assert_eq!(reads(Workload::D), batches);
     let b = reads(Workload::B);
     assert!((batches + 1..3 * batches).contains(&b), "{b}");

@@ -1,4 +1,4 @@
-//! YCSB's core workloads A to F, and the operations they consist of.
+//! YCSB's core workloads A to F, and their operations.
 //!
 //! ```text
 //!       reads   writes                     records asked for
@@ -10,9 +10,9 @@
 //!  F     50%    50% read-modify-writes     zipfian
 //! ```
 //!
-//! A to C and F ask for the records that were loaded, D and E also for those inserted since, once
-//! their inserts have returned. Updates write whole records (YCSB's `writeallfields`), since a
-//! store of bytes knows no fields: to update one it would read first, and that is F.
+//! A to C and F request the loaded records; D and E also request those inserted since, once their
+//! inserts have returned. Updates write whole records (YCSB's `writeallfields`), since a store of
+//! bytes has no fields: to update a field it would have to read first, and that is F.
 
 use super::choose::{Latest, Scrambled};
 use rand::rngs::SmallRng;
@@ -30,7 +30,7 @@ pub enum Workload {
     B,
     /// Reads
     C,
-    /// 95% reads of what is new, 5% inserts
+    /// 95% reads of new records, 5% inserts
     D,
     /// 95% short scans, 5% inserts
     E,
@@ -61,13 +61,13 @@ impl Workload {
         }
     }
 
-    /// What it does, in a few words.
+    /// A short description.
     pub fn about(self) -> &'static str {
         match self {
             Workload::A => "50% reads, 50% updates",
             Workload::B => "95% reads, 5% updates",
             Workload::C => "reads",
-            Workload::D => "95% reads of what is new, 5% inserts",
+            Workload::D => "95% reads of new records, 5% inserts",
             Workload::E => "95% scans of 1 to 100, 5% inserts",
             Workload::F => "50% reads, 50% read-modify-writes",
         }
@@ -78,12 +78,12 @@ impl Workload {
         matches!(self, Workload::D | Workload::E)
     }
 
-    /// Whether a batch of it has reads to look up together.
+    /// Whether its batches have reads to look up together.
     pub fn is_batched(self) -> bool {
         self != Workload::E
     }
 
-    /// The share of its operations that read and no more.
+    /// The share of its operations that only read.
     fn reads(self) -> f64 {
         match self {
             Workload::A | Workload::F => 0.5,
@@ -92,7 +92,7 @@ impl Workload {
         }
     }
 
-    /// An operation on a record; `length` is asked for if it is a scan.
+    /// An operation on a record; `length` is called if it is a scan.
     fn operation(self, reads: bool, record: u64, length: impl FnOnce() -> usize) -> Operation {
         match (self, reads) {
             (Workload::E, true) => Operation::Scan {
@@ -116,7 +116,7 @@ pub enum Operation {
     Update(u64),
     /// Writes a new record.
     Insert,
-    /// Reads some records from one on, in key order.
+    /// Reads several records from one on, in key order.
     Scan {
         /// The first.
         from: u64,
@@ -127,7 +127,7 @@ pub enum Operation {
     Modify(u64),
 }
 
-/// One client's operations, endless.
+/// One client's endless operations.
 pub struct Operations {
     workload: Workload,
     rng: SmallRng,
@@ -142,7 +142,7 @@ enum Chosen {
     InTurn(u64),
 }
 
-/// What clients of a workload choose their records by, made once for all of them.
+/// How clients of a workload choose their records, made once for all of them.
 #[derive(Clone)]
 pub struct Requests {
     workload: Workload,
@@ -150,20 +150,20 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// The requests of `workload` where `loaded` records are loaded, of which there is at least
-    /// one, and at most `most` are there in the end.
+    /// The requests of `workload` with `loaded` records, at least one, and at most `most` records
+    /// in the end.
     pub fn new(workload: Workload, loaded: u64, most: u64) -> Requests {
         let chosen = match workload {
             Workload::D => Chosen::Latest(Latest::new(loaded)),
-            // As in YCSB, a record's popularity does not change when others are inserted: those
-            // that are not there yet are drawn too, and drawn anew.
+            // As in YCSB, a record's popularity does not change when others are inserted: records
+            // that do not exist yet are drawn too, and then redrawn.
             Workload::E => Chosen::Scrambled(Scrambled::new(most.max(loaded))),
             _ => Chosen::Scrambled(Scrambled::new(loaded)),
         };
         Requests { workload, chosen }
     }
 
-    /// Reads of each of `records` records once, as they were loaded: all over the order of keys.
+    /// Reads each of `records` records once, in load order, which is spread over the key order.
     pub fn all(records: u64) -> Requests {
         Requests {
             workload: Workload::C,
@@ -182,10 +182,10 @@ impl Requests {
 }
 
 impl Operations {
-    /// The next operation, where the records from 0 to below `known` are there.
+    /// The next operation, if the records from 0 to below `known` exist.
     pub fn draw(&mut self, known: u64) -> Operation {
         let rng = &mut self.rng;
-        // random() is below 1, so that a share of 1 is always met.
+        // random() is below 1, so a share of 1 is always met.
         let reads = rng.random::<f64>() < self.workload.reads();
         let record = match &mut self.chosen {
             Chosen::Latest(latest) => latest.draw(known, rng),

@@ -1,4 +1,4 @@
-//! `forerun-bench ycsb`: the core workloads of YCSB on [`forerun_db::Db`], and on peers beside it.
+//! `forerun-bench ycsb`: the core workloads of YCSB on [`forerun_db::Db`], and on peers.
 //!
 //! ```text
 //!  args.rs     the command line               record.rs  keys and values of a record
@@ -7,14 +7,14 @@
 //!  row.rs      a result                       truth.rs   what a read may find
 //!  show.rs     tables, the page
 //!
-//!  for each cache size                        a store an engine, loaded; then for each workload
+//!  for each cache size                        a loaded store per engine; then for each workload
 //!    round after round                        (harness)
 //!      for each number of threads             a group: what is compared
 //!        for each batch x engine              a case: --ops operations
 //! ```
 //!
-//! What a workload is stands in [`mix`], how a batch is made in [`client`]. The bench can be run
-//! with peers beside it: see [`run_with`].
+//! [`mix`] describes the workloads, and [`client`] how a batch is executed. The bench can also
+//! measure peers: see [`run_with`].
 
 mod args;
 pub mod choose;
@@ -49,22 +49,21 @@ use std::io::Write;
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// Lists that make no sense, a store that fails or answers wrongly, or an output that cannot be
-/// written.
+/// Invalid lists, a store that fails or answers wrongly, or an output that cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     run_with(args, &[], None)
 }
 
-/// As [`run`], with peers measured beside the store: same records, same operations, same rounds. A
+/// [`run`] with peers measured along with the store: same records, same operations, same rounds. A
 /// column of ratios compares with the engine that `peer` names, at the same batch.
 ///
 /// # Errors
-/// As [`run`], and a peer's.
+/// As [`run`], and errors of a peer.
 pub fn run_with(args: &Args, peers: &[&dyn Engine], peer: Option<&str>) -> Result<()> {
     on_stdout(|out| run_to(args, peers, peer, &Progress::on_terminal(), out))
 }
 
-/// As [`run_with`], printing to `out`.
+/// [`run_with`], printing to `out`.
 ///
 /// # Errors
 /// As [`run_with`].
@@ -115,7 +114,7 @@ pub fn run_to(
     output.write_report(&report)
 }
 
-/// What takes rows and facts as soon as they are there.
+/// Receives rows and facts as soon as they are complete.
 type Emit<'e> = &'e mut dyn FnMut(Vec<YcsbRow>, Vec<(String, String)>) -> Result<()>;
 
 struct Bench<'a> {
@@ -125,7 +124,7 @@ struct Bench<'a> {
     progress: &'a Progress,
 }
 
-/// One case: what is measured in every round.
+/// One case, which is measured in every round.
 #[derive(Clone, Copy)]
 struct Cell {
     threads: usize,
@@ -174,8 +173,8 @@ impl Bench<'_> {
         self.args.output.output().plan().rounds
     }
 
-    /// Room for the writes of one store. Its operations are drawn, so there may be a few more than
-    /// their share.
+    /// Space for the writes to one store. Its operations are drawn at random, so there may be a few
+    /// more than their share.
     fn room(&self) -> Room {
         let plan = self.plan;
         let operations = |workload: Workload| {
@@ -224,7 +223,7 @@ impl Bench<'_> {
             );
             let requests = &requests;
             cases.push(Case::new(threads, name, move |turn| {
-                // Not the turn's own seed: all engines get the same operations.
+                // This is not the turn's own seed: all engines get the same operations.
                 let cell_seed = (workload as u64) << 40 ^ (threads as u64) << 32 ^ batch as u64;
                 let turn = Turn {
                     requests,

@@ -1,5 +1,5 @@
-//! Records as YCSB's core workloads have them: ten fields of a hundred bytes, under `user` and a
-//! hashed number.
+//! Records as in YCSB's core workloads: ten fields of a hundred bytes, under `user` and a hashed
+//! number.
 //!
 //! ```text
 //!  key    u s e r | FNV-1a of the record's number, in decimal            5 to 23 bytes
@@ -7,21 +7,21 @@
 //!         | field 1: letters ... |  ...  | field 9 |                     1000 bytes
 //! ```
 //!
-//! Records are numbered as they are inserted, and the hash scatters them over the order of keys. A
-//! value carries what it belongs to, and its letters follow from that, so a reader can tell every
-//! byte of a right answer, and which of the record's versions it was given. The letters are
-//! printable and random, as YCSB's: a compressor that looks for repeats finds none.
+//! Records are numbered in the order of insertion, and the hash scatters them over the key order. A
+//! value contains the record and version it belongs to, and its letters follow from them, so a
+//! reader can check every byte of an answer and knows which version it got. The letters are
+//! printable and random, like YCSB's: a compressor that looks for repeats finds none.
 
 use crate::workload::mix;
 use anyhow::{Context, Result, ensure};
 
-/// Fields a record.
+/// Fields per record.
 pub const FIELDS: usize = 10;
 
-/// Bytes a field.
+/// Bytes per field.
 pub const FIELD_BYTES: usize = 100;
 
-/// Bytes a value.
+/// Bytes per value.
 pub const VALUE_BYTES: usize = FIELDS * FIELD_BYTES;
 
 /// Bytes of the longest key.
@@ -37,8 +37,8 @@ pub fn hash(number: u64) -> u64 {
         .to_le_bytes()
         .into_iter()
         .fold(0xcbf2_9ce4_8422_2325, step);
-    // Java's Math.abs of a signed word, which leaves the smallest one as it is; here it has the
-    // same magnitude without a sign.
+    // Java's Math.abs of a signed word leaves the smallest one unchanged; here it has the same
+    // magnitude without a sign.
     (hash as i64).unsigned_abs()
 }
 
@@ -77,18 +77,18 @@ pub fn value(number: u64, version: u64, out: &mut Vec<u8>) {
     let mut word = mix(number) ^ version;
     while out.len() < VALUE_BYTES {
         word = mix(word.wrapping_add(0x9e37_79b9_7f4a_7c15));
-        // Six bits a byte, from the space on: letters, digits and signs.
+        // Six bits per byte, starting at the space character: letters, digits and signs.
         let letters = (word & 0x3f3f_3f3f_3f3f_3f3f) + 0x2020_2020_2020_2020;
         let wanted = (VALUE_BYTES - out.len()).min(8);
         out.extend_from_slice(&letters.to_le_bytes()[..wanted]);
     }
 }
 
-/// The version that a value of a record has, when every byte of it is that version's. `scratch` is
-/// kept from call to call so that nothing is allocated.
+/// The version of a record's value, if every byte is that of this version. `scratch` is reused from
+/// call to call so that nothing is allocated.
 ///
 /// # Errors
-/// A value that is another record's, or nobody's.
+/// The value belongs to another record, or to none.
 pub fn version_of(number: u64, found: &[u8], scratch: &mut Vec<u8>) -> Result<u64> {
     let version = claimed(found, DIGITS).context("it names no version")?;
     let owner = claimed(found, 0).context("it names no record")?;
@@ -96,12 +96,12 @@ pub fn version_of(number: u64, found: &[u8], scratch: &mut Vec<u8>) -> Result<u6
     value(number, version, scratch);
     ensure!(
         found == scratch.as_slice(),
-        "it claims to be version {version}, and its bytes are not"
+        "it claims to be version {version}, but its bytes differ"
     );
     Ok(version)
 }
 
-/// The record's number that a value claims to belong to.
+/// The number of the record that a value claims to belong to.
 pub fn owner_of(found: &[u8]) -> Option<u64> {
     claimed(found, 0)
 }
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn keys_are_those_that_ycsb_makes() {
-        // The first key of every YCSB database, and its successors' hashes by the plain definition.
+        // The first key of every YCSB database, and the next hashes by the plain definition.
         assert_eq!(key_of(0), "user6284781860667377211");
         for number in [1u64, 255, 256, 999_999, u64::from(u32::MAX), u64::MAX] {
             let mut plain = 0xcbf2_9ce4_8422_2325_u64;

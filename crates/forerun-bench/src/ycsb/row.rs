@@ -6,49 +6,51 @@ use serde::{Deserialize, Serialize};
 
 /// One cell of the table.
 ///
-/// The common names mean: `case` is a workload's letter, or `load`; `keys` are the records loaded;
-/// `keys_per_second` are operations (in `load`, records) a second; `speedup_vs_single` compares
-/// with the same engine's batches of one; `speedup_vs_peer` with the peer at the same batch.
+/// In the common fields, `case` is a workload's letter, or `load`; `keys` is the number of loaded
+/// records; `keys_per_second` counts operations (in `load`, records) per second;
+/// `speedup_vs_single` compares with the same engine's batches of one; `speedup_vs_peer` compares
+/// with the peer at the same batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct YcsbRow {
-    /// What every bench's rows have.
+    /// The fields that every bench's rows have.
     #[serde(flatten)]
     pub common: Row,
-    /// Bytes of cache that engines were given; null where each had its own default.
+    /// The cache size of the engines, in bytes; null if each had its own default.
     pub cache_bytes: Option<u64>,
-    /// Operations a round; records in `load`.
+    /// Operations per round; records in `load`.
     pub operations: u64,
-    /// Microseconds that half of the batches took at most; of a write of several records in `load`.
+    /// The median time of a batch in microseconds; in `load`, of a write of several records.
     pub batch_p50_us: f64,
-    /// Microseconds that 99% of the batches took at most.
+    /// The 99th percentile of the time of a batch, in microseconds.
     pub batch_p99_us: f64,
-    /// What `load` tells of the store.
+    /// Facts that `load` reports about the store.
     #[serde(flatten)]
     pub loaded: Option<Loaded>,
 }
 
-/// What a loaded store is like.
+/// Facts about a loaded store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Loaded {
     /// Bytes of keys and values that were written.
     pub data_bytes: u64,
-    /// Seconds from the last write's return until all was written out and the store at rest.
+    /// Seconds from the last write's return until everything was written out and the store was
+    /// idle.
     pub settle_seconds: f64,
-    /// Bytes its files take.
+    /// Bytes of its files.
     pub disk_bytes: Option<u64>,
     /// `disk_bytes` over `data_bytes`.
     pub disk_bytes_per_byte: Option<f64>,
-    /// Bytes written to files, log included, over `data_bytes`.
+    /// Bytes written to files, including the log, over `data_bytes`.
     pub write_amplification: Option<f64>,
-    /// How much more memory the process took when it was at rest than before it was opened.
+    /// How much more memory the process used once the store was idle than before it was opened.
     pub resident_bytes: Option<u64>,
 }
 
 impl YcsbRow {
-    /// The names that every line of JSON has besides [`Row::NAMES`].
+    /// The names of each JSON line besides [`Row::NAMES`].
     pub const NAMES: [&str; 4] = ["cache_bytes", "operations", "batch_p50_us", "batch_p99_us"];
 
-    /// The names that `load` has besides.
+    /// The additional names of `load`.
     pub const LOADED_NAMES: [&str; 6] = [
         "data_bytes",
         "settle_seconds",

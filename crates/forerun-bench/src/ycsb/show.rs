@@ -11,15 +11,15 @@ use forerun_measure::text_table::TextTable;
 use forerun_measure::typical::typical;
 use std::io::Write;
 
-/// What the page says first.
+/// The introduction of the page.
 pub const LEAD: &str = "\
-YCSB's core workloads, in operations a second, by engine and batch, in alternating rounds on this \
-machine. The reads of a batch are looked up together.";
+YCSB's core workloads, in operations per second, by engine and batch, in alternating rounds on this machine. The \
+reads of a batch are looked up together.";
 
 /// Prints the rows of one workload or of the loads, and facts.
 ///
 /// # Errors
-/// The stream's.
+/// Errors of the stream.
 pub fn print(rows: &[YcsbRow], facts: &[(String, String)], out: &mut dyn Write) -> Result<()> {
     writeln!(out)?;
     let (title, constant, table) = match rows.first() {
@@ -51,8 +51,8 @@ fn title(case: &str) -> String {
     format!("Workload {}: {about}", case.to_uppercase())
 }
 
-/// The table of workloads' rows without the columns that never change, and those columns' names and
-/// values.
+/// The table of workloads' rows without the columns that never change, and the names and values of
+/// those columns.
 fn table(rows: &[YcsbRow]) -> (Vec<(String, String)>, TextTable) {
     let peer = rows.iter().any(|r| r.common.speedup_vs_peer.is_some());
     let mut heads = vec![
@@ -161,25 +161,25 @@ fn cache(row: &YcsbRow) -> String {
     })
 }
 
-/// What the columns mean, for below the tables.
+/// Explains the columns, for below the tables.
 pub fn legend(rows: &[YcsbRow]) -> String {
     let rounds = rows.iter().map(|row| row.common.rounds).max().unwrap_or(0);
     let mut text = format!(
         "ops/s: medians of {rounds} alternating rounds; the load ran once.\n\
-         p50, p99: how long a batch took at most, for half and for 99% of the batches of all rounds.\n\
-         vs batch 1: times as fast as the same engine's batches of one, the median of the rounds' \
+         p50, p99: percentiles of the time per batch, over the batches of all rounds.\n\
+         vs batch 1: speed relative to the same engine's batches of one, the median of the rounds' \
          ratios.\n\
-         disk a byte: bytes of files over bytes of keys and values; written a byte: bytes handed to \
-         the system to write, the log's among them, likewise.\n\
-         resident: how much more memory the process took after the load than before it."
+         disk a byte: bytes of files over bytes of keys and values; written a byte: bytes passed to the \
+         system for writing, including the log, likewise.\n\
+         resident: how much more memory the process used after the load than before it."
     );
     if rows.iter().any(|r| r.common.speedup_vs_peer.is_some()) {
-        text.push_str("\nvs peer: times as fast as the peer at the same batch, likewise.");
+        text.push_str("\nvs peer: speed relative to the peer at the same batch, likewise.");
     }
     text
 }
 
-/// Puts tiles, plots and tables of `rows` on a page.
+/// Adds tiles, plots and tables of `rows` to a page.
 pub fn fill(report: &mut Report, rows: &[YcsbRow]) {
     let (loads, rows): (Vec<YcsbRow>, Vec<YcsbRow>) =
         rows.iter().cloned().partition(|row| row.loaded.is_some());
@@ -210,8 +210,7 @@ pub fn fill(report: &mut Report, rows: &[YcsbRow]) {
     }
 }
 
-/// The figures to remember: how a typical workload compares with operations one by one, and with
-/// the peer.
+/// The headline figures: how a typical workload compares with single operations, and with the peer.
 fn tiles(rows: &[YcsbRow]) -> Vec<Tile> {
     let ours = || rows.iter().filter(|row| row.common.engine == "forerun");
     let found = |ratio: fn(&YcsbRow) -> Option<f64>| typical(ours(), |row| row.common.batch, ratio);
@@ -227,7 +226,7 @@ fn tiles(rows: &[YcsbRow]) -> Vec<Tile> {
     };
     push(
         "operations one by one",
-        // Only a batch is compared with operations one by one.
+        // Only a batch is compared with single operations.
         found(|row| {
             (row.common.batch > 1)
                 .then_some(row.common.speedup_vs_single)
@@ -238,7 +237,7 @@ fn tiles(rows: &[YcsbRow]) -> Vec<Tile> {
     tiles
 }
 
-/// What one plot has in common, in words.
+/// Describes what the rows of one plot have in common.
 fn panel(row: &YcsbRow) -> String {
     let plural = if row.common.threads == 1 { "" } else { "s" };
     format!(

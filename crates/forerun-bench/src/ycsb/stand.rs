@@ -1,16 +1,16 @@
-//! An engine's store with its truth, from loading on through all turns.
+//! An engine's store and its truth, from loading through all turns.
 //!
 //! ```text
 //!  open --> load, 100 records a write --> wait until idle --> read all --> turns: threads of clients, operations shared out
-//!           clock, latencies              clock       checked      clock, latencies a cell
+//!           clock, latencies              clock       checked      clock, latencies per cell
 //! ```
 //!
-//! All records are read once before the first turn: what was loaded is right, and the caches hold
-//! of it what they can, so that no turn measures their filling.
+//! All records are read once before the first turn. This checks the loaded data and warms the
+//! caches, so that no turn measures their filling.
 //!
-//! The same store goes through all turns of all workloads, as YCSB's own order has it. All engines
-//! get the same operations in a turn, drawn from the same seed, so their stores hold the same
-//! records throughout.
+//! The same store goes through all turns of all workloads, in YCSB's own order. All engines get the
+//! same operations in a turn, drawn from the same seed, so their stores always hold the same
+//! records.
 
 use super::client::Client;
 use super::mix::Requests;
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// Records that are loaded in one write.
 pub const LOAD_BATCH: usize = 100;
 
-/// How many operations are to come, at most.
+/// The maximum number of operations to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Records that are loaded.
@@ -47,15 +47,15 @@ pub struct Stand<'a> {
     store: Box<dyn Store>,
     truth: Truth,
     cores: Cores,
-    /// What loading it was like.
+    /// The results of loading it.
     pub load: Load,
 }
 
-/// What loading was like.
+/// The results of loading.
 pub struct Load {
-    /// Records a second until the last write returned.
+    /// Records per second until the last write returned.
     pub per_second: f64,
-    /// Nanoseconds a write.
+    /// Nanoseconds per write.
     pub latencies: Histogram<u64>,
     /// The store afterwards.
     pub loaded: Loaded,
@@ -63,11 +63,11 @@ pub struct Load {
 
 /// One turn.
 pub struct Turn<'a> {
-    /// What is asked for.
+    /// The requests to make.
     pub requests: &'a Requests,
-    /// Operations a batch.
+    /// Operations per batch.
     pub batch: usize,
-    /// Clients, each on a thread of its own.
+    /// Clients, each on its own thread.
     pub threads: usize,
     /// Operations of all clients together.
     pub operations: u64,
@@ -81,7 +81,7 @@ impl<'a> Stand<'a> {
     /// Opens a store and loads it.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub fn load(
         engine: &'a dyn Engine,
         room: Room,
@@ -138,12 +138,12 @@ impl<'a> Stand<'a> {
         self.engine
     }
 
-    /// What there is to tell of the store.
+    /// Facts to report about the store.
     pub fn facts(&self) -> Vec<(String, String)> {
         self.store.facts()
     }
 
-    /// How batches of a length are looked up.
+    /// The strategy for batches of a length.
     pub fn strategy(&self, batch: usize) -> String {
         if batch == 1 {
             let first = self.engine.strategies().into_iter().next();
@@ -269,7 +269,7 @@ mod tests {
             };
             let sample = stand.turn(&turn, &mut latencies).unwrap();
             assert!(sample.per_second > 0.0);
-            // 333, 334 and 334 operations, eight a batch.
+            // 333, 334 and 334 operations, eight per batch.
             assert_eq!(latencies.len(), 3 * 42);
         }
     }

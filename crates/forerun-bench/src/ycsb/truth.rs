@@ -1,4 +1,4 @@
-//! What a store must answer: for every record the versions that a read may find.
+//! The allowed answers of a store: for every record, the versions that a read may find.
 //!
 //! ```text
 //!  a record's word   | begun: 32 bits | behind: 24 bits | in flight: 8 bits |
@@ -7,11 +7,11 @@
 //!                      a write began    one still right   returned
 //! ```
 //!
-//! Versions are numbered from 1 as their writes begin. Where one write of a record follows the
-//! other, the older version is wrong once the newer write has returned. Where two overlap, either
-//! may come out on top, and both stay right until a write that began alone, and saw no other begin,
-//! has returned. So a reader notes the oldest right version before it asks and the newest begun one
-//! afterwards; an answer between the two is right.
+//! Versions are numbered from 1 as their writes begin. If one write of a record follows another,
+//! the older version is wrong once the newer write has returned. If two overlap, either may win,
+//! and both stay allowed until a write that began alone, and saw no other begin, has returned. So a
+//! reader notes the oldest allowed version before its request and the newest begun one afterwards;
+//! an answer between the two is right.
 //!
 //! Records are inserted in the order of their numbers. They count as known up to the first one
 //! whose insert has not returned.
@@ -39,13 +39,13 @@ pub struct Truth {
 pub struct Begun {
     /// The record.
     pub record: u64,
-    /// The version it writes.
+    /// The version that it writes.
     pub version: u64,
     alone: bool,
 }
 
 impl Truth {
-    /// No records yet, and room for `most` of them.
+    /// No records yet, and space for `most` of them.
     pub fn new(most: u64) -> Result<Truth> {
         let most = usize::try_from(most)?;
         let mut words = Vec::new();
@@ -77,18 +77,18 @@ impl Truth {
     /// Begins the insert of the next record.
     ///
     /// # Errors
-    /// When there is room for no more.
+    /// If there is no space for another record.
     pub fn begin_insert(&self) -> Result<Begun> {
         let record = self.next.fetch_add(1, Ordering::SeqCst);
         ensure!(
             record < self.words.len() as u64,
-            "more records are inserted than the {} there is room for",
+            "more records are inserted than the {} that fit",
             self.words.len()
         );
         Ok(self.begin(record))
     }
 
-    /// Notes that a write has returned.
+    /// Records that a write has returned.
     pub fn end(&self, write: Begun) {
         self.change(write.record, |word| {
             let mut word = word - 1;
@@ -97,7 +97,8 @@ impl Truth {
             }
             word
         });
-        // Whoever inserted the first unknown record, or finds it done, makes all done ones known.
+        // The thread that inserted the first unknown record, or finds it done, makes all done ones
+        // known.
         let mut known = self.known();
         while known < self.next.load(Ordering::SeqCst) && self.is_there(known) {
             match self.swap_known(known) {
@@ -112,19 +113,19 @@ impl Truth {
             .compare_exchange(known, known + 1, Ordering::SeqCst, Ordering::SeqCst)
     }
 
-    /// How many records are known: those from 0 on.
+    /// The number of known records, from 0 on.
     pub fn known(&self) -> u64 {
         self.known.load(Ordering::SeqCst)
     }
 
-    /// How many records have been begun: those from 0 on.
+    /// The number of begun records, from 0 on.
     pub fn begun_records(&self) -> u64 {
         self.next
             .load(Ordering::SeqCst)
             .min(self.words.len() as u64)
     }
 
-    /// The oldest version of a record that is right from now on.
+    /// The oldest version of a record that is allowed from now on.
     pub fn oldest(&self, record: u64) -> u64 {
         let word = self.word(record);
         (word >> BEGUN_SHIFT) - (word >> BEHIND_SHIFT & BEHIND_MAX)
@@ -144,14 +145,14 @@ impl Truth {
 
     fn word(&self, record: u64) -> u64 {
         let word = self.words.get(record as usize);
-        // SeqCst, here and everywhere: a check that is not on the clock need not be clever.
+        // SeqCst, here and everywhere: a check that is not timed does not have to be clever.
         word.map_or(0, |word| word.load(Ordering::SeqCst))
     }
 
     fn change(&self, record: u64, mut to: impl FnMut(u64) -> u64) {
         if let Some(word) = self.words.get(record as usize) {
             let change = |old| Some(to(old));
-            // It always gives a new word, so it never fails.
+            // It always returns a new word, so it never fails.
             let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
         }
     }

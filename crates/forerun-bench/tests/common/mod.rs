@@ -1,12 +1,12 @@
-//! Running the built `forerun-bench` in a directory of the test's own.
+//! Runs the built `forerun-bench` in the test's own directory.
 
-// Each test file is a program of its own and uses a part of this.
+// Each test file is a separate program and uses only a part of this.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A directory that goes when the test ends, and the command run within it.
+/// A directory that is removed when the test ends, and the command run within it.
 pub struct Place {
     dir: tempfile::TempDir,
 }
@@ -50,7 +50,7 @@ impl Place {
         stdout
     }
 
-    /// Runs `forerun-bench`, expects it to fail with this exit code and one worded line, and
+    /// Runs `forerun-bench`, expects it to fail with this exit code and a single error line, and
     /// returns that line.
     pub fn fails(&self, expected: i32, args: &[&str]) -> String {
         let (code, _, stderr) = self.run(args);

@@ -1,4 +1,4 @@
-//! A case on the device, and what the CPU makes of it.
+//! A case on the device, and the CPU's result for it.
 
 use super::case::{Case, pattern};
 use anyhow::{Result, ensure};
@@ -9,7 +9,7 @@ use forerun_gpu::gather::{
 };
 use forerun_gpu::{DeviceBuffer, Gpu, PinnedBuffer};
 
-/// What the device needs of a case, and what the CPU made of it.
+/// The device's data for a case, and the CPU's result.
 pub(super) struct Both<'a> {
     pub(super) case: &'a Case,
     pub(super) direction: Direction,
@@ -26,7 +26,7 @@ pub(super) struct Both<'a> {
     pub(super) wanted_map: Vec<i64>,
 }
 
-/// Integers as the device has them.
+/// Integers as the device stores them.
 pub(super) fn bytes_of(integer: Integer, list: &[i64]) -> Vec<u8> {
     match integer {
         Integer::I32 => list
@@ -66,7 +66,7 @@ impl<'a> Both<'a> {
         Ok(both)
     }
 
-    /// Other indices, and another count.
+    /// Changes the indices and the count.
     pub(super) fn change(&mut self, seed: u64, count: Option<i64>) -> Result<()> {
         let case = self.case;
         self.list = case.indices(seed);
@@ -123,7 +123,7 @@ impl<'a> Both<'a> {
         })
     }
 
-    /// The same copy on the CPU; gives the indices out of range.
+    /// The same copy on the CPU. Returns the number of indices out of range.
     pub(super) fn expect(&mut self, count: Option<i64>) -> Result<u64> {
         let case = self.case;
         let sources: Vec<i64> = self.list.iter().map(|pair| pair.0).collect();
@@ -150,21 +150,21 @@ impl<'a> Both<'a> {
         Ok(copied.out_of_range)
     }
 
-    /// Compares all that the copy may have touched.
+    /// Compares everything that the copy may have touched.
     pub(super) fn compare(&self, out_of_range: u64) -> Result<()> {
         let first = |ours: &[u8], wanted: &[u8]| ours.iter().zip(wanted).position(|(a, b)| a != b);
         let device = self.device.to_vec()?;
         if let Some(at) = first(&device, &self.wanted_device) {
-            anyhow::bail!("byte {at} of the device is not what the CPU's copy leaves");
+            anyhow::bail!("byte {at} of the device differs from the CPU's copy");
         }
         if let Some(at) = first(self.host.as_slice(), &self.wanted_host) {
-            anyhow::bail!("byte {at} of the host is not what the CPU's copy leaves");
+            anyhow::bail!("byte {at} of the host differs from the CPU's copy");
         }
         let integer = self.case.map.map_or(Integer::I32, |(integer, _)| integer);
         let map = self.map.to_vec()?;
         ensure!(
             map == bytes_of(integer, &self.wanted_map),
-            "the slot map is not what the CPU's copy leaves"
+            "the slot map differs from the CPU's copy"
         );
         let mut counted = [0; 8];
         self.out_of_range.read(0, &mut counted)?;

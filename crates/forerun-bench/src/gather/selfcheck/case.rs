@@ -1,4 +1,4 @@
-//! The forms of request that are tried: every corner once, and some together.
+//! The forms of request to try: every corner case once, and some combinations.
 
 use forerun_gpu::gather::{Absent, Integer, KernelChoice, Layers, Layout, MapUpdate, Spec};
 use rand::rngs::SmallRng;
@@ -17,9 +17,9 @@ pub(super) enum Missing {
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) row_bytes: u64,
-    /// Pairs of a layer that there is room for.
+    /// The layer's capacity in pairs.
     pub(super) pairs: usize,
-    /// Pairs that the count on the device tells, if there is one.
+    /// The number of pairs that the count on the device specifies, if there is a count.
     pub(super) count: Option<(Integer, i64)>,
     pub(super) missing: Missing,
     pub(super) offset: u64,
@@ -54,7 +54,7 @@ pub(super) const PLAIN: Case = Case {
     multiprocessors: None,
 };
 
-/// Every corner once, and some together.
+/// Every corner case once, and some combinations.
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for row_bytes in [
@@ -145,7 +145,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// Rows on either side.
+    /// Rows on each side.
     pub(super) fn rows(&self) -> u64 {
         (self.pairs as u64 * 2).max(16)
     }
@@ -181,7 +181,7 @@ impl Case {
         }
     }
 
-    /// Bytes of a side, with a guard behind.
+    /// Bytes of a side, with a guard after them.
     pub(super) fn side_bytes(&self) -> usize {
         let layer = self.rows() * (self.row_bytes + self.gap) + 32;
         (self.offset + u64::from(self.layers) * layer) as usize + 512
@@ -195,7 +195,7 @@ impl Case {
         let mut list = Vec::new();
         for _ in 0..layers {
             let start = rng.random_range(0..rows / 2);
-            // With a map no host row may come twice: its entry would be unspecified.
+            // With a map no host row may occur twice: its entry would be unspecified.
             let mut distinct: Vec<i64> = (0..rows).collect();
             distinct.shuffle(&mut rng);
             let destination = |i: i64| {

@@ -1,10 +1,11 @@
-//! Does the GPU copy what the CPU copies? Every kernel, every form of request, every byte.
+//! Does the GPU copy the same bytes as the CPU? Checks every kernel, every form of request, every
+//! byte.
 //!
 //! ```text
 //!   for each version and unit, both directions, each case below:
 //!       host, device, map <- patterns              the same on the CPU's side
 //!       launch                                     the CPU's copy
-//!       compare host, device, map, counter, with the bytes around them
+//!       compare host, device, map, counter and the bytes around them
 //! ```
 
 mod both;
@@ -22,7 +23,7 @@ use forerun_gpu::{
 };
 use forerun_measure::progress::Progress;
 
-/// Launches a copy, directly or by a graph, and waits.
+/// Launches a copy, directly or through a graph, and waits.
 fn launch(gpu: &Gpu, stream: &Stream, command: &dyn Command) -> Result<()> {
     Ok(gpu.scope(|scope| scope.put(stream, command))?)
 }
@@ -57,7 +58,7 @@ fn choices(gpu: &Gpu, case: &Case) -> Vec<KernelChoice> {
     choices
 }
 
-/// Runs all; gives what was checked, in words.
+/// Runs all checks, and describes what was checked.
 pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
     let stream = Stream::new(gpu)?;
     let mut told = Vec::new();
@@ -84,7 +85,9 @@ pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
             if matches!(version, Version::V6Row | Version::V6Runs)
                 && gpu.info().compute_capability < (9, 0)
             {
-                told.push(format!("{version} left out: the device is too old for it"));
+                told.push(format!(
+                    "{version} left out: the device does not support it"
+                ));
                 continue;
             }
             let what = || format!("a graph of {direction} by {version}");
@@ -117,8 +120,9 @@ fn one(
     both.compare(out_of_range)
 }
 
-/// Captured once, replayed with other indices and counts; compared at the end, when the graph has
-/// given the host's memory back. What every replay copies shows in the map and in the counter.
+/// Captured once and replayed with other indices and counts. The comparison happens at the end,
+/// when the graph has returned the host's memory; the map and the counter show what each replay
+/// copied.
 fn graph(gpu: &Gpu, stream: &Stream, direction: Direction, choice: KernelChoice) -> Result<u64> {
     let case = Case {
         count: Some((Integer::I32, 0)),
@@ -183,7 +187,7 @@ fn replay(
     both.compare(out_of_range)
 }
 
-/// Memory of the caller's.
+/// Memory that the caller owns.
 fn registered(gpu: &Gpu, stream: &Stream) -> Result<()> {
     let mut host = pattern(656 * 100, 5);
     let wanted = host[656 * 42..656 * 43].to_vec();
@@ -198,7 +202,7 @@ fn registered(gpu: &Gpu, stream: &Stream) -> Result<()> {
     Ok(())
 }
 
-/// Rows whose byte offsets do not fit 31, nor 32 bits.
+/// Rows whose byte offsets do not fit into 31 or 32 bits.
 fn far(gpu: &Gpu, stream: &Stream) -> Result<String> {
     let rows = (5u64 << 30) / 656;
     let len = (rows * 656) as usize;
@@ -218,7 +222,7 @@ fn far(gpu: &Gpu, stream: &Stream) -> Result<String> {
         let row = row as usize * 656;
         host.as_mut_slice()[row..row + 656].copy_from_slice(&pattern(656, seed as u64));
     }
-    // Each row to another one's place.
+    // Moves each row to another one's place.
     let flat: Vec<i64> = (0..ours.len())
         .flat_map(|i| [ours[i], ours[ours.len() - 1 - i]])
         .collect();

@@ -1,4 +1,4 @@
-//! What is measured one by one: the cases of a sweep, and which of them are compared.
+//! The individual measurements: the cases of a sweep, and which of them are compared.
 
 use super::super::contender::{Contender, FIND_BATCH};
 use super::super::keys::Word;
@@ -6,7 +6,7 @@ use super::super::sweep::{Cell, Sweep};
 use anyhow::{Result, bail};
 use forerun_core::arch::Isa;
 
-/// A way to look a batch up: a contender's, by its place in the list.
+/// A way to look up a batch: a strategy of a contender, given by its position in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) at: usize,
@@ -16,19 +16,19 @@ pub(super) struct Way {
 
 /// What a case measures.
 pub(super) enum Head {
-    /// Random lines, by as many threads.
+    /// Random lines, read by this many threads.
     Lines { threads: usize },
-    /// Lookups: the cell's place in the sweep, and the way.
+    /// Lookups: the cell's position in the sweep, and the way.
     Lookup { cell: usize, way: Way },
 }
 
-/// The strategy that stands for every one that a design has.
+/// The strategy name that stands for all strategies of a design.
 const ALL: &str = "all";
 
-/// Refuses names of designs and strategies that none of the contenders has.
+/// Rejects names of designs and strategies that no contender has.
 ///
 /// # Errors
-/// The first unknown name, with those there are.
+/// The first unknown name, with the known ones.
 pub(in super::super) fn check_names<K: Word, V: Word>(
     sweep: &Sweep,
     contenders: &[&dyn Contender<K, V>],
@@ -46,14 +46,17 @@ pub(in super::super) fn check_names<K: Word, V: Word>(
     ];
     for (what, asked, known) in known {
         if let Some(unknown) = asked.iter().find(|name| !known.contains(name)) {
-            bail!("no {what} is called {unknown:?}: use {}", known.join(", "));
+            bail!(
+                "unknown {what} {unknown:?}; available: {}",
+                known.join(", ")
+            );
         }
     }
     Ok(())
 }
 
-/// The ways in which a sweep measures a contender. What it has no code or no strategy for is
-/// measured by the nearest that it has.
+/// The ways in which a sweep measures a contender. If it lacks an instruction set or a strategy,
+/// the nearest one is used.
 pub(super) fn ways<K: Word, V: Word>(
     sweep: &Sweep,
     at: usize,
@@ -89,8 +92,8 @@ pub(super) fn ways<K: Word, V: Word>(
     sets.into_iter().flat_map(way).collect()
 }
 
-/// Cells of the same hit rate, skew and batch are measured next to each other: the number of the
-/// first such cell.
+/// Cells of the same hit rate, skew and batch are measured next to each other; returns the number
+/// of the first such cell.
 pub(super) fn group(cells: &[Cell], at: usize) -> usize {
     let shape = |cell: &Cell| (cell.hit_rate, cell.skew, cell.batch);
     let first = cells
@@ -99,8 +102,8 @@ pub(super) fn group(cells: &[Cell], at: usize) -> usize {
     first.unwrap_or(at)
 }
 
-/// Where random lines are to be read: after which cell, by how many threads; once a group and
-/// number of threads.
+/// Where random lines are read: after which cell and by how many threads, once per group and number
+/// of threads.
 pub(super) fn probes(cells: &[Cell]) -> Vec<(usize, usize)> {
     let mut probes: Vec<(usize, usize)> = Vec::new();
     for (at, cell) in cells.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The rates of a case, and its ratios to others of its rounds.
+//! The rates of a case, and its ratios to other cases of the same rounds.
 
 use super::super::contender::{FIND_BATCH, GET};
 use super::super::keys::Word;
@@ -72,7 +72,7 @@ impl Bench<'_> {
     }
 }
 
-/// What a case can be compared with.
+/// The other cases that a case can be compared with.
 pub(super) struct Rivals<'a> {
     pub(super) cells: &'a [Cell],
     pub(super) heads: &'a [Head],
@@ -84,7 +84,7 @@ pub(super) struct Rivals<'a> {
 }
 
 impl Rivals<'_> {
-    /// How many times as fast as the first case that fits.
+    /// The speed relative to the first case that matches.
     fn ratio(&self, cell: impl Fn(&Cell) -> bool, way: impl Fn(&Way) -> bool) -> Option<f64> {
         let fits = |head: &Head| match head {
             Head::Lookup {
@@ -97,7 +97,7 @@ impl Rivals<'_> {
         Some(self.outcomes[self.number].ratio_to(&self.outcomes[rival]))
     }
 
-    /// The share of the random lines that were read in the same group.
+    /// The share of the random lines read in the same group.
     fn lines(&self, wanted: usize) -> Option<f64> {
         let outcome = &self.outcomes[self.number];
         let mut pairs = self.heads.iter().zip(self.outcomes);

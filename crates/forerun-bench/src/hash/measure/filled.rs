@@ -1,4 +1,4 @@
-//! Tables of one size, filled to one load factor: their cases, measured, and their rows.
+//! Measures the cases of tables with one size and one load factor, and makes their rows.
 
 use super::super::contender::Contender;
 use super::super::keys::{Keys, Skew, Stream, Word};
@@ -31,7 +31,7 @@ impl Bench<'_> {
         table_group::fill(tables, &keys, slots, most(&sweep.load_factors), &self.cores)?;
         let tables = &*tables;
 
-        // Answers go to a step's arrays, which must not take the place of a table in the cache.
+        // Answers go to a step's arrays, which must not evict a table from the cache.
         let step: usize = if size_bytes <= 1 << 20 { 1024 } else { 4096 };
         let mut streams: Vec<((f64, Skew, usize), Stream<K>)> = Vec::new();
         for cell in &cells {

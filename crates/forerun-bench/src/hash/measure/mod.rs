@@ -7,7 +7,7 @@
 //!      for each hit rate x skew x batch                       a group: what is compared      case.rs
 //!        for each number of threads x updates                 a cell
 //!          for each table x instruction set x strategy        a case
-//!        random lines by as many threads                      a case: what the shares are of
+//!        random lines by as many threads                      a case: the base of the shares
 //!    rates and ratios                                         compare.rs
 //! ```
 
@@ -35,32 +35,32 @@ use std::collections::{BTreeMap, HashSet};
 /// The design that the studies compare with.
 pub(super) const MEMC3: &str = "memc3";
 
-/// What all sweeps of a run share.
+/// State that all sweeps of a run share.
 pub(super) struct Bench<'a> {
     pub(super) study: Option<u8>,
     pub(super) plan: Plan,
     pub(super) cores: Cores,
     pub(super) probe: &'a Probe,
-    /// How many lines in flight a thread give the highest rate, by number of threads.
+    /// For each number of threads, the lines in flight per thread that give the highest rate.
     pub(super) in_flight: BTreeMap<usize, usize>,
-    /// What tables may take together.
+    /// Memory that the tables may use together.
     pub(super) memory_bytes: usize,
-    /// Keys of a stream.
+    /// Keys per stream.
     pub(super) stream_len: usize,
     /// The engine and strategy that `speedup_vs_peer` compares with.
     pub(super) peer: Option<(String, String)>,
     pub(super) bar: &'a Bar,
 }
 
-/// A row and where it stands in the table: load factor, cell, contender.
+/// A row and its position in the table: load factor, cell, contender.
 type Placed = ((usize, usize, usize), HashRow);
 
 impl Bench<'_> {
-    /// Measures the sweep's cells of one width, and hands the rows of each size over as soon as
-    /// they are there.
+    /// Measures the cells of a sweep for one width, and passes on the rows of each size as soon as
+    /// they are complete.
     ///
     /// # Errors
-    /// Names that no contender has, a table that fails, or one that answers wrongly.
+    /// Names that no contender has, a failing table, or a wrong answer.
     pub(super) fn measure<K: Word, V: Word>(
         &self,
         sweep: &Sweep,
@@ -75,7 +75,7 @@ impl Bench<'_> {
             let mut rows: Vec<Placed> = Vec::new();
             let mut tables: Vec<GroupTable<'_, K, V>> = Vec::new();
             for table_group in self.table_groups(sweep, &contenders, size_bytes) {
-                // A baseline may stay where it is, unless it must be filled from little again.
+                // A baseline may stay as it is, unless it must be filled from a lower load again.
                 let fits = |table: &GroupTable<'_, K, V>| {
                     sweep.load_factors.len() == 1 && table_group.contains(&table.at)
                 };
@@ -92,8 +92,8 @@ impl Bench<'_> {
                     rows.extend(new);
                 }
             }
-            // Stable, so that of a baseline measured with every table_group the first rows are
-            // kept.
+            // The sort is stable, so for a baseline that is measured with every table group, the
+            // first rows are kept.
             rows.sort_by_key(|(place, _)| *place);
             let mut seen = HashSet::new();
             let mut kept = Vec::new();
@@ -108,7 +108,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// How many steps of the bar [`Bench::measure`] will make.
+    /// How many steps of the progress bar [`Bench::measure`] will make.
     pub(super) fn steps<K: Word, V: Word>(
         &self,
         sweep: &Sweep,
@@ -133,8 +133,8 @@ impl Bench<'_> {
         (cases * self.plan.rounds) as u64
     }
 
-    /// The contenders that a sweep asks for: all, or by name; those that can be updated beside
-    /// readers if it has such cells. There may be none for keys and values of this width.
+    /// The contenders that a sweep selects: all, or by name; for cells with updates, only those
+    /// that support concurrent readers. There may be none for keys and values of this width.
     fn chosen<'c, K: Word, V: Word>(
         &self,
         sweep: &Sweep,
@@ -170,7 +170,7 @@ fn slots<K: Word, V: Word>(size_bytes: usize) -> usize {
     size_bytes / (K::BYTES + V::BYTES)
 }
 
-/// The fullest that they get.
+/// The highest load factor.
 fn most(load_factors: &[f64]) -> f64 {
     load_factors.iter().copied().fold(0.0, f64::max)
 }

@@ -18,8 +18,8 @@ fn sweep() -> Sweep {
     }
 }
 
-/// The rows of a sweep over three maps, one of which takes half its slots, and the steps that
-/// the bar made.
+/// The rows of a sweep over three maps, one of which fills only half its slots, and the steps of
+/// the progress bar.
 fn measure(sweep: &Sweep, memory_bytes: usize) -> Result<Vec<HashRow>> {
     let probe = Probe::new(1 << 20, Pages::Small)?;
     let bar = Progress::hidden().steps("", 0);
@@ -61,7 +61,7 @@ fn every_cell_has_a_row_a_way_with_its_ratios_and_full_tables_one_without() {
             assert_eq!((row.design.as_str(), row.load_factor), ("half", 0.8));
             assert_eq!((row.full_at, row.common.keys_per_second), (Some(0.5), 0.0));
         }
-        // Two load factors, four cells, three maps, two strategies; without the full ones.
+        // Two load factors, four cells, three maps, two strategies, minus the full ones.
         assert_eq!(rows.len() - 4, (2 * 3 - 1) * 4 * 2);
         for row in rows.iter().filter(|row| row.is_measured()) {
             let common = &row.common;

@@ -1,4 +1,5 @@
-//! What a turn of the study does to a server: fills it, sets at a fixed rate, disturbs it.
+//! What a turn of the study does to a server: fills it, sends sets at a fixed rate, and disturbs
+//! it.
 
 use super::super::args::Disturbance;
 use super::super::data::Items;
@@ -15,11 +16,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Sets that are sent together while a server is filled.
 const FILL_BATCH: u64 = 500;
-/// Keys of one `gat`.
+/// Keys per `gat`.
 const GAT_KEYS: usize = 30;
-/// How often a server is asked to flush, or to write a snapshot unless it still writes one.
+/// How often a server is asked to flush, or to write a snapshot if it is not writing one.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Keys that are drawn for a turn, and used over and over.
+/// Keys that are drawn for a turn and used repeatedly.
 const DRAWN: usize = 100_000;
 
 /// A connection that waits for its answers.
@@ -45,7 +46,7 @@ impl Link {
         sent.context("cannot write to the server")
     }
 
-    /// The next line of an answer, without its end.
+    /// The next line of an answer, without its line end.
     pub(super) fn line(&mut self) -> Result<&[u8]> {
         self.line.clear();
         let read = self.stream.read_until(b'\n', &mut self.line);
@@ -56,7 +57,7 @@ impl Link {
         Ok(self.line.trim_ascii_end())
     }
 
-    /// Reads lines up to this one. A value has no line end in it, and none of them is this line.
+    /// Reads lines up to this one. Values contain no line end, and none of them equals this line.
     fn await_line(&mut self, last: &[u8]) -> Result<()> {
         while self.line()? != last {}
         Ok(())
@@ -73,7 +74,7 @@ pub(super) fn push_set(items: Items, number: u64, expires: u64, end: &str, out: 
     out.extend_from_slice(b"\r\n");
 }
 
-/// Stores items `from..items.count`, which expire then (0: never).
+/// Stores items `from..items.count` with this expiry time (0: never).
 fn store(link: &mut Link, items: Items, from: u64, expires: u64) -> Result<()> {
     let mut batch = Vec::new();
     for first in (from..items.count).step_by(FILL_BATCH as usize) {
@@ -93,9 +94,9 @@ fn unix_time() -> Duration {
     since.unwrap_or_default()
 }
 
-/// Fills a server with all items, more than it has room for. Before a storm of expiries, the newer
-/// half of those that stay is stored again, so that all of it expires in the same second, in the
-/// middle of a turn of `timed`; returns when that turn is to begin.
+/// Fills a server with all items, more than fit. Before a storm of expiries, the newer half of the
+/// remaining items is stored again, so that all of it expires in the same second, in the middle of
+/// a turn of `timed`. Returns when that turn should begin.
 pub(super) fn fill(
     link: &mut Link,
     items: Items,
@@ -116,18 +117,18 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// What a turn's sets were answered with.
+/// The results of a turn's sets.
 pub(super) struct Set {
     pub(super) sets: u64,
     /// Sets that were not stored.
     pub(super) refused: u64,
-    /// Nanoseconds from when a set was due until its answer came.
+    /// Nanoseconds from the time when a set was due until its answer arrived.
     pub(super) latencies: Histogram<u64>,
 }
 
-/// Sets one item every `interval` for `timed`. A set that is due while the one before is still
-/// unanswered waits, and that time counts as its own: a server that stops for a second is charged
-/// for every set of that second.
+/// Sets one item every `interval` for `timed`. A set that is due while the previous one is still
+/// unanswered waits, and its waiting counts: a server that stops for a second is charged for every
+/// set of that second.
 pub(super) fn set(
     link: &mut Link,
     items: Items,
@@ -171,7 +172,7 @@ pub(super) fn set(
     Ok(told)
 }
 
-/// Disturbs a server until `over`. How often it did.
+/// Disturbs a server until `over`. Returns how often.
 pub(super) fn disturb(
     disturbance: Disturbance,
     process: &Process,
@@ -179,7 +180,7 @@ pub(super) fn disturb(
     can_snapshot: bool,
     over: &AtomicBool,
 ) -> Result<u64> {
-    // Relaxed, here and in the loops: a flag that carries nothing with it.
+    // Relaxed, here and in the loops: the flag publishes nothing else.
     let goes_on = || !over.load(Ordering::Relaxed);
     let mut count = 0;
     match disturbance {
@@ -219,8 +220,8 @@ pub(super) fn disturb(
                 std::thread::sleep(PERIOD);
             }
         }
-        // The items expire by themselves; a server that writes no snapshots while it serves is left
-        // alone.
+        // The items expire by themselves; a server that does not write snapshots while serving is
+        // left alone.
         Disturbance::None
         | Disturbance::Expiry
         | Disturbance::Snapshot
@@ -239,14 +240,14 @@ mod tests {
         value_bytes: 8,
     };
 
-    /// A server that answers every set, but the third not before a pause.
+    /// A server that answers every set, the third one only after a pause.
     fn answers_late(pause: Duration) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
             let (stream, _) = listener.accept().unwrap();
             let mut answers = stream.try_clone().unwrap();
-            // Two lines a set.
+            // Two lines per set.
             for (at, line) in BufReader::new(stream).lines().enumerate() {
                 if line.is_err() {
                     break;
@@ -270,7 +271,7 @@ mod tests {
         let told = set(&mut link, ITEMS, 7, interval, Duration::from_millis(400)).unwrap();
         assert_eq!((told.sets, told.refused), (200, 0));
         assert!(told.latencies.max() >= pause.as_nanos() as u64);
-        // A hundred sets were due in the pause: half of them waited for half of it and more.
+        // A hundred sets were due in the pause, and half of them waited for at least half of it.
         let waited = told.latencies.count_between(100_000_000, u64::MAX);
         assert!(waited >= 40, "{waited} sets waited");
     }

@@ -1,11 +1,11 @@
-//! `forerun-bench server --study tail`: how long sets into a full cache take beside what may
-//! disturb them.
+//! `forerun-bench server --study tail`: how long sets into a full cache take while something
+//! disturbs them.
 //!
 //! ```text
 //!  for each disturbance        none, gat, snapshot, slow_snapshot, flush_all, expiry
-//!    round after round         this server, memcached: a process of its own each turn, filled until it evicts
-//!      setter                  a set every interval; its time counts from when it was due
-//!      disturber               a connection, or a signal, beside it
+//!    round after round         this server, memcached: a new process each turn, filled until it evicts
+//!      setter                  a set every interval, timed from when it was due
+//!      disturber               a connection, or a signal
 //! ```
 //!
 //! load.rs has the setter, the disturbers and the filling.
@@ -32,16 +32,18 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Items are this many times what fits, so that a filled cache evicts.
+/// There are this many times more items than fit, so that a filled cache evicts.
 const OVERFILL: f64 = 1.3;
-/// What an item takes besides its key and value, at least, in any of the servers.
+/// The least that an item takes besides its key and value, in any of the servers.
 const ITEM_OVERHEAD_BYTES: u64 = 40;
-/// A turn's time, so that a storm of expiries, which servers see once a second, falls into it.
+/// The duration of a turn, long enough to contain a storm of expiries, which servers notice once a
+/// second.
 const TIMED_MS: u32 = 4_000;
 const TIMED_QUICK_MS: u32 = 200;
 
-const LEAD: &str = "How long a set into a full cache takes, from when it was due, beside what may disturb it. Sets come at a \
-fixed rate, so that a server that stops is charged for every set of that time.";
+const LEAD: &str = "\
+How long a set into a full cache takes, from when it was due, under disturbances. Sets come at a fixed rate, so \
+a server that stops is charged for every set of that time.";
 
 /// One result of the study: a line of JSON.
 #[derive(Clone, Debug, Serialize)]
@@ -58,20 +60,20 @@ struct TailRow {
     rounds: u64,
     /// Sets of all rounds.
     sets: u64,
-    /// Those that were not stored.
+    /// Sets that were not stored.
     refused: u64,
-    /// Sets a second: the rate asked for, or less if the server could not follow.
+    /// Sets per second: the requested rate, or less if the server could not follow.
     keys_per_second: f64,
-    /// What the disturber did, in all rounds: `gat` lines, requests for a snapshot, flushes.
+    /// What the disturber did in all rounds: `gat` lines, requests for a snapshot, flushes.
     disturbances: u64,
-    /// Of the quantiles, the medians of the rounds.
+    /// Quantiles are the medians of the rounds.
     p50_us: f64,
     p99_us: f64,
     p999_us: f64,
-    /// The most in any round.
+    /// The maximum of all rounds.
     max_us: f64,
-    /// Milliseconds that the server's workers were ready to run and had no core, in all rounds,
-    /// where the system tells.
+    /// Milliseconds that the server's workers were ready to run but had no core, in all rounds, if
+    /// the system reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     core_wait_ms: Option<f64>,
     /// `p999_us` over memcached's.
@@ -79,21 +81,21 @@ struct TailRow {
     p999_vs_peer: Option<f64>,
 }
 
-/// What the rounds of one server and disturbance told.
+/// The results of the rounds of one server and disturbance.
 #[derive(Default)]
 struct Told {
     sets: u64,
     refused: u64,
     disturbances: u64,
     core_wait: Option<Duration>,
-    /// Of each round.
+    /// One per round.
     latencies: Vec<Histogram<u64>>,
 }
 
 /// A server of the study.
 struct Server {
     program: Program,
-    /// It writes a snapshot when it gets SIGUSR2.
+    /// Whether it writes a snapshot on SIGUSR2.
     can_snapshot: bool,
 }
 
@@ -105,7 +107,7 @@ struct Study<'a> {
     split: Split,
 }
 
-/// Runs the study on `programs`, the first of which is this project's if `own_first`.
+/// Runs the study on `programs`. The first one is this project's if `own_first`.
 ///
 /// # Errors
 /// A server that cannot be started or answers wrongly, or an output that cannot be written.
@@ -134,7 +136,7 @@ pub(super) fn run(
         timed: Duration::from_millis(args.output.duration_ms.unwrap_or(timed_ms).into()),
         split: Split::of(usize::from(args.threads)),
     };
-    // Snapshots go to a directory that is gone afterwards, on the disk that was asked for.
+    // Snapshots go to a temporary directory on the given disk.
     let parent = args.snapshot_dir.clone().unwrap_or_else(std::env::temp_dir);
     let dir = tempfile::tempdir_in(&parent)
         .with_context(|| format!("cannot make a directory in {}", parent.display()))?;
@@ -216,8 +218,8 @@ impl Told {
         self.latencies.extend(turn.latencies);
     }
 
-    /// The median of the rounds' quantiles, in microseconds: one round in which the machine was
-    /// busy with something else does not decide.
+    /// The median of the rounds' quantiles, in microseconds, so that one round on a busy machine
+    /// does not decide.
     fn quantile_us(&self, quantile: f64) -> f64 {
         let rounds = self.latencies.iter();
         median(rounds.map(|round| round.value_at_quantile(quantile) as f64 / 1000.0))
@@ -232,7 +234,7 @@ impl Told {
 }
 
 impl Study<'_> {
-    /// Starts a server, fills it, and sets beside the disturbance.
+    /// Starts a server, fills it, and sends sets under the disturbance.
     fn turn(
         &self,
         server: &Server,
@@ -281,11 +283,11 @@ impl Study<'_> {
                 load::set(&mut link, self.items, round.into(), interval, self.timed)
             });
             let set = setter.join();
-            // Relaxed: see where it is read.
+            // Relaxed: see the load.
             over.store(true, Ordering::Relaxed);
             (set, disturber.join())
         });
-        // A server that ended says more than the connection that it closed.
+        // If a server ended, its exit says more than the connection that it closed.
         process.check()?;
         let core_wait = waited.zip(process.workers_wait());
         let panicked = |_| anyhow!("a client panicked");
@@ -308,7 +310,7 @@ impl Study<'_> {
         })
     }
 
-    /// Puts the current thread on a client's core.
+    /// Pins the current thread to a client's core.
     fn pin(&self, client: usize) {
         let cores = &self.split.client;
         if let Some(core) = cores.get(client % cores.len().max(1)) {
@@ -381,14 +383,16 @@ fn table(rows: &[TailRow]) -> (Vec<(String, String)>, TextTable) {
 
 fn legend(study: &Study<'_>) -> String {
     format!(
-        "A set every {} us for {} ms a round, into a cache that is full; times count from when a set was due until its answer came.\n\
-         none: nothing beside it. gat: lines of 30 keys, one after the other. snapshot: SIGUSR2 to this server, ten times a second \
-         unless it still writes; memcached writes none while it serves and is left alone. slow_snapshot: the same at a rate at \
-         which half of the cache is written in a round. flush_all: ten times a second. expiry: half of the items expire in the \
-         same second, in the middle of the round.\n\
-         refused: sets that were not stored. disturbances: gat lines, requests for a snapshot, flushes. Quantiles are the medians \
-         of the rounds, max is the most of all. core wait: how long the server's workers were ready to run and had no core, in \
-         all rounds: where it is much, other threads and programs are what is measured.",
+        "A set every {} us for {} ms per round, into a full cache; times count from when a set was due until its answer \
+         arrived.\n\
+         none: no disturbance. gat: lines of 30 keys, one after the other. snapshot: SIGUSR2 to this server, ten times a \
+         second unless it is still writing; memcached cannot write snapshots while it serves and is left alone. \
+         slow_snapshot: the same, at a rate that writes half of the cache in a round. flush_all: ten times a second. \
+         expiry: half of the items expire in the same second, in the middle of the round.\n\
+         refused: sets that were not \
+         stored. disturbances: gat lines, requests for a snapshot, flushes. Quantiles are the medians of the rounds; max \
+         is the maximum of all. core wait: how long the server's workers were ready to run but had no core, in all \
+         rounds; if it is long, the figures measure other threads and programs.",
         1_000_000 / study.args.rate,
         study.timed.as_millis(),
     )

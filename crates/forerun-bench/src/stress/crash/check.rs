@@ -1,4 +1,4 @@
-//! What the store of a killed child must hold.
+//! Checks what the store of a killed child must hold.
 
 use std::path::Path;
 
@@ -11,16 +11,17 @@ use super::{Heard, Operated, Tally, options};
 use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::Named;
 
-/// What a thread's keys must hold, and how many of its writes are in that.
+/// What a thread's keys must hold, and after how many of its writes.
 #[derive(Clone, Default)]
 pub struct Expected {
-    /// The model after them.
+    /// The contents after these writes.
     pub model: Model,
-    /// How many.
+    /// The number of writes.
     pub writes: u64,
 }
 
-/// Opens the store of a killed child and compares what each thread's keys hold with what they must.
+/// Opens the store of a killed child and compares what each thread's keys hold with what they must
+/// hold.
 pub fn check(
     path: &Path,
     seed: u64,
@@ -45,7 +46,8 @@ pub fn check(
             .prefix(&script::prefix(thread))
             .collect::<Result<_, _>>()?;
         if found != expected.model {
-            // The write under way may have come through, if so whole. Nothing else may differ.
+            // The unfinished write may have succeeded, but only completely. Nothing else may
+            // differ.
             let under_way = script::write(seed, thread, acknowledged);
             let mut with_it = expected.model.clone();
             under_way.apply(&mut with_it);
@@ -66,7 +68,7 @@ pub fn check(
     let all = db.iter().count();
     if all != entries {
         return Err(CheckFailed(format!(
-            "a scan finds {all} entries, the threads' keys are {entries}"
+            "a scan finds {all} entries, but the threads have {entries} keys"
         ))
         .into());
     }
@@ -76,9 +78,9 @@ pub fn check(
     db.close().context("cannot close the store")
 }
 
-/// Opens the copies that a killed child made of its store, and compares what each thread's keys
-/// hold with what they held at some time from the copy's begin on. `expected` is what they held
-/// before the child.
+/// Opens the copies that a killed child made of its store. Each thread's keys must hold what they
+/// held at some time after the copy was begun. `expected` is what they held before the child
+/// started.
 pub fn check_copies(
     path: &Path,
     seed: u64,
@@ -103,7 +105,7 @@ pub fn check_copies(
             for n in expected.writes..from {
                 script::write(seed, thread, n).apply(&mut model);
             }
-            // The write under way at the end may be in it too.
+            // The unfinished write at the end may be included too.
             let mut is_found = found == model;
             for n in from..=to {
                 script::write(seed, thread, n).apply(&mut model);
@@ -111,7 +113,7 @@ pub fn check_copies(
             }
             if !is_found {
                 return Err(CheckFailed(format!(
-                    "the {operation} {} holds of thread {thread} what the store did not hold after any of {from} to {to} writes",
+                    "the {operation} {} holds keys of thread {thread} as the store never held them after {from} to {to} writes",
                     mark.number
                 ))
                 .into());
@@ -125,7 +127,7 @@ pub fn check_copies(
     })
 }
 
-/// Looks all keys of a thread up as one batch, the removed ones too.
+/// Looks up all keys of a thread as one batch, including the removed ones.
 fn check_lookups(db: &Db, thread: usize, model: &Model) -> anyhow::Result<()> {
     let keys: Vec<Vec<u8>> = (0..script::KEYS)
         .map(|number| script::key(thread, number))
@@ -152,7 +154,7 @@ fn difference(thread: usize, acknowledged: u64, found: &Model, expected: &Model)
     let what = keys.map_or(String::new(), |key| {
         match (found.get(key), expected.get(key)) {
             (None, _) => format!("key {} is lost", Named(key)),
-            (_, None) => format!("key {} was removed and is back", Named(key)),
+            (_, None) => format!("key {} was removed but is back", Named(key)),
             _ => format!("key {} has another value", Named(key)),
         }
     });
@@ -164,8 +166,8 @@ mod tests {
     use super::*;
     use forerun::WriteBatch;
 
-    /// The check must be able to fail: each way in which a store may be wrong is made, and must be
-    /// noticed.
+    /// The check must be able to fail: the test produces each way in which a store may be wrong,
+    /// and the check must notice it.
     #[test]
     fn a_lost_a_half_and_a_returned_write_are_noticed() {
         const SEED: u64 = 3;
@@ -206,8 +208,8 @@ mod tests {
             .find(|key| !model.contains_key(key))
             .unwrap();
         verdict(300, &|db| db.put(&absent, b"back").unwrap()).expect_err("a removed key is back");
-        // The first half of the next write of several operations that can be told from none and
-        // from all of them.
+        // The first half of the next write with several operations that differs from both none and
+        // all of them.
         let (at, half) = writes
             .iter()
             .enumerate()

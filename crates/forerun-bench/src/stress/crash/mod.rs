@@ -1,11 +1,11 @@
-//! A store whose writer is killed: nothing acknowledged may be lost, no write may be there by half,
-//! nothing removed may come back.
+//! A store whose writer is killed: no acknowledged write may be lost, no write may be half there,
+//! and nothing removed may return.
 //!
 //! ```text
 //! parent                         child (this program again, --write-from)
 //!   start ─────────────────────►  open the store, say "open"
 //!   note acknowledgements ◄─────  each thread: write n, say "t n"; write n+1, …
-//!                                 beside them: say "begin m", ingest, back up, …, say "done m"     operation.rs
+//!                                 meanwhile: say "begin m", ingest, back up, …, say "done m"     operation.rs
 //!   at a random time, or soon
 //!   after a "begin": SIGKILL ───► ✝
 //!   open, compare, close
@@ -13,9 +13,8 @@
 //! ```
 //!
 //! An acknowledgement is a line of a few bytes written by one call, so a kill cannot tear it.
-//! Killing a process leaves alone what it had handed to the operating system: buffered and synced
-//! writes must both be there. (What a power cut does is tested with a fault-injecting file system,
-//! below.)
+//! Killing a process does not affect what the operating system already has, so buffered and synced
+//! writes must both be there. (Power losses are tested with a fault-injecting file system, below.)
 
 mod check;
 mod operation;
@@ -43,16 +42,15 @@ use forerun_cli::progress::Progress;
 pub use self::operation::{Operation, remove_beside};
 pub use self::writer::write;
 
-/// Short segments, so that kills also meet the turn from one to the next.
+/// Short segments, so that kills also hit the switch from one to the next.
 const SEGMENT_BYTES: u64 = 256 << 10;
-/// A store whose files have grown beyond this is left for a new one: each cycle reads the whole log
-/// again.
+/// A store whose files have grown beyond this is replaced by a new one, since each cycle reads the
+/// whole log again.
 const STORE_BYTES_MAX: u64 = 24 << 20;
 /// How long a child may take to open its store before that counts as a fault.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Little memtables, runs and levels, so that kills also meet flushes and compactions at every
-/// depth.
+/// Small memtables, runs and levels, so that kills also hit flushes and compactions at every depth.
 fn options() -> Options {
     Options {
         wal_segment_bytes: SEGMENT_BYTES,
@@ -68,10 +66,10 @@ fn options() -> Options {
     }
 }
 
-/// How long an operation is taken to last before one was seen to its end.
+/// The assumed duration of an operation before one has completed.
 const OPERATION_TIME: Duration = Duration::from_millis(3);
 
-/// What one run has come to.
+/// The results of a run.
 #[derive(Default)]
 struct Tally {
     acknowledged: u64,
@@ -80,18 +78,18 @@ struct Tally {
     stores: u64,
 }
 
-/// What the run has come to with an operation.
+/// The results of a run for one operation.
 struct Operated {
     operation: Operation,
     /// The number of the next one.
     next: u64,
-    /// The last one that was begun, and the last that was done, in the store there is.
+    /// The last one begun and the last one done in the current store.
     begun: Option<u64>,
     done: Option<u64>,
-    /// How many were done in all, and into how many a kill fell.
+    /// How many were done in total, and during how many a kill happened.
     finished: u64,
     kills: u64,
-    /// How long it lasts.
+    /// Its typical duration.
     typical: Duration,
 }
 
@@ -108,7 +106,7 @@ impl Operated {
         }
     }
 
-    /// Notes what a child said of it.
+    /// Records what a child reported about it.
     fn note(&mut self, heard: &Heard) {
         let number = |of: &Option<Mark>| of.as_ref().map(|mark| mark.number);
         let (begun, done) = (number(&heard.begun), number(&heard.done));
@@ -122,21 +120,21 @@ impl Operated {
         }
     }
 
-    /// That the store is another one.
+    /// Records that the store is a new one.
     fn start_over(&mut self) {
         (self.begun, self.done) = (None, None);
     }
 }
 
-/// What a child said.
+/// What a child reported.
 #[derive(Default)]
 struct Heard {
     /// The number of each thread's next write.
     next: Vec<u64>,
-    /// The last operation that was begun, and the last that was done.
+    /// The last operation begun, and the last one done.
     begun: Option<Mark>,
     done: Option<Mark>,
-    /// How long each that was done took.
+    /// The duration of each completed operation.
     operation_times: Vec<Duration>,
 }
 
@@ -147,21 +145,21 @@ struct Mark {
     writes: Vec<u64>,
 }
 
-/// What a child says that its parent may wait for.
+/// A report of the child that the parent may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Open,
     Begun,
 }
 
-/// Reads what `--operation` says.
+/// Parses the value of `--operation`.
 pub fn parse_operation(text: &str) -> Result<(Operation, u64), String> {
     let (operation, first) = text.split_once(':').ok_or("a number is missing")?;
     let first = first.parse().map_err(|_| "a number is wanted")?;
     Ok((operation.parse()?, first))
 }
 
-/// Runs the parent: so many cycles of start, kill, compare.
+/// Runs the parent: this many cycles of start, kill and compare.
 pub fn run(place: &Workplace, seed: u64, threads: usize, cycles: u64) -> anyhow::Result<()> {
     let mut out = Out::stdout();
     out.line(format_args!(
@@ -180,10 +178,10 @@ pub fn run(place: &Workplace, seed: u64, threads: usize, cycles: u64) -> anyhow:
             expected.resize_with(threads, Expected::default);
             operated.iter_mut().for_each(Operated::start_over);
         }
-        // Every fifth one only writes.
+        // Every fifth cycle only writes.
         let place_of = (cycle % (operated.len() as u64 + 1)) as usize;
         let meanwhile = operated.get(place_of);
-        // Another seed for another store: its writes are others.
+        // A different seed for each store, so that its writes differ.
         let store_seed = seed.wrapping_add(tally.stores);
         let life = Life {
             path: &path,
@@ -238,22 +236,22 @@ pub fn run(place: &Workplace, seed: u64, threads: usize, cycles: u64) -> anyhow:
         )
     });
     out.line(format_args!(
-        "of the kills, {}: each was whole or absent",
+        "of the kills, {}: each was complete or absent",
         during.collect::<Vec<_>>().join(", ")
     ))?;
     out.finish()
 }
 
-/// What a child is started with.
+/// How to start a child.
 struct Life<'a> {
     path: &'a Path,
     seed: u64,
-    /// What it does beside its writes.
+    /// What it does besides its writes.
     meanwhile: Option<&'a Operated>,
 }
 
 impl Life<'_> {
-    /// Starts a child, kills it at a random time, and tells what it said.
+    /// Starts a child, kills it at a random time, and returns what it reported.
     fn run(
         &self,
         expected: &[Expected],
@@ -278,7 +276,7 @@ impl Life<'_> {
                 errors.read_to_string(&mut text).map(|_| text)
             });
             let killed_opening = wait(&events, self.meanwhile.map(|of| of.typical), rng);
-            // A child that ended by itself cannot be killed; that is told below.
+            // A child that ended by itself cannot be killed; this is reported below.
             let ended = child.try_wait();
             let killed = child.kill().and_then(|()| child.wait());
             let heard = listener
@@ -326,8 +324,8 @@ impl Life<'_> {
     }
 }
 
-/// Waits until the child is to be killed: at any time, or while it does something that lasts so
-/// long. Tells whether it was still opening its store.
+/// Waits until it is time to kill the child: at a random time, or during an operation of this
+/// duration. Returns whether it was still opening its store.
 fn wait(
     events: &Receiver<Event>,
     operation: Option<Duration>,
@@ -354,7 +352,7 @@ fn wait(
             output::time(OPEN_TIME_MAX)
         ))
         .into()),
-        // It ended before it said a word; who it was that ended it is found next.
+        // It ended before it reported anything; the reason is determined next.
         Err(RecvTimeoutError::Disconnected) => {
             thread::sleep(Duration::from_millis(100));
             Ok(true)
@@ -362,7 +360,7 @@ fn wait(
     }
 }
 
-/// Waits for the next operation to begin, and some of the time that it is expected to last.
+/// Waits for the next operation to begin, and then for a part of its expected duration.
 fn wait_for_begin(
     events: &Receiver<Event>,
     typical: Duration,
@@ -376,11 +374,11 @@ fn wait_for_begin(
             Ok(())
         }
         Err(RecvTimeoutError::Timeout) => Err(CheckFailed(format!(
-            "the child did not get on with its operations for {}",
+            "the child made no progress with its operations for {}",
             output::time(OPEN_TIME_MAX)
         ))
         .into()),
-        // It ended; who it was that ended it is found next.
+        // It ended; the reason is determined next.
         Err(RecvTimeoutError::Disconnected) => {
             thread::sleep(Duration::from_millis(100));
             Ok(())
@@ -388,7 +386,7 @@ fn wait_for_begin(
     }
 }
 
-/// Notes what a child says until it is gone.
+/// Records what a child reports until it is gone.
 fn listen(
     output: impl Read,
     next: Vec<u64>,
@@ -402,7 +400,7 @@ fn listen(
     for line in BufReader::new(output).lines() {
         let line = line.context("cannot hear the child")?;
         if line == "open" {
-            // Nobody waits for it where the child is being killed already.
+            // Nobody waits for this if the child is already being killed.
             let _ = events.send(Event::Open);
             continue;
         }
@@ -425,7 +423,7 @@ fn listen(
             heard.operation_times.push(begun_at.elapsed());
             heard.done.clone_from(&heard.begun);
             if heard.done.as_ref().is_none_or(|done| done.number != n) {
-                let problem = format!("the child ended operation {n}, which it had not begun");
+                let problem = format!("the child finished operation {n}, which it had not begun");
                 return Err(CheckFailed(problem).into());
             }
             continue;

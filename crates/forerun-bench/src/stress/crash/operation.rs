@@ -1,16 +1,16 @@
-//! What the child does beside its writes, so that kills fall into it too.
+//! What the child does besides its writes, so that kills happen during it too.
 //!
 //! ```text
 //!   child   "begin 7"  ── ingest, back up, checkpoint, drop a keyspace ──  "done 7"  "begin 8" …
-//!   kill                            ✝ here: "begin 7" is the last that was heard
+//!   kill                            ✝ here: "begin 7" is the last report
 //! ```
 //!
 //! | operation | number n leaves | what must hold after a kill |
 //! |---|---|---|
 //! | ingestion | the keys of a keyspace, all with the value n | all have the last done or begun number |
 //! | backup | a backup, the newest of at most two | the newest restores to a moment between begin and end |
-//! | checkpoint | a store beside the store | it opens as of such a moment; one not done may be no store |
-//! | keyspace drop | no keyspace n, which was there with entries | gone if done; else gone, or whole |
+//! | checkpoint | a store beside the store | it opens as of such a moment; an unfinished one may not be a store |
+//! | keyspace drop | no keyspace n, which had entries before | gone if done; otherwise gone or complete |
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,23 +22,23 @@ use forerun::{Backups, Create, Db, Options, WriteBatch};
 use super::options;
 use forerun_cli::exit::CheckFailed;
 
-/// What kills are to fall into.
+/// An operation that kills should hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Of all keys of a keyspace.
+    /// Ingests all keys of a keyspace.
     Ingestion,
-    /// Into a directory beside the store.
+    /// Makes a backup in a directory beside the store.
     Backup,
-    /// Into a directory beside the store.
+    /// Makes a checkpoint in a directory beside the store.
     Checkpoint,
-    /// Of a keyspace that was filled for it.
+    /// Drops a keyspace that was filled for this.
     KeyspaceDrop,
 }
 
-/// Keys of an ingestion.
+/// Keys per ingestion.
 const INGESTED_KEYS: u32 = 2_000;
 const INGESTED_VALUE_BYTES: usize = 80;
-/// Entries of a keyspace that is dropped.
+/// Entries of a keyspace to be dropped.
 const DROPPED_KEYS: u32 = 150;
 /// Backups that are kept.
 const BACKUPS: usize = 2;
@@ -51,7 +51,7 @@ impl Operation {
         Operation::KeyspaceDrop,
     ];
 
-    /// Does number `n` again and again, from `first` on, and announces the begin and the end of
+    /// Performs number `n` repeatedly, starting at `first`, and reports the begin and the end of
     /// each, until it is killed.
     pub fn repeat(
         self,
@@ -87,7 +87,7 @@ impl Operation {
                     batch.keyspace(&keyspace).put(&key.to_be_bytes(), &value)?;
                 }
                 db.write(&batch, forerun::Durability::Buffered)?;
-                // Some have runs, and some are in the memtable and the log alone.
+                // Some keyspaces have runs, and some are only in the memtable and the log.
                 if n.is_multiple_of(2) {
                     keyspace.flush()?;
                 }
@@ -116,7 +116,7 @@ impl Operation {
         Ok(())
     }
 
-    /// Looks at what number `begun`, and `done` before it, left in the opened store.
+    /// Checks what number `begun`, and `done` before it, left in the opened store.
     pub fn check_store(self, db: &Db, begun: Option<u64>, done: Option<u64>) -> anyhow::Result<()> {
         match self {
             Operation::Ingestion => check_ingested(db, begun, done),
@@ -125,8 +125,8 @@ impl Operation {
         }
     }
 
-    /// Opens the copies of the store that there are, those that are done and one that was cut
-    /// short, shows them to `check`, with whether they are done, and removes them.
+    /// Opens the existing copies of the store, finished ones and an interrupted one, passes them to
+    /// `check`, with whether they are finished, and removes them.
     pub fn check_copies(
         self,
         store: &Path,
@@ -144,7 +144,7 @@ impl Operation {
                     let is_done = done == Some(n);
                     match open_copy(&path) {
                         Ok(db) => check(&db, is_done)?,
-                        // Without its last file it is no store, and says so.
+                        // Without its last file it is not a store, and the error says so.
                         Err(forerun::Error::NotAStore { .. }) if !is_done => {}
                         Err(error) if !is_done && !path.exists() => drop(error),
                         Err(error) => {
@@ -227,7 +227,7 @@ fn fault<T>(what: String) -> anyhow::Result<T> {
 fn check_ingested(db: &Db, begun: Option<u64>, done: Option<u64>) -> anyhow::Result<()> {
     let Some(keyspace) = db.find_keyspace(INGESTED) else {
         return match done {
-            Some(n) => fault(format!("ingestion {n} is lost, its keyspace too")),
+            Some(n) => fault(format!("ingestion {n} is lost together with its keyspace")),
             None => Ok(()),
         };
     };
@@ -259,13 +259,13 @@ fn check_dropped(db: &Db, begun: Option<u64>, done: Option<u64>) -> anyhow::Resu
             continue;
         };
         if done.is_some_and(|done| n <= done) {
-            return fault(format!("keyspace {n} was dropped and is back"));
+            return fault(format!("keyspace {n} was dropped but is back"));
         }
         if begun == Some(n) {
             let entries = db.keyspace(&name)?.iter().count();
             if entries != DROPPED_KEYS as usize {
                 return fault(format!(
-                    "of keyspace {n}, whose drop was begun, {entries} entries are left"
+                    "keyspace {n}, whose drop had begun, still has {entries} entries"
                 ));
             }
         }
@@ -295,7 +295,7 @@ fn check_backups(
     if list.is_empty() && done.is_some() {
         return fault("all backups are lost".into());
     }
-    // The one that is done is the newest, or the one before it.
+    // The finished one is the newest, or the one before it.
     let into = name_beside(store, "restored");
     if let Some(newest) = list.last() {
         remove_dir(&into)?;
@@ -323,7 +323,7 @@ impl FromStr for Operation {
 
     fn from_str(name: &str) -> Result<Operation, String> {
         let named = Operation::ALL.into_iter().find(|of| of.to_string() == name);
-        named.ok_or_else(|| format!("there is no operation {name}"))
+        named.ok_or_else(|| format!("unknown operation {name}"))
     }
 }
 
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
-    /// Does the first three, and stops when the fourth is begun.
+    /// Performs three operations, and stops when the fourth has begun.
     fn three(operation: Operation, db: &Db, path: &Path) {
         let mut said = Vec::new();
         let ended = operation.repeat(db, path, 0, |line| {
@@ -389,7 +389,7 @@ mod tests {
             let keyspace = db.keyspace(&dropped_name(3)).unwrap();
             keyspace.delete(&0_u32.to_be_bytes()).unwrap();
             operation.check_store(db, Some(3), Some(2)).unwrap_err();
-            // One that was being filled for a drop may be there by half.
+            // A keyspace that was being filled may be half there.
             operation.check_store(db, Some(2), Some(2)).unwrap();
         });
     }

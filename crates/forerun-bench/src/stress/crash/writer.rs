@@ -1,5 +1,5 @@
-//! The child: it writes until it is killed, and acknowledges each finished write. A further thread
-//! may do an operation meanwhile, again and again.
+//! The child: it writes until it is killed, and acknowledges each finished write. An additional
+//! thread may repeat an operation meanwhile.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::operation::Operation;
 use super::options;
 use forerun_cli::exit::Outcome;
 
-/// Runs the child: writes from the given numbers on, and does an operation from its number on,
+/// Runs the child: writes from the given numbers on, and repeats an operation from its number on,
 /// until it is killed.
 pub fn write(
     dir: &Path,
@@ -73,7 +73,7 @@ fn write_on(
     Ok(())
 }
 
-/// Says one line, by one call. Fails once the parent is gone, which ends a child that was left
+/// Reports one line with one call. Fails once the parent is gone, which ends a child that was left
 /// alone.
 fn acknowledge(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();

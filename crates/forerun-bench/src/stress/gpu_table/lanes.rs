@@ -1,8 +1,7 @@
-//! Lanes of work that run beside each other on one table: streams of a GPU; threads, where the
-//! table is the CPU's.
+//! Concurrent lanes of work on one table: streams of a GPU, or threads for a table on the CPU.
 //!
 //! ```text
-//!   lane 0   | job | job | job |          jobs of a lane run in their order; nothing orders jobs of different lanes
+//!   lane 0   | job | job | job |          jobs of a lane run in order; jobs of different lanes are unordered
 //!   lane 1   | job | job | job |          on the CPU a job that writes has the table to itself
 //! ```
 
@@ -19,17 +18,17 @@ use forerun::gpu::{DeviceBuffer, Gpu, GpuError, Stream};
 /// What a job does with its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Puts its rows in, over those that are there.
+    /// Inserts its rows, replacing existing ones.
     Insert,
-    /// Puts its rows in where there is none, and gives those that are there.
+    /// Inserts its rows where there is none, and returns the existing ones.
     FindOrInsert,
-    /// Adds its rows, of u64, to those that are there.
+    /// Adds its rows, of u64, to the existing ones.
     Add,
-    /// Takes keys out.
+    /// Removes keys.
     Erase,
-    /// Copies rows out, beside writers.
+    /// Copies rows out while others write.
     Find,
-    /// Tells which keys are there, by that way.
+    /// Returns which keys are present, with this way to look up.
     Contains(Lookup),
 }
 
@@ -53,21 +52,21 @@ impl Work {
     }
 }
 
-/// One call: keys, and a row each where it takes rows.
+/// One call: keys, and a row for each if it takes rows.
 pub struct Job {
     pub work: Work,
     pub keys: Vec<u64>,
     pub rows: Vec<u8>,
 }
 
-/// What a job said: a status a key, and a row each where it gives rows.
+/// A job's result: a status for each key, and a row for each if it returns rows.
 #[derive(Default)]
 pub struct Answer {
     pub status: Vec<Status>,
     pub rows: Vec<u8>,
 }
 
-/// Runs all lanes beside each other; the answers lie as the jobs do.
+/// Runs all lanes concurrently; the answers are arranged like the jobs.
 pub fn run(table: &mut GpuTable, lanes: &[Vec<Job>]) -> anyhow::Result<Vec<Vec<Answer>>> {
     match table.gpu().cloned() {
         Some(gpu) => on_streams(&gpu, table, lanes),
@@ -214,7 +213,7 @@ fn on_streams(gpu: &Gpu, table: &GpuTable, lanes: &[Vec<Job>]) -> anyhow::Result
     let most = commands.iter().map(Vec::len).max().unwrap_or(0);
     ensure!(most > 0, "a round without work");
     gpu.scope(|scope| {
-        // In turn, so that the first jobs of all lanes are on their way together.
+        // In turn, so that the first jobs of all lanes start together.
         for turn in 0..most {
             for (lane, stream) in commands.iter().zip(&streams) {
                 if let Some(command) = lane.get(turn) {

@@ -1,16 +1,16 @@
-//! `stress --gpu-table`: inserts, finds, erases, sums and pins that race on one hash table, every
-//! answer checked.
+//! `stress --gpu-table`: inserts, finds, erases, sums and pins that race on one hash table, with
+//! every answer checked.
 //!
 //! ```text
 //!  mod.rs     tables, rounds, the summary
-//!  world.rs   whose keys there are, a round of work, what the table holds after it
-//!  past.rs    what lookups beside writers may say       row.rs   rows that tell whose they are
-//!  lanes.rs   lanes of work beside each other: streams of a GPU, or threads
+//!  world.rs   the keys and their owners, a round of work, the table's contents after it
+//!  past.rs    what concurrent lookups may return          row.rs   rows that identify their key
+//!  lanes.rs   concurrent lanes of work: streams of a GPU, or threads
 //! ```
 //!
 //! With a GPU, half of the lanes are streams that write and half are streams that look up, all on
-//! one table. Without one, threads take the place of streams and the table is the CPU's: what is
-//! tested there is the check itself, and the table's operations, but no race within it.
+//! one table. Without one, threads take the place of streams and the table is on the CPU: this
+//! tests the check itself and the table's operations, but no race within them.
 
 mod lanes;
 mod past;
@@ -29,18 +29,18 @@ use forerun_cli::progress::Progress;
 use row::ROW_BYTES;
 use world::{Room, Tally, World};
 
-/// Rounds of a table, after which another one is made, of another form.
+/// Rounds per table; then a new table with another form is made.
 const TABLE_ROUNDS: u64 = 24;
 
-/// How the run is to be.
+/// The parameters of the run.
 pub struct Plan {
     pub seed: u64,
     pub lanes: usize,
     pub budget: Budget,
 }
 
-/// Forms of tables in turn: every width; with room always two candidates, which half the slots
-/// never fill.
+/// Forms of tables in turn: every width. A table with enough space always has two candidates: at
+/// half load, both buckets of a key never fill up.
 fn form(room: Room, number: u64, slots: u64) -> TableOptions {
     let candidates = match (room, number / 2 % 3) {
         (Room::Scarce, 0) => Candidates::One,
@@ -49,7 +49,7 @@ fn form(room: Room, number: u64, slots: u64) -> TableOptions {
     TableOptions {
         width: Width::ALL[3 - (number / 2 % 4) as usize],
         candidates,
-        // Some rows in the host's memory, in every fourth table.
+        // Every fourth table has some rows in the host's memory.
         device_row_bytes_max: if number % 4 == 3 {
             slots * ROW_BYTES / 2
         } else {
@@ -140,7 +140,7 @@ fn summary(
     took: Duration,
 ) -> anyhow::Result<()> {
     out.line(format_args!(
-        "{} in {}, {} of {}: {} keys written, {} looked up beside them, {} entries compared at rest; no wrong answer",
+        "{} in {}, {} of {}: {} keys written, {} looked up meanwhile, {} entries compared at rest; no wrong answer",
         output::counted(tally.written + tally.looked_up, "key"),
         output::time(took),
         output::counted(rounds, "round"),

@@ -1,5 +1,5 @@
-//! What lookups beside writers may say: what was there when the round began, or what a job of the
-//! round made of it.
+//! What lookups may return while writers run: what was there when the round began, or what a job of
+//! the round made of it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::lanes::{Answer, Job, Work};
 use super::row::{ROW_BYTES, fault, key_of, stamp_of, sum_of, words_of};
 use super::world::{Owner, Room, World};
 
-/// What keys were when a round began, and what its jobs may make of them.
+/// The state of the keys when a round began, and what its jobs may make of it.
 pub(super) struct Past {
     before: BTreeMap<u64, u64>,
     /// Stamps that jobs of the round write.
@@ -50,7 +50,7 @@ impl Past {
         past
     }
 
-    /// What a lookup may say.
+    /// Checks what a lookup returned.
     pub(super) fn found(
         &mut self,
         world: &World,
@@ -106,7 +106,7 @@ impl Past {
                     let stamp = stamp_of(*key, row)?;
                     if before != Some(&stamp) && !written.contains(&stamp) {
                         return Err(fault(format!(
-                            "key {key:#x} has the row of write {stamp}, which is none of its"
+                            "key {key:#x} has the row of write {stamp}, which did not write it"
                         )));
                     }
                     stamp

@@ -1,4 +1,4 @@
-//! Keys and rows of the run: a row says whose it is and which write made it, in words that must
+//! Keys and rows of the run. A row contains its key and the write that made it, in words that must
 //! agree.
 //!
 //! ```text
@@ -17,7 +17,7 @@ pub(super) fn fault(text: String) -> anyhow::Error {
     CheckFailed(text).into()
 }
 
-/// The `i`-th key: those with low numbers are the greatest keys, the last ones of them all.
+/// The `i`-th key. Low numbers give the greatest keys, down from the greatest of all.
 pub(super) fn key_of(i: u64) -> u64 {
     match i {
         0..8 => u64::MAX - i,
@@ -49,7 +49,7 @@ pub(super) fn words_of(row: &[u8]) -> [u64; ROW_WORDS] {
     words
 }
 
-/// The stamp of a row that is whole and its key's.
+/// The stamp of a row, if the row is complete and belongs to its key.
 pub(super) fn stamp_of(key: u64, row: &[u8]) -> anyhow::Result<u64> {
     let words = words_of(row);
     if words != row_of(key, words[1]) {
@@ -60,7 +60,7 @@ pub(super) fn stamp_of(key: u64, row: &[u8]) -> anyhow::Result<u64> {
     Ok(words[1])
 }
 
-/// The sum of a counter's row that is whole.
+/// The sum in a counter's row, if the row is complete.
 pub(super) fn sum_of(key: u64, row: &[u8]) -> anyhow::Result<u64> {
     let words = words_of(row);
     if words != [words[0]; ROW_WORDS] {

@@ -1,5 +1,5 @@
-//! What the table must hold: whose keys there are, a round of work for all lanes, and what its
-//! answers may be.
+//! What the table must hold: the keys and their owners, a round of work for all lanes, and the
+//! allowed answers.
 //!
 //! ```text
 //!   keys        writer 0's | writer 1's | ... | counters | pinned | strangers
@@ -8,9 +8,9 @@
 //!   a row       key | stamp | mix(key, stamp) ...           of a counter: the sum, in every word
 //! ```
 //!
-//! A writer's jobs run in their order and nobody else writes its keys, so what they leave follows
-//! from the jobs alone. Lookups run beside them: a row must be whole, and be what was there when
-//! the round began or what a job of the round wrote; in one lane it never goes back in time.
+//! A writer's jobs run in order and nobody else writes its keys, so the jobs alone determine what
+//! they leave. Lookups run concurrently: a row must be complete, and be what was there when the
+//! round began or what a job of the round wrote. Within one lane it never goes back in time.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ use super::row::{
     ROW_BYTES, ROW_WORDS, bytes_of, fault, key_of, row_of, stamp_of, sum_of, words_of,
 };
 
-/// Jobs of a lane in a round.
+/// Jobs per lane and round.
 const JOBS: usize = 4;
 
 /// Whether everything that is written stays.
@@ -37,7 +37,7 @@ pub enum Room {
     Scarce,
 }
 
-/// Whose a key is.
+/// The owner of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Writer(usize),
@@ -46,25 +46,25 @@ pub(super) enum Owner {
     Nobody,
 }
 
-/// The keys of a table and what is known of them.
+/// The keys of a table and their known state.
 pub struct World {
     pub room: Room,
     pub(super) writers: usize,
     finders: usize,
     batch: usize,
-    /// Keys of each writer; there are as many strangers.
+    /// Keys per writer; there are equally many strangers.
     each: u64,
     pub(super) counters: u64,
     pub(super) pinned: u64,
     width: Width,
     random: SmallRng,
     stamp: u64,
-    /// The stamp of each key that its writer has put in and not taken out.
+    /// The stamp of each key that its writer has inserted and not erased.
     pub(super) model: BTreeMap<u64, u64>,
     pub(super) sum: u64,
 }
 
-/// How many keys were gone through.
+/// How many keys were processed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub written: u64,
@@ -73,7 +73,7 @@ pub struct Tally {
 }
 
 impl World {
-    /// For a table of so many slots, with calls of `batch` keys at the most.
+    /// For a table with its number of slots, with calls of at most `batch` keys.
     pub fn new(table: &GpuTable, room: Room, lanes: usize, batch: usize, seed: u64) -> World {
         let writers = (lanes / 2).max(1);
         let slots = table.capacity();
@@ -121,7 +121,7 @@ impl World {
         (first..first + self.pinned).map(key_of).collect()
     }
 
-    /// Puts in what is there from the beginning: counters and pinned keys, which nothing may evict.
+    /// Inserts the initial contents: counters and pinned keys, which nothing may evict.
     pub fn begin(&mut self, table: &mut GpuTable) -> anyhow::Result<()> {
         let counters = self.counter_keys();
         table.insert_or_assign(
@@ -161,7 +161,7 @@ impl World {
         let n = self.random.random_range(1..=self.batch);
         let work = match self.random.random_range(0..10) {
             0 if self.room == Room::Enough => Work::FindOrInsert,
-            // In a full table a counter may be gone, and its sum with it.
+            // In a full table a counter may be evicted, and its sum with it.
             1 if self.room == Room::Enough => Work::Add,
             2..=4 => Work::Erase,
             _ => Work::Insert,
@@ -178,7 +178,7 @@ impl World {
         let mut keys: Vec<u64> = (0..n)
             .map(|_| key_of(first + self.random.random_range(0..self.each)))
             .collect();
-        // Nobody may change what is pinned, and anybody tries.
+        // Nobody may change pinned rows, and everybody tries.
         if work != Work::FindOrInsert {
             let pinned = self.pinned_keys();
             keys.push(pinned[self.random.random_range(0..pinned.len())]);
@@ -203,7 +203,7 @@ impl World {
         keys.extend(self.pinned_keys());
         let ways = match self.width {
             Width::W128 => &Lookup::ALL[..],
-            // The pipeline, and with it the seed's rule, is made for 128.
+            // The pipeline, and with it the seed's rule, exists for width 128 only.
             _ => &Lookup::ALL[..4],
         };
         let work = match self.random.random_range(0..2) {
@@ -217,7 +217,8 @@ impl World {
         }
     }
 
-    /// Compares a round's answers with what they may be, and goes on to what the round leaves.
+    /// Compares a round's answers with the allowed ones, and updates the state to what the round
+    /// leaves.
     pub fn check(&mut self, lanes: &[Vec<Job>], said: &[Vec<Answer>]) -> anyhow::Result<Tally> {
         let mut tally = Tally::default();
         let mut past = Past::of(self, lanes);
@@ -238,7 +239,7 @@ impl World {
         Ok(tally)
     }
 
-    /// What a writer was told of its keys, in the order of its jobs.
+    /// Checks the results for a writer's keys, in the order of its jobs.
     fn wrote(&mut self, job: &Job, said: &Answer) -> anyhow::Result<()> {
         let pinned = self.pinned_keys();
         let before: BTreeMap<u64, Option<u64>> = job
@@ -256,7 +257,7 @@ impl World {
             let stamp = |bytes: &[u8]| words_of(&bytes[i * ROW_BYTES as usize..])[1];
             let new = || stamp(&job.rows);
             let there = before[key].is_some();
-            // A key that comes several times in a job is taken in any order.
+            // A key that occurs several times in a job may be processed in any order.
             let fits = match (job.work, status) {
                 (Work::Add, Status::Found) => {
                     self.sum += 1;
@@ -267,7 +268,8 @@ impl World {
                     let kept = *status != Status::Evicted && (!there || *status == Status::Found);
                     self.room == Room::Scarce || kept
                 }
-                // If it is there all the same, by another place of the job, it has the job's row.
+                // If it is there nevertheless, because it also occurs elsewhere in the job, it has
+                // the job's row.
                 (Work::Insert, Status::Refused) => {
                     self.model.insert(*key, new());
                     self.room == Room::Scarce
@@ -294,7 +296,7 @@ impl World {
             };
             if !fits {
                 return Err(fault(format!(
-                    "key {key:#x}, which was {}there, is told to be {status:?}",
+                    "key {key:#x}, which was {}there, is reported as {status:?}",
                     if there { "" } else { "not " }
                 )));
             }
@@ -302,7 +304,8 @@ impl World {
         Ok(())
     }
 
-    /// That the table, at rest, holds what the rounds have left, each key once, and tells its size.
+    /// Checks that the idle table holds what the rounds have left, each key once, and reports its
+    /// size correctly.
     pub fn compare(&self, table: &mut GpuTable) -> anyhow::Result<u64> {
         let mut all: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         table.for_each(|entries| {
@@ -317,7 +320,7 @@ impl World {
         let size = table.size()?;
         if size != all.len() as u64 {
             return Err(fault(format!(
-                "{} entries, and a size of {size}",
+                "{} entries, but a size of {size}",
                 all.len()
             )));
         }
@@ -339,7 +342,7 @@ impl World {
         }
         if sum != self.sum {
             return Err(fault(format!(
-                "the counters' sum is {sum}, and {} was added",
+                "the counters' sum is {sum}, but {} was added",
                 self.sum
             )));
         }

@@ -1,11 +1,11 @@
-//! That a right table passes the checks, and a wrong one does not.
+//! A correct table passes the checks, and a wrong one does not.
 
 use super::super::form;
 use super::super::lanes;
 use super::super::row::bytes_of;
 use super::*;
 
-/// Something done to the answers of a round.
+/// A change to the answers of a round.
 type Change<'a> = &'a dyn Fn(&[Vec<Job>], &mut [Vec<Answer>]);
 
 fn made(room: Room, number: u64) -> (World, GpuTable) {

@@ -1,5 +1,5 @@
-//! What an answer must be: exactly what the model has, for a thread's own keys; its owner's work,
-//! for anybody's.
+//! Checks answers: for a thread's own keys, exactly the model's contents; for other keys, a value
+//! that their owner wrote.
 
 use anyhow::Context;
 
@@ -7,7 +7,7 @@ use super::super::script::Model;
 use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::Named;
 
-/// A scan gives exactly these entries in this order.
+/// Checks that a scan returns exactly these entries in this order.
 pub fn compare<'m, E>(
     found: impl Iterator<Item = Result<(Vec<u8>, Vec<u8>), E>>,
     mut expected: impl Iterator<Item = (&'m Vec<u8>, &'m Vec<u8>)>,
@@ -21,16 +21,16 @@ where
         match expected.next() {
             Some((k, v)) if *k == key && *v == value => {}
             Some((k, _)) if *k == key => {
-                return failed(format!("{what} gives another value for {}", Named(&key)));
+                return failed(format!("{what} returns another value for {}", Named(&key)));
             }
             Some((k, _)) => {
                 return failed(format!(
-                    "{what} gives {} where {} stands",
+                    "{what} returns {} instead of {}",
                     Named(&key),
                     Named(k)
                 ));
             }
-            None => return failed(format!("{what} goes on to {} after its end", Named(&key))),
+            None => return failed(format!("{what} continues to {} after its end", Named(&key))),
         }
     }
     match expected.next() {
@@ -44,7 +44,7 @@ pub fn failed<T>(problem: String) -> anyhow::Result<T> {
     Err(CheckFailed(problem).into())
 }
 
-/// What was found for a key of the thread that keeps this model.
+/// Checks the result for a key of the thread that keeps this model.
 pub fn check_own(
     model: &Model,
     key: &[u8],
@@ -62,7 +62,7 @@ pub fn check_own(
     }
 }
 
-/// What was found for any key: a value names its key.
+/// Checks the result for any key: a value names its key.
 pub fn check_others(key: &[u8], found: Option<&[u8]>, what: &str) -> anyhow::Result<()> {
     let Some(value) = found else { return Ok(()) };
     let names_its_key = value
@@ -70,7 +70,7 @@ pub fn check_others(key: &[u8], found: Option<&[u8]>, what: &str) -> anyhow::Res
         .is_some_and(|rest| rest.first() == Some(&0));
     if !names_its_key || !key.starts_with(b"t") {
         return failed(format!(
-            "{what} finds a value for key {} that nobody put there",
+            "{what} finds a value for key {} that nobody wrote",
             Named(key)
         ));
     }

@@ -1,13 +1,13 @@
-//! Random work by several threads, each answer compared with what it must be.
+//! Random work by several threads, with each answer compared to the expected one.
 //!
-//! Every thread owns keys, `t00/…`, that it alone writes; what they hold it keeps in a plain map,
-//! its model. So each thread knows exactly what any read of its own keys must give, while it also
-//! reads the others' keys, whose values must at least be the work of their owner. Two more things
-//! are shared: all threads write the group `g/0` to `g/7` as whole batches, so at any snapshot its
-//! values are all the same; and a value names its key, so an answer at the wrong position shows.
+//! Every thread owns keys, `t00/…`, that only it writes; it keeps their contents in a plain map,
+//! its model. So each thread knows exactly what any read of its own keys must return. It also reads
+//! the others' keys, whose values must at least be their owner's. Two more things are shared. All
+//! threads write the group `g/0` to `g/7` as whole batches, so its values are all equal in any
+//! snapshot. And a value names its key, so an answer at the wrong position is noticed.
 //!
-//! The run goes in laps. After each, the threads stop, and the store must hold the union of the
-//! models: as it is, and once more after it was closed and opened.
+//! The run consists of laps. After each lap the threads stop, and the store must hold the union of
+//! the models: as it is, and again after it was closed and reopened.
 
 mod check;
 mod worker;
@@ -31,7 +31,7 @@ use forerun_cli::progress::Progress;
 
 /// Operations of all threads between two comparisons of the whole store.
 const LAP_OPS: u64 = 20_000;
-/// Laps after which a new store is begun: a store keeps all versions of its keys.
+/// Laps until a new store is started, because a store keeps all versions of its keys.
 const STORE_LAPS: u64 = 8;
 
 /// How often each kind of work was done.
@@ -104,7 +104,7 @@ pub fn run(place: &Workplace, seed: u64, threads: usize, budget: Budget) -> anyh
     }
     let took = progress.finish();
     out.line(format_args!(
-        "{} in {}, {}: {} writes, {} keys looked up in batches, {} of them again one by one, {} scans, {} snapshots; \
+        "{} in {}, {}: {} writes, {} keys looked up in batches, {} of them repeated one by one, {} scans, {} snapshots; \
          no wrong answer",
         output::counted(tally.ops, "operation"),
         output::time(took),
@@ -118,7 +118,7 @@ pub fn run(place: &Workplace, seed: u64, threads: usize, budget: Budget) -> anyh
     out.finish()
 }
 
-/// One lap: all threads work, then the store is compared whole.
+/// One lap: all threads work, then the whole store is compared.
 struct Lap {
     seed: u64,
     number: u64,
@@ -127,13 +127,14 @@ struct Lap {
 
 impl Lap {
     fn run(&self, path: &Path, models: &mut [Model]) -> anyhow::Result<Tally> {
-        // Every third lap verifies each entry it passes.
+        // Every third lap verifies each entry that it visits.
         let checks = if self.number % 3 == 2 {
             Checks::Paranoid
         } else {
             Checks::Off
         };
-        // Every other one flushes and compacts all the time, with a cache that holds little of it.
+        // Every other one flushes and compacts all the time, with a cache that holds little of the
+        // store.
         let options = if self.number % 2 == 1 {
             Options {
                 memtable_bytes: 256 << 10,
@@ -190,7 +191,7 @@ impl Lap {
     }
 }
 
-/// The store holds the models and the group, and nothing else; both ways.
+/// Checks that the store holds the models and the group, and nothing else, in both directions.
 fn compare_whole(db: &Db, models: &[Model]) -> anyhow::Result<()> {
     let mut expected: Model = models.iter().flat_map(|model| model.clone()).collect();
     expected.extend(db.prefix(b"g/").collect::<Result<BTreeMap<_, _>, _>>()?);

@@ -1,4 +1,4 @@
-//! One thread at work: random operations, each answer compared.
+//! One thread at work: random operations, with each answer compared.
 
 mod reads;
 
@@ -13,11 +13,11 @@ use super::super::script::{self, Model};
 use super::check::{check_own, compare};
 use super::{Lap, Tally};
 
-/// Keys of a thread.
+/// Keys per thread.
 const KEYS: u32 = 500;
 /// Keys of the group that all threads write.
 const GROUP: u32 = 8;
-/// Snapshots a thread holds at most.
+/// The most snapshots that a thread holds.
 const SNAPSHOTS: usize = 3;
 
 /// One thread at work.
@@ -31,12 +31,12 @@ pub struct Worker<'a> {
     values: Values,
     /// Snapshots, with what the thread's keys held when they were taken.
     snapshots: Vec<(Snapshot, Model)>,
-    /// What was done so far.
+    /// The work done so far.
     pub tally: Tally,
 }
 
 impl<'a> Worker<'a> {
-    /// A thread that goes on from what its keys hold.
+    /// A thread that continues from its keys' current contents.
     pub fn new(
         db: &'a Db,
         thread: usize,
@@ -57,7 +57,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Does so many operations, unless another thread has met a fault.
+    /// Performs this many operations, unless another thread has found a fault.
     pub fn work(&mut self, ops: u64, stopped: &AtomicBool) -> anyhow::Result<()> {
         for _ in 0..ops {
             if stopped.load(Ordering::Relaxed) {
@@ -132,7 +132,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Several operations, now and then on the same key: the last one counts.
+    /// Several operations, sometimes on the same key: the last one wins.
     fn write_batch(&mut self) -> anyhow::Result<()> {
         self.batch.clear();
         for _ in 0..self.rng.random_range(1..12) {
@@ -200,11 +200,11 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Key `number` of a thread: of many lengths, some prefixes of others.
+/// Key `number` of a thread, of many lengths; some are prefixes of others.
 fn any_key(thread: usize, number: u32) -> Vec<u8> {
     let mut key = script::prefix(thread);
     key.extend_from_slice((number / 4).to_string().as_bytes());
-    // Keys that agree in their first bytes, so that comparing prefixes alone does not do.
+    // Keys that agree in their first bytes, so that comparing prefixes is not enough.
     key.resize(key.len() + [0, 1, 12, 60][number as usize % 4], b'.');
     key
 }

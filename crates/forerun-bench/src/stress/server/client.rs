@@ -1,4 +1,5 @@
-//! One client of a soak: it does one thing after the other, at random, and checks what comes back.
+//! One client of a soak test: it performs random operations, one after the other, and checks the
+//! answers.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use super::truth::{LOOSE_KEYS, Truth};
 use super::value::{self, Key};
 use super::wire::Wire;
 
-/// Keys of a client that are stored together at first.
+/// Keys that a client stores together at first.
 const FILL_KEYS: usize = 16;
 
 /// What a client did.
@@ -72,12 +73,12 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Stores each of its own keys once, some at a time: all clients' together take more than the
-    /// server may hold.
+    /// Stores each of its own keys once, several at a time: all clients' keys together take more
+    /// memory than the server may use.
     pub fn fill(&mut self, stop: &AtomicBool) -> Result<(), String> {
         let numbers: Vec<u32> = (LOOSE_KEYS..self.truth.keys()).collect();
         for numbers in numbers.chunks(FILL_KEYS) {
-            // Relaxed: nothing else is told by it.
+            // Relaxed: the flag publishes nothing else.
             if stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -101,9 +102,9 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// Goes on until told to stop, or until the server is at fault.
+    /// Continues until it is asked to stop or the server is at fault.
     pub fn work(&mut self, stop: &AtomicBool) -> Result<(), String> {
-        // Relaxed: nothing else is told by it.
+        // Relaxed: the flag publishes nothing else.
         while !stop.load(Ordering::Relaxed) {
             self.step()?;
         }
@@ -143,7 +144,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Keys of anybody, with the floors of their versions.
+    /// Keys of any client, with the floors of their versions.
     fn anybodys(&mut self, count: usize) -> Vec<(Key, u64)> {
         let mut asked: Vec<(Key, u64)> = Vec::with_capacity(count);
         for _ in 0..count {
@@ -156,7 +157,7 @@ impl<'a> Client<'a> {
         asked
     }
 
-    /// Bytes of a value: mostly small, some large, few larger than a server keeps among the others.
+    /// Bytes of a value: mostly small, some large, few larger than a server keeps with the others.
     fn bytes(&mut self) -> usize {
         match self.rng.random_range(0..1000) {
             0..900 => self.rng.random_range(50..500),
@@ -184,7 +185,7 @@ impl<'a> Client<'a> {
         self.write(format_args!("\r\n"));
     }
 
-    /// A value of the next version, in a request of the form that `head` writes for its length.
+    /// Appends a value of the next version, in a request whose form `head` writes for its length.
     fn push_value(&mut self, key: Key, head: impl FnOnce(&mut Self, usize)) -> u64 {
         let (version, bytes) = (self.truth.draw(key), self.bytes());
         let mut value = Vec::new();
@@ -237,7 +238,7 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// A few meta sets behind each other, of different keys.
+    /// A few meta sets in a row, of different keys.
     fn meta_set(&mut self) -> Result<(), String> {
         let first = self.own();
         let mut sent = Vec::new();
@@ -284,8 +285,8 @@ impl<'a> Client<'a> {
             client.write(format_args!("cas {key} 0 0 {bytes} {cas}\r\n"));
         });
         self.send()?;
-        // The key is this client's alone, so that it was evicted meanwhile is all that can have
-        // happened.
+        // The key belongs to this client alone, so the only thing that can have happened is an
+        // eviction.
         if self.wire.expect("cas", &["STORED", "NOT_FOUND"])? == 0 {
             self.stored(key, version);
         }
@@ -311,7 +312,7 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// What no client should send is answered with an error, and the connection goes on.
+    /// Malformed requests are answered with an error, and the connection continues.
     fn malformed(&mut self) -> Result<(), String> {
         let requests = [
             ("nonsense\r\n".to_owned(), "ERROR"),
@@ -344,7 +345,7 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// A client that has said its last still gets its answers.
+    /// A client that has sent its last request still gets its answers.
     fn half_close(&mut self) -> Result<(), String> {
         let (first, second) = (self.anybodys(50), self.anybodys(20));
         self.push_get("get", &first);
@@ -354,13 +355,13 @@ impl<'a> Client<'a> {
         self.read(&first)?;
         self.read(&second)?;
         if self.wire.swallow(1)? != 0 {
-            return Err("there is more behind the last answer".to_owned());
+            return Err("there are bytes after the last answer".to_owned());
         }
         self.tally.half_closed += 1;
         self.reconnect()
     }
 
-    /// A client that is gone in the middle: of a value, or of its answers.
+    /// A client that disconnects in the middle of a value or of its answers.
     fn kill(&mut self) -> Result<(), String> {
         let key = self.loose();
         self.push_value(key, |client, bytes| {
@@ -374,13 +375,13 @@ impl<'a> Client<'a> {
             self.push_get("get", &asked);
         }
         self.send()?;
-        // Answers that lie unread make the system reset the connection.
+        // Unread answers make the system reset the connection.
         self.tally.killed += 1;
         self.reconnect()
     }
 
-    /// A client that asks for much and reads it little by little, and in half of the cases not to
-    /// the end.
+    /// A client that requests much and reads it little by little, and half of the time not to the
+    /// end.
     fn read_slowly(&mut self) -> Result<(), String> {
         let mut asked = Vec::new();
         for _ in 0..20 {
@@ -394,7 +395,7 @@ impl<'a> Client<'a> {
         for keys in &asked {
             std::thread::sleep(Duration::from_millis(50));
             if gives_up {
-                // As much as is there even if no key was found.
+                // The answer has at least this many bytes even if no key was found.
                 self.wire.swallow("END\r\n".len())?;
             } else {
                 self.read(keys)?;

@@ -1,10 +1,10 @@
-//! `stress --server`: a server under mixed load for minutes, by clients that check every value,
+//! `stress --server`: a server under mixed load for minutes, with clients that check every value,
 //! stall, leave and are killed.
 //!
 //! ```text
 //!  mod.rs     the server, its memory, the summary      client.rs  what a client does, at random
 //!  wire.rs    a connection                             truth.rs   what a read may find
-//!  value.rs   values that say whose they are, and which version
+//!  value.rs   values that contain their key and version
 //! ```
 
 mod client;
@@ -27,20 +27,20 @@ use forerun_cli::progress::Progress;
 use truth::Truth;
 use wire::Wire;
 
-/// How far above its limit a server's memory may lie: its code, its connections.
+/// How far a server's memory may exceed its limit, for its code and its connections.
 const MEMORY_EXCESS: f64 = 0.05;
-/// What these take however small the limit is, in a build that is not optimized 22 MiB: below 640
-/// MiB, this is allowed instead.
+/// What these take even if the limit is small (22 MiB in a build that is not optimized); allowed
+/// instead below 640 MiB.
 const MEMORY_EXCESS_BYTES: f64 = (32 << 20) as f64;
 
-/// Faults after which it is pointless to go on, and how many are told in words.
+/// Faults after which the run stops, and how many are described.
 const FAULTS_MAX: usize = 100;
 const FAULTS_TOLD: usize = 10;
 
-/// Bytes of a value on average, with what a server adds to it.
+/// Bytes of a value on average, with the server's overhead.
 const VALUE_BYTES: u64 = 2000;
 
-/// How the run is to be. The clients' values take twice as much as the server's memory.
+/// The parameters of the run. The clients' values take twice as much as the server's memory.
 pub struct Plan {
     pub seconds: u64,
     pub seed: u64,
@@ -54,7 +54,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     let share = Share {
         threads: 1,
         memory_mib: plan.memory_mib,
-        // Those killed may linger while those who follow them come.
+        // Killed connections may linger while new ones arrive.
         connections: 2 * plan.connections as usize + 64,
         cores: split.server.clone(),
     };
@@ -80,9 +80,9 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
 
 /// What the server held.
 struct Held {
-    /// Bytes in RAM at most, where the system tells.
+    /// Maximum bytes in RAM, if the system reports them.
     resident: Option<u64>,
-    /// Items that made room for others: there is none as long as the memory is not full.
+    /// Evicted items; there are none until the memory is full.
     evictions: u64,
 }
 
@@ -113,7 +113,7 @@ struct Load<'a> {
     faults: Mutex<Vec<String>>,
 }
 
-/// Takes a lock whose holder cannot have left it half changed.
+/// Takes a lock that a panicking holder cannot have left half changed.
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()
@@ -121,13 +121,13 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Load<'_> {
-    /// Runs all clients, and tells how long they ran and how much memory the server had at most.
+    /// Runs all clients, and returns how long they ran and the most memory that the server used.
     fn run(&self, server: &mut Process, time: Duration) -> anyhow::Result<(Duration, Option<u64>)> {
         let start = Instant::now();
         let progress = Progress::new("server", Some(time.as_secs()), "values read");
         let mut resident = None;
         let ended = std::thread::scope(|scope| -> anyhow::Result<()> {
-            // Set on every way out, as the scope waits for the clients.
+            // Set on every way out, because the scope waits for the clients.
             let mut watch = || -> anyhow::Result<()> {
                 for number in 0..self.truth.clients() {
                     std::thread::Builder::new()
@@ -144,7 +144,7 @@ impl Load<'_> {
                 Ok(())
             };
             let watched = watch();
-            // Relaxed: nothing else is told by it.
+            // Relaxed: the flag publishes nothing else.
             self.stop.store(true, Ordering::Relaxed);
             watched
         });
@@ -153,12 +153,12 @@ impl Load<'_> {
         Ok((start.elapsed(), resident))
     }
 
-    /// One client, which fills its part of the memory first, and after a fault of the server goes
-    /// on with another connection.
+    /// One client. It first fills its part of the memory; after a fault of the server it continues
+    /// with another connection.
     fn client(&self, number: u32) {
         let mut seed = self.seed;
         let mut fills = true;
-        // Relaxed: nothing else is told by it.
+        // Relaxed: the flag publishes nothing else.
         while !self.stop.load(Ordering::Relaxed) {
             let worked =
                 Client::connect(self.address, self.truth, number, seed).and_then(|mut client| {
@@ -197,7 +197,7 @@ fn summary(plan: &Plan, load: &Load<'_>, elapsed: Duration, held: &Held) -> anyh
         output::time(elapsed),
     ))?;
     out.line(format_args!(
-        "  read       {} keys, {} of them there ({:.0}%), every value checked",
+        "  read       {} keys, {} of them found ({:.0}%), every value checked",
         count(tally.keys_read),
         count(tally.keys_found),
         100.0 * share
@@ -224,11 +224,11 @@ fn summary(plan: &Plan, load: &Load<'_>, elapsed: Duration, held: &Held) -> anyh
             100.0 * excess,
             output::bytes(limit)
         ))?,
-        _ => out.line(format_args!("  memory     the system does not tell"))?,
+        _ => out.line(format_args!("  memory     not reported by the system"))?,
     }
     match held.evictions {
         0 => out.line(format_args!(
-            "  never full: with more time, or less memory, the limit is tried"
+            "  never full: use more time or less memory to test the limit"
         ))?,
         evictions => out.line(format_args!("  full       {} evicted", count(evictions)))?,
     }

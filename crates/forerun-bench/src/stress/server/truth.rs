@@ -1,5 +1,5 @@
-//! What a read may find: between the version that was acknowledged before it and the one that was
-//! sent after it.
+//! What a read may find: a version from the one acknowledged before the read up to the one sent
+//! after it.
 //!
 //! ```text
 //!  sent           17   18        19                 a version is drawn before it is sent
@@ -8,15 +8,15 @@
 //!                             └ 18 ≤ version ≤ 19 ┘     or nothing: a cache may forget, but not remember wrongly
 //! ```
 //!
-//! A key has one writer. Deleting takes a version too: once it is acknowledged, no older value may
-//! come back. A *loose* key is one that its writer also writes to from connections which it kills,
-//! and so never learns when, and in which order, that happens: there only the upper bound holds.
+//! A key has one writer. A deletion takes a version too: once it is acknowledged, no older value
+//! may return. The writer of a *loose* key also writes to it from connections that it kills, so it
+//! never learns when, and in which order, that happens: for loose keys only the upper bound holds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::value::Key;
 
-/// Of each client's keys, these many first are loose.
+/// The first keys of each client, this many, are loose.
 pub const LOOSE_KEYS: u32 = 8;
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// Of `clients` clients with `keys` keys each.
+    /// For `clients` clients with `keys` keys each.
     pub fn new(clients: u32, keys: u32) -> Truth {
         let keys = keys.max(2 * LOOSE_KEYS);
         let count = clients as usize * keys as usize;
@@ -50,7 +50,7 @@ impl Truth {
         self.clients
     }
 
-    /// Keys a client.
+    /// Keys per client.
     pub fn keys(&self) -> u32 {
         self.keys
     }
@@ -59,14 +59,14 @@ impl Truth {
         &self.versions[key.client as usize * self.keys as usize + key.number as usize]
     }
 
-    /// Draws the next version of a key, to be sent afterwards.
+    /// Draws the next version of a key, which is sent afterwards.
     pub fn draw(&self, key: Key) -> u64 {
-        // AcqRel: whoever reads a value of this version from the server reads at least this number
-        // here, since the value went through the system's sockets after it.
+        // AcqRel: a thread that reads a value of this version from the server reads at least this
+        // number here, since the value went through the system's sockets after it.
         self.of(key).sent.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// The server has said that it holds this version, or has deleted what was there before it.
+    /// The server has confirmed that it holds this version, or that it deleted the earlier ones.
     pub fn acknowledge(&self, key: Key, version: u64) {
         // Release: pairs with the load in `floor`.
         self.of(key)
@@ -74,19 +74,19 @@ impl Truth {
             .fetch_max(version, Ordering::Release);
     }
 
-    /// The oldest version that a read which is sent from now on may find.
+    /// The oldest version that a read sent from now on may find.
     pub fn floor(&self, key: Key) -> u64 {
         if key.number < LOOSE_KEYS {
             return 0;
         }
-        // Acquire: what is asked after this load comes after the acknowledgement.
+        // Acquire: a request made after this load comes after the acknowledgement.
         self.of(key).acknowledged.load(Ordering::Acquire)
     }
 
-    /// Looks at what a read found, where `floor` was taken before it was sent.
+    /// Checks what a read found; `floor` was taken before it was sent.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of what is wrong.
     pub fn check(&self, key: Key, floor: u64, version: u64) -> Result<(), String> {
         // Acquire: pairs with `draw`.
         let sent = self.of(key).sent.load(Ordering::Acquire);

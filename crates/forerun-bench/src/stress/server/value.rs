@@ -1,14 +1,14 @@
-//! Keys and values of a soak: a value says whose it is, and which.
+//! Keys and values of a soak test: a value contains its key and its version.
 //!
 //! ```text
 //!  soak:00001234:0017 42 190 hgadkbmohgadkbmo…
-//!  key (client, number)  version  bytes of all   letters that follow from the three
+//!  key (client, number)  version  bytes of all   letters that depend on the three
 //! ```
 
 use std::fmt;
 use std::io::Write;
 
-/// A key: the client that writes it, and its number among that client's.
+/// A key: the client that writes it, and its number among that client's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     pub client: u32,
@@ -22,7 +22,7 @@ impl fmt::Display for Key {
 }
 
 impl Key {
-    /// Reads a key as it is written.
+    /// Parses a key.
     pub fn parse(text: &[u8]) -> Option<Key> {
         let text = std::str::from_utf8(text).ok()?.strip_prefix("soak:")?;
         let (client, number) = text.split_once(':')?;
@@ -34,7 +34,7 @@ impl Key {
     }
 }
 
-/// Appends a value of `bytes` bytes, or of as many as it takes to say what it is.
+/// Appends a value of `bytes` bytes, or longer if its header needs that.
 pub fn push(key: Key, version: u64, bytes: usize, out: &mut Vec<u8>) {
     let start = out.len();
     // A length of fixed width, so that it does not change itself. Writing to a Vec cannot fail.
@@ -49,10 +49,10 @@ pub fn push(key: Key, version: u64, bytes: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// The version of a value that is `key`'s, whole and as it was written.
+/// The version of a value, if it belongs to `key` and is complete and unchanged.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A description of what is wrong with it.
 pub fn version_of(key: Key, value: &[u8]) -> Result<u64, String> {
     let shown = || String::from_utf8_lossy(&value[..value.len().min(80)]).into_owned();
     let mut words = value.splitn(4, |byte| *byte == b' ');

@@ -1,4 +1,4 @@
-//! A connection as a client has one: lines, values, and words for what goes wrong.
+//! A client's connection: lines, values, and descriptions of what goes wrong.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::truth::Truth;
 use super::value::{self, Key};
 
-/// How long the server may take for an answer, or to take what it is sent.
+/// How long the server may take to answer, or to accept what it is sent.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The longest line that a server sends.
 const LINE_BYTES_MAX: u64 = 2048;
 
-/// A connection. Its errors are faults of the server, in words.
+/// A connection. Its errors describe faults of the server.
 pub struct Wire {
     stream: BufReader<TcpStream>,
     line: Vec<u8>,
@@ -42,7 +42,7 @@ impl Wire {
         sent.map_err(|error| format!("the server does not take a request: {error}"))
     }
 
-    /// Says that nothing more will be sent.
+    /// Announces that nothing more will be sent.
     pub fn half_close(&mut self) -> Result<(), String> {
         let closed = self.stream.get_mut().shutdown(Shutdown::Write);
         closed.map_err(|error| format!("the server has closed the connection: {error}"))
@@ -62,7 +62,7 @@ impl Wire {
         }
     }
 
-    /// Expects one of some lines, and tells which.
+    /// Expects one of several lines, and returns which.
     pub fn expect(&mut self, request: &str, lines: &[&str]) -> Result<usize, String> {
         let line = self.line()?;
         let found = lines
@@ -71,8 +71,8 @@ impl Wire {
         found.ok_or_else(|| format!("{request} was answered {}", shown(line)))
     }
 
-    /// Takes the answer to a get of `asked` (keys and the floors of their versions) and checks each
-    /// value; tells how many there were, and gives the CAS number of the last if it had one.
+    /// Reads the answer to a get of `asked` (keys and the floors of their versions) and checks each
+    /// value. Returns how many there were, and the CAS number of the last one if it had one.
     pub fn values(
         &mut self,
         truth: &Truth,
@@ -90,7 +90,7 @@ impl Wire {
             // Answers come in the order of the keys.
             let floor = asked.find(|(key, _)| *key == header.key);
             let Some((key, floor)) = floor.copied() else {
-                return Err(format!("{} was not asked for, there", header.key));
+                return Err(format!("{} was not requested there", header.key));
             };
             self.value.resize(header.bytes + 2, 0);
             self.stream
@@ -106,7 +106,7 @@ impl Wire {
         }
     }
 
-    /// Reads at most `bytes` bytes into nowhere; tells how many came.
+    /// Reads and discards at most `bytes` bytes; returns how many arrived.
     pub fn swallow(&mut self, bytes: usize) -> Result<usize, String> {
         let mut into = [0; 4096];
         let most = bytes.min(into.len());
@@ -151,7 +151,7 @@ fn shown(line: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// A connection on which these bytes come, and then the end.
+    /// A connection that yields these bytes and then ends.
     fn told(bytes: Vec<u8>) -> Wire {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -192,7 +192,7 @@ mod tests {
         for (bytes, why) in [
             (answer(key, 1), "again"),
             (answer(key, 3), "the last"),
-            (answer(other, 2), "not asked for"),
+            (answer(other, 2), "not requested"),
             (damaged, "not as it was written"),
             (cut, "cut short"),
             (Vec::new(), "closed"),

@@ -32,8 +32,8 @@ impl Worker<'_> {
         check_own(self.model, &key, found.as_deref(), "a get")
     }
 
-    /// A batch of keys of this thread, of the others and of nobody, in any order, some of them
-    /// several times.
+    /// A batch of this thread's keys, other threads' keys and keys that nobody owns, in any order,
+    /// with some repeated.
     pub(super) fn multi_get(&mut self) -> anyhow::Result<()> {
         let length = match self.rng.random_range(0..10) {
             0 => self.rng.random_range(200..1500),
@@ -55,8 +55,8 @@ impl Worker<'_> {
         }
         let strategy = Strategy::ALL[self.rng.random_range(0..Strategy::ALL.len())];
         let what = format!("a batch of {length} by {strategy}");
-        // Another thread may write between a batch and the lookups that repeat it; a snapshot keeps
-        // them together.
+        // Another thread may write between a batch and the lookups that repeat it; a snapshot makes
+        // them comparable.
         let again = self.rng.random_ratio(1, 4).then(|| self.db.snapshot());
         match &again {
             Some(snapshot) => snapshot.multi_get_with(&keys, strategy, &mut self.values),
@@ -87,7 +87,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// A key that is never put: between others, before all, after all, empty.
+    /// A key that is never written: between others, before all, after all, or empty.
     fn nobodys_key(&mut self) -> Vec<u8> {
         match self.rng.random_range(0..4) {
             0 => Vec::new(),
@@ -101,8 +101,8 @@ impl Worker<'_> {
         }
     }
 
-    /// What a lookup found must be what the model has, for a key of this thread; and the work of
-    /// its owner, for any.
+    /// Checks what a lookup found: for a key of this thread, what the model has; for any key, a
+    /// value of its owner.
     fn check(&self, key: &[u8], found: Option<&[u8]>, what: &str) -> anyhow::Result<()> {
         if key.starts_with(&script::prefix(self.thread)) {
             return check_own(self.model, key, found, what);
@@ -128,7 +128,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A range of this thread's keys, taken from both its ends in turn.
+    /// Reads a range of this thread's keys from both its ends in turn.
     pub(super) fn scan_range(&mut self) -> anyhow::Result<()> {
         let (one, other) = (self.own_key(), self.own_key());
         let (low, high) = if one <= other {
@@ -173,7 +173,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// The whole store while others write: in order, each value its owner's work, this thread's
+    /// Reads the whole store while others write: in order, each value its owner's, this thread's
     /// keys exactly.
     pub(super) fn scan_all(&mut self) -> anyhow::Result<()> {
         let prefix = script::prefix(self.thread);
@@ -191,7 +191,7 @@ impl Worker<'_> {
                 .as_ref()
                 .is_some_and(|last| if backward { *last <= key } else { *last >= key })
             {
-                return failed(format!("a scan gives {} out of order", Named(&key)));
+                return failed(format!("a scan returns {} out of order", Named(&key)));
             }
             if !key.starts_with(b"g/") {
                 self.check(&key, Some(&value), "a scan")?;
@@ -203,7 +203,7 @@ impl Worker<'_> {
         match own == self.model.len() {
             true => Ok(()),
             false => failed(format!(
-                "a scan gives {own} of a thread's {} keys",
+                "a scan returns {own} of a thread's {} keys",
                 self.model.len()
             )),
         }
