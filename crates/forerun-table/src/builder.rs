@@ -1,4 +1,4 @@
-//! How a table is opened.
+//! Options for opening a table.
 
 use crate::device::Device;
 use crate::host::Host;
@@ -13,10 +13,10 @@ use forerun_core::Pages;
 use forerun_db::{Db, Options, RunOptions};
 use std::path::PathBuf;
 
-/// The longest row: a million bytes, more than an embedding or a token's keys and values take.
+/// The maximum row size: a million bytes, more than an embedding or a token's keys and values need.
 const ROW_BYTES_MAX: usize = 1 << 20;
 
-/// How a [`Table`] is opened: see [`Table::builder`].
+/// Options for opening a [`Table`]: see [`Table::builder`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
@@ -32,10 +32,10 @@ pub struct Builder {
     interrupt: Interrupt,
 }
 
-/// Rows in the host tier of a table with a store, unless something else is asked for.
+/// Default capacity of the host tier of a table with a store.
 const HOST_ROWS: usize = 1 << 16;
 
-/// What is below the host tier.
+/// The tier below the host tier.
 #[derive(Clone, Debug)]
 enum Below {
     Nothing,
@@ -53,7 +53,7 @@ impl Builder {
             pages: Pages::Huge,
             below: Below::Nothing,
             store_options: Options {
-                // A lookup in the store reads a page for a row: the fewer bytes, the better
+                // A store lookup reads one page per row, so small pages read fewer bytes
                 // (docs/guide/table.md).
                 run: RunOptions {
                     page_bytes: RunOptions::MIN_PAGE_BYTES,
@@ -74,11 +74,11 @@ impl Builder {
         }
     }
 
-    /// Rows that a device tier is to hold, above the host tier: copies of those wanted most.
-    /// Default: 0, no device tier.
+    /// Rows in the device tier, which holds copies of the most wanted rows. Default: 0, no device
+    /// tier.
     ///
-    /// On a machine without a GPU the tier lies in ordinary memory, and does what it would do on
-    /// one; what it lies on says [`DeviceStats::name`](crate::DeviceStats::name). To insist on a
+    /// On a machine without a GPU the tier is in ordinary memory and behaves the same.
+    /// [`DeviceStats::name`](crate::DeviceStats::name) tells which device holds it. To require a
     /// GPU, see [`device`](Builder::device).
     ///
     /// ```
@@ -94,69 +94,71 @@ impl Builder {
         self
     }
 
-    /// What the device tier lies on. Default: the first GPU, or the CPU where there is none.
+    /// The device that holds the device tier. Default: the first GPU, or the CPU if there is none.
     pub fn device(mut self, choice: DeviceChoice) -> Builder {
         self.device = choice;
         self
     }
 
-    /// Rows that the host tier holds. Memory is taken as it is used.
+    /// Rows in the host tier. Memory is allocated as it is used.
     ///
-    /// Default: 65,536 with a store, which has all rows. Without a store the table grows with its
-    /// rows, up to the memory of the machine, and drops none. A table with a capacity and without a
-    /// store refuses rows beyond it, unless [`overflow`](Builder::overflow) asks for eviction.
+    /// Default with a store: 65,536; the store holds all rows. Without a store the table by default
+    /// grows with its rows, up to the machine's memory, and drops none. A table with a capacity and
+    /// without a store refuses rows beyond it, unless [`overflow`](Builder::overflow) asks for
+    /// eviction.
     pub fn host_capacity(mut self, rows: usize) -> Builder {
         self.host = Some(HostCapacity::Rows(rows));
         self
     }
 
-    /// Bytes that the host tier takes: rows, index, and what is noted of each row. The memory of a
-    /// store ([`store_options`](Builder::store_options)) comes on top:
-    /// [`Stats::memory_bytes`](crate::Stats::memory_bytes) is the sum.
+    /// Bytes of the host tier: rows, index and metadata. They do not include the memory of a store
+    /// ([`store_options`](Builder::store_options)).
+    /// [`Stats::memory_bytes`](crate::Stats::memory_bytes) is the sum of both.
     pub fn host_bytes(mut self, bytes: usize) -> Builder {
         self.host = Some(HostCapacity::Bytes(bytes));
         self
     }
 
-    /// The directory of the store that has all rows which the host tier does not. Default: none,
-    /// all rows are in memory.
+    /// The directory of the store, which holds all rows. The host tier keeps some of them in
+    /// memory. Default: none; all rows are in memory.
     pub fn path(mut self, path: impl Into<PathBuf>) -> Builder {
         self.below = Below::Path(path.into());
         self
     }
 
-    /// How the store at [`path`](Builder::path) is opened: its memory besides the host tier's,
-    /// above all [`Options::cache_bytes`]. Default: as any store, with pages of 4 KiB.
+    /// Options of the store at [`path`](Builder::path), above all its memory,
+    /// [`Options::cache_bytes`], which comes on top of the host tier's. Default: those of any
+    /// store, with pages of 4 KiB.
     pub fn store_options(mut self, options: Options) -> Builder {
         self.store_options = options;
         self
     }
 
-    /// The options that a store at [`path`](Builder::path) is opened with unless others are given.
+    /// The default options of a store at [`path`](Builder::path).
     pub fn default_store_options(&self) -> Options {
         self.store_options.clone()
     }
 
-    /// A store that is open already, new or with a table's rows. It stays open when the table is
-    /// closed.
+    /// A store that is already open. It is new or holds a table's rows. It stays open when the
+    /// table is closed.
     pub fn db(mut self, db: Db) -> Builder {
         self.below = Below::Db(db);
         self
     }
 
-    /// Which rows leave the host tier first. Default: those used least.
+    /// Which rows the host tier evicts first. Default: the least used.
     pub fn score(mut self, score: Score) -> Builder {
         self.policies.score = score;
         self
     }
 
-    /// Which rows come up when they are looked up. Default: those that were looked up before.
+    /// Which rows a lookup promotes. Default: those that were looked up before.
     pub fn admission(mut self, admission: Admission) -> Builder {
         self.policies.admission = admission;
         self
     }
 
-    /// What brings rows up. Default: lookups, and prefetch.
+    /// What promotes rows. Default: lookups and prefetch.
     pub fn promotion(mut self, promotion: Promotion) -> Builder {
         self.policies.promotion = promotion;
         self
@@ -168,30 +170,30 @@ impl Builder {
         self
     }
 
-    /// Who moves rows. Default: a thread of the table's own.
+    /// Who moves rows. Default: a thread that belongs to the table.
     pub fn moves(mut self, moves: Moves) -> Builder {
         self.policies.moves = moves;
         self
     }
 
-    /// What a table without a store does when its host tier is full. Default: it refuses new rows.
+    /// What a table without a store does when its host tier is full. Default: refuse new rows.
     pub fn overflow(mut self, overflow: Overflow) -> Builder {
         self.overflow = Some(overflow);
         self
     }
 
-    /// A function that long calls ask, on the thread that made them, a few times a second at least:
-    /// `true` ends the call with [`Error::Interrupted`]. So a program can cancel a call, or answer
-    /// a signal. Default: none.
+    /// A function that long calls invoke on the calling thread, at least a few times per second. If
+    /// it returns `true`, the call ends with [`Error::Interrupted`]. A program can use it to cancel
+    /// a call or to handle a signal. Default: none.
     ///
     /// Lookups, writes, [`flush`](Table::flush), [`snapshot`](Table::snapshot) and
-    /// [`count`](Table::count) ask; [`close`](Table::close) does not.
+    /// [`count`](Table::count) invoke it; [`close`](Table::close) does not.
     pub fn interrupt(mut self, ask: impl Fn() -> bool + Send + Sync + 'static) -> Builder {
         self.interrupt = Interrupt::new(ask);
         self
     }
 
-    /// Pages that the host tier's memory is asked in. Default: huge ones.
+    /// Page size of the host tier's memory. Default: huge pages.
     pub fn pages(mut self, pages: Pages) -> Builder {
         self.pages = pages;
         self
@@ -200,12 +202,13 @@ impl Builder {
     /// Opens the table.
     ///
     /// # Errors
-    /// - [`Error::RowSize`], [`Error::HostCapacity`], [`Error::Conflict`]: what was asked for is
-    ///   not possible.
+    /// - [`Error::RowSize`], [`Error::HostCapacity`], [`Error::Conflict`]: the options are
+    ///   impossible.
     /// - [`Error::NoDevice`], [`Error::Device`]: the device tier cannot be made.
     /// - [`Error::OtherTable`]: the store holds other rows.
-    /// - [`Error::Store`]: it cannot be opened. [`Error::Memory`], [`Error::Index`],
-    ///   [`Error::Thread`].
+    /// - [`Error::Store`]: the store cannot be opened.
+    /// - [`Error::Memory`], [`Error::Index`], [`Error::Thread`]: the system refused memory or a
+    ///   thread.
     pub fn open(self) -> Result<Table> {
         self.check()?;
         let device = match self.device_capacity {
@@ -252,12 +255,12 @@ impl Builder {
         let has_store = !matches!(self.below, Below::Nothing);
         if has_store && self.overflow.is_some() {
             return Err(Error::Conflict(
-                "rows that leave go to the store: a table with a store takes no overflow policy",
+                "a table with a store evicts rows to the store and cannot have an overflow policy",
             ));
         }
         if !has_store && self.policies.writes == Writes::Back {
             return Err(Error::Conflict(
-                "there is no store to write rows back to: give the builder a path",
+                "write-back needs a store: set a path in the builder",
             ));
         }
         Ok(())

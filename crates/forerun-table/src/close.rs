@@ -1,12 +1,11 @@
-//! How a table is closed.
+//! Closing a table.
 //!
 //! ```text
 //!   close   refuse calls ──> end the thread ──> flush under all locks ──> close the store
 //!   writer  lock its keys ──> refused? ──> write                          (Inner::lock_to_write)
 //! ```
 //!
-//! A writer that gets its locks before the last flush has them is flushed; one that gets them later
-//! is refused.
+//! A write that locks its keys before the last flush does is flushed. A later one is refused.
 
 use crate::inner::Inner;
 use crate::table::Table;
@@ -16,18 +15,18 @@ use forerun_core::sync::{Mutex, PoisonError, thread::JoinHandle};
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// An open table: closed when the last handle goes.
+/// An open table. Dropping the last handle closes it.
 pub(crate) struct Open {
     inner: Arc<Inner>,
     closing: Mutex<Closing>,
-    /// Whether the store is to be closed with the table.
+    /// Whether closing the table also closes the store.
     closes_store: bool,
 }
 
-/// KeyGuard by whoever closes the table, until it is closed.
+/// Whoever closes the table holds this until it is closed.
 struct Closing {
     thread: Option<JoinHandle<()>>,
-    /// How it ended.
+    /// The result of closing.
     ended: Option<Result<()>>,
 }
 
@@ -52,7 +51,7 @@ impl Open {
     }
 
     pub(crate) fn close(&self) -> Result<()> {
-        // A closing that panicked has not ended, and begins again.
+        // A close that panicked has no result, so it starts again.
         let closing = self.closing.lock();
         let mut closing = closing.unwrap_or_else(PoisonError::into_inner);
         if let Some(ended) = &closing.ended {
@@ -67,7 +66,7 @@ impl Open {
         let inner = &self.inner;
         inner.refuse_calls();
         inner.queue.stop();
-        // A thread that panicked has told so; it holds nothing that is needed here.
+        // A thread that panicked has reported it and holds nothing that is needed here.
         let _ = thread.map(JoinHandle::join);
         let flushed = inner.flush_closed();
         let closed = match &inner.store {
@@ -97,12 +96,12 @@ impl WeakTable {
         }
     }
 
-    /// Whether a handle is still there.
+    /// Whether a handle still exists.
     pub fn is_alive(&self) -> bool {
         self.open.strong_count() > 0
     }
 
-    /// The table, if a handle on it is still there.
+    /// The table, if a handle to it still exists.
     pub fn upgrade(&self) -> Option<Table> {
         self.open.upgrade().map(Table::of)
     }
@@ -120,7 +119,7 @@ impl Drop for Open {
             return;
         }
         if let Err(error) = self.close() {
-            tracing::warn!(%error, "the table was dropped and could not be closed cleanly");
+            tracing::warn!(%error, "failed to close a dropped table cleanly");
         }
     }
 }
@@ -141,7 +140,7 @@ mod tests {
             .open()
             .unwrap();
         table.insert(&[7], b"row.").unwrap();
-        // The last flush waits for this.
+        // The last flush waits for this guard.
         let guard = table.inner().unwrap().key_locks.lock([7]);
         let (closed, is_closed) = channel();
         forerun_core::sync::thread::scope(|scope| {

@@ -1,20 +1,19 @@
 //! The device tier: copies of rows in a GPU's memory.
 //!
 //! ```text
-//!   find ──read──> GpuTable <──write── rows that come up, new bytes of rows that are here, rows that go
-//!                     └─ fails once ──> left out from then on: all that it had is below
+//!   find ──read──> GpuTable <──write── promoted rows, erased rows
+//!                     └─ fails once ──> unused from then on: the tiers below have all of its rows
 //! ```
 //!
-//! **Whatever lies here lies below as well, and is the same there**: in the host tier, or in the
-//! store. So a row that leaves is nowhere missed, and a device that fails takes no row along. A
-//! write takes the copies of its keys away before it changes anything below, and they come up again
-//! behind it (`device_moves.rs`). To change them in place would be less work, and wrong: a lookup
-//! that missed a row here just before it came up finds the new one below, and the next lookup would
-//! find the former one here.
+//! **Every row here also lies in a tier below with the same bytes**: in the host tier or in the
+//! store. So evicting a row loses nothing, and neither does a device that fails. A write removes
+//! the copies of its keys here before it changes a lower tier, and promotes them again afterwards
+//! (`device_moves.rs`). Updating them in place would be less work but wrong: a lookup that missed a
+//! row here just before it was promoted would return the new row from below, and the next lookup
+//! the old row from here.
 //!
-//! The table of `forerun-gpu` takes one writing batch at a time, and none beside lookups that come
-//! through the host, hence the lock: a lookup waits for a batch that writes here, and for nothing
-//! else.
+//! The table of `forerun-gpu` accepts one writing batch at a time, and no lookups through the host
+//! during it. Hence the lock: a lookup waits for a batch that writes here, and for nothing else.
 
 use crate::admission::AdmissionFilter;
 use crate::host_moves::Origin;
@@ -35,12 +34,12 @@ use forerun_gpu::{Gpu, GpuError};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Rows up to which a tier is made of narrow buckets, so that it is not several times as large as
-/// was asked for.
+/// Up to this many rows, the tier uses narrow buckets; wide ones would make it several times as
+/// large as requested.
 const NARROW_ROWS: usize = 128;
 
-/// Batches of lookups of which one tells the device which rows it used: scores need not be exact,
-/// and each telling makes lookups wait.
+/// One in this many lookup batches updates the scores on the device. Scores need not be exact, and
+/// each update makes lookups wait.
 const TOUCH_EVERY: u64 = 8;
 
 /// Rows on a device.
@@ -50,21 +49,21 @@ pub(crate) struct Device {
     score: Score,
     row_bytes: usize,
     capacity: usize,
-    /// What it lies on.
+    /// The device's name.
     name: String,
     gpu: Option<Gpu>,
-    /// By way of which rows of the tiers below come to the device.
+    /// The staging memory through which rows of the lower tiers reach the device.
     pub(crate) ring_pool: RingPool,
     pub(crate) admission_filter: AdmissionFilter,
     rows: AtomicUsize,
-    /// Rows taken in so far: the epochs of [`Score::Lfu`] follow from it.
+    /// Rows inserted so far. The epochs of [`Score::Lfu`] are derived from it.
     taken: AtomicU64,
     lookups: AtomicU64,
-    /// Why it is left out.
+    /// Why the tier is disabled.
     failure: OnceLock<String>,
 }
 
-/// Rows on their way in.
+/// Rows to be inserted.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
     keys: Vec<u64>,
@@ -72,14 +71,14 @@ pub(crate) struct Incoming {
     scores: Vec<u64>,
 }
 
-/// What became of them, and of those that made room.
+/// What an insertion did with the rows, and which rows it evicted.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
-    /// Which rows are here now.
+    /// Which rows are on the device now.
     pub(crate) kept: Vec<bool>,
-    /// How many of them were not before.
+    /// How many of them were not there before.
     pub(crate) taken: usize,
-    /// Rows that left, with the versions of their keys when they did.
+    /// Evicted rows, with the versions of their keys at that time.
     pub(crate) left: Entries,
     pub(crate) versions: Vec<Version>,
 }
@@ -150,30 +149,30 @@ impl Device {
         })
     }
 
-    /// Why the tier is left out, if it is.
+    /// Why the tier is disabled, if it is.
     pub(crate) fn failure(&self) -> Option<&str> {
         if self.table.is_poisoned() {
-            return Some("a thread panicked while it wrote there");
+            return Some("a thread panicked while writing to it");
         }
         self.failure.get().map(String::as_str)
     }
 
-    /// Leaves the tier out from now on. What it has may be outdated from here on, so it never comes
-    /// back.
+    /// Disables the tier. Its rows may be outdated from here on, so it is never enabled again.
     pub(crate) fn lose(&self, error: &TableError) {
         if self.failure.set(error.to_string()).is_ok() {
-            tracing::warn!(%error, device = self.name, "the device tier failed and is left out");
+            tracing::warn!(%error, device = self.name, "the device tier failed and is disabled");
         }
     }
 
-    /// What a call gives that needs the tier.
+    /// The error of a call that needs the tier.
     pub(crate) fn lost(&self) -> Error {
         Error::Device {
             reason: self.failure().unwrap_or_default().to_owned(),
         }
     }
 
-    /// What the failure of a delivery means: the tier's, but for a want of memory, which may pass.
+    /// Turns a delivery's failure into an error. Any failure disables the tier, except a lack of
+    /// memory, which may be temporary.
     pub(crate) fn delivery_failed(&self, error: GpuError) -> Error {
         let passes = matches!(error, GpuError::OutOfMemory { .. });
         let error = TableError::from(error);
@@ -183,12 +182,12 @@ impl Device {
         error.into()
     }
 
-    /// The GPU that it lies on, if it does on one.
+    /// The GPU that holds the tier, if one does.
     pub(crate) fn gpu(&self) -> Option<&Gpu> {
         self.gpu.as_ref()
     }
 
-    /// That rows can go there from here.
+    /// Checks that rows can be delivered from here to the destination.
     pub(crate) fn expect(&self, to: &Destination<'_>) -> Result<()> {
         let fits = match (&self.gpu, to.gpu()) {
             (Some(here), Some(there)) => here.is(there),
@@ -206,7 +205,7 @@ impl Device {
         })
     }
 
-    /// Reads; `None` if the tier is lost, or is lost by this.
+    /// Reads. Returns `None` if the tier is lost, now or earlier.
     fn read<T>(&self, read: impl FnOnce(&GpuTable) -> Result<T, TableError>) -> Option<T> {
         let table = self.table.read().ok()?;
         if self.failure.get().is_some() {
@@ -215,7 +214,7 @@ impl Device {
         read(&table).inspect_err(|error| self.lose(error)).ok()
     }
 
-    /// Writes; `None` if the tier is lost, or is lost by this.
+    /// Writes. Returns `None` if the tier is lost, now or earlier.
     fn write<T>(&self, write: impl FnOnce(&mut GpuTable) -> Result<T, TableError>) -> Option<T> {
         let mut table = self.table.write().ok()?;
         if self.failure.get().is_some() {
@@ -224,9 +223,8 @@ impl Device {
         write(&mut table).inspect_err(|error| self.lose(error)).ok()
     }
 
-    /// Copies the rows that are here to their positions, says in `found` which are, and gives their
-    /// number. What is missed is compacted on the device, so that little comes back for what is
-    /// found.
+    /// Copies the rows that are here to their positions, marks them in `found`, and returns their
+    /// number. The device compacts the misses, so little is transferred back for them.
     pub(crate) fn find(
         &self,
         keys: &[u64],
@@ -244,8 +242,8 @@ impl Device {
         Some(keys.len() - missed.len())
     }
 
-    /// Copies the rows that are here to their positions, with the scores that they were given, and
-    /// says which are.
+    /// Copies the rows that are here to their positions, together with their scores, and returns
+    /// which keys had one.
     pub(crate) fn find_scored(
         &self,
         keys: &[u64],
@@ -266,15 +264,15 @@ impl Device {
     /// Which keys have a row here.
     pub(crate) fn contains(&self, keys: &[u64]) -> Option<Vec<bool>> {
         if self.len() == 0 {
-            // Never wrong for the holder of a key's lock: its row was put in under that lock, and
-            // counted.
+            // This is exact for the holder of a key's lock, because the row was inserted and
+            // counted under that lock.
             return Some(vec![false; keys.len()]);
         }
         self.read(|table| table.contains(keys))
     }
 
-    /// Takes rows in, each in place of a lower one where its buckets are full. `version` is asked
-    /// for the keys of those that leave while nobody can write here.
+    /// Inserts rows. Where buckets are full, each replaces a row with a lower score. Calls
+    /// `version` for the keys of evicted rows while no other thread can write here.
     pub(crate) fn exchange(
         &self,
         incoming: &Incoming,
@@ -282,10 +280,10 @@ impl Device {
         version: impl Fn(u64) -> Version,
     ) -> Option<Exchange> {
         let mut status = vec![Status::Absent; incoming.keys.len()];
-        // Relaxed, here and below: counts order nothing.
+        // Relaxed, here and below: the counts order nothing.
         self.taken
             .fetch_add(incoming.keys.len() as u64, Ordering::Relaxed);
-        // What is asked for by name outranks what is there, until it is used or the epoch is over.
+        // An explicitly requested row outranks the present ones until it is used or the epoch ends.
         let ahead = u64::from(origin == Origin::Asked);
         self.write(|table| {
             let batch = Batch {
@@ -301,7 +299,7 @@ impl Device {
             let mut exchange = Exchange::default();
             for (nth, row) in left.rows.chunks_exact(self.row_bytes).enumerate() {
                 let key = left.keys[nth];
-                // A newcomer that found no place is given back as well.
+                // A new row that found no slot is returned as well.
                 if incoming.keys[left.places[nth] as usize] != key {
                     exchange.left.keys.push(key);
                     exchange.left.scores.push(left.scores[nth]);
@@ -318,7 +316,7 @@ impl Device {
         })
     }
 
-    /// Takes rows away. For the holder of their keys' locks.
+    /// Removes rows. The caller holds the locks of their keys.
     pub(crate) fn erase(&self, keys: &[u64]) {
         self.write(|table| {
             let status = table.erase(keys)?;
@@ -328,13 +326,13 @@ impl Device {
         });
     }
 
-    /// Whether the scores should learn of this batch of lookups.
+    /// Whether this batch of lookups should update the scores.
     pub(crate) fn wants_touches(&self) -> bool {
         let nth = self.lookups.fetch_add(1, Ordering::Relaxed);
         self.score.follows_use() && nth.is_multiple_of(TOUCH_EVERY)
     }
 
-    /// Lets scores follow the use of rows.
+    /// Updates the scores of rows that were used.
     pub(crate) fn touch(&self, keys: &[u64]) {
         let batch = Batch {
             epoch: self.epoch(),
@@ -343,19 +341,19 @@ impl Device {
         self.write(|table| table.apply(Operation::AssignScores, &batch, Answers::default()));
     }
 
-    /// How often the tier has been turned over, for [`Score::Lfu`].
+    /// How often the whole tier has been replaced, for [`Score::Lfu`].
     fn epoch(&self) -> u64 {
         let epoch = self.taken.load(Ordering::Relaxed) / self.capacity as u64;
-        // The device's scores have 32 bits for it, and there is one ahead.
+        // Device scores have 32 bits for the epoch, and one epoch is ahead.
         epoch.min(u64::from(u32::MAX) - 1)
     }
 
-    /// How often a row that left had been used, from its score.
+    /// How often an evicted row had been used, derived from its score.
     pub(crate) fn uses(&self, score: u64) -> u16 {
         self.score.uses_of_device_score(score)
     }
 
-    /// The addresses of rows.
+    /// Looks up the addresses of rows.
     pub(crate) fn find_ptr(&self, keys: &[u64]) -> Result<Pointers<'_>> {
         let table = self.table.read().map_err(|_| self.lost())?;
         if self.failure.get().is_some() {
@@ -368,7 +366,7 @@ impl Device {
         })
     }
 
-    /// Rows that are here.
+    /// Number of rows here.
     pub(crate) fn len(&self) -> usize {
         self.rows.load(Ordering::Relaxed)
     }
@@ -384,11 +382,11 @@ impl Device {
     }
 }
 
-/// Addresses of rows in the device's memory, by position: 0 for keys whose rows are not there. As
-/// long as this lives the rows stay where they are, and as they are.
+/// Addresses of rows in device memory, by position; 0 for keys without a row there. Rows neither
+/// move nor change while this value exists.
 ///
-/// Calls that write wait for it, and lookups may wait for those: the thread that has it should drop
-/// it before it calls the table again.
+/// Calls that write wait for it, and lookups may wait for those calls. Drop it before the same
+/// thread calls the table again.
 #[derive(Debug)]
 pub struct Pointers<'t> {
     addresses: Vec<u64>,

@@ -1,4 +1,4 @@
-//! What can go wrong, worded.
+//! The errors.
 
 use crate::RowType;
 use forerun_core::RegionError;
@@ -9,136 +9,137 @@ use std::time::Duration;
 /// The result of the crate's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation failed, or what of it did.
+/// Why an operation failed, or which keys of it did.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Some keys of a batch could not be served; all others were, as if these had not been in it.
+    /// Some keys of a batch could not be served. All others were, as if the batch had not had
+    /// these.
     #[error("{0}")]
     Keys(Box<Failures>),
-    /// Keys, rows and flags do not fit each other. Nothing was done.
-    #[error("{len} {what} were given for {keys} keys, which takes {needed}")]
+    /// The lengths of keys, rows and flags do not match. Nothing was done.
+    #[error("{keys} keys need {needed} {what}, but {len} were given")]
     Length {
         /// What was given: `"bytes of rows"`, `"flags"`, `"scores"`.
         what: &'static str,
-        /// How many were given.
+        /// The number given.
         len: usize,
-        /// Keys of the batch.
+        /// The number of keys in the batch.
         keys: usize,
-        /// How many that takes.
+        /// The number needed.
         needed: usize,
     },
-    /// Rows of no bytes, or of more than a tier takes.
+    /// A row has no bytes, or more than a tier accepts.
     #[error("a row of {row} has {} bytes; a table takes rows of 1 to {limit_bytes} bytes", .row.bytes())]
     RowSize {
-        /// The rows asked for.
+        /// The requested row type.
         row: RowType,
-        /// The most bytes.
+        /// The maximum row size in bytes.
         limit_bytes: usize,
     },
-    /// The host tier cannot be of this size.
-    #[error("a host tier of {asked} {unit} is not possible: {reason}")]
+    /// The host tier cannot have this size.
+    #[error("a host tier of {asked} {unit} is impossible: {reason}")]
     HostCapacity {
-        /// What was asked for.
+        /// The requested size.
         asked: usize,
         /// `"rows"` or `"bytes"`.
         unit: &'static str,
         /// Why not.
         reason: String,
     },
-    /// A device tier was asked for on a GPU that cannot be had.
-    #[error("a device tier of {rows} rows on this GPU is not possible: {reason}")]
+    /// The requested GPU is not available for a device tier.
+    #[error("a device tier of {rows} rows on this GPU is impossible: {reason}")]
     NoDevice {
-        /// The rows asked for.
+        /// The requested number of rows.
         rows: usize,
-        /// What the driver said.
+        /// The driver's error.
         reason: GpuError,
     },
-    /// The operation works on a device tier, and the table has none.
-    #[error("{op} needs a device tier; give the builder a device capacity")]
+    /// The operation needs a device tier, and the table has none.
+    #[error("{op} needs a device tier; set a device capacity in the builder")]
     NoDeviceTier {
         /// The operation.
         op: &'static str,
     },
-    /// Rows were to go to memory of another kind than the device tier's.
-    #[error("the device tier lies on {tier}, and the rows were to go to {given}")]
+    /// The destination is in another kind of memory than the device tier.
+    #[error("the device tier is on {tier}, but the destination is {given}")]
     Destination {
-        /// What the tier lies on.
+        /// Where the tier is.
         tier: String,
-        /// Where the rows were to go.
+        /// Where the destination is.
         given: String,
     },
-    /// The device tier cannot be made, or has failed, or has no memory to bring rows there. Once it
-    /// has failed, the table goes on without it.
+    /// The device tier cannot be made, has failed, or has no memory for delivering rows. The table
+    /// works on without a tier that has failed.
     #[error("the device tier failed: {reason}")]
     Device {
-        /// What it said.
+        /// The reason.
         reason: String,
     },
-    /// Two choices of the builder exclude each other.
+    /// Two settings of the builder exclude each other.
     #[error("{0}")]
     Conflict(&'static str),
-    /// The operation works on a store, and the table has none.
-    #[error("{op} needs a store on disk; give the builder a path")]
+    /// The operation needs a store, and the table has none.
+    #[error("{op} needs a store on disk; set a path in the builder")]
     NoStore {
         /// The operation.
         op: &'static str,
     },
-    /// The store holds rows of another shape, or something else.
+    /// The store holds rows of another type, or no table.
     #[error("the store at {path} does not hold a table of rows of {row}: {reason}")]
     OtherTable {
         /// The store.
         path: String,
-        /// The rows asked for.
+        /// The requested row type.
         row: RowType,
-        /// What it holds.
+        /// What the store holds.
         reason: String,
     },
-    /// The host tier is full, the table has no store, and was not told to evict rows.
+    /// The host tier is full, and the table has neither a store nor an overflow policy that evicts.
     #[error(
-        "the host tier is full: all of its {capacity} rows are taken; give the table more capacity, a path to keep further rows at, or an overflow policy that evicts"
+        "the host tier is full: it holds {capacity} rows; raise its capacity, set a path for a store, or choose an overflow policy that evicts"
     )]
     Full {
-        /// Rows it holds.
+        /// The number of rows it holds.
         capacity: usize,
     },
-    /// A row in the store has a length that no row of this table has.
+    /// A value in the store is not as long as a row of this table.
     #[error(
-        "the store has {len_bytes} bytes under key {key}, which is no row: rows have {needed_bytes}"
+        "the store's value of key {key} has {len_bytes} bytes, but a row has {needed_bytes}"
     )]
     BadRow {
         /// The key.
         key: u64,
-        /// Bytes that are there.
+        /// The length of the value.
         len_bytes: usize,
-        /// Bytes of a row there.
+        /// The length of a row in the store.
         needed_bytes: usize,
     },
-    /// Memory of rows that were replaced cannot be used again: some thread has not stopped reading.
+    /// The memory of replaced rows cannot be reused, because some thread has not stopped reading.
     #[error(
-        "no row came free within {waited:?}: a reader of this process holds on to those that were replaced"
+        "no slot was freed within {waited:?}: a reader in this process still holds replaced rows"
     )]
     Stalled {
-        /// How long nothing came free, the time of evictions not counted.
+        /// How long no slot was freed, not counting the time of evictions.
         waited: Duration,
     },
     /// The builder's [`interrupt`](crate::Builder::interrupt) function ended the call. Some keys of
-    /// the batch may be written or found, others are not.
+    /// the batch may be written or found, others not.
     #[error("the call was interrupted")]
     Interrupted,
     /// The table was closed.
     #[error("the table is closed")]
     Closed,
-    /// No thread for the table's moves.
+    /// The thread that moves rows cannot be started.
     #[error("cannot start the thread that moves rows: {0}")]
     Thread(String),
-    /// Memory was refused.
-    #[error("no memory for the rows of the host tier: {0}")]
+    /// The system refused memory.
+    #[error("cannot allocate the rows of the host tier: {0}")]
     Memory(#[from] RegionError),
     /// The host tier's index failed.
     #[error(transparent)]
     Index(#[from] forerun_hash::Error),
-    /// The table was opened by another process, of which this one is a fork. Nothing was touched.
+    /// This process is a fork, and the table was opened by its parent. Nothing was touched.
     #[error(transparent)]
     Forked(#[from] forerun_core::Forked),
     /// The store on disk failed.
@@ -154,12 +155,12 @@ impl From<forerun_gpu::table::TableError> for Error {
     }
 }
 
-/// The keys of a batch that could not be served, and why.
+/// The keys of a batch that failed, and why.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
-    /// In the order of the batch, or nearly so.
+    /// In batch order, or nearly so.
     failed: Vec<(usize, u64, Error)>,
-    /// Keys of the batch that were served: found, in a lookup.
+    /// Number of keys that were served. For a lookup: found.
     served: usize,
 }
 
@@ -168,7 +169,7 @@ impl Failures {
         self.failed.push((position, key, error));
     }
 
-    /// `served` if nothing failed, else what did.
+    /// Returns `served` if nothing failed, and the failures otherwise.
     pub(crate) fn into_result(mut self, served: usize) -> Result<usize> {
         if self.failed.is_empty() {
             return Ok(served);
@@ -177,22 +178,22 @@ impl Failures {
         Err(Error::Keys(Box::new(self)))
     }
 
-    /// Keys that failed.
+    /// Number of keys that failed.
     pub fn len(&self) -> usize {
         self.failed.len()
     }
 
-    /// Whether none did.
+    /// Whether no key failed.
     pub fn is_empty(&self) -> bool {
         self.failed.is_empty()
     }
 
-    /// Keys that were served all the same: what the call would have returned.
+    /// Number of keys that were served nevertheless: what the call would have returned.
     pub fn served(&self) -> usize {
         self.served
     }
 
-    /// Position in the batch, key and error of each.
+    /// Position in the batch, key and error of each failure.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (usize, u64, &Error)> {
         self.failed
             .iter()

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   keys ──> device: found rows copied to their positions, misses compacted ──> hits
-//!              └─ rest ──> host: slots of a batch, rows copied ahead of their use ──> hits ──admitted──> to the device
-//!                            └─ rest ──> store: one multi_get ──> hits ──admitted──> to the host tier
+//!              └─ misses ──> host: slots of a batch, rows copied while later ones are fetched ──> hits ──admitted──> to the device
+//!                              └─ misses ──> store: one multi_get ──> hits ──admitted──> to the host tier
 //! ```
 //!
-//! Each tier answers what it has and marks it in `found`; the next is asked for the positions that
-//! are left ([`Rest`]). What is admitted is moved when all is answered. Rows go to the caller's
-//! memory, or to the device's (`find_to_device.rs`): what the lower tiers give goes to a
-//! [`Receiver`].
+//! Each tier answers what it has and marks it in `found`. The next tier gets the remaining
+//! positions ([`Misses`]). Admitted rows are moved after the whole batch is answered. Rows go to
+//! the caller's memory or to the device's (`find_to_device.rs`): the lower tiers hand their rows to
+//! a [`Receiver`].
 
 use crate::device::Device;
 use crate::host::{Host, Slots};
@@ -28,32 +28,32 @@ use forerun_gpu::gather::Destination;
 use std::cell::Cell;
 use std::time::Instant;
 
-/// Keys that the host tier is asked for together behind a device tier.
+/// Keys per batch for the host tier when a device tier is above it.
 const HOST_BATCH: usize = 1024;
 
-/// Keys that go to the store together, of long rows fewer: more than its reads have under way at
-/// once, and a bound on the memory of a batch.
+/// Keys per batch for the store, fewer if rows are long: more than its reads keep in flight, and a
+/// bound on the batch's memory.
 const STORE_BATCH: usize = 4096;
 
-/// Memory that lookups use again. A thread keeps one.
+/// Memory that lookups reuse. Each thread keeps one.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) slots: Slots,
     misses: Misses,
-    /// What a tier found of the rest.
+    /// Which of the misses a tier found.
     flags: Vec<bool>,
     keys: Vec<StoreKey>,
     versions: Vec<Version>,
     pub(crate) values: Values,
 }
 
-/// Bytes of answers above which a thread does not keep the memory.
+/// A thread drops its memory if the answers exceed this many bytes.
 const KEPT_BYTES: usize = 16 << 20;
 
 thread_local!(static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) });
 
 impl Scratch {
-    /// The thread's, or a new one where that is in use: by a caller further up the stack.
+    /// The thread's memory, or new memory if a caller further up the stack is using it.
     pub(crate) fn take() -> Box<Scratch> {
         SCRATCH.take().unwrap_or_default()
     }
@@ -65,10 +65,10 @@ impl Scratch {
     }
 }
 
-/// What takes the rows that the tiers below the device find, by their positions in the batch.
+/// Receives the rows that the tiers below the device find, by position in the batch.
 pub(crate) trait Receiver {
-    /// Lets the host tier give its rows of some keys, of which `place` tells the positions in the
-    /// batch, and says which it had. Gives their number.
+    /// Takes the host tier's rows of some keys. `place` maps an index in `keys` to a position in
+    /// the batch, and `found` reports which keys had a row. Returns their number.
     fn take_from(
         &mut self,
         host: &Host,
@@ -105,11 +105,11 @@ impl Receiver for InMemory<'_> {
     }
 }
 
-/// A batch on its way through the tiers.
+/// A batch while it goes through the tiers.
 pub(crate) struct Lookup<'l> {
     inner: &'l Inner,
     keys: &'l [u64],
-    /// The tier that was asked first.
+    /// The device tier, which is searched first.
     device: Option<&'l Device>,
     scratch: Box<Scratch>,
     hits: Hits,
@@ -128,7 +128,7 @@ impl Inner {
         if let Some(device) = self.device() {
             let to = &mut Destination::Memory(&mut *rows);
             if !lookup.ask_device(device, to, found) {
-                // It failed just now: what it had is below.
+                // The device tier failed just now. Its rows are in the tiers below.
                 found.fill(false);
             }
         }
@@ -155,7 +155,7 @@ impl<'l> Lookup<'l> {
         }
     }
 
-    /// Looks in the device tier, the first of all; false if it is lost.
+    /// Searches the device tier, which comes first. Returns false if the tier is lost.
     pub(crate) fn ask_device(
         &mut self,
         device: &'l Device,
@@ -175,12 +175,12 @@ impl<'l> Lookup<'l> {
         hits.is_some()
     }
 
-    /// Whether nothing is left to be looked for.
+    /// Whether every key is answered.
     pub(crate) fn is_answered(&self) -> bool {
         self.hits.all() == self.keys.len()
     }
 
-    /// Looks in the host tier for what the device has not answered.
+    /// Searches the host tier for keys that the device has not answered.
     pub(crate) fn ask_host(&mut self, rows: &mut impl Receiver, found: &mut [bool]) {
         let start = time::now();
         self.hits.host = match self.device {
@@ -244,7 +244,7 @@ impl<'l> Lookup<'l> {
         hits
     }
 
-    /// Looks in the store for what no tier in memory has answered.
+    /// Searches the store for keys that no tier in memory has answered.
     pub(crate) fn ask_store(&mut self, rows: &mut impl Receiver, found: &mut [bool]) {
         let is_done = self.is_interrupted || self.is_answered();
         let Some(store) = self.inner.store.as_ref().filter(|_| !is_done) else {
@@ -268,7 +268,7 @@ impl<'l> Lookup<'l> {
         self.hits.store = found_below.store;
     }
 
-    /// Gives the answer, and lets go up what was found.
+    /// Returns the answer and promotes the rows that were found.
     pub(crate) fn end(self) -> Result<usize> {
         self.scratch.keep();
         self.inner.clocks.find.count(time::elapsed(self.start));
@@ -281,7 +281,7 @@ impl<'l> Lookup<'l> {
         self.failures.into_result(self.hits.all())
     }
 
-    /// Ends a batch of which no answer counts.
+    /// Ends a batch whose answers do not count.
     pub(crate) fn fail(self) {
         self.scratch.keep();
         let keys = self.keys.len();
@@ -301,7 +301,7 @@ impl Inner {
         self.counters.misses.add(keys.saturating_sub(answered));
     }
 
-    /// Whether lookups bring rows up.
+    /// Whether lookups promote rows.
     fn promotes(&self) -> bool {
         self.policies.promotion == Promotion::OnFind
     }
@@ -317,7 +317,7 @@ impl Inner {
         }
         let mut failures = Failures::default();
         if let Some(store) = &self.store {
-            // Without a store the host tier has all that the device has.
+            // Without a store, the host tier has all rows of the device tier.
             if let Some(device) = self.device() {
                 let misses = &mut scratch.misses;
                 misses.begin();
@@ -347,7 +347,7 @@ impl Inner {
     }
 }
 
-/// Rows that each tier found.
+/// Number of rows that each tier found.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hits {
     device: usize,
@@ -361,7 +361,7 @@ impl Hits {
     }
 }
 
-/// A lookup in the store of what the tiers above do not have.
+/// A lookup in the store, for keys that the tiers above do not have.
 struct Below<'b> {
     inner: &'b Inner,
     store: &'b Store,
@@ -372,8 +372,8 @@ struct Below<'b> {
 }
 
 impl Below<'_> {
-    /// Finds the rows of the keys that were not found above. What came up meanwhile is taken from
-    /// there: see [`each_stretch`](Below::each_stretch).
+    /// Finds the rows of keys that were not found above. Rows that were promoted meanwhile are
+    /// taken from the host tier: see [`each_stretch`](Below::each_stretch).
     fn find(&mut self, keys: &[u64], rows: &mut impl Receiver, found: &mut [bool]) -> Hits {
         let start = time::now();
         let mut hits = Hits::default();
@@ -437,15 +437,16 @@ impl Below<'_> {
         });
     }
 
-    /// Looks up what is not found, in stretches of a bounded size, and calls `answered` with each;
-    /// the answers are in `scratch.values`, and `scratch.flags` has a place for each key.
+    /// Looks up the missing keys in stretches of bounded size and calls `answered` for each
+    /// stretch. The answers are in `scratch.values`, and `scratch.flags` has one place per key.
     ///
-    /// `answered` has to look above once more, for all of these keys, and what is there counts. A
-    /// row may have come up since it was looked for there, and a writer may then have changed the
-    /// store and not yet what is above: this lookup would find the new row, or that there is none,
-    /// and the next one the former row above. Who sees the writer's change of the store sees what
-    /// came up before it, since that was done under the lock that the writer holds; and nothing
-    /// comes up before the writer is done.
+    /// `answered` must search the host tier again for all of these keys, and a row found there
+    /// takes precedence. Otherwise two lookups could see a key's rows in the wrong order: a row may
+    /// have been promoted after this lookup missed it, and a writer may have changed the store but
+    /// not yet the host tier. This lookup would then return the new row (or none), and the next
+    /// lookup the old row in the host tier. Searching again prevents that. A lookup that sees the
+    /// writer's change in the store also sees earlier promotions, because they happened under the
+    /// lock that the writer holds, and nothing is promoted before the writer is done.
     fn each_stretch(
         &mut self,
         keys: &[u64],
@@ -463,7 +464,7 @@ impl Below<'_> {
             let scratch = &mut *self.scratch;
             scratch.versions.clear();
             if self.promotions.is_some() {
-                // Before the store is asked: see `KeyLocks`.
+                // Versions are recorded before the store is read: see `KeyLocks`.
                 let versions = misses.keys.iter();
                 let versions = versions.map(|&key| self.inner.key_locks.version(key));
                 scratch.versions.extend(versions);

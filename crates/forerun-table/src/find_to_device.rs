@@ -6,9 +6,9 @@
 //!                            └─> store ──┴──> pieces of pinned memory ──row gather──> their positions on the device
 //! ```
 //!
-//! The lookup goes through the tiers as any other (`find.rs`), with the same guarantees: a row's
-//! value is the one that was copied into a piece, where nobody changes it. While one piece travels,
-//! the CPU fills the next.
+//! The lookup goes through the tiers like any other (`find.rs`) and gives the same guarantees: a
+//! row's value is the one that was copied into a piece, where nobody changes it. While one piece is
+//! being sent, the CPU fills the next.
 
 use crate::Result;
 use crate::find::{Lookup, Receiver};

@@ -1,13 +1,13 @@
-//! What makes rows durable: flush, snapshot, checkpoint, close.
+//! Durability: flush, snapshot, checkpoint, close.
 //!
 //! ```text
-//!   twice    the hand's arrays, slot by slot: dirty ones in groups, under the locks of their keys ──> store
-//!   once     the same under all locks: what little became dirty meanwhile; a snapshot is taken here
+//!   twice    all slots in order: dirty rows in groups, under the locks of their keys ──> store
+//!   once     the same under all locks: the few rows that became dirty meanwhile; a snapshot is taken here
 //! ```
 //!
-//! A row that is written again during a pass moves to another slot, perhaps one that the pass has
-//! behind it. So only a pass that keeps all writers out is sure to see every row that was dirty
-//! when the flush began; the passes before it leave it little to do.
+//! A row that is rewritten during a pass moves to another slot, possibly one that the pass has
+//! already visited. So only a pass that keeps all writers out is sure to see every row that was
+//! dirty when the flush began. The earlier passes leave it little to do.
 
 use crate::host::Victim;
 use crate::inner::Inner;
@@ -20,7 +20,7 @@ use std::path::Path;
 /// Rows in one write to the store.
 const GROUP: usize = 256;
 
-/// Passes during which writers can go on.
+/// Passes during which writers continue.
 const OPEN_PASSES: usize = 2;
 
 impl Inner {

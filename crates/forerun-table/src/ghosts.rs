@@ -94,8 +94,8 @@ mod tests {
             }
             (0..200u64).filter(|&key| ghosts.touch(key) > 0).count()
         };
-        // Of 200 keys, those whose place no other key of the 300 takes later, nor one asked for
-        // before them: by a random permutation 148 or so, give or take 7.
+        // This counts the keys of 200 whose place is not taken later by another of the 300 keys and
+        // that no earlier key had used. A random permutation gives about 148, plus or minus 7.
         assert!(remembered(100) > 100);
         assert!(remembered(10_000) < 20);
     }

@@ -201,13 +201,12 @@ impl Inner {
     /// Reserves slots for at most [`chunk`](crate::host::Host::chunk) rows, and evicts other rows
     /// if necessary. The caller must hold no lock.
     ///
-    /// # Errors
-    /// Those of moving rows down; [`Error::Stalled`].
+    /// # Errors The errors of demotion; [`Error::Stalled`].
     pub(crate) fn reserve(&self, rows: usize) -> Result<Reservation> {
         self.reserve_within(rows, STALL)
     }
 
-    /// [`reserve`](Inner::reserve), with an error when for so long nothing has come free.
+    /// [`reserve`](Inner::reserve), with an error if no slot has come free for this long.
     fn reserve_within(&self, rows: usize, stall: Duration) -> Result<Reservation> {
         let mut waiting = Waiting::default();
         for turn in 0u32.. {
@@ -324,7 +323,7 @@ impl Inner {
     /// Counts and logs a failed move that no caller can report. The rows stay where they are.
     pub(crate) fn move_failed(&self, error: &Error) {
         self.counters.failed_moves.add(1);
-        tracing::warn!(%error, "rows could not be moved between the tiers");
+        tracing::warn!(%error, "cannot move rows between the tiers");
     }
 
     /// Promotes rows as far up as there are tiers: from the store to the host tier, and from there
@@ -389,8 +388,8 @@ mod tests {
             .open()
             .unwrap();
         let inner = table.inner().unwrap();
-        // All slots but those of one row are on their way in: the next one waits for the row that
-        // has to leave.
+        // All slots except those of one row are being filled. The next promotion waits for the row
+        // that must be evicted.
         let keys: Vec<u64> = (0..257).collect();
         let mut reservation = inner.host.reserve(257).unwrap();
         for &key in &keys[..200] {

@@ -1,12 +1,12 @@
-//! Many rows at once, ascending by key: straight to files of the store.
+//! Ingestion: many rows in ascending key order go straight to files of the store.
 //!
 //! ```text
-//!   import, ascending ──> an ingestion of the store: files nobody sees      lookups and writers go on
-//!                     ──> all locks ──> commit ──> what is above goes, versions are raised       writers wait
+//!   import, ascending ──> an ingestion of the store: invisible files      lookups and writers go on
+//!                     ──> all locks ──> commit ──> unlink the rows in memory, bump versions       writers wait
 //! ```
 //!
-//! So rows are written once, to where compaction would bring them in the end, and not to the log
-//! and a memtable first.
+//! So rows are written once, to where compaction would bring them in the end, and skip the log and
+//! the memtable.
 
 use forerun_core::sync::time;
 
@@ -15,12 +15,12 @@ use crate::inner::Inner;
 use crate::store::Store;
 use crate::{Error, Failures, Result};
 
-/// Keys that are looked for above together.
+/// Keys that are unlinked together.
 const UNLINK_BATCH: usize = 1024;
 
 impl Inner {
-    /// Puts checked rows into the store: all or none. `None` if that cannot be, since the store
-    /// orders its keys otherwise than numbers are.
+    /// Writes checked rows to the store: all or none. Returns `None` if the store does not sort its
+    /// keys in numeric order, which rules an ingestion out.
     pub(crate) fn ingest(
         &self,
         store: &Store,
@@ -64,8 +64,8 @@ impl Inner {
             }
             ingestion.add(key, row, scores.map_or(0, |scores| scores[at]))?;
         }
-        // Everybody's: a lookup must not see the new row, then one that was written above
-        // meanwhile, then the new one.
+        // The locks of all keys. Otherwise a lookup could see the new row, then one that was
+        // written to the host tier meanwhile, then the new one again.
         let _held = self.lock_all_to_write()?;
         let mut reservation = self.host.reserve_none()?;
         keys.chunks(UNLINK_BATCH).for_each(|keys| {

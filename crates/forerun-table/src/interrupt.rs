@@ -1,15 +1,15 @@
-//! How a long call is ended before its time.
+//! Interrupting a long call.
 
 use crate::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
 
-/// Rows of a long lookup between two questions, at most.
+/// Maximum number of rows of a long lookup between two checks.
 const ROWS: usize = 1 << 16;
-/// And their bytes.
+/// Maximum bytes of these rows.
 const BYTES: usize = 64 << 20;
 
-/// A function that long calls ask whether to go on, if there is one.
+/// An optional function that long calls ask whether to stop.
 #[derive(Clone, Default)]
 pub(crate) struct Interrupt(Option<Arc<dyn Fn() -> bool + Send + Sync>>);
 
@@ -18,7 +18,7 @@ impl Interrupt {
         Interrupt(Some(Arc::new(ask)))
     }
 
-    /// Asks.
+    /// Calls the function.
     ///
     /// # Errors
     /// [`Error::Interrupted`].
@@ -29,7 +29,8 @@ impl Interrupt {
         }
     }
 
-    /// Rows of so many bytes that are copied between two questions: tens of milliseconds.
+    /// The number of rows to copy between two checks, given their size: they take tens of
+    /// milliseconds.
     pub(crate) fn stretch(row_bytes: usize) -> usize {
         (BYTES / row_bytes).clamp(1, ROWS)
     }

@@ -1,10 +1,11 @@
-//! How long calls take: a histogram that any number of threads count in.
+//! Call durations: a histogram that any number of threads update.
 //!
 //! ```text
 //!   buckets   0 1 2 ... 7 | 8 .. 15 by 1 | 16 .. 31 by 2 | 32 .. 63 by 4 | ...      nanoseconds; eight to a power of two
 //! ```
 //!
-//! So a quantile is told to within an eighth. (HdrHistogram's scheme, with a fixed precision.)
+//! So a quantile is exact to within an eighth. This is HdrHistogram's scheme with a fixed
+//! precision.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,31 +29,31 @@ impl Default for Latencies {
     }
 }
 
-/// How long calls took.
+/// Durations of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Latency {
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
-    /// All calls together, in nanoseconds.
+    /// Sum of all durations, in nanoseconds.
     pub sum_ns: u64,
-    /// Half of the calls took at most this long, in nanoseconds, told to within an eighth, as all
-    /// that follow.
+    /// Half of the calls took at most this long, in nanoseconds. This and the following quantiles
+    /// are exact to within an eighth.
     pub p50_ns: u64,
-    /// 90% did.
+    /// 90% of the calls took at most this long.
     pub p90_ns: u64,
-    /// 99% did.
+    /// 99% of the calls took at most this long.
     pub p99_ns: u64,
-    /// 99.9% did.
+    /// 99.9% of the calls took at most this long.
     pub p999_ns: u64,
-    /// All did.
+    /// All calls took at most this long.
     pub max_ns: u64,
 }
 
 impl Latencies {
     pub(crate) fn count(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        // Relaxed: counts order nothing.
+        // Relaxed: the counts order nothing.
         self.buckets[bucket(ns)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
@@ -96,11 +97,11 @@ fn bucket(ns: u64) -> usize {
         return ns as usize;
     }
     let shift = power - SUB_BITS;
-    // The top bit says which power, the SUB_BITS below it which eighth.
+    // The top bit selects the power of two, and the SUB_BITS below it the eighth.
     ((shift as usize + 1) << SUB_BITS) + ((ns >> shift) as usize & ((1 << SUB_BITS) - 1))
 }
 
-/// The longest time of a bucket.
+/// The longest duration of a bucket.
 fn upper_ns(bucket: usize) -> u64 {
     let (power, eighth) = (bucket >> SUB_BITS, bucket & ((1 << SUB_BITS) - 1));
     if power == 0 {

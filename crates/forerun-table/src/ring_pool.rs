@@ -9,7 +9,8 @@ use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use forerun_gpu::gather::{StagingRing, StagingShape};
 use forerun_gpu::{Gpu, GpuError};
 
-/// The most rings: more than fill the link, because some wait for the store.
+/// The maximum number of rings. It is higher than what fills the link, because some rings wait for
+/// the store.
 const RINGS_MAX: usize = 8;
 
 /// The staging rings of a device tier.
@@ -100,7 +101,7 @@ mod tests {
     use forerun_core::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Rings that are kept, and rings that are lent.
+    /// The number of idle rings and the number of lent ones.
     fn counts(pool: &RingPool) -> (usize, usize) {
         let state = pool.lock();
         (state.kept.len(), state.in_use)
@@ -114,7 +115,7 @@ mod tests {
         }
         assert_eq!(counts(&pool), (1, 0));
 
-        // As many as there may be meet; the others must have waited for them.
+        // As many calls as there are rings meet inside; the others must wait for them.
         let (all_in, inside) = (Barrier::new(RINGS_MAX), AtomicUsize::new(0));
         forerun_core::sync::thread::scope(|scope| {
             for _ in 0..3 * RINGS_MAX {

@@ -1,4 +1,4 @@
-//! A table as it was, and its rows one batch after the other.
+//! Snapshots of a table, and the export of rows batch by batch.
 
 use crate::inner::Inner;
 use crate::store::{Format, Store, rows_of};
@@ -8,22 +8,22 @@ use forerun_db::Values;
 use std::fmt;
 use std::sync::Arc;
 
-/// Rows under their keys.
+/// Keys with their rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
     /// The keys.
     pub keys: Vec<u64>,
     /// Their rows, one after the other.
     pub rows: Vec<u8>,
-    /// Their scores, if the table was built with [`Score::Custom`](crate::Score::Custom); else
-    /// nothing.
+    /// Their scores if the table was built with [`Score::Custom`](crate::Score::Custom), otherwise
+    /// empty.
     pub scores: Vec<u64>,
 }
 
-/// A table as it was when [`Table::snapshot`](crate::Table::snapshot) was called, whatever is
-/// written since.
+/// A table as it was when [`Table::snapshot`](crate::Table::snapshot) was called. Later writes do
+/// not change it.
 ///
-/// It reads the store alone. As long as it lives, what it sees is kept on disk.
+/// It reads only the store. While it exists, the store keeps its rows on disk.
 pub struct Snapshot {
     row: RowType,
     format: Format,
@@ -39,7 +39,7 @@ impl Snapshot {
         }
     }
 
-    /// As [`Table::find`](crate::Table::find), at this moment.
+    /// Like [`Table::find`](crate::Table::find), for the moment of the snapshot.
     ///
     /// # Errors
     /// The same as those of [`Table::find`](crate::Table::find).
@@ -72,7 +72,7 @@ impl Snapshot {
         failures.into_result(hits)
     }
 
-    /// All rows, in batches of `batch` keys, ascending.
+    /// Exports all rows in ascending key order, in batches of `batch` keys.
     pub fn export(&self, batch: usize) -> Export {
         let has_scores = self.format.has_scores();
         let rows = rows_of(&self.snapshot, self.format);
@@ -106,8 +106,8 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// The rows of a table, batch by batch: see [`Table::export`](crate::Table::export). After an error
-/// it ends.
+/// An iterator over a table's rows, batch by batch: see [`Table::export`](crate::Table::export). It
+/// ends after an error.
 pub struct Export {
     batches: ProcessBound<Option<Batches>>,
     is_over: bool,
@@ -123,8 +123,8 @@ impl Export {
         }
     }
 
-    /// The rows of a table without a store: each key that is there all the time once, with a row
-    /// that it had meanwhile.
+    /// Exports a table without a store: each key that is present throughout appears once, with a
+    /// row that it had meanwhile.
     pub(crate) fn of_host(inner: Arc<Inner>, batch: usize) -> Export {
         let keys: Vec<u64> = inner.host.iter().collect();
         let (mut next, batch) = (0, batch.max(1));
@@ -134,7 +134,7 @@ impl Export {
             next = to;
             let mut rows = Rows::default();
             for &key in part {
-                // Erased or evicted since: there is none.
+                // The row was erased or evicted since, so there is none.
                 inner.host.read(key, |slot, row| {
                     rows.keys.push(key);
                     rows.rows.extend_from_slice(row);

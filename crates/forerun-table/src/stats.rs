@@ -1,4 +1,4 @@
-//! Counters, and what [`Table::stats`](crate::Table::stats) tells.
+//! Counters, and what [`Table::stats`](crate::Table::stats) reports.
 
 use crate::latency::{Latencies, Latency};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,32 +32,31 @@ counters! {
     host_hits,
     /// Rows found in the store.
     store_hits,
-    /// Keys found nowhere.
+    /// Keys found in no tier.
     misses,
     /// Keys that a tier failed to answer.
     failed_keys,
     /// Rows written: inserted, updated, imported.
     written_rows,
-    /// Keys erased, whether they were there or not.
+    /// Keys erased, whether they had a row or not.
     erased_keys,
-    /// Rows that were brought up from the store.
+    /// Rows promoted from the store.
     promoted_rows,
-    /// Rows that were to come up and did not: they changed meanwhile, no room was made, or too many
-    /// waited.
+    /// Rows that were admitted but not promoted: they changed meanwhile, the tier had no free slot,
+    /// or too many were queued.
     unpromoted_rows,
-    /// Rows that left the host tier for want of room.
+    /// Rows evicted from the host tier.
     demoted_rows,
-    /// Rows of the host tier that were copied to the device.
+    /// Rows of the host tier copied to the device.
     device_promoted_rows,
-    /// Rows that were to come up to the device and did not: their scores were too low for it, they
-    /// had left the host tier meanwhile, or too many waited.
+    /// Rows that were admitted to the device but not promoted: their scores were too low, they had
+    /// left the host tier meanwhile, or too many were queued.
     device_unpromoted_rows,
-    /// Rows that left the device for want of room, and went to the host tier unless it had them.
+    /// Rows evicted from the device. They go to the host tier unless it has them already.
     device_demoted_rows,
-    /// Of these and of flushed ones, rows that the store did not have yet and that were written to
-    /// it.
+    /// Flushed or evicted rows that the store did not have yet and that were written to it.
     written_back_rows,
-    /// Moves in the background that failed: rows stayed where they were.
+    /// Background moves that failed. Their rows stayed where they were.
     failed_moves,
 }
 
@@ -68,7 +67,7 @@ pub(crate) struct Counter(AtomicU64);
 impl Counter {
     pub(crate) fn add(&self, count: usize) {
         if count > 0 {
-            // Relaxed: a count orders nothing.
+            // Relaxed: the counts order nothing.
             self.0.fetch_add(count as u64, Ordering::Relaxed);
         }
     }
@@ -78,7 +77,7 @@ impl Counter {
     }
 }
 
-/// How long calls took, as it is counted.
+/// Histograms of call durations.
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
     pub(crate) find: Latencies,
@@ -88,60 +87,60 @@ pub(crate) struct Clocks {
     pub(crate) write: Latencies,
 }
 
-/// What a device tier is and holds.
+/// Description and contents of a device tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceStats {
-    /// What it lies on: `GPU 0, NVIDIA H100`, or `the CPU`.
+    /// The device's name: `GPU 0, NVIDIA H100`, or `the CPU`.
     pub name: String,
-    /// Whether that is a GPU.
+    /// Whether the device is a GPU.
     pub is_gpu: bool,
-    /// Rows in it: copies of rows that lie below as well.
+    /// Rows in the tier. All are copies of rows in a tier below.
     pub rows: u64,
-    /// Rows that it has slots for: whole buckets, so at least as many as were asked for. A GPU's
-    /// table leaves some free.
+    /// Slots in the tier: whole buckets, so at least the requested number. A GPU's table keeps some
+    /// of them free.
     pub capacity_rows: u64,
-    /// Why it is left out, if it has failed. The tiers below go on without it.
+    /// Why the tier is disabled, if it has failed. The tiers below work on without it.
     pub failure: Option<String>,
 }
 
-/// What a table holds, and did since it was opened.
+/// A table's contents, and its activity since it was opened.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// What happened how often.
+    /// Number of events of each kind.
     pub counts: Counts,
-    /// Bytes a row.
+    /// Bytes per row.
     pub row_bytes: u64,
     /// Rows in the host tier.
     pub host_rows: u64,
-    /// Rows that the host tier may hold.
+    /// Capacity of the host tier in rows.
     pub host_capacity_rows: u64,
-    /// Of these, rows that the store does not have yet.
+    /// Rows in the host tier that the store does not have yet.
     pub host_dirty_rows: u64,
-    /// Bytes of memory for rows, their index and notes when the tier is full.
+    /// Bytes for rows, index and metadata when the host tier is full.
     pub host_bytes: u64,
-    /// Of these, bytes that are in use now.
+    /// Bytes of these in use now.
     pub host_used_bytes: u64,
     /// The device tier, if the table was built with one.
     pub device: Option<DeviceStats>,
-    /// A batch of lookups, from call to answer.
+    /// Duration of a batch of lookups, from call to answer.
     pub find: Latency,
-    /// Its part in the device tier.
+    /// The device tier's share of it.
     pub find_device: Latency,
-    /// Its part in the host tier.
+    /// The host tier's share of it.
     pub find_host: Latency,
-    /// Its part in the store, where it came to that.
+    /// The store's share of it, for batches that read the store.
     pub find_store: Latency,
-    /// A batch of writes.
+    /// Duration of a batch of writes.
     pub write: Latency,
-    /// The store's own.
+    /// The store's own statistics.
     pub store: Option<Box<forerun_db::Stats>>,
 }
 
 impl Stats {
-    /// Bytes of memory in use now in the host tier and in the store below it: rows, their index and
-    /// notes, the store's memtables, and the pages that it caches.
+    /// Bytes of memory in use now by the host tier and the store below it: rows, index and
+    /// metadata, the store's memtables and its cached pages.
     pub fn memory_bytes(&self) -> u64 {
         let store = self.store.as_ref().map_or(0, |store| {
             store.cache.used_bytes as u64 + store.memtables_used_bytes as u64
@@ -149,12 +148,12 @@ impl Stats {
         self.host_used_bytes + store
     }
 
-    /// The share of the keys that the device tier answered, of those looked up.
+    /// Share of the looked-up keys that the device tier answered.
     pub fn device_hit_rate(&self) -> f64 {
         self.share(self.counts.device_hits)
     }
 
-    /// The share of the keys that the host tier answered, of those looked up.
+    /// Share of the looked-up keys that the host tier answered.
     pub fn host_hit_rate(&self) -> f64 {
         self.share(self.counts.host_hits)
     }
@@ -163,13 +162,14 @@ impl Stats {
         hits as f64 / self.counts.find_keys.max(1) as f64
     }
 
-    /// Bytes of rows that were given to callers.
+    /// Bytes of rows returned to callers.
     pub fn found_bytes(&self) -> u64 {
         let counts = &self.counts;
         (counts.device_hits + counts.host_hits + counts.store_hits) * self.row_bytes
     }
 
-    /// Bytes of rows that moved between the tiers: up, and down to where they were not yet.
+    /// Bytes of rows moved between tiers: promoted ones, and demoted ones that the lower tier did
+    /// not have.
     pub fn moved_bytes(&self) -> u64 {
         let counts = &self.counts;
         let between_host_and_store = counts.promoted_rows + counts.written_back_rows;

@@ -2,22 +2,22 @@
 //!
 //! ```text
 //!   key                             value
-//!   8 bytes, big-endian             the row's bytes, and behind them, if the caller gives scores, the score, 8 bytes little-endian
-//!   "forerun.table"                 what the rows are (docs/internals/format.md)
+//!   8 bytes, big-endian             the row's bytes, then its score if scores are custom (8 bytes, little-endian)
+//!   "forerun.table"                 a description of the rows (docs/internals/format.md)
 //! ```
 //!
-//! Keys in big-endian sort as their numbers do, so that numbers near each other are on one page.
+//! Big-endian keys sort in numeric order, so numbers near each other are on one page.
 
 use crate::policy::Score;
 use crate::{Dtype, Error, Result, RowType};
 use forerun_db::{Db, Durability, Snapshot, Values, WriteBatch};
 
-/// The key of what the store holds.
+/// The key of the description of the store's rows.
 const DESCRIPTION_KEY: &[u8] = b"forerun.table";
 
 const VERSION: u8 = 1;
 
-/// A key as the store has it.
+/// A key as the store holds it.
 pub(crate) type StoreKey = [u8; 8];
 
 /// Rows on disk.
@@ -25,11 +25,11 @@ pub(crate) type StoreKey = [u8; 8];
 pub(crate) struct Store {
     db: Db,
     format: Format,
-    /// Bytes that its memtable gathers before it becomes a file.
+    /// The memtable's size limit: at this size it is flushed to a file.
     memtable_bytes: usize,
 }
 
-/// What a value is made of.
+/// The layout of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Format {
     row_bytes: usize,
@@ -40,12 +40,12 @@ pub(crate) struct Format {
 #[derive(Debug)]
 pub(crate) struct Rows {
     batch: WriteBatch,
-    /// Row and score together.
+    /// The row followed by its score.
     value: Vec<u8>,
 }
 
 impl Store {
-    /// A table's rows in a store, which is new or holds such rows already.
+    /// Opens a table in a store that is new or already holds rows of this type.
     pub(crate) fn open(db: Db, row: RowType, score: Score) -> Result<Store> {
         let has_scores = score.is_custom();
         let description = describe(row, has_scores);
@@ -82,22 +82,22 @@ impl Store {
         })
     }
 
-    /// The store itself.
+    /// The underlying store.
     pub(crate) fn db(&self) -> &Db {
         &self.db
     }
 
-    /// What values are made of.
+    /// The layout of the values.
     pub(crate) fn format(&self) -> Format {
         self.format
     }
 
-    /// Looks keys up; [`Format::row`] reads the answers.
+    /// Looks up keys. [`Format::row`] reads the answers.
     pub(crate) fn find(&self, keys: &[StoreKey], values: &mut Values) -> Result<()> {
         Ok(self.db.multi_get(keys, values)?)
     }
 
-    /// An empty list of rows to write.
+    /// An empty batch of rows.
     pub(crate) fn rows(&self) -> Rows {
         Rows {
             batch: WriteBatch::new(),
@@ -105,14 +105,14 @@ impl Store {
         }
     }
 
-    /// Adds a row to a list.
+    /// Adds a row to a batch.
     pub(crate) fn add(&self, rows: &mut Rows, key: u64, row: &[u8], score: u64) -> Result<()> {
         let value = self.format.join(row, score, &mut rows.value);
         rows.batch.put(&key.to_be_bytes(), value)?;
         Ok(())
     }
 
-    /// Writes a list of rows: all or none.
+    /// Writes a batch of rows: all or none.
     pub(crate) fn write(&self, rows: &Rows) -> Result<()> {
         if !rows.batch.is_empty() {
             self.db.write(&rows.batch, Durability::Buffered)?;
@@ -120,14 +120,14 @@ impl Store {
         Ok(())
     }
 
-    /// Whether so many rows are worth the files and the flush that an ingestion takes: from half of
-    /// a memtable on.
+    /// Whether this many rows justify the files and the flush of an ingestion: at least half a
+    /// memtable.
     pub(crate) fn is_worth_ingesting(&self, rows: usize) -> bool {
         let bytes = rows.saturating_mul(size_of::<StoreKey>() + self.format.row_bytes);
         bytes >= self.memtable_bytes / 2
     }
 
-    /// Begins to take rows in, ascending by key.
+    /// Starts an ingestion. Rows must follow in ascending key order.
     pub(crate) fn ingest(&self) -> Ingestion {
         Ingestion {
             ingestion: self.db.ingest(),
@@ -147,22 +147,22 @@ impl Store {
     }
 }
 
-/// Rows on their way in, all at once.
+/// An ingestion: its rows become visible all at once.
 pub(crate) struct Ingestion {
     ingestion: forerun_db::Ingestion,
     format: Format,
-    /// Row and score together.
+    /// The row followed by its score.
     value: Vec<u8>,
 }
 
 impl Ingestion {
-    /// Adds a row, whose key must be above the last one.
+    /// Adds a row. Its key must be above the last one.
     pub(crate) fn add(&mut self, key: u64, row: &[u8], score: u64) -> Result<()> {
         let value = self.format.join(row, score, &mut self.value);
         Ok(self.ingestion.add(&key.to_be_bytes(), value)?)
     }
 
-    /// Makes all of them visible and durable, or none.
+    /// Makes all rows visible and durable, or none.
     pub(crate) fn commit(self) -> Result<()> {
         self.ingestion.commit()?;
         Ok(())
@@ -170,12 +170,12 @@ impl Ingestion {
 }
 
 impl Format {
-    /// Whether scores stand behind the rows.
+    /// Whether a score follows each row.
     pub(crate) fn has_scores(self) -> bool {
         self.has_scores
     }
 
-    /// The value of a row and its score, in `value` where it takes both.
+    /// The value for a row and its score. It is built in `value` if it holds both.
     fn join<'v>(self, row: &'v [u8], score: u64, value: &'v mut Vec<u8>) -> &'v [u8] {
         if !self.has_scores {
             return row;
@@ -186,7 +186,7 @@ impl Format {
         value
     }
 
-    /// The row at a position of an answer, and its score.
+    /// The row and score at a position of the answer.
     pub(crate) fn row(
         self,
         values: &Values,
@@ -200,7 +200,7 @@ impl Format {
         }
     }
 
-    /// Row and score of a value.
+    /// Splits a value into row and score.
     pub(crate) fn split(self, key: u64, value: &[u8]) -> Result<(&[u8], u64)> {
         let score_bytes = if self.has_scores { 8 } else { 0 };
         let needed_bytes = self.row_bytes + score_bytes;
@@ -219,7 +219,7 @@ impl Format {
     }
 }
 
-/// The entries of a snapshot that are rows: key, row, score.
+/// The rows in a snapshot's entries: key, row, score.
 pub(crate) fn rows_of(
     snapshot: &Snapshot,
     format: Format,
@@ -227,7 +227,7 @@ pub(crate) fn rows_of(
     snapshot.iter().filter_map(move |entry| match entry {
         Err(error) => Some(Err(error.into())),
         Ok((key, mut value)) => {
-            // What is no number is the description.
+            // The description is the only key that is not a number.
             let key = u64::from_be_bytes(*key.as_array()?);
             Some(
                 format
@@ -242,7 +242,7 @@ pub(crate) fn rows_of(
     })
 }
 
-/// What the store says of its rows: version, element code, whether scores follow, dimension.
+/// Encodes the description of the rows: version, element code, whether scores follow, dimension.
 fn describe(row: RowType, has_scores: bool) -> [u8; 8] {
     let [a, b, c, d] = row.dim.to_le_bytes();
     [

@@ -195,7 +195,7 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// As [`insert`](Table::insert).
+    /// Those of [`insert`](Table::insert).
     pub fn update(
         &self,
         keys: &[u64],
@@ -375,15 +375,15 @@ impl Table {
         self.inner().ok()?.device_stats()
     }
 
-    /// Flushes and closes the table, for all handles. A write that runs beside it is flushed or
-    /// refused; calls that come later are [`Error::Closed`]. If another thread is closing the
-    /// table, this waits until it is closed and gives the same result. Dropping the last handle
-    /// closes it as well; a failure is only logged then.
+    /// Flushes and closes the table, for all handles. A concurrent write is flushed or refused;
+    /// later calls fail with [`Error::Closed`]. If another thread is closing the table, this waits
+    /// until it is closed and returns the same result. Dropping the last handle also closes the
+    /// table, but only logs a failure.
     ///
-    /// The memory goes with the last handle and the last [`Export`].
+    /// The memory is freed with the last handle and the last [`Export`].
     ///
     /// # Errors
-    /// As [`flush`](Table::flush). The table is closed all the same.
+    /// Those of [`flush`](Table::flush). The table is closed nevertheless.
     pub fn close(self) -> Result<()> {
         self.open.get()?.close()
     }

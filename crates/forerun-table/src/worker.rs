@@ -8,8 +8,8 @@
 //!   writes ──> "trim" ───────────────────────────┘
 //! ```
 //!
-//! A job that does not fit the queue is dropped: a row in demand is found below once more, and
-//! promoted then.
+//! A job that does not fit into the queue is dropped. A later lookup finds its rows in the lower
+//! tier again and queues their promotion again.
 
 use crate::Result;
 use crate::host_moves::{Origin, PromotionBatch};

@@ -1,13 +1,13 @@
 //! Writes: insert, update, erase, import.
 //!
 //! ```text
-//!   insert   room ──> lock ──> invalidate from the device ──> store (write-through) ──> index ──> raise versions
-//!   erase             lock ──> invalidate ──> store ──> index ──> raise
+//!   insert   reserve ──> lock ──> invalidate on the device ──> store (write-through) ──> index ──> bump versions
+//!   erase                lock ──> invalidate ──> store ──> index ──> bump
 //! ```
 //!
-//! The order of store and index is what a lookup relies on that finds nothing above and then asks
-//! the store: at every moment, a key that is not in the index has its newest row in the store, or
-//! none.
+//! Lookups rely on the order of store and index: a lookup that misses in memory then reads the
+//! store. At every moment, if a key is not in the index, the store holds its newest row, or none if
+//! there is no row.
 
 use forerun_core::sync::time;
 
@@ -54,8 +54,8 @@ impl Inner {
         }
     }
 
-    /// Checks a batch and gives it to `write` in parts, each with room for its rows and under the
-    /// locks of its keys.
+    /// Checks a batch and passes it to `write` in chunks. For each chunk it reserves slots and
+    /// locks the keys.
     fn write_rows(
         &self,
         keys: &[u64],
@@ -83,7 +83,7 @@ impl Inner {
                         drop((guard, reservation));
                         self.promote_again(invalidated);
                     }
-                    // Parts before this one are written, and flushed by whoever closes.
+                    // Earlier chunks are written. The thread that closes the table flushes them.
                     Err(error) if from > 0 => part.fail(&error, &mut failures),
                     Err(error) => return Err(error),
                 },
@@ -98,7 +98,7 @@ impl Inner {
         failures.into_result(served).map(drop)
     }
 
-    /// For the holder of the part's locks.
+    /// The caller holds the locks of the part's keys.
     fn insert_part(&self, part: Part<'_>, reservation: &mut Reservation, failures: &mut Failures) {
         if let Some(store) = self.through()
             && let Err(error) = self.put(store, part)
@@ -114,7 +114,8 @@ impl Inner {
         self.changed(part.keys);
     }
 
-    /// For the holder of the part's locks. What is above is replaced, what is not stays below.
+    /// The caller holds the locks of the part's keys. Removes the rows from the host tier; they
+    /// stay in the store.
     fn import_part(
         &self,
         store: &Store,
@@ -126,7 +127,7 @@ impl Inner {
             return part.fail(&error, failures);
         }
         for &key in part.keys {
-            // The store has it: what is above is not only old but in the way.
+            // The store has the row. The one in the host tier is outdated.
             self.host.unlink(key, reservation);
         }
         self.changed(part.keys);
@@ -140,8 +141,8 @@ impl Inner {
         store.write(&rows)
     }
 
-    /// Puts a row into the host tier. For the holder of its key's lock, after the store has it, if
-    /// it is to; [`changed`](Inner::changed) is to follow.
+    /// Puts a row into the host tier. The caller holds the key's lock, has written to the store
+    /// first if the table is write-through, and calls [`changed`](Inner::changed) next.
     fn put_above(
         &self,
         key: u64,
@@ -162,7 +163,7 @@ impl Inner {
         };
         let linked = self.host.link(key, row, meta, reservation);
         if linked.is_err() && self.through().is_some() {
-            // The store has the row; the one above is an older one.
+            // The store has the row. The one in the host tier is outdated.
             self.host.unlink(key, reservation);
         }
         if self.through().is_some() {
@@ -172,7 +173,7 @@ impl Inner {
         }
     }
 
-    /// Makes the room that writes have taken beyond the capacity, or lets it be made.
+    /// Evicts the rows beyond the capacity, or queues that work.
     fn after_write(&self) {
         if self.host.linked() > self.host.capacity() {
             match self.policies.moves {
@@ -198,7 +199,7 @@ impl Inner {
         for from in (0..keys.len()).step_by(chunk) {
             let to = keys.len().min(from + chunk);
             self.interrupt.check()?;
-            // Equal keys together, in the order of the batch.
+            // Sorts equal keys together, in batch order.
             order.clear();
             order.extend(from..to);
             order.sort_by_key(|&at| keys[at]);
@@ -243,7 +244,8 @@ impl Inner {
     fn erase_part(&self, keys: &[u64]) -> Result<()> {
         let _held = self.lock_to_write(keys.iter().copied())?;
         self.invalidate(keys);
-        // Below first: a lookup that finds the key no more above must not find an older row below.
+        // The store first: a lookup that no longer finds the key in memory must not find an old row
+        // in the store.
         if let Some(store) = &self.store {
             store.remove(keys)?;
         }
@@ -257,10 +259,10 @@ impl Inner {
     }
 }
 
-/// Some keys of a batch that are written together.
+/// Keys of a batch that are written together.
 #[derive(Clone, Copy)]
 struct Part<'p> {
-    /// The position of the first in the batch.
+    /// Position of the first key in the batch.
     from: usize,
     keys: &'p [u64],
     rows: &'p [u8],
@@ -289,7 +291,7 @@ struct Updating<'u> {
     keys: &'u [u64],
     rows: &'u [u8],
     how: Update,
-    /// The positions of each key, in the order of the batch.
+    /// The positions of each key, in batch order.
     groups: Vec<&'u [usize]>,
 }
 
@@ -357,7 +359,7 @@ impl Updating<'_> {
         inner.promote_again(invalidated);
     }
 
-    /// The present rows and their scores.
+    /// Reads the present rows and their scores.
     fn read(
         &self,
         keys: &[u64],
@@ -372,7 +374,7 @@ impl Updating<'_> {
         let slots = &mut scratch.slots;
         inner.host.find(keys, old, |at| at, present, slots);
         for (nth, &key) in keys.iter().enumerate().filter(|&(nth, _)| present[nth]) {
-            // Under the lock the slot stays the key's.
+            // The caller holds the lock, so the slot keeps its key.
             scores[nth] = inner
                 .host
                 .slot(key)
@@ -403,8 +405,8 @@ impl Updating<'_> {
         scratch.keep();
     }
 
-    /// Those that the host tier does not have and the device does: as good as the store's, and
-    /// nearer.
+    /// Reads rows that the device has and the host tier does not. They equal the store's rows and
+    /// are faster to read.
     fn read_copies(&self, keys: &[u64], old: &mut [u8], scores: &mut [u64], present: &mut [bool]) {
         let Some(device) = self.inner.device() else {
             return;
@@ -426,7 +428,7 @@ impl Updating<'_> {
         }
     }
 
-    /// Writes the new rows to the store, if they are to be there first.
+    /// Writes the new rows to the store if the table is write-through.
     fn write_below(
         &self,
         keys: &[u64],

@@ -1,4 +1,4 @@
-//! Writers beside close: each is flushed, or refused.
+//! Writes that run beside close: each is flushed or refused.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn open(path: &Path) -> Table {
         .unwrap()
 }
 
-/// Which keys of a batch were written, by what the write said.
+/// The keys of a batch that were written, according to the write's result.
 fn written(keys: &[u64], answer: Result<(), Error>) -> Vec<u64> {
     match answer {
         Ok(()) => keys.to_vec(),

@@ -1,4 +1,4 @@
-//! The device tier: what comes up, what goes down, and that writes are seen through it.
+//! The device tier: promotion, demotion, and writes that are visible through it.
 
 mod common;
 
@@ -10,8 +10,8 @@ use std::path::Path;
 
 const WORDS: usize = 2;
 
-/// One bucket of 16 rows on the device, over a store, all moves when the call that causes them has
-/// answered.
+/// One bucket of 16 rows on the device, over a store. All moves happen on the calling thread, after
+/// the answer.
 fn builder(directory: &Path) -> Builder {
     Table::builder(Dtype::I64, WORDS as u32)
         .device_capacity(16)
@@ -23,7 +23,7 @@ fn rows(keys: &[u64], version: u32) -> Vec<u8> {
     common::rows(WORDS, keys, version)
 }
 
-/// Rows found on the device, in the host tier and in the store by a lookup of these keys.
+/// Rows that a lookup of these keys finds on the device, in the host tier and in the store.
 fn hits(table: &Table, keys: &[u64]) -> [u64; 3] {
     let before = table.stats().counts;
     assert!(versions(table, keys).iter().all(Option::is_some));
@@ -39,7 +39,7 @@ fn hits(table: &Table, keys: &[u64]) -> [u64; 3] {
 fn rows_climb_one_tier_with_every_other_lookup() {
     let directory = tempfile::tempdir().unwrap();
     let table = builder(directory.path()).open().unwrap();
-    // A key alone: two may meet at one place of what is remembered, and forget each other.
+    // A single key, because two keys may share a place in the ghosts and replace each other.
     table.import_rows(&[5], &rows(&[5], 1)).unwrap();
     assert_eq!(hits(&table, &[5]), [0, 0, 1]);
     assert_eq!(hits(&table, &[5]), [0, 0, 1]);
@@ -70,7 +70,7 @@ fn a_row_that_makes_room_on_the_device_is_in_the_host_tier_next() {
         table.import_rows(&keys, &rows(&keys, 1)).unwrap();
         table.prefetch(&keys[..16]).unwrap();
         assert_eq!(table.device_len(), 16);
-        // Others fill the host tier; the copies of what the device has leave it first.
+        // Other rows fill the host tier. The rows that the device has copies of are evicted first.
         assert_eq!(hits(&table, &keys[100..150]), [0, 0, 50]);
         assert_eq!(hits(&table, &keys[..16]), [16, 0, 0]);
         table.prefetch(&[500]).unwrap();
@@ -90,7 +90,7 @@ fn writes_are_seen_whatever_the_device_had() {
         table.prefetch(&keys).unwrap();
         assert_eq!(hits(&table, &keys), [12, 0, 0]);
 
-        // A key twice: the last row stays.
+        // A repeated key: the last row stays.
         let twice = [rows(&[3], 7), rows(&[3], 8)].concat();
         table.insert(&[3, 3], &twice).unwrap();
         assert_eq!(versions(&table, &[3]), [Some(8)]);
@@ -100,7 +100,7 @@ fn writes_are_seen_whatever_the_device_had() {
             .unwrap();
         assert_eq!(found, [true, false]);
         assert_eq!(versions(&table, &[4, 99]), [Some(5), None]);
-        assert_eq!(hits(&table, &keys), [12, 0, 0], "they are still up");
+        assert_eq!(hits(&table, &keys), [12, 0, 0], "they are still on the device");
 
         table.erase(&[5]).unwrap();
         table.import_rows(&[6], &rows(&[6], 9)).unwrap();
@@ -141,7 +141,7 @@ fn an_update_of_a_row_that_is_on_the_device_alone_of_those_in_memory_reads_no_di
         .unwrap();
     assert_eq!(reads(&table), before);
     assert_eq!(versions(&table, &[199]), [Some(2)]);
-    // With the score that it had.
+    // The row has kept its score.
     let all = table.export(1000).unwrap().next().unwrap().unwrap();
     assert_eq!((all.keys[199], all.scores[199]), (199, 801));
 }
@@ -161,7 +161,7 @@ fn without_a_store_the_device_has_copies_and_nothing_outlives_the_host_tier() {
     assert_eq!(hits(&table, &keys), [10, 90, 0]);
     let others: Vec<u64> = (1000..1095).collect();
     table.insert(&others, &rows(&others, 1)).unwrap();
-    // What is in use on the device is not told to the host tier, and stays there all the same.
+    // The host tier does not see uses on the device. These rows stay there nevertheless.
     assert_eq!(hits(&table, &keys[..10]), [10, 0, 0]);
     assert_eq!(table.host_len(), 100);
     table.erase(&keys).unwrap();
@@ -209,8 +209,7 @@ fn the_device_comes_to_hold_the_rows_that_are_used_most() {
             .unwrap();
         let keys: Vec<u64> = (0..ROWS).collect();
         table.import_rows(&keys, &rows(&keys, 1)).unwrap();
-        // Zipf's law with exponent 1, about: the number of a key is spread evenly over the
-        // logarithms.
+        // Approximates Zipf's law with exponent 1: the logarithm of the key is uniform.
         let mut rng = SmallRng::seed_from_u64(7);
         let mut draw = || ((ROWS as f64).powf(rng.random::<f64>()) - 1.0) as u64;
         let lookups = |draw: &mut dyn FnMut() -> u64, batches: usize| {
@@ -230,7 +229,8 @@ fn the_device_comes_to_hold_the_rows_that_are_used_most() {
         let share = |after: u64, before: u64| (after - before) as f64 / (300.0 * 64.0);
         let device = share(after.device_hits, before.device_hits);
         let memory = device + share(after.host_hits, before.host_hits);
-        // Of so many rows the best fixed choice: log 101 / log 2000 and log 501 / log 2000.
+        // The hit rates of the best static choice of that many rows: log 101 / log 2000 and log 501
+        // / log 2000.
         assert!(device > 0.8 * 0.61, "{score:?}: {device} on the device");
         assert!(memory > 0.85 * 0.82, "{score:?}: {memory} in memory");
     }

@@ -1,5 +1,5 @@
-//! Crashes, kills and a failing disk: nothing that was promised is lost, and only the keys
-//! concerned fail.
+//! Crashes, kills and a failing disk: nothing that was acknowledged is lost, and only the affected
+//! keys fail.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 const WORDS: usize = 4;
 const KEYS: u64 = 40;
 
-/// A table over a disk that can be made to fail; a device of 1 row is one bucket of 16.
+/// A table over a disk that can be made to fail. A device of 1 row has one bucket of 16.
 fn open(io: &FaultIo, writes: Writes, device_rows: usize, rows: usize) -> Result<Table, Error> {
     let options = Options {
         memtable_bytes: 64 << 10,
@@ -92,8 +92,8 @@ proptest! {
         prop_assert_eq!(versions(&table), vec![Some(versions_written); KEYS as usize]);
     }
 
-    /// Every call of the disk fails once, at some place: each answer is right or an error, and
-    /// afterwards all is as told.
+    /// Every disk call fails once, somewhere. Each answer is right or an error, and afterwards the
+    /// table is in the reported state.
     #[test]
     fn a_failing_disk_fails_the_keys_concerned_and_no_other(
         back: bool,
@@ -107,7 +107,7 @@ proptest! {
         let table = open(&io, writes, device_rows, rows).unwrap();
         let fault = [Fault::Fail(ENOSPC), Fault::Fail(EIO), Fault::TornWrite(EIO)][kind];
         io.fail_call(io.calls() + call, fault);
-        // Versions that each key may have.
+        // The versions that each key may have.
         let mut may: HashMap<u64, Vec<Option<u32>>> = (0..KEYS).map(|key| (key, vec![None])).collect();
         for version in 1..12u32 {
             let keys = (0..KEYS).filter(|key| (key + u64::from(version)) % 3 != 0);
@@ -122,7 +122,7 @@ proptest! {
             }
             let asked: Vec<u64> = (0..KEYS).collect();
             for (key, answer) in asked.iter().zip(find(&table, &asked)) {
-                // An error may have been planned for it: then it is told.
+                // Its reads may have hit a planned failure; then the lookup reports it.
                 if let Ok(answer) = answer {
                     let version = answer.map(|row| version_of(&row, *key));
                     prop_assert!(may[key].contains(&version), "key {key}: {version:?} of {:?}", may[key]);

@@ -1,5 +1,5 @@
-//! Lookups whose rows end in the device's memory: a GPU's where there is one, else the CPU's, which
-//! takes its place. (`model.rs` has them beside a map, `stress.rs` beside writers.)
+//! Lookups whose rows end in device memory: a GPU's if there is one, otherwise the CPU's.
+//! (`model.rs` compares them with a map, `stress.rs` runs them beside writers.)
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const WORDS: usize = 4;
 
-/// A table without a store; a device of 1 row is one bucket of 16.
+/// A table without a store. A device of 1 row has one bucket of 16.
 fn in_memory(words: usize) -> Table {
     Table::builder(Dtype::I64, words as u32)
         .device_capacity(1)
@@ -43,7 +43,7 @@ fn rows_of_every_tier_come_to_their_places() {
     table.import_rows(&keys, &rows(WORDS, &keys, 1)).unwrap();
     table.prefetch(&[0, 1, 2]).unwrap();
     find(&table, &[3, 4]);
-    // Each tier, one key of each twice, and one that is nowhere.
+    // One key of each tier twice, one once, and one that is nowhere.
     let asked = [9, 4, 0, 99, 3, 1, 9, 8, 0, 4];
     let before = table.stats().counts;
     for (key, answer) in asked.iter().zip(find_to_device(&table, &asked)) {
@@ -58,14 +58,14 @@ fn rows_of_every_tier_come_to_their_places() {
         after.misses - before.misses,
     ];
     assert_eq!(hits, [3, 3, 3, 1]);
-    // What was found below has come up by it, as by any lookup.
+    // The lookup promoted the rows that it found below, as any lookup does.
     find_to_device(&table, &[9]);
     assert_eq!(table.stats().counts.store_hits, after.store_hits);
 }
 
 #[test]
 fn more_rows_than_staging_holds_travel_in_turns() {
-    // A row of 96 KiB: two of them a piece, and a piece is never quite full.
+    // A row of 96 KiB: a piece holds two and is never quite full.
     const WIDE: usize = 12 << 10;
     let shape = StagingShape::of(WIDE * 8);
     assert_eq!(shape.piece_rows, 2);
@@ -84,8 +84,8 @@ fn more_rows_than_staging_holds_travel_in_turns() {
 
 const KEYS: u64 = 2000;
 
-/// A table of small tiers over many pages of a disk that can be made to fail, and none of them in
-/// memory.
+/// A table with small tiers over many pages, none of them cached, of a disk that can be made to
+/// fail.
 fn over_pages(io: &FaultIo) -> Table {
     let options = Options {
         cache_bytes: 0,
@@ -108,8 +108,8 @@ fn over_pages(io: &FaultIo) -> Table {
     table
 }
 
-/// Looks up what there is: each key is answered, or the store failed for it. Gives the keys for
-/// which it did.
+/// Looks up keys: each is answered, unless the store failed for it. Returns the keys for which it
+/// failed.
 fn all_but_failed(table: &Table, asked: &[u64]) -> Vec<u64> {
     let before = table.stats().counts.failed_keys;
     let mut failed = Vec::new();
@@ -198,8 +198,8 @@ fn what_does_not_fit_is_refused_and_nothing_looked_up() {
     assert!(matches!(error, Error::Closed), "{error}");
 }
 
-/// With a GPU, whose memory and the CPU's are not each other's; without, it is seen that there is
-/// none.
+/// With a GPU, its memory and the CPU's must not be confused. Without one, the test checks that
+/// opening reports that.
 #[test]
 fn rows_go_to_the_tiers_own_kind_of_memory() {
     let (mut rows, mut found) = ([0; 8 * WORDS], [false]);
@@ -221,14 +221,14 @@ fn rows_go_to_the_tiers_own_kind_of_memory() {
     let error = on_cpu.find_to_device(&[1], part.clone(), &mut found);
     let error = error.unwrap_err().to_string();
     assert!(
-        error.contains("lies on the CPU") && error.contains("GPU 0"),
+        error.contains("is on the CPU") && error.contains("GPU 0"),
         "{error}"
     );
     let on_gpu = in_memory(WORDS);
     let error = on_gpu.find_to_device(&[1], &mut rows[..], &mut found);
     let error = error.unwrap_err().to_string();
     assert!(error.contains("ordinary memory"), "{error}");
-    // From any byte on, from either tier.
+    // From any byte offset, from either tier.
     on_gpu.insert(&[1], &common::rows(WORDS, &[1], 2)).unwrap();
     for _ in 0..2 {
         assert_eq!(

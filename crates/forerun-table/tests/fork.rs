@@ -1,4 +1,4 @@
-//! A table belongs to the process that opened it: a fork of that process gets errors, and changes
+//! A table belongs to the process that opened it: in a fork of that process, calls fail and change
 //! nothing.
 
 #[path = "../../forerun-core/tests/testing/fork.rs"]
@@ -13,7 +13,7 @@ use fork::Ending::{AtOnce, Exit};
 
 const ROWS: u64 = 4000;
 
-/// A table most of whose rows are on disk only.
+/// A table with most of its rows only on disk.
 fn open(path: &Path, writes: Writes) -> Table {
     let builder = Table::builder(Dtype::I64, 8).path(path).writes(writes);
     let store_options = Options {
@@ -50,8 +50,8 @@ fn check_reads(table: &Table, batches: u64) {
 fn refused<T>(result: Result<T>) {
     match result {
         Err(Error::Forked(_)) => {}
-        Err(other) => panic!("another error: {other}"),
-        Ok(_) => panic!("it was let through"),
+        Err(other) => panic!("unexpected error: {other}"),
+        Ok(_) => panic!("the call succeeded"),
     }
 }
 
@@ -158,7 +158,7 @@ fn a_child_never_waits_for_a_lock_that_a_thread_of_its_parent_held() {
             }
             fork::in_child(Exit, || {
                 use_all(&table, &path);
-                // What a child opens is its own, with rows that make room for each other.
+                // A table that a child opens is its own. Its rows evict each other.
                 let own = open(&path.with_extension(at.to_string()), Writes::Back);
                 own.insert(&keys, &rows(&keys)).unwrap();
                 own.flush().unwrap();

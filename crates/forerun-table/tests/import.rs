@@ -1,5 +1,5 @@
-//! Imports: small ones by the log, large ascending ones by files of the store; both are seen, and
-//! survive.
+//! Imports: small ones go through the log, large ascending ones into files of the store. Both are
+//! visible and survive a restart.
 
 mod common;
 
@@ -10,7 +10,7 @@ use forerun_table::{Admission, Dtype, Error, Moves, Score, Table, Writes};
 use std::sync::Arc;
 
 const WORDS: usize = 4;
-/// More than half of what a memtable of these stores gathers.
+/// More than half of a memtable of these stores.
 const KEYS: u64 = 2000;
 const MEMTABLE_BYTES: usize = 64 << 10;
 
@@ -42,7 +42,7 @@ fn a_large_import_is_seen_through_every_tier_and_is_durable_by_itself() {
         let io = FaultIo::new();
         let table = open(&io, writes);
         let keys: Vec<u64> = (0..KEYS).collect();
-        // Older rows in all tiers, and one that the import leaves alone.
+        // Older rows in all tiers, and one row that the import does not change.
         table
             .insert(&[1, 2, 3, 9000], &rows(&[1, 2, 3, 9000], 1))
             .unwrap();
@@ -52,7 +52,7 @@ fn a_large_import_is_seen_through_every_tier_and_is_durable_by_itself() {
         let logged = |table: &Table| table.stats().store.unwrap().log_written_bytes;
         let before = logged(&table);
         table.import_rows(&keys, &rows(&keys, 5)).unwrap();
-        // Not through the log.
+        // The rows did not go through the log.
         assert!(logged(&table) - before < 8 * KEYS, "{writes:?}");
         assert_eq!((table.device_len(), table.host_len()), (0, 1));
         assert_eq!(versions(&table, &keys), vec![Some(5); KEYS as usize]);

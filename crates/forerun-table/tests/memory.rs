@@ -1,11 +1,11 @@
-//! What a table takes of the process's memory, and when it gives it back. One test, since tests of
-//! a program run at once.
+//! How much of the process's memory a table takes, and when it returns it. This is one test,
+//! because the tests of a program run in parallel.
 
 #![cfg(target_os = "linux")]
 
 use forerun_table::{Dtype, Error, Overflow, Table};
 
-/// What may come and go by itself.
+/// Memory that may come and go for other reasons.
 const SLACK_BYTES: usize = 24 << 20;
 
 fn resident_bytes() -> usize {
@@ -26,7 +26,7 @@ fn insert(table: &Table, keys: std::ops::Range<u64>) -> Result<(), Error> {
 
 #[test]
 fn memory_is_taken_as_it_is_used_and_given_back_on_close() {
-    // A capacity reserves addresses and takes no memory.
+    // A capacity reserves addresses but allocates no memory.
     let before = resident_bytes();
     let table = Table::builder(Dtype::F32, 16)
         .host_capacity(4_000_000_000)
@@ -40,11 +40,11 @@ fn memory_is_taken_as_it_is_used_and_given_back_on_close() {
     assert!(table.stats().host_used_bytes < 2 * SLACK_BYTES as u64);
     table.close().unwrap();
 
-    // What a table without a store has taken is free when it is closed.
+    // Closing a table without a store frees its memory.
     let before = resident_bytes();
     let table = Table::builder(Dtype::U8, 4096).open().unwrap();
     insert(&table, 0..30_000).unwrap();
-    // The slots of replaced rows are on their way back to the pool when the table goes.
+    // The slots of replaced rows are still on their way back to the pool when the table is dropped.
     insert(&table, 0..1000).unwrap();
     let full = resident_bytes().saturating_sub(before);
     assert!(full >= 30_000 * 4096, "{full} bytes for 30,000 rows");
@@ -55,7 +55,7 @@ fn memory_is_taken_as_it_is_used_and_given_back_on_close() {
         "{kept} of {full} bytes kept after close"
     );
 
-    // A lookup keeps no copy of what it promotes, and no scratch of its size.
+    // A lookup keeps no copy of the rows it promotes, and no scratch memory of their size.
     let directory = tempfile::tempdir().unwrap();
     let table = Table::builder(Dtype::U8, 4096)
         .host_capacity(30_000)
@@ -69,7 +69,7 @@ fn memory_is_taken_as_it_is_used_and_given_back_on_close() {
     let before = resident_bytes();
     assert_eq!(table.find(&keys, &mut rows, &mut found).unwrap(), 20_000);
     let grown = resident_bytes().saturating_sub(before);
-    // Rows in the host tier, which may be all of them by now, are its own memory.
+    // The rows in the host tier, possibly all of them by now, are the tier's own memory.
     let tier = table.stats().host_used_bytes as usize;
     assert!(
         grown < tier + 2 * SLACK_BYTES,

@@ -1,4 +1,4 @@
-//! A table does what a map does, whatever its budget and policies.
+//! A table behaves like a map, whatever its capacities and policies.
 
 mod common;
 
@@ -33,7 +33,7 @@ enum Op {
 
 #[derive(Clone, Debug)]
 struct Shape {
-    /// 0 is none; 1 is one bucket.
+    /// 0: no device tier. 1: one bucket.
     device_rows: usize,
     rows: usize,
     score: Score,
@@ -319,7 +319,7 @@ proptest! {
             for (&key, row) in rows.keys.iter().zip(rows.rows.chunks_exact(24)) {
                 model.insert(key, row.to_vec());
             }
-            // Some of them come up to the device, and are found there from then on.
+            // Some of them are promoted to the device, and lookups find them there from then on.
             let used: Vec<u64> = rows.keys.iter().copied().filter(|key| key % 3 == 0).collect();
             for _ in 0..3 {
                 find(&table, &used);
@@ -333,7 +333,7 @@ proptest! {
         for (key, answer) in keys.iter().zip(find(&table, &keys)) {
             let answer = answer.unwrap();
             there += usize::from(answer.is_some());
-            // The newest row is above, or else was handed out last.
+            // The newest row is in the table, or it was the last one passed to the callback.
             prop_assert_eq!(answer.as_ref().or(handed.get(key)), model.get(key));
         }
         prop_assert_eq!(there, table.host_len());

@@ -1,4 +1,4 @@
-//! What can be opened, and what is refused in words.
+//! What can be opened, and the messages about what cannot.
 
 mod common;
 
@@ -116,7 +116,7 @@ fn a_full_table_that_refuses_takes_what_replaces_and_nothing_new() {
         .unwrap();
     table.insert(&[1, 2], b"one.two.").unwrap();
     let Err(Error::Keys(failures)) = table.insert(&[3, 2, 4], b"thr.TWO.for.") else {
-        panic!("there is no room for two more")
+        panic!("the table has no space for two more")
     };
     assert_eq!((failures.len(), failures.served()), (2, 1));
     let failed: Vec<(usize, u64)> = failures.iter().map(|(at, key, _)| (at, key)).collect();
@@ -143,7 +143,7 @@ fn a_closed_table_says_so_through_every_handle() {
     ));
     assert!(matches!(other.insert(&[1], &[0; 4]), Err(Error::Closed)));
     other.wait_idle();
-    // The store is free for the next one, while the handle lives.
+    // Another table can open the store while the handle lives.
     Table::builder(Dtype::U8, 4).path(&path).open().unwrap();
 }
 
@@ -160,7 +160,7 @@ fn bytes_of_the_host_tier_are_a_bound() {
                 continue;
             };
             let told = table.stats().host_bytes as usize;
-            // The index is made in whole segments: a few hundredths more or less.
+            // The index consists of whole segments, so its size may differ by a few hundredths.
             assert!(
                 told <= bytes + bytes / 16,
                 "{told} of {bytes} for {dim} x {dtype}"

@@ -1,5 +1,5 @@
 //! Readers beside writers, evictions and moves: no torn row, no lost write, no version that goes
-//! back, no leak.
+//! backwards, no leak.
 
 mod common;
 
@@ -16,7 +16,7 @@ const KEYS: u64 = 2000;
 const WRITERS: u64 = 2;
 const RUN: Duration = Duration::from_millis(1200);
 
-/// What each key's writer has written, told after the write has returned.
+/// The versions that each key's writer has written, published after the write returns.
 struct Promise {
     versions: Vec<AtomicU32>,
     ends: AtomicBool,
@@ -49,7 +49,7 @@ fn write(table: &Table, promise: &Promise, writer: u64) {
         }
         if version % 8 != 0 {
             for key in keys {
-                // Release: who sees the version must find it.
+                // Release: a reader that sees the version must find the row.
                 promise.versions[key as usize].store(version, Ordering::Release);
             }
         }
@@ -63,7 +63,7 @@ fn read(table: &Table, promise: &Promise, reader: u64, may_leave: bool) -> u64 {
     let has_device = table.stats().device.is_some();
     let mut hits = 0;
     while !promise.ends.load(Ordering::Relaxed) {
-        // Some keys more often than others, so that rows go up and down.
+        // Some keys more often than others, so that rows are promoted and demoted.
         let keys: Vec<u64> = (0..256)
             .map(|_| {
                 let most = rng.random_range(0..KEYS);
@@ -95,8 +95,8 @@ fn read(table: &Table, promise: &Promise, reader: u64, may_leave: bool) -> u64 {
                 "key {key}: {version} after {}",
                 promised[at]
             );
-            // By lookups before this one: of a key that is in the batch twice, one may be answered
-            // by a tier further down, later, and so with the newer row.
+            // Versions seen by earlier lookups only. If a key is in this batch twice, a lower tier
+            // may answer one of the two later, with a newer row.
             let before = seen[key as usize];
             assert!(
                 version >= before,
@@ -153,7 +153,7 @@ fn stress(table: &Table, may_leave: bool) {
     }
 }
 
-/// Ends the others when a thread ends, however that comes.
+/// Stops the other threads when a thread ends for any reason.
 struct End<'e>(&'e AtomicBool);
 
 impl Drop for End<'_> {
@@ -265,7 +265,7 @@ fn without_a_store_rows_leave_and_none_is_torn() {
     }
 }
 
-/// A million calls, each of which takes and gives back slots, scratch memory and jobs.
+/// A million calls, each of which takes and returns slots, scratch memory and jobs.
 #[test]
 fn a_million_calls_take_no_more_memory_than_a_few() {
     let directory = tempfile::tempdir().unwrap();
@@ -285,7 +285,7 @@ fn a_million_calls_take_no_more_memory_than_a_few() {
             let keys = [call % 90, call % 89, call % 83, 1000 + call];
             table.find(&keys, &mut out, &mut [false; 4]).unwrap();
             if call % 64 == 0 {
-                // All of these are below or leave.
+                // All of these are below the host tier or are evicted.
                 let keys: Vec<u64> = (0..8).map(|n| (call / 8 + n) % 400).collect();
                 table.prefetch(&keys).unwrap();
                 table.erase(&[1_000_000 + call]).unwrap();
@@ -302,12 +302,12 @@ fn a_million_calls_take_no_more_memory_than_a_few() {
     calls(50_000, rest);
     let after = resident_bytes();
     assert_eq!(table.stats().host_bytes, slots);
-    // The store's memtable takes the erasures: some 100 bytes each.
+    // The store's memtable holds the erasures: about 100 bytes each.
     let grown = after.saturating_sub(before);
-    assert!(grown < 24 << 20, "{grown} bytes more after {rest} calls");
+    assert!(grown < 24 << 20, "memory grew by {grown} bytes in {rest} calls");
 }
 
-/// Bytes of memory of this process, where the system tells.
+/// Memory of this process in bytes, if the system reports it.
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok());

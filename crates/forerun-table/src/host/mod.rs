@@ -80,8 +80,8 @@ pub(crate) struct RowMeta {
 /// Index bytes per row: an entry has 16 bytes, and the index is not filled completely.
 const INDEX_BYTES: usize = 18;
 
-/// The maximum bytes of rows that a call moves together, or one row: chunks of long rows have fewer
-/// of them.
+/// The maximum bytes of rows that a call moves at once, but at least one row. So chunks of long
+/// rows have fewer rows.
 pub(crate) const CHUNK_BYTES: usize = 16 << 20;
 
 /// Metadata bytes per row: index, key, state, mark, score.
@@ -173,7 +173,7 @@ impl Host {
         })
     }
 
-    /// Copies the rows that are here to the places that `place` tells: see [`RowSlab::find`].
+    /// Copies the rows that are here to the places that `place` returns: see [`RowSlab::find`].
     pub(crate) fn find(
         &self,
         keys: &[u64],
@@ -280,9 +280,9 @@ impl Host {
         slot.is_some()
     }
 
-    /// An empty room, for [`Host::unlink`].
+    /// An empty reservation, for [`Host::unlink`].
     pub(crate) fn reserve_none(&self) -> Result<Reservation> {
-        // There are always as many slots as none.
+        // Reserving no slots always succeeds.
         self.reserve(0).ok_or(Error::Full {
             capacity: self.capacity,
         })
@@ -297,19 +297,19 @@ impl Host {
         }
     }
 
-    /// Whether the store does not have a slot's row yet. For the holder of its key's lock.
+    /// Whether the store lacks a slot's row. The caller holds the key's lock.
     pub(crate) fn is_dirty(&self, slot: u32) -> bool {
         self.state[slot as usize].load(Ordering::Relaxed) & DIRTY != 0
     }
 
-    /// Notes that the store has a slot's row. For the holder of its key's lock.
+    /// Records that the store has a slot's row. The caller holds the key's lock.
     pub(crate) fn set_clean(&self, slot: u32) {
         self.state[slot as usize].store(LINKED, Ordering::Relaxed);
         self.dirty.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Keys and slots of rows that the store does not have, as far as can be told without locks.
-    /// Under all locks it can be told of all.
+    /// Keys and slots of rows that the store lacks. Without locks the answer is approximate; under
+    /// all locks it is exact.
     pub(crate) fn dirty_slots(&self) -> impl Iterator<Item = Victim> {
         let none = self.dirty() == 0;
         let used = if none { 0 } else { self.slab.used_slots() };
@@ -358,29 +358,29 @@ impl Host {
         self.linked.load(Ordering::Relaxed)
     }
 
-    /// Rows that the store does not have, about.
+    /// The approximate number of rows that the store lacks.
     pub(crate) fn dirty(&self) -> usize {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// Rows that may stay here.
+    /// The capacity in rows.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Rows that may be on their way in at once, in one call of several.
+    /// The maximum number of rows that one call inserts at once; several calls may run in parallel.
     pub(crate) fn chunk(&self) -> usize {
         let rows = (self.spare / 4).min(1024);
         rows.min(self.at_once())
     }
 
-    /// Rows of which a call has copies at once, at most: of long rows fewer, so that their bytes
-    /// are bounded.
+    /// The maximum number of rows that a call copies at once. It is lower for long rows, so that
+    /// their bytes are bounded.
     pub(crate) fn at_once(&self) -> usize {
         (CHUNK_BYTES / self.slab.row_bytes()).max(1)
     }
 
-    /// Bytes of memory when all slots are used: rows, index, notes.
+    /// Bytes of memory when all slots are used: rows, index, metadata.
     pub(crate) fn memory_bytes(&self) -> usize {
         let entries = size_of_val(&*self.keys)
             + size_of_val(&*self.state)
@@ -389,14 +389,14 @@ impl Host {
         self.slab.memory_bytes() + entries
     }
 
-    /// Of these, bytes that are in use, but for the ends of pages.
+    /// Bytes of these that are in use, not counting the ends of pages.
     pub(crate) fn used_bytes(&self) -> usize {
         let used = self.slab.used_slots();
         let entries = used * (metadata_bytes(self.score) - INDEX_BYTES);
         self.slab.used_bytes() + entries
     }
 
-    /// Rows linked since the tier was made.
+    /// Rows linked since the tier was created.
     pub(crate) fn links(&self) -> u64 {
         self.links.load(Ordering::Relaxed)
     }

@@ -156,7 +156,7 @@ impl RowSlab {
         Some(FreeSlots { arena, slots })
     }
 
-    /// An empty list, to take what [`RowSlab::link`] and [`RowSlab::unlink`] put into it.
+    /// An empty list for the slots that [`RowSlab::link`] and [`RowSlab::unlink`] retire.
     pub(crate) fn retired(&self) -> Retired {
         Retired {
             arena: Arc::clone(&self.arena),
@@ -164,13 +164,13 @@ impl RowSlab {
         }
     }
 
-    /// Tries to free slots that were retired, on whatever thread that was.
+    /// Tries to free retired slots, whichever thread retired them.
     pub(crate) fn reclaim(&self) {
         epoch::pin().flush();
     }
 
-    /// Puts a row under a key, into one of the vacant slots, of which there must be one. Who looks
-    /// the key up from now on finds this row.
+    /// Stores a row under a key in one of the vacant slots, of which there must be one. Lookups
+    /// find this row from now on.
     pub(crate) fn link(
         &self,
         key: u64,
@@ -184,9 +184,9 @@ impl RowSlab {
         let Some(slot) = free_slots.slots.pop() else {
             unreachable!("a slot was reserved for each row");
         };
-        // SAFETY: the slot is below `slots`, hence its row inside the region. By (A) it is this
-        // call's alone, and by (C) no reader has it from earlier, so `row` is not in it either,
-        // which may be lent by `read`.
+        // SAFETY: the slot is below `slots`, so its row is inside the region. By (A) this call
+        // alone owns the slot, and by (C) no earlier reader still has it. So `row`, which may be
+        // lent by `read`, does not overlap it either.
         unsafe {
             let to = self.arena.row(slot);
             std::ptr::copy_nonoverlapping(row.as_ptr(), to, row.len());
@@ -198,14 +198,14 @@ impl RowSlab {
                 Ok(Linked { slot, former })
             }
             Err(error) => {
-                // The index is as it was: the slot is still nobody else's.
+                // The index did not change, so the slot still belongs to nobody else.
                 free_slots.slots.push(slot);
                 Err(error.into())
             }
         }
     }
 
-    /// Takes a key's row away and gives the slot that it had.
+    /// Removes a key's row and returns its slot.
     pub(crate) fn unlink(&self, key: u64, retired: &mut Retired) -> Option<u32> {
         self.check(&retired.arena);
         let slot = self.index.remove(key)? as u32;
@@ -213,14 +213,14 @@ impl RowSlab {
         Some(slot)
     }
 
-    /// The slot of a key just now. It may be another's when this returns, unless the key's writers
-    /// are kept out.
+    /// The key's current slot. Another key may own it when this returns, unless the caller keeps
+    /// writers of the key out.
     pub(crate) fn slot(&self, key: u64) -> Option<u32> {
         self.index.get(key).map(|slot| slot as u32)
     }
 
-    /// Asks for the index's lines of these keys, so that `slot`, `link` and `unlink` of them find
-    /// them in the cache.
+    /// Prefetches the index lines of these keys, so that `slot`, `link` and `unlink` find them in
+    /// the cache.
     pub(crate) fn warm(&self, keys: &[u64]) {
         let (mut slots, mut found) = ([0; 64], [false; 64]);
         let pinned = self.index.pin();
@@ -238,23 +238,22 @@ impl RowSlab {
         }
     }
 
-    /// Calls `read` with slot and row of a key that has one.
+    /// Calls `read` with the slot and the row of a key that has one.
     pub(crate) fn read<T>(&self, key: u64, read: impl FnOnce(u32, &[u8]) -> T) -> Option<T> {
         let pinned = self.index.pin();
         let slot = pinned.get(key)? as u32;
-        // SAFETY: the row lies inside the region; by (B) it was written before, and by (C) nobody
-        // writes it while `pinned`, the guard under which the slot was read, lives. It is dropped
-        // behind `read`, which cannot keep the slice.
+        // SAFETY: the row is inside the region. By (B) it was written before, and by (C) nobody
+        // writes it while `pinned` lives, the guard under which the slot was read. It is dropped
+        // after `read`, which cannot keep the slice.
         let row = unsafe { std::slice::from_raw_parts(self.arena.row(slot), self.arena.row_bytes) };
         let answer = read(slot, row);
         drop(pinned);
         Some(answer)
     }
 
-    /// Copies the rows of the keys that have one to their places in `rows`, and says which have;
-    /// the other rows stay as they are. `place` tells the place of the nth key, asked once for each
-    /// that is found, in order, and `touch` is called with the slot of each row. Gives the number
-    /// found.
+    /// Copies the rows of present keys to their places in `rows` and marks them in `found`. The
+    /// other rows stay as they are. `place` maps the nth key to a place and is called once for each
+    /// found key, in order. `touch` is called with the slot of each row. Returns the number found.
     pub(crate) fn find(
         &self,
         keys: &[u64],
@@ -302,9 +301,9 @@ impl RowSlab {
             }
             let slot = slots[at] as u32;
             let row = &mut rows[place(at) * arena.row_bytes..][..arena.row_bytes];
-            // SAFETY: the row lies inside the region; by (B) it was written before, and by (C)
-            // nobody writes it while `_pinned` lives, under which the slot was read. `row` is the
-            // caller's memory, borrowed mutably.
+            // SAFETY: the row is inside the region. By (B) it was written before, and by (C) nobody
+            // writes it while `_pinned` lives, under which the slot was read. `row` is the caller's
+            // memory, borrowed mutably.
             unsafe {
                 let from = arena.row(slot);
                 std::ptr::copy_nonoverlapping(from, row.as_mut_ptr(), row.len());
@@ -313,29 +312,30 @@ impl RowSlab {
         }
     }
 
-    /// Keys that have a row, and their slots, in no order: each that is there all the time once.
+    /// Keys that have a row, and their slots, in no order. Each key that is present throughout
+    /// appears once.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u32)> {
         self.index.iter().map(|(key, slot)| (key, slot as u32))
     }
 
-    /// Slots that were ever taken: those from here on have not been written.
+    /// The number of slots that were ever taken. Slots from here on have never been written.
     pub(crate) fn used_slots(&self) -> usize {
-        // Relaxed: a number from the time of the call. Whoever has a slot's number got it by way of
-        // a lock or the index, behind the store of this.
+        // Relaxed: the number is as of the call. A thread that knows a slot's number got it through
+        // a lock or the index, after this was stored.
         self.arena.fresh.load(Ordering::Relaxed) as usize
     }
 
-    /// Bytes a row.
+    /// Bytes per row.
     pub(crate) fn row_bytes(&self) -> usize {
         self.arena.row_bytes
     }
 
-    /// Bytes of memory for the rows and the index, when all slots are used.
+    /// Bytes of memory for rows and index when all slots are used.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.arena.region.len() + self.index.memory_bytes()
     }
 
-    /// Of these, bytes of the slots that were ever used, and of the index.
+    /// Bytes of these that belong to slots ever used, or to the index.
     pub(crate) fn used_bytes(&self) -> usize {
         self.used_slots() * self.arena.stride_bytes + self.index.memory_bytes()
     }
@@ -346,7 +346,7 @@ impl RowSlab {
 }
 
 impl Arena {
-    /// Where a slot's row begins.
+    /// The start of a slot's row.
     #[inline(always)]
     fn row(&self, slot: u32) -> *mut u8 {
         debug_assert!(slot < self.slots);
@@ -360,8 +360,8 @@ impl Arena {
         let row = self.row(slot);
         let lead = row as usize % CACHE_LINE_BYTES;
         let first = row.wrapping_sub(lead);
-        // Each row waits in the second level; its first line is asked for nearer, so that the copy
-        // can begin.
+        // The rows wait in the L2 cache. Prefetch the first line of each one into L1, so that the
+        // copy can begin.
         prefetch_read(first);
         for line in (CACHE_LINE_BYTES..lead + self.row_bytes).step_by(CACHE_LINE_BYTES) {
             prefetch_read_l2(first.wrapping_add(line));
@@ -369,7 +369,7 @@ impl Arena {
     }
 
     fn lock_free(&self) -> MutexGuard<'_, Vec<u32>> {
-        // The list is whole whenever the lock is free: it is only appended to or cut.
+        // The list is consistent whenever the lock is free: it is only appended to or truncated.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -391,9 +391,9 @@ impl Drop for Retired {
         if self.slots.is_empty() {
             return;
         }
-        // Weak: what is deferred runs when some thread pins an epoch later, which may be never, and
-        // must not keep the memory of a slab that is gone. A slab that is gone has no pool for the
-        // slots to go back to.
+        // Weak: a deferred closure runs when some thread pins a later epoch, which may never
+        // happen. It must not keep alive the memory of a slab that is gone, and such a slab has no
+        // pool to return the slots to.
         let arena = Arc::downgrade(&self.arena);
         let mut slots = std::mem::take(&mut self.slots);
         let guard = epoch::pin();
@@ -408,8 +408,8 @@ impl Drop for Retired {
 
 impl Drop for RowSlab {
     fn drop(&mut self) {
-        // Directories that the index has outgrown are freed when the epoch advances, for which
-        // somebody has to ask: three times, since garbage is freed two epochs after its own.
+        // Directories that the index has outgrown are freed when the epoch advances, which a thread
+        // has to trigger. It takes three times, because garbage is freed two epochs after its own.
         for _ in 0..3 {
             self.reclaim();
         }

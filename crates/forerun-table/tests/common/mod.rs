@@ -1,4 +1,4 @@
-//! Rows that show whether they are whole, and a table beside a map.
+//! Rows that show whether they are torn, and comparison of a table with a map.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
@@ -6,22 +6,22 @@ use forerun_gpu::DeviceBuffer;
 use forerun_table::{Error, Table};
 use std::collections::HashMap;
 
-/// A row of `words` words that all say the same of it: key and version.
+/// A row of `words` words, each of which holds key and version.
 pub fn row(words: usize, key: u64, version: u32) -> Vec<u8> {
     let word = (u64::from(version) << 32 | key & 0xffff_ffff).to_le_bytes();
     word.repeat(words)
 }
 
-/// The rows of some keys, all of a version, one behind the other.
+/// The concatenated rows of some keys, all with the same version.
 pub fn rows(words: usize, keys: &[u64], version: u32) -> Vec<u8> {
     let rows = keys.iter().flat_map(|&key| row(words, key, version));
     rows.collect()
 }
 
-/// The version of a row of a key.
+/// The version of a key's row.
 ///
 /// # Panics
-/// If the row is torn or another key's.
+/// If the row is torn or belongs to another key.
 pub fn version_of(row: &[u8], key: u64) -> u32 {
     let (words, rest) = row.as_chunks::<8>();
     assert!(rest.is_empty());
@@ -31,23 +31,23 @@ pub fn version_of(row: &[u8], key: u64) -> u32 {
     (word >> 32) as u32
 }
 
-/// What each key of a batch was answered with.
+/// The answer for each key of a batch.
 pub type Answers = Vec<Result<Option<Vec<u8>>, Error>>;
 
-/// Looks keys up; `None` where the key is not there or `Err` where it failed.
+/// Looks up keys: `None` if the key is missing, `Err` if it failed.
 pub fn find(table: &Table, keys: &[u64]) -> Answers {
     answers(table, keys, |rows, found| table.find(keys, rows, found))
 }
 
-/// As [`find`], of rows that end where the device tier lies.
+/// Like [`find`], with rows that end in the memory of the device tier.
 pub fn find_to_device(table: &Table, keys: &[u64]) -> Answers {
     answers(table, keys, |rows, found| {
         to_device(table, keys, rows, found)
     })
 }
 
-/// [`Table::find_to_device`]; where the tier lies on a GPU, with a buffer there that comes from
-/// `rows` and goes back.
+/// [`Table::find_to_device`]. If the tier is on a GPU, it uses a buffer there, copied from `rows`
+/// and back.
 pub fn to_device(
     table: &Table,
     keys: &[u64],
@@ -98,10 +98,10 @@ fn answers(
     all
 }
 
-/// The versions of the rows of these keys; `None` where the key is not there.
+/// The versions of the rows of these keys; `None` if a key is missing.
 ///
 /// # Panics
-/// If a lookup fails, or a row is torn or another key's.
+/// If a lookup fails, or a row is torn or belongs to another key.
 pub fn versions(table: &Table, keys: &[u64]) -> Vec<Option<u32>> {
     let answers = find(table, keys).into_iter().zip(keys);
     answers
