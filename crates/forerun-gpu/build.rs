@@ -1,14 +1,14 @@
-//! Embeds the kernels: their machine code where a CUDA compiler is found, and their source always.
+//! Embeds the kernels: always as source, and as machine code if a CUDA compiler is found.
 //!
 //! ```text
 //!   kernels/all.cu ─ flatten ─ kernels.cu ─┬─ nvcc -arch=sm_80 ─ sm_80.cubin
-//!                                          ├─ nvcc -arch=sm_90 ─ sm_90.cubin       embedded.rs says which there are
+//!                                          ├─ nvcc -arch=sm_90 ─ sm_90.cubin       embedded.rs lists the images made
 //!                                          └─ nvcc -arch=compute_90 ─ 90.ptx, for devices newer than these
 //! ```
 //!
-//! The compiler is `FORERUN_NVCC` (`none`: do without), else `nvcc` of `CUDA_HOME`, else of `PATH`.
-//! One that is named must work; one that is merely found and does not is passed over with a
-//! warning. Without any, nothing is run.
+//! The compiler is `FORERUN_NVCC` (`none`: no compiler), otherwise `nvcc` of `CUDA_HOME`, otherwise
+//! of `PATH`. A compiler that is named explicitly must work. If one that was merely found fails,
+//! the build prints a warning and goes on without it. Without a compiler, nothing is run.
 
 use std::collections::HashSet;
 use std::env;
@@ -17,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Name, architecture and form of what is made.
+/// Name, architecture and form of each image.
 const IMAGES: &[(&str, &str, &str)] = &[
     ("sm_80.cubin", "-arch=sm_80", "-cubin"),
     ("sm_90.cubin", "-arch=sm_90", "-cubin"),
@@ -47,7 +47,7 @@ fn main() -> Result<(), String> {
             Err(error) if named => return Err(error),
             Err(error) => {
                 println!(
-                    "cargo::warning=the kernels will be compiled when they are first used: {}",
+                    "cargo::warning=the kernels will be compiled on first use: {}",
                     error.lines().next().unwrap_or_default()
                 );
                 Vec::new()
@@ -58,9 +58,9 @@ fn main() -> Result<(), String> {
     fs::write(&embedded, list(&made)).map_err(|e| format!("{}: {e}", embedded.display()))
 }
 
-/// The file with what it includes in its place, each once, as `#pragma once` would have it; a
-/// `.list` each time. What the folder does not have (the shim's headers, inside an `#if`) stays an
-/// `#include`.
+/// Returns the file with its includes inlined, each once (as `#pragma once` says), but a `.list`
+/// every time. An include that is not in the folder stays an `#include`: the shim's headers, inside
+/// an `#if`.
 fn flatten(file: &Path, seen: &mut HashSet<PathBuf>, into: &mut String) -> Result<(), String> {
     let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
     let folder = file.parent().unwrap_or(Path::new("."));
@@ -75,8 +75,8 @@ fn flatten(file: &Path, seen: &mut HashSet<PathBuf>, into: &mut String) -> Resul
             .trim()
             .strip_prefix("#include \"")
             .and_then(|rest| rest.strip_suffix('"'));
-        // The folder of the including file, then `kernels/include`, as the compiler is told for the
-        // shim.
+        // The folder of the including file, then `kernels/include`, which is also the compiler's
+        // include path for the shim.
         let found = quoted.and_then(|name| {
             [folder, Path::new("kernels/include")]
                 .iter()
@@ -98,12 +98,12 @@ fn flatten(file: &Path, seen: &mut HashSet<PathBuf>, into: &mut String) -> Resul
     Ok(())
 }
 
-/// A path as C++ sources name it, on every system.
+/// A path in the form that C++ sources use on every system.
 fn slashes(path: &Path) -> String {
     path.to_string_lossy().replace('\\', "/")
 }
 
-/// The compiler, and whether somebody named it.
+/// The compiler, and whether it was named explicitly.
 fn nvcc() -> Option<(PathBuf, bool)> {
     if let Some(named) = env::var_os("FORERUN_NVCC").filter(|value| !value.is_empty()) {
         return (named != "none").then(|| (named.into(), true));
@@ -138,7 +138,7 @@ fn compile(nvcc: &Path, source: &Path, out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What `src/cubin.rs` includes. The driver wants a zero behind PTX, which is text.
+/// The file that `src/cubin.rs` includes. The driver needs a zero byte after PTX, which is text.
 fn list(made: &[&str]) -> String {
     let mut text = String::new();
     for (constant, name) in [

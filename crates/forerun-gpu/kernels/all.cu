@@ -1,4 +1,4 @@
-// Every kernel of the crate, as one image: what is compiled, embedded and loaded.
+// All kernels of the crate in one image, which is compiled, embedded and loaded as a whole.
 #include "busy.cu"
 #include "gather.cu"
 #include "roofline.cu"

@@ -1,19 +1,20 @@
-// A matrix product to keep the multiprocessors busy while something else is measured: c = a * b,
-// all n x n of f32, row by row; n is a multiple of 64. It is made to be bound by arithmetic, not to
-// be a good product.
+// A matrix product that keeps the multiprocessors busy while something else is measured: c = a * b,
+// all n x n of f32 in row-major order; n is a multiple of 64. It is meant to be bound by
+// arithmetic, not to be a good product.
 //
-//   a block of 256 threads makes a tile of 64 x 64; a thread makes 4 x 4 of it, from shared memory:
+//   a block of 256 threads computes a tile of 64 x 64; a thread computes 4 x 4 of it, from shared memory:
 //
 //              b: 16 x 64               thread (x, y) = (t % 16, t / 16)
 //   a: 64 x 16 [ tile of c ]            rows y * 4 .., columns x * 4 ..
 //
-// Blocks stride over the tiles: any grid will do. One of a block a tile lets others in between.
+// Blocks stride over the tiles, so any grid works. With one block per tile, blocks of other kernels
+// can run in between.
 #include "include/lane.cuh"
 #include "include/memory.cuh"
 
 namespace forerun {
 
-// The same layout stands in Rust (src/product.rs).
+// src/product.rs declares the same layout.
 struct ProductParams {
     u64 a;        //  0
     u64 b;        //  8
@@ -27,7 +28,7 @@ constexpr u32 depth = 16;
 constexpr u32 each = 4;
 
 struct Tiles {
-    float a[depth][tile + each];  // transposed; the columns more keep neighbours in different banks
+    float a[depth][tile + each];  // transposed; the extra columns put neighbours into different banks
     float b[depth][tile];
 };
 

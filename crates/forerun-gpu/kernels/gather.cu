@@ -1,5 +1,5 @@
-// The row-copying kernels: one for each line of gather.list, whose columns say which of the copies
-// below it is.
+// The row-copying kernels: one for each line of gather.list, whose columns select one of the copies
+// below.
 #include "gather/aligned_rows.cuh"
 #include "gather/bulk_rows.cuh"
 #include "gather/row.cuh"

@@ -1,12 +1,12 @@
-// Reads of 32, 64 or 128 bytes at random places of a buffer: what the device's memory gives, and no
-// lookup can exceed.
+// Reads of 32, 64 or 128 bytes at random places of a buffer: the rate of the device's memory, which
+// no lookup can exceed.
 //
-//   a group of 2, 4 or 8 lanes   | 16 B | 16 B | ...    one aligned request; eight of them on their way a group
+//   a group of 2, 4 or 8 lanes   | 16 B | 16 B | ...    one aligned request; each group has eight in flight
 //   request r                    piece  mix(seed + r) * pieces >> 64  of the buffer, whose pieces are as long as requests
 //   word w of the buffer         mix(w)
 //
-// No address comes from memory, so nothing but memory bounds the rate. Everything that is read is
-// added up: so it has to be read, and the sum tells whether it was.
+// No address comes from memory, so only memory bounds the rate. The kernel sums all that it reads:
+// this forces the reads, and the sum proves that they happened.
 #include "include/atomic.cuh"
 #include "include/lane.cuh"
 #include "include/memory.cuh"
@@ -14,13 +14,13 @@
 
 namespace forerun {
 
-// The same layout stands in Rust (src/random_reads.rs).
+// src/random_reads.rs declares the same layout.
 struct RandomReadParams {
     u64 buffer;  //  0
-    u64 pieces;  //  8  of the buffer; words, for the filling kernel
+    u64 pieces;  //  8  in the buffer; for the filling kernel, words
     u64 count;   // 16  requests
     u64 seed;    // 24
-    u64 sum;     // 32  a u64 that is added to
+    u64 sum;     // 32  address of a u64 to add to
 };
 static_assert(sizeof(RandomReadParams) == 40, "src/random_reads.rs has the same layout");
 

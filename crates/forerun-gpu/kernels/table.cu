@@ -1,5 +1,5 @@
-// The hash table's kernels: one for each line of table.list, whose columns say which of the forms
-// below it is.
+// The hash table's kernels: one for each line of table.list, whose columns select one of the forms
+// below.
 #include "table/find_pipeline.cuh"
 #include "table/find_thread.cuh"
 #include "table/find_tiles.cuh"

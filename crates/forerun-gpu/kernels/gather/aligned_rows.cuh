@@ -1,4 +1,4 @@
-// V5: a warp copies ROWS rows at a time, in requests that begin on a line of the host's memory.
+// V5: a warp copies ROWS rows at a time, in requests that begin on a line of host memory.
 //
 //   a row of 656 bytes that starts 112 into a line, unit 16, ALIGN 128:
 //
@@ -7,27 +7,28 @@
 //     load 0  |      31 lanes, from lane 7 on: 400 B      |                  requests of 512 bytes, each on lines of
 //     load 1  |                                   |  16 lanes: 256 B |       its own; lanes outside the row are off
 //
-// From the row's start on, as in V2 to V4, the first request would touch 5 lines and the second ask
-// for the fifth again. What is aligned is the side across the link: the source of a gather, the
-// destination of a scatter. The other side, in the device's own memory, follows a unit at a time at
-// whatever offset its row has.
+// If it began at the row's start, as in V2 to V4, the first request would touch 5 lines and the
+// second would fetch the fifth again. The aligned side is the one across the link: the source of a
+// gather, the destination of a scatter. The other side, in the device's own memory, is accessed one
+// unit at a time at the row's own offset.
 //
-// Indices: lane l of a warp resolves row l of its group, and the others get it by shuffle; those of
-// the next group are asked for before this group's rows, so that they come along with them.
+// Indices: lane l of a warp resolves row l of its group, and the other lanes get it by shuffle. The
+// indices of the next group are requested before this group's rows, so that they arrive together.
 //
-// Lanes shifted to a line are known from zero-copy graph traversal (EMOGI, VLDB 2020).
+// Shifting lanes to a line boundary is known from zero-copy graph traversal (EMOGI, VLDB 2020).
 #pragma once
 #include "row.cuh"
 
 namespace forerun {
 
-constexpr u32 held_a_row = 2;  // requests of each row at once: all of a row up to 1,024 - ALIGN bytes at 16 bytes a lane
+constexpr u32 held_a_row = 2;  // requests in flight per row: the whole row up to 1,024 - ALIGN bytes at 16 bytes per lane
 
 template <u32 UNIT, u32 ROWS> struct Held {
     Unit<UNIT> unit[ROWS][held_a_row];
 };
 
-// Where this lane's unit of request `k` lies in the row: less than `units`, or off.
+// The position of this lane's unit of request `k` in the row. The lane is off unless it is below
+// `units`.
 template <u32 UNIT, u32 ALIGN> FORERUN_DEVICE u32 place_in_row(u64 anchor, u32 k) {
     const u32 lead = u32(anchor % ALIGN) / UNIT;
     return k * warp_lanes + lane_in_warp() - lead;  // before the row's start: wraps to more than any row has
@@ -37,7 +38,7 @@ template <u32 UNIT, u32 ROWS, u32 ALIGN> FORERUN_DEVICE void copy_aligned(const 
     const u32 units = u32(p.row_bytes / UNIT);
     const u32 requests = (units + ALIGN / UNIT - 1 + warp_lanes - 1) / warp_lanes;  // for a row that starts anywhere
     for (u32 first = 0; first < requests; first += held_a_row) {
-        Held<UNIT, ROWS> held = {};  // zeros, where rows are to be zeroed
+        Held<UNIT, ROWS> held = {};  // zeros, for rows that are to be zeroed
 #pragma unroll
         for (u32 r = 0; r < ROWS; ++r) {
 #pragma unroll
@@ -73,7 +74,7 @@ template <u32 UNIT, u32 ROWS, u32 ALIGN> FORERUN_DEVICE void aligned_rows(const 
         walk.advance(warps_in_grid());
         words = words_of_lane(walk);
 
-        const Row resolved = row_of(p, layer, mine, true);  // lanes beyond ROWS hold no pair, and count nothing
+        const Row resolved = row_of(p, layer, mine, true);  // lanes beyond ROWS hold no pair and count nothing
         Row rows[ROWS];
 #pragma unroll
         for (u32 r = 0; r < ROWS; ++r) {

@@ -1,17 +1,17 @@
-// V6: rows go through shared memory by the copy unit; no register holds a byte of them (Hopper).
+// V6: the copy unit moves rows through shared memory; they never pass through registers (Hopper).
 //
 //   a warp:  32 pairs, one a lane -> runs -> pieces of at most stage_bytes -> a ring of stages
 //
 //   stage        0      1      2      3      4      5      6      7
-//             [store] [store][load ][load ][load ][load ][load ][load ]     loads of the last `lag` pieces are on their
-//                ^ being read   ^ the next to be stored      ^ newest       way, stores of the two before are being read
+//             [store] [store][load ][load ][load ][load ][load ][load ]     the loads of the last `lag` pieces are in
+//                ^ being read   ^ the next to be stored      ^ newest       flight, the stores of the two before are being read
 //
-// A run is one row, or (RUNS) neighbouring pairs of the list whose rows lie side by side in both
-// memories: then one operation carries several rows. Lane 0 works the ring; the others wait for it
-// where the next pairs are shared out.
+// A run is one row or, with RUNS, neighbouring pairs of the list whose rows are adjacent in both
+// memories: one operation then carries several rows. Lane 0 operates the ring. The other lanes wait
+// for it where the next pairs are distributed.
 //
-// Shared memory of a block: `stages` x (StageHead) a warp, all warps; then `stages` x stage_bytes a
-// warp, all warps. The host's formula stands in src/gather/params.rs.
+// Shared memory of a block: `stages` x (StageHead) per warp, for all warps; then `stages` x
+// stage_bytes per warp, for all warps. src/gather/params.rs has the same formula for the host.
 #pragma once
 #include "../include/bulk.cuh"
 #include "row.cuh"
@@ -29,9 +29,9 @@ struct alignas(16) StageHead {
     u64 to;
     u32 bytes;
 };
-static_assert(sizeof(StageHead) == 32, "src/gather/params.rs counts on it");
+static_assert(sizeof(StageHead) == 32, "src/gather/params.rs relies on it");
 
-// Pieces in the order in which they were asked for: piece i lives in stage i % stages.
+// Pieces in the order of their loads: piece i is in stage i % stages.
 struct Ring {
     StageHead* head;
     u8* data;
@@ -66,8 +66,8 @@ struct Ring {
   private:
     FORERUN_DEVICE void copy_piece(u64 from, u64 to, u32 bytes) {
         if (loaded - stored == lag) store_oldest();
-        // The stage's last store belongs to the piece `stages` ago. It has been read once all but
-        // the groups of the pieces after it, stages - lag of them so far, have been.
+        // The stage's last store belongs to the piece `stages` ago. Later pieces have stages - lag
+        // groups so far. Once all groups but those have been read, so has that store's.
         bulk_wait_read<stages - lag>();
         StageHead& stage = head[loaded % stages];
         stage.to = to;
@@ -86,7 +86,7 @@ struct Ring {
     }
 };
 
-// The lanes whose row does not go on where the lane below's ends.
+// The lanes whose row does not start where the row of the lane below ends.
 FORERUN_DEVICE u32 run_starts(const GatherParams& p, const Row& row) {
     const u64 from_below = shuffle_up(all_lanes, row.from, 1);
     const u64 to_below = shuffle_up(all_lanes, row.to, 1);

@@ -1,9 +1,9 @@
-// Which bytes a pair of indices stands for, and how the work is walked through.
+// The bytes that a pair of indices refers to, and the iteration over the work.
 //
 //   work of a launch:   layer 0: pair 0 1 2 ... n-1 | layer 1: pair 0 1 ... n-1 | ...
 //
-// `Walk` strides over it without dividing: it takes whole layers off instead, at most `layers`
-// times in a kernel.
+// `Walk` strides over it without a division. It subtracts whole layers instead, at most `layers`
+// times per kernel.
 #pragma once
 #include "../include/atomic.cuh"
 #include "../include/gather_params.cuh"
@@ -18,10 +18,10 @@ struct Pair {
     i64 source, destination;
 };
 
-// The pair's words as they were loaded. Nothing is done with them before `pair_of`, so that whoever
-// holds them has not waited for them yet.
+// The pair's words as loaded. They are not used before `pair_of`, so holding them does not wait for
+// the loads.
 struct PairWords {
-    u32 source_low, source_high, destination_low, destination_high;  // of 4 bytes: the high ones are not there
+    u32 source_low, source_high, destination_low, destination_high;  // 4-byte indices: the high words are absent
 };
 
 constexpr PairWords no_pair_words = {~0u, ~0u, ~0u, ~0u};
@@ -35,7 +35,7 @@ FORERUN_DEVICE i64 signed_of(u64 base, u64 at_index, u32 bytes) {
     return bytes == 4 ? i64(load_global(at<i32>(base) + at_index)) : load_global(at<i64>(base) + at_index);
 }
 
-// Pairs of a layer.
+// Number of pairs in a layer.
 FORERUN_DEVICE u64 pair_count(const GatherParams& p) {
     if (p.device_count == 0) return p.count;
     const i64 wanted = signed_of(p.device_count, 0, p.count_bytes);
@@ -67,9 +67,9 @@ FORERUN_DEVICE u64 layer_address(u64 base, u64 table, i64 step_bytes, u32 layer)
     return table == 0 ? base + u64(i64(layer) * step_bytes) : load_global(at<u64>(table) + layer);
 }
 
-// What a pair asks for. `counts` is true for one of the lanes that ask for the same pair.
+// What a pair requests. `counts` is true for exactly one of the lanes that have the same pair.
 FORERUN_DEVICE Row row_of(const GatherParams& p, u32 layer, Pair pair, bool counts) {
-    // As unsigned numbers, negative indices are too large as well.
+    // Converted to unsigned, negative indices are too large as well.
     const bool source_there = u64(pair.source) < p.source_rows;
     const bool destination_there = u64(pair.destination) < p.destination_rows;
     if (counts && p.out_of_range != 0) {
@@ -88,7 +88,7 @@ FORERUN_DEVICE Row row_of(const GatherParams& p, u32 layer, Pair pair, bool coun
     return row;
 }
 
-// The slot map's entry for a row that has been copied. By one lane a row.
+// Updates the slot map's entry of a copied row. One lane per row calls it.
 FORERUN_DEVICE void update_map(const GatherParams& p, u32 layer, Pair pair, Action action) {
     if (p.map_update == map_keep || action != Action::copy) return;
     const i64 host = p.direction == gather ? pair.source : pair.destination;
@@ -102,7 +102,7 @@ FORERUN_DEVICE void update_map(const GatherParams& p, u32 layer, Pair pair, Acti
     }
 }
 
-// Items of `each_layer` a layer, from item `first` on, every `stride`-th.
+// Every `stride`-th item from item `first` on, with `each_layer` items per layer.
 struct Walk {
     u64 each_layer, item;
     u32 layer, layers;

@@ -1,7 +1,6 @@
-// V0 and V1: a thread copies a row from its start to its end, a unit at a time. V0 is V1 with
-// bytes.
+// V0 and V1: one thread copies a whole row, one unit at a time. V0 is V1 with a unit of one byte.
 //
-// Neighbouring threads read from different rows, so no two requests are joined: each unit is a
+// Neighbouring threads read from different rows, so requests are never coalesced: each unit is a
 // request over the link.
 #pragma once
 #include "row.cuh"

@@ -1,13 +1,13 @@
-// V2, V3 and V4: a warp copies a row; a load of all lanes together covers 32 units, from the row's
-// start on.
+// V2, V3 and V4: a warp copies a row. One load of all lanes covers 32 units, beginning at the row's
+// start.
 //
 //   unit 16, 656 bytes:   |<----- 512: 32 lanes ----->|<- 144: 9 lanes ->|
 //
 //   V2   load, store, load, store: the second request waits for the first, because the compiler may
 //        not move a load across a store that might write what it reads
-//   V3   load, load, store, store: both requests are on their way at once (up to `in_flight`;
-//        longer rows go round again)
-//   V4   V3 in a loop over the rows: any grid will do, so the launch can be kept to a few
+//   V3   load, load, store, store: both requests are in flight at once (up to `in_flight`;
+//        longer rows take several rounds)
+//   V4   V3 in a loop over the rows: any grid works, so the launch can be limited to a few
 //        multiprocessors
 #pragma once
 #include "row.cuh"

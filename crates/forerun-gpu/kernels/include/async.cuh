@@ -1,10 +1,11 @@
-// Copies from global to shared memory that go on while the thread does (cp.async, from sm_80).
+// Copies from global to shared memory that run while the thread continues (cp.async, from sm_80).
 //
 //   copy_async<N>(to, from)     N = 4, 8 or 16 bytes, both sides aligned to N
 //   copy_async_commit()         the thread's copies so far are one group
 //   copy_async_wait<N>()        all but the thread's N newest groups have landed, for this thread
 //
-// Other threads see them after the waiting thread has met them (warp_sync, block_sync).
+// Other threads see them after they have synchronised with the waiting thread (warp_sync,
+// block_sync).
 #pragma once
 #include "memory.cuh"
 
@@ -16,7 +17,7 @@ namespace forerun {
 
 template <u32 BYTES> FORERUN_DEVICE void copy_async(void* to, const void* from) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
-    if constexpr (BYTES == 16) {  // only whole 16 bytes can pass by the first cache
+    if constexpr (BYTES == 16) {  // only copies of 16 bytes can bypass the L1 cache
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
     } else {
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(to)), "l"(from), "n"(BYTES) : "memory");

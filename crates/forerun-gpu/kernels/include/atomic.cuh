@@ -1,12 +1,11 @@
-// Atomics of the device's scope, and the orderings between them. Each returns what was there
-// before.
+// Atomics at device scope, and fences. Each operation returns the previous value.
 //
 //   atomic_add, _min, _max, _and, _or, _exchange      u32 and u64, relaxed
 //   atomic_compare_exchange                           u32 and u64; Bytes16 on Hopper; relaxed
 //   load_relaxed, load_acquire, store_relaxed, store_release      u32 and u64
-//   load_relaxed, store_relaxed                                   u8; the load also Bytes16, by its words
-//   fence(), fence_system()                           what came before is seen before what comes after: by the device's
-//                                                     threads, or by the host's too
+//   load_relaxed, store_relaxed                                   u8; the load also Bytes16, word by word
+//   fence(), fence_system()                           earlier accesses are visible before later ones: to the device's
+//                                                     threads, or to the host's as well
 #pragma once
 #include "memory.cuh"
 

@@ -1,19 +1,18 @@
-// Bulk copies between global and shared memory by the copy unit of a multiprocessor, and the
-// barrier in shared memory that their bytes are counted on (cp.async.bulk and mbarrier, from
-// sm_90).
+// Bulk copies between global and shared memory by a multiprocessor's copy unit, and the barrier in
+// shared memory that counts their bytes (cp.async.bulk and mbarrier, from sm_90).
 //
 //   one thread                               the barrier: arrivals left | bytes left | phase 0, 1, 0, ...
 //     barrier_init(&b, 1); async_fence();
-//     barrier_expect(&b, bytes);             one arrival, and so many bytes are to come
-//     bulk_load(shared, global, bytes, &b);  its bytes are taken off as they land
+//     barrier_expect(&b, bytes);             one arrival, and this many bytes are to come
+//     bulk_load(shared, global, bytes, &b);  its bytes are subtracted as they arrive
 //     barrier_wait(&b, 0);                   phase 0 is over: no arrival and no byte is missing. The next waits for 1
 //
 //     bulk_store(global, shared, bytes); bulk_commit();     the thread's stores so far are one group
 //     bulk_wait_read<N>();                   all but its N newest groups have been read: their shared memory is free
 //     bulk_wait<N>();                        ... and written
 //
-// Sizes and addresses are multiples of 16. Shared memory that threads have written is stored from
-// after async_fence().
+// Sizes and addresses are multiples of 16. Call async_fence() between writing shared memory and
+// storing it.
 #pragma once
 #include "memory.cuh"
 
@@ -34,8 +33,8 @@ namespace forerun {
 FORERUN_DEVICE void barrier_init(Barrier* barrier, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
-// What threads did to shared memory, barriers included, comes before what the copy unit does from
-// here on.
+// Orders what threads did to shared memory, barriers included, before the later accesses of the
+// copy unit.
 FORERUN_DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 FORERUN_DEVICE void barrier_arrive(Barrier* barrier) {

@@ -1,5 +1,5 @@
-// The one argument of every row-copying kernel, by value. The same layout stands in Rust
-// (src/gather/params.rs); both sides assert its size and offsets.
+// The only argument of every row-copying kernel, passed by value. src/gather/params.rs declares the
+// same layout; both sides assert its size and offsets.
 //
 //   for layer in 0..layers, for i in 0..n:                        n = device_count ? clamp(*device_count, 0, count) : count
 //     s = source_index     [layer * index_layer_step + i * source_index_step]          signed, 4 or 8 bytes
@@ -13,19 +13,19 @@
 //   | negative or too large| 0 .. destination_rows   | nothing, or `to` is zeroed (`absent`)               |
 //   | any                  | negative or too large   | nothing                                             |
 //
-// -1 is the way to say "no row". Any other index outside its range is a mistake that the host
-// cannot see before the launch: it reads and writes nothing outside the ranges, and adds one to
-// *out_of_range where that is given (once for each such index, so a pair can add two; in every
-// layer that meets it).
+// An index of -1 means "no row". Any other index outside its range is a mistake that the host
+// cannot see before the launch. It reads and writes nothing outside the ranges and increments
+// *out_of_range if that is set: once per bad index, so a pair can add two, in every layer that
+// meets it.
 //
-// source_of(layer) is source + layer * source_layer_bytes, or source_table[layer] where there is a
-// table; likewise the destination. The map is one array of map_bytes-wide integers a layer, indexed
-// by the *host's* row: the source in a gather, the destination in a scatter. `map_set` stores the
-// device's row there, `map_clear` stores -1 (the row is no longer on the device). It is written for
-// rows that are copied, and read by nobody in the launch: whoever reads it waits for the launch to
-// end. Entries of rows that a copy overwrites on the device are the caller's to clear.
+// source_of(layer) is source_table[layer] if there is a table, otherwise source + layer *
+// source_layer_bytes; likewise for the destination. The map is one array of map_bytes-wide integers
+// per layer, indexed by the *host's* row: the source in a gather, the destination in a scatter.
+// `map_set` stores the device's row there; `map_clear` stores -1 (the row is no longer on the
+// device). It is written for rows that are copied, and nothing reads it during the launch: readers
+// wait for the launch to end. The caller clears the entries of device rows that a copy overwrites.
 //
-// Two copies to one destination row, or a destination that overlaps a source, leave that row
+// If two copies have the same destination row, or a destination overlaps a source, that row is
 // unspecified (a mix of both).
 #pragma once
 #include "word.cuh"
@@ -33,7 +33,7 @@
 namespace forerun {
 
 enum Direction : u32 { gather = 0, scatter = 1 };               // host to device, device to host
-enum Absent : u32 { absent_skip = 0, absent_zero = 1 };         // what becomes of a destination whose source is absent
+enum Absent : u32 { absent_skip = 0, absent_zero = 1 };         // what happens to a destination whose source is absent
 enum MapUpdate : u32 { map_keep = 0, map_set = 1, map_clear = 2 };
 
 struct GatherParams {
@@ -45,15 +45,15 @@ struct GatherParams {
     i64 destination_layer_bytes;   //  40
     u64 source_stride_bytes;       //  48  from one row to the next
     u64 destination_stride_bytes;  //  56
-    u64 row_bytes;                 //  64  a multiple of the kernel's unit, as are all addresses and strides
+    u64 row_bytes;                 //  64  a multiple of the kernel's unit, like all addresses and strides
     u64 source_rows;               //  72  rows of a layer: the first index that is out of range
     u64 destination_rows;          //  80
     u64 source_index;              //  88  address of the first index
     u64 destination_index;         //  96
-    u64 source_index_step;         // 104  in indices: 1 for an array of its own, 2 inside [n, 2] pairs
+    u64 source_index_step;         // 104  in indices: 1 for a separate array, 2 inside [n, 2] pairs
     u64 destination_index_step;    // 112
-    u64 index_layer_step;          // 120  in indices: 0 where all layers share their indices
-    u64 count;                     // 128  pairs of a layer, or the most there can be
+    u64 index_layer_step;          // 120  in indices: 0 if all layers share their indices
+    u64 count;                     // 128  pairs of a layer, or their maximum
     u64 device_count;              // 136  address of a signed count on the device, or 0
     u64 map;                       // 144  address of layer 0's map, or 0 with map_keep
     u64 map_layer_step;            // 152  in entries

@@ -1,8 +1,8 @@
-// Who runs, and how the lanes of a warp and the threads of a block meet. Everything is
-// one-dimensional.
+// Thread indices, and synchronisation of the lanes of a warp and the threads of a block. Everything
+// is one-dimensional.
 //
-// A mask names the lanes that take part; each of them makes the same call with the same mask. Calls
-// that exchange values stand at one place in the code for all of them.
+// A mask names the participating lanes. Each of them makes the same call with the same mask. A call
+// that exchanges values must be the same line of code for all of them.
 #pragma once
 #include "target.cuh"
 #include "word.cuh"
@@ -24,18 +24,18 @@ FORERUN_DEVICE void warp_sync(u32 mask) { __syncwarp(mask); }
 FORERUN_DEVICE u32 ballot(u32 mask, bool yes) { return __ballot_sync(mask, yes); }
 FORERUN_DEVICE bool any(u32 mask, bool yes) { return __any_sync(mask, yes); }
 FORERUN_DEVICE bool all(u32 mask, bool yes) { return __all_sync(mask, yes); }
-// The lanes of the mask that hold the same value as the caller.
+// The lanes of the mask that hold the caller's value.
 template <typename T> FORERUN_DEVICE u32 match(u32 mask, T value) { return __match_any_sync(mask, value); }
 
-// The value of lane `from`; of the lane `by` below, above or across (the caller's own where there
-// is none).
+// The value of lane `from`, or of the lane `by` below, above or across. A lane without such a
+// neighbour gets its own value.
 template <typename T> FORERUN_DEVICE T shuffle(u32 mask, T value, u32 from) { return __shfl_sync(mask, value, from); }
 template <typename T> FORERUN_DEVICE T shuffle_up(u32 mask, T value, u32 by) { return __shfl_up_sync(mask, value, by); }
 template <typename T> FORERUN_DEVICE T shuffle_down(u32 mask, T value, u32 by) { return __shfl_down_sync(mask, value, by); }
 template <typename T> FORERUN_DEVICE T shuffle_xor(u32 mask, T value, u32 by) { return __shfl_xor_sync(mask, value, by); }
 
 FORERUN_DEVICE u32 ones(u32 mask) { return __popc(mask); }
-FORERUN_DEVICE u32 lowest(u32 mask) { return __ffs(mask) - 1; }  // of a mask that is not 0
+FORERUN_DEVICE u32 lowest(u32 mask) { return __ffs(mask) - 1; }  // the mask must not be 0
 
 }  // namespace forerun
 

@@ -1,16 +1,16 @@
 // Loads and stores of 1, 2, 4, 8 and 16 bytes, and the block's dynamic shared memory.
 //
-//   load, store                  what the language does, of any memory: the compiler may move them about
-//   load_global, store_global    of global memory, in the order in which they are written
-//   load_once                    the same, and leaves no line in the first cache (ld.global.L1::no_allocate)
-//   store_streaming              the same, likely not read again soon (st.global.cs)
+//   load, store                  plain C++, for any memory: the compiler may reorder them
+//   load_global, store_global    global memory, in program order
+//   load_once                    the same, without allocating a line in L1 (ld.global.L1::no_allocate)
+//   store_streaming              the same, for data that is unlikely to be read soon (st.global.cs)
 //
-// load_once is not ld.global.nc: a read through that path may be put off until after later stores,
-// and ptxas did so to save registers, which undid "all loads, then all stores". L2Fetch widens what
-// a load brings into the second cache: a hint, of use where neighbours are read soon after.
+// load_once is not ld.global.nc: a read through that path may be delayed until after later stores.
+// ptxas did so to save registers, which defeated "all loads, then all stores". L2Fetch widens what
+// a load brings into L2. It is a hint, useful if neighbours are read soon after.
 //
-// What a kernel stores to host memory is the host's to read once the kernel has ended and the host
-// has waited for it (event or stream); nothing here orders it earlier.
+// The host may read what a kernel stores to host memory once the kernel has ended and the host has
+// waited for it (event or stream). Nothing here makes it visible earlier.
 #pragma once
 #include "target.cuh"
 #include "word.cuh"
@@ -23,7 +23,7 @@ struct alignas(16) Bytes16 {
 
 enum class L2Fetch { line_part, bytes_64, bytes_128, bytes_256 };
 
-// The integer, or block, of so many bytes.
+// The integer or block of this many bytes.
 template <u32 BYTES> struct UnitOf;
 template <> struct UnitOf<1> { using Type = u8; };
 template <> struct UnitOf<2> { using Type = u16; };
@@ -32,7 +32,7 @@ template <> struct UnitOf<8> { using Type = u64; };
 template <> struct UnitOf<16> { using Type = Bytes16; };
 template <u32 BYTES> using Unit = typename UnitOf<BYTES>::Type;
 
-// An address from the host's side, as a pointer.
+// Converts an address from the host's side to a pointer.
 template <typename T> FORERUN_DEVICE T* at(u64 address) { return reinterpret_cast<T*>(address); }
 
 }  // namespace forerun
@@ -46,8 +46,7 @@ namespace forerun {
 template <typename T> FORERUN_DEVICE T load(const T* from) { return *from; }
 template <typename T> FORERUN_DEVICE void store(T* to, T value) { *to = value; }
 
-// Instructions by width. `volatile` and "memory" keep them where they stand among other memory
-// accesses.
+// Instructions by width. `volatile` and "memory" keep them in order among other memory accesses.
 #define FORERUN_LOAD(NAME, OP)                                                                                           \
     FORERUN_DEVICE void NAME(const u8* from, u8& to) {                                                                   \
         u16 wide;                                                                                                        \
@@ -88,7 +87,7 @@ FORERUN_STORE(store_streaming, "st.global.cs")
 #undef FORERUN_LOAD
 #undef FORERUN_STORE
 
-// Integers of any sign, and Bytes16.
+// Signed and unsigned integers, and Bytes16.
 template <typename T> FORERUN_DEVICE T load_global(const T* from) {
     Unit<sizeof(T)> value;
     instruction::load(reinterpret_cast<const Unit<sizeof(T)>*>(from), value);
@@ -110,13 +109,13 @@ template <typename T> FORERUN_DEVICE void store_streaming(T* to, T value) {
     instruction::store_streaming(reinterpret_cast<Unit<sizeof(T)>*>(to), Unit<sizeof(T)>(value));
 }
 
-// The launch says how much of it there is. Aligned to 128 bytes.
+// The launch determines its size. It is aligned to 128 bytes.
 FORERUN_DEVICE u8* dynamic_shared() {
     extern __shared__ __align__(128) unsigned char forerun_dynamic_shared[];
     return forerun_dynamic_shared;
 }
 
-// The 32-bit address that instructions on shared memory take.
+// The 32-bit address that instructions for shared memory take.
 FORERUN_DEVICE u32 shared_address(const void* pointer) { return u32(__cvta_generic_to_shared(pointer)); }
 
 }  // namespace forerun

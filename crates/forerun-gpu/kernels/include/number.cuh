@@ -1,8 +1,8 @@
-// Arithmetic of which the language has no word, and the device's clock.
+// Arithmetic that C++ has no name for, and the device's clock.
 //
 //   high_product(a, b)    the upper 64 bits of a * b
-//   mix(key)              the finaliser of MurmurHash3: every bit of the key moves every bit of it
-//   time_ns()             nanoseconds of a clock that all multiprocessors share, in steps of the device's choosing
+//   mix(key)              the finaliser of MurmurHash3: every bit of the key affects every bit of the result
+//   time_ns()             nanoseconds of a clock that all multiprocessors share; the device chooses the resolution
 #pragma once
 #include "target.cuh"
 #include "word.cuh"

@@ -1,4 +1,4 @@
-// Integers by their width, without any header: NVRTC has none of the host's.
+// Fixed-width integers without any header, because NVRTC has none of the host's.
 #pragma once
 
 namespace forerun {

@@ -1,18 +1,18 @@
-// A bucket's word: who may write, and whether something was written.
+// A bucket's word: the write lock, and the version that shows whether something was written.
 //
 //   | version, 30 bits | spilled | locked |
 //
-// A writer takes the words of all candidates of its key, the lower bucket first, so that none waits
-// for another in a circle; and gives them back with the version counted up. `spilled` is set with
-// the first entry that goes to its second bucket from this one: where it is not, a key that is not
-// in its home is nowhere. It stays until the table is cleared.
+// A writer locks the words of all candidates of its key, the lower bucket first, so that writers
+// cannot deadlock. It unlocks them with the version incremented. `spilled` is set with the first
+// entry that goes from this bucket to its second one. If it is not set, a key that is not in its
+// home is not in the table. It stays set until the table is cleared.
 //
-// A reader of a row looks at the word before it looks at the digests, and again when it has the
-// row: if a writer was there, it reads again, with the lock. Nothing more is needed for finding
-// slots: a key is stored before its digest, and its row before its key, so a digest with the key
-// behind it says that both were there.
+// A reader of a row reads the word before it reads the digests, and again when it has the row. If a
+// writer was there, it reads again under the lock. A search for slots needs no more than this: a
+// row is stored before its key, and a key before its digest, so a reader that sees a digest with
+// its key behind it knows that both were stored.
 //
-// A version comes back after 2^30 writes to one bucket while one read of a row goes on. No device
+// A version could only repeat if one bucket took 2^30 writes during one read of a row. No device
 // does that.
 #pragma once
 #include "layout.cuh"
@@ -29,12 +29,12 @@ FORERUN_DEVICE void lock_bucket(const TableState& t, u64 bucket) {
         const u32 was = load_relaxed(word);
         if ((was & word_locked) == 0 && atomic_compare_exchange(word, was, was | word_locked) == was) break;
     }
-    fence();  // what the last writer stored is seen from here on
+    fence();  // the last writer's stores are visible from here on
 }
 
 FORERUN_DEVICE void unlock_bucket(const TableState& t, u64 bucket) {
     u32* const word = word_at(t, bucket);
-    fence();  // what was stored is seen before the word is
+    fence();  // the stores are visible before the word is
     store_relaxed(word, load_relaxed(word) + word_version - word_locked);
 }
 
@@ -48,7 +48,7 @@ FORERUN_DEVICE void unlock_candidates(const TableState& t, const Place& place) {
     if (t.candidates == 2) unlock_bucket(t, place.spill);
 }
 
-// Where nothing was changed, so that no reader reads again.
+// Unlocks without a change, so that no reader reads again.
 FORERUN_DEVICE void unlock_unchanged(const TableState& t, const Place& place) {
     fence();
     atomic_and(word_at(t, place.home), ~word_locked);

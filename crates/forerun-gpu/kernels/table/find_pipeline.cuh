@@ -1,19 +1,19 @@
-// Finding a slot by a warp a key, in a pipeline of three steps: HierarchicalKV's lookup of pointers
-// in a full table.
+// Finding slots with one warp per key, in a pipeline of three steps: HierarchicalKV's pointer
+// lookup in a full table.
 //
-//   a warp has 32 keys, and takes them in turn; buckets have 128 slots, four digests a lane
+//   a warp has 32 keys and takes them in turn; buckets have 128 slots, four digests per lane
 //
 //     turn      0        1        2        3        4
-//     digests   key 0    key 1    key 2    key 3    key 4      cp.async of 4 bytes a lane, into two buffers
+//     digests   key 0    key 1    key 2    key 3    key 4      cp.async of 4 bytes per lane, into two buffers
 //     match              key 0    key 1    key 2    key 3      keys behind equal digests, cp.async, into two buffers
 //     verify                      key 0    key 1    key 2      compare, write
 //
-// Where keys have two candidates the pipeline runs again over those whose home has not the key, and
-// has spilled.
+// If keys have two candidates, the pipeline runs again over the keys that are not in their home and
+// whose home has spilled.
 //
 // Method: HierarchicalKV, pull request 251 (lookup_ptr_kernel_with_pipeline). As in that kernel, a
-// warp has about one request of digests on its way at a time. Unlike there, any key may be sought:
-// none is reserved.
+// warp has about one request of digests in flight at a time. Unlike in it, any key is allowed: none
+// is reserved.
 #pragma once
 #include "../include/async.cuh"
 #include "find_thread.cuh"
@@ -36,7 +36,7 @@ class Pipeline {
   public:
     FORERUN_DEVICE Pipeline(const TableOp& op, PipelineStage& stage) : op(op), t(op.table), stage(stage) {}
 
-    // Keys first .. first + 31, of which there are some: `count` in all.
+    // Keys first .. first + 31, at least one of which exists: there are `count` in all.
     FORERUN_DEVICE void run(u64 first, u64 count) {
         const u64 i = first + lane_in_warp();
         const bool there = i < count;
@@ -55,15 +55,15 @@ class Pipeline {
     const TableOp& op;
     const TableState& t;
     PipelineStage& stage;
-    // Of the lane's own key.
+    // The lane's own key.
     u64 key = 0, slot = no_slot;
     Place place = {};
 
-    // The warp's keys named by the mask.
+    // The warp's keys that the mask selects.
     FORERUN_DEVICE void pass(u32 keys, bool spill) {
         const u32 count = ones(keys);
         u32 to_load = keys, to_match = keys, to_verify = keys;
-        u32 same = 0;  // of this lane's four digests of the key to be verified
+        u32 same = 0;  // equal ones of this lane's four digests, for the key to be verified
         for (u32 turn = 0; turn < count + 2; ++turn) {
             if (turn < count) {
                 load_row(lowest(to_load), turn % 2, spill);
@@ -71,12 +71,12 @@ class Pipeline {
             }
             copy_async_commit();
             if (turn >= 2) {
-                copy_async_wait<1>();  // the keys asked for in the turn before
+                copy_async_wait<1>();  // the keys requested in the previous turn
                 verify(lowest(to_verify), turn % 2, same, spill);
                 to_verify &= to_verify - 1;
             }
             if (turn >= 1 && turn <= count) {
-                copy_async_wait<1>();  // the digests asked for in the turn before
+                copy_async_wait<1>();  // the digests requested in the previous turn
                 same = match_row(lowest(to_match), (turn - 1) % 2, spill);
                 to_match &= to_match - 1;
             }
@@ -117,17 +117,17 @@ class Pipeline {
 
 FORERUN_DEVICE void find_by_pipeline(const TableOp& op) {
     FORERUN_SHARED(PipelineStages, stages);
-    const u64 count = shuffle(all_lanes, keys_in(op), 0);  // one answer a warp
+    const u64 count = shuffle(all_lanes, keys_in(op), 0);  // one answer per warp
     for (u64 first = warp_in_grid() * warp_lanes; first < count; first += warps_in_grid() * warp_lanes) {
         Pipeline(op, stages.of_warp[warp_in_block()]).run(first, count);
     }
 }
 
-// The seed's rule: the pipeline where more than 7/8 of the slots are taken and buckets have 128,
-// else a thread a key.
+// The seed's rule: the pipeline if more than 7/8 of the slots are in use and buckets have 128
+// slots, otherwise one thread per key.
 FORERUN_DEVICE void find_by_seed_rule(const TableOp& op) {
     const u64 slots = op.table.buckets * op.table.width;
-    const u64 size = shuffle(all_lanes, load_relaxed(&control_of(op.table)->size), 0);  // one answer a warp
+    const u64 size = shuffle(all_lanes, load_relaxed(&control_of(op.table)->size), 0);  // one answer per warp
     if (op.table.width == pipeline_width && size * 8 > slots * 7) {
         find_by_pipeline(op);
     } else {

@@ -1,8 +1,8 @@
-// Finding a slot by one thread a key, 16 digests at a time, in the order of the search; it ends at
+// Finding slots with one thread per key, 16 digests at a time, in search order. The search ends at
 // the first empty slot.
 //
-// At most width / 16 loads of digests a bucket, one after the other, and one load of a key for each
-// digest that is equal.
+// It makes at most width / 16 loads of digests per bucket, one after the other, and loads one key
+// for each equal digest.
 #pragma once
 #include "bucket.cuh"
 

@@ -1,28 +1,28 @@
-// Finding by tiles: a tile of lanes a key, four keys on their way a tile, and one aligned request a
-// probe.
+// Finding with tiles: one tile of lanes per key, four keys in flight per tile, and one aligned
+// request per probe.
 //
 //   a warp, width 128:   tile 0: keys 0 4 8 12    tile 1: keys 1 5 9 13    tile 2: ...    tile 3: ...
 //
 //   round 0   home, the sector in which the search begins (narrow), or the row (wide)
-//   round 1   home, the rest of the row (narrow)           of the keys that are not found and met no empty slot
-//   round 2   spill, the row                               of those whose home has spilled
+//   round 1   home, the rest of the row (narrow)           for keys that are not found and met no empty slot
+//   round 2   spill, the row                               for keys whose home has spilled
 //
 //   in each: digests of all four ─ keys behind equal digests of all four ─ compare
 //
-// Whether narrow is better follows from how full the table is, which the kernel reads from the
-// table itself. A miss reads a key only where a digest of 254 values is the same by chance.
+// Whether narrow is better depends on how full the table is, which the kernel reads from the table
+// itself. A miss reads a key only if a digest, one of 254 values, is equal by chance.
 //
-// Rows: each lane copies 16 bytes of each of the tile's four rows at a time, by cp.async, the next
-// 64 bytes while the last are stored. A row counts only if its bucket's word has not changed since
-// before the digests were read.
+// Rows: each lane copies 16 bytes of each of the tile's four rows at a time with cp.async, and
+// loads the next 64 bytes while it stores the last. A row counts only if its bucket's word has not
+// changed since before the digests were read.
 #pragma once
 #include "../include/async.cuh"
 #include "write.cuh"
 
 namespace forerun::table {
 
-// A sector first up to 7/8 full: so far it takes fewer requests and fewer bytes, in every form of
-// buckets (counted: docs).
+// One sector first while the table is at most 7/8 full: up to there this takes fewer requests and
+// fewer bytes with every bucket width (counted; see the docs).
 FORERUN_DEVICE bool is_narrow(const TableOp& op) {
     if (op.lookup != lookup_by_load) return op.lookup == lookup_narrow;
     return load_relaxed(&control_of(op.table)->size) * 8 <= op.table.buckets * op.table.width * 7;
@@ -32,7 +32,7 @@ template <u32 WIDTH, bool ROWS> class Finder {
   public:
     static constexpr u32 lanes = WIDTH / 16;
     static constexpr u32 tiles_a_warp = warp_lanes / lanes;
-    static constexpr u32 in_flight = ROWS && lanes == 1 ? 1 : 4;  // keys a tile; a lane alone has 32 tiles beside it
+    static constexpr u32 in_flight = ROWS && lanes == 1 ? 1 : 4;  // keys per tile; with tiles of one lane, 32 tiles share the warp
 
     FORERUN_DEVICE explicit Finder(const TableOp& op) : op(op), t(op.table), count(tile.from(keys_in(op), 0)), narrow(WIDTH > sector_slots && tile.from(u32(is_narrow(op)), 0) != 0) {}
 
@@ -54,16 +54,16 @@ template <u32 WIDTH, bool ROWS> class Finder {
     const TableOp& op;
     const TableState& t;
     const Tile<lanes> tile;
-    const u64 count;    // of keys; like `narrow` the same for all lanes of the tile
-    const bool narrow;  // the same for all lanes of the tile, whatever writers do to the count meanwhile
+    const u64 count;    // number of keys; like `narrow`, the same for all lanes of the tile
+    const bool narrow;  // the same for all lanes of the tile, even if writers change the size meanwhile
 
-    // The keys on their way; bit k of a mask is key k.
+    // The keys in flight. Bit k of a mask stands for key k.
     u64 base = 0;              // number of key 0; the others are tiles_a_warp apart
     u64 key[in_flight];
-    u64 bucket[in_flight];     // at which the search is: its home, at last its spill
-    u32 mark[in_flight];       // the digest, and behind its 8 bits the slot at which the search begins
+    u64 bucket[in_flight];     // being searched: its home, then its spill
+    u32 mark[in_flight];       // the digest in 8 bits; above them, the slot at which the search begins
     u64 slot[in_flight];       // where it was found
-    u32 word[in_flight];       // of its home; at last of the bucket where it was found
+    u32 word[in_flight];       // of its home; in the end of the bucket where it was found
     u32 there = 0, pending = 0;
 
     FORERUN_DEVICE u64 number(u32 k) const { return base + k * tiles_a_warp; }
@@ -96,7 +96,7 @@ template <u32 WIDTH, bool ROWS> class Finder {
             read_words(pending);
             fence();
         }
-        u32 open = pending;  // met no empty slot so far
+        u32 open = pending;  // keys that met no empty slot so far
         for (u32 round = narrow ? 0 : 1; round < 3 && pending != 0; ++round) {
             u32 keys = pending;
             if (round == 1) keys &= open;
@@ -130,7 +130,7 @@ template <u32 WIDTH, bool ROWS> class Finder {
         u32 keys = 0;
 #pragma unroll
         for (u32 k = 0; k < in_flight; ++k) keys |= u32(has(pending, k) && (word[k] & word_spilled) != 0) << k;
-        return tile.from(keys, 0);  // each lane has read the words by itself
+        return tile.from(keys, 0);  // each lane has read the words itself
     }
 
     FORERUN_DEVICE u64 first_slot(u32 k) const { return bucket[k] * WIDTH + tile.rank * chunk_slots; }
@@ -140,14 +140,14 @@ template <u32 WIDTH, bool ROWS> class Finder {
         return (tile.rank * chunk_slots / sector_slots == (mark[k] >> 8) / sector_slots) == (round == 0);
     }
 
-    // Which of the keys met no empty slot.
+    // The keys that met no empty slot.
     FORERUN_DEVICE u32 probe(u32 keys, u32 round) {
         Bytes16 chunk[in_flight];
         u32 same[in_flight];
         u64 candidate[in_flight];
 #pragma unroll
         for (u32 k = 0; k < in_flight; ++k) {
-            // Where nothing is loaded the chunk is full, of a digest that no key has.
+            // If nothing is loaded, the chunk is full, with a digest that no key has.
             chunk[k] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
             if (takes_part(keys, k, round)) chunk[k] = load_digests(t, first_slot(k));
         }
@@ -176,8 +176,8 @@ template <u32 WIDTH, bool ROWS> class Finder {
         return open;
     }
 
-    // Rows of what was found. A cell of shared memory holds 16 bytes of a lane's own, so no lane
-    // waits for another.
+    // Rows of found keys. A cell of shared memory holds 16 bytes that only one lane uses, so no
+    // lane waits for another.
     FORERUN_DEVICE void copy_rows() {
         if (op.rows_out == 0) return;
         const u64 bits = op.rows_out | t.rows | t.rows_host | t.row_stride_bytes | t.row_bytes;
@@ -219,7 +219,8 @@ template <u32 WIDTH, bool ROWS> class Finder {
         }
     }
 
-    // What was copied while a writer was at its bucket is copied again under the bucket's lock.
+    // Rows that were copied while a writer changed their bucket are copied again under the bucket's
+    // lock.
     FORERUN_DEVICE void check_rows() {
         fence();
 #pragma unroll

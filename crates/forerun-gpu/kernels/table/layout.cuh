@@ -1,18 +1,18 @@
-// Where a key's entry can be, computed from the key alone.
+// The slots in which a key's entry can be, computed from the key alone.
 //
 //   h = mix(key)
 //
 //   one candidate    home = h * buckets >> 64
 //   two              half = buckets / 2:   a = h * half >> 64        b = half + (h * phi mod 2^64) * half >> 64
-//                    bit 8 of h says which of them is home; the other is spill
+//                    bit 8 of h selects home; the other is spill
 //   digest           bits 0-7 of h, but never 0 (empty) nor 1 (reclaimed)
 //   start            bits 9-10 of h: the sector of 32 slots in which the search of a row begins
 //
 //   a row of 128 digests, start 2:   | sector 0 | sector 1 | sector 2 | sector 3 |
 //                      searched as        3rd        4th        1st        2nd
 //
-// A slot that was ever used is never empty again, it is reclaimed; and an entry takes the first
-// slot, in its search order, that is free. So a search may end at the first empty slot.
+// A slot that was ever used is never empty again; it becomes reclaimed. An entry takes the first
+// free slot in its search order. So a search may end at the first empty slot.
 #pragma once
 #include "../include/atomic.cuh"
 #include "../include/lane.cuh"
@@ -24,17 +24,17 @@ namespace forerun::table {
 
 constexpr u32 digest_empty = 0;
 constexpr u32 digest_reclaimed = 1;
-constexpr u32 chunk_slots = 16;   // what one load of digests brings
-constexpr u32 sector_slots = 32;  // what one request brings at least
+constexpr u32 chunk_slots = 16;   // digests per load
+constexpr u32 sector_slots = 32;  // minimum digests per request
 constexpr u64 no_slot = ~0ull;
 
 struct Place {
-    u64 home, spill;  // buckets; the same where there is one candidate
+    u64 home, spill;  // buckets; equal with one candidate
     u32 digest;
     u32 start;        // slot
 };
 
-// Keys of the batch: as many as the host has said, or as the device says, but never more than the
+// Number of keys in the batch, as given by the host or by the device, but never more than the
 // arrays hold.
 FORERUN_DEVICE u64 keys_in(const TableOp& op) {
     if (op.count_at == 0) return op.count;
@@ -79,7 +79,7 @@ FORERUN_DEVICE Bytes16 load_digests(const TableState& t, u64 slot) {
     return load_relaxed(reinterpret_cast<const Bytes16*>(digest_at(t, slot)));
 }
 
-// Bit b: byte b of the word is `digest`. The sum carries into no neighbour, so it is exact.
+// Bit b: byte b of the word equals `digest`. The sum carries into no neighbour, so it is exact.
 FORERUN_DEVICE u32 match_4(u32 word, u32 digest) {
     const u32 x = word ^ digest * 0x01010101u;
     const u32 zero = ~(((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x | 0x7f7f7f7fu);

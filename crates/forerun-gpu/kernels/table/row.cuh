@@ -1,11 +1,11 @@
-// Rows, copied or added to by the lanes of a tile, in the widest units that their addresses and
+// Copies of and additions to rows by the lanes of a tile, in the widest units that addresses and
 // length allow.
 #pragma once
 #include "tile.cuh"
 
 namespace forerun::table {
 
-// Which addresses and lengths both are multiples of: 16, 4 or 1.
+// The unit that divides all of these addresses and lengths: 16, 4 or 1.
 FORERUN_DEVICE u32 unit_of(u64 bits) { return (bits & 15) == 0 ? 16 : (bits & 3) == 0 ? 4 : 1; }
 
 template <typename T, u32 LANES> FORERUN_DEVICE void copy_units(const Tile<LANES>& tile, u64 to, u64 from, u32 units) {
@@ -30,7 +30,7 @@ template <u32 LANES> FORERUN_DEVICE void zero_row(const Tile<LANES>& tile, u64 t
 template <typename T, u32 LANES> FORERUN_DEVICE void add_elements(const Tile<LANES>& tile, u64 to, u64 from, u64 bytes) {
     for (u64 e = tile.rank; e < bytes / sizeof(T); e += LANES) store(at<T>(to) + e, T(load(at<T>(to) + e) + load(at<T>(from) + e)));
 }
-// Under the bucket's lock. Whole numbers wrap.
+// The caller holds the bucket's lock. Integers wrap.
 template <u32 LANES> FORERUN_DEVICE void add_row(const Tile<LANES>& tile, u32 element, u64 to, u64 from, u64 bytes) {
     switch (element) {
         case element_f32: return add_elements<float>(tile, to, from, bytes);

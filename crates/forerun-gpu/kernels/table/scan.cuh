@@ -1,4 +1,4 @@
-// What looks at every slot: counting, exporting and erasing by a condition, and clearing.
+// Operations on all slots: counting, exporting and erasing by a condition, and clearing.
 #pragma once
 #include "bucket.cuh"
 #include "row.cuh"
@@ -13,7 +13,8 @@ FORERUN_DEVICE bool meets(const TableOp& op, u64 slot) {
     return op.score_min <= score && score <= op.score_max && (load_relaxed(key_at(t, slot)) & op.key_mask) == op.key_value;
 }
 
-// A thread a slot. Looks again under the lock, so that nothing is erased that has come in between.
+// One thread per slot. It checks again under the lock, so that it erases no entry that was inserted
+// in between.
 FORERUN_DEVICE u64 erase_if(const TableOp& op, u64 slot) {
     const TableState& t = op.table;
     const u64 bucket = slot / t.width;
@@ -25,7 +26,7 @@ FORERUN_DEVICE u64 erase_if(const TableOp& op, u64 slot) {
     return erases;
 }
 
-// Slots first_slot .. first_slot + count - 1; the lanes of a warp share one addition to the
+// Slots first_slot .. first_slot + count - 1. The lanes of a warp share one addition to the
 // counter.
 FORERUN_DEVICE void scan_slots(const TableOp& op) {
     const TableState& t = op.table;
@@ -51,7 +52,7 @@ FORERUN_DEVICE void scan_slots(const TableOp& op) {
     }
 }
 
-// A thread a bucket, under its lock; pinned entries go too.
+// One thread per bucket, under its lock. Pinned entries are removed too.
 FORERUN_DEVICE void clear_buckets(const TableOp& op) {
     const TableState& t = op.table;
     const u64 step = u64(blocks_in_grid()) * threads_in_block();

@@ -1,4 +1,4 @@
-// Scores by the table's policy. src/table/score.rs is the same in Rust.
+// Scores by the table's policy. src/table/score.rs does the same in Rust.
 #pragma once
 #include "layout.cuh"
 
@@ -6,7 +6,7 @@ namespace forerun::table {
 
 constexpr u64 low_32 = 0xffffffffull;
 
-// What the table's width of scores can hold: more stays at the most.
+// Saturates a score to the table's score width.
 FORERUN_DEVICE u64 score_held(const TableState& t, u64 score) { return t.score_bytes == 4 && score > low_32 ? low_32 : score; }
 
 FORERUN_DEVICE u64 load_score(const TableState& t, u64 slot) {
@@ -24,7 +24,7 @@ FORERUN_DEVICE u64 score_given(const TableOp& op, u64 i, u64 otherwise) {
     return op.scores_in == 0 ? otherwise : load_global(at<u64>(op.scores_in) + i);
 }
 
-// Of an entry that begins with key i (`before` is 0), or that key i meets.
+// The score of an entry that key i creates (`before` is 0) or finds.
 FORERUN_DEVICE u64 score_of(const TableOp& op, u64 i, bool found, u64 before) {
     const u32 policy = (op.actions & score_as_given) != 0 ? u32(policy_custom) : op.table.policy;
     const u64 epoch = op.epoch << 32;

@@ -2,7 +2,7 @@
 //
 //   width  16: 1 lane     32: 2     64: 4     128: 8 lanes; one load of all lanes is the whole row, and one request
 //
-// All lanes of a tile make each call; tiles of a warp go their own ways.
+// All lanes of a tile make each call. The tiles of a warp may diverge.
 #pragma once
 #include "layout.cuh"
 
@@ -14,14 +14,14 @@ template <u32 LANES> struct Tile {
 
     FORERUN_DEVICE Tile() : rank(lane_in_warp() % LANES), first(lane_in_warp() - rank), mask(((1u << LANES) - 1) << first) {}
 
-    // Number of the tile in the grid, and how many there are.
+    // Number of the tile in the grid, and the number of tiles.
     FORERUN_DEVICE u64 in_grid() const { return thread_in_grid() / LANES; }
     FORERUN_DEVICE u64 tiles() const { return u64(blocks_in_grid()) * threads_in_block() / LANES; }
 
     FORERUN_DEVICE void sync() const {
         if constexpr (LANES > 1) warp_sync(mask);
     }
-    // Bit r: lane of rank r says yes.
+    // Bit r: the lane of rank r votes yes.
     FORERUN_DEVICE u32 vote(bool yes) const {
         if constexpr (LANES == 1) return yes ? 1u : 0u;
         return (ballot(mask, yes) & mask) >> first;

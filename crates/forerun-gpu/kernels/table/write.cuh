@@ -1,12 +1,13 @@
-// Every operation that changes entries by key: a tile a key, under the locks of the key's buckets.
+// All operations that change entries by key: one tile per key, under the locks of the key's
+// buckets.
 //
-//   lock home, spill ─ digests of both, one load a lane each
+//   lock home, spill ─ digests of both, one load per lane each
 //     ├─ found: read, assign, add, score, pin, erase
-//     └─ absent: a free slot, else the least score of both
-//   unlock, which counts the versions up
+//     └─ absent: a free slot, otherwise the lowest score of both
+//   unlock, which increments the versions
 //
-// An entry begins:  row ─ fence ─ score, key ─ fence ─ digest. One that is evicted has its digest
-// reclaimed first. A tile takes its keys in their order, so one tile does exactly what
+// A new entry is written as:  row ─ fence ─ score, key ─ fence ─ digest. An evicted entry first has
+// its digest reclaimed. A tile takes its keys in order, so a single tile does exactly what
 // src/table/cpu does.
 #pragma once
 #include "bucket.cuh"
@@ -15,7 +16,7 @@
 
 namespace forerun::table {
 
-// Of a bucket's row: the slot with that key, or no_slot.
+// The slot of a bucket's row that has the key, or no_slot.
 template <u32 WIDTH>
 FORERUN_DEVICE u64 slot_in(const TableState& t, const Tile<WIDTH / 16>& tile, u64 bucket, const Bytes16& chunk, u32 digest, u64 key) {
     u64 found = no_slot;
@@ -34,7 +35,7 @@ template <u32 WIDTH> class Writer {
     FORERUN_DEVICE explicit Writer(const TableOp& op) : op(op), t(op.table) {}
 
     FORERUN_DEVICE void run() {
-        const u64 count = tile.from(keys_in(op), 0);  // one answer a tile
+        const u64 count = tile.from(keys_in(op), 0);  // one answer per tile
         for (u64 i = tile.in_grid(); i < count; i += tile.tiles()) write(i);
         if (tile.rank == 0 && added != 0) atomic_add(&control_of(t)->size, added);
     }
@@ -43,9 +44,9 @@ template <u32 WIDTH> class Writer {
     const TableOp& op;
     const TableState& t;
     const Tile<lanes> tile;
-    u64 added = 0;  // modulo 2^64: less than nothing, too
+    u64 added = 0;  // modulo 2^64, so it can be negative
 
-    // The key at work.
+    // The current key.
     u64 i = 0, key = 0, slot = no_slot;
     Place place = {};
     Bytes16 home = {}, spill = {};
@@ -90,7 +91,7 @@ template <u32 WIDTH> class Writer {
     FORERUN_DEVICE Status meet() {
         if (does(found_read_row)) copy_row(tile, row_out(), row(), t.row_bytes);
         const bool pinned = any_pins() && is_pinned(slot);
-        tile.sync();  // every lane has seen the pin, and read its part of the row, before either changes
+        tile.sync();  // every lane has seen the pin and read its part of the row before either changes
         if (pinned && !does(found_unpin)) {
             if (tile.rank == 0 && op.scores_out != 0) store_global(at<u64>(op.scores_out) + i, load_score(t, slot));
             return does(found_assign_row | found_add_row | found_score | found_erase | found_pin) ? status_pinned : status_found;
@@ -123,7 +124,7 @@ template <u32 WIDTH> class Writer {
         const u32 free_spill = t.candidates == 2 ? tile.sum(ones(free_in(spill))) : 0;
         if (free_home + free_spill == 0) return insert_in_place(score);
 
-        // The home until little is left in it, then whichever has more.
+        // The home until little of it is left, then the bucket with more free slots.
         const bool spills = free_home <= WIDTH * 3 / 16 && free_spill > free_home;
         slot = first_free(spills ? place.spill : place.home, spills ? spill : home);
         put(score, spills);
@@ -131,7 +132,7 @@ template <u32 WIDTH> class Writer {
         return status_inserted;
     }
 
-    // In the order in which a search goes.
+    // In search order.
     FORERUN_DEVICE u64 first_free(u64 bucket, const Bytes16& chunk) const {
         const u32 mine = free_in(chunk);
         const u32 turn = mine == 0 ? ~0u : ((tile.rank * chunk_slots - place.start) & (WIDTH - 1)) + lowest(mine);
@@ -149,18 +150,18 @@ template <u32 WIDTH> class Writer {
         if (does(evicted_out)) give(load_relaxed(key_at(t, slot)), least, row());
         if (tile.rank == 0) store_relaxed(digest_at(t, slot), u8(digest_reclaimed));
         fence();
-        tile.sync();  // its row has been given, and nobody takes the slot for the old key's from here on
+        tile.sync();  // its row has been output, and from here on no reader takes the slot for the old key's
         put(score, slot / WIDTH == place.spill && t.candidates == 2);
         return status_evicted;
     }
 
-    // The least score of both rows; of equal ones the home's, then the lowest slot's. no_slot: all
-    // are pinned.
+    // The slot with the lowest score of both rows. On a tie the home's comes first, then the lowest
+    // slot. no_slot: all are pinned.
     FORERUN_DEVICE u64 least_slot(u64& least) const {
         const bool pins = any_pins();
         u64 mine = ~0ull;
         u32 where = ~0u;
-        const u32 each = t.score_bytes == 4 ? 4 : 2;  // scores of a load
+        const u32 each = t.score_bytes == 4 ? 4 : 2;  // scores per load
         for (u32 c = 0; c < t.candidates; ++c) {
             const u64 first = (c == 0 ? place.home : place.spill) * WIDTH;
 #pragma unroll 2
@@ -203,7 +204,7 @@ template <u32 WIDTH> class Writer {
         store_relaxed(digest_at(t, slot), u8(place.digest));
     }
 
-    // An entry that the table does not keep. There is room for one a key.
+    // Outputs an entry that the table does not keep. The output has space for one per key.
     FORERUN_DEVICE void give(u64 of_key, u64 score, u64 from) {
         u64 to = tile.rank == 0 ? atomic_add(at<u64>(op.out_count), u64(1)) : 0;
         to = tile.from(to, 0);
