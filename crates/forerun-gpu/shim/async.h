@@ -1,4 +1,5 @@
-// async.cuh, for the shim: what is copied lands when it is waited for and not before; until then there is poison.
+// async.cuh for the shim: copied bytes arrive when they are waited for and not before; until then
+// there is poison.
 #pragma once
 #include "machine.h"
 
@@ -19,7 +20,7 @@ inline void start_copy(std::vector<Copy>& copies, void* to, const void* from, u3
 template <u32 BYTES> void copy_async(void* to, const void* from, shim::Site site = shim::Site::here()) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
     if (reinterpret_cast<uintptr_t>(to) % BYTES != 0 || reinterpret_cast<uintptr_t>(from) % BYTES != 0) {
-        shim::Machine::current().fail("copy_async (%s:%d) of %u bytes from %p to %p: not aligned to them", site.file, site.line, BYTES, from, to);
+        shim::Machine::current().fail("copy_async (%s:%d) of %u bytes from %p to %p: not aligned to that size", site.file, site.line, BYTES, from, to);
     }
     shim::start_copy(shim::Machine::current().lane().copies.open, to, from, BYTES);
 }

@@ -1,5 +1,5 @@
-// atomic.cuh, for the shim: a point, and then the whole operation before anyone else runs. Orderings and fences are what
-// this machine gives anyway: see machine.h for what that hides.
+// atomic.cuh for the shim: a scheduling point, then the whole operation before any other lane runs.
+// This machine provides all orderings and fences anyway; machine.h tells what that hides.
 #pragma once
 #include "machine.h"
 

@@ -1,8 +1,10 @@
-// bulk.cuh, for the shim. A load lands while somebody waits at its barrier, one at a time, and never earlier; a store
-// reads shared memory when its lane waits for that, and its destination is poison until it waits for the whole.
+// bulk.cuh for the shim. Loads arrive one at a time while a lane waits at their barrier, and never
+// earlier. A store reads shared memory when its lane waits for that, and its destination is poison
+// until the lane waits for the write.
 //
-// Barriers live in a table of the block, under the address of the one in shared memory; that holds poison, so reading it
-// is of no use to a kernel. That async_fence() is called where it must be is not checked.
+// Barriers are kept in a table of the block, under the address of the one in shared memory. That
+// memory holds poison, so a kernel cannot read the barrier. Missing calls of async_fence() are not
+// detected.
 #pragma once
 #include "async.h"
 
@@ -14,14 +16,14 @@ inline BarrierState& barrier_state(Barrier* barrier, const char* what, Site site
     auto& barriers = Machine::current().block().barriers;
     const auto found = barriers.find(barrier);
     if (found == barriers.end()) {
-        Machine::current().fail("%s (%s:%d): no barrier was begun at %p in this block", what, site.file, site.line, static_cast<void*>(barrier));
+        Machine::current().fail("%s (%s:%d): no barrier was initialised at %p in this block", what, site.file, site.line, static_cast<void*>(barrier));
     }
     return found->second;
 }
 
 inline const char* barrier_wait_name = "barrier_wait";
 
-// A phase is over when nothing is missing; the next one begins at once.
+// A phase ends when nothing is missing. The next one begins at once.
 inline void settle_barrier(BarrierState& state) {
     if (state.arrivals_left != 0 || state.bytes_left != 0) return;
     state.arrivals_left = state.arrivals;
@@ -50,7 +52,7 @@ inline void async_fence() {}
 inline void barrier_arrive(Barrier* barrier, shim::Site site = shim::Site::here()) {
     shim::Machine::current().point();
     auto& state = shim::barrier_state(barrier, "barrier_arrive", site);
-    --state.arrivals_left;  // never 0: it is filled up again at once
+    --state.arrivals_left;  // never 0: it is reset at once
     shim::settle_barrier(state);
 }
 inline void barrier_expect(Barrier* barrier, u32 bytes, shim::Site site = shim::Site::here()) {
@@ -95,7 +97,7 @@ inline void bulk_store(void* to, const void* from, u32 bytes, shim::Site site = 
 }
 inline void bulk_commit() { shim::Machine::current().lane().stores.commit(); }
 template <u32 GROUPS> void bulk_wait_read() {
-    constexpr size_t unwritten = 8;  // groups that have been read: the oldest of more get written meanwhile
+    constexpr size_t unwritten = 8;  // groups that have been read; if there are more, the oldest are written meanwhile
     shim::Machine::current().point();
     auto& groups = shim::Machine::current().lane().stores;
     while (groups.closed.size() > GROUPS + unwritten) groups.land_oldest();

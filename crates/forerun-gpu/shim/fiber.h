@@ -1,10 +1,11 @@
-// A stack of its own to run a function on, and the switch between two of them.
+// A separate stack for a function, and the switch between two stacks.
 //
 //   mapped:   | page that faults | stack_bytes ......................... |
-//                                  grows down <- what the lane runs on
+//                                  grows down <- the lane's stack
 //
-// The switch keeps the registers that a called function must keep and leaves the rest to the compiler. Under
-// AddressSanitizer it tells which stack is entered; elsewhere than on x86-64 and aarch64 it is swapcontext.
+// The switch saves the callee-saved registers and leaves the rest to the compiler. Under
+// AddressSanitizer it announces the stack that is entered. On processors other than x86-64 and
+// aarch64 it uses swapcontext.
 #pragma once
 #include <sys/mman.h>
 
@@ -95,7 +96,7 @@ extern "C" void forerun_switch_stack(void** save, void* enter) asm("forerun_swit
 
 namespace forerun::shim {
 
-// A stack that can be left and come back to. The default one is the thread's own.
+// A stack that can be left and re-entered. The default one is the thread's own.
 class Fiber {
   public:
     static constexpr size_t stack_bytes = 64 * 1024;
@@ -106,11 +107,11 @@ class Fiber {
     Fiber& operator=(const Fiber&) = delete;
     ~Fiber() {
         if (mapped_ == nullptr) return;
-        unpoison();  // for whoever is mapped here next
+        unpoison();  // for the next mapping at this address
         munmap(mapped_, stack_bytes + page_bytes);
     }
 
-    // Makes it begin with `entry`, which never returns, when it is next switched to.
+    // Makes the fiber start with `entry`, which never returns, when it is next switched to.
     void prepare(void (*entry)()) {
         if (mapped_ == nullptr) map();
         unsigned char* top = stack_ + stack_bytes;
@@ -118,7 +119,7 @@ class Fiber {
         fake_stack_ = nullptr;
 #if defined(__x86_64__)
         auto* words = reinterpret_cast<void**>(top);
-        words[-1] = nullptr;  // where a caller's address would be
+        words[-1] = nullptr;  // the place of a return address
         words[-2] = reinterpret_cast<void*>(entry);
         for (int i = 3; i <= 8; ++i) words[-i] = nullptr;
         pointer_ = words - 8;
@@ -144,7 +145,8 @@ class Fiber {
 #endif
     }
 
-    // Leaves `this`, which runs, for `to`. Returns when somebody comes back. `for_good`: nobody will.
+    // Switches from `this`, which is running, to `to`. Returns when `this` is re-entered; with
+    // `for_good` it never is.
     void switch_to(Fiber& to, [[maybe_unused]] bool for_good = false) {
 #if defined(FORERUN_ASAN)
         __sanitizer_start_switch_fiber(for_good ? nullptr : &fake_stack_, to.stack_, to.size_);
@@ -160,7 +162,7 @@ class Fiber {
     }
 
   private:
-    // A fiber that was left for good leaves frames behind, and their borders poisoned.
+    // A fiber that was left for good leaves frames with poisoned redzones behind.
     void unpoison() {
 #if defined(FORERUN_ASAN)
         if (begun_) ASAN_UNPOISON_MEMORY_REGION(stack_, stack_bytes);
@@ -180,7 +182,8 @@ class Fiber {
     }
 
 #if defined(FORERUN_ASAN)
-    // The thread's own stack is not ours to know: it is learnt from whoever is entered from it.
+    // The bounds of the thread's own stack are unknown. The first fiber entered from it reports
+    // them.
     const void** known_bottom() { return mapped_ == nullptr ? const_cast<const void**>(reinterpret_cast<void**>(&stack_)) : nullptr; }
     size_t* known_size() { return mapped_ == nullptr ? &size_ : nullptr; }
 #endif

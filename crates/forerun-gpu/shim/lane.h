@@ -1,7 +1,8 @@
-// lane.cuh, for the shim: who runs, and the calls in which lanes meet.
+// lane.cuh for the shim: thread indices, and the calls in which lanes meet.
 //
-// A warp's call is a Meeting: the lanes of its mask deposit a value each, and go on when all have. Calls that exchange
-// values meet only at one place in the sources, as the hardware asks; a plain warp_sync meets another anywhere.
+// A warp's call is a Meeting: each lane of its mask deposits a value and continues when all have
+// done so. As on the hardware, calls that exchange values must meet at the same place in the
+// sources. A plain warp_sync meets any other one.
 #pragma once
 #include "machine.h"
 #include "word.cuh"
@@ -17,7 +18,7 @@ inline Meeting& meet(const char* what, Site site, u32 mask, bool exchanges, cons
     if ((mask & lane.bit()) == 0) machine.fail("%s (%s:%d) names lanes 0x%08x and not its caller", what, site.file, site.line, mask);
     Warp& warp = lane.block->warps[lane.thread / 32];
     if ((mask & ~warp.present) != 0) {
-        machine.fail("%s (%s:%d) names lanes 0x%08x, of which 0x%08x have left the kernel or never were", what, site.file, site.line, mask,
+        machine.fail("%s (%s:%d) names lanes 0x%08x, of which 0x%08x have left the kernel or never existed", what, site.file, site.line, mask,
                      mask & ~warp.present);
     }
 
@@ -48,7 +49,7 @@ inline Meeting& meet(const char* what, Site site, u32 mask, bool exchanges, cons
     return *meeting;
 }
 
-// Each lane calls it once it has what it came for.
+// Each lane calls this once it has its result.
 inline void depart(Meeting& meeting) {
     Lane& lane = Machine::current().lane();
     meeting.gone |= lane.bit();
@@ -76,7 +77,7 @@ template <typename T> T exchange(const char* what, Site site, u32 mask, T value,
     return result;
 }
 
-// Which lanes of the mask deposited a value that `chosen` likes.
+// The lanes of the mask whose deposited value satisfies `chosen`.
 template <typename T, typename Chosen> u32 vote(const char* what, Site site, u32 mask, T value, Chosen chosen) {
     Meeting& meeting = meet(what, site, mask, true, &value, sizeof(T));
     u32 result = 0;

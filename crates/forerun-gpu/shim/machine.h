@@ -1,20 +1,22 @@
-// A GPU for tests: each lane is a fiber, and a seeded scheduler decides who runs.
+// A GPU for tests: each lane is a fiber, and a seeded scheduler decides which one runs.
 //
 //   Machine ── blocks in seeded order, `resident` of them at a time
 //               └ Block ── shared memory (poisoned), barriers, warps
-//                          └ Lane ── a fiber; ready, waiting or done; copies on their way
+//                          └ Lane ── a fiber: ready, waiting or done; its copies in flight
 //
-// A lane may be set aside at every load, store and atomic (`point`), and waits in every collective call and barrier
-// until those it names are there. Which lane goes on is drawn from the seed: any, the longest ready, or the last made
-// ready, with short or long turns. A seed stands for one schedule, so a failure can be had again.
+// A lane may be suspended at every load, store and atomic (`point`). It waits in every collective
+// call and barrier until the lanes named there have arrived. The seed determines which lane runs
+// next: any, the longest ready, or the last made ready, with short or long turns. A seed stands for
+// one schedule, so failures can be reproduced.
 //
-// What it finds: results that depend on the schedule, by comparison over seeds; reading what has not been waited for
-// (poison); a lane that is named and never comes, with the place of each who waits; shared memory out of bounds, wrong
-// alignment and the like, by the sanitizers it is compiled with.
+// It detects: results that depend on the schedule, by comparison over seeds; reads of bytes that
+// have not been waited for (poison); a named lane that never arrives, with the place of each
+// waiting lane; shared memory out of bounds, wrong alignment and the like, by the sanitizers it is
+// compiled with.
 //
-// What it does not: it is one thread of the host, so every store is seen at once and in order by all (no weak ordering:
-// a missing fence, acquire or release goes unnoticed), plain accesses that do not go through load() and store() are no
-// points, and nothing here says how long anything takes.
+// It does not detect: missing fences, acquires or releases, because the machine is one host thread
+// and every store is visible to all at once and in order (no weak ordering). Plain accesses that
+// bypass load() and store() are not scheduling points. Nothing here measures time.
 #pragma once
 #include <cstdarg>
 #include <deque>
@@ -47,7 +49,7 @@ struct Lane {
 };
 
 struct Warp {
-    uint32_t present = 0;  // lanes that there are and that have not left the kernel
+    uint32_t present = 0;  // lanes that exist and have not left the kernel
     std::vector<std::unique_ptr<Meeting>> meetings, ended;
 };
 
@@ -73,7 +75,7 @@ struct Block {
     std::vector<Variable> variables;
     std::map<const void*, BarrierState> barriers;
 
-    // Exactly so many bytes: the next one is the sanitizer's.
+    // Allocates exactly this many bytes, so that the sanitizer guards the next one.
     static Shared allocate(size_t bytes) {
         Shared memory(static_cast<unsigned char*>(::operator new(bytes == 0 ? 1 : bytes, std::align_val_t(128))));
         std::memset(memory.get(), poison, bytes);
@@ -86,15 +88,15 @@ struct Launch {
     uint32_t threads = 32;
     size_t shared_bytes = 0;
     uint64_t seed = 0;
-    uint32_t resident = 2;          // blocks that run beside each other
-    uint32_t points_a_turn = 0;     // mean; 0: the seed says
-    uint64_t turns_max = 1u << 26;  // then lanes are said to spin
-    // Told of every load_once() and load(), where it is there.
+    uint32_t resident = 2;          // blocks that run at the same time
+    uint32_t points_a_turn = 0;     // mean; 0: chosen by the seed
+    uint64_t turns_max = 1u << 26;  // beyond this, the launch fails because lanes spin
+    // Called for every load_once() and load(), if set.
     std::function<void(const void* address, uint32_t bytes, uint32_t thread)> watch_loads = nullptr;
 };
 
 struct Outcome {
-    std::string failure;  // empty: every lane came to its end
+    std::string failure;  // empty: every lane finished
     uint64_t turns = 0;
     bool ok() const { return failure.empty(); }
 };
@@ -107,12 +109,12 @@ class Machine {
         std::function<void()> kernel;
     };
 
-    // Runs a kernel to its end, or to the first failure.
+    // Runs a kernel to its end or to the first failure.
     template <typename Params> static Outcome run(const Launch& launch, void (*kernel)(Params), const Params& params) {
         return run_beside(launch, {{launch.blocks, [&] { kernel(params); }}});
     }
-    // Runs kernels beside each other, as those of several streams: blocks of all start in one seeded order. The launch
-    // says all but how many blocks.
+    // Runs kernels at the same time, like those of several streams: all their blocks start in one
+    // seeded order. The launch determines everything except the number of blocks.
     static Outcome run_beside(const Launch& launch, std::vector<Grid> grids) { return Machine(launch, std::move(grids)).run_all(); }
 
     static Machine& current() { return *running; }
@@ -121,15 +123,15 @@ class Machine {
     const Launch& launch() const { return launch_; }
     Random& random() { return random_; }
 
-    // Here another lane may go on.
+    // Another lane may run here.
     void point() {
         if (--points_left_ == 0) pause();
     }
 
-    // Lets another lane go on, if there is one.
+    // Lets another lane run, if there is one.
     void pause() {
         lane_->state = Lane::State::ready;
-        // To the far end of the queue, so that the others go before it in every order.
+        // Moves to the far end of the queue, so that the others run first in every order.
         if (order_ == Order::oldest) {
             ready_.push_back(lane_);
         } else {
@@ -138,7 +140,7 @@ class Machine {
         leave();
     }
 
-    // Sets the lane aside until somebody wakes it.
+    // Suspends the lane until another lane wakes it.
     void wait(const char* what, Site site, uint32_t mask = 0) {
         lane_->state = Lane::State::waiting;
         lane_->waits_for = what;
@@ -162,7 +164,7 @@ class Machine {
         va_end(arguments);
         failure_ = "block " + std::to_string(lane_->block->index) + ", thread " + std::to_string(lane_->thread) + ": " + text;
         lane_->fiber.switch_to(home_, true);
-        std::abort();  // nobody comes back to a launch that was given up
+        std::abort();  // a launch that was given up is never resumed
     }
 
   private:
@@ -195,7 +197,7 @@ class Machine {
             if (ready_.empty()) {
                 failure_ = who_waits();
             } else if (++turns > launch_.turns_max) {
-                failure_ = "no end after " + std::to_string(launch_.turns_max) + " turns: lanes wait for each other in a loop";
+                failure_ = "not finished after " + std::to_string(launch_.turns_max) + " turns: lanes wait for each other in a loop";
             } else {
                 turn(take_ready());
             }
@@ -204,7 +206,7 @@ class Machine {
         return {failure_, turns};
     }
 
-    // The pool of lanes: stacks are mapped once a process.
+    // The pool of lanes. Stacks are mapped once per process.
     static Fibers& idle() {
         static Fibers lanes;
         return lanes;
@@ -297,7 +299,8 @@ class Machine {
 
     void check_nothing_pending() {
         if (!lane_->copies.empty()) fail("left the kernel with copies (cp.async) that it has not waited for");
-        // Stores that have been read may be written when the kernel ends; those that have not hold shared memory.
+        // Stores whose source has been read may be written when the kernel ends. The others still
+        // need shared memory.
         for (auto& group : lane_->stores.closed) {
             for (auto& store : group) {
                 if (store.taken.empty()) fail("left the kernel with bulk stores whose shared memory it has not waited for");
@@ -307,7 +310,7 @@ class Machine {
         if (!lane_->stores.open.empty()) fail("left the kernel with bulk stores that it has not committed");
         if (lane_->block->live > 1) return;
         for (auto& [address, barrier] : lane_->block->barriers) {
-            if (!barrier.loads.empty()) fail("the block ends with bulk loads on their way to the barrier at %p", address);
+            if (!barrier.loads.empty()) fail("the block ends with bulk loads in flight to the barrier at %p", address);
         }
     }
 
@@ -321,7 +324,7 @@ class Machine {
     }
 
   public:
-    // The block's barrier opens when every lane that has not ended is there.
+    // Opens the block's barrier when every lane that has not ended has arrived.
     void release_barrier(Block& block) {
         if (block.live == 0 || block.at_barrier < block.live) return;
         block.at_barrier = 0;
@@ -333,7 +336,7 @@ class Machine {
 
   private:
     std::string who_waits() const {
-        std::string text = "no lane can go on:";
+        std::string text = "no lane can continue:";
         uint32_t said = 0, more = 0;
         for (const auto& lane : lanes_) {
             if (lane->state != Lane::State::waiting) continue;
@@ -371,7 +374,7 @@ class Machine {
     std::deque<Lane*> ready_;
 };
 
-// The block's variable that is declared at `site`.
+// The block's variable declared at `site`.
 template <typename T> T& shared_variable(Site site) {
     Block& block = Machine::current().block();
     for (auto& variable : block.variables) {

@@ -1,4 +1,5 @@
-// number.cuh, for the shim. Each look at the clock is a nanosecond later than the last one, in any launch.
+// number.cuh for the shim. Each reading of the clock is a nanosecond later than the previous one,
+// in any launch.
 #pragma once
 #include "machine.h"
 #include "word.cuh"

@@ -1,4 +1,4 @@
-// What a lane has asked for and not yet waited for, and where lanes meet: the plain data of the shim.
+// The plain data of the shim: requests that a lane has not waited for yet, and meetings of lanes.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -9,27 +9,28 @@
 
 namespace forerun::shim {
 
-// Where in the sources a call stands: the defaults of `here` are the place of the outermost call.
+// The place of a call in the sources: the defaults of `here` are those of the outermost call.
 struct Site {
     const char* file;
     int line;
     static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
     bool operator==(const Site& other) const { return line == other.line && same_text(file, other.file); }
 
-    // Of literals, which are one mostly, and not always.
+    // Compares literals, which mostly but not always are the same object.
     static bool same_text(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
 };
 
-// What memory holds between a copy's start and its end, before anything is written, and after it is no more.
+// The content of memory between a copy's start and its end, before it is written, and after its
+// lifetime.
 constexpr unsigned char poison = 0xdb;
 
-// Bytes on their way. Those of the source are taken at the start or at the end, as the schedule says: whoever changes
-// them in between finds out.
+// Bytes in flight. The schedule decides whether the source is read at the start or at the end, so a
+// write in between is detected.
 struct Copy {
     unsigned char* to;
     const unsigned char* from;
     uint32_t bytes;
-    std::vector<unsigned char> taken;  // empty: to be taken at the end
+    std::vector<unsigned char> taken;  // empty: read at the end
 
     void take() {
         if (taken.empty()) taken.assign(from, from + bytes);
@@ -66,12 +67,12 @@ struct CopyGroups {
     }
 };
 
-// A barrier in shared memory, as `bulk.cuh` draws it.
+// A barrier in shared memory, as drawn in `bulk.cuh`.
 struct BarrierState {
     uint32_t arrivals = 0, arrivals_left = 0;
     int64_t bytes_left = 0;
     uint32_t phase = 0;
-    std::vector<Copy> loads;  // that count on it
+    std::vector<Copy> loads;  // loads that the barrier counts
 };
 
 // Lanes of a warp in one collective call.

@@ -1,4 +1,4 @@
-// The numbers that decide a schedule: the same for the same seed, everywhere (splitmix64).
+// The numbers that determine a schedule: the same for the same seed on every machine (splitmix64).
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,4 @@
-//! The kernels' machine code: what was embedded when this was built, else what NVRTC makes of their
-//! source.
+//! The kernels' machine code: embedded at build time, or compiled by NVRTC from the source.
 //!
 //! | the device | compiler found at build time | none found |
 //! |---|---|---|
@@ -7,8 +6,8 @@
 //! | 9.x | the cubin for 9.0 | the same |
 //! | newer | PTX for 9.0, which the driver compiles and keeps | the same |
 //!
-//! The source, in one piece, is always embedded, so a program needs no file of this crate beside
-//! it. NVRTC is a library of the CUDA toolkit; it is loaded at run time, and only where it is
+//! The source is always embedded in one piece, so a program needs no file of this crate at run
+//! time. NVRTC is a library of the CUDA toolkit. It is loaded at run time, and only if it is
 //! needed.
 
 mod cache;
@@ -19,41 +18,41 @@ use std::borrow::Cow;
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
-/// Why there is no machine code.
+/// Why the machine code is missing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CubinError {
-    /// Nothing to compile with.
+    /// There is no compiler.
     #[error(
-        "this program was built without kernels for compute capability {}.{}, and NVRTC, which would compile them now, \
-         is not here: the library libnvrtc of a CUDA toolkit cannot be loaded",
+        "this program was built without kernels for compute capability {}.{}, and NVRTC, which would compile them now, is missing: \
+         cannot load the library libnvrtc of a CUDA toolkit",
         capability.0, capability.1
     )]
     NoCompiler {
-        /// The device's.
+        /// The device's compute capability.
         capability: (u32, u32),
     },
-    /// NVRTC refused something other than the source.
+    /// NVRTC failed for a reason other than the source.
     #[error("NVRTC: {call} failed: {text}")]
     Nvrtc {
-        /// Its function.
+        /// The function that failed.
         call: &'static str,
-        /// What it says.
+        /// NVRTC's message.
         text: String,
     },
-    /// NVRTC refused the source, or the device.
+    /// NVRTC rejected the source or the device.
     #[error("NVRTC {}.{} does not compile the kernels for compute capability {}.{}:\n{log}", version.0, version.1, capability.0, capability.1)]
     Compile {
-        /// Of NVRTC.
+        /// NVRTC's version.
         version: (i32, i32),
-        /// The device's.
+        /// The device's compute capability.
         capability: (u32, u32),
         /// The compiler's messages.
         log: String,
     },
 }
 
-/// One image with all kernels, for a device of that compute capability, as `cuModuleLoadData` takes
-/// it: a cubin, or PTX with a zero behind it.
+/// One image with all kernels for a device of this compute capability, in the form that
+/// `cuModuleLoadData` takes: a cubin, or PTX with a terminating zero.
 pub(crate) fn image(capability: (u32, u32)) -> Result<Cow<'static, [u8]>, CubinError> {
     match embedded(capability) {
         Some(image) => Ok(Cow::Borrowed(image)),
@@ -61,8 +60,8 @@ pub(crate) fn image(capability: (u32, u32)) -> Result<Cow<'static, [u8]>, CubinE
     }
 }
 
-/// As [`image`], compiled on this machine even if one was embedded: for a driver that is older than
-/// what made that.
+/// Like [`image`], but compiled on this machine even if an image was embedded. It serves drivers
+/// that are older than the compiler that made the embedded image.
 pub(crate) fn recompiled(capability: (u32, u32)) -> Result<Vec<u8>, CubinError> {
     compiled(capability, Cache::of_user().as_ref())
 }
@@ -76,7 +75,7 @@ fn embedded(capability: (u32, u32)) -> Option<&'static [u8]> {
     }
 }
 
-/// From the cache, else by NVRTC and then into the cache.
+/// Reads the image from the cache, or compiles it with NVRTC and caches it.
 fn compiled(capability: (u32, u32), cache: Option<&Cache>) -> Result<Vec<u8>, CubinError> {
     let compiler = nvrtc::Compiler::load().ok_or(CubinError::NoCompiler { capability })?;
     let version = compiler.version()?;
@@ -97,7 +96,7 @@ mod tests {
 
     const ELF: &[u8] = b"\x7fELF";
 
-    /// Names of the kernels that a device of that capability has.
+    /// Names of the kernels that a device of this capability has.
     fn expected_names(capability: (u32, u32)) -> Vec<&'static str> {
         let lists = [
             include_str!("../kernels/gather.list"),
@@ -120,8 +119,7 @@ mod tests {
         image.windows(name.len()).any(|w| w == name.as_bytes())
     }
 
-    /// A place that asks for NVRTC by this variable must have it: there these tests are not allowed
-    /// to do nothing.
+    /// If this variable demands NVRTC, these tests must not pass without it.
     fn nvrtc_is_expected() -> bool {
         std::env::var_os("FORERUN_EXPECT_NVRTC").is_some()
     }
@@ -140,7 +138,7 @@ mod tests {
         for line in SOURCE.lines().filter(|l| l.starts_with("#include")) {
             assert!(line.contains("\"shim/"), "{line} was left to the compiler");
         }
-        // Each file once.
+        // Each file appears once.
         assert_eq!(SOURCE.matches("struct GatherParams {").count(), 1);
     }
 

@@ -1,12 +1,12 @@
-//! What can go wrong between this program and a GPU.
+//! Errors between this program and a GPU.
 
 use crate::gather::GatherError;
 use std::fmt;
 
-/// A version of CUDA, as the driver tells it.
+/// A version of CUDA, as the driver reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CudaVersion(
-    /// A thousand times the major and ten times the minor number: 13.0 is 13000.
+    /// 1,000 times the major plus 10 times the minor number: 13.0 is 13000.
     pub u32,
 );
 
@@ -16,42 +16,42 @@ impl fmt::Display for CudaVersion {
     }
 }
 
-/// Why something on the GPU was not done.
+/// Why a GPU operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
-    /// The driver's library is not on this machine.
+    /// This machine has no driver library.
     #[error("there is no NVIDIA driver: the library libcuda cannot be loaded")]
     NoDriver,
-    /// The library is the toolkit's stand-in, which has all functions and does nothing.
+    /// The library is the toolkit's stub, which has all functions but does nothing.
     #[error(
         "there is no NVIDIA driver: the library libcuda is the toolkit's stub, made for linking"
     )]
     StubDriver,
-    /// There is a driver and no device for it.
+    /// The driver finds no device.
     #[error("the NVIDIA driver found no device")]
     NoDevice,
-    /// The devices are numbered from 0, and there are not that many.
+    /// There is no device with this number.
     #[error("there is no device {ordinal}: this machine has {devices}, numbered from 0")]
     NoSuchDevice {
-        /// The device asked for.
+        /// The requested device.
         ordinal: usize,
-        /// How many there are.
+        /// The number of devices.
         devices: usize,
     },
-    /// The driver is older than what the kernels and calls were made for.
+    /// The driver is older than the kernels and calls require.
     #[error(
-        "the NVIDIA driver is too old: it serves CUDA {found}, and CUDA {needed} or later is needed"
+        "the NVIDIA driver is too old: it supports CUDA {found}, but CUDA {needed} or later is required"
     )]
     DriverTooOld {
-        /// What it serves.
+        /// The supported version.
         found: CudaVersion,
-        /// What is needed.
+        /// The required version.
         needed: CudaVersion,
     },
-    /// The device is older than what the kernels were made for.
+    /// The device is older than the kernels require.
     #[error(
-        "{name} has compute capability {}.{}, and {}.{} or later is needed",
+        "{name} has compute capability {}.{}, but {}.{} or later is required",
         found.0, found.1, needed.0, needed.1
     )]
     DeviceTooOld {
@@ -59,7 +59,7 @@ pub enum GpuError {
         name: String,
         /// Its compute capability, major and minor.
         found: (u32, u32),
-        /// What is needed.
+        /// The required compute capability.
         needed: (u32, u32),
     },
     /// A function that only newer drivers have.
@@ -68,54 +68,54 @@ pub enum GpuError {
         /// The function.
         name: &'static str,
     },
-    /// No room for an allocation.
-    #[error("no room for {bytes} bytes of {memory}")]
+    /// An allocation failed for lack of memory.
+    #[error("cannot allocate {bytes} bytes of {memory}")]
     OutOfMemory {
-        /// Bytes asked for.
+        /// The requested bytes.
         bytes: usize,
-        /// Where: `device memory`, `pinned host memory`.
+        /// The kind of memory: `device memory`, `pinned host memory`.
         memory: &'static str,
     },
-    /// The device was opened, or the driver loaded, by another process, of which this one is a
-    /// fork. The driver does not work in a fork of a process that uses it. Nothing was done.
+    /// This process is a fork, and its parent opened the device or loaded the driver. The driver
+    /// does not work in a fork of a process that uses it. Nothing was done.
     #[error(
-        "CUDA cannot be used in a fork of a process that uses it; begin the process anew (\"spawn\"): {0}"
+        "CUDA cannot be used in a fork of a process that uses it; start a new process instead (\"spawn\"): {0}"
     )]
     Forked(#[from] forerun_core::Forked),
-    /// A read or write beyond a buffer.
-    #[error("bytes {offset} to {offset}+{len} lie outside a buffer of {buffer_len} bytes")]
+    /// A read or write is outside the buffer.
+    #[error("bytes {offset} to {offset}+{len} are outside a buffer of {buffer_len} bytes")]
     OutOfBounds {
         /// The first byte.
         offset: u64,
-        /// How many.
+        /// The number of bytes.
         len: u64,
         /// The buffer's length.
         buffer_len: u64,
     },
-    /// Two things made on different devices were to work together.
-    #[error("{what} belongs to device {found}, and the work runs on device {expected}")]
+    /// An operation combines things of different devices.
+    #[error("{what} belongs to device {found}, but the work runs on device {expected}")]
     OtherDevice {
-        /// What.
+        /// The object on the wrong device.
         what: &'static str,
-        /// Its device.
+        /// The object's device.
         found: usize,
         /// The work's device.
         expected: usize,
     },
     /// The kernels could not be compiled or loaded.
-    #[error("the kernels cannot be made ready: {0}")]
+    #[error("cannot load the kernels: {0}")]
     Kernels(String),
-    /// The gather or scatter makes no sense, or its memory is not what it must be.
+    /// The gather or scatter is invalid, or its memory is of the wrong kind.
     #[error(transparent)]
     Refused(#[from] GatherError),
-    /// The driver refused a call, or found that earlier work had failed.
+    /// The driver rejected a call, or reported that earlier work had failed.
     #[error("{call} failed: {name} ({code}), {text}")]
     Driver {
-        /// The driver's function.
+        /// The function of the driver.
         call: &'static str,
-        /// The driver's number.
+        /// The error number.
         code: u32,
-        /// The number's name.
+        /// The error's name.
         name: String,
         /// The driver's explanation.
         text: String,
@@ -123,7 +123,7 @@ pub enum GpuError {
 }
 
 impl GpuError {
-    /// Whether it only says that this machine has no GPU to use: no driver, or no device.
+    /// Whether the error only means that this machine has no usable GPU: no driver, or no device.
     pub fn is_absent(&self) -> bool {
         matches!(
             self,

@@ -1,19 +1,19 @@
-//! A hash table in a GPU's memory, row gathers between pinned host memory and the GPU, and the
-//! ground that both stand on.
+//! A hash table in GPU memory, row gathers between pinned host memory and the GPU, and the CUDA
+//! layer below both.
 //!
-//! - [`Gpu`] opens a device, or says in a typed error why there is none. The driver's library is
-//!   loaded at run time: this crate builds, and all but the GPU's part of it runs, on a machine
-//!   without CUDA.
-//! - [`PinnedBuffer`], [`Registered`] and [`DeviceBuffer`] hold bytes; [`Stream`], [`Event`] and
-//!   [`Graph`] order work on the device; [`Gpu::scope`] makes that safe.
+//! - [`Gpu`] opens a device, or returns a typed error if there is none. The driver's library is
+//!   loaded at run time: this crate builds on machines without CUDA, and everything but its GPU
+//!   part runs there.
+//! - [`PinnedBuffer`], [`Registered`] and [`DeviceBuffer`] hold bytes. [`Stream`], [`Event`] and
+//!   [`Graph`] order work on the device. [`Gpu::scope`] makes that safe.
 //! - [`gather()`](gather::gather) and [`scatter()`](gather::scatter) copy scattered rows from the
-//!   host to the device and back; [`gather::cpu`] does the same on the CPU.
-//! - [`table::GpuTable`] is a hash table from u64 keys to rows that evicts by score; without a GPU
+//!   host to the device and back. [`gather::cpu`] does the same on the CPU.
+//! - [`table::GpuTable`] is a hash table from u64 keys to rows that evicts by score. Without a GPU
 //!   it runs on the CPU.
-//! - [`RandomReads`] tells what the device's memory gives at random places.
+//! - [`RandomReads`] measures the rate of random reads from device memory.
 //! - [`MatrixProduct`] keeps a device busy while something else is measured.
 //!
-//! Kernels stand in `kernels/`, free of host code.
+//! The kernels are in `kernels/`, without any host code.
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]

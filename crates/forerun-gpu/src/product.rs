@@ -1,10 +1,10 @@
-//! A matrix product that keeps the multiprocessors busy, to measure what a copy beside it costs.
+//! A matrix product that keeps the multiprocessors busy, to measure the effect of a copy beside it.
 
 use crate::driver::{Command, DeviceBuffer, Kernel, Launch, Stream, sealed};
 use crate::{Gpu, GpuError};
 use std::marker::PhantomData;
 
-/// `kernels/busy.cu` has the same layout.
+/// `kernels/busy.cu` declares the same layout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct ProductParams {
@@ -16,13 +16,13 @@ struct ProductParams {
 
 const _: () = assert!(size_of::<ProductParams>() == 32);
 
-/// Rows and columns that a block makes; `n` is a multiple of it.
+/// Rows and columns that a block computes; `n` is a multiple of it.
 const TILE: u64 = 64;
-/// Threads a block.
+/// Threads per block.
 const THREADS: u32 = 256;
 
-/// `c = a * b`, each `n` x `n` numbers of type `f32`, row by row. Bound by arithmetic, on ordinary
-/// (not tensor) cores.
+/// `c = a * b`, each `n` x `n` numbers of type `f32` in row-major order. It is bound by arithmetic,
+/// on ordinary (not tensor) cores.
 pub struct MatrixProduct<'a> {
     gpu: Gpu,
     kernel: Kernel,
@@ -31,15 +31,15 @@ pub struct MatrixProduct<'a> {
 }
 
 impl<'a> MatrixProduct<'a> {
-    /// Bytes of an `n` x `n` matrix.
+    /// Size of an `n` x `n` matrix in bytes.
     pub fn matrix_bytes(n: u32) -> usize {
         n as usize * n as usize * size_of::<f32>()
     }
 
-    /// Prepares it.
+    /// Prepares the product.
     ///
     /// # Errors
-    /// An `n` that is no multiple of 64, or above 2^20; buffers that are too short; the driver's.
+    /// `n` is not a multiple of 64 or exceeds 2^20; a buffer is too short; the driver's error.
     pub fn new(
         a: &'a DeviceBuffer,
         b: &'a DeviceBuffer,
@@ -81,13 +81,13 @@ impl Command for MatrixProduct<'_> {
         stream.expect(&self.gpu, "the matrix product")?;
         let across = self.params.n / TILE;
         let launch = Launch {
-            // A block a tile: blocks that end let others in.
+            // One block per tile: blocks that end let other kernels in.
             blocks: (across * across) as u32,
             threads: THREADS,
             shared_bytes: 0,
         };
-        // SAFETY: the argument has the kernel's layout; three matrices of n x n lie in buffers that
-        // are long enough and that the caller keeps alive.
+        // SAFETY: the argument has the kernel's layout. The three n x n matrices are in buffers
+        // that are long enough and that the caller keeps alive.
         unsafe { self.kernel.launch(stream, launch, &self.params) }
     }
 }

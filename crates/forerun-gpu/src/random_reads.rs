@@ -1,5 +1,4 @@
-//! Reads at random places of a device's memory: the rate that no lookup can exceed
-//! (`kernels/roofline.cu`).
+//! Random reads of device memory: their rate is an upper bound for lookups (`kernels/roofline.cu`).
 
 use crate::driver::{Command, DeviceBuffer, Kernel, Launch, Stream, sealed};
 use crate::table::mix;
@@ -7,22 +6,22 @@ use crate::{Gpu, GpuError};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Bytes of a request: what the device's memory gives together.
+/// Bytes per request, which the device's memory delivers together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RequestBytes {
-    /// A sector, the least.
+    /// One sector, the minimum.
     B32,
-    /// Two.
+    /// Two sectors.
     B64,
-    /// A line.
+    /// One line.
     B128,
 }
 
 impl RequestBytes {
-    /// All, the smallest first.
+    /// All sizes, the smallest first.
     pub const ALL: [RequestBytes; 3] = [RequestBytes::B32, RequestBytes::B64, RequestBytes::B128];
 
-    /// As a number.
+    /// The size as a number.
     pub fn bytes(self) -> u64 {
         match self {
             RequestBytes::B32 => 32,
@@ -40,7 +39,7 @@ impl RequestBytes {
     }
 }
 
-/// `kernels/roofline.cu` has the same layout.
+/// `kernels/roofline.cu` declares the same layout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct RandomReadParams {
@@ -53,12 +52,11 @@ struct RandomReadParams {
 
 const _: () = assert!(size_of::<RandomReadParams>() == 40);
 
-/// Threads a block, as `kernels/roofline.list` has them, and blocks a multiprocessor: as many as it
-/// holds.
+/// Threads per block, as in `kernels/roofline.list`, and as many blocks per multiprocessor as fit.
 const THREADS: u32 = 256;
 const BLOCKS_EACH: u32 = 8;
 
-/// Reads `count` pieces of a buffer at places that follow from `seed`, and adds up what they hold.
+/// Reads `count` pieces of a buffer at places derived from `seed`, and sums their content.
 pub struct RandomReads<'a> {
     gpu: Gpu,
     kernel: Kernel,
@@ -67,21 +65,21 @@ pub struct RandomReads<'a> {
     _memory: PhantomData<&'a ()>,
 }
 
-/// The word at each place of a buffer that [`RandomReads`] reads: so the sum can be checked.
+/// The word at each place of a buffer for [`RandomReads`], so that the sum can be verified.
 fn word(place: u64) -> u64 {
     mix(place)
 }
 
-/// The piece that a request names.
+/// The piece that a request reads.
 fn piece(request: u64, pieces: u64) -> u64 {
     ((u128::from(mix(request)) * u128::from(pieces)) >> 64) as u64
 }
 
 impl<'a> RandomReads<'a> {
-    /// Fills a buffer with what is to be read.
+    /// Prepares to fill a buffer with the words to be read.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn fill(buffer: &'a DeviceBuffer) -> Result<RandomReads<'a>, GpuError> {
         let params = RandomReadParams {
             buffer: buffer.address(),
@@ -93,11 +91,11 @@ impl<'a> RandomReads<'a> {
         RandomReads::prepared(buffer.gpu(), "random_reads_fill", params)
     }
 
-    /// Prepares reads of a buffer that was filled; `sum` is a u64, to which the sum of all words
-    /// read is added.
+    /// Prepares reads of a filled buffer. `sum` is a u64 to which the sum of all words read is
+    /// added.
     ///
     /// # Errors
-    /// A buffer shorter than a request; another device's; the driver's.
+    /// The buffer is shorter than a request, a buffer is on another device, or the driver failed.
     pub fn new(
         buffer: &'a DeviceBuffer,
         sum: &'a DeviceBuffer,
@@ -132,7 +130,7 @@ impl<'a> RandomReads<'a> {
         })
     }
 
-    /// What the sum must be of `count` reads of a filled buffer of that length.
+    /// The sum that `count` reads of a filled buffer of this length must give.
     ///
     /// ```
     /// use forerun_gpu::{RandomReads, RequestBytes};
@@ -152,13 +150,13 @@ impl<'a> RandomReads<'a> {
             .fold(0, |sum, place| sum.wrapping_add(word(place)))
     }
 
-    /// What a filled buffer holds, word by word.
+    /// The content of a filled buffer, word by word.
     pub fn words() -> impl Iterator<Item = u64> {
         (0..).map(word)
     }
 
-    /// The same reads on the CPU, of words that [`RandomReads::words`] gave; at least a request of
-    /// them.
+    /// The same reads on the CPU, over words that [`RandomReads::words`] returned. There must be at
+    /// least one request of them.
     pub fn on_cpu(words: &[u64], request: RequestBytes, count: u64, seed: u64) -> u64 {
         let each = (request.bytes() / 8) as usize;
         let pieces = (words.len() / each) as u64;
@@ -193,8 +191,8 @@ impl Command for RandomReads<'_> {
             threads: THREADS,
             shared_bytes: 0,
         };
-        // SAFETY: the argument has the kernel's layout; pieces lie within the buffer's length, the
-        // sum is a u64, and the caller keeps both alive.
+        // SAFETY: the argument has the kernel's layout. All pieces are within the buffer's length,
+        // the sum is a u64, and the caller keeps both alive.
         unsafe { self.kernel.launch(stream, launch, &self.params) }
     }
 }

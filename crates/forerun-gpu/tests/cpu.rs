@@ -1,4 +1,4 @@
-//! The CPU's copy against a loop that anybody can read, over every form of request.
+//! The CPU's copy compared with a plain loop, for every form of request.
 
 use forerun_gpu::gather::cpu::{
     self, CopyCounts, CpuOptions, Extras, Indices, Map, MapEntries, Pairs,
@@ -7,7 +7,7 @@ use forerun_gpu::gather::{Absent, Direction, GatherError, Layers, Layout, MapUpd
 use proptest::prelude::*;
 use std::num::NonZeroUsize;
 
-/// One copy to try.
+/// One copy to test.
 #[derive(Clone, Debug)]
 struct Trial {
     direction: Direction,
@@ -45,7 +45,7 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(byte).collect()
 }
 
-/// The pairs of one layer, as the trial has them.
+/// The pairs of one layer.
 fn layer_pairs(trial: &Trial, layer: u64) -> Vec<(i64, i64)> {
     let mut pairs = trial.pairs.clone();
     if trial.by_layer && !pairs.is_empty() {
@@ -55,7 +55,7 @@ fn layer_pairs(trial: &Trial, layer: u64) -> Vec<(i64, i64)> {
     pairs
 }
 
-/// What the trial must leave behind.
+/// The result that the trial must produce.
 fn expected(trial: &Trial, source: &[u8], destination: &mut [u8], map: &mut [i64]) -> CopyCounts {
     let spec = &trial.spec;
     let (from, to) = match trial.direction {
@@ -163,7 +163,7 @@ fn run(trial: &Trial) {
         Direction::Scatter => cpu::scatter(&source, &mut destination, spec, &pairs, extras),
     };
     assert_eq!(copied, Ok(wanted_copied), "{trial:?}");
-    // Every byte, those between and around the rows too.
+    // Every byte, including those between and around the rows.
     assert!(destination == wanted, "{trial:?}");
     match trial.map {
         Some((.., false)) => assert_eq!(map4, narrow(&wanted_map), "{trial:?}"),
@@ -178,11 +178,11 @@ fn layout(row_bytes: u64, layers: u32) -> impl Strategy<Value = Layout> {
             let stride = row_bytes + gap;
             let extent = rows * stride + more;
             let (stride_bytes, layers) = match form {
-                // One layer after the other.
+                // Layers one after the other.
                 0 => (stride, Layers::Step { bytes: extent }),
-                // A row's layers side by side.
+                // The layers of a row next to each other.
                 1 => (stride * u64::from(layers), Layers::Step { bytes: stride }),
-                // By table, backwards.
+                // A table of layers in reverse order.
                 _ => {
                     let offsets = (0..u64::from(layers)).rev().map(|layer| layer * extent);
                     let offsets_bytes = offsets.collect();
@@ -215,7 +215,7 @@ fn trial() -> impl Strategy<Value = Trial> {
             (Just((row_bytes, layers)), sides)
         })
         .prop_flat_map(|((row_bytes, layers), (host, device))| {
-            // Mostly rows there are, some that there are not, of which some are -1.
+            // Mostly existing rows, some missing ones, and -1.
             let index = prop_oneof![8 => 0..40i64, 1 => Just(-1i64), 1 => prop::sample::select(vec![-2, 45, i64::from(i32::MIN), i64::from(i32::MAX)])];
             let pairs = prop::collection::vec((index.clone(), index), 0..70);
             let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
@@ -260,7 +260,7 @@ proptest! {
     }
 }
 
-/// The sizes and counts at which the kernels turn a corner.
+/// The sizes and counts at which the kernels change their path.
 #[test]
 fn every_row_size_and_count_at_a_corner_is_copied() {
     for row_bytes in [1, 8, 16, 576, 584, 640, 656, 1152] {
@@ -390,7 +390,7 @@ fn indices_that_the_host_can_see_are_checked_on_request() {
     );
     let told = check(&[9, 3], Direction::Scatter).unwrap_err().to_string();
     assert!(
-        told.contains("pair 0: 9 is no device row; there are 4"),
+        told.contains("pair 0: 9 is not a device row; there are 4"),
         "{told}"
     );
     assert!(check(&[0, -2], Direction::Gather).is_err());

@@ -1,5 +1,5 @@
-//! What takes a device: on a machine without one, each of these says in a typed error that there is
-//! none, and that is what is tested there.
+//! Tests that need a device. On a machine without one, each operation must report that with a typed
+//! error, and the tests check this.
 
 use forerun_gpu::gather::{DevicePairs, gather, scatter};
 use forerun_gpu::gather::{
@@ -11,7 +11,7 @@ use forerun_gpu::{
     PinnedBuffer, Registered, Stream, Transfer,
 };
 
-/// The device, or nothing where there is none, having seen that this is told.
+/// The device. Without one, checks that this is reported and returns `None`.
 fn gpu() -> Option<Gpu> {
     match Gpu::open(0) {
         Ok(gpu) => Some(gpu),
@@ -86,7 +86,7 @@ fn plain_addresses_are_located_by_the_driver() -> Result<(), GpuError> {
         map: None,
         out_of_range: None,
     };
-    // SAFETY: all of it lives until the end of the test.
+    // SAFETY: everything lives until the end of the test.
     let prepare = |request: &Request| unsafe { RowCopy::from_request(&gpu, request) };
     let stream = Stream::new(&gpu)?;
     let copy = prepare(&good)?;
@@ -204,7 +204,7 @@ fn a_table_on_the_device_finds_what_was_put_in() -> Result<(), TableError> {
         .flat_map(|key| key.to_ne_bytes().repeat(3))
         .collect();
     let Some(gpu) = gpu() else {
-        // The CPU takes its place.
+        // The CPU replaces it.
         let table = GpuTable::open(options)?;
         assert!(table.gpu().is_none());
         return Ok(());
@@ -222,7 +222,7 @@ fn a_table_on_the_device_finds_what_was_put_in() -> Result<(), TableError> {
     assert_eq!(found, rows);
     assert_eq!(table.contains(&[5, keys[7]])?, [false, true]);
 
-    // The same rows, on the device.
+    // The same rows on the device.
     let buffer = DeviceBuffer::new(&gpu, 8 + rows.len())?;
     let part = buffer.slice(8..buffer.len())?;
     assert!(table.find_missed_on_device(&keys, &part)?.is_empty());

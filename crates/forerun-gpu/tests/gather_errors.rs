@@ -1,5 +1,5 @@
-//! Everything that is wrong with a copy is refused before it is launched, each by its own words.
-//! The memory is a list of made-up addresses, so none of it takes a GPU.
+//! Every mistake in a copy is refused before the launch, with its own message. The memory is a list
+//! of made-up addresses, so no GPU is needed.
 
 use forerun_gpu::gather::{
     Absent, CountAt, Direction, GatherError, Integer, KnownMemory, Layers, Layout, Locate,
@@ -8,7 +8,7 @@ use forerun_gpu::gather::{
 };
 
 const HOST: u64 = 0x7f00_0000_0000;
-const HOST_SEEN: u64 = 0x2_0000_0000; // what the device calls it
+const HOST_SEEN: u64 = 0x2_0000_0000; // the device's address of it
 const DEVICE: u64 = 0x7e00_0000_0000;
 const INDICES: u64 = 0x7d00_0000_0000;
 const MAP: u64 = 0x7c00_0000_0000;
@@ -19,7 +19,7 @@ const MANAGED: u64 = 0x7900_0000_0000;
 
 const ON_DEVICE: Target = Target::Device { ordinal: 0 };
 
-/// 100 host rows and 10 device rows of 656 bytes with 16 layers' room, 64 pairs, and a map.
+/// 100 host rows and 10 device rows of 656 bytes with space for 16 layers, 64 pairs, and a map.
 fn memory() -> KnownMemory {
     let mut memory = KnownMemory::default();
     let device = Memory::Device { ordinal: 0 };
@@ -34,7 +34,7 @@ fn memory() -> KnownMemory {
     memory
 }
 
-/// What nothing is wrong with: all extras, one layer.
+/// A valid request with all options and one layer.
 fn good() -> Request {
     Request {
         direction: Direction::Gather,
@@ -62,13 +62,13 @@ fn refusal(change: impl FnOnce(&mut Request)) -> GatherError {
     assert_eq!(check_request(&request, &memory(), ON_DEVICE).err(), None);
     change(&mut request);
     let checked = check_request(&request, &memory(), ON_DEVICE);
-    checked.expect_err("it is refused")
+    checked.expect_err("the request is refused")
 }
 
 fn accepted(change: impl FnOnce(&mut Request)) -> Unit {
     let mut request = good();
     change(&mut request);
-    let work = check_request(&request, &memory(), ON_DEVICE).expect("it is accepted");
+    let work = check_request(&request, &memory(), ON_DEVICE).expect("the request is accepted");
     work.largest_unit()
 }
 
@@ -93,7 +93,7 @@ fn what_is_right_is_accepted_both_ways_and_in_many_layouts() {
         r.direction = Direction::Scatter;
     };
     assert_eq!(accepted(scattered), Unit::B16);
-    // Tables, longer than needed and in any order; layers that interleave in the destination.
+    // Tables, longer than needed and in any order. Layers interleave in the destination.
     let tables = |r: &mut Request| {
         r.spec.layers = 3;
         r.spec.host.layers = Layers::Table {
@@ -106,7 +106,7 @@ fn what_is_right_is_accepted_both_ways_and_in_many_layouts() {
         };
     };
     assert_eq!(accepted(tables), Unit::B16);
-    // No rows and no pairs need no memory.
+    // A copy without rows and pairs needs no memory.
     let nothing = |r: &mut Request| {
         r.spec.host.rows = 0;
         r.spec.device.rows = 0;
@@ -116,7 +116,7 @@ fn what_is_right_is_accepted_both_ways_and_in_many_layouts() {
         r.pairs = PairsAt::interleaved(0, Integer::I32, &[0, 2]).unwrap();
     };
     accepted(nothing);
-    // Every layer its own pairs; one map for all.
+    // Separate pairs for every layer, and one map for all.
     let by_layer = |r: &mut Request| {
         layers(r);
         r.pairs.layer_step = 128;
@@ -145,8 +145,8 @@ fn the_unit_is_found_from_all_that_it_must_divide() {
         };
         assert_eq!(accepted(change), unit, "{offset} {stride}");
     }
-    // The distance of layers counts, if there are several; the stride does, if there are several
-    // rows.
+    // The distance of layers matters only if there are several layers, and the stride only if there
+    // are several rows.
     let layers = |r: &mut Request| {
         r.spec.layers = 2;
         r.spec.device.layers = Layers::Step { bytes: 6568 };
@@ -169,7 +169,7 @@ fn memory_of_the_wrong_kind_is_refused() {
             address: ORDINARY
         }
     );
-    // An address nobody knows is ordinary memory as well.
+    // An unknown address is ordinary memory as well.
     assert_eq!(
         refusal(|r| r.host = 0x1234_0000),
         GatherError::NotPinned {
@@ -185,23 +185,23 @@ fn memory_of_the_wrong_kind_is_refused() {
     for (change, words) in [
         (
             (|r| r.host = DEVICE) as fn(&mut Request),
-            "the host rows: 0x7e0000000000 is device memory, and must be pinned host memory",
+            "the host rows: 0x7e0000000000 is device memory, but must be pinned host memory",
         ),
         (
             |r| r.host = MANAGED,
-            "is managed memory, and must be pinned host memory",
+            "is managed memory, but must be pinned host memory",
         ),
         (
             |r| r.device = HOST,
-            "is pinned host memory, and must be device memory",
+            "is pinned host memory, but must be device memory",
         ),
         (
             |r| r.device = ORDINARY,
-            "is ordinary host memory, and must be device memory",
+            "is ordinary host memory, but must be device memory",
         ),
         (
             |r| r.device = OTHER,
-            "the device rows: the memory is that of device 1, and the copy runs on device 0",
+            "the device rows: the memory belongs to device 1, but the copy runs on device 0",
         ),
         (
             |r| r.pairs.source = ORDINARY,
@@ -209,7 +209,7 @@ fn memory_of_the_wrong_kind_is_refused() {
         ),
         (
             |r| r.pairs.destination = OTHER,
-            "the destination indices: the memory is that of device 1",
+            "the destination indices: the memory belongs to device 1",
         ),
         (
             |r| r.count.as_mut().unwrap().address = ORDINARY,
@@ -236,20 +236,20 @@ fn shapes_that_do_not_fit_are_refused() {
             (|r| r.spec.row_bytes = 0) as fn(&mut Request),
             "rows of 0 bytes",
         ),
-        (|r| r.spec.row_bytes = 1 << 31, "longer than the 1073741824"),
+        (|r| r.spec.row_bytes = 1 << 31, "longer than the maximum of 1073741824"),
         (|r| r.spec.layers = 0, "at least one layer"),
-        (|r| r.spec.layers = 1 << 20, "more than the 65536"),
+        (|r| r.spec.layers = 1 << 20, "more than the maximum of 65536"),
         (
             |r| r.spec.host.stride_bytes = 640,
-            "host rows of 656 bytes reach past their stride of 640",
+            "host rows of 656 bytes extend past their stride of 640",
         ),
         (
             |r| r.spec.device.stride_bytes = 0,
-            "device rows of 656 bytes reach past their stride of 0",
+            "device rows of 656 bytes extend past their stride of 0",
         ),
         (
             |r| r.spec.host.rows = 1601,
-            "the host rows: they end at 0x7f0000100690, past the end of their memory, which is 1049600 bytes",
+            "the host rows: they end at 0x7f0000100690, past the end of their memory, which has 1049600 bytes",
         ),
         (
             |r| r.spec.device.offset_bytes = 16 * 10 * 656 - 100,
@@ -283,7 +283,7 @@ fn shapes_that_do_not_fit_are_refused() {
                     offsets_bytes: vec![0; 4],
                 };
             },
-            "5 layers are to be copied, and the host's table has 4",
+            "5 layers are requested, but the host's table has 4",
         ),
         (
             |r| r.spec.host.rows = u64::MAX,
@@ -299,7 +299,7 @@ fn shapes_that_do_not_fit_are_refused() {
         ),
         (
             |r| map(r).slots = 99,
-            "the slot map has 99 entries a layer for 100 host rows",
+            "the slot map has 99 entries per layer, but there are 100 host rows",
         ),
         (|r| map(r).slots = u64::MAX, "the slot map: their addresses"),
         (
@@ -308,7 +308,7 @@ fn shapes_that_do_not_fit_are_refused() {
                 r.spec.device.layers = Layers::Step { bytes: 10 * 656 };
                 map(r).layer_step = 50;
             },
-            "the slot maps of the layers, 50 entries apart, overlap: each has 100",
+            "the layers' slot maps overlap: each has 100 entries, but they are 50 apart",
         ),
     ] {
         let told = refusal(change).to_string();
@@ -358,7 +358,7 @@ fn addresses_that_are_no_multiple_of_their_words_are_refused() {
             "{refused}"
         );
         assert!(
-            refused.to_string().contains("is no multiple of"),
+            refused.to_string().contains("is not a multiple of"),
             "{refused}"
         );
     }
@@ -389,14 +389,14 @@ fn what_is_written_may_lie_on_nothing_else() {
         r.pairs.source = HOST;
     });
     assert_eq!(scatter, overlap(Rows(Side::Host), SourceIndices));
-    // The same address seen through two names.
+    // The same memory under two addresses.
     let mut memory = memory();
     memory.add(0x40_0000, 8, Memory::Pinned, DEVICE + 640);
     let mut request = good();
     request.count.as_mut().unwrap().address = 0x40_0000;
     let refused = check_request(&request, &memory, ON_DEVICE).unwrap_err();
     assert_eq!(refused, overlap(Rows(Side::Device), Part::Count));
-    // Reading the same is no overlap.
+    // Overlapping reads are allowed.
     accepted(|r| r.pairs.source = HOST + 8);
 }
 
@@ -441,7 +441,7 @@ fn layers_of_a_destination_that_share_bytes_are_refused() {
     );
 }
 
-/// A driver that does not tell how long memory is.
+/// A driver that does not report the length of memory.
 struct Vague(u64);
 
 impl Locate for Vague {
@@ -478,5 +478,5 @@ fn the_cpus_copy_takes_any_memory_that_it_is_given_and_no_other() {
     let told = check_request(&request, &memory(), Target::Cpu)
         .unwrap_err()
         .to_string();
-    assert!(told.contains("none of the slices"), "{told}");
+    assert!(told.contains("none of the given slices"), "{told}");
 }

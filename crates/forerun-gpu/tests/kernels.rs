@@ -1,5 +1,5 @@
-//! The kernels' own sources, run on the host: `tests/kernels/*.cpp` compare the result with plain
-//! loops, in a process a test. `tests/table.rs` drives those of the hash table.
+//! The kernels' own sources, run on the host. `tests/kernels/*.cpp` compare the result with plain
+//! loops, in one process per test. `tests/table.rs` tests the kernels of the hash table.
 
 #![cfg(unix)]
 
@@ -8,7 +8,7 @@ mod support;
 use std::process::Command;
 use support::programs;
 
-/// Runs those of a program's tests whose name contains `filter`.
+/// Runs the tests of a program whose names contain `filter`.
 fn run(program: &str, filter: &str) {
     let Some(programs) = programs() else { return };
     let output = Command::new(programs.join(program))

@@ -1,11 +1,11 @@
-//! Rows by way of a staging ring, to the CPU's memory, and to a device's where there is one.
+//! Rows through a staging ring, to CPU memory, and to a device's if there is one.
 
 use forerun_gpu::gather::{Delivery, Destination, GatherError, StagingRing, StagingShape};
 use forerun_gpu::{DeviceBuffer, Gpu, GpuError};
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The device, or nothing where there is none, having seen that this is told.
+/// The device. Without one, checks that this is reported and returns `None`.
 fn gpu() -> Option<Gpu> {
     Gpu::open(0)
         .inspect_err(|error| assert!(error.is_absent(), "{error}"))
@@ -17,8 +17,7 @@ fn row(shape: StagingShape, stamp: usize) -> Vec<u8> {
     (0..shape.row_bytes).map(byte).collect()
 }
 
-/// Puts runs of rows on their way to the places of `order`, as many at a time as `runs` say by
-/// turns.
+/// Sends rows to the places of `order`, in runs whose lengths cycle through `runs`.
 fn put_all(
     delivery: &mut Delivery<'_>,
     order: &[u64],
@@ -42,7 +41,7 @@ fn put_all(
     Ok(())
 }
 
-/// The places that `order` names have their rows, and no other has changed.
+/// Checks that the places in `order` have their rows and that nothing else has changed.
 fn check(shape: StagingShape, order: &[u64], stamp: usize, rows: &[u8]) {
     for (place, row_there) in rows.chunks_exact(shape.row_bytes).enumerate() {
         if order.contains(&(place as u64)) {
@@ -71,7 +70,7 @@ proptest! {
         let mut ring = StagingRing::on_cpu(shape).unwrap();
         let gpu = gpu();
         let mut on_gpu = gpu.as_ref().map(|gpu| StagingRing::on_gpu(gpu, shape).unwrap());
-        // More than one delivery: what is left of one must not show in the next.
+        // Several deliveries: rows left over from one must not appear in the next.
         for stamp in [0, 1000] {
             let mut rows = vec![0xa5; 60 * row_bytes];
             let to = &mut Destination::from(&mut rows[..]);
@@ -117,7 +116,7 @@ fn a_delivery_that_fails_or_panics_leaves_the_ring_as_good_as_new() {
     for place in order {
         assert_eq!(rows[place * 8..][..8], row(shape, 9 + place));
     }
-    // Rows that had not gone when their delivery ended never do.
+    // Rows that had not been sent when their delivery ended are never sent.
     assert!(rows[3 * 8..5 * 8].iter().all(|&byte| byte == 0xa5));
 }
 
@@ -136,7 +135,7 @@ fn what_does_not_fit_is_refused_and_does_not_travel() {
         assert!(error.contains("buffer of 12 bytes"), "{error}");
         let error = delivery.commit(&[0, 1, 2, 3]).unwrap_err().to_string();
         assert!(error.contains("buffer of 12 bytes"), "{error}");
-        // 22 bytes are five rows, and two bytes that belong to none.
+        // 22 bytes are five rows and two extra bytes.
         for place in [5, u64::MAX] {
             let error = delivery.commit(&[0, place]).unwrap_err();
             assert!(matches!(

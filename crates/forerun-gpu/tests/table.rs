@@ -1,5 +1,5 @@
-//! The hash table: the kernels, on the host, against the table on the CPU; and that table against
-//! plain maps.
+//! The hash table: the kernels on the host compared with the table on the CPU, and that table
+//! compared with plain maps.
 
 #![cfg(unix)]
 
@@ -29,7 +29,7 @@ use forerun_gpu::table::{
 use shim::{Order, Shim};
 use std::collections::HashMap;
 
-/// A row that tells its key and which of its rows it is; all its words agree.
+/// A row that identifies its key and its stamp. All its words agree.
 fn row_of(key: u64, stamp: u64, row_bytes: u64) -> Vec<u8> {
     let word = key.rotate_left(17) ^ stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     word.to_le_bytes()
@@ -45,7 +45,7 @@ fn rows_of(keys: &[u64], stamp: u64, row_bytes: u64) -> Vec<u8> {
         .collect()
 }
 
-/// A table whose kernels run on the host, or nothing where there is no compiler.
+/// A table whose kernels run on the host, or `None` without a compiler.
 fn on_shim(order: Order, options: TableOptions) -> Option<GpuTable> {
     let shim = Shim::start(order)?;
     Some(GpuTable::on(shim, options).expect("the options make sense"))
@@ -61,8 +61,7 @@ fn small(width: Width, candidates: Candidates, buckets: u64) -> TableOptions {
     }
 }
 
-/// Every entry, by its key; panics where a key is there twice, or where the size is not what it
-/// says.
+/// All entries by key. Panics if a key appears twice or if the reported size is wrong.
 fn contents(table: &mut GpuTable) -> HashMap<u64, (u64, Vec<u8>)> {
     let row_bytes = table.options().row_bytes as usize;
     let mut all = HashMap::new();

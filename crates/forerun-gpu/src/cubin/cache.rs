@@ -1,16 +1,16 @@
-//! Compiled kernels, kept on disk from one run to the next.
+//! Compiled kernels, kept on disk between runs.
 //!
 //! ```text
-//!   $XDG_CACHE_HOME/forerun/kernels/<key>.cubin       else ~/.cache, on Windows %LOCALAPPDATA%
+//!   $XDG_CACHE_HOME/forerun/kernels/<key>.cubin       otherwise ~/.cache, on Windows %LOCALAPPDATA%
 //!     8 bytes  "FRKERN1\n"
-//!     8 bytes  hash of the image, little-endian: a file that was damaged is made anew
+//!     8 bytes  hash of the image, little-endian: a damaged file is made again
 //!     the image
 //! ```
 //!
-//! The key is made of all that decides the image: source, device, compiler's version and options. A
-//! file is written beside its place and renamed, so readers see all of it or none, and two programs
-//! at once do no harm. A cache that cannot be read or written is no error: the kernels are compiled
-//! again.
+//! The key covers everything that determines the image: source, device, compiler version and
+//! options. A file is written under another name and renamed, so readers see all of it or none, and
+//! two programs can run at once. A cache that cannot be read or written is not an error: the
+//! kernels are compiled again.
 
 use std::env;
 use std::fs;
@@ -25,8 +25,8 @@ const MAGIC: &[u8; 8] = b"FRKERN1\n";
 pub(super) struct Key(String);
 
 impl Key {
-    /// Two hashes of 64 bits. They need not be the same in another build of this crate: then it
-    /// compiles again.
+    /// Two 64-bit hashes. They may differ in another build of this crate, which then compiles
+    /// again.
     pub(super) fn of(decides: &impl Hash) -> Key {
         let half = |salt: u64| {
             let mut hasher = DefaultHasher::new();
@@ -38,13 +38,13 @@ impl Key {
     }
 }
 
-/// A folder of images.
+/// A directory of images.
 pub(super) struct Cache {
     folder: PathBuf,
 }
 
 impl Cache {
-    /// The user's, where the environment names one.
+    /// The user's cache, if the environment names a directory for it.
     pub(super) fn of_user() -> Option<Cache> {
         let absolute = |name: &str| {
             let path = PathBuf::from(env::var_os(name)?);
@@ -56,7 +56,7 @@ impl Cache {
         Some(Cache::at(base.join("forerun").join("kernels")))
     }
 
-    /// That folder, which is made when there is something to put there.
+    /// A cache in this directory, which is created when an image is stored.
     pub(super) fn at(folder: PathBuf) -> Cache {
         Cache { folder }
     }
@@ -65,7 +65,7 @@ impl Cache {
         self.folder.join(format!("{}.cubin", key.0))
     }
 
-    /// The image, if it is there and whole.
+    /// The image, if it exists and is intact.
     pub(super) fn get(&self, key: &Key) -> Option<Vec<u8>> {
         let mut file = fs::read(self.path(key)).ok()?;
         let (head, image) = file.split_at_checked(16)?;
@@ -74,11 +74,11 @@ impl Cache {
         whole.then(|| file.split_off(16))
     }
 
-    /// Keeps the image, if that is possible.
+    /// Stores the image if possible.
     pub(super) fn put(&self, key: &Key, image: &[u8]) {
-        // Of this process and of this call in it.
+        // Makes the file name unique to this process and call.
         static CALLS: AtomicU64 = AtomicU64::new(0);
-        // Relaxed: only that no two calls get the same number matters.
+        // Relaxed: it matters only that no two calls get the same number.
         let call = CALLS.fetch_add(1, Ordering::Relaxed);
         let beside = self
             .folder
@@ -93,7 +93,7 @@ impl Cache {
 }
 
 fn remove(path: &Path) {
-    // It may never have been made.
+    // The file may not exist.
     let _ = fs::remove_file(path);
 }
 
@@ -117,7 +117,7 @@ mod tests {
         cache.put(&a, b"another");
         assert_eq!(cache.get(&a).as_deref(), Some(&b"another"[..]));
         assert_eq!(cache.get(&b), None);
-        // Nothing is left beside it.
+        // No temporary file is left.
         assert_eq!(fs::read_dir(&cache.folder).unwrap().count(), 1);
     }
 

@@ -1,35 +1,34 @@
-//! NVRTC, the toolkit's compiler as a library: source in, machine code out.
+//! NVRTC, the toolkit's compiler as a library: it turns source into machine code.
 
 use super::CubinError;
 use cudarc::nvrtc::sys;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
-/// What it is told beside the architecture.
+/// The options besides the architecture.
 pub(super) const OPTIONS: &[&str] = &["--std=c++17"];
 
-/// The library, loaded.
+/// The loaded library.
 pub(super) struct Compiler(());
 
 impl Compiler {
-    /// `None` where there is no such library.
+    /// Loads the library. Returns `None` if it does not exist.
     pub(super) fn load() -> Option<Compiler> {
-        // SAFETY: this opens the library, whose loading runs its own initialisation and nothing of
-        // ours.
+        // SAFETY: this opens the library. Loading it runs only its own initialisers.
         unsafe { sys::is_culib_present() }.then_some(Compiler(()))
     }
 
-    /// Its version, major and minor.
+    /// NVRTC's version, major and minor.
     pub(super) fn version(&self) -> Result<(i32, i32), CubinError> {
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: the library is loaded; it writes two numbers to the places it is given.
+        // SAFETY: the library is loaded and writes two numbers to the given places.
         check("nvrtcVersion", unsafe {
             sys::nvrtcVersion(&mut major, &mut minor)
         })?;
         Ok((major, minor))
     }
 
-    /// A cubin for devices of that compute capability.
+    /// Compiles a cubin for devices of this compute capability.
     pub(super) fn compile(
         &self,
         source: &str,
@@ -44,7 +43,7 @@ impl Compiler {
             .map(text)
             .collect();
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the program is alive; `options` holds as many strings as it says, which outlive
+        // SAFETY: the program is alive; `options` holds as many strings as stated, and they outlive
         // the call.
         let result = unsafe {
             sys::nvrtcCompileProgram(program.0, options.len() as c_int, options.as_ptr())
@@ -62,7 +61,7 @@ impl Compiler {
             sys::nvrtcGetCUBINSize(program.0, &mut bytes)
         })?;
         let mut image = vec![0u8; bytes];
-        // SAFETY: the image has the size that the library has just named.
+        // SAFETY: the buffer has the size that the library has just returned.
         check("nvrtcGetCUBIN", unsafe {
             sys::nvrtcGetCUBIN(program.0, image.as_mut_ptr().cast())
         })?;
@@ -76,8 +75,8 @@ impl Program {
     fn new(source: &str) -> Result<Program, CubinError> {
         let source = text(source);
         let mut program = ptr::null_mut();
-        // SAFETY: the library is loaded, since a `Compiler` exists; it copies the source and the
-        // name; no headers are passed, so their lists may be null.
+        // SAFETY: the library is loaded, because a `Compiler` exists. It copies the source and the
+        // name. No headers are passed, so their lists may be null.
         check("nvrtcCreateProgram", unsafe {
             sys::nvrtcCreateProgram(
                 &mut program,
@@ -99,8 +98,8 @@ impl Program {
             sys::nvrtcGetProgramLogSize(self.0, &mut bytes)
         })?;
         let mut log = vec![0u8; bytes];
-        // SAFETY: the buffer has the size that the library has just named, its closing zero
-        // included.
+        // SAFETY: the buffer has the size that the library has just returned, including the
+        // terminating zero.
         check("nvrtcGetProgramLog", unsafe {
             sys::nvrtcGetProgramLog(self.0, log.as_mut_ptr().cast())
         })?;
@@ -111,14 +110,14 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: made by the library, and given back once. That it could not be leaves nothing to
-        // be done.
+        // SAFETY: the library made the program, and it is destroyed once. A failure here cannot be
+        // handled.
         let _ = unsafe { sys::nvrtcDestroyProgram(&mut self.0) };
     }
 }
 
-/// For the library. Neither our source nor our options hold a zero; what stands behind one would be
-/// cut off.
+/// A C string for the library. Neither our source nor our options contain a zero; the text would be
+/// truncated at it.
 fn text(text: &str) -> CString {
     let before_zero = text.split('\0').next().unwrap_or_default();
     CString::new(before_zero).unwrap_or_default()

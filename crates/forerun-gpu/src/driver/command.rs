@@ -1,11 +1,11 @@
-//! What can be put on a stream, and the scope in which that is safe.
+//! Commands for streams, and the scope that makes them safe.
 //!
 //! ```text
 //!   gpu.scope(|scope| {
-//!       scope.put(&stream, &gather)?;      the command borrows its memory for longer than the scope lasts ...
+//!       scope.put(&stream, &gather)?;      the command borrows its memory for longer than the scope lasts
 //!       scope.put(&stream, &kernel)?;
 //!       Ok(())
-//!   })                                     ... and the scope does not end before the device is done with it
+//!   })                                     the scope does not end before the device has finished
 //! ```
 
 use super::stream::Stream;
@@ -14,31 +14,31 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 
 pub(crate) mod sealed {
-    /// Commands are this crate's: a scope relies on what each borrows.
+    /// Only this crate has commands, because a scope relies on what each one borrows.
     pub trait Sealed {}
 }
 
-/// Something prepared that a stream can run: a gather, a transfer, a graph of such.
+/// A prepared operation that a stream can run: a gather, a transfer, or a graph of them.
 pub trait Command: sealed::Sealed {
-    /// The device on which it runs.
+    /// The device that runs it.
     fn gpu(&self) -> &Gpu;
 
-    /// Puts it on a stream and returns; it runs when the stream has got there. It neither allocates
-    /// nor waits, so it may be captured into a graph.
+    /// Puts the command on a stream and returns; the stream runs it in its turn. This neither
+    /// allocates nor waits, so it may be captured into a graph.
     ///
     /// Prefer [`Gpu::scope`], which is safe.
     ///
     /// # Safety
-    /// What the command borrows must stay alive, and be neither moved nor read nor written by the
-    /// host (reads of what the device reads too are allowed), until the stream has run it; also
-    /// where the stream is being captured, at each replay.
+    /// Until the stream has run the command, the memory that it borrows must stay alive, and the
+    /// host must neither move, read nor write it. The host may read what the device only reads. If
+    /// the stream is being captured, the same holds for each replay.
     ///
     /// # Errors
-    /// A stream of another device; the driver's.
+    /// The stream belongs to another device, or the driver failed.
     unsafe fn enqueue(&self, stream: &Stream) -> Result<(), GpuError>;
 }
 
-/// Within it, commands may be put on streams; made by [`Gpu::scope`].
+/// A scope in which commands may be put on streams. [`Gpu::scope`] makes it.
 pub struct Scope<'scope, 'env: 'scope> {
     gpu: Gpu,
     used: RefCell<Vec<&'env Stream>>,
@@ -58,11 +58,11 @@ impl<'scope, 'env> Scope<'scope, 'env> {
             _scope: PhantomData,
             _env: PhantomData,
         };
-        /// Waits when dropped, hence also when `work` panics.
+        /// Waits when dropped, so also if `work` panics.
         struct Settle<'a, 's, 'env>(&'a Scope<'s, 'env>);
         impl Drop for Settle<'_, '_, '_> {
             fn drop(&mut self) {
-                // An error here means that the context is lost, and with it all work on it: nothing
+                // An error here means that the context is lost with all work on it, so nothing
                 // touches memory any more.
                 let _ = self.0.settle();
             }
@@ -72,15 +72,16 @@ impl<'scope, 'env> Scope<'scope, 'env> {
             work(&scope)
         };
         let value = result?;
-        // All is done already; this is to learn how it went.
+        // All work is done already. This call returns its result.
         scope.settle()?;
         Ok(value)
     }
 
-    /// Waits for every stream that was used, be it that one of them failed; gives the first error.
+    /// Waits for every stream that was used, even if one of them failed, and returns the first
+    /// error.
     ///
-    /// Each by itself, and not the whole context: that cannot be waited for while another thread
-    /// captures a graph.
+    /// It waits for each stream separately, because waiting for the whole context is impossible
+    /// while another thread captures a graph.
     fn settle(&self) -> Result<(), GpuError> {
         let mut first = Ok(());
         for stream in self.used.borrow().iter() {
@@ -93,8 +94,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Puts a command on a stream.
     ///
     /// # Errors
-    /// A stream or a command of another device than the scope's, which would not be waited for; the
-    /// driver's.
+    /// The stream or the command belongs to another device than the scope, which would not wait for
+    /// it; or the driver failed.
     pub fn put<'c: 'env>(
         &'scope self,
         stream: &'env Stream,
@@ -106,9 +107,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         if !used.iter().any(|known| known.handle() == stream.handle()) {
             used.push(stream);
         }
-        // SAFETY: stream and command, and with it the memory that it borrows, are borrowed for
-        // 'env, which is longer than the scope; the scope ends only when the device is done with
-        // the streams it has noted, and cannot be leaked: the caller has but a reference to it.
+        // SAFETY: stream, command and the memory that the command borrows are borrowed for 'env,
+        // which outlives the scope. The scope ends only when the device has finished with all
+        // recorded streams. It cannot be leaked, because the caller has only a reference to it.
         unsafe { command.enqueue(stream) }
     }
 }

@@ -1,4 +1,4 @@
-//! A device, its primary context, and what it is.
+//! A device, its primary context, and its properties.
 
 use super::api::{self, check};
 use super::command::Scope;
@@ -12,10 +12,10 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The oldest devices that the kernels are made for: those with cp.async.
+/// The oldest supported devices: those with cp.async.
 const OLDEST_DEVICE: (u32, u32) = (8, 0);
 
-/// A device, ready to be used. Clones are the same device.
+/// An open device. Clones share it.
 ///
 /// ```no_run
 /// use forerun_gpu::{Gpu, GpuError};
@@ -31,8 +31,8 @@ const OLDEST_DEVICE: (u32, u32) = (8, 0);
 pub struct Gpu(Arc<Inner>);
 
 struct Inner {
-    /// What belongs to a device (memory, streams, events) binds it before each call of the driver,
-    /// also to be freed, and so does nothing in a fork.
+    /// Whatever belongs to a device (memory, streams, events) binds it before each call of the
+    /// driver, including the call that frees it. So it does nothing in a fork.
     owner: Owner,
     device: CUdevice,
     context: sys::CUcontext,
@@ -40,8 +40,8 @@ struct Inner {
     kernels: OnceLock<Result<Arc<Image>, GpuError>>,
 }
 
-// SAFETY: a context's handle may be used from any thread, several at a time: the driver locks what
-// it must. Nothing else in it is bound to a thread.
+// SAFETY: a context's handle may be used from any thread, and by several at a time, because the
+// driver locks what it must. Nothing else in the struct is bound to a thread.
 unsafe impl Send for Inner {}
 // SAFETY: as above; all of its own fields are only read.
 unsafe impl Sync for Inner {}
@@ -51,22 +51,23 @@ impl Drop for Inner {
         if !self.owner.is_this_process() {
             return;
         }
-        // Nobody is left to be told of an error: whoever could tell has given up its clone.
+        // The error cannot be reported: every clone is gone.
         // SAFETY: this releases what `open` retained, once.
         let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
     }
 }
 
 impl Gpu {
-    /// The device of that number, counted from 0 in the driver's order.
+    /// Opens the device with this number, counted from 0 in the driver's order.
     ///
-    /// The device's primary context is retained: the one that the CUDA runtime, and with it
-    /// PyTorch, uses too.
+    /// It retains the device's primary context, the one that the CUDA runtime uses and therefore
+    /// PyTorch too.
     ///
     /// # Errors
-    /// [`GpuError::NoDriver`], [`GpuError::StubDriver`] or [`GpuError::NoDevice`] where there is no
-    /// GPU (see [`GpuError::is_absent`]); [`GpuError::NoSuchDevice`]; a driver or a device that is
-    /// too old; the driver's refusal.
+    /// - [`GpuError::NoDriver`], [`GpuError::StubDriver`], [`GpuError::NoDevice`]: there is no GPU
+    ///   (see [`GpuError::is_absent`]).
+    /// - [`GpuError::NoSuchDevice`].
+    /// - The driver or the device is too old, or the driver failed.
     pub fn open(ordinal: usize) -> Result<Gpu, GpuError> {
         let driver = api::load()?;
         let devices = Gpu::count()?;
@@ -77,7 +78,7 @@ impl Gpu {
             return Err(GpuError::NoSuchDevice { ordinal, devices });
         }
         let mut device = 0;
-        // SAFETY: the driver is loaded; it writes one number to the place it is given.
+        // SAFETY: the driver is loaded and writes one number to the given place.
         check("cuDeviceGet", unsafe {
             sys::cuDeviceGet(&mut device, ordinal as i32)
         })?;
@@ -90,7 +91,7 @@ impl Gpu {
             });
         }
         let mut context = std::ptr::null_mut();
-        // SAFETY: the device comes from the driver; it writes one handle to the place it is given.
+        // SAFETY: the device comes from the driver, which writes one handle to the given place.
         check("cuDevicePrimaryCtxRetain", unsafe {
             sys::cuDevicePrimaryCtxRetain(&mut context, device)
         })?;
@@ -105,21 +106,21 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     ///
     /// # Errors
-    /// As [`Gpu::open`], where there is no driver.
+    /// Those of [`Gpu::open`] if there is no driver.
     pub fn count() -> Result<usize, GpuError> {
         api::load()?;
         let mut devices = 0;
-        // SAFETY: the driver is loaded; it writes one number to the place it is given.
+        // SAFETY: the driver is loaded and writes one number to the given place.
         check("cuDeviceGetCount", unsafe {
             sys::cuDeviceGetCount(&mut devices)
         })?;
         Ok(devices.max(0) as usize)
     }
 
-    /// What the device is.
+    /// The device's properties.
     pub fn info(&self) -> &DeviceInfo {
         &self.0.info
     }
@@ -129,7 +130,7 @@ impl Gpu {
         self.0.device == other.0.device
     }
 
-    /// That something that has to be on this device, and is on the other, is.
+    /// Checks that something on `other` is on this device.
     pub(crate) fn expect(&self, other: &Gpu, what: &'static str) -> Result<(), GpuError> {
         if self.is(other) {
             return Ok(());
@@ -141,11 +142,11 @@ impl Gpu {
         })
     }
 
-    /// Runs `work`, in which commands may be put on streams, and returns when the device has done
-    /// them all, be it that `work` fails or panics.
+    /// Runs `work`, in which commands may be put on streams. It returns when the device has
+    /// finished all of them, even if `work` fails or panics.
     ///
     /// # Errors
-    /// What `work` gives; else the device's, if any of the commands failed.
+    /// The error of `work`; otherwise the device's error if a command failed.
     pub fn scope<'env, T, E: From<GpuError>>(
         &self,
         work: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, E>,
@@ -153,20 +154,21 @@ impl Gpu {
         Scope::run(self, work)
     }
 
-    /// Waits until everything on all streams of the device's context is done.
+    /// Waits until all work on all streams of the device's context is done.
     ///
     /// # Errors
-    /// The device's, if anything failed.
+    /// The device's error if any work failed.
     pub fn synchronize(&self) -> Result<(), GpuError> {
         self.bind()?;
         // SAFETY: the context is current on this thread.
         check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
-    /// Makes the device's context the current one of this thread: what the driver's calls work on.
+    /// Makes the device's context current on this thread, so that the driver's calls use it.
     ///
     /// # Errors
-    /// [`GpuError::Forked`] in any process but the one that opened it; the driver's.
+    /// [`GpuError::Forked`] in every process except the one that opened the device; the driver's
+    /// error.
     pub(crate) fn bind(&self) -> Result<(), GpuError> {
         self.0.owner.check()?;
         // SAFETY: the context is retained for as long as this value lives.
@@ -175,7 +177,7 @@ impl Gpu {
         })
     }
 
-    /// The compiled kernels, loaded at the first call. The context is current then.
+    /// The compiled kernels, loaded on the first call. The context is current afterwards.
     pub(crate) fn kernels(&self) -> Result<&Image, GpuError> {
         self.bind()?;
         let loaded = self
@@ -195,46 +197,46 @@ impl fmt::Debug for Gpu {
     }
 }
 
-/// What a device is.
+/// A device's properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its number, from 0.
+    /// The device's number, from 0.
     pub ordinal: usize,
-    /// Its name, as the driver tells it.
+    /// The device's name according to the driver.
     pub name: String,
-    /// Its compute capability, major and minor.
+    /// Compute capability, major and minor.
     pub compute_capability: (u32, u32),
-    /// Its streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub multiprocessors: u32,
-    /// The most threads that a multiprocessor holds at a time.
+    /// Maximum number of resident threads per multiprocessor.
     pub threads_per_multiprocessor: u32,
-    /// Its memory.
+    /// Size of the device memory.
     pub memory_bytes: u64,
-    /// Its second-level cache.
+    /// Size of the L2 cache.
     pub l2_bytes: u64,
-    /// Its copy engines.
+    /// Number of copy engines.
     pub copy_engines: u32,
-    /// Its place on the bus: `0000:3b:00.0`.
+    /// Address on the bus: `0000:3b:00.0`.
     pub pci_address: String,
-    /// The link to the host, where the system tells.
+    /// The link to the host, if the system reports it.
     pub pcie: Option<PcieLink>,
-    /// The CUDA version that the driver serves.
+    /// The CUDA version that the driver supports.
     pub driver: CudaVersion,
 }
 
 /// The link between a device and the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PcieLink {
-    /// Its speed now, in the system's words: `32.0 GT/s PCIe`. An idle device may have lowered it.
+    /// Current speed as the system words it: `32.0 GT/s PCIe`. An idle device may have lowered it.
     pub speed: String,
-    /// The speed the device can do.
+    /// Maximum speed of the device.
     pub speed_max: String,
-    /// Its lanes.
+    /// Number of lanes.
     pub lanes: u32,
 }
 
 impl PcieLink {
-    /// What the system tells of the device at a place of the bus.
+    /// Reads what the system reports about the device at a bus address.
     fn read(devices: &Path, pci_address: &str) -> Option<PcieLink> {
         let folder = devices.join(pci_address.to_lowercase());
         let word = |name: &str| {
@@ -253,7 +255,7 @@ impl DeviceInfo {
     fn read(ordinal: usize, device: CUdevice, driver: CudaVersion) -> Result<Self, GpuError> {
         let attribute = |attribute: Attribute| {
             let mut value = 0;
-            // SAFETY: the device comes from the driver, which writes one int to the place given.
+            // SAFETY: the device comes from the driver, which writes one int to the given place.
             check("cuDeviceGetAttribute", unsafe {
                 sys::cuDeviceGetAttribute(&mut value, attribute, device)
             })?;
@@ -265,7 +267,7 @@ impl DeviceInfo {
             sys::cuDeviceTotalMem_v2(&mut memory_bytes, device)
         })?;
         let name = text("cuDeviceGetName", |text, len| {
-            // SAFETY: the driver writes at most `len` bytes with a zero among them.
+            // SAFETY: the driver writes at most `len` bytes, including a zero.
             unsafe { sys::cuDeviceGetName(text, len, device) }
         })?;
         let pci_address = text("cuDeviceGetPCIBusId", |text, len| {
@@ -312,7 +314,7 @@ impl fmt::Display for DeviceInfo {
     }
 }
 
-/// A short text that the driver writes.
+/// Reads a short text that the driver writes.
 fn text(
     call: &'static str,
     write: impl FnOnce(*mut c_char, i32) -> sys::CUresult,

@@ -1,4 +1,4 @@
-//! Commands captured once and replayed often.
+//! Commands that are captured once and replayed often.
 
 use super::api::check;
 use super::command::{Command, sealed};
@@ -8,8 +8,9 @@ use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUstreamCaptureMode};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A CUDA graph of commands, which borrows what they borrow. A replay costs one call of the driver,
-/// reads the indices and counts that lie on the device by then, and is a [`Command`] itself.
+/// A CUDA graph of commands. It borrows what they borrow. A replay costs one call of the driver and
+/// reads the indices and counts that are on the device at that time. The graph is a [`Command`]
+/// itself.
 ///
 /// ```no_run
 /// use forerun_gpu::{Command, Gpu, GpuError, Graph, Stream};
@@ -28,12 +29,12 @@ pub struct Graph<'a> {
 }
 
 impl<'a> Graph<'a> {
-    /// Captures the commands in their order, as one chain. Nothing runs yet.
+    /// Captures the commands in order, as one chain. Nothing runs yet.
     ///
-    /// The capture is of this thread alone: other threads may go on to use the device.
+    /// The capture affects only this thread: other threads may continue to use the device.
     ///
     /// # Errors
-    /// A command's refusal, or the driver's.
+    /// The error of a command or of the driver.
     pub fn capture<'c: 'a>(
         stream: &Stream,
         commands: &[&'a (dyn Command + 'c)],
@@ -41,13 +42,13 @@ impl<'a> Graph<'a> {
         let gpu = stream.gpu().clone();
         gpu.bind()?;
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream is alive and of the current context.
+        // SAFETY: the stream is alive and belongs to the current context.
         check("cuStreamBeginCapture", unsafe {
             sys::cuStreamBeginCapture_v2(stream.handle(), mode)
         })?;
         let enqueued = commands.iter().try_for_each(|command| {
-            // SAFETY: a captured command does not run. When the graph runs, by way of a scope or
-            // of an `enqueue` of its own, what the commands borrow is borrowed by the graph.
+            // SAFETY: a captured command does not run. When the graph runs, by a scope or by its
+            // own `enqueue`, the graph borrows what the commands borrow.
             unsafe { command.enqueue(stream) }
         });
         let mut captured = Graph {
@@ -56,12 +57,12 @@ impl<'a> Graph<'a> {
             exec: std::ptr::null_mut(),
             _commands: PhantomData,
         };
-        // The capture must end whether or not the commands went well.
+        // The capture must end even if a command failed.
         // SAFETY: the stream is alive; the driver writes one handle.
         let ended = check("cuStreamEndCapture", unsafe {
             sys::cuStreamEndCapture(stream.handle(), &mut captured.graph)
         });
-        // A command's own error tells more than that of the capture it has spoilt.
+        // A command's own error says more than that of the capture it broke.
         enqueued?;
         ended?;
         // SAFETY: the graph has just been captured; the driver writes one handle.
@@ -82,8 +83,8 @@ impl Command for Graph<'_> {
     unsafe fn enqueue(&self, stream: &Stream) -> Result<(), GpuError> {
         stream.expect(&self.gpu, "the graph")?;
         self.gpu.bind()?;
-        // SAFETY: graph and stream are alive and of the current context; the memory is the caller's
-        // word.
+        // SAFETY: graph and stream are alive and belong to the current context. The caller vouches
+        // for the memory.
         check("cuGraphLaunch", unsafe {
             sys::cuGraphLaunch(self.exec, stream.handle())
         })

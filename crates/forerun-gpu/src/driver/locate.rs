@@ -1,4 +1,4 @@
-//! What the driver knows of an address.
+//! What the driver knows about an address.
 
 use super::api::check;
 use crate::gather::{Location, Memory};
@@ -7,7 +7,7 @@ use cudarc::driver::sys::{self, CUmemorytype, CUpointer_attribute as Attribute};
 use std::ffi::c_void;
 
 impl Gpu {
-    /// Asks the driver what lies at an address. Memory that it does not know is pageable.
+    /// Asks the driver what kind of memory is at an address. Unknown memory is pageable.
     pub(crate) fn locate_by_driver(&self, address: u64) -> Result<Location, GpuError> {
         self.bind()?;
         let mut memory_type = 0u32;
@@ -34,7 +34,8 @@ impl Gpu {
         ];
         // Unlike the call for one attribute, this one leaves zeros for addresses that the driver
         // does not know.
-        // SAFETY: six attributes with a place each of the size that its description gives.
+        // SAFETY: there are six attributes, each with a place of the size that its documentation
+        // gives.
         check("cuPointerGetAttributes", unsafe {
             sys::cuPointerGetAttributes(
                 attributes.len() as u32,
@@ -46,7 +47,8 @@ impl Gpu {
         let (memory, device_address) = if managed != 0 {
             (Memory::Managed, address)
         } else if memory_type == CUmemorytype::CU_MEMORYTYPE_HOST as u32 {
-            // What cuMemHostGetDevicePointer gives, for addresses inside an allocation too.
+            // The address that cuMemHostGetDevicePointer returns, also for addresses inside an
+            // allocation.
             (Memory::Pinned, seen)
         } else if memory_type == CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 {
             let ordinal = ordinal.max(0) as usize;

@@ -7,10 +7,10 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Bytes in a device's memory; freed when dropped.
+/// Bytes in device memory, freed on drop.
 ///
-/// Its methods wait until they are done. They do not wait for work on other streams: order that by
-/// events, or by the end of a scope.
+/// Its methods wait until they are done. They do not wait for work on other streams: order that
+/// with events or the end of a scope.
 pub struct DeviceBuffer {
     gpu: Gpu,
     address: u64,
@@ -18,14 +18,14 @@ pub struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    /// `len` bytes, their contents unspecified; the address is a multiple of 256.
+    /// Allocates `len` bytes with unspecified content. The address is a multiple of 256.
     ///
     /// # Errors
-    /// No room, or another refusal of the driver.
+    /// [`GpuError::OutOfMemory`], or another error of the driver.
     pub fn new(gpu: &Gpu, len: usize) -> Result<DeviceBuffer, GpuError> {
         gpu.bind()?;
         let mut address = 0;
-        // The driver refuses zero bytes.
+        // The driver rejects zero bytes.
         // SAFETY: the device's context is current; the driver writes one address.
         match unsafe { sys::cuMemAlloc_v2(&mut address, len.max(1)) } {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(GpuError::OutOfMemory {
@@ -43,32 +43,32 @@ impl DeviceBuffer {
         }
     }
 
-    /// A buffer that holds a copy of `bytes`.
+    /// Allocates a buffer with a copy of `bytes`.
     ///
     /// # Errors
-    /// As [`DeviceBuffer::new`] and [`DeviceBuffer::write`].
+    /// Those of [`DeviceBuffer::new`] and [`DeviceBuffer::write`].
     pub fn of(gpu: &Gpu, bytes: &[u8]) -> Result<DeviceBuffer, GpuError> {
         let buffer = DeviceBuffer::new(gpu, bytes.len())?;
         buffer.write(0, bytes)?;
         Ok(buffer)
     }
 
-    /// The device it lies on.
+    /// The buffer's device.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// The address of its first byte on the device.
+    /// The device address of the first byte.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Its bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Whether the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -76,67 +76,67 @@ impl DeviceBuffer {
     /// Sets all bytes to `byte`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn fill(&self, byte: u8) -> Result<(), GpuError> {
         if self.is_empty() {
             return Ok(());
         }
         self.gpu.bind()?;
-        // SAFETY: the whole range is this buffer's.
+        // SAFETY: the whole range belongs to this buffer.
         check("cuMemsetD8", unsafe {
             sys::cuMemsetD8_v2(self.address, byte, self.len)
         })?;
         self.settle()
     }
 
-    /// Copies `bytes` into the buffer, from byte `offset` on.
+    /// Copies `bytes` into the buffer at byte `offset`.
     ///
     /// # Errors
-    /// A range outside the buffer; the driver's.
+    /// The range is outside the buffer, or the driver failed.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
         let address = self.range(offset, bytes.len() as u64)?;
         if bytes.is_empty() {
             return Ok(());
         }
         self.gpu.bind()?;
-        // SAFETY: the device's range was checked, and the slice is as long.
+        // SAFETY: the device's range was checked, and the slice has the same length.
         check("cuMemcpyHtoD", unsafe {
             sys::cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len())
         })?;
         self.settle()
     }
 
-    /// Copies from the buffer, from byte `offset` on, into `bytes`.
+    /// Copies bytes from byte `offset` of the buffer into `bytes`.
     ///
     /// # Errors
-    /// A range outside the buffer; the driver's.
+    /// The range is outside the buffer, or the driver failed.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), GpuError> {
         let address = self.range(offset, bytes.len() as u64)?;
         if bytes.is_empty() {
             return Ok(());
         }
         self.gpu.bind()?;
-        // SAFETY: the device's range was checked, and the slice is as long.
+        // SAFETY: the device's range was checked, and the slice has the same length.
         check("cuMemcpyDtoH", unsafe {
             sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), address, bytes.len())
         })?;
         self.settle()
     }
 
-    /// All its bytes.
+    /// Copies the whole buffer.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn to_vec(&self) -> Result<Vec<u8>, GpuError> {
         let mut bytes = vec![0; self.len];
         self.read(0, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// A part of it.
+    /// A part of the buffer.
     ///
     /// # Errors
-    /// A range outside the buffer.
+    /// The range is outside the buffer.
     pub fn slice(&self, range: Range<usize>) -> Result<DeviceSlice<'_>, GpuError> {
         let len = range.len();
         Ok(DeviceSlice {
@@ -147,29 +147,29 @@ impl DeviceBuffer {
         })
     }
 
-    /// That it has at least so many bytes.
+    /// Checks that the buffer has at least this many bytes.
     pub(crate) fn expect_bytes(&self, len: u64) -> Result<(), GpuError> {
         inside(0, len, self.len)
     }
 
-    /// The address of a range that must lie inside.
+    /// The address of a range, which must be inside the buffer.
     pub(super) fn range(&self, offset: u64, len: u64) -> Result<u64, GpuError> {
         inside(offset, len, self.len)?;
         Ok(self.address + offset)
     }
 
-    /// Waits for what was put on the default stream: a copy from ordinary memory may come back
-    /// before the device has its bytes, and a fill does.
+    /// Waits for the work on the default stream. A copy from ordinary memory may return before the
+    /// device has the bytes, and a fill always does.
     fn settle(&self) -> Result<(), GpuError> {
-        // SAFETY: the device's context is current, as in each caller; null is its default stream.
+        // SAFETY: every caller has made the device's context current; null is its default stream.
         check("cuStreamSynchronize", unsafe {
             sys::cuStreamSynchronize(std::ptr::null_mut())
         })
     }
 }
 
-/// Bytes in a device's memory that somebody else keeps: a part of a [`DeviceBuffer`], or what
-/// another library allocated.
+/// Bytes in device memory that something else owns: a part of a [`DeviceBuffer`], or an allocation
+/// of another library.
 ///
 /// ```no_run
 /// use forerun_gpu::{DeviceBuffer, DeviceSlice, Gpu, GpuError};
@@ -188,10 +188,10 @@ pub struct DeviceSlice<'a> {
 }
 
 impl DeviceSlice<'_> {
-    /// `len` bytes at an address that is known from elsewhere.
+    /// A slice of `len` bytes at a given address.
     ///
     /// # Safety
-    /// They are memory of this device, and stay allocated for as long as the value lives.
+    /// They must be memory of this device and stay allocated for as long as the value lives.
     pub unsafe fn from_raw(gpu: &Gpu, address: u64, len: usize) -> DeviceSlice<'static> {
         DeviceSlice {
             gpu: gpu.clone(),
@@ -201,22 +201,22 @@ impl DeviceSlice<'_> {
         }
     }
 
-    /// The device that they lie on.
+    /// The slice's device.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// The address of the first byte on the device.
+    /// The device address of the first byte.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// How many they are.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the slice is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -239,7 +239,7 @@ impl fmt::Debug for DeviceSlice<'_> {
     }
 }
 
-/// That a range lies inside a buffer.
+/// Checks that a range is inside a buffer.
 pub(super) fn inside(offset: u64, len: u64, buffer_len: usize) -> Result<(), GpuError> {
     let buffer_len = buffer_len as u64;
     match offset.checked_add(len) {
@@ -255,7 +255,7 @@ pub(super) fn inside(offset: u64, len: u64, buffer_len: usize) -> Result<(), Gpu
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         if self.gpu.bind().is_ok() {
-            // It waits for all work on the device first.
+            // The driver first waits for all work on the device.
             // SAFETY: the address comes from cuMemAlloc and is freed once.
             let _ = unsafe { sys::cuMemFree_v2(self.address) };
         }

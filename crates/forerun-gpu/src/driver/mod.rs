@@ -1,26 +1,26 @@
-//! The CUDA driver, reached at run time.
+//! The CUDA driver, loaded at run time.
 //!
 //! ```text
-//!   api.rs      whether there is a driver; its answers as errors; functions that older ones lack
-//!   gpu.rs      a device with its context, and what it is
+//!   api.rs      loading the driver; its results as errors; functions that older drivers lack
+//!   gpu.rs      a device with its context and properties
 //!   module.rs   kernels of one compiled image, and their launch
 //!   memory.rs   device buffers          pinned.rs   pinned and registered host memory
 //!   stream.rs   streams and events      graph.rs    commands captured once, replayed often
-//!   command.rs  what can be put on a stream, and the scope in which that is safe
-//!   locate.rs   what the driver knows of an address
+//!   command.rs  commands for streams, and the scope that makes them safe
+//!   locate.rs   what the driver knows about an address
 //!   transfer.rs contiguous copies, and the driver's batch of copies
 //! ```
 //!
-//! The driver's library is loaded when it is first asked for, so all of this builds and links
-//! without CUDA. Nothing below [`api::load`] runs before that has said that there is a driver.
+//! The driver's library is loaded on first use, so all of this builds and links without CUDA. No
+//! function of the driver is called before [`api::load`] has succeeded.
 //!
 //! # Which memory may be touched when
-//! Work on a stream runs after the call that put it there has returned, while Rust's borrows end
-//! with calls. [`Gpu::scope`] closes the gap as `std::thread::scope` does for threads: what is put
-//! on a stream within a scope borrows its memory for longer than the scope lasts, and the scope
-//! does not end before the device has. Device memory is never seen by a Rust reference, hence all
-//! of [`DeviceBuffer`]'s methods take `&self`: kernels and copies that use it at the same time may
-//! mix each other's bytes, and nothing worse.
+//! Work on a stream runs after the call that put it there has returned, whereas Rust's borrows end
+//! with calls. [`Gpu::scope`] closes that gap as `std::thread::scope` does for threads: whatever is
+//! put on a stream within a scope borrows its memory for longer than the scope lasts, and the scope
+//! does not end before the device has finished. No Rust reference ever points to device memory, so
+//! all methods of [`DeviceBuffer`] take `&self`: kernels and copies that use it at the same time
+//! may mix each other's bytes, but do nothing worse.
 
 pub(crate) mod api;
 mod command;

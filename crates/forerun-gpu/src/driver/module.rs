@@ -8,15 +8,15 @@ use forerun_core::sync::{Mutex, PoisonError};
 use std::collections::HashMap;
 use std::ffi::CString;
 
-/// This crate's kernels on one device, each looked up when it is first wanted.
+/// This crate's kernels on one device. Each is looked up on first use.
 pub(crate) struct Image {
     module: Module,
     found: Mutex<HashMap<&'static str, Kernel>>,
 }
 
 impl Image {
-    /// Loads the machine code that fits the device; where the driver is too old for what was
-    /// embedded, what a compiler of its own age makes of the source.
+    /// Loads the machine code that fits the device. If the driver is too old for the embedded code,
+    /// a compiler of the driver's age compiles the source.
     pub(crate) fn load(gpu: &Gpu) -> Result<Image, GpuError> {
         let capability = gpu.info().compute_capability;
         let wrap = |error: cubin::CubinError| GpuError::Kernels(error.to_string());
@@ -25,7 +25,7 @@ impl Image {
             Ok(module) => module,
             Err(refused) => {
                 let code = cubin::recompiled(capability).map_err(|error| {
-                    GpuError::Kernels(format!("{refused}; compiling them again: {error}"))
+                    GpuError::Kernels(format!("{refused}; compiling them again failed: {error}"))
                 })?;
                 Module::load(gpu, &code)?
             }
@@ -36,9 +36,9 @@ impl Image {
         })
     }
 
-    /// The kernel of that name.
+    /// The kernel with this name.
     pub(crate) fn kernel(&self, name: &'static str) -> Result<Kernel, GpuError> {
-        // A panic elsewhere leaves the map as good as it was.
+        // A panic elsewhere leaves the map consistent.
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = found.get(name) {
             return Ok(*kernel);
@@ -54,50 +54,51 @@ pub(crate) struct Module {
     handle: CUmodule,
 }
 
-// SAFETY: a module's handle may be used from any thread, several at a time: the driver locks it.
+// SAFETY: a module's handle may be used from any thread, and by several at a time, because the
+// driver locks it.
 unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
 
-/// A kernel of a loaded image. The image is never unloaded before the device is given up, so it
-/// stays good for as long as its `Gpu` does.
+/// A kernel of a loaded image. The image stays loaded as long as the device is open, so the kernel
+/// is valid as long as its `Gpu`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kernel {
     handle: CUfunction,
 }
 
-// SAFETY: as of a module's handle.
+// SAFETY: as for a module's handle.
 unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
 
-/// How a kernel is started.
+/// The configuration of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Launch {
-    /// Blocks of the grid, along x.
+    /// Number of blocks, along x.
     pub(crate) blocks: u32,
-    /// Threads a block, along x.
+    /// Threads per block, along x.
     pub(crate) threads: u32,
-    /// Dynamic shared memory a block.
+    /// Dynamic shared memory per block.
     pub(crate) shared_bytes: u32,
 }
 
 impl Module {
-    /// Loads an image (a cubin, or PTX with a zero behind it) on the device.
+    /// Loads an image (a cubin, or PTX with a terminating zero) on the device.
     pub(crate) fn load(gpu: &Gpu, image: &[u8]) -> Result<Module, GpuError> {
         gpu.bind()?;
         let mut handle = std::ptr::null_mut();
-        // SAFETY: a context is current; the image is an ELF file, whose header tells the driver how
-        // long it is, or text that ends with a zero.
+        // SAFETY: a context is current. The image is an ELF file, whose header gives the driver its
+        // length, or text that ends with a zero.
         check("cuModuleLoadData", unsafe {
             sys::cuModuleLoadData(&mut handle, image.as_ptr().cast())
         })?;
         Ok(Module { handle })
     }
 
-    /// The kernel of that name.
+    /// The kernel with this name.
     pub(crate) fn kernel(&self, name: &str) -> Result<Kernel, GpuError> {
-        let missing = |_| GpuError::Kernels(format!("{name:?} is no name of a kernel"));
+        let missing = |_| GpuError::Kernels(format!("{name:?} is not a valid kernel name"));
         let c_name = CString::new(name).map_err(missing)?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the module is loaded; the name ends with a zero; the driver writes one handle.
@@ -109,8 +110,8 @@ impl Module {
         }
         check("cuModuleGetFunction", result)?;
         let mut registers = 0;
-        // Drivers load a kernel when it is first needed, which a launch that is being captured must
-        // not: this question makes them do it now.
+        // Drivers load a kernel on first use, which must not happen during a capture. This query
+        // makes them load it now.
         // SAFETY: the kernel has just been found; the driver writes one number.
         check("cuFuncGetAttribute", unsafe {
             sys::cuFuncGetAttribute(
@@ -124,10 +125,10 @@ impl Module {
 }
 
 impl Kernel {
-    /// Lets a block have up to `bytes` of dynamic shared memory, which must be said beforehand
-    /// above 48 KiB.
+    /// Lets a block have up to `bytes` of dynamic shared memory. Above 48 KiB this must be declared
+    /// before the launch.
     pub(crate) fn allow_shared(&self, bytes: u32) -> Result<(), GpuError> {
-        // SAFETY: the kernel is loaded, and its context is current, as the caller has seen to.
+        // SAFETY: the kernel is loaded, and the caller has made its context current.
         check("cuFuncSetAttribute", unsafe {
             sys::cuFuncSetAttribute(
                 self.handle,
@@ -137,12 +138,12 @@ impl Kernel {
         })
     }
 
-    /// Puts a launch on a stream. It neither allocates nor waits, so it may be captured.
+    /// Puts a launch on a stream. This neither allocates nor waits, so it may be captured.
     ///
     /// # Safety
-    /// `P` must be the type of the kernel's only argument, with the kernel's layout, and the
-    /// launch must be one the kernel is made for. The memory that the argument names must be there
-    /// until the launch is done, and be used by nobody else in a way that matters.
+    /// `P` must be the type of the kernel's only argument, with the kernel's layout, and the kernel
+    /// must support the launch. The memory that the argument refers to must stay allocated until
+    /// the launch is done, and nobody else may use it in a conflicting way.
     pub(crate) unsafe fn launch<P: Copy>(
         &self,
         stream: &Stream,
@@ -151,8 +152,8 @@ impl Kernel {
     ) -> Result<(), GpuError> {
         stream.gpu().bind()?;
         let mut arguments = [std::ptr::from_ref(params).cast_mut().cast()];
-        // SAFETY: kernel and stream are alive and of the current context; the driver copies the
-        // argument before it returns; the rest is the caller's word.
+        // SAFETY: kernel and stream are alive and belong to the current context. The driver copies
+        // the argument before it returns. The caller vouches for the rest.
         check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(
                 self.handle,

@@ -1,16 +1,16 @@
-//! Host memory that the device can read and write over the link: its pages are locked, so that they
+//! Host memory that the device can read and write over the link. Its pages are locked, so that they
 //! stay where they are.
 //!
 //! | kind            | made by             | for                                               |
 //! |-----------------|---------------------|---------------------------------------------------|
-//! | `PinnedBuffer`  | `cuMemHostAlloc`    | memory of our own                                 |
-//! | `Registered`    | `cuMemHostRegister` | memory that the caller has, a file's mapping, say |
+//! | `PinnedBuffer`  | `cuMemHostAlloc`    | new memory                                        |
+//! | `Registered`    | `cuMemHostRegister` | memory that the caller has, such as a mapped file |
 //!
-//! Neither is write-combined: such memory is fast for the CPU to write in order and very slow
-//! for it to read, and a table on the host is read by the CPU too.
+//! Neither is write-combined. The CPU writes such memory fast if it writes in order, but reads it
+//! very slowly, and it also reads a table that is on the host.
 //!
-//! The device's address is asked of the driver (`cuMemHostGetDevicePointer`): on some machines it
-//! differs from the host's.
+//! The device's address comes from the driver (`cuMemHostGetDevicePointer`), because on some
+//! machines it differs from the host's.
 
 use super::api::check;
 use crate::{Gpu, GpuError};
@@ -23,34 +23,34 @@ use std::ptr::NonNull;
 /// Host memory that the device can reach.
 ///
 /// # Safety
-/// `address` and `len` must name bytes that are pinned, mapped for the device of `gpu` and alive as
-/// long as the value is borrowed; no other value may give out references to them.
+/// `address` and `len` must name bytes that are pinned, mapped for the device of `gpu`, and alive
+/// as long as the value is borrowed. No other value may give out references to them.
 pub unsafe trait HostMemory {
-    /// The device for which it was made; with the flag `PORTABLE`, others reach it too.
+    /// The device for which it was made. With the flag `PORTABLE`, other devices reach it too.
     fn gpu(&self) -> &Gpu;
-    /// The host's address of the first byte.
+    /// The host address of the first byte.
     fn address(&self) -> u64;
-    /// The device's address of the first byte.
+    /// The device address of the first byte.
     fn device_address(&self) -> u64;
-    /// Bytes.
+    /// Length in bytes.
     fn len(&self) -> usize;
-    /// Whether there are none.
+    /// Whether it is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The device's address of pinned host memory.
+/// The device address of pinned host memory.
 fn device_address(host: *mut c_void) -> Result<u64, GpuError> {
     let mut address = 0;
-    // SAFETY: the caller has a context bound; the driver looks the address up and writes another.
+    // SAFETY: the caller has bound a context; the driver looks up one address and writes another.
     check("cuMemHostGetDevicePointer", unsafe {
         sys::cuMemHostGetDevicePointer_v2(&mut address, host, 0)
     })?;
     Ok(address)
 }
 
-/// Pinned host memory of our own, zeroed at first; freed when dropped.
+/// Newly allocated pinned host memory, initially zeroed, freed on drop.
 pub struct PinnedBuffer {
     gpu: Gpu,
     host: NonNull<u8>,
@@ -60,14 +60,15 @@ pub struct PinnedBuffer {
 
 // SAFETY: it owns its bytes like a boxed slice, and the driver frees them from any thread.
 unsafe impl Send for PinnedBuffer {}
-// SAFETY: shared, it gives out shared slices only.
+// SAFETY: a shared reference gives out only shared slices.
 unsafe impl Sync for PinnedBuffer {}
 
 impl PinnedBuffer {
-    /// `len` zeroed bytes; the address is a multiple of the page.
+    /// Allocates `len` zeroed bytes. The address is a multiple of the page size.
     ///
     /// # Errors
-    /// No room (pinned memory cannot be swapped out), or another refusal of the driver.
+    /// [`GpuError::OutOfMemory`] (pinned memory cannot be swapped out), or another error of the
+    /// driver.
     pub fn new(gpu: &Gpu, len: usize) -> Result<PinnedBuffer, GpuError> {
         gpu.bind()?;
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
@@ -88,7 +89,7 @@ impl PinnedBuffer {
                 memory: "pinned host memory",
             });
         };
-        // Made before anything can fail, so that the memory is freed.
+        // Constructed before anything can fail, so that the memory is freed.
         let mut buffer = PinnedBuffer {
             gpu: gpu.clone(),
             host: pointer,
@@ -101,23 +102,24 @@ impl PinnedBuffer {
         Ok(buffer)
     }
 
-    /// Its bytes. While a gather from it runs, they can be read as well.
+    /// The bytes. They may also be read while a gather from them runs.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `len` bytes, zeroed when they were allocated, owned by this value. What makes
-        // the device write to them borrows this value mutably until the device is done.
+        // SAFETY: `len` bytes, zeroed when they were allocated, owned by this value. A command that
+        // makes the device write to them borrows this value mutably until the device has finished.
         unsafe { std::slice::from_raw_parts(self.host.as_ptr(), self.len) }
     }
 
-    /// Its bytes, to be changed.
+    /// The bytes, mutably.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as in `as_slice`. What makes the device use them borrows this value until the
-        // device is done, so nothing does while it is borrowed mutably.
+        // SAFETY: as in `as_slice`. A command that makes the device use them borrows this value
+        // until the device has finished, so no such command is running while it is borrowed
+        // mutably.
         unsafe { std::slice::from_raw_parts_mut(self.host.as_ptr(), self.len) }
     }
 }
 
-// SAFETY: cuMemHostAlloc gave the memory pinned, portable and mapped; it is freed when the value is
-// dropped, and its slices borrow the value.
+// SAFETY: cuMemHostAlloc returned the memory pinned, portable and mapped. It is freed when the
+// value is dropped, and its slices borrow the value.
 unsafe impl HostMemory for PinnedBuffer {
     fn gpu(&self) -> &Gpu {
         &self.gpu
@@ -148,7 +150,7 @@ impl fmt::Debug for PinnedBuffer {
     }
 }
 
-/// Memory of the caller's, pinned for as long as this value lives.
+/// The caller's memory, pinned for as long as this value lives.
 ///
 /// ```no_run
 /// use forerun_gpu::{Gpu, GpuError, Registered};
@@ -169,9 +171,9 @@ pub struct Registered<'a> {
     _borrow: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: it is a mutable borrow of bytes, and the driver unregisters from any thread.
+// SAFETY: it is a mutable borrow of bytes, and the driver unregisters them from any thread.
 unsafe impl Send for Registered<'_> {}
-// SAFETY: shared, it gives out shared slices only.
+// SAFETY: a shared reference gives out only shared slices.
 unsafe impl Sync for Registered<'_> {}
 
 impl<'a> Registered<'a> {
@@ -181,8 +183,7 @@ impl<'a> Registered<'a> {
     /// same time.
     ///
     /// # Errors
-    /// Memory that is registered already, more than may be locked, or another refusal of the
-    /// driver.
+    /// The memory is already registered, it exceeds the lock limit, or the driver failed.
     pub fn new(gpu: &Gpu, bytes: &'a mut [u8]) -> Result<Registered<'a>, GpuError> {
         // SAFETY: the slice is borrowed mutably for as long as the value lives.
         unsafe { Registered::from_raw(gpu, NonNull::from(&mut *bytes).cast(), bytes.len()) }
@@ -191,11 +192,12 @@ impl<'a> Registered<'a> {
     /// Pins `len` bytes at `host`.
     ///
     /// # Safety
-    /// They must be initialised and mapped, and nobody else may free, read or write them, while the
-    /// value lives, save through it; but a read is allowed while no scatter to them is under way.
+    /// They must be initialised and mapped. While the value lives, they must not be freed, and must
+    /// be read and written only through it. Reads are also allowed while no scatter to them is
+    /// running.
     ///
     /// # Errors
-    /// As [`Registered::new`].
+    /// Those of [`Registered::new`].
     pub unsafe fn from_raw(
         gpu: &Gpu,
         host: NonNull<u8>,
@@ -226,14 +228,14 @@ impl<'a> Registered<'a> {
         unsafe { std::slice::from_raw_parts(self.host.as_ptr(), self.len) }
     }
 
-    /// The bytes, to be changed.
+    /// The bytes, mutably.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and see `PinnedBuffer::as_mut_slice`.
         unsafe { std::slice::from_raw_parts_mut(self.host.as_ptr(), self.len) }
     }
 }
 
-// SAFETY: cuMemHostRegister has pinned and mapped the memory, portably; it is unregistered when the
+// SAFETY: cuMemHostRegister has pinned and mapped the memory, portably. It is unregistered when the
 // value is dropped, and its slices borrow the value.
 unsafe impl HostMemory for Registered<'_> {
     fn gpu(&self) -> &Gpu {

@@ -1,4 +1,4 @@
-//! Streams, in which work runs in order, and events, which mark a point of that order.
+//! Streams, which run work in order, and events, which mark a point in that order.
 
 use super::api::{check, optional};
 use crate::{Gpu, GpuError};
@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
 use std::fmt;
 use std::time::Duration;
 
-/// Work on one stream runs in the order in which it was put there; work on two streams may run at
+/// A queue of work on a device. Work on one stream runs in order; work on two streams may run at
 /// the same time.
 pub struct Stream {
     gpu: Gpu,
@@ -14,29 +14,30 @@ pub struct Stream {
     owned: bool,
 }
 
-// SAFETY: a stream's handle may be used from any thread, several at a time: the driver locks it.
+// SAFETY: a stream's handle may be used from any thread, and by several at a time, because the
+// driver locks it.
 unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A stream that does not wait for the default stream, nor makes it wait.
+    /// Creates a stream that neither waits for the default stream nor makes it wait.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn new(gpu: &Gpu) -> Result<Stream, GpuError> {
         Stream::with_priority(gpu, 0)
     }
 
-    /// As [`Stream::new`], of the highest priority: where blocks of several streams wait for a
-    /// multiprocessor, this one's go first. A copy that runs beside a long kernel starts sooner.
+    /// Like [`Stream::new`], with the highest priority: if blocks of several streams wait for a
+    /// multiprocessor, this stream's go first. So a copy beside a long kernel starts sooner.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn first(gpu: &Gpu) -> Result<Stream, GpuError> {
         gpu.bind()?;
         let (mut least, mut greatest) = (0, 0);
-        // SAFETY: the driver writes two numbers to the places it is given.
+        // SAFETY: the driver writes two numbers to the given places.
         check("cuCtxGetStreamPriorityRange", unsafe {
             sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
         })?;
@@ -58,14 +59,13 @@ impl Stream {
         })
     }
 
-    /// A stream that somebody else made, such as PyTorch's current one; it is not destroyed here.
-    /// Null is the default stream.
+    /// Wraps a stream that something else made, such as PyTorch's current one. It is not destroyed
+    /// on drop. Null is the default stream.
     ///
     /// # Safety
-    /// `handle` must be a stream of the device's primary context, and outlive what is returned.
-    /// While it is being captured, commands may be put on it by
-    /// [`Command::enqueue`](super::Command) alone, not in a scope: a scope cannot wait for a
-    /// replay.
+    /// `handle` must be a stream of the device's primary context and outlive the returned value.
+    /// While it is being captured, put commands on it only with
+    /// [`Command::enqueue`](super::Command), not in a scope: a scope cannot wait for a replay.
     pub unsafe fn borrowed(gpu: &Gpu, handle: *mut std::ffi::c_void) -> Stream {
         Stream {
             gpu: gpu.clone(),
@@ -79,10 +79,10 @@ impl Stream {
         &self.gpu
     }
 
-    /// Waits until all that was put on the stream is done.
+    /// Waits until all work on the stream is done.
     ///
     /// # Errors
-    /// The device's, if any of it failed.
+    /// The device's error if any of the work failed.
     pub fn synchronize(&self) -> Result<(), GpuError> {
         self.gpu.bind()?;
         // SAFETY: the stream is alive.
@@ -91,23 +91,23 @@ impl Stream {
         })
     }
 
-    /// Marks the present end of the stream.
+    /// Records the event at the current end of the stream.
     ///
     /// # Errors
-    /// The driver's, or that the event belongs to another device.
+    /// The event belongs to another device, or the driver failed.
     pub fn record(&self, event: &Event) -> Result<(), GpuError> {
         self.expect(&event.gpu, "the event")?;
         self.gpu.bind()?;
-        // SAFETY: stream and event are alive and of the same context.
+        // SAFETY: stream and event are alive and belong to the same context.
         check("cuEventRecord", unsafe {
             sys::cuEventRecord(event.handle, self.handle)
         })
     }
 
-    /// Lets what is put on the stream from now on wait for the event.
+    /// Makes later work on the stream wait for the event.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn wait(&self, event: &Event) -> Result<(), GpuError> {
         self.gpu.bind()?;
         // SAFETY: stream and event are alive; zero is the flag for an ordinary wait.
@@ -121,7 +121,7 @@ impl Stream {
         self.handle
     }
 
-    /// That `gpu` is the stream's device.
+    /// Checks that `gpu` is the stream's device.
     pub(crate) fn expect(&self, gpu: &Gpu, what: &'static str) -> Result<(), GpuError> {
         self.gpu.expect(gpu, what)
     }
@@ -130,7 +130,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.owned && self.gpu.bind().is_ok() {
-            // Work still on the stream goes on: the driver frees it when that is done.
+            // Work that is still on the stream continues: the driver frees the stream afterwards.
             // SAFETY: the stream was made by `with_priority` and is destroyed once.
             let _ = unsafe { sys::cuStreamDestroy_v2(self.handle) };
         }
@@ -143,22 +143,23 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// A point in the order of a stream's work, with the time at which it was passed.
+/// A point in the order of a stream's work, and the time at which the stream passed it.
 pub struct Event {
     gpu: Gpu,
     handle: CUevent,
 }
 
-// SAFETY: an event's handle may be used from any thread, several at a time: the driver locks it.
+// SAFETY: an event's handle may be used from any thread, and by several at a time, because the
+// driver locks it.
 unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event that keeps the time.
+    /// Creates an event that records the time.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn new(gpu: &Gpu) -> Result<Event, GpuError> {
         gpu.bind()?;
         let mut handle = std::ptr::null_mut();
@@ -172,10 +173,10 @@ impl Event {
         })
     }
 
-    /// Waits until the event is passed. From then on the host sees all that was written before it.
+    /// Waits until the stream has passed the event. The host then sees all earlier writes.
     ///
     /// # Errors
-    /// The device's, if any of the work before it failed.
+    /// The device's error if any of the earlier work failed.
     pub fn synchronize(&self) -> Result<(), GpuError> {
         self.gpu.bind()?;
         // SAFETY: the event is alive.
@@ -184,10 +185,10 @@ impl Event {
         })
     }
 
-    /// Whether the event is passed, without waiting.
+    /// Whether the stream has passed the event. Does not wait.
     ///
     /// # Errors
-    /// The device's, if any of the work before it failed.
+    /// The device's error if any of the earlier work failed.
     pub fn is_passed(&self) -> Result<bool, GpuError> {
         self.gpu.bind()?;
         // SAFETY: the event is alive.
@@ -197,17 +198,17 @@ impl Event {
         }
     }
 
-    /// The time from `start` to this event on the device, to about half a microsecond. Waits for
-    /// both.
+    /// The device time from `start` to this event, to about half a microsecond. Waits for both.
     ///
     /// # Errors
-    /// The device's, if any of the work before failed, or if one of the two was never recorded.
+    /// The device's error if any of the earlier work failed, or if one of the events was never
+    /// recorded.
     pub fn since(&self, start: &Event) -> Result<Duration, GpuError> {
         start.synchronize()?;
         self.synchronize()?;
         type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
-        // The bindings know it by a second name that only newer drivers have.
-        // SAFETY: the type is the driver's; an event exists, hence the driver is loaded.
+        // The bindings use a second name of this function, which only newer drivers have. SAFETY:
+        // the type is the driver's. An event exists, so the driver is loaded.
         let elapsed = unsafe { optional::<Elapsed>("cuEventElapsedTime") }?;
         let mut ms = 0f32;
         // SAFETY: both events are alive; the driver writes one number.

@@ -1,5 +1,5 @@
-//! Contiguous copies between host and device, and the driver's batch of many: what a gather is
-//! measured against.
+//! Contiguous copies between host and device, and the driver's batch of many copies: the baselines
+//! for gathers.
 
 use super::DeviceBuffer;
 use super::api::{self, check, optional};
@@ -11,14 +11,14 @@ use crate::{Gpu, GpuError};
 use cudarc::driver::sys::{self, CUmemcpyAttributes, CUresult, CUstream};
 use std::marker::PhantomData;
 
-/// A piece of a copy between a host's buffer and a device's.
+/// A piece of a copy between a host buffer and a device buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Its first byte in the host's buffer.
+    /// Its first byte in the host buffer.
     pub host_offset: u64,
-    /// Its first byte in the device's buffer.
+    /// Its first byte in the device buffer.
     pub device_offset: u64,
-    /// Its bytes.
+    /// Its length in bytes.
     pub len: u64,
 }
 
@@ -35,7 +35,7 @@ enum TransferDirection {
     ToHost,
 }
 
-/// One contiguous copy, by a copy engine (`cuMemcpyHtoDAsync`, `cuMemcpyDtoHAsync`).
+/// One contiguous copy by a copy engine (`cuMemcpyHtoDAsync`, `cuMemcpyDtoHAsync`).
 #[derive(Clone, Debug)]
 pub struct Transfer<'a> {
     gpu: Gpu,
@@ -47,10 +47,10 @@ pub struct Transfer<'a> {
 }
 
 impl<'a> Transfer<'a> {
-    /// From host to device.
+    /// Copies from host to device.
     ///
     /// # Errors
-    /// A piece outside a buffer.
+    /// A piece is outside a buffer.
     pub fn to_device(
         host: &'a dyn HostMemory,
         device: &'a DeviceBuffer,
@@ -59,10 +59,10 @@ impl<'a> Transfer<'a> {
         Transfer::new(TransferDirection::ToDevice, host, device, piece)
     }
 
-    /// From device to host.
+    /// Copies from device to host.
     ///
     /// # Errors
-    /// A piece outside a buffer.
+    /// A piece is outside a buffer.
     pub fn to_host(
         device: &'a DeviceBuffer,
         host: &'a mut dyn HostMemory,
@@ -101,7 +101,7 @@ impl Command for Transfer<'_> {
         self.gpu.bind()?;
         let host = self.host as *mut std::ffi::c_void;
         match self.direction {
-            // SAFETY: both ranges lie inside their buffers, which the caller keeps alive.
+            // SAFETY: both ranges are inside their buffers, which the caller keeps alive.
             TransferDirection::ToDevice => check("cuMemcpyHtoDAsync", unsafe {
                 sys::cuMemcpyHtoDAsync_v2(self.device, host, self.len, stream.handle())
             }),
@@ -113,7 +113,7 @@ impl Command for Transfer<'_> {
     }
 }
 
-/// Many copies in one call, by `cuMemcpyBatchAsync`. It cannot be captured, nor put on the default
+/// Many copies in one call of `cuMemcpyBatchAsync`. It cannot be captured or put on the default
 /// stream.
 pub struct BatchTransfer<'a> {
     gpu: Gpu,
@@ -124,7 +124,7 @@ pub struct BatchTransfer<'a> {
     _memory: PhantomData<&'a ()>,
 }
 
-/// The function as CUDA 12.8 brought it, and as 13.0 changed it.
+/// The function as CUDA 12.8 introduced it and as 13.0 changed it.
 type BatchV1 = unsafe extern "C" fn(
     *mut u64,
     *mut u64,
@@ -156,20 +156,20 @@ enum BatchCall {
 impl BatchCall {
     fn find() -> Result<BatchCall, GpuError> {
         api::load()?;
-        // SAFETY: the type is that of the driver's headers since 13.0.
+        // SAFETY: this is the type in the driver's headers since 13.0.
         if let Ok(call) = unsafe { optional::<BatchV2>("cuMemcpyBatchAsync_v2") } {
             return Ok(BatchCall::V2(call));
         }
-        // SAFETY: the type is that of the driver's headers since 12.8.
+        // SAFETY: this is the type in the driver's headers since 12.8.
         unsafe { optional::<BatchV1>("cuMemcpyBatchAsync") }.map(BatchCall::V1)
     }
 }
 
 impl<'a> BatchTransfer<'a> {
-    /// From host to device.
+    /// Copies from host to device.
     ///
     /// # Errors
-    /// A driver without the function (before CUDA 12.8); a piece outside a buffer.
+    /// The driver lacks the function (before CUDA 12.8), or a piece is outside a buffer.
     pub fn to_device(
         host: &'a dyn HostMemory,
         device: &'a DeviceBuffer,
@@ -178,10 +178,10 @@ impl<'a> BatchTransfer<'a> {
         BatchTransfer::new(TransferDirection::ToDevice, host, device, pieces)
     }
 
-    /// From device to host.
+    /// Copies from device to host.
     ///
     /// # Errors
-    /// As [`BatchTransfer::to_device`].
+    /// Those of [`BatchTransfer::to_device`].
     pub fn to_host(
         device: &'a DeviceBuffer,
         host: &'a mut dyn HostMemory,
@@ -200,7 +200,7 @@ impl<'a> BatchTransfer<'a> {
         pieces
             .iter()
             .try_for_each(|piece| piece.check(host, device))?;
-        // The function refuses pieces of no bytes.
+        // The function rejects empty pieces.
         let pieces = || pieces.iter().filter(|piece| piece.len > 0);
         let on_host = pieces().map(|piece| host.address() + piece.host_offset);
         let on_device = pieces().map(|piece| device.address() + piece.device_offset);
@@ -237,22 +237,22 @@ impl Command for BatchTransfer<'_> {
             id: 0,
         };
         let mut attributes = CUmemcpyAttributes {
-            // Sources are read when the stream gets there, as in any other copy.
+            // Sources are read in stream order, as in any other copy.
             srcAccessOrder: sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
             srcLocHint: nowhere,
             dstLocHint: nowhere,
             flags: 0,
         };
-        // The one set of attributes holds from copy 0 on.
+        // The single set of attributes applies from copy 0 on.
         let mut first = 0usize;
         let count = self.sizes.len();
-        // The lists are the driver's to read; that it takes them as mutable is C's way.
+        // The driver only reads the lists; its C interface takes them as mutable.
         let destinations = self.destinations.as_ptr().cast_mut();
         let sources = self.sources.as_ptr().cast_mut();
         let sizes = self.sizes.as_ptr().cast_mut();
         let result = match self.call {
-            // SAFETY: three lists of `count`, one set of attributes with its one start; all ranges
-            // lie inside buffers that the caller keeps alive.
+            // SAFETY: three lists of `count` entries, and one set of attributes with its one start.
+            // All ranges are inside buffers that the caller keeps alive.
             BatchCall::V2(call) => unsafe {
                 call(
                     destinations,
@@ -267,7 +267,7 @@ impl Command for BatchTransfer<'_> {
             },
             BatchCall::V1(call) => {
                 let mut failed = 0usize;
-                // SAFETY: as above; and a place for the number of the copy that failed.
+                // SAFETY: as above, with a place for the number of the copy that failed.
                 unsafe {
                     call(
                         destinations,

@@ -1,7 +1,7 @@
-//! All that can be seen to be wrong before a launch, and the kernels' argument where nothing is.
+//! All checks before a launch. If they pass, they return the kernels' argument.
 //!
-//! It asks a [`Locate`] what lies where and calls nothing else, so every refusal can be had without
-//! a GPU; and the CPU's reference is held to the same rules, but for where memory has to lie.
+//! The checks ask only a [`Locate`] what kind of memory is where, so every refusal can be tested
+//! without a GPU. The CPU's reference obeys the same rules, except for the kind of memory.
 
 use super::error::{GatherError, Part, Side};
 use super::layers;
@@ -10,38 +10,39 @@ use super::params::{self, GatherParams};
 use super::plan::Work;
 use super::request::{Absent, Direction, Layers, Layout, MapUpdate, Request};
 
-/// The longest row: the kernels count its units, and a little beyond, in 32 bits.
+/// The maximum row size: the kernels count units, and slightly beyond, in 32 bits.
 pub(crate) const ROW_BYTES_MAX: u64 = 1 << 30;
-/// The most layers of a launch.
+/// The maximum number of layers per launch.
 pub(crate) const LAYERS_MAX: u32 = 1 << 16;
 
-/// Who is to run the copy.
+/// Where the copy runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A device: host rows must be pinned, device rows lie on it, all else where it can reach.
+    /// A device. Host rows must be pinned, device rows must be on it, and everything else must be
+    /// within its reach.
     Device {
-        /// Its number.
+        /// The device's number.
         ordinal: usize,
     },
-    /// The CPU: everything must be known memory.
+    /// The CPU. All memory must be known.
     Cpu,
 }
 
-/// A request in which nothing is wrong, with its addresses as the one who runs it sees them.
+/// A valid request, with its addresses as the target sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Checked {
-    /// The kernels' argument, but for tables, which are not in the device's memory yet.
+    /// The kernels' argument, except for tables, which are not in device memory yet.
     pub(crate) params: GatherParams,
-    /// Row 0 of each layer, where the source's layers come by table; else empty.
+    /// Row 0 of each layer if the source's layers are in a table; otherwise empty.
     pub(crate) source_table: Vec<u64>,
-    /// Row 0 of each layer, where the destination's layers come by table; else empty.
+    /// Row 0 of each layer if the destination's layers are in a table; otherwise empty.
     pub(crate) destination_table: Vec<u64>,
-    /// Bytes by which every unit must divide, with what they are.
+    /// Sizes and addresses that the unit must divide, with their names.
     pub(crate) divided: Vec<(String, u64)>,
 }
 
-/// Whether anything is wrong with a request; where nothing is, what [`plan`](super::plan()) needs
-/// to choose its kernel.
+/// Checks a request. If it is valid, returns what [`plan`](super::plan()) needs to choose its
+/// kernel.
 ///
 /// ```
 /// use forerun_gpu::gather::{Direction, Integer, KnownMemory, Memory, PairsAt, Request, Target, Spec, check_request};
@@ -66,7 +67,7 @@ pub(crate) struct Checked {
 /// ```
 ///
 /// # Errors
-/// What is wrong, in the order in which it is found.
+/// The first problem found.
 pub fn check_request(
     request: &Request,
     memory: &dyn Locate,
@@ -76,7 +77,7 @@ pub fn check_request(
 }
 
 impl Checked {
-    /// What there is to copy.
+    /// The work to be done.
     pub(crate) fn work(&self, request: &Request) -> Work {
         Work {
             direction: request.direction,
@@ -90,7 +91,7 @@ impl Checked {
     }
 }
 
-/// Finds out whether anything is wrong.
+/// Checks the request.
 pub(crate) fn check(
     request: &Request,
     memory: &dyn Locate,
@@ -164,7 +165,7 @@ pub(crate) fn check(
     })
 }
 
-/// A side's rows, as the runner sees them.
+/// A side's rows, as the target sees them.
 struct Rows {
     address: u64,
     layer_bytes: i64,
@@ -173,7 +174,7 @@ struct Rows {
     table: Vec<u64>,
 }
 
-/// A part's bytes, as the runner sees them.
+/// A part's bytes, as the target sees them.
 struct Span {
     part: Part,
     written: bool,
@@ -238,7 +239,8 @@ impl Checker<'_> {
             let end = start.checked_add(extent).ok_or_else(too_large)?;
             seen.push(match seen.first() {
                 _ if layout.rows == 0 => start,
-                // Layers a step apart lie in one allocation, which has been seen to reach so far.
+                // Layers at a fixed step are in one allocation, which was checked to reach this
+                // far.
                 Some(&seen_first) if !by_table => seen_first + (start - first),
                 None if !by_table => self.place(part, start, starts[1] + extent)?,
                 _ => self.place(part, start, end)?,
@@ -292,7 +294,7 @@ impl Checker<'_> {
         }
         Ok(Rows {
             address: seen[0],
-            // Within one allocation, hence below 2^63.
+            // Within one allocation, so below 2^63.
             layer_bytes: step as i64,
             stride_bytes: layout.stride_bytes,
             rows: layout.rows,
@@ -383,7 +385,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Words that the kernel reads or writes, aligned to their width.
+    /// Words that the kernel reads or writes, aligned to their size.
     fn word(
         &mut self,
         part: Part,
@@ -409,7 +411,7 @@ impl Checker<'_> {
         Ok(seen)
     }
 
-    /// Where the runner sees `start`, if everything up to `end` lies where it has to.
+    /// The address of `start` for the target, if everything up to `end` is in suitable memory.
     fn place(&self, part: Part, start: u64, end: u64) -> Result<u64, GatherError> {
         let location = self.memory.locate(start)?;
         self.fits(part, start, &location)?;
@@ -422,8 +424,8 @@ impl Checker<'_> {
                     memory_len,
                 });
             }
-            // Its extent is not known: at least the last byte must be of the same kind, at the same
-            // distance.
+            // The extent is unknown. At least the last byte must be in the same kind of memory at
+            // the same distance.
             None if end > start => {
                 let last = self.memory.locate(end - 1)?;
                 self.fits(part, end - 1, &last)?;
@@ -441,15 +443,15 @@ impl Checker<'_> {
         Ok(location.device_address)
     }
 
-    /// Whether a part may lie in such memory.
+    /// Whether a part may be in this memory.
     fn fits(&self, part: Part, address: u64, location: &Location) -> Result<(), GatherError> {
         let Target::Device { ordinal } = self.target else {
-            // On the CPU, what is in the list is good and nothing else is.
+            // On the CPU, exactly the listed memory is valid.
             return match location.range {
                 Some(_) => Ok(()),
                 None => Err(GatherError::Unknown {
                     address,
-                    text: "it lies in none of the slices given".to_owned(),
+                    text: "it is in none of the given slices".to_owned(),
                 }),
             };
         };
@@ -481,14 +483,14 @@ impl Checker<'_> {
         }
     }
 
-    /// That nothing that is written lies on anything else.
+    /// Checks that nothing written overlaps anything else.
     fn overlaps(&self) -> Result<(), GatherError> {
         let mut spans: Vec<&Span> = self.spans.iter().collect();
         spans.sort_by_key(|span| span.start);
         for (at, one) in spans.iter().enumerate() {
             let near = spans[at + 1..].iter();
             for other in near.take_while(|other| other.start < one.end) {
-                // Layers of one side have been compared row by row.
+                // The layers of one side have been compared row by row.
                 let same = one.part == other.part;
                 if same || other.start == other.end || !(one.written || other.written) {
                     continue;

@@ -21,7 +21,7 @@ impl fmt::Display for Side {
     }
 }
 
-/// Something in memory that a copy uses.
+/// A part of memory that a copy uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// The rows of a side.
@@ -51,7 +51,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// Why a copy is refused. Nothing has been launched then, and no memory touched.
+/// Why a copy is refused. Nothing was launched and no memory was touched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The texts name the fields.
@@ -63,7 +63,7 @@ pub enum GatherError {
     )]
     NotPinned { part: Part, address: u64 },
     /// Memory of the wrong kind.
-    #[error("{part}: {address:#x} is {found}, and must be {expected}")]
+    #[error("{part}: {address:#x} is {found}, but must be {expected}")]
     WrongMemory {
         part: Part,
         address: u64,
@@ -71,56 +71,56 @@ pub enum GatherError {
         found: &'static str,
     },
     /// Memory of another device than the one that runs the copy.
-    #[error("{part}: the memory is that of device {found}, and the copy runs on device {expected}")]
+    #[error("{part}: the memory belongs to device {found}, but the copy runs on device {expected}")]
     WrongDevice {
         part: Part,
         found: usize,
         expected: usize,
     },
-    /// No integer that can be an index.
+    /// The type is not supported for indices.
     #[error("indices, counts and slots are i32 or i64, not {given}")]
     WrongType { given: String },
-    /// Pairs that are no pairs.
+    /// The shape is not that of pairs.
     #[error("pairs have the shape [..., 2], not {shape:?}")]
     WrongShape { shape: Vec<u64> },
-    /// Two arrays of indices of different lengths.
+    /// The index arrays have different lengths.
     #[error("there are {source_len} source indices and {destination_len} destination indices")]
     LengthsDiffer {
         source_len: u64,
         destination_len: u64,
     },
-    /// Rows without bytes.
+    /// Rows have no bytes.
     #[error("rows of 0 bytes cannot be copied")]
     NoBytes,
-    /// Rows longer than a kernel counts.
-    #[error("rows of {row_bytes} bytes are longer than the {max} that can be copied")]
+    /// Rows are longer than a kernel can count.
+    #[error("rows of {row_bytes} bytes are longer than the maximum of {max}")]
     RowTooLong { row_bytes: u64, max: u64 },
-    /// A copy of no layers.
+    /// The copy has no layers.
     #[error("there must be at least one layer")]
     NoLayers,
-    /// More layers than anybody has.
-    #[error("{layers} layers are more than the {max} of one launch")]
+    /// There are too many layers for one launch.
+    #[error("{layers} layers are more than the maximum of {max} per launch")]
     LayersBeyond { layers: u32, max: u32 },
-    /// More layers than addresses for them.
-    #[error("{layers} layers are to be copied, and the {side}'s table has {table}")]
+    /// A table has fewer addresses than there are layers.
+    #[error("{layers} layers are requested, but the {side}'s table has {table}")]
     TooManyLayers {
         side: Side,
         layers: u32,
         table: usize,
     },
-    /// A row that reaches into the next.
-    #[error("{side} rows of {row_bytes} bytes reach past their stride of {stride_bytes}")]
+    /// A row extends into the next one.
+    #[error("{side} rows of {row_bytes} bytes extend past their stride of {stride_bytes}")]
     RowPastStride {
         side: Side,
         row_bytes: u64,
         stride_bytes: u64,
     },
-    /// Addresses beyond what 64 bits hold.
+    /// Addresses do not fit 64 bits.
     #[error("{part}: their addresses do not fit 64 bits")]
     TooLarge { part: Part },
-    /// Memory beyond the end of its allocation.
+    /// Memory extends beyond the end of its allocation.
     #[error(
-        "{part}: they end at {end:#x}, past the end of their memory, which is {memory_len} bytes from {memory_start:#x} on"
+        "{part}: they end at {end:#x}, past the end of their memory, which has {memory_len} bytes at {memory_start:#x}"
     )]
     PastEnd {
         part: Part,
@@ -128,65 +128,65 @@ pub enum GatherError {
         memory_start: u64,
         memory_len: u64,
     },
-    /// Two layers of a destination that share bytes.
+    /// Two layers of a destination share bytes.
     #[error("layers {first} and {second} of the destination, the {side} rows, overlap")]
     LayersOverlap { side: Side, first: u32, second: u32 },
-    /// What is written lies on what is read, or on something else that is written.
+    /// Written memory overlaps memory that is read, or other written memory.
     #[error("{written} and {other} overlap")]
     Overlap { written: Part, other: Part },
-    /// An index, count, entry or counter at an address that is no multiple of its size.
-    #[error("{part}: {address:#x} is no multiple of {bytes} bytes")]
+    /// The address of an index, count, entry or counter is not a multiple of its size.
+    #[error("{part}: {address:#x} is not a multiple of {bytes} bytes")]
     Misaligned {
         part: Part,
         address: u64,
         bytes: u64,
     },
-    /// A unit asked for that does not divide what it must.
+    /// The requested unit does not divide an address, stride or size.
     #[error(
-        "a unit of {unit} bytes was asked for, and {what} is no multiple of it; the largest unit that fits is {largest}"
+        "a unit of {unit} bytes was requested, but {what} is not a multiple of it; the largest unit that fits is {largest}"
     )]
     UnitDoesNotFit {
         unit: Unit,
         what: String,
         largest: Unit,
     },
-    /// A version asked for that has no kernel with units that fit.
-    #[error("there is no kernel {version} of {unit}-byte units: it has {}", list(.has))]
+    /// The requested version has no kernel with a unit that fits.
+    #[error("there is no kernel {version} with {unit}-byte units, only with {}", list(.has))]
     NoKernel {
         version: Version,
         unit: Unit,
         has: Vec<Unit>,
     },
-    /// A version asked for that the device cannot run.
-    #[error("{version} needs compute capability {}.{}, and the device has {}.{}", needed.0, needed.1, found.0, found.1)]
+    /// The requested version does not run on this device.
+    #[error("{version} needs compute capability {}.{}, but the device has {}.{}", needed.0, needed.1, found.0, found.1)]
     VersionNeedsNewerDevice {
         version: Version,
         needed: (u32, u32),
         found: (u32, u32),
     },
-    /// A cap on a version that needs a thread or warp for every row.
+    /// A limit on multiprocessors is set for a version that needs a thread or warp per row.
     #[error(
-        "{version} takes one row a thread or warp and cannot be kept to {cap} multiprocessors; v4 and later can"
+        "{version} needs a thread or warp per row and cannot be limited to {cap} multiprocessors; v4 and later can"
     )]
     CannotCap { version: Version, cap: u32 },
-    /// A cap of nothing.
+    /// The limit on multiprocessors is zero.
     #[error("at least one multiprocessor is needed")]
     NoMultiprocessors,
-    /// More rows than one launch of such a version can have.
+    /// There are more rows than one launch of this version supports.
     #[error("{rows} rows are too many for one launch of {version}; v4 and later take any number")]
     TooManyRows { version: Version, rows: u64 },
-    /// A map with fewer entries than there are host rows.
-    #[error("the slot map has {slots} entries a layer for {rows} host rows")]
+    /// The map has fewer entries than there are host rows.
+    #[error("the slot map has {slots} entries per layer, but there are {rows} host rows")]
     MapTooShort { slots: u64, rows: u64 },
-    /// Maps of layers that share entries, but are not one and the same.
-    #[error("the slot maps of the layers, {layer_step} entries apart, overlap: each has {slots}")]
+    /// The maps of different layers overlap partly.
+    #[error("the layers' slot maps overlap: each has {slots} entries, but they are {layer_step} apart")]
     MapLayersOverlap { layer_step: u64, slots: u64 },
-    /// A device row that the map's entries cannot hold.
+    /// The map's entries are too narrow for a device row.
     #[error("device rows up to {rows} do not fit the slot map's i32 entries")]
     MapTooNarrow { rows: u64 },
-    /// An index that names no row, found by the host.
+    /// The host found an index that is not a row.
     #[error(
-        "pair {pair}: {index} is no {side} row; there are {rows}, and -1 says that there is none"
+        "pair {pair}: {index} is not a {side} row; there are {rows} rows, and -1 means none"
     )]
     IndexOutOfRange {
         pair: u64,
@@ -194,8 +194,8 @@ pub enum GatherError {
         index: i64,
         rows: u64,
     },
-    /// The driver could not say what memory it is.
-    #[error("the driver cannot tell what lies at {address:#x}: {text}")]
+    /// The driver could not report the kind of memory.
+    #[error("cannot locate the memory at {address:#x}: {text}")]
     Unknown { address: u64, text: String },
 }
 

@@ -1,23 +1,23 @@
-//! Whether layers of a destination share bytes, be they one after the other or interleaved.
+//! Whether layers of a destination share bytes, whether they follow each other or are interleaved.
 //!
 //! ```text
-//!   apart = 1 row:    |row 0|row 1|row 2|              layer 1's row 0 is layer 0's row 1: they meet
+//!   apart = 1 row:    |row 0|row 1|row 2|              layer 1's row 0 is layer 0's row 1: they overlap
 //!                           |row 0|row 1|row 2|
-//!   between rows:     |row 0|     |row 1|     |        they do not
+//!   between rows:     |row 0|     |row 1|     |        they do not overlap
 //!                           |row 0|     |row 1|
 //! ```
 
-/// The rows of each of the layers.
+/// The rows of each layer.
 pub(super) struct Rows {
     pub(super) row_bytes: u64,
     pub(super) stride_bytes: u64,
     pub(super) rows: u64,
-    /// From a layer's row 0 to the end of its last.
+    /// From a layer's row 0 to the end of its last row.
     pub(super) extent_bytes: u64,
 }
 
 impl Rows {
-    /// Whether two layers meet of which one lies so much further on.
+    /// Whether two layers at this distance overlap.
     fn meet(&self, apart: u64) -> bool {
         if apart >= self.extent_bytes {
             return false;
@@ -26,13 +26,13 @@ impl Rows {
             return apart < self.row_bytes;
         }
         let past = apart % self.stride_bytes;
-        // The row before, and the row after if there is one.
+        // The previous row, and the next one if it exists.
         let rows_on = apart / self.stride_bytes;
         past < self.row_bytes
             || (rows_on + 1 < self.rows && self.stride_bytes - past < self.row_bytes)
     }
 
-    /// The first two that meet, of so many a step apart.
+    /// The first two layers that overlap, of `layers` layers at a fixed step.
     pub(super) fn met_by(&self, step: u64, layers: u32) -> Option<(u32, u32)> {
         let near = (1..layers).take_while(|layer| {
             // Layers far enough from the first are far enough from each other.
@@ -42,7 +42,7 @@ impl Rows {
         near.into_iter().find(meets).map(|layer| (0, layer))
     }
 
-    /// Two that meet, of those whose row 0 lies at these addresses.
+    /// Two layers that overlap, of those whose row 0 is at these addresses.
     pub(super) fn met_at(&self, starts: &[u64]) -> Option<(u32, u32)> {
         let mut order: Vec<u32> = (0..starts.len() as u32).collect();
         let start = |layer: u32| starts[layer as usize];
@@ -66,7 +66,7 @@ impl Rows {
 mod tests {
     use super::*;
 
-    /// Every byte of every row, compared with every other layer's.
+    /// Compares every byte of every row with those of every other layer.
     fn share_bytes(rows: &Rows, starts: &[u64]) -> bool {
         let mut taken = std::collections::HashSet::new();
         let row = |start: u64, row: u64| start + row * rows.stride_bytes;

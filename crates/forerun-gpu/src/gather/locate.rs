@@ -1,25 +1,25 @@
-//! What memory lies at an address.
+//! The kind of memory at an address.
 
 use super::error::GatherError;
 
 /// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Memory {
-    /// Host memory that no driver knows of.
+    /// Host memory that the driver does not know.
     Pageable,
     /// Host memory that the device can reach.
     Pinned,
-    /// A device's own.
+    /// Device memory.
     Device {
-        /// Its number.
+        /// The device's number.
         ordinal: usize,
     },
-    /// Memory that the driver moves between host and device.
+    /// Memory that the driver migrates between host and device.
     Managed,
 }
 
 impl Memory {
-    /// In words.
+    /// A description for messages.
     pub(crate) fn description(&self) -> &'static str {
         match self {
             Memory::Pageable => "ordinary host memory",
@@ -30,23 +30,23 @@ impl Memory {
     }
 }
 
-/// What lies at an address.
+/// The memory at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// The kind.
+    /// The kind of memory.
     pub memory: Memory,
-    /// What the device calls the address; for pageable memory the address itself.
+    /// The device's address of it; for pageable memory the address itself.
     pub device_address: u64,
-    /// First address and length of the memory around it, as far as is known.
+    /// First address and length of the surrounding memory, if known.
     pub range: Option<(u64, u64)>,
 }
 
-/// Something that knows what lies where: the driver, or a list of buffers.
+/// A source of locations: the driver, or a list of buffers.
 pub trait Locate {
-    /// What lies at `address`. What is not known is pageable.
+    /// The memory at `address`. Unknown memory is pageable.
     ///
     /// # Errors
-    /// [`GatherError::Unknown`], if the question cannot be answered.
+    /// [`GatherError::Unknown`] if there is no answer.
     fn locate(&self, address: u64) -> Result<Location, GatherError>;
 }
 
@@ -57,7 +57,7 @@ pub struct KnownMemory {
 }
 
 impl KnownMemory {
-    /// Adds `len` bytes at `address`, which the device calls `device_address`.
+    /// Adds `len` bytes at `address`, with `device_address` as the device's address.
     pub fn add(&mut self, address: u64, len: u64, memory: Memory, device_address: u64) {
         self.ranges.push((address, len, memory, device_address));
     }
@@ -65,11 +65,11 @@ impl KnownMemory {
 
 impl Locate for KnownMemory {
     fn locate(&self, address: u64) -> Result<Location, GatherError> {
-        // The end counts as inside: it is where an empty part of a buffer lies.
+        // The end counts as inside, because an empty part of a buffer may be there.
         let inside = |&&(start, len, ..): &&(u64, u64, Memory, u64)| {
             address >= start && address - start <= len
         };
-        // Where one buffer's end is another's start, the start is meant.
+        // Where one buffer ends and another starts, take the one that starts.
         let best = self
             .ranges
             .iter()

@@ -1,4 +1,5 @@
-//! Rows from scattered places of pinned host memory to scattered places of the GPU's, and back.
+//! Copies of rows between scattered places in pinned host memory and scattered places in GPU
+//! memory.
 //!
 //! ```text
 //!   host rows      0 1 2 3 4 5 6 7 8 9 ...          pairs      (7, 0) (2, 1) (-1, 2) (9, 3)
@@ -9,28 +10,27 @@
 //!
 //! | file          | holds |
 //! |---------------|-------|
-//! | `request.rs`  | what is to be copied |
-//! | `check.rs`    | all that can be wrong with it, `layers.rs` that layers overlap; `error.rs` reports it; `locate.rs` knows what lies where |
+//! | `request.rs`  | the description of a copy |
+//! | `check.rs`    | checks of a request; `layers.rs`: overlapping layers; `error.rs`: the errors; `locate.rs`: the kind of memory at an address |
 //! | `plan.rs`     | which kernel runs; `version.rs` lists them; `params.rs` is their argument |
 //! | `op.rs`       | the copy, prepared once and launched often |
-//! | `staging/`    | rows that others may write, copied to pinned memory piece by piece, from where they travel |
+//! | `staging/`    | rows that others may write: copied to pinned memory piece by piece, and sent from there |
 //! | `cpu/`        | the same on the CPU |
 //!
-//! # What holds
+//! # Guarantees
 //! - A pair `(s, d)` copies row `s` of the source to row `d` of the destination, in every layer. An
-//!   index below 0 or beyond the rows names no row: if the destination is none, nothing happens; if
-//!   only the source is none, the destination row stays as it is or is zeroed ([`Absent`]). Nothing
-//!   is ever read or written outside the rows. Such indices other than -1 are mistakes; they are
-//!   counted where a counter is given.
-//! - Two pairs with the same destination leave that row unspecified, any mix of the two; likewise
-//!   their entries of the slot map. The CPU's copy makes them in the order of the pairs, but
-//!   do not rely on it.
-//! - With a count in memory, the launch reads it when it runs: it takes that many pairs of each
-//!   layer, at most those that there are. A negative count is none.
-//! - A scatter writes to the host's memory without the host noticing. The host may read it after it
-//!   has waited for an event recorded behind the scatter, or for the stream; not before.
-//! - A launch allocates nothing and waits for nothing. Captured in a graph it reads, at each
-//!   replay, the indices and counts that are in memory by then.
+//!   index below 0 or beyond the rows is not a row. Without a destination row, nothing happens.
+//!   Without a source row only, the destination row stays as it is or is zeroed ([`Absent`]).
+//!   Nothing outside the rows is ever read or written. Such indices other than -1 are mistakes and
+//!   are counted if a counter is given.
+//! - If two pairs have the same destination, that row is unspecified (any mix of the two), and so
+//!   is its entry in the slot map. The CPU's copy processes pairs in order, but do not rely on it.
+//! - With a count in memory, the launch reads it when it runs. It uses that many pairs of each
+//!   layer, but at most all of them. A negative count means none.
+//! - A scatter writes to host memory, and the host does not notice. The host may read that memory
+//!   only after it has waited for an event recorded after the scatter, or for the stream.
+//! - A launch neither allocates nor waits. If it is captured in a graph, each replay reads the
+//!   indices and counts that are in memory at that time.
 
 mod check;
 pub mod cpu;

@@ -1,4 +1,4 @@
-//! The copy on the GPU: checked and planned once, launched as often as wanted.
+//! The copy on the GPU: checked and planned once, launched any number of times.
 //!
 //! ```text
 //!   gather(host, device, spec, pairs, extras)          one call of the driver each time
@@ -16,7 +16,7 @@ use crate::{Gpu, GpuError};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Pairs of indices in a device's memory.
+/// Pairs of indices in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct DevicePairs<'a> {
     at: PairsAt,
@@ -25,7 +25,7 @@ pub struct DevicePairs<'a> {
 }
 
 impl<'a> DevicePairs<'a> {
-    /// An array of shape `[..., 2]` that begins at byte `offset_bytes` of a buffer.
+    /// An array of shape `[..., 2]` at byte `offset_bytes` of a buffer.
     ///
     /// # Errors
     /// [`GatherError::WrongShape`].
@@ -43,7 +43,7 @@ impl<'a> DevicePairs<'a> {
         })
     }
 
-    /// Two arrays that fill a buffer each from its first byte on.
+    /// Two arrays, each of which fills a buffer.
     ///
     /// # Errors
     /// [`GatherError::LengthsDiffer`].
@@ -63,7 +63,7 @@ impl<'a> DevicePairs<'a> {
         })
     }
 
-    /// Two arrays of `count` indices, each in a buffer from a byte of it on.
+    /// Two arrays of `count` indices, each at an offset of its own buffer.
     pub fn arrays(
         integer: Integer,
         count: u64,
@@ -86,7 +86,8 @@ impl<'a> DevicePairs<'a> {
         }
     }
 
-    /// Of its own for each layer, this many indices further on each time; `count` pairs a layer.
+    /// Gives each layer its own pairs, `layer_step` indices after those of the previous layer, with
+    /// `count` pairs per layer.
     pub fn by_layer(mut self, count: u64, layer_step: u64) -> DevicePairs<'a> {
         self.at.count = count;
         self.at.layer_step = layer_step;
@@ -94,40 +95,40 @@ impl<'a> DevicePairs<'a> {
     }
 }
 
-/// An integer in a device's memory.
+/// An integer in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceWord<'a> {
     /// The buffer.
     pub buffer: &'a DeviceBuffer,
-    /// Its first byte in it.
+    /// Offset of its first byte.
     pub offset_bytes: u64,
     /// Its type.
     pub integer: Integer,
 }
 
-/// A slot map in a device's memory: an entry for each host row.
+/// A slot map in device memory, with one entry per host row.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMap<'a> {
-    /// The buffer, whose first entry is that of host row 0 of layer 0.
+    /// The buffer. Its first entry belongs to host row 0 of layer 0.
     pub buffer: &'a DeviceBuffer,
-    /// The entries' type.
+    /// The entry type.
     pub integer: Integer,
-    /// Entries of a layer.
+    /// Entries per layer.
     pub slots: u64,
-    /// Entries from one layer's map to the next's; 0 where all layers share one.
+    /// Entries from one layer's map to the next; 0 if all layers share one.
     pub layer_step: u64,
-    /// What is written for each row that is copied.
+    /// What is written for each copied row.
     pub update: MapUpdate,
 }
 
-/// What may come along with a copy.
+/// Optional parts of a copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extras<'a> {
-    /// How many of the pairs there are, read when the launch runs.
+    /// Number of pairs that are used, read when the launch runs.
     pub count: Option<DeviceWord<'a>>,
-    /// A slot map to keep.
+    /// A slot map to maintain.
     pub map: Option<DeviceMap<'a>>,
-    /// A `u64` at the buffer's first byte, to which indices out of range are added, but for -1.
+    /// A `u64` at the buffer's first byte that counts indices out of range, except -1.
     pub out_of_range: Option<&'a DeviceBuffer>,
 }
 
@@ -154,7 +155,7 @@ pub struct Extras<'a> {
 /// ```
 ///
 /// # Errors
-/// A [`GatherError`], or the driver's, when the kernels are loaded at the first call.
+/// A [`GatherError`], or the driver's error when the kernels are loaded on the first call.
 pub fn gather<'a>(
     host: &'a dyn HostMemory,
     device: &'a DeviceBuffer,
@@ -165,12 +166,12 @@ pub fn gather<'a>(
     prepare(Direction::Gather, host, device, spec, pairs, extras)
 }
 
-/// Prepares a copy of device rows to the host: pairs of (device row, host row). The host memory is
-/// borrowed mutably for as long as the copy exists, so it can be read when the copy has been
-/// dropped, and by then it has run.
+/// Prepares a copy of device rows to the host: pairs of (device row, host row). The copy borrows
+/// the host memory mutably for as long as it exists. So the memory can only be read after the copy
+/// has been dropped, when it has run.
 ///
 /// # Errors
-/// As [`gather`].
+/// Those of [`gather`].
 pub fn scatter<'a>(
     device: &'a DeviceBuffer,
     host: &'a mut dyn HostMemory,
@@ -234,28 +235,27 @@ fn prepare<'a>(
     RowCopy::new(device.gpu(), &request, &known)
 }
 
-/// A copy, ready to be launched: a [`Command`].
+/// A copy that is ready to launch: a [`Command`].
 pub struct RowCopy<'a> {
     gpu: Gpu,
     kernel: Option<Kernel>,
     params: GatherParams,
     plan: Plan,
-    /// Tables of layers, which the kernel reads.
+    /// Tables of layers. The kernel reads them.
     _tables: Vec<DeviceBuffer>,
     _memory: PhantomData<&'a ()>,
 }
 
 impl RowCopy<'_> {
-    /// A copy between plain addresses, for callers that have nothing better. The driver is asked
-    /// what lies where.
+    /// A copy between plain addresses, for callers that have only these. The driver reports the
+    /// kind of memory at each.
     ///
     /// # Safety
-    /// What the request names must be what it says: rows, indices, count, map and counter stay
-    /// allocated for as long as the copy, and no more is written through it than the rules of
-    /// [`Command::enqueue`] allow.
+    /// The request must be true: rows, indices, count, map and counter must stay allocated as long
+    /// as the copy exists, and writes through it must obey the rules of [`Command::enqueue`].
     ///
     /// # Errors
-    /// A [`GatherError`], or the driver's.
+    /// A [`GatherError`], or the driver's error.
     pub unsafe fn from_request(gpu: &Gpu, request: &Request) -> Result<RowCopy<'static>, GpuError> {
         gpu.bind()?;
         RowCopy::new(gpu, request, gpu)
@@ -330,8 +330,8 @@ impl Command for RowCopy<'_> {
             shared_bytes: self.plan.shared_bytes,
         };
         // SAFETY: the argument has the kernel's layout, which both sides assert, and comes from
-        // `check`: all that it names was seen to lie where it must, and the kernel touches nothing
-        // else, whatever the indices are. That the memory is there is the caller's word.
+        // `check`, which verified the place of everything it refers to. The kernel touches nothing
+        // else, whatever the indices are. The caller vouches that the memory exists.
         unsafe { kernel.launch(stream, launch, &self.params) }
     }
 }

@@ -1,8 +1,8 @@
-//! The one argument of every row-copying kernel: what `kernels/include/gather_params.cuh` draws,
+//! The only argument of every row-copying kernel; `kernels/include/gather_params.cuh` draws it
 //! field by field.
 //!
-//! The meaning of each field, of indices that name no row, and of the slot map stand there, since
-//! the kernels are what gives them meaning. Addresses are as the device sees them.
+//! That file also defines the meaning of each field, of indices that are not a row, and of the slot
+//! map, because the kernels give them meaning. Addresses are the device's.
 
 use std::mem::{offset_of, size_of};
 
@@ -14,19 +14,19 @@ pub struct GatherParams {
     pub source: u64,
     /// Address of row 0 of layer 0.
     pub destination: u64,
-    /// Address of `layers` addresses, or 0: layers lie `source_layer_bytes` apart.
+    /// Address of `layers` addresses, or 0 if layers are `source_layer_bytes` apart.
     pub source_table: u64,
-    /// Address of `layers` addresses, or 0: layers lie `destination_layer_bytes` apart.
+    /// Address of `layers` addresses, or 0 if layers are `destination_layer_bytes` apart.
     pub destination_table: u64,
-    /// From one layer to the next.
+    /// Bytes from one layer to the next.
     pub source_layer_bytes: i64,
-    /// From one layer to the next.
+    /// Bytes from one layer to the next.
     pub destination_layer_bytes: i64,
-    /// From one row to the next.
+    /// Bytes from one row to the next.
     pub source_stride_bytes: u64,
-    /// From one row to the next.
+    /// Bytes from one row to the next.
     pub destination_stride_bytes: u64,
-    /// A multiple of the kernel's unit, as are all addresses and strides.
+    /// A multiple of the kernel's unit, like all addresses and strides.
     pub row_bytes: u64,
     /// Rows of a layer: the first index that is out of range.
     pub source_rows: u64,
@@ -36,13 +36,13 @@ pub struct GatherParams {
     pub source_index: u64,
     /// Address of the first index.
     pub destination_index: u64,
-    /// In indices: 1 for an array of its own, 2 inside `[n, 2]` pairs.
+    /// In indices: 1 for a separate array, 2 inside `[n, 2]` pairs.
     pub source_index_step: u64,
-    /// In indices: 1 for an array of its own, 2 inside `[n, 2]` pairs.
+    /// In indices: 1 for a separate array, 2 inside `[n, 2]` pairs.
     pub destination_index_step: u64,
-    /// In indices: 0 where all layers share their indices.
+    /// In indices: 0 if all layers share their indices.
     pub index_layer_step: u64,
-    /// Pairs of a layer, or the most there can be where `device_count` is given.
+    /// Pairs of a layer, or their maximum if `device_count` is given.
     pub count: u64,
     /// Address of a signed count on the device, or 0.
     pub device_count: u64,
@@ -50,9 +50,9 @@ pub struct GatherParams {
     pub map: u64,
     /// In entries, from one layer's map to the next.
     pub map_layer_step: u64,
-    /// Address of a `u64` counter of indices outside their range other than -1, or 0.
+    /// Address of a `u64` that counts indices out of range other than -1, or 0.
     pub out_of_range: u64,
-    /// How many layers, at least 1.
+    /// Number of layers, at least 1.
     pub layers: u32,
     /// 4 or 8.
     pub index_bytes: u32,
@@ -60,13 +60,13 @@ pub struct GatherParams {
     pub count_bytes: u32,
     /// 4 or 8.
     pub map_bytes: u32,
-    /// [`GATHER`] or [`SCATTER`]: which side is the host's.
+    /// [`GATHER`] or [`SCATTER`]: tells which side is the host's.
     pub direction: u32,
     /// [`ABSENT_SKIP`] or [`ABSENT_ZERO`].
     pub absent: u32,
     /// [`MAP_KEEP`], [`MAP_SET`] or [`MAP_CLEAR`].
     pub map_update: u32,
-    /// V6: bytes of one stage in shared memory, a multiple of 128; else 0.
+    /// V6: bytes of one stage in shared memory, a multiple of 128; otherwise 0.
     pub stage_bytes: u32,
 }
 
@@ -74,11 +74,11 @@ pub struct GatherParams {
 pub const GATHER: u32 = 0;
 /// Device to host: the destination is the host's.
 pub const SCATTER: u32 = 1;
-/// A pair whose source names no row leaves its destination as it is.
+/// A pair without a source row leaves its destination as it is.
 pub const ABSENT_SKIP: u32 = 0;
-/// A pair whose source names no row fills its destination with zeros.
+/// A pair without a source row fills its destination with zeros.
 pub const ABSENT_ZERO: u32 = 1;
-/// The slot map is left alone.
+/// The slot map is not changed.
 pub const MAP_KEEP: u32 = 0;
 /// `map[host row] = device row` for each row copied.
 pub const MAP_SET: u32 = 1;

@@ -1,19 +1,19 @@
 //! Which kernel runs, on how many blocks, and why.
 //!
-//! # The rule, and what it rests on
-//! A block lies on one multiprocessor, so a launch of `b` blocks occupies at most `b` of them. What
-//! a copy over the link needs is enough bytes on their way: bandwidth times latency. At 55 GB/s and
-//! 1.3 us that is 72 KB; the rule asks for [`IN_FLIGHT_BYTES`], nearly twice as much, since warps
-//! do not all wait at the same time.
+//! # The rule and its basis
+//! A block runs on one multiprocessor, so a launch of `b` blocks occupies at most `b` of them. A
+//! copy over the link needs enough bytes in flight: bandwidth times latency. At 55 GB/s and 1.3 us
+//! that is 72 KB. The rule uses [`IN_FLIGHT_BYTES`], nearly twice as much, because warps do not all
+//! wait at the same time.
 //!
 //! ```text
-//!   bytes on their way = blocks x warps a block x rows in flight a warp x bytes of a row (at most what a warp holds)
+//!   bytes in flight = blocks x warps per block x rows in flight per warp x bytes of a row (at most what a warp holds)
 //! ```
 //!
-//! Unless asked otherwise the plan takes V5 with lines of 128 bytes, the largest unit that fits, up
-//! to [`DEFAULT_MULTIPROCESSORS`] blocks, and as few rows in flight as reach that. **This is a
-//! prediction from the link's arithmetic: none of it has been measured on a GPU yet.** The plan's
-//! `why` says so as well.
+//! By default the plan takes V5 with lines of 128 bytes, the largest unit that fits, up to
+//! [`DEFAULT_MULTIPROCESSORS`] blocks, and the fewest rows in flight that reach that goal. **This
+//! is a prediction from the link's arithmetic: none of it has been measured on a GPU yet.** The
+//! plan's `why` says so as well.
 
 use super::error::GatherError;
 use super::request::{Direction, KernelChoice};
@@ -21,40 +21,40 @@ use super::version::{KernelEntry, Unit, Version, kernel, units_of};
 use crate::DeviceInfo;
 use std::fmt;
 
-/// The most multiprocessors that a copy takes if nothing else is asked for. Predicted.
+/// The default maximum number of multiprocessors for a copy. Predicted.
 pub const DEFAULT_MULTIPROCESSORS: u32 = 8;
 
-/// Bytes that should be on their way at a time. Predicted.
+/// Bytes that should be in flight at a time. Predicted.
 pub const IN_FLIGHT_BYTES: u64 = 128 << 10;
 
-/// Blocks a grid may have along x.
+/// Maximum number of blocks of a grid along x.
 const MOST_BLOCKS: u64 = (1 << 31) - 1;
 /// Lanes of a warp.
 const WARP: u64 = 32;
 
-/// What the bulk versions keep in shared memory, as `kernels/gather/bulk_rows.cuh` lays it out: for
-/// each warp so many stages, each with a head.
+/// The stages per warp of the bulk versions in shared memory, each with a head, as laid out in
+/// `kernels/gather/bulk_rows.cuh`.
 const STAGES: u32 = 8;
 const STAGE_HEAD_BYTES: u32 = 32;
-/// The longest stage that is asked for: 4 warps with 8 such take 129 KiB of the 227 that a block
-/// may have.
+/// The maximum stage size: 4 warps with 8 such stages take 129 KiB of the 227 that a block may
+/// have.
 const MOST_STAGE_BYTES: u64 = 4096;
 
-/// What there is to copy, as far as the choice of a kernel goes.
+/// The properties of a copy that determine the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
     /// Bytes of a row.
     pub row_bytes: u64,
-    /// Rows of all layers together; an upper bound where the count is on the device.
+    /// Rows of all layers together; an upper bound if the count is on the device.
     pub rows: u64,
-    /// What each unit must divide, with its name: the row, strides, addresses.
+    /// What the unit must divide, with its name: the row, strides, addresses.
     pub divided: Vec<(String, u64)>,
 }
 
 impl Work {
-    /// Rows at addresses and strides that are multiples of `aligned` bytes.
+    /// Work with addresses and strides that are multiples of `aligned` bytes.
     pub fn new(direction: Direction, row_bytes: u64, rows: u64, aligned: u64) -> Work {
         Work {
             direction,
@@ -67,13 +67,13 @@ impl Work {
         }
     }
 
-    /// The largest unit that divides all.
+    /// The largest unit that divides all of them.
     pub fn largest_unit(&self) -> Unit {
         Unit::largest_of(self.divided.iter().map(|(_, bytes)| *bytes))
     }
 }
 
-/// Which kernel runs, and how.
+/// The chosen kernel and its launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The version.
@@ -82,18 +82,18 @@ pub struct Plan {
     pub unit: Unit,
     /// The kernel's name.
     pub kernel: &'static str,
-    /// Blocks, and with them the most multiprocessors that it occupies at a time; 0 if there is
-    /// nothing to do.
+    /// Number of blocks, which is also the maximum number of multiprocessors that it occupies at a
+    /// time. 0 if there is nothing to do.
     pub blocks: u32,
-    /// Threads a block.
+    /// Threads per block.
     pub threads: u32,
-    /// Dynamic shared memory a block.
+    /// Dynamic shared memory per block.
     pub shared_bytes: u32,
-    /// Bytes of a stage of the bulk versions, else 0.
+    /// Bytes of a stage of the bulk versions, otherwise 0.
     pub stage_bytes: u32,
-    /// Bytes on their way at a time, at most.
+    /// Maximum bytes in flight at a time.
     pub in_flight_bytes: u64,
-    /// Why it was chosen.
+    /// The reason for the choice.
     pub why: String,
 }
 
@@ -139,8 +139,8 @@ impl fmt::Display for Plan {
 /// ```
 ///
 /// # Errors
-/// A version, unit or cap that was asked for by name and that does not fit. Nothing asked for is
-/// ever replaced by something slower.
+/// A version, unit or limit that was requested explicitly does not fit. A request is never replaced
+/// by something slower.
 pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<Plan, GatherError> {
     if choice.multiprocessors == Some(0) {
         return Err(GatherError::NoMultiprocessors);
@@ -163,7 +163,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
     let (entry, why) = match choice.version {
         Some(version) => (
             asked_for(version, choice.unit, largest)?,
-            "asked for by name".into(),
+            "requested explicitly".into(),
         ),
         None => default_kernel(work, choice.unit.unwrap_or(largest), cap)?,
     };
@@ -190,7 +190,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
         stages(&mut plan, work.row_bytes);
     }
     let threads = u64::from(entry.threads);
-    // Blocks that give each row a thread, or a warp for as many rows as it has in flight.
+    // As many blocks as give each row a thread, or a warp for as many rows as it has in flight.
     let wanted = work
         .rows
         .div_ceil(u64::from(entry.rows))
@@ -198,7 +198,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
         .div_ceil(threads);
     plan.blocks = if version.can_be_capped() {
         let max = match choice.multiprocessors {
-            // All of them, as full as they can be.
+            // All multiprocessors, each as full as possible.
             Some(cap) if cap >= device.multiprocessors => {
                 let fit = device.threads_per_multiprocessor / entry.threads;
                 let fit = if version.is_bulk() { 1 } else { fit.max(1) };
@@ -219,14 +219,14 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
     };
     plan.in_flight_bytes = in_flight_bytes(entry, work.row_bytes, plan.blocks.into());
     if plan.stage_bytes != 0 {
-        // The ring keeps six stages on their way.
+        // The ring keeps six stages in flight.
         plan.in_flight_bytes =
             u64::from(plan.blocks) * threads / WARP * 6 * u64::from(plan.stage_bytes);
     }
     Ok(plan)
 }
 
-/// The kernel of a version asked for, with the unit asked for or the largest that fits.
+/// The kernel of a requested version, with the requested unit or the largest that fits.
 fn asked_for(
     version: Version,
     unit: Option<Unit>,
@@ -243,7 +243,7 @@ fn asked_for(
     })
 }
 
-/// The kernel where none is asked for, and the reason.
+/// The default kernel, and the reason for it.
 fn default_kernel(
     work: &Work,
     unit: Unit,
@@ -270,19 +270,19 @@ fn default_kernel(
         Direction::Scatter => "writes",
     };
     let enough = if bytes >= IN_FLIGHT_BYTES {
-        "the fewest rows in flight a warp that keep"
+        "the fewest rows per warp that keep"
     } else {
-        "the most rows in flight there are, though short of"
+        "the maximum of rows per warp, which still falls short of"
     };
     let why = format!(
-        "predicted, not yet measured on a GPU: {across} across the link begin on a line of 128 bytes, by the largest \
-         unit that fits, with {enough} {} KiB on their way from {cap} blocks",
+        "predicted, not yet measured on a GPU: {across} across the link begin on a line of 128 bytes, with the largest \
+         unit that fits and {enough} {} KiB in flight from {cap} blocks",
         IN_FLIGHT_BYTES >> 10
     );
     Ok((entry, why))
 }
 
-/// Bytes on their way at a time.
+/// Bytes in flight at a time.
 fn in_flight_bytes(entry: &KernelEntry, row_bytes: u64, blocks: u64) -> u64 {
     let unit = entry.unit.bytes();
     let (rows, bytes) = match entry.version {
@@ -442,22 +442,22 @@ mod tests {
             (
                 &work,
                 wide,
-                "the row of 584 bytes is no multiple of it; the largest unit that fits is 8",
+                "the row of 584 bytes is not a multiple of it; the largest unit that fits is 8",
             ),
             (
                 &work,
                 narrow,
-                "no kernel v1 of 1-byte units: it has 4, 8, 16",
+                "no kernel v1 with 1-byte units, only with 4, 8, 16",
             ),
             (
                 &work,
                 version(Version::V6Row),
-                "no kernel v6-row of 8-byte units: it has 16",
+                "no kernel v6-row with 8-byte units, only with 16",
             ),
             (
                 &work,
                 capped(Some(Version::V3)),
-                "v3 takes one row a thread or warp",
+                "v3 needs a thread or warp per row",
             ),
             (&work, none, "at least one multiprocessor"),
             (&huge, version(Version::V2), "too many for one launch of v2"),

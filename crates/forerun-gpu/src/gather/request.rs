@@ -1,4 +1,4 @@
-//! What is to be copied: rows, layers, pairs, and what comes along.
+//! The description of a copy: rows, layers, pairs and optional parts.
 //!
 //! ```text
 //!   host, page-first                        device, layer-first
@@ -8,15 +8,15 @@
 //!   |<- layer step -->|                        |<--------- layer step ----->|
 //! ```
 //!
-//! A [`Spec`] tells this for both sides, without addresses; a [`Request`] adds the addresses, as
-//! plain numbers, for callers that have nothing better, such as other languages.
+//! A [`Spec`] describes both sides without addresses. A [`Request`] adds the addresses as plain
+//! numbers, for callers that have only these, such as other languages.
 
 use super::error::GatherError;
 use super::version::{Unit, Version};
 use std::fmt;
 use std::str::FromStr;
 
-/// Which way rows go.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the host to the device.
@@ -34,7 +34,7 @@ impl fmt::Display for Direction {
     }
 }
 
-/// The two kinds of integers that indices, counts and slots may be.
+/// The integer types of indices, counts and slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Integer {
     /// Four bytes, signed.
@@ -44,7 +44,7 @@ pub enum Integer {
 }
 
 impl Integer {
-    /// Its bytes.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
             Integer::I32 => 4,
@@ -68,36 +68,36 @@ impl FromStr for Integer {
     }
 }
 
-/// Where the layers of one side lie.
+/// Where the layers of one side are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layers {
-    /// As far apart as this; for a single layer it does not matter.
+    /// At a fixed step. For a single layer it does not matter.
     Step {
-        /// From one layer's row 0 to the next's.
+        /// Bytes from one layer's row 0 to the next.
         bytes: u64,
     },
-    /// Each at an offset of its own from the side's first byte.
+    /// Each at its own offset from the side's first byte.
     Table {
         /// Offset of each layer's row 0.
         offsets_bytes: Vec<u64>,
     },
 }
 
-/// Where the rows of one side lie, from the side's first byte on.
+/// The layout of one side's rows, relative to the side's first byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Row 0 of layer 0; for a table it is added to each of its offsets.
+    /// Offset of row 0 of layer 0. It is added to each offset of a table.
     pub offset_bytes: u64,
-    /// Rows of a layer. Indices from here on name no row.
+    /// Rows per layer. Higher indices are not rows.
     pub rows: u64,
-    /// From one row to the next.
+    /// Bytes from one row to the next.
     pub stride_bytes: u64,
     /// The layers.
     pub layers: Layers,
 }
 
 impl Layout {
-    /// Rows one after the other, in one layer.
+    /// Consecutive rows in one layer.
     pub fn dense(rows: u64, row_bytes: u64) -> Layout {
         Layout {
             offset_bytes: 0,
@@ -108,7 +108,7 @@ impl Layout {
     }
 }
 
-/// What becomes of a destination row whose source index names no row.
+/// What happens to a destination row without a source row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Absent {
     /// It stays as it is.
@@ -118,25 +118,25 @@ pub enum Absent {
     Zero,
 }
 
-/// What a copy is like, apart from where it happens. The CPU's reference takes the same.
+/// A copy without its addresses. The CPU's reference takes the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Bytes of a row that are copied; the strides may be longer.
+    /// Bytes that are copied per row. The strides may be longer.
     pub row_bytes: u64,
-    /// Layers, each with the same layout. All in one launch.
+    /// Number of layers, all with the same layout. One launch copies them all.
     pub layers: u32,
     /// The host's side.
     pub host: Layout,
     /// The device's side.
     pub device: Layout,
-    /// What becomes of a row without a source.
+    /// What happens to a row without a source.
     pub absent: Absent,
-    /// Which kernel runs. The CPU has no use for it.
+    /// Which kernel runs. The CPU ignores it.
     pub kernel: KernelChoice,
 }
 
 impl Spec {
-    /// One layer of dense rows on both sides, with nothing asked for.
+    /// One layer of dense rows on both sides, with default options.
     pub fn dense(row_bytes: u64, host_rows: u64, device_rows: u64) -> Spec {
         Spec {
             row_bytes,
@@ -149,39 +149,40 @@ impl Spec {
     }
 }
 
-/// What is asked for by name; where nothing is, [`plan`](super::plan()) chooses.
+/// Explicit requests for the kernel. [`plan`](super::plan()) chooses the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelChoice {
     /// The version.
     pub version: Option<Version>,
-    /// The unit; refused where it does not fit, never replaced by a slower one.
+    /// The unit. It is refused if it does not fit, and never replaced by a slower one.
     pub unit: Option<Unit>,
-    /// The most multiprocessors that it may occupy at a time.
+    /// The maximum number of multiprocessors to occupy at a time.
     pub multiprocessors: Option<u32>,
 }
 
-/// Pairs of indices in memory: `(source row, destination row)` each.
+/// Pairs of indices in memory: `(source row, destination row)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairsAt {
     /// The address of the first source index.
     pub source: u64,
     /// The address of the first destination index.
     pub destination: u64,
-    /// From one source (or destination) index to the next, in indices: 2 within pairs, else 1.
+    /// Distance between successive source (or destination) indices, in indices: 2 within pairs,
+    /// otherwise 1.
     pub step: u64,
-    /// The indices' type.
+    /// The index type.
     pub integer: Integer,
-    /// Pairs of a layer.
+    /// Pairs per layer.
     pub count: u64,
-    /// From one layer's first pair to the next's, in indices; 0 where all layers share their pairs.
+    /// Indices from one layer's first pair to the next; 0 if all layers share their pairs.
     pub layer_step: u64,
 }
 
 impl PairsAt {
-    /// An array of shape `[..., 2]` at `address`: source and destination side by side.
+    /// An array of shape `[..., 2]` at `address`, with source and destination next to each other.
     ///
     /// # Errors
-    /// A shape whose last extent is not 2, or that holds more than memory can.
+    /// The last extent of the shape is not 2, or the array is larger than memory.
     pub fn interleaved(
         address: u64,
         integer: Integer,
@@ -204,10 +205,10 @@ impl PairsAt {
         })
     }
 
-    /// Two arrays of their own, each of the length given.
+    /// Two separate arrays with the given lengths.
     ///
     /// # Errors
-    /// Lengths that differ.
+    /// The lengths differ.
     pub fn split(
         integer: Integer,
         (source, source_len): (u64, u64),
@@ -230,8 +231,8 @@ impl PairsAt {
     }
 }
 
-/// A count in memory that the launch reads when it runs: pairs of a layer in use, at most those
-/// that there are.
+/// A count in memory that the launch reads when it runs: the number of pairs per layer that are
+/// used, at most all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountAt {
     /// Its address.
@@ -240,37 +241,37 @@ pub struct CountAt {
     pub integer: Integer,
 }
 
-/// What is written to the slot map for each row that is copied.
+/// What is written to the slot map for each copied row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MapUpdate {
-    /// The device's row: the host's row is now there as well.
+    /// The device's row: the host's row is now also there.
     Set,
     /// -1: the host's row is no longer on the device.
     Clear,
 }
 
-/// A map in memory from host rows to device rows, an entry for each host row.
+/// A map in memory from host rows to device rows, with one entry per host row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapAt {
-    /// The address of the entry of host row 0 of layer 0.
+    /// The address of the entry for host row 0 of layer 0.
     pub address: u64,
-    /// The entries' type.
+    /// The entry type.
     pub integer: Integer,
-    /// Entries of a layer.
+    /// Entries per layer.
     pub slots: u64,
-    /// From one layer's first entry to the next's, in entries; 0 where all layers share their map.
+    /// Entries from one layer's first entry to the next; 0 if all layers share their map.
     pub layer_step: u64,
     /// What is written.
     pub update: MapUpdate,
 }
 
-/// A copy with all its addresses. Those on the host are the host's own; what the device calls them
-/// is found out.
+/// A copy with all its addresses. Addresses of host memory are the host's; the device's addresses
+/// are looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
-    /// What it is like.
+    /// The layout and options.
     pub spec: Spec,
     /// The host side's first byte.
     pub host: u64,
@@ -278,11 +279,11 @@ pub struct Request {
     pub device: u64,
     /// The pairs.
     pub pairs: PairsAt,
-    /// A count, where there may be fewer pairs than `pairs.count`.
+    /// A count, if fewer pairs than `pairs.count` may be in use.
     pub count: Option<CountAt>,
-    /// A slot map to keep.
+    /// A slot map to maintain.
     pub map: Option<MapAt>,
-    /// The address of a `u64` to which indices outside their range are added, but for -1.
+    /// The address of a `u64` that counts indices out of range, except -1.
     pub out_of_range: Option<u64>,
 }
 

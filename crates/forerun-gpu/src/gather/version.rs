@@ -1,18 +1,18 @@
-//! The ways to copy rows, by name, and the kernels that there are of each.
+//! The versions of the row copy, and their kernels.
 //!
 //! | version | a row is copied by | requests |
 //! |---------|--------------------|----------|
-//! | v0 | a thread, byte by byte | each lane on a row of its own |
+//! | v0 | a thread, byte by byte | each lane on its own row |
 //! | v1 | a thread, a unit at a time | the same, 16 bytes each |
 //! | v2 | a warp | load, store, load, store |
 //! | v3 | a warp | all loads, then all stores |
-//! | v4 | a warp, over as many rows as come to it | as v3; any grid, so it can be capped |
+//! | v4 | a warp that strides over the rows | as v3; any grid, so it can be limited |
 //! | v5-r1, -r2, -r4 | a warp, that many rows at once | as v4, each beginning on a line of 128 bytes across the link (32 for units of one byte) |
 //! | v5-r1-a64, ... | the same | on a line of 64 bytes |
-//! | v6-row | the bulk copy unit, an operation a row | through shared memory; compute capability 9.0 |
-//! | v6-runs | the same, an operation a run of neighbouring rows | |
+//! | v6-row | the bulk copy unit, one operation per row | through shared memory; compute capability 9.0 |
+//! | v6-runs | the same, one operation per run of neighbouring rows | |
 //!
-//! V0 to V4 are the steps of the published record that this study begins with; they are kept so
+//! V0 to V4 are the steps of the published record with which this study begins. They are kept so
 //! that it can be repeated.
 
 use std::fmt;
@@ -22,7 +22,7 @@ use forerun_core::sync::OnceLock;
 
 /// A way to copy rows on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)] // The table above says what each is.
+#[allow(missing_docs)] // The table above describes each.
 pub enum Version {
     V0,
     V1,
@@ -40,7 +40,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// All, the oldest first.
+    /// All versions, the oldest first.
     pub const ALL: [Version; 13] = [
         Version::V0,
         Version::V1,
@@ -57,7 +57,7 @@ impl Version {
         Version::V6Runs,
     ];
 
-    /// Its name, which [`FromStr`] reads.
+    /// The name, as [`FromStr`] reads it.
     pub fn name(&self) -> &'static str {
         match self {
             Version::V0 => "v0",
@@ -76,8 +76,8 @@ impl Version {
         }
     }
 
-    /// Whether it strides over the rows, so that any number of blocks will do; the others need a
-    /// thread or a warp for each row.
+    /// Whether the version strides over the rows, so that any number of blocks works. The others
+    /// need a thread or a warp for each row.
     pub fn can_be_capped(&self) -> bool {
         *self >= Version::V4
     }
@@ -99,9 +99,9 @@ impl fmt::Display for Version {
     }
 }
 
-/// A name that no version has.
+/// The name is not a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is no version of the row copy: there are {}", Version::ALL.map(|v| v.name()).join(", "))]
+#[error("{given:?} is not a version of the row copy; the versions are {}", Version::ALL.map(|v| v.name()).join(", "))]
 pub struct ParseVersionError {
     given: String,
 }
@@ -117,7 +117,7 @@ impl FromStr for Version {
     }
 }
 
-/// Bytes that a lane moves at a time. All addresses, strides and the row's size are multiples of
+/// Bytes that a lane moves at a time. All addresses, strides and the row size must be multiples of
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unit {
@@ -127,15 +127,15 @@ pub enum Unit {
     B4,
     /// Eight bytes.
     B8,
-    /// Sixteen bytes: what the fast path moves.
+    /// Sixteen bytes: the unit of the fast path.
     B16,
 }
 
 impl Unit {
-    /// All, the smallest first.
+    /// All units, the smallest first.
     pub const ALL: [Unit; 4] = [Unit::B1, Unit::B4, Unit::B8, Unit::B16];
 
-    /// Its bytes.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
             Unit::B1 => 1,
@@ -145,9 +145,9 @@ impl Unit {
         }
     }
 
-    /// The largest whose multiples all of `values` are.
+    /// The largest unit that divides all of `values`.
     pub(crate) fn largest_of(values: impl IntoIterator<Item = u64>) -> Unit {
-        // Low bits that none of them has set; all of zero's are clear.
+        // The low bits that none of them has set. For zero, all are clear.
         let bits = values.into_iter().fold(0, |bits, value| bits | value);
         let fits = |unit: &&Unit| bits % unit.bytes() == 0;
         *Unit::ALL.iter().rev().find(fits).unwrap_or(&Unit::B1)
@@ -165,9 +165,9 @@ impl fmt::Display for Unit {
     }
 }
 
-/// A number of bytes that is no unit.
+/// The number of bytes is not a unit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is no unit of the row copy: write 16, 8, 4 or 1")]
+#[error("{given:?} is not a unit of the row copy; use 16, 8, 4 or 1")]
 pub struct ParseUnitError {
     given: String,
 }
@@ -183,21 +183,21 @@ impl FromStr for Unit {
     }
 }
 
-/// A kernel as `kernels/gather.list` has it.
+/// A kernel of `kernels/gather.list`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KernelEntry {
     pub(crate) name: &'static str,
     pub(crate) version: Version,
     pub(crate) unit: Unit,
-    /// Rows in flight a warp.
+    /// Rows in flight per warp.
     pub(crate) rows: u32,
-    /// Most threads a block.
+    /// Maximum threads per block.
     pub(crate) threads: u32,
     /// The compute capability it needs.
     pub(crate) capability: (u32, u32),
 }
 
-/// The kernels of the list, in its order.
+/// The kernels, in the order of the list.
 pub(crate) fn kernels() -> &'static [KernelEntry] {
     static KERNELS: OnceLock<Vec<KernelEntry>> = OnceLock::new();
     KERNELS.get_or_init(|| {
@@ -206,7 +206,7 @@ pub(crate) fn kernels() -> &'static [KernelEntry] {
     })
 }
 
-/// The kernel of a version and a unit.
+/// The kernel of a version with a unit.
 pub(crate) fn kernel(version: Version, unit: Unit) -> Option<&'static KernelEntry> {
     let mut list = kernels().iter();
     list.find(|entry| (entry.version, entry.unit) == (version, unit))
@@ -218,7 +218,7 @@ pub fn units_of(version: Version) -> Vec<Unit> {
     Unit::ALL.into_iter().filter(has).collect()
 }
 
-/// A line of the list: `KERNEL(gather_v5_r2_a128_u16, 5, 16, 2, 128, 1024, 64)`.
+/// Parses a line of the list: `KERNEL(gather_v5_r2_a128_u16, 5, 16, 2, 128, 1024, 64)`.
 fn parse_entry(line: &'static str) -> Option<KernelEntry> {
     let (macro_name, rest) = line.trim().split_once('(')?;
     let capability = match macro_name {
@@ -240,7 +240,7 @@ fn parse_entry(line: &'static str) -> Option<KernelEntry> {
         (5, 1, 64) => Version::V5R1A64,
         (5, 2, 64) => Version::V5R2A64,
         (5, 4, 64) => Version::V5R4A64,
-        // 128, but for units of a byte, of which a warp's request has 32.
+        // 128 bytes, except with units of one byte: a warp's request then has 32.
         (5, 1, _) => Version::V5R1,
         (5, 2, _) => Version::V5R2,
         (5, 4, _) => Version::V5R4,

@@ -1,8 +1,8 @@
-//! What a table's kernels run on: a device's memory, and launches in their order.
+//! What runs a table's kernels: device memory, and launches in order.
 //!
 //! ```text
-//!   DeviceTable ── Backend ─┬─ GpuBackend     a device and a stream of it
-//!                           └─ in tests  the shim, in a process of its own
+//!   DeviceTable ── Backend ─┬─ GpuBackend     a device and one of its streams
+//!                           └─ in tests  the shim, in a separate process
 //! ```
 
 use super::error::TableError;
@@ -13,64 +13,63 @@ use std::collections::BTreeMap;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where memory lies.
+/// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferKind {
-    /// In the device's memory.
+    /// In device memory.
     Device,
-    /// In the host's, pinned, where the device can reach it.
+    /// In pinned host memory that the device can reach.
     PinnedHost,
 }
 
-/// A launch, by the kernel's name.
+/// A launch of a kernel by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableLaunch {
-    /// As `kernels/table.list` has it.
+    /// The name in `kernels/table.list`.
     pub kernel: &'static str,
-    /// Blocks of the grid.
+    /// Number of blocks of the grid.
     pub blocks: u32,
-    /// Threads a block.
+    /// Threads per block.
     pub threads: u32,
-    /// Dynamic shared memory a block.
+    /// Dynamic shared memory per block.
     pub shared_bytes: u32,
 }
 
-/// Runs the kernels of a table. Calls take effect in their order; `read` waits for what came
-/// before.
+/// Runs the kernels of a table. Calls take effect in order; `read` waits for earlier ones.
 ///
-/// Addresses are the device's. Who implements it promises that an allocation stays where it is
-/// until it is freed, and that a launch runs the kernel of that name.
+/// Addresses are the device's. An implementation promises that an allocation stays where it is
+/// until it is freed, and that a launch runs the kernel with that name.
 pub trait Backend: Send {
-    /// Memory for so many bytes (at least 1), aligned to 256.
+    /// Allocates this many bytes (at least 1), aligned to 256.
     ///
     /// # Errors
-    /// No room.
+    /// Out of memory.
     fn allocate(&self, bytes: u64, kind: BufferKind) -> Result<u64, TableError>;
-    /// Gives it back.
+    /// Frees an allocation.
     fn free(&self, address: u64);
     /// Sets bytes to zero.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     fn zero(&self, address: u64, bytes: u64) -> Result<(), TableError>;
     /// Copies to the device.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), TableError>;
     /// Copies from the device.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), TableError>;
     /// Launches a kernel.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     fn launch(&self, launch: TableLaunch, op: &TableOp) -> Result<(), TableError>;
-    /// How many blocks of a kernel are of use at a time.
+    /// The maximum useful number of blocks of a kernel.
     fn blocks_max(&self) -> u32;
-    /// The device, where there is one.
+    /// The device, if there is one.
     fn gpu(&self) -> Option<&Gpu>;
 }
 
@@ -88,10 +87,10 @@ impl Buffer {
     }
 }
 
-/// A device, and a stream of its own for the calls that wait.
+/// A device, and a stream for the calls that wait.
 pub(crate) struct GpuBackend {
     stream: Stream,
-    /// By their addresses on the device.
+    /// Allocations by device address.
     held: Mutex<BTreeMap<u64, Buffer>>,
 }
 
@@ -104,11 +103,11 @@ impl GpuBackend {
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<u64, Buffer>> {
-        // A panic elsewhere leaves the map as good as it was.
+        // A panic elsewhere leaves the map consistent.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does `work` with the allocation that a range of the device's addresses lies in.
+    /// Calls `work` with the allocation that contains a range of device addresses.
     fn within<T>(
         &self,
         address: u64,
@@ -193,9 +192,9 @@ impl Backend for GpuBackend {
             shared_bytes: launch.shared_bytes,
         };
         // SAFETY: the kernels of table.list take a TableOp, whose layout both sides assert. Its
-        // addresses come from `allocate`, whose memory is freed only when the stream has been
-        // waited for (cuMemFree does), and each array is as long as the count says: `DeviceTable`
-        // lays them out.
+        // addresses come from `allocate`, whose memory is freed only after the stream has finished
+        // (cuMemFree waits for it). `DeviceTable` lays out each array with the length that the
+        // count requires.
         Ok(unsafe { kernel.launch(&self.stream, grid, op) }?)
     }
 

@@ -1,4 +1,4 @@
-//! A batch of keys, what is done with it, and what comes back: by position, in the caller's memory.
+//! Batches of keys, the operations on them, and the answers by position in the caller's memory.
 
 use super::error::TableError;
 use super::params::{
@@ -7,32 +7,32 @@ use super::params::{
 };
 use std::ops::Range;
 
-/// What became of a key.
+/// The outcome for a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Status {
-    /// It is not in the table, and was not put in.
+    /// The key is not in the table and was not inserted.
     #[default]
     Absent = 0,
-    /// It was there.
+    /// The key was in the table.
     Found = 1,
-    /// It was put into a free slot.
+    /// The key was inserted into a free slot.
     Inserted = 2,
-    /// It was put in the place of an entry whose score was not greater.
+    /// The key replaced an entry whose score was not greater.
     Evicted = 3,
-    /// It was not put in: its buckets are full of greater scores, or of pinned entries.
+    /// The key was not inserted: its buckets are full of greater scores or pinned entries.
     Refused = 4,
-    /// It was there and stays as it is, since it is pinned.
+    /// The key is in the table but was not changed, because it is pinned.
     Pinned = 5,
 }
 
 impl Status {
-    /// Whether the key is in the table after the operation (an erased one apart).
+    /// Whether the key is in the table after the operation. (Erased keys are an exception.)
     pub fn is_present(self) -> bool {
         !matches!(self, Status::Absent | Status::Refused)
     }
 
-    /// By its number, as a device writes it; an unknown one is [`Status::Absent`].
+    /// The status with this number, as a device writes it. Unknown numbers are [`Status::Absent`].
     pub fn of(number: u8) -> Status {
         match number {
             1 => Status::Found,
@@ -45,7 +45,7 @@ impl Status {
     }
 }
 
-/// The numbers that rows are made of, where they are added up.
+/// The element type of rows that are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Element {
@@ -60,7 +60,7 @@ pub enum Element {
 }
 
 impl Element {
-    /// Bytes of one.
+    /// Size in bytes.
     pub fn bytes(self) -> u64 {
         match self {
             Element::F32 | Element::I32 => 4,
@@ -72,39 +72,37 @@ impl Element {
 /// What is done with each key of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// The key's row becomes the given one; an absent key is put in, if need be in place of the
-    /// least score.
+    /// Sets the key's row. Inserts an absent key, if necessary in place of the lowest score.
     InsertOrAssign,
-    /// The same, and what the table does not keep is given away: evicted entries, refused
-    /// newcomers.
+    /// The same, and returns the entries that the table does not keep: evicted ones and refused new
+    /// ones.
     InsertAndEvict,
-    /// The key's row is given back; an absent key is put in with the given row (zeros where none is
-    /// given).
+    /// Returns the key's row. Inserts an absent key with the given row (zeros if none is given).
     FindOrInsert,
-    /// A key with a flag that is not 0 has the given row added to its own, if it is there; one with
-    /// flag 0 is put in, if it is not.
+    /// Adds the given row to a present key whose flag is not 0. Inserts an absent key whose flag is
+    /// 0.
     AccumulateOrAssign(Element),
-    /// Row and score of a key that is there become the given ones.
+    /// Sets row and score of a present key.
     Assign,
-    /// Its row does, and its score stays.
+    /// Sets the row of a present key and keeps its score.
     AssignRows,
-    /// Its score follows the policy, and its row stays.
+    /// Updates the score of a present key by the policy and keeps its row.
     AssignScores,
-    /// Its row is given back, and its score follows the policy.
+    /// Returns the row of a present key and updates its score by the policy.
     FindAndUpdate,
-    /// The entry is pinned: nothing changes, erases or evicts it until it is unlocked.
+    /// Pins the entry: nothing changes, erases or evicts it until it is unlocked.
     Lock,
-    /// It is no longer.
+    /// Unpins the entry.
     Unlock,
-    /// It goes.
+    /// Erases the entry.
     Erase,
-    /// As [`Operation::InsertOrAssign`], with the given scores whatever the policy: what was
-    /// exported comes back.
+    /// Like [`Operation::InsertOrAssign`], with the given scores under every policy: restores
+    /// exported entries.
     Restore,
 }
 
 impl Operation {
-    /// The kernels' bits.
+    /// The kernels' action bits.
     pub(crate) fn actions(self) -> u32 {
         match self {
             Operation::InsertOrAssign => FOUND_ASSIGN_ROW | FOUND_SCORE | ABSENT_INSERT,
@@ -162,8 +160,8 @@ impl Operation {
         )
     }
 
-    /// Which arrays a batch must bring, and of which table: `(has rows, has scores, has flags)` is
-    /// what it has.
+    /// Checks that a batch has the arrays that the operation needs. `has_rows`, `has_scores` and
+    /// `has_flags` tell what it has.
     pub(crate) fn check(
         self,
         row_bytes: u64,
@@ -196,22 +194,22 @@ impl Operation {
     }
 }
 
-/// How slots are looked for.
+/// How slots are searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lookup {
-    /// By tiles of lanes; narrow up to 7/8 full, wide beyond. How full the table is, the kernel
-    /// reads from the table.
+    /// With tiles of lanes: narrow while the table is at most 7/8 full, then wide. The kernel reads
+    /// from the table how full it is.
     #[default]
     ByLoad,
-    /// By tiles, a sector of 32 digests first, the rest of the row if need be.
+    /// With tiles: first a sector of 32 digests, then the rest of the row if necessary.
     Narrow,
-    /// By tiles, the row of digests in one request.
+    /// With tiles: the row of digests in one request.
     Wide,
-    /// By one thread a key, 16 digests at a time.
+    /// One thread per key, 16 digests at a time.
     Thread,
-    /// By a warp a key in a pipeline of three steps: HierarchicalKV's, for buckets of 128.
+    /// One warp per key in a pipeline of three steps: HierarchicalKV's, for buckets of 128 slots.
     Pipeline,
-    /// HierarchicalKV's rule: the pipeline above 7/8 full, else a thread a key.
+    /// HierarchicalKV's rule: the pipeline above 7/8 full, otherwise one thread per key.
     SeedRule,
 }
 
@@ -226,7 +224,7 @@ impl Lookup {
         Lookup::SeedRule,
     ];
 
-    /// As it is named on a command line.
+    /// The name on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Lookup::ByLoad => "by-load",
@@ -239,23 +237,23 @@ impl Lookup {
     }
 }
 
-/// Keys, and what comes along with each. Rows lie one behind the other.
+/// Keys, and the arrays that accompany them. Rows are concatenated.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Batch<'a> {
-    /// Any, in any order, any of them several times.
+    /// Any keys in any order; they may repeat.
     pub keys: &'a [u64],
-    /// A row a key.
+    /// One row per key.
     pub rows: Option<&'a [u8]>,
-    /// A score a key.
+    /// One score per key.
     pub scores: Option<&'a [u64]>,
-    /// A flag a key, of [`Operation::AccumulateOrAssign`].
+    /// One flag per key, for [`Operation::AccumulateOrAssign`].
     pub flags: Option<&'a [u8]>,
-    /// Of the epoch policies; up to 2^32 - 1.
+    /// The epoch of the epoch policies, up to 2^32 - 1.
     pub epoch: u64,
 }
 
 impl<'a> Batch<'a> {
-    /// Keys alone.
+    /// A batch of keys only.
     pub fn of(keys: &'a [u64]) -> Batch<'a> {
         Batch {
             keys,
@@ -263,7 +261,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Keys with rows.
+    /// A batch of keys with rows.
     pub fn rows(keys: &'a [u64], rows: &'a [u8]) -> Batch<'a> {
         Batch {
             keys,
@@ -272,7 +270,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// With scores.
+    /// The batch with scores.
     pub fn with_scores(self, scores: &'a [u64]) -> Batch<'a> {
         Batch {
             scores: Some(scores),
@@ -309,7 +307,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Some of its keys.
+    /// A part of the batch.
     pub(crate) fn part(&self, of: Range<usize>, row_bytes: usize) -> Batch<'a> {
         let rows = of.start * row_bytes..of.end * row_bytes;
         Batch {
@@ -322,19 +320,18 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Where to put what is asked for: an entry a key each, or nothing.
+/// Where answers go: one entry per key in each array that is present.
 #[derive(Debug, Default)]
 pub struct Answers<'a> {
-    /// Its row; bytes of keys that are not there stay as they are.
+    /// The row. If the key is absent, these bytes stay as they are.
     pub rows: Option<&'a mut [u8]>,
-    /// Its score after the operation; those of keys that are not there stay as they are.
+    /// The score after the operation. If the key is absent, it stays as it is.
     pub scores: Option<&'a mut [u64]>,
-    /// Its slot, or `u64::MAX`.
+    /// The slot, or `u64::MAX`.
     pub slots: Option<&'a mut [u64]>,
-    /// The address of its row as the device sees it, or 0; good until the entry is erased or
-    /// evicted.
+    /// The device address of the row, or 0. It is valid until the entry is erased or evicted.
     pub pointers: Option<&'a mut [u64]>,
-    /// What became of it.
+    /// The outcome.
     pub status: Option<&'a mut [Status]>,
 }
 
@@ -347,11 +344,11 @@ impl Answers<'_> {
         let pointers = self.pointers.as_ref().map(|all| all.len());
         let status = self.status.as_ref().map(|all| all.len());
         check_rows_len(rows, row_bytes, keys)?;
-        expect("room for scores", "entries", scores, keys, keys)?;
-        expect("room for slots", "entries", slots, keys, keys)?;
-        expect("room for pointers", "entries", pointers, keys, keys)?;
+        expect("score answers", "entries", scores, keys, keys)?;
+        expect("slot answers", "entries", slots, keys, keys)?;
+        expect("pointer answers", "entries", pointers, keys, keys)?;
         expect(
-            "room for what became of them",
+            "status answers",
             "entries",
             status,
             keys,
@@ -360,13 +357,13 @@ impl Answers<'_> {
     }
 }
 
-/// That so many bytes are a row a key.
+/// Checks that this many bytes are one row per key.
 pub(super) fn check_rows_len(
     bytes: Option<usize>,
     row_bytes: u64,
     keys: u64,
 ) -> Result<(), TableError> {
-    expect("room for rows", "bytes", bytes, keys * row_bytes, keys)
+    expect("row answers", "bytes", bytes, keys * row_bytes, keys)
 }
 
 fn expect(
@@ -388,27 +385,27 @@ fn expect(
     }
 }
 
-/// Entries that were given away: evicted, missed or exported ones. In no order.
+/// Evicted, missing or exported entries, in no order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entries {
-    /// A key each.
+    /// One key each.
     pub keys: Vec<u64>,
-    /// A score each; of missed keys none.
+    /// One score each; empty for missing keys.
     pub scores: Vec<u64>,
-    /// A row each, one behind the other; of missed keys none.
+    /// One row each, concatenated; empty for missing keys.
     pub rows: Vec<u8>,
-    /// Of an evicted entry and a missed key the place in the batch (of the key that took its slot);
-    /// of an exported one the slot.
+    /// For evicted entries, the position in the batch of the key that took the slot. For missing
+    /// keys, their position. For exported entries, the slot.
     pub places: Vec<u64>,
 }
 
 impl Entries {
-    /// How many.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -421,7 +418,7 @@ impl Entries {
     }
 }
 
-/// Which entries: those whose score lies in a range, and whose key has given bits.
+/// A condition on entries: the score is in a range, and the key has given bits.
 ///
 /// ```
 /// use forerun_gpu::table::Condition;
@@ -432,23 +429,23 @@ impl Entries {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// From the least to the greatest.
+    /// The range of scores, inclusive.
     pub scores: std::ops::RangeInclusive<u64>,
-    /// Bits of the key that count.
+    /// The bits of the key that are compared.
     pub key_mask: u64,
-    /// What they must be.
+    /// The value that these bits must have.
     pub key_value: u64,
 }
 
 impl Condition {
-    /// Every entry.
+    /// Matches every entry.
     pub const ALL: Condition = Condition {
         scores: 0..=u64::MAX,
         key_mask: 0,
         key_value: 0,
     };
 
-    /// Whether an entry is meant.
+    /// Whether an entry matches.
     pub fn holds(&self, key: u64, score: u64) -> bool {
         self.scores.contains(&score) && key & self.key_mask == self.key_value
     }

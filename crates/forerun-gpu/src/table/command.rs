@@ -1,11 +1,11 @@
-//! Operations on memory of the device, prepared once and put on streams as often as wanted.
+//! Operations on device memory, prepared once and put on streams any number of times.
 //!
 //! ```text
 //!   table.command(operation, &device batch)   ->   TableCommand: put on a stream, or captured in a graph
 //! ```
 //!
-//! A launch is one call of the driver; it allocates nothing and waits for nothing. Which way a
-//! lookup goes by how full the table is, the kernel finds out itself, at each replay anew.
+//! A launch is one call of the driver. It neither allocates nor waits. The kernel itself decides by
+//! the table's load how a lookup searches, again on each replay.
 
 use super::batch::{Condition, Lookup, Operation};
 use super::error::TableError;
@@ -18,58 +18,58 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A batch in a device's memory: each array in a buffer of its own, from its first byte on, u64
-/// unless said otherwise.
+/// A batch in device memory. Each array starts at the first byte of its own buffer and has u64
+/// elements unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceBatch<'a> {
-    /// Keys in it; the most, where `count_at` says how many.
+    /// Number of keys, or their maximum if `count_at` is set.
     pub count: u64,
-    /// One u64, read when the operation runs: how many of the keys there are. What
-    /// [`EntryBuffers::count`] became by the operation before, say: missed keys go on to the next
-    /// operation without the host.
+    /// One u64, read when the operation runs: the number of keys. It can be the
+    /// [`EntryBuffers::count`] of the previous operation, for example, so that missing keys go to
+    /// the next operation without the host.
     pub count_at: Option<&'a DeviceBuffer>,
     /// The keys.
     pub keys: &'a DeviceBuffer,
-    /// Rows that come in, one behind the other.
+    /// Input rows, concatenated.
     pub rows: Option<&'a DeviceBuffer>,
-    /// Scores that come in.
+    /// Input scores.
     pub scores: Option<&'a DeviceBuffer>,
-    /// Bytes: flags that come in.
+    /// Input flags, one byte each.
     pub flags: Option<&'a DeviceBuffer>,
-    /// Of the epoch policies.
+    /// The epoch of the epoch policies.
     pub epoch: u64,
-    /// Rows that go out.
+    /// Output rows.
     pub rows_out: Option<&'a DeviceBuffer>,
-    /// Scores that go out.
+    /// Output scores.
     pub scores_out: Option<&'a DeviceBuffer>,
-    /// Slots that go out, `u64::MAX` for keys that have none.
+    /// Output slots, `u64::MAX` for absent keys.
     pub slots_out: Option<&'a DeviceBuffer>,
-    /// Addresses of rows, 0 for keys that are not there.
+    /// Addresses of rows, 0 for absent keys.
     pub pointers_out: Option<&'a DeviceBuffer>,
-    /// Bytes: what became of each key, as [`Status`](super::Status) is numbered.
+    /// The outcome for each key, one byte: the number of a [`Status`](super::Status).
     pub status_out: Option<&'a DeviceBuffer>,
-    /// What is given away.
+    /// Output for evicted or missing entries.
     pub given: Option<EntryBuffers<'a>>,
 }
 
-/// Room for what is given away: evicted entries and refused newcomers, or missed keys; an entry a
-/// key of the batch.
+/// Output for evicted and refused entries or missing keys, with space for one entry per key of the
+/// batch.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryBuffers<'a> {
-    /// One u64, to which their number is added: set it to zero before.
+    /// One u64 to which their number is added. Set it to zero first.
     pub count: &'a DeviceBuffer,
     /// Their keys.
     pub keys: &'a DeviceBuffer,
-    /// Their rows (not of missed keys).
+    /// Their rows (not for missing keys).
     pub rows: Option<&'a DeviceBuffer>,
-    /// Their scores (not of missed keys).
+    /// Their scores (not for missing keys).
     pub scores: Option<&'a DeviceBuffer>,
-    /// Their places in the batch.
+    /// Their positions in the batch.
     pub places: Option<&'a DeviceBuffer>,
 }
 
 impl<'a> DeviceBatch<'a> {
-    /// So many keys, and nothing that comes or goes with them.
+    /// A batch of `count` keys without other arrays.
     pub fn of(keys: &'a DeviceBuffer, count: u64) -> DeviceBatch<'a> {
         DeviceBatch {
             count,
@@ -89,14 +89,14 @@ impl<'a> DeviceBatch<'a> {
     }
 }
 
-/// What is done with the entries that meet a condition.
+/// What is done with the entries that match a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scan {
-    /// They are counted.
+    /// Count them.
     Count,
-    /// They are copied out, with their slots as places.
+    /// Copy them out, with their slots as places.
     Export,
-    /// They go, unless they are pinned.
+    /// Erase them, unless they are pinned.
     Erase,
 }
 
@@ -121,12 +121,12 @@ impl fmt::Debug for TableCommand<'_> {
 impl GpuTable {
     /// Prepares an operation that changes entries.
     ///
-    /// The table is borrowed for as long as the command is there, and its own operations may be
-    /// used meanwhile only where `docs/guide/gpu-table.md` lets them run beside it.
+    /// The command borrows the table for as long as it exists. Meanwhile the table's own operations
+    /// may be used only where `docs/guide/gpu-table.md` allows them to run beside it.
     ///
     /// # Errors
-    /// [`GpuError::NoDevice`] for a table that is not on a GPU; buffers that are missing, too short
-    /// or on another device; the driver's.
+    /// [`GpuError::NoDevice`] if the table is not on a GPU; a buffer is missing, too short or on
+    /// another device; the driver's error.
     pub fn command<'a>(
         &'a self,
         operation: Operation,
@@ -141,7 +141,7 @@ impl GpuTable {
         if operation.actions() & EVICTED_OUT != 0 && batch.given.is_none() {
             return Err(TableError::Missing {
                 operation: operation.name(),
-                what: "room for what is evicted",
+                what: "output for evicted entries",
             });
         }
         let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
@@ -154,11 +154,11 @@ impl GpuTable {
         prepared(gpu, launch, op)
     }
 
-    /// Prepares a lookup. `beside_writers` says that operations that change entries may run at the
-    /// same time: rows are then read again where one was at them.
+    /// Prepares a lookup. `beside_writers` means that operations that change entries may run at the
+    /// same time: rows that they change are then read again.
     ///
     /// # Errors
-    /// As [`GpuTable::command`]; the pipeline on buckets it is not made for.
+    /// Those of [`GpuTable::command`]; the pipeline with buckets of another width than 128.
     pub fn lookup_command<'a>(
         &'a self,
         lookup: Lookup,
@@ -176,7 +176,7 @@ impl GpuTable {
         if batch.given.is_some() && !with_rows && !launch.kernel.contains("slots") {
             return Err(TableError::Missing {
                 operation: "find_missed",
-                what: "a lookup by tiles",
+                what: "a lookup with tiles",
             });
         }
         let op = TableOp {
@@ -187,12 +187,12 @@ impl GpuTable {
         prepared(gpu, launch, op)
     }
 
-    /// Prepares a look at all entries in a range of slots: how many met the condition is added to
-    /// `given.count`, and [`Scan::Export`] fills the rest of `given`, which has room for an entry a
-    /// slot of the range.
+    /// Prepares a scan of all entries in a range of slots. It adds the number of matching entries
+    /// to `given.count`. [`Scan::Export`] also fills the rest of `given`, which needs space for one
+    /// entry per slot of the range.
     ///
     /// # Errors
-    /// As [`GpuTable::command`].
+    /// Those of [`GpuTable::command`].
     pub fn scan_command<'a>(
         &'a self,
         scan: Scan,
@@ -225,10 +225,10 @@ impl GpuTable {
         prepared(gpu, kernel::scan(n, blocks_of(gpu)), op)
     }
 
-    /// Prepares to empty the table; pinned entries go too.
+    /// Prepares to clear the table. Pinned entries are removed too.
     ///
     /// # Errors
-    /// As [`GpuTable::command`].
+    /// Those of [`GpuTable::command`].
     pub fn clear_command(&self) -> Result<TableCommand<'_>, TableError> {
         let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
         let op = TableOp {
@@ -262,16 +262,16 @@ impl GpuTable {
             scores_in: at("the scores", batch.scores, words)?,
             flags: at("the flags", batch.flags, n)?,
             epoch: batch.epoch,
-            rows_out: at("the room for rows", batch.rows_out, rows)?,
-            scores_out: at("the room for scores", batch.scores_out, words)?,
-            slots_out: at("the room for slots", batch.slots_out, words)?,
-            pointers_out: at("the room for pointers", batch.pointers_out, words)?,
-            status_out: at("the room for what became of keys", batch.status_out, n)?,
-            out_count: at("the count of what is given away", given.map(|g| g.count), 8)?,
-            out_keys: at("the room for keys", given.map(|g| g.keys), words)?,
-            out_rows: at("the room for rows", given.and_then(|g| g.rows), rows)?,
-            out_scores: at("the room for scores", given.and_then(|g| g.scores), words)?,
-            out_places: at("the room for places", given.and_then(|g| g.places), words)?,
+            rows_out: at("the row output", batch.rows_out, rows)?,
+            scores_out: at("the score output", batch.scores_out, words)?,
+            slots_out: at("the slot output", batch.slots_out, words)?,
+            pointers_out: at("the pointer output", batch.pointers_out, words)?,
+            status_out: at("the status output", batch.status_out, n)?,
+            out_count: at("the count of the entry output", given.map(|g| g.count), 8)?,
+            out_keys: at("the entry output's keys", given.map(|g| g.keys), words)?,
+            out_rows: at("the entry output's rows", given.and_then(|g| g.rows), rows)?,
+            out_scores: at("the entry output's scores", given.and_then(|g| g.scores), words)?,
+            out_places: at("the entry output's places", given.and_then(|g| g.places), words)?,
             ..TableOp::default()
         })
     }
@@ -308,9 +308,9 @@ impl Command for TableCommand<'_> {
 
     unsafe fn enqueue(&self, stream: &Stream) -> Result<(), GpuError> {
         stream.expect(&self.gpu, "the table's operation")?;
-        // SAFETY: the kernels of table.list take a TableOp, whose layout both sides assert; every
-        // array is at least as long as `op_of` has checked, and lives, like the table, for as long
-        // as the command is borrowed.
+        // SAFETY: the kernels of table.list take a TableOp, whose layout both sides assert. `op_of`
+        // has checked that every array is long enough. The arrays and the table live as long as the
+        // command is borrowed.
         unsafe { self.kernel.launch(stream, self.launch, &self.op) }
     }
 }

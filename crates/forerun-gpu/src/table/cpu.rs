@@ -1,10 +1,9 @@
-//! The table on the CPU: what the kernels are tested against, and what serves where there is no
-//! GPU.
+//! The table on the CPU. It is the reference for the kernels and replaces them on machines without
+//! a GPU.
 //!
-//! It takes the keys of a batch in their order, one after the other, and does with each exactly
-//! what a tile of the writing kernel does (`kernels/table/write.cuh`): the same slot, the same
-//! victim, the same score. A batch's digests are asked for ahead, since every lookup has the same
-//! few steps.
+//! It processes the keys of a batch in order and does with each exactly what a tile of the writing
+//! kernel does (`kernels/table/write.cuh`): the same slot, the same victim, the same score. The
+//! digests of a batch are prefetched, because every lookup has the same few steps.
 
 use super::batch::{Answers, Batch, Condition, Element, Entries, Operation, Status};
 use super::error::TableError;
@@ -19,20 +18,20 @@ use forerun_core::sync::time;
 use std::ops::Range;
 use std::time::UNIX_EPOCH;
 
-/// Slots whose digests a search looks at together.
+/// Slots whose digests a search compares together.
 const CHUNK_SLOTS: u64 = 16;
-/// Keys of a batch whose digests are asked for ahead.
+/// Prefetch distance in keys.
 const AHEAD: usize = 16;
 const NO_SLOT: u64 = u64::MAX;
 
 /// The arrays of `docs/internals/gpu-table.md`, in ordinary memory.
 pub(crate) struct CpuTable {
-    /// Its form; the addresses are 0.
+    /// The table's layout; the addresses are 0.
     pub(crate) form: TableState,
     pub(super) digests: Vec<u8>,
     pub(super) keys: Vec<u64>,
     scores: Vec<u64>,
-    /// A bucket each: whether an entry of it ever went to its second bucket.
+    /// One flag per bucket: whether any of its entries ever went to its second bucket.
     pub(super) spilled: Vec<bool>,
     pins: Vec<bool>,
     rows: Vec<u8>,
@@ -84,7 +83,7 @@ impl CpuTable {
         self.rows.as_ptr() as u64 + slot * self.form.row_stride_bytes
     }
 
-    /// Strictly later than the last time that was told.
+    /// A time that is strictly later than the last one returned.
     fn time_ns(&mut self) -> u64 {
         let since = time::system_now().duration_since(UNIX_EPOCH);
         let now = since.map_or(0, |since| since.as_nanos() as u64);
@@ -118,14 +117,14 @@ impl CpuTable {
         })
     }
 
-    /// Asks for the digests of a key's home.
+    /// Prefetches the digests of a key's home.
     fn fetch(&self, key: u64) {
         let place = Place::of(&self.form, key);
         let first = place.home * u64::from(self.form.width);
         prefetch_read(&raw const self.digests[(first + place.start) as usize]);
     }
 
-    /// Finds the keys of a batch; missed ones go to `missed`.
+    /// Finds the keys of a batch. Missing ones go to `missed`.
     pub(crate) fn find(
         &self,
         keys: &[u64],
@@ -167,7 +166,7 @@ impl CpuTable {
         }
     }
 
-    /// Does one operation with every key of a batch.
+    /// Applies one operation to every key of a batch.
     pub(crate) fn write(
         &mut self,
         operation: Operation,
@@ -207,7 +206,7 @@ impl CpuTable {
         }
     }
 
-    /// What the operation does with a key that is there.
+    /// Applies the operation to a present key.
     fn meet(&mut self, key: &Key<'_>, slot: u64, answers: &mut Answers<'_>) -> Status {
         let (at, i, actions) = (slot as usize, key.i, key.op.actions);
         let row_bytes = self.form.row_bytes as usize;
@@ -281,13 +280,13 @@ impl CpuTable {
         if free_home + free_spill == 0 {
             return self.insert_in_place(key, score, answers, rest);
         }
-        // The home until little is left in it, then whichever has more.
+        // The home until little of it is left, then the bucket with more free slots.
         let spills = free_home <= width * 3 / 16 && free_spill > free_home;
         let first = if spills { place.spill } else { place.home } * width;
         let slot = (0..width)
             .map(|turn| first + ((place.start + turn) & (width - 1)))
             .find(|slot| self.digests[*slot as usize] <= RECLAIMED);
-        // One of the two has a free slot, as was just counted.
+        // The counts above show that one of the two has a free slot.
         let Some(slot) = slot else {
             return (None, Status::Refused);
         };
@@ -306,7 +305,7 @@ impl CpuTable {
         let width = u64::from(self.form.width);
         let gives = key.op.actions & EVICTED_OUT != 0;
         let buckets = [key.place.home, key.place.spill];
-        // Of equal scores the first: the home's, then the lowest slot's.
+        // On a tie the first one: the home's, then the lowest slot.
         let least = buckets[..self.form.candidates as usize]
             .iter()
             .flat_map(|bucket| bucket * width..(bucket + 1) * width)
@@ -368,7 +367,7 @@ impl CpuTable {
         }
     }
 
-    /// Looks at a range of slots; how many entries met the condition.
+    /// Scans a range of slots and returns the number of matching entries.
     pub(crate) fn scan(
         &mut self,
         scan: u32,
@@ -401,7 +400,7 @@ impl CpuTable {
         met
     }
 
-    /// Empties it; pinned entries go too.
+    /// Clears the table. Pinned entries are removed too.
     pub(crate) fn clear(&mut self) {
         self.digests.fill(EMPTY);
         self.spilled.fill(false);
@@ -409,7 +408,7 @@ impl CpuTable {
         (self.size, self.pinned) = (0, 0);
     }
 
-    /// Digests, keys, scores and pins, a slot each: to compare a table with another.
+    /// One digest, key, score and pin per slot, to compare the table with another.
     pub(crate) fn arrays(&self) -> super::Image {
         (
             self.digests.clone(),
@@ -420,7 +419,7 @@ impl CpuTable {
     }
 }
 
-/// A key of a batch at work.
+/// The current key of a batch.
 struct Key<'a> {
     op: &'a TableOp,
     batch: &'a Batch<'a>,
@@ -430,7 +429,7 @@ struct Key<'a> {
 }
 
 impl Key<'_> {
-    /// Its row in the batch; none where the batch has none.
+    /// Its row in the batch; empty if the batch has no rows.
     fn row(&self) -> &[u8] {
         let bytes = self.op.table.row_bytes as usize;
         self.batch

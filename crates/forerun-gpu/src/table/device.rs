@@ -1,12 +1,12 @@
-//! The table on a device: its arrays, and operations whose keys and answers are the host's.
+//! The table on a device: its arrays, and operations whose keys and answers are in host memory.
 //!
 //! ```text
-//!   arrays     digests │ keys │ scores │ words │ pins │ control      rows          rows of the host
-//!              one allocation, zeroed at first                       one           one, if there are any
-//!   staging    keys │ rows │ scores │ answers │ what is given away   one, made when first wanted, of bounded size
+//!   arrays     digests │ keys │ scores │ words │ pins │ control      rows          rows on the host
+//!              one allocation, initially zeroed                      one           one, if there are any
+//!   staging    keys │ rows │ scores │ answers │ entry output         one, made on first use, of bounded size
 //! ```
 //!
-//! A batch that staging does not hold goes in parts, one after the other.
+//! A batch that does not fit into staging memory is processed in parts.
 
 use super::backend::{Backend, BufferKind, TableLaunch};
 use super::batch::{Answers, Batch, Condition, Entries, Lookup, Operation, Status};
@@ -19,10 +19,10 @@ use std::sync::Arc;
 
 use forerun_core::sync::{Mutex, PoisonError};
 
-/// The most bytes of staging.
+/// Maximum bytes of staging memory.
 const STAGING_BYTES: u64 = 64 << 20;
 
-/// Memory of a backend, freed when dropped.
+/// Memory of a backend, freed on drop.
 struct Memory {
     backend: Arc<dyn Backend + Sync>,
     address: u64,
@@ -56,10 +56,10 @@ pub(crate) struct DeviceTable {
     staging: Mutex<Option<(Memory, u64)>>,
 }
 
-/// Says which kernel a part of the keys takes, and sets what remains of its op.
+/// Chooses the kernel for a part of the keys and completes its op.
 type Prepare<'p> = dyn Fn(&Range<usize>, &mut TableOp) -> Result<TableLaunch, TableError> + 'p;
 
-/// Where the arrays of the first allocation begin, and its length.
+/// The offsets of the arrays in the first allocation, and its length.
 struct Arrays {
     at: [u64; 6],
     bytes: u64,
@@ -91,7 +91,8 @@ fn bytes_of(words: &[u64]) -> Vec<u8> {
 }
 
 impl DeviceTable {
-    /// Of that form, in which `rows_split` says how many slots' rows lie on the device; empty.
+    /// Creates an empty table with this layout. `rows_split` is the number of slots whose rows are
+    /// on the device.
     pub(crate) fn new(
         backend: Arc<dyn Backend + Sync>,
         form: TableState,
@@ -144,18 +145,18 @@ impl DeviceTable {
         self.state.row_bytes
     }
 
-    /// Keys that go at a time: so that all that may come along with them fits staging.
+    /// Keys per part, so that everything that accompanies them fits into staging memory.
     fn keys_a_part(&self) -> usize {
         (STAGING_BYTES / (3 * self.row_bytes() + 96)).max(1) as usize
     }
 
-    /// Does `work` with so many bytes of staging.
+    /// Calls `work` with this many bytes of staging memory.
     fn staged<T>(
         &self,
         bytes: u64,
         work: impl FnOnce(u64) -> Result<T, TableError>,
     ) -> Result<T, TableError> {
-        // After a panic elsewhere the memory is as good as it was: each use lays it out anew.
+        // A panic elsewhere leaves the memory usable: each use lays it out again.
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         let held = match staging.take() {
             Some((memory, held)) if held >= bytes => (memory, held),
@@ -179,7 +180,7 @@ impl DeviceTable {
         Ok(())
     }
 
-    /// Runs a kernel on keys, a part of them at a time.
+    /// Runs a kernel on keys, one part at a time.
     fn keyed(
         &self,
         batch: &Batch<'_>,
@@ -248,7 +249,7 @@ impl DeviceTable {
             if let Some(flags) = batch.flags {
                 backend.write(op.flags, flags)?;
             }
-            // Of keys that are not there, these stay as they are.
+            // For absent keys, these stay as they are.
             let row_part = part.start * row_bytes as usize..part.end * row_bytes as usize;
             if let Some(rows) = &answers.rows {
                 backend.write(op.rows_out, &rows[row_part.clone()])?;
@@ -288,7 +289,7 @@ impl DeviceTable {
         })
     }
 
-    /// Rows go to an address of the device, where one is given.
+    /// Rows go to a device address if one is given.
     pub(crate) fn find(
         &self,
         lookup: Lookup,
@@ -309,7 +310,7 @@ impl DeviceTable {
                 op.rows_out = address + part.start as u64 * self.row_bytes();
             }
             op.beside_writers = 1;
-            // Keys and places alone are given away of what is missed.
+            // Missing entries have only keys and places.
             (op.out_rows, op.out_scores) = (0, 0);
             let (launch, way) = kernel::find_slots(lookup, width, n, max)?;
             op.lookup = way;
@@ -412,7 +413,7 @@ impl DeviceTable {
         Ok(size[0])
     }
 
-    /// Entries that are pinned.
+    /// Number of pinned entries.
     pub(crate) fn pinned(&self) -> Result<u64, TableError> {
         let mut pinned = [0];
         self.read_words(self.state.control + 8, &mut pinned)?;
@@ -430,7 +431,7 @@ impl DeviceTable {
         Ok(row)
     }
 
-    /// Digests, keys, scores and pins, a slot each.
+    /// One digest, key, score and pin per slot.
     pub(crate) fn arrays(&self) -> Result<super::Image, TableError> {
         let s = &self.state;
         let slots = (s.buckets * u64::from(s.width)) as usize;

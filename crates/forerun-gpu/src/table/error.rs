@@ -1,123 +1,123 @@
-//! What can go wrong with a table.
+//! Errors of a table.
 
 use super::options::Policy;
 use crate::GpuError;
 use std::path::PathBuf;
 
-/// Why something was not done with a table. Nothing was changed then, unless the device failed.
+/// Why a table operation failed. Nothing was changed, unless the device failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// No slots, or too many.
-    #[error("a table of {capacity} slots: there must be 1 to {max}")]
+    /// The capacity is zero or too large.
+    #[error("a table cannot have {capacity} slots, only 1 to {max}")]
     Capacity {
-        /// Asked for.
+        /// The requested number of slots.
         capacity: u64,
-        /// The most.
+        /// The maximum.
         max: u64,
     },
-    /// A reserve beyond what the table was made for.
-    #[error("{capacity} slots are more than the {max} that this table may grow to")]
+    /// The requested capacity exceeds the table's maximum.
+    #[error("{capacity} slots are more than this table's maximum of {max}")]
     BeyondMax {
-        /// Asked for.
+        /// The requested number of slots.
         capacity: u64,
-        /// The options' `max_capacity`.
+        /// The option `max_capacity`.
         max: u64,
     },
-    /// Rows beyond the longest.
-    #[error("rows of {row_bytes} bytes: the longest have {max}")]
+    /// The rows are too long.
+    #[error("rows of {row_bytes} bytes are longer than the maximum of {max}")]
     RowTooLong {
-        /// Asked for.
+        /// The requested row size.
         row_bytes: u64,
-        /// The most.
+        /// The maximum row size.
         max: u64,
     },
     /// Times and epochs do not fit 4 bytes.
-    #[error("scores of 4 bytes do for counts and given scores, not for {policy:?}")]
+    #[error("scores of 4 bytes hold counts and given scores, but not those of {policy:?}")]
     NarrowScores {
         /// The policy.
         policy: Policy,
     },
-    /// An array of a batch that is not as long as the others.
+    /// An array of a batch has the wrong length.
     #[error("{what}: {found} {unit} for {keys} keys, {expected} expected")]
     Length {
-        /// Which array.
+        /// The array.
         what: &'static str,
-        /// Of what.
+        /// The unit of its length.
         unit: &'static str,
         /// Its length.
         found: u64,
         /// The length it must have.
         expected: u64,
-        /// Keys of the batch.
+        /// Number of keys in the batch.
         keys: u64,
     },
-    /// An array that the operation cannot do without.
-    #[error("{operation} takes {what}")]
+    /// The operation needs an array that is missing.
+    #[error("{operation} needs {what}")]
     Missing {
         /// The operation.
         operation: &'static str,
         /// The array.
         what: &'static str,
     },
-    /// Rows that are not made of whole elements.
-    #[error("rows of {row_bytes} bytes are not made of elements of {element_bytes}")]
+    /// Rows do not consist of whole elements.
+    #[error("rows of {row_bytes} bytes do not consist of elements of {element_bytes} bytes")]
     NotElements {
-        /// Of the table.
+        /// The table's row size.
         row_bytes: u64,
-        /// Of an element.
+        /// The size of an element.
         element_bytes: u64,
     },
-    /// An epoch that does not fit the upper half of a score.
-    #[error("epoch {epoch} is beyond 2^32 - 1")]
+    /// The epoch does not fit the upper half of a score.
+    #[error("epoch {epoch} exceeds 2^32 - 1")]
     Epoch {
         /// The epoch.
         epoch: u64,
     },
-    /// A lookup that this table's buckets are not made for.
-    #[error("the pipelined lookup takes buckets of 128 slots, and these have {width}")]
+    /// The lookup does not work with this table's buckets.
+    #[error("the pipelined lookup needs buckets of 128 slots, but these have {width}")]
     Lookup {
-        /// Slots of a bucket.
+        /// Slots per bucket.
         width: u32,
     },
-    /// What lookups ask for, of a table that is not the CPU's.
-    #[error("what lookups ask for is counted in a table of the CPU")]
+    /// The table is not on the CPU, so memory requests are not counted.
+    #[error("the memory requests of lookups are counted only in a table on the CPU")]
     NotCounted,
-    /// No room.
-    #[error("no room for {bytes} bytes of {what}")]
+    /// Out of memory.
+    #[error("cannot allocate {bytes} bytes for {what}")]
     OutOfMemory {
-        /// Bytes asked for.
+        /// The requested bytes.
         bytes: u64,
-        /// For what.
+        /// Their purpose.
         what: &'static str,
     },
-    /// A slot beyond the last one.
-    #[error("slot {slot} of a table of {capacity}")]
+    /// The slot is beyond the last one.
+    #[error("slot {slot} does not exist: the table has {capacity} slots")]
     NoSuchSlot {
         /// The slot.
         slot: u64,
-        /// Slots of the table.
+        /// Number of slots in the table.
         capacity: u64,
     },
-    /// A saved table that cannot be read.
+    /// A saved table cannot be read.
     #[error("{}, byte {offset}: {problem}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// Where in it.
+        /// The offset in the file.
         offset: u64,
-        /// What is wrong there.
+        /// The problem.
         problem: String,
     },
-    /// The system's refusal to read or write a file.
+    /// The system failed to read or write a file.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The device's.
+    /// The device's error.
     #[error(transparent)]
     Gpu(#[from] GpuError),
 }

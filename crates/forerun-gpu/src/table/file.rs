@@ -1,14 +1,14 @@
-//! A table in a file: written on a GPU or on the CPU, read on either. `docs/internals/format.md`
+//! A table in a file. A GPU or a CPU writes it, and either reads it. `docs/internals/format.md`
 //! draws it.
 //!
 //! ```text
 //!   header   magic "FRGT" │ version u32 │ row bytes u64 │ policy u32 │ score bytes u32 │ 0 u64 │ crc32c of these
-//!   chunk    entries u32 > 0 │ keys │ scores │ rows │ crc32c of these          as many as there are
+//!   chunk    entries u32 > 0 │ keys │ scores │ rows │ crc32c of these          any number of chunks
 //!   end      entries u32 = 0 │ all entries u64 │ crc32c of these
 //! ```
 //!
-//! Everything is little-endian. Widths, candidates and capacity are not in it: entries find their
-//! places anew.
+//! All numbers are little-endian. Widths, candidates and capacity are not stored: entries get new
+//! places when they are loaded.
 
 use super::batch::Entries;
 use super::error::TableError;
@@ -21,20 +21,20 @@ use std::path::{Path, PathBuf};
 const MAGIC: &[u8; 4] = b"FRGT";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 32;
-/// The most bytes of a chunk that are written, and believed when read.
+/// Maximum bytes of a chunk, both when writing and when reading.
 const CHUNK_BYTES: u64 = 16 << 20;
 
-/// Entries of a chunk: at least one, however long the rows.
+/// Entries per chunk: at least one, however long the rows are.
 fn entries_a_chunk(row_bytes: u64) -> u64 {
     (CHUNK_BYTES / (16 + row_bytes)).max(1)
 }
 
 impl GpuTable {
-    /// Writes all entries to a file, in place of what was there. Pins are not kept. A file that
-    /// could not be written whole has no end, and is refused when it is read.
+    /// Writes all entries to a file and replaces its content. Pins are not saved. A file that was
+    /// not written completely has no end and is rejected when it is read.
     ///
     /// # Errors
-    /// The system's; the device's.
+    /// The system's error or the device's.
     pub fn save(&mut self, path: &Path) -> Result<(), TableError> {
         let io = |source| TableError::Io {
             path: path.to_owned(),
@@ -68,14 +68,14 @@ impl GpuTable {
         file.sync_all().map_err(io)
     }
 
-    /// Puts the entries of a file in, with the scores they had; how many they were. Where there is
-    /// no room for all of them, those of greater scores stay.
+    /// Inserts the entries of a file with their saved scores, and returns their number. If the
+    /// table is too small for all of them, those with greater scores stay.
     ///
-    /// The file must be of a table with rows as long and the same policy.
+    /// The file's table must have the same row size and policy.
     ///
     /// # Errors
-    /// A file that is no table's, is damaged or cut off (what came before stays put in); the
-    /// system's; the device's.
+    /// The file is not a saved table, is damaged or truncated (earlier entries stay inserted); the
+    /// system's error; the device's.
     pub fn load(&mut self, path: &Path) -> Result<u64, TableError> {
         let file = File::open(path).map_err(|source| TableError::Io {
             path: path.to_owned(),
@@ -152,7 +152,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next bytes, behind those of `into`.
+    /// Appends the next bytes to `into`.
     fn take(&mut self, into: &mut Vec<u8>, bytes: usize, what: &str) -> Result<(), TableError> {
         let start = into.len();
         into.resize(start + bytes, 0);
@@ -171,7 +171,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// That what was read is what was written.
+    /// Checks that the bytes read are those that were written.
     fn check(&mut self, bytes: &[u8], what: &str) -> Result<(), TableError> {
         let start = self.offset - bytes.len() as u64;
         let mut crc = Vec::new();
@@ -186,7 +186,7 @@ impl<R: Read> Reader<R> {
         let mut header = Vec::new();
         self.take(&mut header, HEADER_BYTES, "the header")?;
         if &header[..4] != MAGIC {
-            return Err(self.fault(0, "this is no saved table"));
+            return Err(self.fault(0, "this is not a saved table"));
         }
         let version = le_u32(&header[4..8]);
         if version != VERSION {
@@ -199,7 +199,7 @@ impl<R: Read> Reader<R> {
         Ok((le_u64(&header[8..16]), Policy::of(le_u32(&header[16..20]))))
     }
 
-    /// The next entries; `None` at the end, which says that there are `so_far`.
+    /// The next entries, or `None` at the end, which must confirm that there are `so_far`.
     fn chunk(&mut self, row_bytes: u64, so_far: u64) -> Result<Option<Entries>, TableError> {
         let start = self.offset;
         let mut chunk = Vec::new();
@@ -210,12 +210,12 @@ impl<R: Read> Reader<R> {
             self.check(&chunk, "the end")?;
             let all = le_u64(&chunk[4..]);
             if all != so_far {
-                let problem = format!("{so_far} entries were there, and the end speaks of {all}");
+                let problem = format!("the file has {so_far} entries, but its end states {all}");
                 return Err(self.fault(start, problem));
             }
             return Ok(None);
         }
-        // Nothing is believed that this program would not write: memory stays bounded.
+        // A chunk longer than this program writes is rejected, so memory stays bounded.
         if n > entries_a_chunk(row_bytes) {
             return Err(self.fault(start, format!("a chunk of {n} entries is too long")));
         }
@@ -233,7 +233,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Reads bytes as a saved table, for fuzzing: an error or entries, never a panic.
+/// Reads bytes as a saved table, for fuzzing. It returns an error or entries and never panics.
 #[doc(hidden)]
 pub fn fuzz_table_file(bytes: &[u8]) {
     let mut reader = Reader {
@@ -241,7 +241,7 @@ pub fn fuzz_table_file(bytes: &[u8]) {
         from: bytes,
         offset: 0,
     };
-    // Longer rows than the bytes are, nothing can hold.
+    // No file has rows that are longer than the file.
     let Ok((row_bytes, _)) = reader.header() else {
         return;
     };

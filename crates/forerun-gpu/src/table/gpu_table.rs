@@ -1,4 +1,4 @@
-//! The table as its users see it: one set of operations, on a GPU or on the CPU.
+//! The public table: one set of operations, on a GPU or on the CPU.
 
 use super::backend::{Backend, GpuBackend};
 use super::batch::{Answers, Batch, Condition, Entries, Lookup, Operation};
@@ -12,14 +12,14 @@ use crate::{Gpu, GpuError};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Slots that a walk over all entries looks at together.
+/// Slots per step of an iteration over all entries.
 const WALK_SLOTS: u64 = 1 << 14;
 
 /// Where the rows of a lookup go.
 pub(super) enum RowsTo<'a> {
-    /// To the host's memory.
+    /// To host memory.
     Host(&'a mut [u8]),
-    /// To the device's, from an address on.
+    /// To device memory, starting at an address.
     Device(u64),
 }
 
@@ -31,18 +31,18 @@ enum Engine {
 /// A hash table from u64 keys to rows of bytes. See the [module](crate::table) and
 /// `docs/guide/gpu-table.md`.
 ///
-/// These operations take slices of the host and return when they are done. Those of
-/// [`GpuTable::command`] take memory of the device and a stream, and wait for nothing.
+/// These operations take slices of host memory and return when they are done. [`GpuTable::command`]
+/// prepares operations on device memory and streams, which do not wait.
 pub struct GpuTable {
     options: TableOptions,
     engine: Engine,
 }
 
 impl GpuTable {
-    /// On the first GPU, or on the CPU where there is none.
+    /// Creates a table on the first GPU, or on the CPU if there is none.
     ///
     /// # Errors
-    /// Options that make no sense; no room; a GPU that is there and cannot be used.
+    /// The options are invalid; out of memory; there is a GPU but it cannot be used.
     pub fn open(options: TableOptions) -> Result<GpuTable, TableError> {
         match Gpu::open(0) {
             Ok(gpu) => GpuTable::on_gpu(&gpu, options),
@@ -51,29 +51,29 @@ impl GpuTable {
         }
     }
 
-    /// On the CPU.
+    /// Creates a table on the CPU.
     ///
     /// # Errors
-    /// Options that make no sense; no room.
+    /// The options are invalid; out of memory.
     pub fn on_cpu(options: TableOptions) -> Result<GpuTable, TableError> {
         options.check()?;
         let engine = Engine::Cpu(CpuTable::new(form_of(&options, options.capacity))?);
         Ok(GpuTable { options, engine })
     }
 
-    /// On a GPU.
+    /// Creates a table on a GPU.
     ///
     /// # Errors
-    /// Options that make no sense; no room; the driver's.
+    /// The options are invalid; out of memory; the driver's error.
     pub fn on_gpu(gpu: &Gpu, options: TableOptions) -> Result<GpuTable, TableError> {
         let backend = GpuBackend::new(gpu)?;
         GpuTable::on(Arc::new(backend), options)
     }
 
-    /// On whatever runs the kernels.
+    /// Creates a table on any backend that runs the kernels.
     ///
     /// # Errors
-    /// As [`GpuTable::on_gpu`].
+    /// Those of [`GpuTable::on_gpu`].
     #[doc(hidden)]
     pub fn on(
         backend: Arc<dyn Backend + Sync>,
@@ -85,12 +85,12 @@ impl GpuTable {
         Ok(GpuTable { options, engine })
     }
 
-    /// How it was made.
+    /// The table's options.
     pub fn options(&self) -> &TableOptions {
         &self.options
     }
 
-    /// The GPU that it is on, if it is on one.
+    /// The table's GPU, if it is on one.
     pub fn gpu(&self) -> Option<&Gpu> {
         match &self.engine {
             Engine::Cpu(_) => None,
@@ -98,7 +98,7 @@ impl GpuTable {
         }
     }
 
-    /// Where its arrays lie, as the kernels see it; on the CPU, its form alone.
+    /// The addresses of its arrays for the kernels. On the CPU, only the layout.
     #[doc(hidden)]
     pub fn state(&self) -> &TableState {
         match &self.engine {
@@ -107,15 +107,15 @@ impl GpuTable {
         }
     }
 
-    /// Slots.
+    /// Number of slots.
     pub fn capacity(&self) -> u64 {
         self.state().buckets * u64::from(self.state().width)
     }
 
-    /// Entries.
+    /// Number of entries.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     pub fn size(&self) -> Result<u64, TableError> {
         match &self.engine {
             Engine::Cpu(table) => Ok(table.size),
@@ -123,20 +123,20 @@ impl GpuTable {
         }
     }
 
-    /// Entries a slot, from 0 to 1.
+    /// Entries per slot, from 0 to 1.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     pub fn load_factor(&self) -> Result<f64, TableError> {
         Ok(self.size()? as f64 / self.capacity() as f64)
     }
 
-    /// Does one operation with each key of a batch, and answers by position. What the table does
-    /// not keep is returned, if the operation is [`Operation::InsertAndEvict`].
+    /// Applies one operation to each key of a batch and answers by position. With
+    /// [`Operation::InsertAndEvict`] it returns the entries that the table does not keep.
     ///
     /// # Errors
-    /// Arrays of other lengths than the keys call for, or missing ones; an epoch beyond 2^32 - 1;
-    /// the device's.
+    /// The arrays do not match the number of keys, or one is missing; the epoch exceeds 2^32 - 1;
+    /// the device's error.
     pub fn apply(
         &mut self,
         operation: Operation,
@@ -156,11 +156,11 @@ impl GpuTable {
         Ok(rest)
     }
 
-    /// Looks keys up; what is asked for comes by position.
+    /// Looks up keys and writes the requested answers by position.
     ///
     /// # Errors
-    /// Arrays of other lengths than the keys call for; the pipeline on buckets it is not made for;
-    /// the device's.
+    /// The arrays do not match the number of keys; the pipeline with buckets of another width than
+    /// 128; the device's error.
     pub fn lookup(
         &self,
         lookup: Lookup,
@@ -182,7 +182,7 @@ impl GpuTable {
         }
     }
 
-    /// Looks keys up, copies their rows, and gives the keys that are not there, with their places.
+    /// Looks up keys, copies their rows, and returns the missing keys with their positions.
     pub(super) fn find_missed_to(
         &self,
         keys: &[u64],
@@ -222,27 +222,26 @@ impl GpuTable {
         }
     }
 
-    /// Takes out the entries that meet a condition, but for pinned ones; how many they were.
-    ///
+    /// Erases the entries that match a condition, except pinned ones, and returns their number.
     /// # Errors
-    /// The device's.
+    /// The device's error.
     pub fn erase_if(&mut self, condition: &Condition) -> Result<u64, TableError> {
         self.scan(SCAN_ERASE, 0..u64::MAX, condition, &mut Entries::default())
     }
 
-    /// How many entries meet a condition.
+    /// Counts the entries that match a condition.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     pub fn size_if(&mut self, condition: &Condition) -> Result<u64, TableError> {
         self.scan(SCAN_COUNT, 0..u64::MAX, condition, &mut Entries::default())
     }
 
-    /// The entries in a range of slots that meet a condition, with their slots as places; added to
-    /// `out`.
+    /// Appends to `out` the entries in a range of slots that match a condition, with their slots as
+    /// places.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     pub fn export_batch_if(
         &mut self,
         slots: Range<u64>,
@@ -252,10 +251,10 @@ impl GpuTable {
         self.scan(SCAN_EXPORT, slots, condition, out)
     }
 
-    /// The entries in a range of slots; added to `out`.
+    /// Appends to `out` the entries in a range of slots.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     pub fn export_batch(
         &mut self,
         slots: Range<u64>,
@@ -264,10 +263,10 @@ impl GpuTable {
         self.export_batch_if(slots, &Condition::ALL, out)
     }
 
-    /// Calls `visit` with every entry, some thousand slots' at a time, in no order.
+    /// Calls `visit` with all entries, those of some thousand slots at a time, in no order.
     ///
     /// # Errors
-    /// The device's; what `visit` returns.
+    /// The device's error, or the error of `visit`.
     pub fn for_each<E: From<TableError>>(
         &mut self,
         mut visit: impl FnMut(&Entries) -> Result<(), E>,
@@ -285,10 +284,10 @@ impl GpuTable {
         Ok(())
     }
 
-    /// Empties it.
+    /// Removes all entries.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     pub fn clear(&mut self) -> Result<(), TableError> {
         match &mut self.engine {
             Engine::Cpu(table) => {
@@ -299,13 +298,13 @@ impl GpuTable {
         }
     }
 
-    /// Makes room for so many keys more, if the options let it grow.
+    /// Grows the table for this many more keys if the options allow it.
     fn grow_for(&mut self, keys: u64) -> Result<(), TableError> {
         let max = self.options.max_capacity.max(self.options.capacity);
         if self.capacity() >= max {
             return Ok(());
         }
-        // What keys are new is not known yet: as if all were.
+        // It is not known yet which keys are new, so assume that all are.
         let wanted = self.size()?.saturating_add(keys).saturating_mul(8) / 7;
         if wanted > self.capacity() {
             let doubled = self.capacity().saturating_mul(2);
@@ -314,7 +313,7 @@ impl GpuTable {
         Ok(())
     }
 
-    /// Keys that are pinned.
+    /// The pinned keys.
     fn pinned_keys(&self) -> Result<Vec<u64>, TableError> {
         let pinned = match &self.engine {
             Engine::Cpu(table) => table.pinned,
@@ -328,12 +327,13 @@ impl GpuTable {
         Ok(pinned.map(|(key, _)| key).collect())
     }
 
-    /// Grows it to at least so many slots, up to the options' `max_capacity`. Entries move:
-    /// pointers and slots are no longer good; what is pinned stays pinned. While it goes on both
-    /// tables take room.
+    /// Grows the table to at least this many slots, up to the option `max_capacity`. Entries move,
+    /// so pointers and slots become invalid. Pinned entries stay pinned. Both tables need memory
+    /// during the move.
     ///
     /// # Errors
-    /// More than `max_capacity`; no room; the device's. The table is as it was then.
+    /// The capacity exceeds `max_capacity`; out of memory; the device's error. The table is then
+    /// unchanged.
     pub fn reserve(&mut self, capacity: u64) -> Result<(), TableError> {
         let max = self.options.max_capacity.max(self.options.capacity);
         if capacity > max {
@@ -342,7 +342,7 @@ impl GpuTable {
         if capacity <= self.capacity() {
             return Ok(());
         }
-        // It grows once: what is put back must not make it grow again.
+        // It must not grow again while entries are restored.
         let options = TableOptions {
             capacity,
             max_capacity: capacity,
@@ -364,15 +364,15 @@ impl GpuTable {
         Ok(())
     }
 
-    /// Puts entries in with the scores they had.
+    /// Inserts entries with the scores they had.
     pub(super) fn restore(&mut self, entries: &Entries) -> Result<(), TableError> {
         let batch = Batch::rows(&entries.keys, &entries.rows).with_scores(&entries.scores);
         self.apply(Operation::Restore, &batch, Answers::default())?;
         Ok(())
     }
 
-    /// What lookups of these keys would ask a device's memory for, by that way: counted, on a table
-    /// of the CPU.
+    /// Counts the memory requests that lookups of these keys would make on a device with this kind
+    /// of search. Works on a table on the CPU.
     ///
     /// ```
     /// use forerun_gpu::table::{GpuTable, Lookup, TableOptions};
@@ -385,7 +385,7 @@ impl GpuTable {
     /// ```
     ///
     /// # Errors
-    /// A table that is not the CPU's.
+    /// The table is not on the CPU.
     pub fn traffic(&self, lookup: Lookup, keys: &[u64]) -> Result<Traffic, TableError> {
         match &self.engine {
             Engine::Cpu(table) => Ok(table.traffic(lookup, keys)),
@@ -393,10 +393,10 @@ impl GpuTable {
         }
     }
 
-    /// The row of a slot, whatever it holds.
+    /// The row of a slot, used or not.
     ///
     /// # Errors
-    /// No such slot; the device's.
+    /// The slot does not exist; the device's error.
     pub fn row(&self, slot: u64) -> Result<Vec<u8>, TableError> {
         let capacity = self.capacity();
         if slot >= capacity {
@@ -408,10 +408,10 @@ impl GpuTable {
         }
     }
 
-    /// Digests, keys, scores and pins, a slot each: to compare a table with another.
+    /// One digest, key, score and pin per slot, to compare the table with another.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     #[doc(hidden)]
     #[allow(clippy::type_complexity)]
     pub fn arrays(&self) -> Result<(Vec<u8>, Vec<u64>, Vec<u64>, Vec<bool>), TableError> {
@@ -432,7 +432,7 @@ impl std::fmt::Debug for GpuTable {
     }
 }
 
-/// The form of a table of those options with at least so many slots; no addresses.
+/// The layout of a table with these options and at least this many slots, without addresses.
 fn form_of(options: &TableOptions, slots: u64) -> TableState {
     let width = options.width.slots();
     let buckets = options.buckets_for(slots);

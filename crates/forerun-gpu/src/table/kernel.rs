@@ -1,15 +1,15 @@
-//! Which kernel serves an operation, and on how many blocks.
+//! The kernel for an operation, and its number of blocks.
 
 use super::backend::TableLaunch;
 use super::batch::Lookup;
 use super::error::TableError;
 use super::params::{LOOKUP_BY_LOAD, LOOKUP_NARROW, LOOKUP_WIDE};
 
-/// Keys that a tile has on its way (`kernels/table/find_tiles.cuh`).
+/// Keys in flight per tile (`kernels/table/find_tiles.cuh`).
 const IN_FLIGHT: u64 = 4;
-/// Threads a block of the kernels that work by tiles, and by keys: as `kernels/table.list` has it.
+/// Threads per block of the kernels that work with tiles or by key, as in `kernels/table.list`.
 const TILE_THREADS: u32 = 128;
-/// Threads a block of the kernels that look at all slots.
+/// Threads per block of the kernels that scan all slots.
 const SCAN_THREADS: u32 = 256;
 
 fn of_width(width: u32, names: [&'static str; 4]) -> &'static str {
@@ -21,7 +21,7 @@ fn of_width(width: u32, names: [&'static str; 4]) -> &'static str {
     }
 }
 
-/// A grid in which `threads` work at `items`, of which a block of `threads` takes `a_block` at a
+/// A grid in which blocks of `threads` threads work on `items`, each on `a_block` of them at a
 /// time.
 fn launch(kernel: &'static str, threads: u32, items: u64, a_block: u64, max: u32) -> TableLaunch {
     TableLaunch {
@@ -32,7 +32,7 @@ fn launch(kernel: &'static str, threads: u32, items: u64, a_block: u64, max: u32
     }
 }
 
-/// Writes by key.
+/// The kernel that writes by key.
 pub(crate) fn write(width: u32, keys: u64, max: u32) -> TableLaunch {
     let names = [
         "table_write_w16",
@@ -44,7 +44,7 @@ pub(crate) fn write(width: u32, keys: u64, max: u32) -> TableLaunch {
     launch(of_width(width, names), TILE_THREADS, keys, tiles, max)
 }
 
-/// Finds rows or scores.
+/// The kernel that finds rows or scores.
 pub(crate) fn find_rows(width: u32, keys: u64, max: u32) -> TableLaunch {
     let names = [
         "table_find_rows_w16",
@@ -55,13 +55,13 @@ pub(crate) fn find_rows(width: u32, keys: u64, max: u32) -> TableLaunch {
     let tiles = u64::from(TILE_THREADS / (width / 16));
     let name = of_width(width, names);
     TableLaunch {
-        // Two halves of 16 bytes a key and lane.
+        // Two buffers of 16 bytes per key and lane.
         shared_bytes: 2 * IN_FLIGHT as u32 * TILE_THREADS * 16,
         ..launch(name, TILE_THREADS, keys, tiles * IN_FLIGHT, max)
     }
 }
 
-/// Finds slots, and the number of the tiles' way.
+/// The kernel that finds slots, and the number that selects how tiles search.
 pub(crate) fn find_slots(
     lookup: Lookup,
     width: u32,
@@ -88,12 +88,12 @@ pub(crate) fn find_slots(
     })
 }
 
-/// Looks at slots.
+/// The kernel that scans slots.
 pub(crate) fn scan(slots: u64, max: u32) -> TableLaunch {
     launch("table_scan", SCAN_THREADS, slots, SCAN_THREADS.into(), max)
 }
 
-/// Empties.
+/// The kernel that clears the table.
 pub(crate) fn clear(buckets: u64, max: u32) -> TableLaunch {
     launch(
         "table_clear",

@@ -1,20 +1,20 @@
-//! A hash table from u64 keys to rows of bytes, in a GPU's memory: it never rehashes, evicts by
-//! score, and keeps working when every slot is taken. Where there is no GPU the same operations run
+//! A hash table from u64 keys to rows of bytes in GPU memory. It never rehashes, evicts by score,
+//! and keeps working when every slot is in use. On machines without a GPU the same operations run
 //! on the CPU.
 //!
 //! ```text
 //!   bucket       width slots: 16, 32, 64 or 128
 //!
-//!   digests      | d d d d ... d |      u8 a slot: 0 empty, 1 reclaimed, else 8 bits of the key's hash; one request a row
-//!   keys         | k | k | ... k |      u64: any value is a key
-//!   scores       | s | s | ... s |      u64 or u32: the least goes first
-//!   rows         | row | row | ..|      bytes: in the device's memory, in pinned host memory, or split by a budget
-//!   word         | version | spilled | locked |      u32 a bucket
+//!   digests      | d d d d ... d |      u8 per slot: 0 empty, 1 reclaimed, otherwise 8 bits of the key's hash; one request per row
+//!   keys         | k | k | ... k |      u64: any value is a valid key
+//!   scores       | s | s | ... s |      u64 or u32: the lowest is evicted first
+//!   rows         | row | row | ..|      bytes: in device memory, in pinned host memory, or split by a budget
+//!   word         | version | spilled | locked |      u32 per bucket
 //! ```
 //!
-//! A key's buckets follow from its hash: its home, and a spill that is used when less than a fifth
-//! of the home is left. `docs/internals/gpu-table.md` has the layout and what each lookup reads;
-//! `docs/guide/gpu-table.md` says which operations may run at the same time.
+//! A key's hash determines its buckets: its home, and a spill that is used when less than a fifth
+//! of the home is free. `docs/internals/gpu-table.md` describes the layout and what each lookup
+//! reads. `docs/guide/gpu-table.md` lists the operations that may run at the same time.
 //!
 //! ```
 //! use forerun_gpu::table::{GpuTable, TableOptions};
@@ -57,5 +57,5 @@ pub use options::{Candidates, Policy, ScoreBytes, TableOptions, Width};
 pub(crate) use place::mix;
 pub use traffic::{Requests, Traffic};
 
-/// Digests, keys, scores and pins, a slot each.
+/// One digest, key, score and pin per slot.
 type Image = (Vec<u8>, Vec<u64>, Vec<u64>, Vec<bool>);

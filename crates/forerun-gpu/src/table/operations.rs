@@ -1,5 +1,4 @@
-//! The operations by their names: each a batch, an [`Operation`] or a [`Lookup`], and what comes
-//! back.
+//! The named operations: each combines a batch, an [`Operation`] or a [`Lookup`], and its result.
 
 use super::batch::{Answers, Batch, Element, Entries, Lookup, Operation, Status, check_rows_len};
 use super::error::TableError;
@@ -21,14 +20,14 @@ impl GpuTable {
         Ok(status)
     }
 
-    /// Puts rows in, over those that are there; where a key's buckets are full, in place of their
-    /// least score, unless the newcomer's is less. Of a key that comes several times, one of the
-    /// rows stays, whole.
+    /// Inserts rows or replaces present ones. If a key's buckets are full, it replaces the entry
+    /// with their lowest score, unless the new score is lower. If a key repeats, one of its rows
+    /// stays, whole.
     ///
-    /// `scores` are what [`Policy::Custom`](super::Policy::Custom) and the counting policies take.
+    /// [`Policy::Custom`](super::Policy::Custom) and the counting policies use `scores`.
     ///
     /// # Errors
-    /// As [`GpuTable::apply`].
+    /// Those of [`GpuTable::apply`].
     pub fn insert_or_assign(
         &mut self,
         keys: &[u64],
@@ -42,11 +41,11 @@ impl GpuTable {
         self.apply_status(Operation::InsertOrAssign, &batch)
     }
 
-    /// As [`GpuTable::insert_or_assign`], and gives what the table does not keep: entries that made
-    /// room, and newcomers that found none.
+    /// Like [`GpuTable::insert_or_assign`], and returns the entries that the table does not keep:
+    /// evicted ones and refused new ones.
     ///
     /// # Errors
-    /// As [`GpuTable::apply`].
+    /// Those of [`GpuTable::apply`].
     pub fn insert_and_evict(
         &mut self,
         keys: &[u64],
@@ -60,11 +59,10 @@ impl GpuTable {
         self.apply(Operation::InsertAndEvict, &batch, Answers::default())
     }
 
-    /// The rows of keys that are there, into `rows`; those that are not are put in with what `rows`
-    /// holds for them.
+    /// Copies the rows of present keys into `rows`. Inserts absent keys with the content of `rows`.
     ///
     /// # Errors
-    /// As [`GpuTable::apply`].
+    /// Those of [`GpuTable::apply`].
     pub fn find_or_insert(
         &mut self,
         keys: &[u64],
@@ -86,11 +84,11 @@ impl GpuTable {
         Ok(status)
     }
 
-    /// The addresses of the keys' rows; keys that are not there are put in with rows of zeros. 0:
-    /// it found no place.
+    /// The addresses of the keys' rows. Absent keys are inserted with rows of zeros. An address of
+    /// 0 means that the key was refused.
     ///
     /// # Errors
-    /// As [`GpuTable::apply`].
+    /// Those of [`GpuTable::apply`].
     pub fn find_or_insert_ptr(
         &mut self,
         keys: &[u64],
@@ -110,11 +108,11 @@ impl GpuTable {
         Ok((pointers, status))
     }
 
-    /// Adds rows to those of keys whose flag is not 0, if they are there; puts in keys whose flag
-    /// is 0, if they are not.
+    /// Adds rows to those of present keys whose flag is not 0, and inserts absent keys whose flag
+    /// is 0.
     ///
     /// # Errors
-    /// As [`GpuTable::apply`]; rows that are not made of whole elements.
+    /// Those of [`GpuTable::apply`]; rows do not consist of whole elements.
     pub fn accumulate_or_assign(
         &mut self,
         element: Element,
@@ -131,10 +129,10 @@ impl GpuTable {
         self.apply_status(Operation::AccumulateOrAssign(element), &batch)
     }
 
-    /// Rows, and scores by the policy, of keys that are there.
+    /// Sets the rows of present keys, and their scores by the policy.
     ///
     /// # Errors
-    /// As [`GpuTable::apply`].
+    /// Those of [`GpuTable::apply`].
     pub fn assign(
         &mut self,
         keys: &[u64],
@@ -148,10 +146,10 @@ impl GpuTable {
         self.apply_status(Operation::Assign, &batch)
     }
 
-    /// Scores, by the policy, of keys that are there.
+    /// Sets the scores of present keys by the policy.
     ///
     /// # Errors
-    /// As [`GpuTable::apply`].
+    /// Those of [`GpuTable::apply`].
     pub fn assign_scores(
         &mut self,
         keys: &[u64],
@@ -164,10 +162,11 @@ impl GpuTable {
         self.apply_status(Operation::AssignScores, &batch)
     }
 
-    /// The rows of keys into `rows`, and which were there; bytes of the others stay as they are.
+    /// Copies the rows of keys into `rows` and returns which keys are present. The bytes of absent
+    /// keys stay as they are.
     ///
     /// # Errors
-    /// As [`GpuTable::lookup`].
+    /// Those of [`GpuTable::lookup`].
     pub fn find(&self, keys: &[u64], rows: &mut [u8]) -> Result<Vec<bool>, TableError> {
         let mut status = vec![Status::Absent; keys.len()];
         let answers = Answers {
@@ -179,43 +178,42 @@ impl GpuTable {
         Ok(status.into_iter().map(Status::is_present).collect())
     }
 
-    /// As [`GpuTable::find`], and gives the keys that are not there, with their places, in no
-    /// order.
+    /// Like [`GpuTable::find`], but returns the missing keys with their positions, in no order.
     ///
     /// # Errors
-    /// As [`GpuTable::lookup`].
+    /// Those of [`GpuTable::lookup`].
     pub fn find_missed(&self, keys: &[u64], rows: &mut [u8]) -> Result<Entries, TableError> {
         self.find_missed_to(keys, RowsTo::Host(rows))
     }
 
-    /// As [`GpuTable::find_missed`]; the rows go from the device's memory to the device's memory,
-    /// and are there when this returns. It does not wait for work of other streams on that memory:
-    /// order that by events, or by a scope's end.
+    /// Like [`GpuTable::find_missed`], with rows copied from device memory to device memory. They
+    /// are there when this returns. It does not wait for other streams' work on that memory: order
+    /// that with events or the end of a scope.
     ///
     /// # Errors
-    /// [`GpuError::NoDevice`] for a table that is not on a GPU; memory of another device; bytes
-    /// that are not those of a row a key; as [`GpuTable::lookup`].
+    /// [`GpuError::NoDevice`] if the table is not on a GPU; the memory is on another device; its
+    /// size is not one row per key; those of [`GpuTable::lookup`].
     pub fn find_missed_on_device(
         &self,
         keys: &[u64],
         rows: &DeviceSlice<'_>,
     ) -> Result<Entries, TableError> {
         let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
-        gpu.expect(rows.gpu(), "the room for rows")?;
+        gpu.expect(rows.gpu(), "the row output")?;
         check_rows_len(
             Some(rows.len()),
             self.options().row_bytes,
             keys.len() as u64,
         )?;
-        // SAFETY: the slice has a row's bytes a key, on this table's device, and is borrowed until
-        // the lookup is done.
+        // SAFETY: the slice has the bytes of one row per key, is on this table's device, and is
+        // borrowed until the lookup is done.
         unsafe { self.find_missed_at(keys, rows.address()) }
     }
 
-    /// [`GpuTable::find_missed_on_device`] on whatever runs the kernels.
+    /// [`GpuTable::find_missed_on_device`] on any backend that runs the kernels.
     ///
     /// # Safety
-    /// At this address the backend has room for a row a key.
+    /// The backend must have space for one row per key at this address.
     ///
     /// # Errors
     /// The same as those of [`find_missed`](Self::find_missed).
@@ -224,11 +222,11 @@ impl GpuTable {
         self.find_missed_to(keys, RowsTo::Device(address))
     }
 
-    /// The addresses of the keys' rows as the device sees them; 0 for keys that are not there. Good
-    /// until the entry is erased or evicted, or the table grows.
+    /// The device addresses of the keys' rows, 0 for absent keys. They are valid until the entry is
+    /// erased or evicted, or the table grows.
     ///
     /// # Errors
-    /// As [`GpuTable::lookup`].
+    /// Those of [`GpuTable::lookup`].
     pub fn find_ptr(&self, keys: &[u64]) -> Result<Vec<u64>, TableError> {
         let mut pointers = vec![0; keys.len()];
         let answers = Answers {
@@ -239,10 +237,10 @@ impl GpuTable {
         Ok(pointers)
     }
 
-    /// Which keys are there.
+    /// Returns which keys are present.
     ///
     /// # Errors
-    /// As [`GpuTable::lookup`].
+    /// Those of [`GpuTable::lookup`].
     pub fn contains(&self, keys: &[u64]) -> Result<Vec<bool>, TableError> {
         let mut status = vec![Status::Absent; keys.len()];
         let answers = Answers {
@@ -253,10 +251,10 @@ impl GpuTable {
         Ok(status.into_iter().map(Status::is_present).collect())
     }
 
-    /// As [`GpuTable::find`], and the scores of keys that are there follow the policy.
+    /// Like [`GpuTable::find`], and updates the scores of present keys by the policy.
     ///
     /// # Errors
-    /// As [`GpuTable::apply`].
+    /// Those of [`GpuTable::apply`].
     pub fn find_and_update(
         &mut self,
         keys: &[u64],
@@ -277,27 +275,27 @@ impl GpuTable {
         Ok(status)
     }
 
-    /// Pins entries: nothing changes, erases or evicts them until they are unlocked; lookups find
+    /// Pins entries: nothing changes, erases or evicts them until they are unlocked. Lookups find
     /// them.
     ///
     /// # Errors
-    /// As [`GpuTable::apply`].
+    /// Those of [`GpuTable::apply`].
     pub fn lock(&mut self, keys: &[u64]) -> Result<Vec<Status>, TableError> {
         self.apply_status(Operation::Lock, &Batch::of(keys))
     }
 
-    /// Unpins them.
+    /// Unpins entries.
     ///
     /// # Errors
-    /// As [`GpuTable::apply`].
+    /// Those of [`GpuTable::apply`].
     pub fn unlock(&mut self, keys: &[u64]) -> Result<Vec<Status>, TableError> {
         self.apply_status(Operation::Unlock, &Batch::of(keys))
     }
 
-    /// Takes keys out.
+    /// Erases keys.
     ///
     /// # Errors
-    /// As [`GpuTable::apply`].
+    /// Those of [`GpuTable::apply`].
     pub fn erase(&mut self, keys: &[u64]) -> Result<Vec<Status>, TableError> {
         self.apply_status(Operation::Erase, &Batch::of(keys))
     }

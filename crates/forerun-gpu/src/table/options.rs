@@ -1,26 +1,26 @@
-//! How a table is made.
+//! The options of a table.
 
 use super::error::TableError;
 
-/// Slots of a bucket: the width of its row of digests, in bytes.
+/// Slots per bucket: the width of its row of digests, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Width {
-    /// A row is half a sector of the device's memory.
+    /// A row is half a sector of device memory.
     W16,
-    /// A sector: the least that the device's memory gives.
+    /// A row is one sector, the minimum that device memory delivers.
     W32,
-    /// Two sectors.
+    /// A row is two sectors.
     W64,
-    /// A line. The only width at which two candidates fill a large table to 0.98 before anything is
-    /// evicted.
+    /// A row is one line. It is the only width at which two candidates fill a large table to 0.98
+    /// before anything is evicted.
     W128,
 }
 
 impl Width {
-    /// All of them, the narrowest first.
+    /// All widths, the narrowest first.
     pub const ALL: [Width; 4] = [Width::W16, Width::W32, Width::W64, Width::W128];
 
-    /// As a number of slots.
+    /// The number of slots.
     pub fn slots(self) -> u32 {
         match self {
             Width::W16 => 16,
@@ -34,30 +34,30 @@ impl Width {
 /// In how many buckets a key can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Candidates {
-    /// One: a search is one probe; a bucket is full, and evicts, long before the table is.
+    /// One: a search is one probe, but a bucket is full and evicts long before the table is full.
     One,
-    /// Its home, and another one that is used when little is left of the home.
+    /// Two: its home, and another bucket that is used when little of the home is free.
     Two,
 }
 
-/// How the score of an entry follows from what is done with it. The least score is evicted first.
+/// How an entry's score is derived from its uses. The lowest score is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Policy {
-    /// When it was last written or touched, in nanoseconds of the device's clock.
+    /// The time of the last write or touch, in nanoseconds of the device's clock.
     Lru = 0,
-    /// How often it was written or touched; where scores are given, the sum of them.
+    /// The number of writes and touches; if scores are given, their sum.
     Lfu = 1,
-    /// The operation's epoch in the upper half, when in units of 2^20 ns in the lower.
+    /// The operation's epoch in the upper half, the time in units of 2^20 ns in the lower half.
     EpochLru = 2,
-    /// The operation's epoch in the upper half, how often in the lower.
+    /// The operation's epoch in the upper half, the number of uses in the lower half.
     EpochLfu = 3,
-    /// As given.
+    /// The score that the caller gives.
     Custom = 4,
 }
 
 impl Policy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Policy; 5] = [
         Policy::Lru,
         Policy::Lfu,
@@ -66,23 +66,23 @@ impl Policy {
         Policy::Custom,
     ];
 
-    /// By its number.
+    /// The policy with this number.
     pub(crate) fn of(number: u32) -> Option<Policy> {
         Policy::ALL.into_iter().find(|p| *p as u32 == number)
     }
 }
 
-/// Bytes of a score.
+/// The size of a score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScoreBytes {
-    /// Up to 2^32 - 1, where greater ones stay. With [`Policy::Lfu`] and [`Policy::Custom`].
+    /// Up to 2^32 - 1; greater scores are clamped. For [`Policy::Lfu`] and [`Policy::Custom`].
     Four,
-    /// All of u64.
+    /// The full range of u64.
     Eight,
 }
 
 impl ScoreBytes {
-    /// As a number.
+    /// The size as a number.
     pub fn bytes(self) -> u32 {
         match self {
             ScoreBytes::Four => 4,
@@ -91,7 +91,7 @@ impl ScoreBytes {
     }
 }
 
-/// How a table is made. The defaults are two candidates of 128 slots and LRU.
+/// The options of a table. The defaults are two candidates of 128 slots and LRU.
 ///
 /// ```
 /// use forerun_gpu::table::{GpuTable, Policy, TableOptions};
@@ -103,35 +103,34 @@ impl ScoreBytes {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableOptions {
-    /// Slots, rounded up to whole buckets (to pairs of them with two candidates).
+    /// Slots, rounded up to whole buckets (to pairs of buckets with two candidates).
     pub capacity: u64,
-    /// The most slots that it may grow to. Where that is more than `capacity`, a batch of the
-    /// host's that might fill it beyond 7/8 doubles it first (as
-    /// [`reserve`](super::GpuTable::reserve) does, which may be called at any time); operations on
-    /// streams never do.
+    /// The maximum number of slots. If it exceeds `capacity`, a batch from the host that might fill
+    /// the table beyond 7/8 doubles it first, like [`reserve`](super::GpuTable::reserve), which may
+    /// be called at any time. Operations on streams never do.
     pub max_capacity: u64,
-    /// Bytes of a row; 0 for a table of keys and scores alone.
+    /// Bytes per row; 0 for a table of only keys and scores.
     pub row_bytes: u64,
-    /// Slots of a bucket.
+    /// Slots per bucket.
     pub width: Width,
-    /// Buckets of a key.
+    /// Candidate buckets per key.
     pub candidates: Candidates,
-    /// What is evicted first.
+    /// The eviction policy.
     pub policy: Policy,
-    /// Bytes of a score.
+    /// The size of a score.
     pub score_bytes: ScoreBytes,
-    /// The most bytes of rows in the device's memory; the others lie in pinned host memory. Keys,
-    /// digests and scores are always the device's. Where there is no device it means nothing.
+    /// The maximum bytes of rows in device memory; other rows are in pinned host memory. Keys,
+    /// digests and scores are always in device memory. Without a device it has no effect.
     pub device_row_bytes_max: u64,
 }
 
-/// The longest row.
+/// The maximum row size.
 const ROW_BYTES_MAX: u64 = 1 << 30;
-/// The most slots: their numbers, times a row, stay below 2^63.
+/// The maximum number of slots: slot number times row size stays below 2^63.
 const SLOTS_MAX: u64 = 1 << 40;
 
 impl TableOptions {
-    /// So many slots, for rows of so many bytes.
+    /// Options for this many slots and rows of this many bytes.
     pub fn new(capacity: u64, row_bytes: u64) -> TableOptions {
         TableOptions {
             capacity,
@@ -145,7 +144,7 @@ impl TableOptions {
         }
     }
 
-    /// That they make sense.
+    /// Checks that the options are valid.
     pub(crate) fn check(&self) -> Result<(), TableError> {
         if self.capacity == 0 || self.max_capacity.max(self.capacity) > SLOTS_MAX {
             return Err(TableError::Capacity {
@@ -168,7 +167,7 @@ impl TableOptions {
         Ok(())
     }
 
-    /// Buckets for so many slots.
+    /// Number of buckets for this many slots.
     pub(crate) fn buckets_for(&self, slots: u64) -> u64 {
         let buckets = slots.div_ceil(u64::from(self.width.slots())).max(1);
         match self.candidates {
@@ -177,7 +176,7 @@ impl TableOptions {
         }
     }
 
-    /// Bytes from one row to the next: so that a row begins where its widest units do.
+    /// Bytes from one row to the next, such that rows are aligned for their widest units.
     pub(crate) fn row_stride_bytes(&self) -> u64 {
         match self.row_bytes {
             0..=4 => self.row_bytes.next_multiple_of(4),

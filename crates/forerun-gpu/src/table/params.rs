@@ -1,8 +1,8 @@
-//! The one argument of every kernel of the hash table: what `kernels/include/table_params.cuh`
-//! draws, field by field.
+//! The only argument of every hash-table kernel; `kernels/include/table_params.cuh` draws it field
+//! by field.
 //!
-//! The meaning of each field stands there, since the kernels are what gives them meaning. Addresses
-//! are as the device sees them.
+//! That file also defines the meaning of each field, because the kernels give them meaning.
+//! Addresses are the device's.
 
 use std::mem::{offset_of, size_of};
 
@@ -10,17 +10,17 @@ use std::mem::{offset_of, size_of};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableState {
-    /// u8 a slot.
+    /// u8 per slot.
     pub digests: u64,
-    /// u64 a slot.
+    /// u64 per slot.
     pub keys: u64,
-    /// u64 or u32 a slot.
+    /// u64 or u32 per slot.
     pub scores: u64,
-    /// u32 a bucket: lock, spilled, version.
+    /// u32 per bucket: lock, spilled, version.
     pub words: u64,
-    /// A bit a slot, in u32.
+    /// One bit per slot, in u32.
     pub pins: u64,
-    /// Two u64: entries, and how many of them are pinned.
+    /// Two u64: number of entries, and number of pinned entries.
     pub control: u64,
     /// Rows of slots below `rows_split`.
     pub rows: u64,
@@ -28,19 +28,19 @@ pub struct TableState {
     pub rows_host: u64,
     /// In slots.
     pub rows_split: u64,
-    /// How many; even where a key has two candidates.
+    /// Number of buckets, even with two candidates per key.
     pub buckets: u64,
-    /// Bytes of a row, 0 for none.
+    /// Bytes per row, 0 for none.
     pub row_bytes: u64,
-    /// From one row to the next.
+    /// Bytes from one row to the next.
     pub row_stride_bytes: u64,
-    /// Slots a bucket.
+    /// Slots per bucket.
     pub width: u32,
-    /// Buckets a key.
+    /// Buckets per key.
     pub candidates: u32,
     /// 4 or 8.
     pub score_bytes: u32,
-    /// As [`Policy`](super::Policy) is numbered.
+    /// The number of a [`Policy`](super::Policy).
     pub policy: u32,
 }
 
@@ -50,99 +50,99 @@ pub struct TableState {
 pub struct TableOp {
     /// The table.
     pub table: TableState,
-    /// Keys (the most of them, with `count_at`), or slots of a scan.
+    /// Number of keys (the maximum if `count_at` is set), or slots of a scan.
     pub count: u64,
-    /// u64 a key.
+    /// u64 per key.
     pub keys: u64,
-    /// `row_bytes` a key, or 0.
+    /// `row_bytes` per key, or 0.
     pub rows_in: u64,
-    /// `row_bytes` a key, or 0.
+    /// `row_bytes` per key, or 0.
     pub rows_out: u64,
-    /// u64 a key, or 0.
+    /// u64 per key, or 0.
     pub scores_in: u64,
-    /// u64 a key, or 0.
+    /// u64 per key, or 0.
     pub scores_out: u64,
-    /// u64 a key, or 0.
+    /// u64 per key, or 0.
     pub slots_out: u64,
-    /// u64 a key, or 0.
+    /// u64 per key, or 0.
     pub pointers_out: u64,
-    /// u8 a key, or 0.
+    /// u8 per key, or 0.
     pub status_out: u64,
-    /// u8 a key, with [`BY_FLAG`].
+    /// u8 per key, with [`BY_FLAG`].
     pub flags: u64,
-    /// A u64 that is added to, or 0.
+    /// A u64 to add to, or 0.
     pub out_count: u64,
-    /// u64 an entry, or 0.
+    /// u64 per entry, or 0.
     pub out_keys: u64,
-    /// `row_bytes` an entry, or 0.
+    /// `row_bytes` per entry, or 0.
     pub out_rows: u64,
-    /// u64 an entry, or 0.
+    /// u64 per entry, or 0.
     pub out_scores: u64,
-    /// u64 an entry, or 0.
+    /// u64 per entry, or 0.
     pub out_places: u64,
-    /// Of the epoch policies.
+    /// For the epoch policies.
     pub epoch: u64,
-    /// Of a scan.
+    /// For a scan.
     pub first_slot: u64,
-    /// Of a scan.
+    /// For a scan.
     pub score_min: u64,
-    /// Of a scan.
+    /// For a scan.
     pub score_max: u64,
-    /// Of a scan.
+    /// For a scan.
     pub key_mask: u64,
-    /// Of a scan.
+    /// For a scan.
     pub key_value: u64,
-    /// Of a writer: bits from [`FOUND_ASSIGN_ROW`] on.
+    /// For a writer: bits from [`FOUND_ASSIGN_ROW`] on.
     pub actions: u32,
     /// [`SCAN_COUNT`], [`SCAN_EXPORT`] or [`SCAN_ERASE`].
     pub scan: u32,
-    /// As [`Element`](super::Element) is numbered.
+    /// The number of an [`Element`](super::Element).
     pub element: u32,
     /// [`LOOKUP_BY_LOAD`], [`LOOKUP_NARROW`] or [`LOOKUP_WIDE`].
     pub lookup: u32,
-    /// Not 0: rows are read again where a writer was at them meanwhile.
+    /// If not 0, rows are read again if a writer changed them meanwhile.
     pub beside_writers: u32,
-    /// Nothing.
+    /// Unused.
     pub unused: u32,
-    /// A u64 that says how many of the keys there are, or 0.
+    /// Address of a u64 with the number of keys, or 0.
     pub count_at: u64,
 }
 
-/// The row of a key that is found becomes the given one.
+/// Sets the row of a found key.
 pub const FOUND_ASSIGN_ROW: u32 = 1 << 0;
-/// The given row's elements are added to it.
+/// Adds the given row's elements to the row of a found key.
 pub const FOUND_ADD_ROW: u32 = 1 << 1;
-/// It is given away, as it was before.
+/// Outputs the row of a found key as it was before.
 pub const FOUND_READ_ROW: u32 = 1 << 2;
-/// Its score follows the policy.
+/// Updates the score of a found key by the policy.
 pub const FOUND_SCORE: u32 = 1 << 3;
-/// It goes.
+/// Erases a found key.
 pub const FOUND_ERASE: u32 = 1 << 4;
-/// Nothing changes or evicts it from here on.
+/// Pins a found key: nothing changes or evicts it.
 pub const FOUND_PIN: u32 = 1 << 5;
-/// Until this.
+/// Unpins a found key.
 pub const FOUND_UNPIN: u32 = 1 << 6;
-/// A key that is not found is put in.
+/// Inserts an absent key.
 pub const ABSENT_INSERT: u32 = 1 << 7;
-/// What the table does not keep is given away.
+/// Outputs the entries that the table does not keep.
 pub const EVICTED_OUT: u32 = 1 << 8;
-/// By each key's flag: only if found, or only if absent.
+/// Acts by each key's flag: only if found, or only if absent.
 pub const BY_FLAG: u32 = 1 << 9;
-/// Scores are the given ones, whatever the policy.
+/// Uses the given scores under every policy.
 pub const SCORE_AS_GIVEN: u32 = 1 << 10;
 
-/// Entries are counted.
+/// Counts entries.
 pub const SCAN_COUNT: u32 = 0;
-/// Entries are copied out.
+/// Copies entries out.
 pub const SCAN_EXPORT: u32 = 1;
-/// Entries are erased, unless pinned.
+/// Erases entries unless they are pinned.
 pub const SCAN_ERASE: u32 = 2;
 
-/// As full as the table is.
+/// Chooses by the table's load.
 pub const LOOKUP_BY_LOAD: u32 = 0;
-/// A sector first.
+/// One sector first.
 pub const LOOKUP_NARROW: u32 = 1;
-/// The row at once.
+/// The whole row at once.
 pub const LOOKUP_WIDE: u32 = 2;
 
 // The kernels assert the same sizes; the offsets are numbered there.

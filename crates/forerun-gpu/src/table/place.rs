@@ -1,4 +1,4 @@
-//! Where a key's entry can be: `kernels/table/layout.cuh`, in Rust.
+//! The slots in which a key's entry can be: `kernels/table/layout.cuh` in Rust.
 
 use super::params::TableState;
 
@@ -6,23 +6,23 @@ use super::params::TableState;
 pub(crate) const EMPTY: u8 = 0;
 /// A slot that was used and is free.
 pub(crate) const RECLAIMED: u8 = 1;
-/// Slots of a sector, in one of which a search begins.
+/// Slots per sector. A search begins in one of the sectors.
 const SECTOR_SLOTS: u64 = 32;
 
-/// The candidates of a key.
+/// The candidate buckets of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The bucket that is looked at first.
+    /// The bucket that is searched first.
     pub(crate) home: u64,
-    /// The other one, or the same where there is one candidate.
+    /// The other bucket; equal to `home` with one candidate.
     pub(crate) spill: u64,
-    /// Neither [`EMPTY`] nor [`RECLAIMED`].
+    /// The digest: neither [`EMPTY`] nor [`RECLAIMED`].
     pub(crate) digest: u8,
     /// The slot of the bucket at which a search begins.
     pub(crate) start: u64,
 }
 
-/// The finaliser of MurmurHash3: every bit of the key moves every bit of it.
+/// The finaliser of MurmurHash3: every bit of the key affects every bit of the result.
 pub(crate) fn mix(mut key: u64) -> u64 {
     key ^= key >> 33;
     key = key.wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -31,13 +31,13 @@ pub(crate) fn mix(mut key: u64) -> u64 {
     key ^ (key >> 33)
 }
 
-/// `bound` times the fraction that `hash` is of 2^64.
+/// `bound` scaled by `hash` / 2^64.
 fn scale(hash: u64, bound: u64) -> u64 {
     ((u128::from(hash) * u128::from(bound)) >> 64) as u64
 }
 
 impl Place {
-    /// Of a key in a table of that form.
+    /// The place of a key in a table with this layout.
     pub(crate) fn of(table: &TableState, key: u64) -> Place {
         let hash = mix(key);
         let low = hash as u8;

@@ -1,11 +1,11 @@
-//! Scores by the table's policy: `kernels/table/score.cuh`, in Rust.
+//! Scores by the table's policy: `kernels/table/score.cuh` in Rust.
 
 use super::options::Policy;
 use super::params::{SCORE_AS_GIVEN, TableOp};
 
 const LOW_32: u64 = 0xffff_ffff;
 
-/// What scores of that width can hold.
+/// Saturates a score to this width.
 pub(crate) fn held(score_bytes: u32, score: u64) -> u64 {
     if score_bytes == 4 {
         score.min(LOW_32)
@@ -14,8 +14,8 @@ pub(crate) fn held(score_bytes: u32, score: u64) -> u64 {
     }
 }
 
-/// Of an entry that begins (`before` is `None`), or that a key of a batch meets. `given` is the
-/// batch's score for it.
+/// The score of an entry that a key creates (`before` is `None`) or finds. `given` is the batch's
+/// score for it.
 pub(crate) fn score_of(
     op: &TableOp,
     given: Option<u64>,

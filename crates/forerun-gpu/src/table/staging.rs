@@ -1,11 +1,11 @@
-//! How the memory is shared out through which batches go to a device and come back.
+//! The layout of the staging memory through which batches go to a device and come back.
 
 use super::batch::Entries;
 use super::device::DeviceTable;
 use super::error::TableError;
 use super::params::TableOp;
 
-/// One piece of memory shared out, each part aligned to 256 bytes.
+/// One piece of memory divided into parts, each aligned to 256 bytes.
 #[derive(Default)]
 pub(super) struct Layout {
     pub(super) bytes: u64,
@@ -18,7 +18,7 @@ impl Layout {
         at
     }
 
-    /// Where so many bytes are wanted at all; else 0 from [`Layout::place`].
+    /// Places a part if it is wanted at all; otherwise [`Layout::place`] gives 0.
     pub(super) fn take_if(&mut self, wanted: bool, bytes: u64) -> Option<u64> {
         wanted.then(|| self.take(bytes))
     }
@@ -28,7 +28,7 @@ impl Layout {
     }
 }
 
-/// Staging for entries that are given away.
+/// Staging memory for output entries.
 pub(super) struct EntryLayout {
     at: Option<[u64; 5]>,
 }
@@ -66,7 +66,7 @@ impl EntryLayout {
         }
     }
 
-    /// What a launch gave, at most `most` entries; places count from `first`.
+    /// Reads the entries that a launch returned, at most `most`. Their places count from `first`.
     pub(super) fn read(
         &self,
         table: &DeviceTable,

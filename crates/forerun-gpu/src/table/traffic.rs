@@ -1,37 +1,37 @@
-//! What a lookup asks a device's memory for, counted on the CPU in the very table.
+//! The memory requests of a lookup on a device, counted on the CPU with the same table.
 //!
 //! ```text
 //!   a key     digests of its home ─ keys behind equal digests ─ the home's word ─ digests of its spill ─ keys
-//!             each a request of 32, 64 or 128 bytes at a random place; a word is of an array that the cache holds
+//!             each is a request of 32, 64 or 128 bytes at a random place; words are in an array that stays in the cache
 //! ```
 //!
-//! Keys come and answers go in order beside that, and are counted by their bytes alone.
+//! Keys are read and answers are written sequentially, so only their bytes count.
 
 use super::batch::Lookup;
 use super::cpu::CpuTable;
 use super::place::{EMPTY, Place};
 use std::ops::{AddAssign, Range};
 
-/// The least that a device's memory gives together.
+/// The minimum that device memory delivers together.
 const SECTOR_BYTES: u64 = 32;
-/// A line: the most of one request.
+/// A line: the maximum per request.
 const LINE_BYTES: u64 = 128;
-/// Slots whose digests one lane, or one thread, looks at together.
+/// Slots whose digests one lane, or one thread, compares together.
 const CHUNK_SLOTS: u64 = 16;
 
-/// Requests at random places, by their size.
+/// Requests at random places, by size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// Of 32 bytes.
+    /// Requests of 32 bytes.
     pub b32: u64,
-    /// Of 64.
+    /// Requests of 64 bytes.
     pub b64: u64,
-    /// Of 128, and of 96.
+    /// Requests of 128 bytes, and of 96.
     pub b128: u64,
 }
 
 impl Requests {
-    /// One for so many neighbouring bytes; more, where they are more than a line.
+    /// One request for this many adjacent bytes, or several if they exceed a line.
     fn of(bytes: u64) -> Requests {
         let lines = bytes / LINE_BYTES;
         let mut requests = Requests {
@@ -47,7 +47,7 @@ impl Requests {
         requests
     }
 
-    /// All of them.
+    /// Number of all requests.
     pub fn total(&self) -> u64 {
         self.b32 + self.b64 + self.b128
     }
@@ -61,30 +61,30 @@ impl AddAssign for Requests {
     }
 }
 
-/// What a batch of lookups asks for.
+/// The memory requests of a batch of lookups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Lookups.
+    /// Number of lookups.
     pub lookups: u64,
-    /// Of them found.
+    /// Number of keys found.
     pub found: u64,
-    /// Of digests.
+    /// Requests for digests.
     pub digests: Requests,
-    /// Of keys, 32 bytes each.
+    /// Requests for keys, 32 bytes each.
     pub keys: u64,
-    /// Words of buckets: an array that the second cache is likely to hold.
+    /// Requests for words of buckets, an array that L2 is likely to hold.
     pub words: u64,
     /// Bytes of digests and keys, in whole sectors.
     pub bytes: u64,
 }
 
 impl Traffic {
-    /// Requests of digests and keys.
+    /// Number of requests for digests and keys.
     pub fn requests(&self) -> u64 {
         self.digests.total() + self.keys
     }
 
-    /// Requests for the rows of what was found, if rows are copied out.
+    /// Requests for the rows of found keys, if rows are copied out.
     pub fn row_requests(&self, row_bytes: u64) -> Requests {
         let each = Requests::of(row_bytes);
         Requests {
@@ -105,14 +105,15 @@ impl Traffic {
     }
 }
 
-/// How a search went through a part of a bucket.
+/// The result of searching a part of a bucket.
 struct Seen {
     found: bool,
     empty: bool,
 }
 
 impl CpuTable {
-    /// What lookups of these keys ask for, by that way, as the kernels go about it.
+    /// Counts the requests of lookups of these keys with this kind of search, as the kernels make
+    /// them.
     pub(crate) fn traffic(&self, lookup: Lookup, keys: &[u64]) -> Traffic {
         let slots = self.form.buckets * u64::from(self.form.width);
         let pipeline = self.form.width == 128 && self.size * 8 > slots * 7;
@@ -139,7 +140,7 @@ impl CpuTable {
         traffic
     }
 
-    /// Looks a bucket through.
+    /// Searches a bucket.
     fn ask(
         &self,
         lookup: Lookup,
@@ -153,7 +154,7 @@ impl CpuTable {
         match lookup {
             Lookup::Thread => {
                 for turn in (0..width).step_by(CHUNK_SLOTS as usize) {
-                    // Of every two chunks the second lies in the first one's sector.
+                    // The second of every two chunks is in the sector of the first.
                     if turn % SECTOR_BYTES == 0 {
                         traffic.ask_digests(SECTOR_BYTES);
                     }
@@ -186,8 +187,8 @@ impl CpuTable {
         }
     }
 
-    /// Compares digests of a bucket. A lane asks for one key after the other until it has the one
-    /// it wants; the pipeline asks for all that may be it.
+    /// Compares the digests of a bucket. A lane requests one key after the other until it has the
+    /// right one. The pipeline requests all keys that may be it.
     fn look(
         &self,
         traffic: &mut Traffic,
@@ -246,7 +247,7 @@ mod tests {
         let gone: Vec<u64> = (1 << 30..(1 << 30) + 8192).collect();
         let gone = table.traffic(Lookup::Wide, &gone).unwrap();
         assert_eq!((gone.found, gone.digests.b128, gone.words), (0, 8192, 8192));
-        // 64 of 254 digests are equal by chance.
+        // 64 digests of 254 values: some are equal by chance.
         assert!(gone.keys > 8192 / 6 && gone.keys < 8192 / 3, "{gone:?}");
     }
 

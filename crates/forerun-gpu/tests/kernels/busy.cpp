@@ -1,4 +1,5 @@
-// The matrix product against three plain loops, in whole numbers, so that no order of adding makes a difference.
+// The matrix product compared with three plain loops, in integers, so that the order of additions
+// makes no difference.
 #include "harness.h"
 #include "shim/machine.h"
 #include "word.cuh"
@@ -7,7 +8,7 @@ using namespace forerun;
 
 namespace forerun {
 struct ProductParams {
-    u64 a, b, c, n;  // as busy.cu has it
+    u64 a, b, c, n;  // as in busy.cu
 };
 }  // namespace forerun
 extern "C" void busy_product(const forerun::ProductParams);
@@ -35,7 +36,7 @@ void multiply(u32 n, u32 blocks, u64 seed) {
     CHECK(wrong == 0, "%u of %u numbers differ, n %u, blocks %u, seed %llu", wrong, n * n, n, blocks, seed);
 }
 
-TEST("the product is the plain one, by any grid and schedule") {
+TEST("the product equals the plain one, with any grid and schedule") {
     for (u64 seed = 0; seed < 4; ++seed) multiply(64, 1, seed);
     multiply(128, 4, 9);
     multiply(128, 3, 10);

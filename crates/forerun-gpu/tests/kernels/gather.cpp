@@ -1,4 +1,5 @@
-// Every row-copying kernel against plain loops: all sizes, counts, absences and offsets, and the rest drawn by seed.
+// Every row-copying kernel compared with plain loops: all sizes, counts, absences and offsets, and
+// the rest drawn by seed.
 #include <sys/mman.h>
 
 #include <set>
@@ -14,7 +15,7 @@ constexpr u32 row_sizes[] = {1, 8, 16, 576, 584, 640, 656, 1152};
 constexpr u32 counts[] = {0, 1, 31, 32, 33, 2048};
 constexpr Missing missings[] = {Missing::none, Missing::some, Missing::all};
 
-// The values that a kernel's cases took on, by name: a drawn choice that never comes up is a failure.
+// The values that a kernel's cases have used, by name. A choice that is never drawn is a failure.
 struct Seen {
     std::set<std::string> values;
 
@@ -41,7 +42,7 @@ void every_case(const Kernel& kernel) {
             for (const Missing missing : missings) {
                 for (const u32 base : {0u, 16u, 48u, kernel.unit}) {
                     ++seed;
-                    // Of the large count one of the twelve, taking turns.
+                    // Run the large count for one in twelve combinations, in turn.
                     if (++combination % 12 != (size * 5 + kernel.rows) % 12 && count > 1000) continue;
                     const Case c = draw(kernel, row_bytes, count, missing, base, seed * 7919);
                     seen.add(c);
@@ -50,14 +51,14 @@ void every_case(const Kernel& kernel) {
             }
         }
     }
-    CHECK(seen.values.size() == Seen::all, "%zu of %zu choices came up", seen.values.size(), Seen::all);
+    CHECK(seen.values.size() == Seen::all, "%zu of %zu choices were drawn", seen.values.size(), Seen::all);
     const u64 least = std::min({tally.copied, tally.zeroed, tally.skipped, tally.wrong_indices});
-    CHECK(least > 100, "hardly anything was done: %llu", least);
+    CHECK(least > 100, "hardly any work was done: %llu", least);
     std::printf("  %s: %llu launches, %llu rows copied, %llu zeroed, %llu skipped, %llu indices out of range\n", kernel.name, tally.cases,
                 tally.copied, tally.zeroed, tally.skipped, tally.wrong_indices);
 }
 
-// Those of a version, or of those with so many rows in flight.
+// The kernels of a version, or those with this many rows in flight.
 void each(u32 version, u32 rows = 0) {
     u32 found = 0;
     for (const Kernel& kernel : kernels()) {
@@ -76,7 +77,7 @@ TEST("v5 with two rows in flight against plain loops") { each(5, 2); }
 TEST("v5 with four rows in flight against plain loops") { each(5, 4); }
 TEST("v6 against plain loops") { each(6); }
 
-// Memory that takes room only where it is touched.
+// Memory that is allocated only where it is touched.
 struct Sparse {
     u64 bytes;
     u8* start;
@@ -92,7 +93,7 @@ struct Sparse {
 
 void far_rows(const Kernel& kernel) {
     constexpr u64 row_bytes = 656;
-    // Byte offsets about 2^31, 2^32 and 2^33: past what 32 bits hold, signed and not.
+    // Byte offsets near 2^31, 2^32 and 2^33: beyond signed and unsigned 32 bits.
     const i64 rows[] = {0, 3'273'603, 3'273'604, 3'273'605, 6'547'206, 6'547'207, 6'547'208, 13'094'412, 13'094'413, 13'094'414};
     constexpr u64 all_rows = 13'094'415, n = 10;
     Sparse source(all_rows * row_bytes), destination(all_rows * row_bytes);
@@ -129,7 +130,7 @@ TEST("rows past 2, 4 and 8 GiB") {
     for (const Kernel& kernel : kernels()) far_rows(kernel);
 }
 
-// One case of several blocks, all rows of it through the hands of every schedule.
+// One case of several blocks, with all its rows, under every kind of schedule.
 TEST("schedules: all give the same bytes") {
     Tally tally;
     for (const Kernel& kernel : kernels()) {

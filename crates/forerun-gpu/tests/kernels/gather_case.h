@@ -1,6 +1,7 @@
-// One launch of a row-copying kernel, the memory it works on, and what must be there afterwards, by plain loops.
+// One launch of a row-copying kernel, the memory it works on, and the expected result from plain
+// loops.
 //
-//   each side:   | guard 256 | base | layer | gap | layer | gap | ... | guard 256 |     all of it compared, byte by byte
+//   each side:   | guard 256 | base | layer | gap | layer | gap | ... | guard 256 |     all of it is compared byte by byte
 //   a layer:     | row | pad | row | pad | ...
 #pragma once
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace forerun::test {
 enum class Missing { none, some, all };
 enum class Count { host, device_less, device_more, device_negative };
 
-// What a case is made of. Everything but the first five lines is drawn from the case's seed.
+// The parameters of a case. Everything but the first five lines is drawn from the case's seed.
 struct Case {
     const Kernel* kernel;
     u32 row_bytes;
@@ -26,13 +27,13 @@ struct Case {
     MapUpdate map_update;
     Count count_kind;
     u32 index_bytes, count_bytes, map_bytes;
-    bool pairs;         // [n, 2] against two arrays
-    bool own_indices;   // of each layer, against shared ones
+    bool pairs;         // [n, 2] instead of two arrays
+    bool own_indices;   // per layer, instead of shared ones
     u32 layers;
-    bool tables;        // of layers, against strides
-    bool reversed;      // the destination's layers lie backwards
+    bool tables;        // of layers, instead of strides
+    bool reversed;      // the destination's layers are in reverse order
     bool in_runs;       // neighbours stay neighbours
-    u32 source_pad, destination_pad;  // units behind each row
+    u32 source_pad, destination_pad;  // units after each row
     u32 threads;
     u32 stage_bytes;
     bool counts_wrong;  // out_of_range is given
@@ -70,7 +71,7 @@ inline Case draw(const Kernel& kernel, u32 row_bytes, u32 count, Missing missing
     return c;
 }
 
-// Integers of 4 or 8 bytes, as a kernel finds them.
+// Integers of 4 or 8 bytes, as a kernel reads them.
 class Integers {
   public:
     Integers(u64 count, u32 bytes) : bytes_(bytes), narrow_(bytes == 4 ? count : 0), wide_(bytes == 8 ? count : 0) {}
@@ -91,13 +92,13 @@ class Integers {
     std::vector<i64> wide_;
 };
 
-// Rows of one side in all layers, guards around them.
+// Rows of one side in all layers, between guards.
 struct Side {
     static constexpr u64 guard_bytes = 256;
     u64 rows, stride_bytes, layer_bytes, base;
     u32 layers;
     std::vector<u8> bytes;
-    u64 start;  // offset of the first layer: the next line behind the guard, plus base
+    u64 start;  // offset of the first layer: the next line after the guard, plus base
 
     Side(u64 rows, u64 stride_bytes, u64 gap_bytes, u32 layers, u64 base, u64 seed)
         : rows(rows), stride_bytes(stride_bytes), layer_bytes(rows * stride_bytes + gap_bytes), base(base), layers(layers) {
@@ -125,7 +126,7 @@ inline std::string describe(const Case& c) {
     return text;
 }
 
-// The indices of a layer: destinations without repetition; sources too where the map is to be told apart.
+// The indices of a layer. Destinations do not repeat, and neither do sources if the map is checked.
 inline std::vector<std::pair<i64, i64>> draw_pairs(const Case& c, u64 source_rows, u64 destination_rows, shim::Random& random) {
     const u64 first_source = random.below(source_rows - c.count + 1), first_destination = random.below(destination_rows - c.count + 1);
     std::vector<std::pair<i64, i64>> pairs(c.count);
@@ -152,8 +153,8 @@ inline std::vector<std::pair<i64, i64>> draw_pairs(const Case& c, u64 source_row
     return pairs;
 }
 
-// Runs the case and compares all memory. What it did is added to `copied` and the like, so that a caller sees that
-// something was done at all.
+// Runs the case and compares all memory. The work done is added to `copied` and the others, so that
+// the caller can check that there was any.
 struct Tally {
     u64 cases = 0, copied = 0, zeroed = 0, skipped = 0, wrong_indices = 0;
 };
@@ -254,7 +255,7 @@ inline void run_case(const Case& c, Tally& tally) {
 
     const std::vector<u8> source_before = source.bytes;
     shim::Launch launch = launch_of(*c.kernel, u64(c.count) * c.layers, c.threads, c.stage_bytes, c.seed);
-    if (c.count > 1000) launch.points_a_turn = 200;  // the small cases are for the schedules
+    if (c.count > 1000) launch.points_a_turn = 200;  // the small cases test the schedules
     const shim::Outcome outcome = shim::Machine::run(launch, c.kernel->run, p);
     ++tally.cases;
     CHECK(outcome.ok(), "%s\n    %s", outcome.failure.c_str(), describe(c).c_str());

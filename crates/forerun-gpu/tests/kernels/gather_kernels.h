@@ -1,4 +1,4 @@
-// The kernels under test, by the lines of gather.list.
+// The kernels under test, from the lines of gather.list.
 #pragma once
 #include "gather_params.cuh"
 #include "shim/machine.h"
@@ -29,9 +29,9 @@ inline const std::vector<Kernel>& kernels() {
 }
 #undef KERNEL90
 
-constexpr u32 v6_stages = 8, v6_head_bytes = 32;  // as bulk_rows.cuh has them
+constexpr u32 v6_stages = 8, v6_head_bytes = 32;  // as in bulk_rows.cuh
 
-// A grid for `items` rows: what covers them, or a few blocks where any grid will do.
+// A grid for `items` rows: enough blocks to cover them, or a few blocks if any grid works.
 inline shim::Launch launch_of(const Kernel& kernel, u64 items, u32 threads, u32 stage_bytes, u64 seed) {
     shim::Launch launch;
     launch.seed = seed;

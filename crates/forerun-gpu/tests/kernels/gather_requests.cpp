@@ -1,4 +1,5 @@
-// What the warps ask the link for, counted from the addresses that their lanes read: lines of 128 bytes, and requests.
+// The link traffic of the warps, counted from the addresses that their lanes read: lines of 128
+// bytes, and requests.
 #include <map>
 #include <set>
 
@@ -14,11 +15,11 @@ constexpr u64 line_bytes = 128, row_bytes = 656, rows = 64;
 struct Asked {
     double lines_a_row = 0;      // summed over requests: a line that two requests share counts twice
     double requests_a_row = 0;
-    bool aligned = true;         // each lane reads at its own place in a line
+    bool aligned = true;         // each lane reads at its own position in a line
 };
 
-// Gathers 64 neighbouring rows, and groups what was read by row and by the request's place in it, which starts at the
-// row or, where requests are aligned, at the row's line.
+// Gathers 64 neighbouring rows and groups the reads by row and by the request's position in it.
+// Positions count from the row's start or, with aligned requests, from its line.
 Asked ask(const char* name, u64 align) {
     const Kernel* kernel = nullptr;
     for (const Kernel& other : kernels()) {

@@ -1,4 +1,5 @@
-// The least of a test harness: named tests, a filter on the command line, and a count, so that none can go missing.
+// A minimal test harness: named tests, a filter on the command line, and a count, so that no test
+// can go missing.
 #pragma once
 #include <cstdarg>
 #include <cstdio>
@@ -37,7 +38,7 @@ struct Register {
     Register(const char* name, void (*body)()) { tests().push_back({name, body}); }
 };
 
-// Runs the tests whose name holds the first argument, or all.
+// Runs the tests whose name contains the first argument, or all tests.
 inline int run_all(int count, char** arguments) {
     const char* filter = count > 1 ? arguments[1] : "";
     int run = 0;

@@ -1,4 +1,5 @@
-// The shim's own tests: small kernels, most with a mistake planted, and what the machine must say of each.
+// The shim's own tests: small kernels, most of them with a planted mistake, and the failure that
+// the machine must report.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,7 +38,7 @@ void expect_failure(const Outcome& outcome, const char* words) {
     CHECK(outcome.failure.find(words) != std::string::npos, "expected '%s', got '%s'", words, outcome.failure.c_str());
 }
 
-// How many seeds give `out` other than `expected`.
+// The number of seeds whose result differs from `expected`.
 template <typename Kernel> u32 wrong_over_seeds(Kernel kernel, const std::vector<u32>& in, const std::vector<u32>& expected, u32 threads) {
     u32 wrong = 0;
     for (u64 seed = 0; seed < seeds; ++seed) {
@@ -60,7 +61,7 @@ std::vector<u32> rotated(const std::vector<u32>& in) {
     return out;
 }
 
-// Each thread passes its value to the thread below, through shared memory.
+// Each thread passes its value to the thread below through shared memory.
 template <bool SYNC> void pass_on(Io io) {
     u32* shared = reinterpret_cast<u32*>(dynamic_shared());
     const u32 t = thread_in_block();
@@ -76,7 +77,7 @@ TEST("a race between lanes is found by some seed, and by none once it is mended"
     CHECK(wrong_over_seeds(pass_on<true>, in, rotated(in), 64) == 0, "found where there is none");
 }
 
-// A read, a sum and a write that others may come between.
+// A read, a sum and a write, between which others may write.
 template <bool ATOMIC> void count_up(Io io) {
     for (u32 i = 0; i < 4; ++i) {
         if (ATOMIC) {
@@ -89,12 +90,12 @@ template <bool ATOMIC> void count_up(Io io) {
 void count_up_plainly(Io io) { count_up<false>(io); }
 void count_up_atomically(Io io) { count_up<true>(io); }
 
-TEST("an update that is not atomic loses some, an atomic one does not") {
+TEST("an update that is not atomic loses counts, an atomic one does not") {
     CHECK(wrong_over_seeds(count_up_plainly, {0}, {128}, 32) > seeds / 4, "not found");
     CHECK(wrong_over_seeds(count_up_atomically, {0}, {128}, 32) == 0, "an atomic sum is wrong");
 }
 
-// A lock by compare-and-swap, between blocks as well.
+// A lock by compare-and-swap, also between blocks.
 void add_under_lock(Io io) {
     if (lane_in_warp() != 0) return;
     while (atomic_compare_exchange(io.out, 0u, 1u) != 0) {
@@ -118,14 +119,15 @@ void spin(Io io) {
     }
 }
 
-TEST("waiting for what never comes is said to spin") {
+TEST("waiting for a value that never comes is reported as spinning") {
     u32 never = 0;
     Launch launch = with_seed(1);
     launch.turns_max = 10'000;
     expect_failure(Machine::run(launch, spin, Io{nullptr, &never, 0}), "wait for each other in a loop");
 }
 
-// Copies 16 bytes a lane through shared memory; N copies of two may still be on their way when it reads the first.
+// Copies 16 bytes per lane through shared memory. N copies of two may still be in flight when it
+// reads the first.
 template <u32 GROUPS, bool SYNC> void through_copies(Io io) {
     auto* shared = reinterpret_cast<u32*>(dynamic_shared());
     const u32 t = thread_in_block();
@@ -158,12 +160,12 @@ void leaves_copies(Io io) {
     copy_async_commit();
 }
 
-TEST("leaving with copies on their way is reported") {
+TEST("leaving with copies in flight is reported") {
     const u32 in = 7;
     expect_failure(Machine::run(with_seed(1, 1, 1, 16), leaves_copies, Io{&in, nullptr, 0}), "has not waited for");
 }
 
-// Half the warp votes, the other half shuffles, both with everybody's mask.
+// Half of the warp votes, the other half shuffles, both with the mask of all lanes.
 void diverges(Io io) {
     if (lane_in_warp() < 16) {
         store(io.out, ballot(all_lanes, true));
@@ -172,10 +174,10 @@ void diverges(Io io) {
     }
 }
 
-TEST("lanes that part and name each other are reported, with both places") {
+TEST("lanes that diverge and name each other are reported, with both places") {
     u32 out = 0;
     const Outcome outcome = Machine::run(with_seed(3), diverges, Io{nullptr, &out, 0});
-    expect_failure(outcome, "no lane can go on");
+    expect_failure(outcome, "no lane can continue");
     const bool both = outcome.failure.find("in ballot (") != std::string::npos && outcome.failure.find("in shuffle (") != std::string::npos;
     const bool named = outcome.failure.find("for lanes 0xffffffff") != std::string::npos;
     CHECK(named, "%s", outcome.failure.c_str());
@@ -194,7 +196,7 @@ void two_places(Io io) {
 
 TEST("a shuffle from two places in the code is not one shuffle") {
     u32 out = 0;
-    expect_failure(Machine::run(with_seed(4), two_places, Io{nullptr, &out, 0}), "no lane can go on");
+    expect_failure(Machine::run(with_seed(4), two_places, Io{nullptr, &out, 0}), "no lane can continue");
 }
 
 void leaves_early(Io io) {
@@ -202,7 +204,7 @@ void leaves_early(Io io) {
     store(io.out, shuffle(all_lanes, 1u, 0));
 }
 
-TEST("a lane that has left and is named is reported") {
+TEST("a lane that is named after it has left is reported") {
     for (u64 seed = 0; seed < seeds; ++seed) {
         u32 out = 0;
         const Outcome outcome = Machine::run(with_seed(seed), leaves_early, Io{nullptr, &out, 0});
@@ -223,7 +225,7 @@ TEST("masks without the caller, and shuffles from outside the mask, are reported
     expect_failure(Machine::run(with_seed(5), names_others, Io{nullptr, &out, 0}), "names lanes 0x0000000f and not its caller");
 }
 
-// Groups of eight lanes vote and add up, each at its own pace: group g goes round g + 1 times.
+// Groups of eight lanes vote and add, each at its own pace: group g makes g + 1 rounds.
 void in_groups(Io io) {
     const u32 group = lane_in_warp() / 8;
     const u32 mask = 0xffu << (group * 8);
@@ -235,7 +237,7 @@ void in_groups(Io io) {
     store(io.out + thread_in_block(), sum);
 }
 
-TEST("groups of lanes meet on their own") {
+TEST("groups of lanes meet independently") {
     std::vector<u32> expected(64);
     for (u32 t = 0; t < 64; ++t) {
         const u32 group = t % 32 / 8;
@@ -259,11 +261,11 @@ void votes(Io io) {
     store(io.out + thread_in_block(), right);
 }
 
-TEST("votes, matches and shuffles give what the hardware's do") {
+TEST("votes, matches and shuffles return what the hardware's do") {
     CHECK(wrong_over_seeds(votes, {}, std::vector<u32>(96, 1), 96) == 0, "a lane got something else");
 }
 
-// Threads of the second half leave before the barrier: it opens for those that are left.
+// Threads of the second half leave before the barrier. It opens for the remaining ones.
 void some_leave(Io io) {
     FORERUN_SHARED(u32, box);
     const u32 t = thread_in_block();
@@ -273,7 +275,7 @@ void some_leave(Io io) {
     store(io.out + t, load(&box));
 }
 
-TEST("a block's barrier opens for those that have not left, and shared variables are the block's") {
+TEST("a block's barrier opens for the threads that have not left, and the block shares its variables") {
     std::vector<u32> expected(64, 0);
     for (u32 t = 0; t < 32; ++t) expected[t] = 42;
     CHECK(wrong_over_seeds(some_leave, {}, expected, 64) == 0, "wrong");
@@ -288,14 +290,14 @@ void uneven_barrier(Io io) {
     store(io.out, 1u);
 }
 
-TEST("a barrier that not all come to is reported") {
+TEST("a barrier at which some threads are missing is reported") {
     u32 out = 0;
     expect_failure(Machine::run(with_seed(6), uneven_barrier, Io{nullptr, &out, 0}), "in block_sync (");
 }
 
 enum Bulk { right, no_wait, no_read_wait, no_expect, unaligned, no_init, left_behind };
 
-// 64 bytes into shared memory and out again, by one thread.
+// One thread loads 64 bytes into shared memory and stores them again.
 template <Bulk MISTAKE> void bulk(Io io) {
     auto* barrier = reinterpret_cast<Barrier*>(dynamic_shared());
     u8* stage = dynamic_shared() + 64;
@@ -321,26 +323,26 @@ template <Bulk MISTAKE> Outcome run_bulk(u64 seed, bool* as_in = nullptr) {
     return outcome;
 }
 
-TEST("bulk copies bring every byte, and each missing step of theirs is found") {
+TEST("bulk copies move every byte, and each missing step is found") {
     for (u64 seed = 0; seed < seeds; ++seed) {
         bool as_in = false;
         const Outcome outcome = run_bulk<right>(seed, &as_in);
         CHECK(outcome.ok() && as_in, "%s", outcome.failure.c_str());
         run_bulk<no_read_wait>(seed, &as_in);
-        CHECK(!as_in, "shared memory overwritten while it was read, and nobody noticed");
+        CHECK(!as_in, "overwriting shared memory during a read went unnoticed");
         const Outcome early = run_bulk<no_wait>(seed, &as_in);
-        CHECK(!early.ok() || !as_in, "stored before it was loaded, and nobody noticed");
+        CHECK(!early.ok() || !as_in, "storing before the load went unnoticed");
     }
-    expect_failure(run_bulk<no_expect>(1), "no lane can go on");
+    expect_failure(run_bulk<no_expect>(1), "no lane can continue");
     expect_failure(run_bulk<unaligned>(1), "multiples of 16");
-    expect_failure(run_bulk<no_init>(1), "no barrier was begun");
-    expect_failure(run_bulk<left_behind>(1), "on their way to the barrier");
+    expect_failure(run_bulk<no_init>(1), "no barrier was initialised");
+    expect_failure(run_bulk<left_behind>(1), "in flight to the barrier");
 }
 
 void overruns(Io io) { store(dynamic_shared() + io.n, u8(1)); }
 void misaligned(Io) { store(reinterpret_cast<u32*>(dynamic_shared() + 2), 1u); }
 
-// Whether a kernel that does what it must not ends the process.
+// Whether the process is ended when a kernel does something forbidden.
 bool is_stopped(void (*kernel)(Io), u32 n) {
     const pid_t child = fork();
     if (child == 0) {
@@ -359,18 +361,18 @@ TEST("the sanitizers watch the lanes' memory") {
     CHECK(is_stopped(overruns, 64), "one byte beyond shared memory went unnoticed");
     CHECK(is_stopped(misaligned, 0), "a misaligned store went unnoticed");
 #else
-    std::printf("  compiled without sanitizers: not tried\n");
+    std::printf("  compiled without sanitizers: not tested\n");
     (void)is_stopped, (void)overruns, (void)misaligned;
 #endif
 }
 
-// 16 bytes at once: a counter and its complement, kept by compare-and-swap.
+// 16 bytes at once: a counter and its complement, updated by compare-and-swap.
 struct Wide {
     Bytes16* pair;
 };
 void wide_swap(Wide io) {
     for (bool done = false; !done;) {
-        const Bytes16 was = load(io.pair);  // may be torn by no one: the swap says so
+        const Bytes16 was = load(io.pair);  // a torn read does no harm: the swap detects it
         const Bytes16 next = {was.x + 1, ~(was.x + 1), was.z + 2, ~(was.z + 2)};
         const Bytes16 found = atomic_compare_exchange(io.pair, was, next);
         done = found.x == was.x && found.y == was.y && found.z == was.z && found.w == was.w;

@@ -1,4 +1,5 @@
-// Random reads against plain loops: the sum is that of the words which the requests name, in requests of one piece each.
+// Random reads compared with plain loops: the sum must be that of the requested words, and each
+// request must read one whole piece.
 #include <map>
 #include <set>
 
@@ -11,7 +12,7 @@ using namespace forerun;
 
 namespace forerun {
 struct RandomReadParams {
-    u64 buffer, pieces, count, seed, sum;  // as roofline.cu has it
+    u64 buffer, pieces, count, seed, sum;  // as in roofline.cu
 };
 }  // namespace forerun
 #define KERNEL(name, ...) extern "C" void name(const forerun::RandomReadParams);
@@ -54,7 +55,7 @@ void check(Kernel kernel, u32 bytes, u64 words, u64 count, u32 blocks, u64 seed)
     CHECK(read == named, "%u bytes: %zu places were read, %zu are named", bytes, read.size(), named.size());
 }
 
-TEST("random reads read what their requests name, each piece whole") {
+TEST("random reads read exactly the requested pieces, each one whole") {
     const std::map<u32, Kernel> kernels = {{32, random_reads_b32}, {64, random_reads_b64}, {128, random_reads_b128}};
     for (const auto& [bytes, kernel] : kernels) {
         check(kernel, bytes, 4096, 0, 1, 1);

@@ -1,15 +1,15 @@
-// The hash table's kernels as a device that Rust drives: commands come in on the standard input, answers go out on the
-// standard output. tests/table/shim.rs is the other side.
+// The hash table's kernels as a device for Rust: commands arrive on standard input, answers leave
+// on standard output. tests/table/shim.rs is the other side.
 //
-//   a bytes u64                      -> address u64        memory, poisoned; the sanitizer guards its ends
-//   f address                                              given back
-//   z address, bytes                                       zeros
-//   w address, bytes, the bytes                            written
-//   r address, bytes                 -> the bytes          read
-//   l threads, shared bytes, resident u32; seed u64; grids u32; of each: name[32], blocks u32, a TableOp
-//                                    -> length u32, text   what went wrong; of no length: nothing
+//   a bytes u64                      -> address u64        allocates poisoned memory; the sanitizer guards its ends
+//   f address                                              frees it
+//   z address, bytes                                       writes zeros
+//   w address, bytes, the bytes                            writes
+//   r address, bytes                 -> the bytes          reads
+//   l threads, shared bytes, resident u32; seed u64; grids u32; for each: name[32], blocks u32, a TableOp
+//                                    -> length u32, text   the failure; length 0: none
 //
-// Several grids in one `l` run beside each other, as on several streams.
+// Several grids in one `l` run at the same time, as on several streams.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -35,7 +35,7 @@ const std::map<std::string, Entry> kernels = {
 };
 
 void take(void* to, size_t bytes) {
-    if (bytes != 0 && std::fread(to, 1, bytes, stdin) != bytes) std::exit(0);  // the other side has gone
+    if (bytes != 0 && std::fread(to, 1, bytes, stdin) != bytes) std::exit(0);  // the other side has ended
 }
 template <typename T> T take() {
     T value;

@@ -1,5 +1,6 @@
-// Every word of kernels/include, once: compiled for each device and for the host, so that both
-// sides have them all and the assembler takes each instruction. Nobody runs it.
+// Every definition of kernels/include, used once. It is compiled for each device and for the host,
+// to check that both have all definitions and that the assembler accepts each instruction. It is
+// never run.
 #include "include/async.cuh"
 #include "include/atomic.cuh"
 #include "include/bulk.cuh"

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   kernels/*.cu ─┐
-//!   shim/*.h     ─┼─ the C++ compiler found ─ <target>/tmp/kernels-<content>/{machine, gather, ...}
+//!   shim/*.h     ─┼─ the C++ compiler ─ <target>/tmp/kernels-<content>/{machine, gather, ...}
 //!   tests/kernels ┘  -fsanitize=address,undefined
 //! ```
 //!
-//! What is compiled is kept under a name made of the content of all sources, the compiler and its
-//! flags, so it is compiled once, and all test programs share it. Without a C++ compiler nothing is
-//! run, and that is said.
+//! The programs are kept under a name derived from all sources, the compiler and its flags. So they
+//! are compiled once, and all test programs share them. Without a C++ compiler nothing is run, and
+//! a message says so.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
 const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-/// `#pragma unroll` is the device compiler's.
+/// `#pragma unroll` is an extension of the device compiler.
 const FLAGS: &[&str] = &[
     "-std=c++17",
     "-O1",
@@ -34,7 +34,7 @@ const FLAGS: &[&str] = &[
     "-Ikernels",
     "-Ikernels/include",
 ];
-/// What is linked into each program.
+/// The sources of each program.
 const PROGRAMS: &[(&str, &[&str])] = &[
     (
         "machine",
@@ -59,7 +59,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Seen even where the test harness keeps a passing test's output to itself.
+/// Prints text even if the test harness captures a passing test's output.
 fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
@@ -99,8 +99,8 @@ impl Compiler {
         Some(compiler)
     }
 
-    /// Sanitizers need a library that not every installation has, and memory that not every machine
-    /// grants.
+    /// Sanitizers need a library that some installations lack, and memory that some machines
+    /// refuse.
     fn makes_a_program_that_runs(&self, scratch: &Path) -> bool {
         let (source, program) = (scratch.join("probe.cpp"), scratch.join("probe"));
         fs::write(&source, "int main() { return 0; }\n").is_ok()
@@ -134,7 +134,8 @@ impl Compiler {
         );
     }
 
-    /// Every source to an object, as many at a time as there are processors; then the programs.
+    /// Compiles every source to an object, as many at a time as there are CPUs, then links the
+    /// programs.
     fn build(&self, into: &Path) {
         let object = |source: &str| into.join(source.replace(['/', '.'], "_") + ".o");
         let waiting: Vec<&str> = PROGRAMS
@@ -171,7 +172,7 @@ impl Compiler {
     }
 }
 
-/// A name for all that decides what the compiler makes.
+/// A name derived from everything that determines the compiler's output.
 fn content(compiler: &Compiler) -> u64 {
     fn take(path: &Path, hasher: &mut DefaultHasher) {
         if path.is_dir() {
@@ -198,7 +199,7 @@ fn content(compiler: &Compiler) -> u64 {
     hasher.finish()
 }
 
-/// Where the programs are, or `None` where no compiler is.
+/// The directory of the programs, or `None` without a compiler.
 pub fn programs() -> Option<&'static Path> {
     static PROGRAMS_DIR: OnceLock<Option<PathBuf>> = OnceLock::new();
     PROGRAMS_DIR
@@ -213,11 +214,11 @@ pub fn programs() -> Option<&'static Path> {
                 .join(format!("kernels-{:016x}", content(&compiler)));
             if !kept.is_dir() {
                 compiler.build(scratch.path());
-                // Another run may have been quicker; then its programs serve.
+                // Another run may have been faster; its programs are used then.
                 if fs::rename(scratch.path(), &kept).is_err() {
                     assert!(
                         kept.is_dir(),
-                        "{} could not be put in place",
+                        "{} cannot be moved into place",
                         kept.display()
                     );
                 }

@@ -1,4 +1,4 @@
-//! Kernels of several streams at the same time: what a reader gives is whole, old or new.
+//! Kernels of several streams at the same time: a reader returns whole rows, old or new.
 
 use crate::{Order, Shim, contents, row_of, rows_of, small};
 use forerun_gpu::table::params::{
@@ -25,7 +25,7 @@ fn names(width: Width) -> (String, String) {
     )
 }
 
-/// Keys that stay are found, with one of their rows and never a mixture; others come and go.
+/// Permanent keys are found with one of their rows, never with a mixture. Others come and go.
 #[test]
 fn a_find_beside_writers_gives_a_whole_row_of_its_key() {
     let mut changed = 0;
@@ -39,7 +39,7 @@ fn a_find_beside_writers_gives_a_whole_row_of_its_key() {
         };
         let shim: Arc<Shim> = shim;
         let mut table = GpuTable::on(shim.clone(), options).unwrap();
-        // Full of scores that newcomers beat, but for the keys that stay.
+        // The table is full of scores that new entries beat, except for the permanent keys.
         let stay: Vec<u64> = (0..6).collect();
         let rest: Vec<u64> = (100..400).collect();
         table
@@ -118,8 +118,8 @@ fn a_find_beside_writers_gives_a_whole_row_of_its_key() {
     );
 }
 
-/// Inserts, erases and finds of slots all at once, or a clear beside erases and finds: the table is
-/// in order afterwards.
+/// Inserts, erases and searches for slots at the same time, or a clear beside erases and searches,
+/// leave the table consistent.
 #[test]
 fn anything_beside_anything_leaves_the_table_in_order() {
     for seed in 0..24u64 {
@@ -177,7 +177,7 @@ fn anything_beside_anything_leaves_the_table_in_order() {
             let whole = row == row_of(key, 0, 16) || row == row_of(key, 1, 16);
             assert!(whole, "seed {seed}: key {key}");
         }
-        // And every entry is where a search finds it.
+        // Every entry is where a search finds it.
         let there: Vec<u64> = contents(&mut table).into_keys().collect();
         assert!(
             table

@@ -1,5 +1,5 @@
-//! One tile of the writing kernel does exactly what the CPU does: the same slots, victims, scores,
-//! answers.
+//! One tile of the writing kernel does exactly what the CPU does: the same slots, victims, scores
+//! and answers.
 
 use crate::{Order, contents, on_shim, rows_of};
 use forerun_gpu::table::{
@@ -28,7 +28,7 @@ enum Step {
     Clear,
 }
 
-/// Keys from a few ranges, at both ends of what a u64 can be: the peer's reserved ones among them.
+/// Keys from a few ranges at both ends of u64, including those that the peer reserves.
 fn key() -> impl Strategy<Value = u64> {
     prop_oneof![
         8 => 0u64..400,
@@ -83,7 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn options() -> impl Strategy<Value = TableOptions> {
     let width = prop::sample::select(Width::ALL.to_vec());
     let candidates = prop::sample::select(vec![Candidates::One, Candidates::Two]);
-    // Those that tell no time.
+    // The policies that do not depend on time.
     let policy = prop::sample::select(vec![Policy::Lfu, Policy::EpochLfu, Policy::Custom]);
     let row_bytes = prop::sample::select(vec![0u64, 4, 8, 12, 16, 36, 160]);
     (width, candidates, policy, row_bytes, any::<bool>(), 0u64..3).prop_map(
@@ -101,7 +101,7 @@ fn options() -> impl Strategy<Value = TableOptions> {
     )
 }
 
-/// What a step answers.
+/// The answers of a step.
 #[derive(Debug, PartialEq, Default)]
 struct Said {
     rows: Vec<u8>,
@@ -157,7 +157,7 @@ fn run(table: &mut GpuTable, step: &Step, stamp: u64) -> Said {
                 status: Some(&mut said.status),
             };
             table.lookup(Lookup::ByLoad, keys, answers).unwrap();
-            // Slots alone go by the kernel that is named; the pipeline is made for one width.
+            // Only searches for slots use the named kernel. The pipeline supports one width.
             let lookup = match lookup {
                 Lookup::Pipeline if table.options().width != Width::W128 => Lookup::ByLoad,
                 named => *named,

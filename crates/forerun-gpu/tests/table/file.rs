@@ -1,4 +1,4 @@
-//! Saved tables: portable between CPU and kernels, and refused where damaged.
+//! Saved tables: portable between CPU and kernels, and rejected if damaged.
 
 use crate::{Order, contents, on_shim, rows_of, small};
 use forerun_gpu::table::{Candidates, GpuTable, Policy, TableError, TableOptions, Width};

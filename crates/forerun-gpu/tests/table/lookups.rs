@@ -1,4 +1,4 @@
-//! Every way of looking keys up, at every load, in many schedules.
+//! Every kind of lookup, at every load, in many schedules.
 
 use crate::{Order, Shim, on_shim, row_of, rows_of, small};
 use forerun_gpu::GpuError;
@@ -7,8 +7,8 @@ use forerun_gpu::table::{
     TableOptions, Width,
 };
 
-/// Fills both to a part of their slots with the same keys in the same slots; the keys that are
-/// there.
+/// Fills both tables to the same level, with the same keys in the same slots. Returns the present
+/// keys.
 fn filled(kernels: &mut GpuTable, cpu: &mut GpuTable, eighths: u64) -> Vec<u64> {
     let wanted = cpu.capacity() * eighths / 8;
     let mut next = 0;
@@ -56,7 +56,7 @@ fn check(kernels: &GpuTable, cpu: &GpuTable, lookup: Lookup, keys: &[u64]) {
         };
         assert_eq!(pointer, expected, "{what}");
     }
-    // Rows and scores go another way.
+    // Rows and scores use another kernel.
     let mut rows = [vec![5; n * 16], vec![5; n * 16]];
     let mut scores = [vec![5; n], vec![5; n]];
     for (which, table) in [kernels, cpu].into_iter().enumerate() {
@@ -81,7 +81,7 @@ fn every_lookup_finds_the_same_at_every_load() {
                 };
                 let mut cpu = GpuTable::on_cpu(options).unwrap();
                 let there = filled(&mut kernels, &mut cpu, eighths);
-                // Erased ones leave slots that end no search.
+                // Erased keys leave slots that do not end a search.
                 let erased: Vec<u64> = there.iter().copied().filter(|key| key % 7 == 3).collect();
                 kernels.erase(&erased).unwrap();
                 cpu.erase(&erased).unwrap();
@@ -98,7 +98,7 @@ fn every_lookup_finds_the_same_at_every_load() {
     }
 }
 
-/// Keys whose hashes have the same low byte, hence the same digest: found by trying.
+/// Keys whose hashes have the same low byte and therefore the same digest, found by trial.
 pub(crate) fn equal_digests(table: &GpuTable, n: usize) -> Vec<u64> {
     let mut probe = GpuTable::on_cpu(*table.options()).unwrap();
     let mut keys = Vec::new();
@@ -195,8 +195,8 @@ fn the_pipeline_takes_buckets_of_128_alone() {
     assert!(matches!(refused, Err(TableError::Lookup { width: 64 })));
 }
 
-/// Rows that stay on the device: at any address, those of missed keys as they were, and with keys
-/// enough for several parts.
+/// Rows that stay on the device: at any address, with the bytes of missing keys unchanged, and with
+/// enough keys for several parts.
 #[test]
 fn rows_go_from_the_device_to_the_device() {
     const LONG: u64 = 1 << 20;
@@ -218,12 +218,12 @@ fn rows_go_from_the_device_to_the_device() {
             table
                 .insert_or_assign(&there, &rows_of(&there, 1, row_bytes), None)
                 .unwrap();
-            // Of the long rows some lie in the second part of the batch, whose keys staging does
-            // not hold with the first's.
+            // With long rows, some are in the second part of the batch, because staging memory does
+            // not hold all keys at once.
             let keys: Vec<u64> = (0..n).map(|i| if i % 8 == 7 { 9 } else { i }).collect();
             let before = vec![0xa5; (offset + n * row_bytes) as usize];
             let address = shim.array(&before);
-            // SAFETY: as many rows lie behind the offset as there are keys.
+            // SAFETY: there is space for one row per key at this offset.
             let mut missed = unsafe { table.find_missed_at(&keys, address + offset) }.unwrap();
             let mut after = before.clone();
             shim.read(address, &mut after).unwrap();
@@ -240,7 +240,7 @@ fn rows_go_from_the_device_to_the_device() {
         }
     }
     let table = GpuTable::on_cpu(TableOptions::new(16, 4)).unwrap();
-    // SAFETY: such a table has no device, and refuses.
+    // SAFETY: this table has no device and refuses the call.
     let refused = unsafe { table.find_missed_at(&[1], 0) }.unwrap_err();
     assert!(matches!(refused, TableError::Gpu(GpuError::NoDevice)));
 }

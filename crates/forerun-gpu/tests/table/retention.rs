@@ -1,4 +1,4 @@
-//! What a table keeps, and how full it gets before it lets anything go.
+//! Which entries a table keeps, and how full it gets before it evicts any.
 
 use crate::{Order, contents, on_shim, rows_of};
 use forerun_gpu::table::{
@@ -28,7 +28,7 @@ fn kept_of_the_best(table: &mut GpuTable, rounds: usize, seed: u64) -> f64 {
     all.sort_unstable_by(|a, b| b.cmp(a));
     let best: BTreeSet<u64> = all[..capacity].iter().map(|(_, key)| *key).collect();
     let kept = contents(table);
-    assert_eq!(kept.len(), capacity, "it is full");
+    assert_eq!(kept.len(), capacity, "the table is full");
     kept.keys().filter(|key| best.contains(key)).count() as f64 / capacity as f64
 }
 

@@ -1,4 +1,4 @@
-//! The table on the CPU, as its documentation has it.
+//! The table on the CPU behaves as documented.
 
 use crate::{contents, row_of, rows_of, small};
 use forerun_gpu::table::{
@@ -271,7 +271,7 @@ fn a_table_that_may_grow_does_before_it_evicts_and_one_that_may_not_evicts() {
             capacities.push(table.capacity());
         }
     }
-    // 256 slots, doubled until the most: each entry and the pin have come along.
+    // 256 slots, doubled up to the maximum. Every entry and the pin are still there.
     assert_eq!(capacities, [256, 512, 1024, 2048, 3008]);
     assert_eq!(contents(&mut table).len(), 2401);
     assert_eq!(table.erase(&[1_000_000]).unwrap(), [Status::Pinned]);
@@ -305,7 +305,7 @@ fn wrong_batches_and_options_are_refused_by_name() {
     let none = table
         .apply(Operation::Assign, &Batch::of(&[1]), Answers::default())
         .unwrap_err();
-    assert_eq!(said(none), "assign takes rows");
+    assert_eq!(said(none), "assign needs rows");
     assert!(table.find(&[1], &mut [0; 15]).is_err());
     let epoch = Batch {
         epoch: 1 << 32,
@@ -319,7 +319,7 @@ fn wrong_batches_and_options_are_refused_by_name() {
     let odd = odd
         .accumulate_or_assign(Element::F32, &[1], &[0; 6], &[1], None)
         .unwrap_err();
-    assert_eq!(said(odd), "rows of 6 bytes are not made of elements of 4");
+    assert_eq!(said(odd), "rows of 6 bytes do not consist of elements of 4 bytes");
     let of = |options| GpuTable::on_cpu(options).unwrap_err();
     assert!(matches!(
         of(TableOptions::new(0, 1)),

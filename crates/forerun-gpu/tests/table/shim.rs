@@ -1,6 +1,5 @@
-//! A device for tests: the kernels' own sources, compiled for the host, in a process that this one
-//! drives by a pipe. `tests/kernels/table_server.cpp` is the other side, and says what goes over
-//! the pipe.
+//! A device for tests: the kernels' own sources, compiled for the host, in a process that is driven
+//! through a pipe. `tests/kernels/table_server.cpp` is the other side and describes the protocol.
 
 use crate::support::programs;
 use forerun_gpu::Gpu;
@@ -13,9 +12,9 @@ use std::sync::{Arc, Mutex};
 /// How kernels are scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// One tile takes all keys in their order.
+    /// One tile takes all keys in order.
     OneTile,
-    /// Several blocks, by a seed that changes with every launch.
+    /// Several blocks, with a seed that changes on every launch.
     Seeded(u64),
 }
 
@@ -32,7 +31,7 @@ pub struct Shim {
 }
 
 impl Shim {
-    /// Nothing where there is no C++ compiler, which is said by then.
+    /// Returns `None` without a C++ compiler, which has been reported by then.
     pub fn start(order: Order) -> Option<Arc<Shim>> {
         let mut child = Command::new(programs()?.join("table"))
             .stdin(Stdio::piped())
@@ -59,10 +58,10 @@ impl Shim {
 
     fn talk<T>(&self, talk: impl FnOnce(&mut Pipe) -> std::io::Result<T>) -> T {
         let mut pipe = self.pipe.lock().expect("no test goes on after a panic");
-        talk(&mut pipe).expect("the kernels' process has ended: see what it says above")
+        talk(&mut pipe).expect("the kernels' process has ended: see its message above")
     }
 
-    /// Launches kernels beside each other, each on its own blocks; panics with what went wrong.
+    /// Launches kernels at the same time, each on its own blocks. Panics with the failure.
     pub fn beside(&self, threads: u32, seed: u64, kernels: &[(&str, u32, TableOp)]) {
         let failure = self.talk(|pipe| {
             pipe.to.write_all(b"l")?;
@@ -153,8 +152,8 @@ fn op_bytes(op: &TableOp) -> Vec<u8> {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // It ends by itself when its input does; a test that failed in the middle of a talk cannot
-        // wait for that.
+        // It ends by itself when its input does. A test that failed in the middle of an exchange
+        // cannot wait for that.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -173,7 +172,7 @@ impl Backend for Shim {
     }
 
     fn free(&self, address: u64) {
-        // After a test has failed the process may be gone.
+        // After a failed test the process may be gone.
         if let Ok(mut pipe) = self.pipe.lock() {
             let _ = pipe.to.write_all(b"f");
             let _ = pipe.to.write_all(&address.to_ne_bytes());

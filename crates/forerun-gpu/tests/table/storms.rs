@@ -1,4 +1,4 @@
-//! Writers in many schedules: whatever the order, what must hold holds.
+//! Writers in many schedules: the invariants hold in any order.
 
 use crate::{Order, contents, on_shim, row_of, rows_of, small};
 use forerun_gpu::table::{Candidates, Element, GpuTable, Policy, Status, TableOptions, Width};
@@ -11,7 +11,7 @@ fn a_storm_of_duplicates_leaves_each_key_once() {
         let Some(mut table) = on_shim(Order::Seeded(seed as u64), options) else {
             return;
         };
-        // 24 keys, each in 12 places with another row.
+        // 24 keys, each at 12 positions with different rows.
         let keys: Vec<u64> = (0..288).map(|i| (i * 7 % 24) * 1000).collect();
         let rows: Vec<u8> = keys
             .iter()
@@ -31,7 +31,7 @@ fn a_storm_of_duplicates_leaves_each_key_once() {
     }
 }
 
-/// The keys that others reserve, and keys of one digest, in batches that say them all over again.
+/// The keys that others reserve, and keys with equal digests, in batches that repeat all of them.
 #[test]
 fn a_storm_of_the_greatest_keys_and_of_equal_digests_loses_none() {
     for seed in 0..12u64 {
@@ -60,7 +60,7 @@ fn a_storm_of_the_greatest_keys_and_of_equal_digests_loses_none() {
                 .all(|found| found)
         );
         assert_eq!(rows, rows_of(&keys, seed, 16));
-        // And they go: each once.
+        // Each key can be erased once.
         let gone = table.erase(&storm).unwrap();
         assert_eq!(
             gone.iter()
@@ -109,8 +109,7 @@ fn sums_and_counts_lose_nothing() {
     }
 }
 
-/// With one candidate, whose scores are all different, the order in which keys come makes no
-/// difference.
+/// With one candidate and distinct scores, the order of the keys makes no difference.
 #[test]
 fn each_bucket_keeps_its_greatest_scores_in_every_schedule() {
     for (seed, width) in Width::ALL.into_iter().cycle().take(8).enumerate() {
@@ -120,7 +119,7 @@ fn each_bucket_keeps_its_greatest_scores_in_every_schedule() {
         };
         let mut cpu = GpuTable::on_cpu(options).unwrap();
         for round in 0..4 {
-            // More than the table holds, in one batch.
+            // More keys than the table holds, in one batch.
             let n = table.capacity();
             let keys: Vec<u64> = (0..n).map(|i| i + round * n).collect();
             let scores: Vec<u64> = keys
@@ -159,7 +158,7 @@ fn what_goes_in_is_kept_or_given_away() {
             for (i, key) in given.keys.iter().enumerate() {
                 assert!(
                     inside.remove(key),
-                    "key {key} was given away and was not there"
+                    "key {key} was evicted but was not in the table"
                 );
                 assert_eq!(given.rows[i * 16..][..16], row_of(*key, 0, 16));
                 assert!(given.places[i] < n);
@@ -189,7 +188,7 @@ fn of_many_who_lock_a_key_one_does() {
             let done = mine.filter(|(_, status)| **status == Status::Found).count();
             assert_eq!(done, usize::from(key < 8), "key {key}");
         }
-        // Nothing moves them: not ten times the table of greater scores.
+        // Pinned entries stay, even against ten times the table's size of higher scores.
         let others: Vec<u64> = (100..420).collect();
         table
             .insert_or_assign(&others, &rows_of(&others, 0, 16), Some(&[9; 320]))
@@ -236,7 +235,7 @@ fn the_latest_are_kept_by_time() {
                 let kept: BTreeSet<u64> = contents(&mut table).into_keys().collect();
                 assert_eq!(kept, keys.iter().copied().collect(), "{policy:?}");
             }
-            // A touched one outlives the others, where time tells them apart.
+            // A touched entry outlives the others if the policy depends on time.
             if policy == Policy::Lru {
                 table.find_and_update(&[70], &mut [0; 16], None).unwrap();
                 let keys: Vec<u64> = (200..215).collect();

@@ -1,5 +1,5 @@
-//! What one operation leaves in the device's memory is the next one's batch: counts that no host
-//! has seen.
+//! The output of one operation in device memory is the next one's batch, with counts that the host
+//! has not seen.
 
 use crate::{Order, Shim, contents, row_of, rows_of, small};
 use forerun_gpu::table::params::{ABSENT_INSERT, FOUND_ASSIGN_ROW, FOUND_SCORE, TableOp};
@@ -21,7 +21,7 @@ fn words(shim: &Shim, address: u64, count: usize) -> Vec<u64> {
         .collect()
 }
 
-/// Which of the keys that an operation was given it has gone through, by what it wrote.
+/// The number of keys that an operation has processed, judged by what it wrote.
 fn gone_through(shim: &Shim, op: &TableOp, most: usize) -> usize {
     let mut status = vec![0; most];
     shim.read(op.status_out, &mut status).unwrap();
@@ -30,8 +30,7 @@ fn gone_through(shim: &Shim, op: &TableOp, most: usize) -> usize {
     end
 }
 
-/// A count in the device's memory ends every kind of operation where it says, and never beyond the
-/// arrays.
+/// A count in device memory limits every kind of operation, which never goes beyond the arrays.
 #[test]
 fn a_count_of_the_devices_says_how_many_keys_there_are() {
     const MOST: usize = 200;
@@ -86,7 +85,7 @@ fn a_count_of_the_devices_says_how_many_keys_there_are() {
     }
 }
 
-/// Keys that a lookup misses are put in by the next operation; the host has not seen how many they
+/// The next operation inserts the keys that a lookup missed. The host has not seen how many there
 /// are.
 #[test]
 fn missed_keys_go_on_to_the_next_operation() {
@@ -119,7 +118,7 @@ fn missed_keys_go_on_to_the_next_operation() {
         shim.beside(64, seed, &[("table_find_slots_w64", 2, find)]);
         let n = words(&shim, count, 1)[0] as usize;
         assert_eq!(n, 75);
-        // Rows as the missed keys lie, as a tier below would bring them.
+        // Rows in the order of the missing keys, as a tier below would supply them.
         let keys = words(&shim, missed, n);
         let insert = TableOp {
             table: *table.state(),

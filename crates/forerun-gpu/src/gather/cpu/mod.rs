@@ -1,19 +1,19 @@
-//! The same copy on the CPU: what the GPU's is tested against, and what runs where there is
-//! none.
+//! The same copy on the CPU. It is the reference for the GPU's and replaces it on machines without
+//! one.
 //!
 //! ```text
 //!   pair     i   i+1  i+2  ...  i+ahead
 //!            |                     |
-//!            copied now            its source row's lines are asked for now
+//!            copied now            the lines of its source row are prefetched now
 //! ```
 //!
-//! The copy of a row of some hundred bytes from memory that no cache holds waits for its first
-//! lines; the CPU sees the rest of them coming, but not the next row. So the lines of a row are
-//! prefetched while rows before it are copied: the staged form of a batch, since every row takes
-//! the same steps.
+//! Copying a row of some hundred bytes from uncached memory waits for its first lines. The CPU's
+//! own prefetcher fetches the rest of the row, but not the next one. So this code prefetches the
+//! lines of a row while earlier rows are copied. It is the staged form of a batch, because every
+//! row takes the same steps.
 //!
-//! Several threads share the rows by their destination, so that two pairs with one destination are
-//! one thread's, which makes them in their order.
+//! Several threads divide the rows by destination. Two pairs with the same destination belong to
+//! one thread, which copies them in order.
 
 use crate::gather::check::{Checked, Target, check};
 use crate::gather::error::GatherError;
@@ -28,12 +28,12 @@ mod pairs;
 
 pub use pairs::{Indices, Map, MapEntries, Pairs};
 
-/// What may come along with a copy, and how it is made.
+/// Optional parts of a copy, and how it runs.
 #[derive(Debug, Default)]
 pub struct Extras<'a> {
-    /// How many of each layer's pairs there are, at most all; a negative count is none.
+    /// Number of pairs in each layer that are used, at most all. A negative count means none.
     pub count: Option<i64>,
-    /// A slot map to keep.
+    /// A slot map to maintain.
     pub map: Option<Map<'a>>,
     /// How rows are copied.
     pub cpu: CpuOptions,
@@ -42,15 +42,15 @@ pub struct Extras<'a> {
 /// How rows are copied on the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuOptions {
-    /// How many rows ahead the source's lines are asked for, 0 for not at all; by the row's size
-    /// ([`default_prefetch_distance`]) if nothing is said.
+    /// How many rows ahead the source's lines are prefetched; 0 for no prefetching. Default: by row
+    /// size ([`default_prefetch_distance`]).
     pub prefetch_distance: Option<usize>,
-    /// Threads that share the rows.
+    /// Threads that divide the rows.
     pub threads: NonZeroUsize,
 }
 
 impl Default for CpuOptions {
-    /// One thread, rows ahead by the row's size.
+    /// One thread; the prefetch distance follows the row size.
     fn default() -> CpuOptions {
         CpuOptions {
             prefetch_distance: None,
@@ -59,23 +59,22 @@ impl Default for CpuOptions {
     }
 }
 
-/// How many rows ahead lines are asked for unless something else is said: some two KiB of rows,
-/// from 4 to 16. Short rows gain most, since the CPU cannot see the next one coming
-/// (`docs/internals/gather.md` has the figures).
+/// The default prefetch distance: about two KiB of rows, from 4 to 16 rows. Short rows gain most,
+/// because the CPU cannot predict the next one (`docs/internals/gather.md` has the figures).
 pub fn default_prefetch_distance(row_bytes: u64) -> usize {
     (2048 / row_bytes.max(1)).clamp(4, 16) as usize
 }
 
-/// What a copy has done, over all layers.
+/// The result of a copy, over all layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyCounts {
     /// Rows copied.
     pub rows: u64,
     /// Rows filled with zeros.
     pub zeroed: u64,
-    /// Pairs passed over.
+    /// Pairs skipped.
     pub skipped: u64,
-    /// Indices that named no row and were not -1.
+    /// Indices that are not a row and not -1.
     pub out_of_range: u64,
 }
 
@@ -90,7 +89,7 @@ impl CopyCounts {
     }
 }
 
-/// Copies host rows to device rows, both in slices here.
+/// Copies host rows to device rows; both are slices here.
 ///
 /// ```
 /// use forerun_gpu::gather::{Spec, cpu};
@@ -105,7 +104,7 @@ impl CopyCounts {
 /// ```
 ///
 /// # Errors
-/// All that the GPU's copy refuses, but for what concerns the kind of memory and the kernel.
+/// All errors of the GPU's copy, except those about the kind of memory and the kernel.
 pub fn gather(
     host: &[u8],
     device: &mut [u8],
@@ -116,10 +115,10 @@ pub fn gather(
     run(Direction::Gather, host, device, spec, pairs, extras)
 }
 
-/// Copies device rows to host rows, both in slices here.
+/// Copies device rows to host rows; both are slices here.
 ///
 /// # Errors
-/// As [`gather`].
+/// Those of [`gather`].
 pub fn scatter(
     device: &[u8],
     host: &mut [u8],
@@ -223,14 +222,14 @@ fn run(
     Ok(copied)
 }
 
-/// Where row 0 of each layer lies in the slices: source, destination.
+/// The offset of each layer's row 0 in the slices: source, destination.
 fn layer_offsets(checked: &Checked, from: u64, to: u64) -> Vec<(usize, usize)> {
     let of = |table: &[u64], first: u64, step: i64, layer: u32, base: u64| {
         let address = match table {
             [] => first + u64::from(layer) * step as u64,
             table => table[layer as usize],
         };
-        // A side without rows may lie anywhere, and is never touched.
+        // A side without rows may have any address and is never accessed.
         address.wrapping_sub(base) as usize
     };
     let p = &checked.params;
@@ -244,7 +243,7 @@ fn layer_offsets(checked: &Checked, from: u64, to: u64) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// One thread's share of the destination rows: blocks of 64 in turn.
+/// One thread's share of the destination rows: blocks of 64, assigned in turn.
 #[derive(Clone, Copy)]
 struct Share {
     own: usize,
@@ -254,20 +253,22 @@ struct Share {
 impl Share {
     const ALL: Share = Share { own: 0, of: 1 };
 
-    /// Whether a pair is this thread's. What has no destination is the first one's.
+    /// Whether a pair belongs to this thread. Pairs without a destination belong to the first
+    /// thread.
     fn has(&self, destination: Option<usize>) -> bool {
         self.of == 1 || destination.map_or(0, |row| row / 64 % self.of) == self.own
     }
 }
 
-/// The destination's first byte, to be written by several threads.
+/// The destination's first byte. Several threads write to it.
 struct Destination(*mut u8);
 
-// SAFETY: each thread writes only the rows of its own share of destination rows, and layers of a
-// destination do not overlap (`check`), nor rows of a layer, hence no byte is written by two.
+// SAFETY: each thread writes only the destination rows of its own share. The layers of a
+// destination do not overlap (`check`), nor do the rows of a layer, so no byte is written by two
+// threads.
 unsafe impl Sync for Destination {}
 
-/// What a pair asks for.
+/// What to do for a pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Action {
     Copy { from: usize, to: usize },
@@ -291,12 +292,13 @@ impl Copy<'_> {
     fn pair(&self, layer: usize, pair: usize) -> (i64, i64) {
         let pairs = self.pairs;
         let at = layer * pairs.layer_step + pair * pairs.step;
-        // Both are there: `check` has seen the last of them.
+        // Both indices exist: `check` has verified the last of them.
         let source = pairs.source.get(at).unwrap_or(-1);
         (source, pairs.destination.get(at + pairs.skip).unwrap_or(-1))
     }
 
-    /// The rows that indices name: as unsigned numbers, negative ones are too large as well.
+    /// The rows that the indices refer to. Converted to unsigned, negative indices are too large as
+    /// well.
     #[inline]
     fn rows(&self, (source, destination): (i64, i64)) -> (Option<usize>, Option<usize>) {
         let row = |index: i64, rows: u64| ((index as u64) < rows).then_some(index as usize);
@@ -345,9 +347,9 @@ impl Copy<'_> {
                     Action::Copy { from, to } => {
                         copied.rows += 1;
                         let row = &self.source[from..from + self.row_bytes];
-                        // SAFETY: `check` has seen that every row of the destination lies inside
-                        // its slice, which is borrowed mutably, hence apart from the source; other
-                        // threads write other rows.
+                        // SAFETY: `check` has verified that every destination row is inside its
+                        // slice. The slice is borrowed mutably, so it does not overlap the source.
+                        // Other threads write other rows.
                         unsafe {
                             let to = self.to.0.add(to);
                             std::ptr::copy_nonoverlapping(row.as_ptr(), to, self.row_bytes);
@@ -365,7 +367,7 @@ impl Copy<'_> {
         copied
     }
 
-    /// Asks for the lines of a pair's source row, if it is to be copied.
+    /// Prefetches the lines of a pair's source row if it will be copied.
     #[inline]
     fn fetch(&self, layer: usize, pair: usize, share: Share) {
         let rows = self.rows(self.pair(layer, pair));
@@ -381,7 +383,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Keeps the slot map.
+    /// Updates the slot map.
     fn keep(&self, direction: Direction, map: &mut Map<'_>) {
         for layer in 0..self.layers.len() {
             for pair in 0..self.used {
@@ -393,7 +395,7 @@ impl Copy<'_> {
                     Direction::Scatter => (destination, source),
                 };
                 let at = layer * map.layer_step as usize + host;
-                // Both fit: `check` has compared the map with the rows.
+                // Both numbers fit: `check` has compared the map with the rows.
                 match (&mut map.entries, map.update) {
                     (MapEntries::I32(map), MapUpdate::Set) => map[at] = device as i32,
                     (MapEntries::I32(map), MapUpdate::Clear) => map[at] = -1,

@@ -6,9 +6,9 @@ use crate::gather::request::{Direction, Integer, MapUpdate, PairsAt, Spec};
 /// Indices in a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indices<'a> {
-    /// Of four bytes.
+    /// Indices of four bytes.
     I32(&'a [i32]),
-    /// Of eight.
+    /// Indices of eight bytes.
     I64(&'a [i64]),
 }
 
@@ -47,7 +47,7 @@ impl Indices<'_> {
 pub struct Pairs<'a> {
     pub(super) source: Indices<'a>,
     pub(super) destination: Indices<'a>,
-    /// Where the first destination index lies.
+    /// Position of the first destination index.
     pub(super) skip: usize,
     pub(super) step: usize,
     pub(super) count: usize,
@@ -55,10 +55,10 @@ pub struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// Source and destination side by side: `[s, d, s, d, ...]`.
+    /// Source and destination indices in one slice: `[s, d, s, d, ...]`.
     ///
     /// # Errors
-    /// [`GatherError::WrongShape`], if one is left over.
+    /// [`GatherError::WrongShape`] if the length is odd.
     pub fn interleaved(indices: Indices<'a>) -> Result<Pairs<'a>, GatherError> {
         if !indices.len().is_multiple_of(2) {
             return Err(GatherError::WrongShape {
@@ -75,15 +75,15 @@ impl<'a> Pairs<'a> {
         })
     }
 
-    /// Two slices.
+    /// Source and destination indices in two slices.
     ///
     /// # Errors
-    /// [`GatherError::LengthsDiffer`], or [`GatherError::WrongType`] where one is of four bytes and
-    /// the other of eight.
+    /// [`GatherError::LengthsDiffer`]; [`GatherError::WrongType`] if one has four bytes and the
+    /// other eight.
     pub fn split(source: Indices<'a>, destination: Indices<'a>) -> Result<Pairs<'a>, GatherError> {
         if source.integer() != destination.integer() {
             return Err(GatherError::WrongType {
-                given: "one of them for the source and the other for the destination".to_owned(),
+                given: "different types for source and destination".to_owned(),
             });
         }
         if source.len() != destination.len() {
@@ -102,15 +102,16 @@ impl<'a> Pairs<'a> {
         })
     }
 
-    /// Of its own for each layer, this many indices further on each time; `count` pairs a layer.
+    /// Gives each layer its own pairs, `layer_step` indices after those of the previous layer, with
+    /// `count` pairs per layer.
     pub fn by_layer(mut self, count: usize, layer_step: usize) -> Pairs<'a> {
         self.count = count;
         self.layer_step = layer_step;
         self
     }
 
-    /// Refuses the first index that names no row and is not -1. The copy itself passes over such
-    /// pairs and counts them, as on the GPU, where nobody can look beforehand.
+    /// Returns an error for the first index that is neither a row nor -1. The copy itself skips and
+    /// counts such pairs, as on the GPU, where the host cannot check indices in advance.
     ///
     /// # Errors
     /// [`GatherError::IndexOutOfRange`].
@@ -162,24 +163,24 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// A slot map in a slice: an entry for each host row.
+/// A slot map in a slice, with one entry per host row.
 #[derive(Debug)]
 pub struct Map<'a> {
-    /// The entries, those of layer 0 first.
+    /// The entries, layer 0 first.
     pub entries: MapEntries<'a>,
-    /// Entries of a layer.
+    /// Entries per layer.
     pub slots: u64,
-    /// Entries from one layer's map to the next's; 0 where all layers share one.
+    /// Entries from one layer's map to the next; 0 if all layers share one.
     pub layer_step: u64,
-    /// What is written for each row that is copied.
+    /// What is written for each copied row.
     pub update: MapUpdate,
 }
 
 /// Entries of a slot map.
 #[derive(Debug)]
 pub enum MapEntries<'a> {
-    /// Of four bytes.
+    /// Entries of four bytes.
     I32(&'a mut [i32]),
-    /// Of eight.
+    /// Entries of eight bytes.
     I64(&'a mut [i64]),
 }

@@ -1,10 +1,10 @@
-//! Where rows go.
+//! Destinations of rows.
 
 use crate::Gpu;
 use crate::driver::{DeviceBuffer, DeviceSlice};
 use std::fmt;
 
-/// Where rows go: to a device, or where the CPU takes a device's place.
+/// Where rows go: to a device, or to the CPU's memory if it takes a device's place.
 pub enum Destination<'a> {
     /// To a device's memory.
     Device(DeviceSlice<'a>),
@@ -13,7 +13,7 @@ pub enum Destination<'a> {
 }
 
 impl Destination<'_> {
-    /// Bytes there.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Destination::Device(slice) => slice.len(),
@@ -21,12 +21,12 @@ impl Destination<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The device that it lies on, if it does.
+    /// The device that holds it, if one does.
     pub fn gpu(&self) -> Option<&Gpu> {
         match self {
             Destination::Device(slice) => Some(slice.gpu()),

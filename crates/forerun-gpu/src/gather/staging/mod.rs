@@ -1,25 +1,25 @@
-//! Rows on their way to a device by way of a few pieces of pinned memory, each filled while those
-//! before it travel.
+//! Sends rows to a device through a few pieces of pinned memory. The CPU fills one piece while
+//! earlier ones are in flight.
 //!
 //! ```text
 //!              rows               places
-//!   piece 0   | r0 r1 r2 ... rn |  5 0 9 ... |     travels: the row gather takes row i to place i of the destination
-//!   piece 1   | r0 r1 r2 ... rn |  7 2 1 ... |     travels, behind it
-//!   piece 2   | r0 r1 ...       |  3 8       |     is being filled by the CPU
-//!   piece 3   |                 |            |     has arrived: is next
+//!   piece 0   | r0 r1 r2 ... rn |  5 0 9 ... |     in flight: the row gather copies row i to place i of the destination
+//!   piece 1   | r0 r1 r2 ... rn |  7 2 1 ... |     in flight, after it
+//!   piece 2   | r0 r1 ...       |  3 8       |     being filled by the CPU
+//!   piece 3   |                 |            |     has arrived: it is filled next
 //! ```
 //!
-//! A gather reads the host's memory when it runs. Rows that others may write meanwhile are
-//! therefore copied here first, one behind the other, and travel from here. A piece is filled again
-//! when its gather has run; a delivery ends when all have.
+//! A gather reads host memory when it runs. Rows that others may write meanwhile are therefore
+//! first copied here, one after the other, and sent from here. A piece is filled again when its
+//! gather has run. A delivery ends when all gathers have run.
 //!
-//! Without a GPU the same ring carries rows to ordinary memory: the CPU's gather takes a piece to
-//! its places at once.
+//! Without a GPU the same ring carries rows to ordinary memory: the CPU's gather copies a piece to
+//! its places immediately.
 //!
 //! | file             | holds |
 //! |------------------|-------|
-//! | `destination.rs` | where rows go |
-//! | `pieces.rs`      | the pieces, in pinned memory or in ordinary, and how one travels |
+//! | `destination.rs` | destinations of rows |
+//! | `pieces.rs`      | the pieces, in pinned or ordinary memory, and how one is sent |
 
 mod destination;
 mod pieces;
@@ -31,28 +31,27 @@ use crate::{Gpu, GpuError};
 use pieces::{CpuPieces, GpuPieces, Route};
 use std::fmt;
 
-/// Bytes of a piece, unless a row has more. A launch costs some microseconds, in which the link
+/// Bytes of a piece, unless a row is longer. A launch costs some microseconds, in which the link
 /// carries about as much.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Pieces of a ring: one is filled, one travels, and two keep a moment's delay on either side from
-/// the other.
+/// Pieces of a ring: one is filled, one is in flight, and two absorb short delays on either side.
 const PIECES: usize = 4;
 
-/// How much a ring holds.
+/// The size of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagingShape {
-    /// Bytes a row.
+    /// Bytes per row.
     pub row_bytes: usize,
-    /// Rows a piece; 0 counts as 1.
+    /// Rows per piece; 0 counts as 1.
     pub piece_rows: usize,
-    /// Pieces; 0 counts as 1.
+    /// Number of pieces; 0 counts as 1.
     pub pieces: usize,
 }
 
 impl StagingShape {
-    /// Four pieces of 256 KiB, or of a row each if that is longer. The sizes are a prediction:
-    /// nothing of it has been measured on a GPU yet.
+    /// Four pieces of 256 KiB, or of one row each if that is longer. The sizes are a prediction:
+    /// none of it has been measured on a GPU yet.
     pub fn of(row_bytes: usize) -> StagingShape {
         StagingShape {
             row_bytes,
@@ -70,8 +69,8 @@ impl StagingShape {
     }
 }
 
-/// Pieces of memory by way of which rows reach a destination. Made once and used again: to pin
-/// memory takes long.
+/// Pieces of memory through which rows reach a destination. Make it once and reuse it, because
+/// pinning memory takes long.
 ///
 /// ```
 /// use forerun_gpu::gather::{Destination, StagingRing, StagingShape};
@@ -97,10 +96,10 @@ enum Pieces {
 }
 
 impl StagingRing {
-    /// A ring to a device's memory, in pinned memory, with a stream of its own.
+    /// A ring to device memory, in pinned memory, with its own stream.
     ///
     /// # Errors
-    /// No room; the driver's.
+    /// Out of memory, or the driver's error.
     pub fn on_gpu(gpu: &Gpu, shape: StagingShape) -> Result<StagingRing, GpuError> {
         let shape = shape.bounded();
         Ok(StagingRing {
@@ -121,17 +120,18 @@ impl StagingRing {
         })
     }
 
-    /// How much it holds.
+    /// The ring's size.
     pub fn shape(&self) -> StagingShape {
         self.shape
     }
 
-    /// Runs `work`, which puts rows on their way, and returns when all have arrived, be it that
-    /// `work` fails or panics. It does not wait for work of other streams on the destination: order
-    /// that by events, or by a scope's end.
+    /// Runs `work`, which sends rows, and returns when all have arrived, even if `work` fails or
+    /// panics. It does not wait for other streams' work on the destination: order that with events
+    /// or the end of a scope.
     ///
     /// # Errors
-    /// A destination that the ring does not lead to; what `work` gives; else the device's.
+    /// The ring does not lead to this destination; the error of `work`; otherwise the device's
+    /// error.
     pub fn deliver<T, E: From<GpuError>>(
         &mut self,
         to: &mut Destination<'_>,
@@ -187,29 +187,29 @@ impl fmt::Debug for StagingRing {
     }
 }
 
-/// Rows on their way; made by [`StagingRing::deliver`].
+/// A delivery of rows. [`StagingRing::deliver`] makes it.
 pub struct Delivery<'a> {
     shape: StagingShape,
     route: Route<'a>,
-    /// Rows that the destination has room for.
+    /// Number of rows that fit into the destination.
     rows_there: usize,
-    /// The piece that is being filled, and the rows in it.
+    /// The piece being filled, and the number of rows in it.
     piece: usize,
     filled: usize,
 }
 
 impl Delivery<'_> {
-    /// How much its ring holds.
+    /// The size of its ring.
     pub fn shape(&self) -> StagingShape {
         self.shape
     }
 
-    /// Room for at least so many rows, at most a [piece](StagingShape)'s: all that the present
-    /// piece has left, or the next one, for which it waits if it still travels. What is there is
-    /// left over from others.
+    /// Returns space for at least this many rows, at most a [piece](StagingShape)'s: the rest of
+    /// the current piece, or the next one, after waiting for it if it is still in flight. Its
+    /// content is left over from earlier rows.
     ///
     /// # Errors
-    /// More rows than a piece has; the device's.
+    /// More rows than a piece has, or the device's error.
     pub fn reserve(&mut self, rows: usize) -> Result<&mut [u8], GpuError> {
         if rows > self.shape.piece_rows {
             return Err(self.beyond_piece(0, rows));
@@ -221,13 +221,13 @@ impl Delivery<'_> {
         Ok(&mut self.route.rows(self.piece)?[from..])
     }
 
-    /// Takes the first rows of the [reserved rows](Delivery::reserve), each to its place in the
-    /// destination, counted in rows. Of two rows with one place either may be there in the end, or
-    /// a mix of both.
+    /// Sends the first of the [reserved rows](Delivery::reserve), each to its place in the
+    /// destination, counted in rows. If two rows have the same place, it ends up with either or a
+    /// mix of both.
     ///
     /// # Errors
-    /// More rows than there is room for, a place beyond the destination: none of them goes. The
-    /// device's.
+    /// There are more rows than reserved, or a place is beyond the destination: none of the rows is
+    /// sent. Or the device's error.
     pub fn commit(&mut self, places: &[u64]) -> Result<(), GpuError> {
         if places.len() > self.shape.piece_rows - self.filled {
             return Err(self.beyond_piece(self.filled, places.len()));
@@ -248,7 +248,7 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// Lets the present piece travel.
+    /// Sends the current piece.
     fn send(&mut self) -> Result<(), GpuError> {
         if self.filled == 0 {
             return Ok(());
@@ -271,8 +271,8 @@ impl Delivery<'_> {
 
 impl Drop for Delivery<'_> {
     fn drop(&mut self) {
-        // An error here means that the context is lost, and with it all work on it: nothing touches
-        // memory any more. Where all went well, this waits for nothing.
+        // An error here means that the context is lost with all work on it, so nothing touches
+        // memory any more. If all went well, there is nothing left to wait for.
         let _ = self.route.wait_idle();
     }
 }

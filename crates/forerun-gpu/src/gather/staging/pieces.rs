@@ -1,10 +1,10 @@
-//! The pieces of a ring, and how one travels.
+//! The pieces of a ring, and how one is sent.
 //!
 //! ```text
 //!   on a GPU     a piece is one pinned buffer     | rows | places, 8 bytes each |     event: its gather has run
-//!                one array on the device          | 0 1 2 3 ... |                     which of a piece's rows go: the first
+//!                one array on the device          | 0 1 2 3 ... |                     source rows of a piece: its first ones
 //!                one stream, on which the gathers follow one another
-//!   otherwise    a piece is two vectors; its rows are where they go when `send` returns
+//!   otherwise    a piece is two vectors; its rows have arrived when `send` returns
 //! ```
 
 use super::StagingShape;
@@ -15,14 +15,14 @@ use crate::gather::op::RowCopy;
 use crate::gather::request::{Direction, Integer, PairsAt, Request, Spec};
 use crate::{Gpu, GpuError};
 
-/// Pieces, and the destination that they lead to.
+/// The pieces, and the destination that they lead to.
 pub(super) enum Route<'a> {
     Gpu(&'a mut GpuPieces, &'a DeviceSlice<'a>),
     Cpu(&'a mut CpuPieces, &'a mut [u8]),
 }
 
 impl Route<'_> {
-    /// The rows of a piece, which does not travel any more.
+    /// The rows of a piece that is no longer in flight.
     pub(super) fn rows(&mut self, piece: usize) -> Result<&mut [u8], GpuError> {
         match self {
             Route::Gpu(on, _) => {
@@ -33,7 +33,7 @@ impl Route<'_> {
         }
     }
 
-    /// Notes where rows of a piece, from one on, go.
+    /// Records the places of a piece's rows, from a given row on.
     pub(super) fn record(
         &mut self,
         piece: usize,
@@ -57,7 +57,7 @@ impl Route<'_> {
         Ok(())
     }
 
-    /// Lets the first rows of a piece travel.
+    /// Sends the first rows of a piece.
     pub(super) fn send(&mut self, piece: usize, rows: usize) -> Result<(), GpuError> {
         match self {
             Route::Gpu(on, to) => on.send(piece, rows, to),
@@ -65,7 +65,7 @@ impl Route<'_> {
         }
     }
 
-    /// Waits until nothing travels.
+    /// Waits until nothing is in flight.
     pub(super) fn wait_idle(&mut self) -> Result<(), GpuError> {
         match self {
             Route::Gpu(on, _) => on.wait_idle(),
@@ -80,7 +80,7 @@ struct Layout {
     row_bytes: usize,
     piece_rows: usize,
     rows_bytes: usize,
-    /// Behind the rows, where a word may begin.
+    /// Offset after the rows at which a word may begin.
     places_at: usize,
     bytes: usize,
 }
@@ -98,7 +98,7 @@ impl Layout {
         }
     }
 
-    /// Rows of a piece to those of a destination of so many bytes.
+    /// The copy of a piece's rows to a destination of this many bytes.
     fn spec(&self, destination_bytes: usize) -> Spec {
         let there = destination_bytes / self.row_bytes.max(1);
         Spec::dense(self.row_bytes as u64, self.piece_rows as u64, there as u64)
@@ -150,7 +150,7 @@ impl CpuPieces {
     }
 }
 
-/// Pieces in pinned memory, and the stream on which they travel.
+/// Pieces in pinned memory, and the stream that sends them.
 pub(super) struct GpuPieces {
     gpu: Gpu,
     layout: Layout,
@@ -182,7 +182,7 @@ impl GpuPieces {
         Ok(GpuPieces {
             gpu: gpu.clone(),
             layout,
-            // Few blocks for a short time: they should not wait behind all blocks of a long kernel.
+            // A few blocks for a short time: they should not wait for all blocks of a long kernel.
             stream: Stream::first(gpu)?,
             order: DeviceBuffer::of(gpu, &order.collect::<Vec<u8>>())?,
             pieces,
@@ -193,12 +193,12 @@ impl GpuPieces {
         &self.gpu
     }
 
-    /// That this is the device that they lead to.
+    /// Checks that this is the device that the pieces lead to.
     pub(super) fn expect(&self, gpu: &Gpu) -> Result<(), GpuError> {
         self.stream.expect(gpu, "the destination")
     }
 
-    /// A piece's bytes, when it does not travel any more.
+    /// A piece's bytes, once it is no longer in flight.
     fn arrived(&mut self, piece: usize) -> Result<&mut [u8], GpuError> {
         let piece = &mut self.pieces[piece];
         if piece.travels {
@@ -244,15 +244,15 @@ impl GpuPieces {
             out_of_range: None,
         };
         let copy = RowCopy::new(&self.gpu, &request, &known)?;
-        // From here on, whatever fails, `arrived` and `settle` wait for it.
+        // From here on, `arrived` and `settle` wait for it, whatever fails.
         piece.travels = true;
-        // SAFETY: piece and order are this ring's, which the delivery borrows: `arrived` gives the
-        // piece out to be written again when the event behind the copy has passed, and no sooner
-        // are they freed. The destination is borrowed by the delivery as well; that settles before
-        // it goes, and cannot be leaked, since `deliver` alone owns it.
+        // SAFETY: piece and order belong to this ring, which the delivery borrows. `arrived` lends
+        // the piece for writing only after the event behind the copy has passed, and the memory is
+        // not freed earlier. The delivery also borrows the destination. It settles before it ends,
+        // and it cannot be leaked, because only `deliver` owns it.
         unsafe { copy.enqueue(&self.stream) }?;
         if let Err(error) = self.stream.record(&piece.arrived) {
-            // The event stands for an earlier copy still, so this one is waited for here.
+            // The event still stands for an earlier copy, so wait for this one here.
             let _ = self.wait_idle();
             return Err(error);
         }
@@ -264,7 +264,7 @@ impl GpuPieces {
             return Ok(());
         }
         let settled = self.stream.synchronize();
-        // Where that failed the context is lost, and nothing travels either.
+        // If that failed, the context is lost, and nothing is in flight either.
         let pieces = self.pieces.iter_mut();
         pieces.for_each(|piece| piece.travels = false);
         settled
