@@ -1,14 +1,14 @@
-//! Arrays used where they lie.
+//! Arrays that are used in place.
 //!
 //! ```text
-//!   ndarray of the table's type      borrowed as it is: no call into Python
-//!   ndarray of another plain type,   a view of it as bytes, where bytes are asked for
+//!   ndarray of the table's type      borrowed without a call into Python
+//!   ndarray of another plain type,   a view of it as bytes, where bytes are accepted
 //!     or not aligned
-//!   what has __dlpack__              numpy.from_dlpack, if its memory is the CPU's; then as above
+//!   an object with __dlpack__        numpy.from_dlpack if its memory is on the CPU; then as above
 //! ```
 //!
-//! These are not copied, so what is not contiguous is refused. A list of rows is made an array
-//! first.
+//! Arrays are not copied, so they must be contiguous. A list of rows is first converted to an
+//! array.
 
 use forerun::table::Dtype;
 use numpy::{
@@ -25,11 +25,11 @@ use crate::dlpack::in_host_memory;
 use crate::errors::invalid;
 use crate::versions::Changed;
 
-/// Bytes from which a new array is made by NumPy itself, which raises `MemoryError` where there is
-/// no memory for it.
+/// From this size on, NumPy itself allocates new arrays, because it raises `MemoryError` when
+/// memory is short.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// NumPy's name of a type. Where it has none, the bits are given.
+/// NumPy's name of a type. For types that NumPy lacks, an integer type of the same size.
 pub(crate) fn numpy_name(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::Bf16 => "uint16",
@@ -37,7 +37,7 @@ pub(crate) fn numpy_name(dtype: Dtype) -> &'static str {
     }
 }
 
-/// The array that an object is, or that it gives of its memory.
+/// The array that an object is, or a view of its memory.
 pub(crate) fn as_array<'py>(
     object: &Bound<'py, PyAny>,
     what: &str,
@@ -49,12 +49,12 @@ pub(crate) fn as_array<'py>(
         return in_host_memory(object, what);
     }
     Err(invalid(format!(
-        "`{what}` is to be an array, or a tensor by DLPack, not {}",
+        "`{what}` must be an array, or a tensor that supports DLPack, not {}",
         object.get_type().name()?
     )))
 }
 
-/// The memory of an array, for this call to use.
+/// The memory of an array that this call is going to use.
 pub(crate) fn memory<T: numpy::Element, D: numpy::ndarray::Dimension>(
     array: &Bound<'_, numpy::PyArray<T, D>>,
     access: Access,
@@ -68,7 +68,7 @@ pub(crate) fn memory<T: numpy::Element, D: numpy::ndarray::Dimension>(
     }
 }
 
-/// The use of an array's memory by this call.
+/// Records that this call uses an array's memory.
 pub(crate) fn borrow<T: numpy::Element, D: numpy::ndarray::Dimension>(
     array: &Bound<'_, numpy::PyArray<T, D>>,
     access: Access,
@@ -77,15 +77,16 @@ pub(crate) fn borrow<T: numpy::Element, D: numpy::ndarray::Dimension>(
     Borrow::all([memory(array, access, what)])
 }
 
-/// Whether elements lie where the CPU can read them as they are. NumPy makes arrays that do; a view
-/// of bytes, or of one field of a packed record, need not.
+/// Whether the elements are aligned, so that the CPU can read them directly. Arrays that NumPy
+/// allocates are. A view of bytes, or of one field of a packed record, may not be.
 pub(crate) fn is_aligned<T: numpy::Element, D: numpy::ndarray::Dimension>(
     array: &Bound<'_, numpy::PyArray<T, D>>,
 ) -> bool {
     array.data().is_aligned()
 }
 
-/// That an array can be seen as bytes: one of Python objects has only their addresses.
+/// Checks that an array can be viewed as bytes. An array of Python objects holds only their
+/// addresses.
 pub(crate) fn expect_bytes(array: &Bound<'_, PyUntypedArray>, what: &str) -> PyResult<()> {
     let dtype = array.dtype();
     if !dtype.has_object() {
@@ -104,13 +105,13 @@ macro_rules! elements {
             _borrow: Borrow,
         }
 
-        /// What has no variant of its own is seen as bytes.
+        /// Types without a variant of their own are viewed as bytes.
         enum ReadElements<'py> {
             $($dtype(PyReadonlyArrayDyn<'py, $element>),)*
             Bytes(PyReadonlyArrayDyn<'py, u8>),
         }
 
-        /// As [`Read`], for writing.
+        /// Like [`Read`], for writing.
         pub(crate) struct Written<'py> {
             elements: WrittenElements<'py>,
             borrow: Borrow,
@@ -123,7 +124,7 @@ macro_rules! elements {
         }
 
         impl<'py> Read<'py> {
-            /// Borrows an array whose elements are of a type.
+            /// Borrows an array with elements of this type.
             pub(crate) fn new(
                 array: &Bound<'py, PyUntypedArray>,
                 dtype: Dtype,
@@ -158,8 +159,8 @@ macro_rules! elements {
         }
 
         impl<'py> Written<'py> {
-            /// Borrows an array whose elements are of a type. `borrowed` is its memory's use, if
-            /// that is noted already.
+            /// Borrows an array with elements of this type. `borrowed` is the record of its
+            /// memory's use, if there already is one.
             pub(crate) fn new(
                 array: &Bound<'py, PyUntypedArray>,
                 dtype: Dtype,
@@ -192,7 +193,7 @@ macro_rules! elements {
                 Ok(Written { elements, borrow, _changed: changed })
             }
 
-            /// Its memory.
+            /// The array's memory.
             pub(crate) fn memory(&self, what: &'static str) -> Memory {
                 match &self.elements {
                     $(WrittenElements::$dtype(array) => memory(array, Access::Write, what),)*
@@ -200,7 +201,7 @@ macro_rules! elements {
                 }
             }
 
-            /// The use of its memory alone, which goes on.
+            /// Keeps only the record that the memory is in use.
             pub(crate) fn into_borrow(self) -> Borrow {
                 self.borrow
             }
@@ -243,8 +244,8 @@ elements! {
     F64: f64,
 }
 
-/// A view as bytes of an array whose elements are of a type, or bytes already, or as long where
-/// NumPy lacks the type.
+/// A view of an array as bytes. Its elements are of this type, or are bytes already, or have the
+/// same size if NumPy lacks the type.
 fn bytes_of<'py>(
     array: &Bound<'py, PyUntypedArray>,
     dtype: Dtype,
@@ -255,16 +256,16 @@ fn bytes_of<'py>(
     let is_told = given == numpy_name(dtype) || given == dtype.name();
     if !is_told && given != "uint8" && !is_stand_in {
         return Err(invalid(format!(
-            "`{what}` is an array of {given}, and the rows are of {}",
+            "`{what}` is an array of {given}, but the rows are of {}",
             dtype.name()
         )));
     }
     let view = array.call_method1("view", ("uint8",));
     let bytes = view.and_then(|view| Ok(view.cast_into::<PyArrayDyn<u8>>()?));
-    bytes.map_err(|error| invalid(format!("`{what}` cannot be seen as bytes: {error}")))
+    bytes.map_err(|error| invalid(format!("`{what}` cannot be viewed as bytes: {error}")))
 }
 
-/// That an array must be C-contiguous, as all that is used where it lies.
+/// Checks that an array is C-contiguous, as every array that is used in place must be.
 pub(crate) fn expect_contiguous(
     array: &Bound<'_, PyUntypedArray>,
     access: Access,
@@ -273,17 +274,17 @@ pub(crate) fn expect_contiguous(
     if array.is_c_contiguous() {
         return Ok(());
     }
-    // A copy would be written, and the caller's array would stay as it is.
+    // A copy would be written, and the caller's array would not change.
     let advice = match access {
         Access::Read => "numpy.ascontiguousarray copies it to an array that is",
         Access::Write => {
-            "it is written where it lies, so give an array that is, as numpy.empty makes it"
+            "it is written in place, so pass a contiguous array, such as numpy.empty returns"
         }
     };
     Err(invalid(format!("`{what}` is not C-contiguous: {advice}")))
 }
 
-/// Flags, all false, in a shape.
+/// An array of flags, all false, with this shape.
 pub(crate) fn no_flags<'py>(
     py: Python<'py>,
     shape: &[usize],
@@ -295,8 +296,7 @@ pub(crate) fn no_flags<'py>(
     Ok(zeros.cast_into()?)
 }
 
-/// The array that rows are given as; a list or a tuple of rows is made one, if its numbers fit the
-/// type.
+/// The array of rows. A list or tuple of rows is converted to one if its numbers fit the type.
 pub(crate) fn as_rows<'py>(
     object: &Bound<'py, PyAny>,
     dtype: Dtype,
@@ -308,7 +308,7 @@ pub(crate) fn as_rows<'py>(
     }
     let wrong = |why: String| {
         invalid(format!(
-            "`{what}` cannot be made rows of {}: {why}",
+            "`{what}` cannot be converted to rows of {}: {why}",
             dtype.name()
         ))
     };
@@ -331,7 +331,7 @@ pub(crate) fn as_rows<'py>(
     if is_integer {
         let equal = rows.rich_compare(&given, CompareOp::Eq)?;
         if !equal.call_method0("all")?.is_truthy()? {
-            return Err(wrong("a number is beyond the type".to_owned()));
+            return Err(wrong("a number is out of the type's range".to_owned()));
         }
     }
     Ok(rows.cast_into()?)
@@ -354,7 +354,7 @@ fn bf16_bits<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArr
     Ok(rows.cast_into()?)
 }
 
-/// An array that is in use, or that may not be changed.
+/// The error for an array that is in use or read-only.
 pub(crate) fn refused(what: &str, done: &str, error: BorrowError) -> PyErr {
     invalid(format!("`{what}` cannot be {done}: {error}"))
 }

@@ -1,7 +1,7 @@
-//! Tables that are open when the interpreter exits: they are flushed and closed.
+//! Flushes and closes the tables that are open when the interpreter exits.
 //!
-//! Python need not destroy what is alive at its exit, and what it does not destroy is not flushed.
-//! The handles are weak: a table that its program drops is closed then.
+//! Python need not destroy live objects at exit, and a table that is not destroyed is not flushed.
+//! The handles are weak, so a table is closed as soon as the program drops it.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,23 +10,23 @@ use pyo3::prelude::*;
 
 use crate::errors::table_exception;
 
-/// Tables that may be open, and the process that opened each.
+/// Tables that may be open, with the process that opened each.
 static TABLES: Mutex<Vec<(u32, WeakTable)>> = Mutex::new(Vec::new());
 
-/// Notes a table that was opened.
+/// Records an opened table.
 pub(crate) fn remember(table: &forerun::table::Table) {
     let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
     tables.retain(|(_, table)| table.is_alive());
     tables.push((std::process::id(), table.downgrade()));
 }
 
-/// Closes all tables of this process. What goes wrong is reported as Python reports it in a
+/// Closes all tables of this process. Errors are reported the way Python reports them in a
 /// destructor.
 #[pyfunction]
 fn _close_tables(py: Python<'_>) {
     let tables = std::mem::take(&mut *TABLES.lock().unwrap_or_else(PoisonError::into_inner));
     for (process, table) in tables {
-        // A table of the parent of a fork is the parent's to flush.
+        // In a fork, the parent flushes its own tables.
         if process != std::process::id() {
             continue;
         }
@@ -38,7 +38,7 @@ fn _close_tables(py: Python<'_>) {
     }
 }
 
-/// Has the interpreter close them when it exits.
+/// Makes the interpreter close the tables at exit.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let close = wrap_pyfunction!(_close_tables, module)?;
     let atexit = module.py().import("atexit")?;

@@ -28,7 +28,7 @@ impl WriteBatch {
 
 #[pymethods]
 impl WriteBatch {
-    /// Adds an entry to the batch; of `keyspace`, or else of the store's own.
+    /// Adds an entry to the batch, in `keyspace` or by default in the store's own keyspace.
     #[pyo3(signature = (key, value, *, keyspace=None))]
     fn put(
         &mut self,

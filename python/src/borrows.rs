@@ -1,15 +1,15 @@
-//! Memory of Python objects that calls under way read or write.
+//! Memory of Python objects that running calls read or write.
 //!
 //! ```text
-//!   array ──┐                        read     may overlap what others read
+//!   array ──┐                        read     may overlap other reads
 //!   tensor ─┼──> addresses ──> HELD  written  overlaps nothing
 //!   GPU ────┘
 //! ```
 //!
-//! Two arrays, or an array and a tensor, may lie in the same memory, and calls of several threads
-//! run at once. NumPy's crate notes which arrays are borrowed; a tensor that is taken by DLPack is
-//! a new array each time. So what counts here is the addresses. They are noted as long as the call
-//! that uses them runs, whatever becomes of the object.
+//! Two arrays, or an array and a tensor, may share memory, and several threads make calls at once.
+//! The numpy crate tracks which arrays are borrowed, but a tensor imported with DLPack is a new
+//! array each time. So this module tracks addresses. They are recorded while the call that uses
+//! them runs, whatever happens to the object.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,9 +35,9 @@ impl Access {
     }
 }
 
-/// Some bytes in use, and the argument that they are.
+/// Bytes in use, and the name of the argument that they belong to.
 struct Range {
-    /// That of its [`Borrow`].
+    /// The number of its [`Borrow`].
     number: u64,
     start: usize,
     end: usize,
@@ -47,29 +47,29 @@ struct Range {
 
 #[derive(Default)]
 struct Held {
-    /// A call has three or four, so there are few.
+    /// A call uses three or four ranges, so there are few.
     ranges: Vec<Range>,
 }
 
-/// A fork goes on counting, so what it drops of its parent's has no number of its own.
+/// A fork continues this count, so dropping a borrow of its parent removes no borrow of the fork.
 static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 fn held() -> MutexGuard<'static, Held> {
-    // A fork begins without any: what other threads of its parent use, nobody uses there.
+    // A fork starts with none, because the other threads of its parent do not exist there.
     static HELD: PerProcess<Mutex<Held>> = PerProcess::new();
     let held = HELD.get_or_init(Mutex::default);
-    // No change of it panics halfway.
+    // No change under the lock can panic halfway.
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Some bytes that a call is going to use.
+/// Bytes that a call is going to use.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory {
-    /// The CPU's address, or a GPU's: CUDA gives each byte of both one of its own.
+    /// An address of the CPU or of a GPU. CUDA gives every byte of both a unique address.
     pub(crate) start: usize,
     pub(crate) len_bytes: usize,
     pub(crate) access: Access,
-    /// The argument that they are.
+    /// The name of the argument.
     pub(crate) what: &'static str,
 }
 
@@ -78,7 +78,7 @@ impl Memory {
         self.start.saturating_add(self.len_bytes)
     }
 
-    /// What is wrong with using it beside what is in use.
+    /// The error if this use conflicts with a recorded one.
     fn clash(&self, held: &Held) -> Option<PyErr> {
         let other = held.ranges.iter().find(|other| {
             (other.start < self.end() && self.start < other.end)
@@ -86,7 +86,7 @@ impl Memory {
         })?;
         let (from, to) = (other.start.max(self.start), other.end.min(self.end()));
         Some(invalid(format!(
-            "`{}` cannot be {}: {} bytes of its memory, from byte {} on, are being {} as `{}` of this call or of one that is under way",
+            "`{}` cannot be {}: {} bytes of its memory, from byte {} on, are being {} as `{}` of this call or of another running call",
             self.what,
             self.access.participle(),
             to - from,
@@ -97,16 +97,16 @@ impl Memory {
     }
 }
 
-/// Memory that is noted as in use until this is dropped. It keeps no Python object.
+/// A record that memory is in use. Dropping it ends the use. It keeps no Python object alive.
 #[derive(Debug)]
 pub(crate) struct Borrow {
-    /// `None` of no bytes.
+    /// `None` if there are no bytes.
     number: Option<u64>,
 }
 
 impl Borrow {
-    /// Notes the use of all of a call's memory at once. A lock for each argument costs a lookup of
-    /// 256 keys some 4%.
+    /// Records the use of all of a call's memory at once. Taking the lock once per argument would
+    /// slow down a lookup of 256 keys by about 4%.
     pub(crate) fn all<const N: usize>(memories: [Memory; N]) -> PyResult<Borrow> {
         if memories.iter().all(|memory| memory.len_bytes == 0) {
             return Ok(Borrow { number: None });
@@ -137,12 +137,12 @@ impl Borrow {
         })
     }
 
-    /// For memory that the caller notes.
+    /// For memory whose use the caller records.
     pub(crate) fn noted_elsewhere() -> Borrow {
         Borrow { number: None }
     }
 
-    /// Notes the use of `len_bytes` bytes at an address, on behalf of the argument `what`.
+    /// Records the use of `len_bytes` bytes at an address by the argument `what`.
     pub(crate) fn new(
         start: usize,
         len_bytes: usize,

@@ -20,23 +20,23 @@ use crate::rows::{Rows, expect_no_found};
 
 /// A cache of byte strings within a hard memory limit.
 ///
-/// `memory_limit_bytes` is the most memory that the cache takes for entries and index together; it
-/// evicts what is not used when it is full. `max_item_bytes` is the largest entry, key and value
+/// `memory_limit_bytes`: the maximum memory for entries and index together; a full cache evicts
+/// entries that are not used. `max_item_bytes`: the maximum size of an entry, key and value
 /// together; 1 MiB by default.
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Cache {
-    /// `None` once it is closed. Calls that are under way keep the memory until they return.
+    /// `None` once it is closed. Running calls keep the memory until they return.
     cache: RwLock<Option<Shared>>,
 }
 
-/// A cache, which only the process that made it may use or free.
+/// A cache that only the process that made it may use or free.
 pub(crate) type Shared = Arc<ProcessBound<forerun::cache::Cache>>;
 
 /// The values of a batch, concatenated.
 #[derive(Default)]
 struct Values {
     bytes: Vec<u8>,
-    /// Where each value ends, and whether its key was found.
+    /// The end of each value, and whether its key was found.
     ends: Vec<(usize, bool)>,
 }
 
@@ -49,7 +49,7 @@ impl Values {
 }
 
 impl Cache {
-    /// The cache, with its clock set to this second, unless it is closed.
+    /// The cache with its clock set to the current second, unless it is closed.
     fn open(&self) -> PyResult<InUse> {
         let cache = self.cache.read();
         let cache = cache.unwrap_or_else(PoisonError::into_inner);
@@ -130,7 +130,7 @@ impl Cache {
     }
 }
 
-/// A cache whose process was checked.
+/// A cache after the check of its process.
 struct InUse(Shared);
 
 impl Deref for InUse {
@@ -236,8 +236,7 @@ impl Cache {
         self.store(py, (key, value), ttl_seconds, Mode::Set, None)
     }
 
-    /// Stores a value if the key is missing. Returns the new version, or `None` if the key was
-    /// there.
+    /// Stores a value if the key is missing. Returns the new version, or `None` if the key exists.
     #[pyo3(signature = (key, value, *, ttl_seconds=None))]
     fn add(
         &self,
@@ -249,8 +248,7 @@ impl Cache {
         self.store(py, (key, value), ttl_seconds, Mode::Add, None)
     }
 
-    /// Stores a value if the key is there. Returns the new version, or `None` if the key was
-    /// missing.
+    /// Stores a value if the key exists. Returns the new version, or `None` if the key is missing.
     #[pyo3(signature = (key, value, *, ttl_seconds=None))]
     fn replace(
         &self,
@@ -263,7 +261,7 @@ impl Cache {
     }
 
     /// Stores a value if the key still has this version (from `gets`). Returns the new version, or
-    /// `None` if not.
+    /// `None` otherwise.
     #[pyo3(signature = (key, value, version, *, ttl_seconds=None))]
     fn compare_and_set(
         &self,
@@ -308,15 +306,15 @@ impl Cache {
         }
     }
 
-    /// Deletes a key; returns whether it was there.
+    /// Deletes a key. Returns whether it existed.
     fn delete(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (cache, key) = (self.open()?, Bytes::new(key, "key")?);
         let deleted = py.detach(|| cache.delete(Delete::key(key.as_ref())));
         Ok(deleted == Deleted::Deleted)
     }
 
-    /// Deletes a key and returns the value that it had. A missing key gives `default`, or a
-    /// `KeyError` without one.
+    /// Deletes a key and returns its value. If the key is missing, returns `default`, or raises
+    /// `KeyError` if there is none.
     ///
     /// The lookup and the deletion are two operations: another thread may change the key in
     /// between.
@@ -349,8 +347,8 @@ impl Cache {
         self.set_many(py, keys.as_any(), values.as_any(), ttl_seconds)
     }
 
-    /// Makes an entry expire after `ttl_seconds`, or never without it; returns whether the key is
-    /// there.
+    /// Makes an entry expire after `ttl_seconds`, or never if it is `None`. Returns whether the key
+    /// exists.
     #[pyo3(signature = (key, ttl_seconds=None))]
     fn touch(
         &self,
@@ -363,7 +361,7 @@ impl Cache {
         Ok(py.detach(|| cache.touch(key.as_ref(), expiry)))
     }
 
-    /// Adds to a decimal number and returns the sum, modulo 2**64; `None` if the key is missing.
+    /// Adds to a decimal number and returns the sum, modulo 2**64, or `None` if the key is missing.
     #[pyo3(signature = (key, delta=1))]
     fn increment(
         &self,
@@ -375,8 +373,8 @@ impl Cache {
         self.count(py, Arithmetic::increment(key.as_ref(), delta))
     }
 
-    /// Subtracts from a decimal number, down to 0, and returns the difference; `None` if the key is
-    /// missing.
+    /// Subtracts from a decimal number, down to 0, and returns the difference, or `None` if the key
+    /// is missing.
     #[pyo3(signature = (key, delta=1))]
     fn decrement(
         &self,

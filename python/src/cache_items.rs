@@ -1,4 +1,4 @@
-//! An iterator over a cache, which fetches a part of it at a time while other Python threads run.
+//! An iterator over a cache. It fetches a part at a time while other Python threads run.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::cache::Shared;
 use crate::errors::{forked, invalid};
 use crate::items::Shown;
 
-/// Bytes of entries that are fetched at a time.
+/// Bytes of entries fetched at a time.
 const STEP_BYTES: usize = 256 << 10;
 
 /// An iterator over the entries of a cache, in no order.
@@ -18,7 +18,7 @@ const STEP_BYTES: usize = 256 << 10;
 pub(crate) struct CacheItems {
     cache: Shared,
     shown: Shown,
-    /// `None` when all were fetched.
+    /// `None` when all entries were fetched.
     crawler: Option<Crawler>,
     fetched: VecDeque<(Vec<u8>, Vec<u8>)>,
 }
@@ -33,7 +33,7 @@ impl CacheItems {
         }
     }
 
-    /// Copies entries until there are some, or no more.
+    /// Copies entries until it has some or none are left.
     fn fetch(&mut self) -> Result<(), Forked> {
         let cache = self.cache.get()?;
         let takes_values = !matches!(self.shown, Shown::Keys);
@@ -70,7 +70,7 @@ impl CacheItems {
 
     fn __reduce__(&self) -> PyResult<()> {
         Err(invalid(
-            "an iterator over a cache is of this process and cannot be pickled",
+            "an iterator over a cache belongs to this process and cannot be pickled",
         ))
     }
 }

@@ -1,20 +1,19 @@
-//! Tensors on a CUDA device, and copies of rows between them and the host's memory on the caller's
-//! stream.
+//! Tensors on a CUDA device, and row copies between them and host memory on the caller's stream.
 //!
 //! ```text
 //!   stream       given, or the current one of the tensor's library
 //!   tensor       tensor.__dlpack__(stream=...)  ->  capsule "dltensor"  ->  address, shape, type
-//!                the producer makes what it has under way on it come before what is put on the stream
-//!   rows         checked, the driver asked what lies where, one kernel put on the stream and waited for
-//!   lookup       what is on the stream waited for; when the call returns, all rows are in the tensor
+//!                the producer orders its pending work on the tensor before work on this stream
+//!   rows         checked; the driver locates all memory; one kernel is put on the stream and waited for
+//!   lookup       waits for the stream; when the call returns, all rows are in the tensor
 //! ```
 //!
-//! What is wrong with a request is told before a device is opened. The capsules are kept until the
-//! copy is done, and with them the memory: when they go, the producer has it back, since nobody has
-//! marked them used.
+//! Errors in a request are reported before a device is opened. The capsules, and with them the
+//! memory, are kept until the copy is done. When they are dropped, the producer gets the memory
+//! back, because nobody has marked them as used.
 //!
-//! This is the one file of the package with `unsafe`: DLPack hands over a C structure, and the
-//! device an address.
+//! This is the only file of the package with `unsafe`: DLPack passes a C structure, and the device
+//! an address.
 
 use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, PoisonError};
@@ -49,16 +48,16 @@ struct DlTensor {
 /// The name of a capsule whose pointer is a `DLManagedTensor`, which begins with a `DLTensor`.
 const DLTENSOR: &CStr = c"dltensor";
 
-/// The most dimensions that are believed.
+/// The maximum number of dimensions that is accepted.
 const DIMENSIONS_MAX: i32 = 64;
 
-/// DLPack's codes of types.
+/// DLPack's type codes.
 const SIGNED: u8 = 0;
 const UNSIGNED: u8 = 1;
 const FLOAT: u8 = 2;
 const BFLOAT: u8 = 4;
 
-/// A tensor's memory on a device, contiguous, for as long as this is kept.
+/// A contiguous tensor's memory on a device. It stays valid as long as this exists.
 pub(crate) struct Tensor<'py> {
     _capsule: Bound<'py, PyCapsule>,
     /// The device's number.
@@ -70,7 +69,7 @@ pub(crate) struct Tensor<'py> {
 }
 
 impl<'py> Tensor<'py> {
-    /// What an object gives of its memory on a CUDA device, for use on `stream`.
+    /// Imports an object's memory on a CUDA device, for use on `stream`.
     pub(crate) fn new(
         object: &Bound<'py, PyAny>,
         what: &str,
@@ -81,14 +80,16 @@ impl<'py> Tensor<'py> {
         let capsule = object.call_method("__dlpack__", (), Some(&keywords));
         let capsule = capsule
             .and_then(|capsule| Ok(capsule.cast_into::<PyCapsule>()?))
-            .map_err(|error| invalid(format!("`{what}` cannot be taken by DLPack: {error}")))?;
+            .map_err(|error| {
+                invalid(format!("`{what}` cannot be imported with DLPack: {error}"))
+            })?;
         let pointer = capsule.pointer_checked(Some(DLTENSOR)).map_err(|_| {
             invalid(format!(
-                "`{what}` gave no capsule \"dltensor\" by __dlpack__"
+                "__dlpack__ of `{what}` did not return a capsule \"dltensor\""
             ))
         })?;
-        // SAFETY: a capsule of this name holds a `DLManagedTensor`, whose first member is a
-        // `DLTensor`, by the contract of DLPack; it lives as long as the capsule, and no Python
+        // SAFETY: by the contract of DLPack, a capsule with this name holds a `DLManagedTensor`,
+        // whose first member is a `DLTensor`. It lives as long as the capsule, and no Python code
         // runs while it is read.
         let tensor = unsafe { pointer.cast::<DlTensor>().as_ref() };
         let wrong = |why: String| Err(invalid(format!("`{what}`: {why}")));
@@ -101,8 +102,8 @@ impl<'py> Tensor<'py> {
         }
         let extents = |from: *const i64| match dimensions {
             0 => &[][..],
-            // SAFETY: as above: there are as many extents, and strides where they are not null, as
-            // dimensions.
+            // SAFETY: as above. There are as many extents as dimensions, and as many strides if
+            // they are not null.
             _ => unsafe { std::slice::from_raw_parts(from, dimensions) },
         };
         let shape: Option<Vec<u64>> = extents(tensor.shape)
@@ -113,7 +114,7 @@ impl<'py> Tensor<'py> {
             return wrong("a tensor with a negative extent".to_owned());
         };
         if !tensor.strides.is_null() && !is_contiguous(&shape, extents(tensor.strides)) {
-            return wrong("it is not contiguous, and is used where it lies".to_owned());
+            return wrong("it is used in place but is not contiguous".to_owned());
         }
         let element_bits = u64::from(tensor.bits) * u64::from(tensor.lanes);
         let Ok(device) = usize::try_from(tensor.device_number) else {
@@ -129,18 +130,18 @@ impl<'py> Tensor<'py> {
         })
     }
 
-    /// Rows along the first dimension, and bytes a row.
+    /// Number of rows along the first dimension, and bytes per row.
     pub(crate) fn rows(&self, what: &str) -> PyResult<(u64, u64)> {
         let Some((&rows, rest)) = self.shape.split_first() else {
             return Err(invalid(format!(
-                "`{what}` has no dimension, and so no rows"
+                "`{what}` has 0 dimensions, so it has no rows"
             )));
         };
         let bytes = self.bytes_of(rest, what)?;
         Ok((rows, bytes))
     }
 
-    /// That its elements are a table's.
+    /// Checks that its elements have the table's type.
     pub(crate) fn expect_elements(&self, dtype: Dtype, what: &str) -> PyResult<()> {
         let code = match dtype {
             Dtype::I8 | Dtype::I32 | Dtype::I64 => SIGNED,
@@ -148,18 +149,18 @@ impl<'py> Tensor<'py> {
             Dtype::Bf16 => BFLOAT,
             _ => FLOAT,
         };
-        // Libraries without bfloat16 have its bits, as NumPy does.
+        // Libraries without bfloat16 hold its bits as integers, as NumPy does.
         let fits = self.code == code || dtype == Dtype::Bf16 && self.code == UNSIGNED;
         if fits && self.element_bytes == dtype.bytes() as u64 {
             return Ok(());
         }
         Err(invalid(format!(
-            "`{what}` has elements of {} bytes of DLPack's type {}, and the table's are {dtype}",
+            "`{what}` has elements of {} bytes of DLPack's type {}, but the table's are {dtype}",
             self.element_bytes, self.code
         )))
     }
 
-    /// Its bytes.
+    /// Its size in bytes.
     pub(crate) fn bytes(&self, what: &str) -> PyResult<usize> {
         Ok(self.bytes_of(&self.shape, what)? as usize)
     }
@@ -172,13 +173,13 @@ impl<'py> Tensor<'py> {
         bytes.ok_or_else(|| invalid(format!("`{what}` is larger than memory")))
     }
 
-    /// The type of its integers, if they can be indices.
+    /// Its integer type, if the elements can be indices.
     pub(crate) fn integer(&self) -> PyResult<Integer> {
         match (self.code, self.element_bytes) {
             (SIGNED, 4) => Ok(Integer::I32),
             (SIGNED, 8) => Ok(Integer::I64),
             (code, bytes) => Err(invalid(format!(
-                "indices are int32 or int64, not {bytes} bytes of DLPack's type {code}"
+                "indices must be int32 or int64, not {bytes} bytes of DLPack's type {code}"
             ))),
         }
     }
@@ -196,18 +197,18 @@ fn is_contiguous(shape: &[u64], strides: &[i64]) -> bool {
         })
 }
 
-/// A stream of the caller's, by its handle; the default one is 1, as DLPack counts, since 0 would
-/// be ambiguous.
+/// A handle of the caller's stream. The default stream is 1, as in DLPack, because 0 would be
+/// ambiguous.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallersStream(i64);
 
 impl CallersStream {
-    /// What it is known by to DLPack.
+    /// The stream's number in DLPack.
     pub(crate) fn number(self) -> i64 {
         self.0
     }
 
-    /// What the driver knows it by.
+    /// The stream's handle for the driver.
     fn handle(self) -> *mut c_void {
         match self.0 {
             DEFAULT_STREAM => std::ptr::null_mut(),
@@ -218,8 +219,8 @@ impl CallersStream {
 
 const DEFAULT_STREAM: i64 = 1;
 
-/// The stream that an object stands for: the argument if there is one, else the current stream of
-/// the library that the tensor is of, else the default one.
+/// The stream for an object: the argument if there is one, otherwise the current stream of the
+/// tensor's library, otherwise the default stream.
 pub(crate) fn stream_of(
     argument: Option<&Bound<'_, PyAny>>,
     tensor: &Bound<'_, PyAny>,
@@ -228,7 +229,7 @@ pub(crate) fn stream_of(
         Some(stream) => {
             let refuse = |_| {
                 invalid(
-                    "`stream` is a number, or has one as `cuda_stream` (PyTorch) or `ptr` (CuPy)",
+                    "`stream` must be a number, or have one as `cuda_stream` (PyTorch) or `ptr` (CuPy)",
                 )
             };
             if let Ok(handle) = stream.extract() {
@@ -249,7 +250,7 @@ pub(crate) fn stream_of(
     }))
 }
 
-/// The current stream of the library that a tensor is of, where that is known to have one.
+/// The current stream of a tensor's library, if that library is known to have one.
 fn current_stream(tensor: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     let module = tensor.get_type().module()?;
     let library = module.to_str()?.split('.').next().unwrap_or_default();
@@ -272,16 +273,16 @@ fn current_stream(tensor: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
 
 /// The indices of a copy.
 pub(crate) enum Indices<'a, 'py> {
-    /// Pairs by turns, in the host's memory, to be brought to the device.
+    /// Interleaved pairs in host memory, to be copied to the device.
     Host(&'a [i64]),
-    /// Pairs, in a tensor of shape (n, 2).
+    /// Pairs in a tensor of shape (n, 2).
     Pairs(&'a Tensor<'py>),
-    /// Sources and destinations, in a tensor each.
+    /// Sources and destinations in separate tensors.
     Split(&'a Tensor<'py>, &'a Tensor<'py>),
 }
 
 impl Indices<'_, '_> {
-    /// That all are on one device.
+    /// Checks that all are on this device.
     pub(crate) fn expect_device(&self, number: usize) -> PyResult<()> {
         let tensors = match self {
             Indices::Host(_) => &[][..],
@@ -291,17 +292,19 @@ impl Indices<'_, '_> {
         match tensors.iter().find(|tensor| tensor.device != number) {
             None => Ok(()),
             Some(tensor) => Err(invalid(format!(
-                "`pairs` are on CUDA device {}, and the rows on CUDA device {number}",
+                "`pairs` are on CUDA device {}, but the rows are on CUDA device {number}",
                 tensor.device
             ))),
         }
     }
 
-    /// Where tensors of them lie.
+    /// The addresses of indices that are in tensors.
     fn on_device(&self) -> PyResult<Option<PairsAt>> {
         let length = |tensor: &Tensor<'_>| match tensor.shape[..] {
             [length] => Ok(length),
-            _ => Err(invalid("two tensors of indices have one dimension each")),
+            _ => Err(invalid(
+                "two tensors of indices must have one dimension each",
+            )),
         };
         let at = match self {
             Indices::Host(_) => return Ok(None),
@@ -311,7 +314,7 @@ impl Indices<'_, '_> {
             Indices::Split(sources, destinations) => {
                 let integer = sources.integer()?;
                 if destinations.integer()? != integer {
-                    return Err(invalid("two tensors of indices are of one type"));
+                    return Err(invalid("two tensors of indices must have the same type"));
                 }
                 let sources = (sources.address, length(sources)?);
                 PairsAt::split(
@@ -331,7 +334,7 @@ pub(crate) enum Host<'a> {
     Destination(&'a mut [u8]),
 }
 
-/// Devices that were opened: their kernels are loaded once.
+/// Devices opened so far, so that their kernels are loaded once.
 static OPENED: PerProcess<Mutex<Vec<Gpu>>> = PerProcess::new();
 
 fn opened(number: usize) -> Result<Gpu, GpuError> {
@@ -345,8 +348,8 @@ fn opened(number: usize) -> Result<Gpu, GpuError> {
     Ok(gpu)
 }
 
-/// Copies rows between the host and a device, on a stream of that device, and waits for it while
-/// other Python threads run. `spec` tells of dense rows that lie within both sides.
+/// Copies rows between the host and a device on a stream of that device, and waits for it while
+/// other Python threads run. `spec` describes dense rows that lie within both sides.
 pub(crate) fn copy_rows(
     py: Python<'_>,
     spec: Spec,
@@ -396,22 +399,22 @@ pub(crate) fn copy_rows(
             out_of_range: None,
         };
         // SAFETY: the host's bytes are borrowed until this function returns, mutably if they are
-        // written; the tensors' memory is kept by their capsules, which outlive it too; `buffer`
-        // lies in this closure, and the scope below ends when the copy is done. On the device the
-        // copy comes behind what the producers had under way, as they were told the stream, and no
-        // reference of Rust's is to a tensor's memory.
+        // written. The capsules keep the tensors' memory and outlive the function too. `buffer`
+        // lives in this closure, and the scope below ends when the copy is done. On the device the
+        // copy runs after the producers' pending work, because they were given the stream. No Rust
+        // reference points to a tensor's memory.
         let copy = unsafe { RowCopy::from_request(&gpu, &request) }?;
-        // SAFETY: the stream is of the device's primary context and lives as long as this call: the
-        // word of whoever calls from Python, as of every library that takes streams. Of one that is
-        // being captured the driver refuses the scope's waiting.
+        // SAFETY: the stream belongs to the device's primary context and lives as long as this
+        // call. The Python caller vouches for that, as for every library that takes streams. If it
+        // is being captured, the driver rejects the scope's wait.
         let stream = unsafe { Stream::borrowed(&gpu, stream.handle()) };
         gpu.scope(|scope| scope.put(&stream, &copy))
     };
     py.detach(copy).map_err(device_exception)
 }
 
-/// Looks keys up in a table whose device tier is on the tensor's device: rows go there, behind what
-/// is on the caller's stream. Other Python threads run meanwhile.
+/// Looks up keys in a table whose device tier is on the tensor's device. The rows go there, after
+/// the work on the caller's stream. Other Python threads run meanwhile.
 pub(crate) fn find_rows(
     py: Python<'_>,
     table: &Table,
@@ -425,24 +428,23 @@ pub(crate) fn find_rows(
     let (number, address) = (out.device, out.address);
     let Some(gpu) = table.gpu() else {
         return Err(invalid(format!(
-            "`out` is on CUDA device {number}, and the table has no device tier on a GPU: rows go to the CPU's memory"
+            "`out` is on CUDA device {number}, but the table has no device tier on a GPU: pass an `out` in CPU memory"
         )));
     };
     let tier = gpu.info().ordinal;
     if tier != number {
         return Err(invalid(format!(
-            "`out` is on CUDA device {number}, and the table's device tier on CUDA device {tier}"
+            "`out` is on CUDA device {number}, but the table's device tier is on CUDA device {tier}"
         )));
     }
     let stream = stream.handle() as usize;
     let find = || {
-        // SAFETY: as in `copy_rows`: a stream of the device's primary context that outlives the
-        // call, by the caller's word.
+        // SAFETY: as in `copy_rows`: the caller vouches for a stream of the device's primary
+        // context that outlives the call.
         let stream = unsafe { Stream::borrowed(&gpu, stream as *mut c_void) };
         stream.synchronize().map_err(device_exception)?;
-        // SAFETY: the tensor's memory, of which its capsule says so many bytes, is kept by that
-        // capsule, which outlives the call; the table is done with it when the lookup returns. No
-        // reference of Rust's is to it.
+        // SAFETY: the capsule keeps the tensor's memory, states its size, and outlives the call.
+        // The table has finished with it when the lookup returns. No Rust reference points to it.
         let rows = unsafe { DeviceSlice::from_raw(&gpu, address, bytes) };
         let found = table.find_to_device(keys, rows, found);
         found.map_err(table_exception)

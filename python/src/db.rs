@@ -19,12 +19,12 @@ use crate::source::Source;
 /// `path`: the directory. `create`: "if_missing" creates a missing store, "never" raises
 /// `NotFoundError` for one, "must_be_new" raises `AlreadyExistsError` for an existing one.
 /// `durability`: the default for writes. "buffered" survives the end of the process; "synced"
-/// survives the loss of power. `wal`: False writes no log: whatever is not flushed is lost with the
-/// process. `memory_limit_bytes`: the most memory that all memtables take; writes wait when it is
-/// reached. `memtable_bytes`: the size at which a memtable is written to disk. `cache_bytes`: the
-/// size of the page cache. `ttl_seconds`: entries expire after this time, in whole seconds; without
-/// it, never. `read_only`: changes nothing in the directory, which may lie on a read-only file
-/// system; every write raises an error.
+/// survives the loss of power. `wal`: if False, there is no log, and entries that are not flushed
+/// are lost with the process. `memory_limit_bytes`: the maximum memory of all memtables; writes
+/// wait when it is reached. `memtable_bytes`: the size at which a memtable is written to disk.
+/// `cache_bytes`: the size of the page cache. `ttl_seconds`: entries expire after this time, in
+/// whole seconds; by default they never expire. `read_only`: changes nothing in the directory,
+/// which may be on a read-only file system; every write raises an error.
 ///
 /// An argument that is `None` takes the engine's default.
 #[pyclass(extends = Keyspace, frozen, module = "forerun")]
@@ -85,9 +85,9 @@ impl Db {
         self.path.clone()
     }
 
-    /// Returns the keyspace of that name, and creates it if it is missing. Its entries expire after
-    /// `ttl_seconds`, a whole number of seconds; without it, never. A keyspace keeps the time to
-    /// live that it was created with; a different one is an error.
+    /// Returns the keyspace with this name, and creates it if it is missing. Its entries expire
+    /// after `ttl_seconds`, a whole number of seconds; by default they never expire. A keyspace
+    /// keeps the time to live that it was created with; a different one is an error.
     #[pyo3(signature = (name, *, ttl_seconds=None))]
     fn keyspace(
         slf: &Bound<'_, Db>,
@@ -142,7 +142,7 @@ impl Db {
         run_long(slf.py(), "syncing", move || db.flush_wal())?.map_err(exception)
     }
 
-    /// Merges all runs into one level: worth it after many writes and before many reads.
+    /// Merges all runs into one level. Useful after many writes and before many reads.
     fn compact(slf: &Bound<'_, Db>) -> PyResult<()> {
         let db = open(slf)?;
         run_long(slf.py(), "compacting", move || db.compact())?.map_err(exception)
@@ -215,7 +215,7 @@ impl Db {
     }
 }
 
-/// The engine's handle on an open store.
+/// The engine's handle to an open store.
 fn open(slf: &Bound<'_, Db>) -> PyResult<forerun::Db> {
     Ok(Keyspace::handles(slf.as_super())?.0)
 }

@@ -1,9 +1,9 @@
-//! Tensors of other libraries, by DLPack.
+//! Tensors of other libraries, through DLPack.
 //!
 //! ```text
-//!   tensor.__dlpack_device__()  ->  kind and number of the device that its memory is of
-//!   the CPU's                 numpy.from_dlpack(tensor): an array over the same memory
-//!   another's                       refused, with the device's name
+//!   tensor.__dlpack_device__()  ->  kind and number of the device that holds its memory
+//!   CPU                         numpy.from_dlpack(tensor): an array over the same memory
+//!   another device              refused, with the device's name
 //! ```
 
 use numpy::PyUntypedArray;
@@ -11,8 +11,8 @@ use pyo3::prelude::*;
 
 use crate::errors::invalid;
 
-/// A kind of device, by its number in DLPack (`DLDeviceType`), and the number of the device among
-/// those of its kind.
+/// A kind of device, by its number in DLPack (`DLDeviceType`), and the device's number among those
+/// of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Device {
     kind: i32,
@@ -26,7 +26,7 @@ const ROCM_HOST: i32 = 11;
 const CUDA_MANAGED: i32 = 13;
 
 impl Device {
-    /// Where an object's memory is.
+    /// The device that holds an object's memory.
     fn of(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Device> {
         let told = object.call_method0("__dlpack_device__")?;
         let (kind, number) = told
@@ -38,18 +38,18 @@ impl Device {
             })
             .map_err(|error| {
                 invalid(format!(
-                    "`{what}` does not say what device it is on: __dlpack_device__ gave {told}: {error}"
+                    "cannot tell the device of `{what}`: __dlpack_device__ returned {told}: {error}"
                 ))
             })?;
         Ok(Device { kind, number })
     }
 
-    /// Whether the CPU can use the memory as its own.
+    /// Whether the CPU can access the memory directly.
     fn is_host(self) -> bool {
         matches!(self.kind, CPU | CUDA_HOST | ROCM_HOST | CUDA_MANAGED)
     }
 
-    /// Whether it is a GPU that CUDA drives, and the memory its own.
+    /// Whether it is the memory of a GPU that CUDA supports.
     fn is_cuda(self) -> bool {
         self.kind == CUDA
     }
@@ -81,7 +81,7 @@ impl std::fmt::Display for Device {
     }
 }
 
-/// An array over the memory of a tensor, which must be the CPU's.
+/// An array over the memory of a tensor, which must be in CPU memory.
 pub(crate) fn in_host_memory<'py>(
     tensor: &Bound<'py, PyAny>,
     what: &str,
@@ -89,7 +89,7 @@ pub(crate) fn in_host_memory<'py>(
     let device = Device::of(tensor, what)?;
     if !device.is_host() {
         return Err(invalid(format!(
-            "`{what}` is on {device}; it is to be in the CPU's memory here"
+            "`{what}` is on {device}, but must be in CPU memory here"
         )));
     }
     let array = tensor
@@ -97,5 +97,5 @@ pub(crate) fn in_host_memory<'py>(
         .import("numpy")?
         .call_method1("from_dlpack", (tensor,));
     let array = array.and_then(|array| Ok(array.cast_into::<PyUntypedArray>()?));
-    array.map_err(|error| invalid(format!("`{what}` cannot be taken by DLPack: {error}")))
+    array.map_err(|error| invalid(format!("`{what}` cannot be imported with DLPack: {error}")))
 }

@@ -1,9 +1,9 @@
-//! From the engine's errors to the exceptions of `forerun.errors`.
+//! Converts the engine's errors to the exceptions of `forerun.errors`.
 
 use pyo3::{PyErr, Python};
 
 mod exceptions {
-    //! The classes stand in Python, where they can have two bases.
+    //! The classes are defined in Python, where they can have two base classes.
     pyo3::import_exception!(forerun.errors, InvalidArgumentError);
     pyo3::import_exception!(forerun.errors, NotFoundError);
     pyo3::import_exception!(forerun.errors, AlreadyExistsError);
@@ -20,7 +20,7 @@ mod exceptions {
     pyo3::import_exception!(forerun.errors, Error);
 }
 
-/// The exception for an error of the engine, with its words.
+/// The exception for an error of the engine, with its message.
 pub(crate) fn exception(error: forerun::Error) -> PyErr {
     use exceptions::*;
     use forerun::Error as E;
@@ -60,7 +60,7 @@ pub(crate) fn exception(error: forerun::Error) -> PyErr {
     }
 }
 
-/// The exception for an error of the cache, with its words.
+/// The exception for an error of the cache, with its message.
 pub(crate) fn cache_exception(error: forerun::cache::Error) -> PyErr {
     use forerun::cache::Error as E;
     let words = error.to_string();
@@ -71,7 +71,7 @@ pub(crate) fn cache_exception(error: forerun::cache::Error) -> PyErr {
     }
 }
 
-/// The exception for an error of the table, with its words. Where only some keys failed, it has
+/// The exception for an error of the table, with its message. If only some keys failed, it has
 /// their positions.
 pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
     use exceptions::*;
@@ -101,12 +101,12 @@ pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
     }
 }
 
-/// The exception for a row copy that cannot be made, with its words.
+/// The exception for an invalid row copy, with its message.
 pub(crate) fn gather_exception(error: forerun::gpu::gather::GatherError) -> PyErr {
     invalid(error.to_string())
 }
 
-/// The exception for a device's failure, or for the lack of one, with its words.
+/// The exception for a missing or failed device, with its message.
 pub(crate) fn device_exception(error: forerun::gpu::GpuError) -> PyErr {
     match error {
         forerun::gpu::GpuError::Refused(refused) => gather_exception(refused),
@@ -115,19 +115,21 @@ pub(crate) fn device_exception(error: forerun::gpu::GpuError) -> PyErr {
     }
 }
 
-/// What does not fit in memory.
+/// The error for data that does not fit in memory.
 pub(crate) fn too_large(words: &str) -> PyErr {
     exceptions::MemoryLimitError::new_err(words.to_owned())
 }
 
-/// What is wrong with an argument.
+/// The error for an invalid argument.
 pub(crate) fn invalid(words: impl Into<String>) -> PyErr {
     exceptions::InvalidArgumentError::new_err(words.into())
 }
 
-/// A word that is none of those an argument may be.
+/// The error for an argument that is not one of the known words.
 pub(crate) fn unknown(argument: &str, given: &str, known: &str) -> PyErr {
-    invalid(format!("`{argument}` is one of {known}, not {given:?}"))
+    invalid(format!(
+        "`{argument}` must be one of {known}, not {given:?}"
+    ))
 }
 
 /// Whether a handle was refused because this process is a fork of the one that opened it.
@@ -135,12 +137,12 @@ pub(crate) fn is_forked(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<exceptions::ForkedError>(py)
 }
 
-/// A handle of another process.
+/// The error for a handle of another process.
 pub(crate) fn forked(forked: forerun::Forked) -> PyErr {
     exceptions::ForkedError::new_err(forked.to_string())
 }
 
-/// A handle that was closed.
+/// The error for a closed handle.
 pub(crate) fn closed(what: &str) -> PyErr {
     exceptions::ClosedError::new_err(format!("the {what} is closed"))
 }

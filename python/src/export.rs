@@ -17,7 +17,7 @@ type KeysAndRows<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyAny>);
 /// An iterator over the rows of a table, batch by batch.
 #[pyclass(module = "forerun")]
 pub(crate) struct Export {
-    /// Another thread may have it locked at a fork.
+    /// Another thread may hold the lock at a fork.
     export: ProcessBound<Mutex<forerun::table::Export>>,
     dtype: Dtype,
     dim: u32,
@@ -50,9 +50,9 @@ impl Export {
     }
 }
 
-/// What an iterator over a table is refused for.
+/// The error for pickling an iterator over a table.
 fn unpicklable() -> PyErr {
-    invalid("an iterator over a table is of this process and cannot be pickled")
+    invalid("an iterator over a table belongs to this process and cannot be pickled")
 }
 
 #[pymethods]
@@ -76,7 +76,7 @@ impl Export {
 pub(crate) struct TableItems {
     export: Export,
     shown: Shown,
-    /// What was fetched, and how much of it was given.
+    /// The fetched rows, and how many of them were returned.
     keys: Vec<u64>,
     rows: Option<Py<PyAny>>,
     given: usize,
@@ -101,7 +101,7 @@ impl TableItems {
     }
 
     fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        // A batch may be empty: its rows left while it was made.
+        // A batch may be empty: its rows may have been removed while it was made.
         while self.given == self.keys.len() {
             let Some((keys, rows)) = self.export.fetch(py)? else {
                 return Ok(None);

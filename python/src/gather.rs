@@ -1,4 +1,4 @@
-//! Scattered rows from one array to scattered rows of another.
+//! Copies of scattered rows from one array to scattered rows of another.
 
 use std::num::NonZeroUsize;
 
@@ -15,7 +15,7 @@ use crate::pairs::{Given, two_of};
 use crate::rows::{readable_rows, writable_rows};
 use crate::versions::Changed;
 
-/// What a copy of rows has done.
+/// The result of a row copy.
 #[pyclass(frozen, get_all, eq, module = "forerun")]
 #[derive(PartialEq)]
 pub(crate) struct CopyCounts {
@@ -36,19 +36,20 @@ impl CopyCounts {
 
     fn __reduce__(&self) -> PyResult<()> {
         Err(invalid(
-            "what a copy has done cannot be pickled: pickle its numbers",
+            "the result of a copy cannot be pickled: pickle its numbers",
         ))
     }
 }
 
-/// How a copy is made: the part of the arguments that both directions share.
+/// The arguments that both directions share.
 fn how(absent: &str, threads: usize) -> PyResult<(Absent, Extras<'static>)> {
     let absent = match absent {
         "skip" => Absent::Skip,
         "zero" => Absent::Zero,
         other => return Err(unknown("absent", other, "skip, zero")),
     };
-    let threads = NonZeroUsize::new(threads).ok_or_else(|| invalid("`threads` is at least 1"))?;
+    let threads =
+        NonZeroUsize::new(threads).ok_or_else(|| invalid("`threads` must be at least 1"))?;
     let extras = Extras {
         cpu: CpuOptions {
             threads,
@@ -66,7 +67,7 @@ enum Direction {
     Scatter,
 }
 
-/// The two sides of a copy, what is copied, and how.
+/// The two sides of a copy and its arguments.
 struct Copy<'a, 'py> {
     direction: Direction,
     host: &'a Bound<'py, PyAny>,
@@ -78,14 +79,14 @@ struct Copy<'a, 'py> {
 }
 
 impl<'py> Copy<'_, 'py> {
-    /// Makes it where the device's rows are.
+    /// Runs the copy on the device that holds the device rows.
     fn run(self, py: Python<'py>) -> PyResult<Option<CopyCounts>> {
         if is_on_cuda(self.device, "device")? {
             return self.run_on_device(py).map(|()| None);
         }
         if self.stream.is_some() {
             return Err(invalid(
-                "`stream` is for rows on a GPU, and `device` is in the CPU's memory",
+                "`stream` is only for rows on a GPU, but `device` is in CPU memory",
             ));
         }
         self.run_on_host(py).map(Some)
@@ -94,7 +95,7 @@ impl<'py> Copy<'_, 'py> {
     fn spec(&self, [host_rows, host_bytes]: [u64; 2], [rows, bytes]: [u64; 2]) -> PyResult<Spec> {
         if host_bytes != bytes {
             return Err(invalid(format!(
-                "a row of `host` has {host_bytes} bytes, and one of `device` {bytes}"
+                "a row of `host` has {host_bytes} bytes, but one of `device` has {bytes}"
             )));
         }
         Ok(Spec {
@@ -187,20 +188,20 @@ impl<'py> Copy<'_, 'py> {
             0 => Ok(None),
             found if found == given.len() => Ok(Some(tensors)),
             _ => Err(invalid(
-                "one of `pairs` is on a GPU and the other is not: both are to be in one place",
+                "one of `pairs` is on a GPU and the other is not: both must be in the same place",
             )),
         }
     }
 }
 
-/// Rows, and bytes of a row.
+/// Number of rows, and bytes per row.
 fn extents(shape: &[usize]) -> [u64; 2] {
     [shape[0] as u64, shape[1] as u64]
 }
 
-/// Copies rows of `host` to rows of `device`, by pairs of (host row, device row). Index -1 names no
-/// row. Where `device` is a tensor on a GPU, `host` is to be pinned, the copy is made on `stream`,
-/// or else on the current one, and not counted.
+/// Copies rows of `host` to rows of `device`, by pairs of (host row, device row). The index -1
+/// means no row. If `device` is a tensor on a GPU, `host` must be pinned, the copy runs on `stream`
+/// (by default the current stream), and it is not counted.
 #[pyfunction]
 #[pyo3(signature = (host, device, pairs, *, absent="skip", threads=1, stream=None))]
 pub(crate) fn gather(
@@ -226,7 +227,7 @@ pub(crate) fn gather(
     .run(py)
 }
 
-/// Copies rows of `device` to rows of `host`, by pairs of (device row, host row). Otherwise as
+/// Copies rows of `device` to rows of `host`, by pairs of (device row, host row). Otherwise like
 /// [`gather`].
 #[pyfunction]
 #[pyo3(signature = (device, host, pairs, *, absent="skip", threads=1, stream=None))]
@@ -253,8 +254,7 @@ pub(crate) fn scatter(
     .run(py)
 }
 
-/// What this machine has: the CPU's instruction set that is used, and its GPUs, or why there are
-/// none.
+/// Describes this machine: the CPU instruction set in use, and its GPUs, or why there are none.
 #[pyfunction]
 pub(crate) fn device_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let found = py.detach(|| {

@@ -1,12 +1,12 @@
-//! Python's signals, heard in the middle of a long call of the engine, which a terminal shows.
+//! Handles Python's signals during a long call of the engine, and shows the call on a terminal.
 //!
 //! ```text
 //!   engine ──asks──> 50 ms since the last time? ──> Python's signal handlers run ──raised?──> the call ends
-//!                                                                                     └──> kept, for who called
+//!                                                                                     └──> kept for the caller
 //! ```
 //!
-//! Python runs handlers in its main thread only; other threads are never interrupted, and show
-//! nothing.
+//! Python runs handlers only in its main thread. Calls in other threads are never interrupted and
+//! show nothing.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -22,23 +22,23 @@ pub(crate) const EVERY: Duration = Duration::from_millis(50);
 thread_local! {
     static ASKED: Cell<Option<Instant>> = const { Cell::new(None) };
     static IS_MAIN: Cell<Option<bool>> = const { Cell::new(None) };
-    /// What the call is doing, as a terminal shows it.
+    /// What the call is doing, for display on a terminal.
     static DOING: Cell<Option<&'static str>> = const { Cell::new(None) };
-    /// When the engine asked for the first time in this call.
+    /// When the engine first asked in this call.
     static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
     static SHOWN: RefCell<Option<Spinner>> = const { RefCell::new(None) };
-    /// What a handler raised, until the call that it ends has returned.
+    /// The exception that a handler raised, until the call that it ends has returned.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Runs a call of the engine while other Python threads run. Once it takes long, a terminal shows
-/// what it does.
+/// Runs a call of the engine while other Python threads run. If it takes long, a terminal shows
+/// what it is doing.
 pub(crate) fn detach<T: Send>(
     py: Python<'_>,
     doing: &'static str,
     call: impl FnOnce() -> T + Send,
 ) -> T {
-    /// Ends what is shown, also where the call panics.
+    /// Ends the display, also if the call panics.
     struct Call;
     impl Drop for Call {
         fn drop(&mut self) {
@@ -64,7 +64,7 @@ fn show(now: Instant) {
     }
 }
 
-/// Whether the call that this thread is in is to end.
+/// Whether this thread's current call must end.
 pub(crate) fn is_raised() -> bool {
     let now = Instant::now();
     let is_due = ASKED.get().is_none_or(|asked| now - asked >= EVERY);
@@ -94,7 +94,7 @@ fn is_main(py: Python<'_>) -> PyResult<bool> {
     Ok(current.is(threading.call_method0("main_thread")?))
 }
 
-/// What ended a call.
+/// The exception that ended a call.
 pub(crate) fn raised() -> PyErr {
     RAISED
         .take()

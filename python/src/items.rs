@@ -10,12 +10,12 @@ use pyo3::types::{PyBytes, PyTuple};
 use crate::errors::{exception, invalid};
 use crate::source::Source;
 
-/// Entries fetched at once.
+/// Entries fetched at a time.
 const FETCHED_ENTRIES: usize = 256;
-/// Bytes after which no more are fetched at once: entries may be large.
+/// Fetching stops at this many bytes, because entries may be large.
 const FETCHED_BYTES: usize = 1 << 20;
 
-/// What of an entry is given.
+/// Which parts of an entry are returned.
 #[derive(Clone, Copy)]
 pub(crate) enum Shown {
     Items,
@@ -24,7 +24,7 @@ pub(crate) enum Shown {
 }
 
 impl Shown {
-    /// What is given of an entry of bytes.
+    /// The returned parts of an entry of bytes.
     pub(crate) fn of<'py>(
         self,
         py: Python<'py>,
@@ -40,10 +40,10 @@ impl Shown {
     }
 }
 
-/// An iterator over entries as they were when it was made.
+/// An iterator over the entries as of its creation.
 #[pyclass(module = "forerun", name = "Items")]
 pub(crate) struct Items {
-    /// `None` when all were fetched.
+    /// `None` when all entries were fetched.
     snapshot: Option<Source>,
     shown: Shown,
     start: End<Vec<u8>>,
@@ -53,7 +53,7 @@ pub(crate) struct Items {
 }
 
 impl Items {
-    /// Iterates from the first bound up to the second, or over the keys that begin with the third.
+    /// Iterates from `start` to `end`, or over the keys that begin with `prefix`.
     pub(crate) fn new(
         source: &Source,
         shown: Shown,
@@ -71,7 +71,7 @@ impl Items {
             }
             _ => {
                 return Err(invalid(
-                    "a range has a `prefix`, or a `start` and an `end`, not both",
+                    "a range has either a `prefix`, or a `start` and an `end`",
                 ));
             }
         };
@@ -119,7 +119,7 @@ impl Items {
     }
 }
 
-/// The least key that is greater than all that begin with `prefix`, if there is one.
+/// The lowest key above all keys that begin with `prefix`, if there is one.
 fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
     let mut end = prefix[..=last].to_vec();
@@ -145,12 +145,12 @@ impl Items {
 
     fn __reduce__(&self) -> PyResult<()> {
         Err(invalid(
-            "an iterator over a store is of this process and cannot be pickled",
+            "an iterator over a store belongs to this process and cannot be pickled",
         ))
     }
 }
 
-/// What a call returns for a missing key, if the caller gave it.
+/// The result for a missing key, if the caller gave one.
 pub(crate) fn default_of<'py>(
     defaults: &Bound<'py, PyTuple>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {

@@ -1,14 +1,14 @@
-//! A batch of keys or values as Python has them.
+//! Batches of keys or values as Python passes them.
 //!
 //! ```text
 //!   [b"ant", "bee", ...]                  keys or values: each object's own bytes; a str is its UTF-8
 //!   array of uint8, shape (n, k)          n keys of k bytes
-//!   array of integers, shape (n,)         n keys of 8 bytes, big-endian, so that numbers and keys have one order
-//!   array of any type, shape (n, ...)     n values: the bytes of its rows as they lie in memory
+//!   array of integers, shape (n,)         n keys of 8 bytes, big-endian, so that keys sort like the numbers
+//!   array of any type, shape (n, ...)     n values: the bytes of its rows as they are in memory
 //!   [row, row, ...]                       values: the bytes of each array
 //! ```
 //!
-//! Nothing is copied but keys that are numbers, and arrays that are not contiguous.
+//! Only integer keys and arrays that are not contiguous are copied.
 
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
@@ -21,9 +21,9 @@ use crate::errors::invalid;
 use crate::numbers::Numbers;
 use crate::rows::{ReadRows, readable_rows};
 
-/// The bytes of one Python object, which stays alive as long as they are borrowed.
+/// The bytes of one Python object, which stays alive while they are borrowed.
 pub(crate) enum Bytes {
-    /// `bytes` or `bytearray`. A `bytearray` is copied, since it may change.
+    /// `bytes` or `bytearray`. A `bytearray` is copied, because it may change.
     Bytes(PyBackedBytes),
     /// `str`.
     Text(PyBackedStr),
@@ -39,7 +39,7 @@ impl AsRef<[u8]> for Bytes {
 }
 
 impl Bytes {
-    /// Takes `bytes`, `bytearray` or `str`.
+    /// Accepts `bytes`, `bytearray` or `str`.
     pub(crate) fn new(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Bytes> {
         if let Ok(bytes) = object.extract::<PyBackedBytes>() {
             return Ok(Bytes::Bytes(bytes));
@@ -47,13 +47,13 @@ impl Bytes {
         match object.extract::<PyBackedStr>() {
             Ok(text) => Ok(Bytes::Text(text)),
             Err(_) => Err(invalid(format!(
-                "a {what} is bytes or str, not {}",
+                "a {what} must be bytes or str, not {}",
                 object.get_type().name()?
             ))),
         }
     }
 
-    /// As [`Bytes::new`]; of an array, the bytes of its elements.
+    /// Like [`Bytes::new`]. For an array, the bytes of its elements.
     fn of_value(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
         if let Ok(array) = object.cast::<PyUntypedArray>() {
             expect_bytes(array, "values")?;
@@ -64,7 +64,7 @@ impl Bytes {
     }
 }
 
-/// Many of them.
+/// A batch of keys or values.
 pub(crate) enum Batch<'py> {
     Objects(Vec<Bytes>),
     Rows(ReadRows<'py>),
@@ -72,9 +72,9 @@ pub(crate) enum Batch<'py> {
 }
 
 impl<'py> Batch<'py> {
-    /// Takes keys.
+    /// Accepts keys.
     pub(crate) fn keys(object: &Bound<'py, PyAny>) -> PyResult<Batch<'py>> {
-        // A list, the common case, needs no look at what else the object might be.
+        // A list is the common case and needs no further inspection.
         if object.is_exact_instance_of::<PyList>() || !is_array(object)? {
             return Batch::of_objects(object, "keys", |key| Bytes::new(key, "key"));
         }
@@ -88,7 +88,7 @@ impl<'py> Batch<'py> {
                 Ok(Batch::Numbers(bytes.collect()))
             }
             _ => Err(invalid(format!(
-                "an array of keys has one dimension of integers of 16 bits or more, or two of uint8, \
+                "an array of keys must have one dimension of integers of 16 bits or more, or two of uint8, \
                  not {} of {}",
                 array.ndim(),
                 array.dtype()
@@ -96,7 +96,7 @@ impl<'py> Batch<'py> {
         }
     }
 
-    /// Takes values.
+    /// Accepts values.
     pub(crate) fn values(object: &Bound<'py, PyAny>) -> PyResult<Batch<'py>> {
         if object.is_exact_instance_of::<PyList>() || !is_array(object)? {
             return Batch::of_objects(object, "values", Bytes::of_value);
@@ -104,13 +104,13 @@ impl<'py> Batch<'py> {
         let array = as_array(object, "values")?;
         if array.ndim() == 0 {
             return Err(invalid(
-                "an array of values has a row a value, not 0 dimensions",
+                "an array of values must have one row per value, not 0 dimensions",
             ));
         }
         Batch::of_rows(&array, "values")
     }
 
-    /// The rows of an array as they lie in memory. One that is not contiguous is copied.
+    /// The rows of an array as they are in memory. An array that is not contiguous is copied.
     fn of_rows(array: &Bound<'py, PyUntypedArray>, name: &'static str) -> PyResult<Batch<'py>> {
         expect_bytes(array, name)?;
         let numpy = array.py().import("numpy")?;
@@ -123,7 +123,7 @@ impl<'py> Batch<'py> {
         name: &str,
         bytes_of: impl Fn(&Bound<'py, PyAny>) -> PyResult<Bytes>,
     ) -> PyResult<Batch<'py>> {
-        // One text would count as a batch of its characters.
+        // A single text would count as a batch of its characters.
         let is_one = object.is_instance_of::<PyString>()
             || object.is_instance_of::<PyBytes>()
             || object.is_instance_of::<PyByteArray>();
@@ -141,7 +141,7 @@ impl<'py> Batch<'py> {
         Ok(Batch::Objects(bytes))
     }
 
-    /// How many there are.
+    /// Number of keys or values.
     pub(crate) fn len(&self) -> usize {
         match self {
             Batch::Objects(objects) => objects.len(),
@@ -165,7 +165,7 @@ impl<'py> Batch<'py> {
         Ok(keys.slices()?.into_iter().zip(values.slices()?).collect())
     }
 
-    /// Their bytes, in order. Fit for use while other Python threads run.
+    /// Their bytes, in order. They may be used while other Python threads run.
     pub(crate) fn slices(&self) -> PyResult<Vec<&[u8]>> {
         Ok(match self {
             Batch::Objects(objects) => objects.iter().map(AsRef::as_ref).collect(),
@@ -183,7 +183,7 @@ impl<'py> Batch<'py> {
     }
 }
 
-/// Whether an object is an array, or a tensor that gives one.
+/// Whether an object is an array, or a tensor that provides one.
 fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(object.is_instance_of::<PyUntypedArray>() || object.hasattr("__dlpack__")?)
 }
@@ -195,7 +195,8 @@ pub(crate) fn entries_of<'py>(
 ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
     let py = object.py();
     let (keys, values) = (PyList::empty(py), PyList::empty(py));
-    // One pass, also over a store or a cache: a key may go between two separate lookups.
+    // One pass, also over a store or a cache, because a key may disappear between two separate
+    // lookups.
     let entries = match object.hasattr("items")? {
         true => object.call_method0("items")?,
         false => object.clone(),

@@ -15,7 +15,7 @@ use crate::source::Source;
 /// Entries copied into a batch between two checks for signals.
 const PIECE_ENTRIES: usize = 65_536;
 
-/// A keyspace of a store: a set of keys of its own. All keyspaces share one log.
+/// A keyspace of a store: a separate set of keys. All keyspaces share one log.
 #[pyclass(extends = Reader, subclass, frozen, module = "forerun")]
 pub(crate) struct Keyspace {
     name: String,
@@ -33,11 +33,11 @@ impl Keyspace {
         PyClassInitializer::from(reader).add_subclass(Keyspace { name })
     }
 
-    /// The engine's handles on the store and on the keyspace, unless the object is closed.
+    /// The engine's handles to the store and the keyspace, unless the object is closed.
     pub(crate) fn handles(slf: &Bound<'_, Keyspace>) -> PyResult<(forerun::Db, forerun::Keyspace)> {
         match slf.as_super().get().source()? {
             Source::Keyspace(db, space) => Ok((db, space)),
-            Source::Snapshot(..) => Err(invalid("a snapshot takes no writes")),
+            Source::Snapshot(..) => Err(invalid("a snapshot is read-only")),
         }
     }
 }
@@ -64,7 +64,7 @@ impl Keyspace {
     }
 
     /// Writes many entries, all or none. `keys` are the same as for `get_many`. `values` are bytes
-    /// or str, or an array of any type with one row per value; the rows are stored as they lie in
+    /// or str, or an array of any type with one row per value; the rows are stored as they are in
     /// memory. `durability` is "buffered" (survives the process) or "synced" (survives the loss of
     /// power).
     #[pyo3(signature = (keys, values, *, durability="buffered"))]
@@ -98,7 +98,7 @@ impl Keyspace {
         run_long(slf.py(), "flushing", move || space.flush())?.map_err(exception)
     }
 
-    /// Merges the runs into one level: worth it after many writes and before many reads.
+    /// Merges the runs into one level. Useful after many writes and before many reads.
     fn compact(slf: &Bound<'_, Keyspace>) -> PyResult<()> {
         let (_, space) = Keyspace::handles(slf)?;
         run_long(slf.py(), "compacting", move || space.compact())?.map_err(exception)
@@ -133,13 +133,13 @@ impl Keyspace {
         Keyspace::put(slf, key, value)
     }
 
-    /// Deletes a key that must be there; `delete` does not mind a missing one.
+    /// Deletes a key. A missing key raises `KeyError`, unlike in `delete`.
     fn __delitem__(slf: &Bound<'_, Keyspace>, key: &Bound<'_, PyAny>) -> PyResult<()> {
         Keyspace::pop(slf, key, &PyTuple::empty(slf.py())).map(drop)
     }
 
-    /// Deletes a key and returns the value that it had. A missing key gives `default`, or a
-    /// `KeyError` without one.
+    /// Deletes a key and returns its value. If the key is missing, returns `default`, or raises
+    /// `KeyError` if there is none.
     ///
     /// The lookup and the deletion are two operations: another writer may change the key in
     /// between.

@@ -11,8 +11,8 @@
 //!   forerun._forerun      this: handles on the engine, arrays in and out
 //! ```
 //!
-//! Whatever may wait (for memory, the disk, a lock) runs while other Python threads do. Arrays are
-//! used where they lie; keys and values that are `bytes` are not copied either.
+//! Everything that may wait (for memory, the disk, a lock) runs while other Python threads run.
+//! Arrays are used in place, and keys and values that are `bytes` are not copied either.
 
 mod arrays;
 mod at_exit;

@@ -1,5 +1,5 @@
 //! Calls that may take long: Ctrl-C interrupts the wait for them, and a terminal shows that they
-//! are under way.
+//! are running.
 //!
 //! ```text
 //!   caller's thread     wait 50 ms ─ signals? ─ wait 50 ms ─ signals? ─ …      the result, or KeyboardInterrupt
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Python handles signals between two of its own instructions, so a call that waits inside the
-//! engine would make Ctrl-C wait too. Work that was interrupted is not undone: it goes on in its
-//! thread, and closing the store ends it.
+//! engine would delay Ctrl-C. Interrupted work is not undone: it continues in its thread, and
+//! closing the store ends it.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -19,16 +19,16 @@ use pyo3::prelude::*;
 
 use crate::errors::exception;
 
-/// How often signals are looked for.
+/// How often to check for signals.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
-/// How long a call runs before a terminal shows that it does.
+/// How long a call runs before a terminal shows it.
 pub(crate) const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
-/// Batches up to this many bytes are written in the caller's thread.
+/// Batches up to this size are written in the caller's thread.
 const SMALL_BATCH_BYTES: usize = 256 << 10;
 
-/// Runs `work` in a thread of its own and returns its result, unless a signal's handler raises
-/// first. `what` says on a terminal what is going on.
+/// Runs `work` in a separate thread and returns its result, unless a signal handler raises first.
+/// `what` describes the work for a terminal.
 pub(crate) fn run_long<T: Send + 'static>(
     py: Python<'_>,
     what: &'static str,
@@ -38,7 +38,7 @@ pub(crate) fn run_long<T: Send + 'static>(
     let thread = std::thread::Builder::new()
         .name("forerun-call".into())
         .spawn(move || {
-            // Nobody receives it after an interrupt; what it holds is dropped here then.
+            // After an interrupt nobody receives the result, and it is dropped here.
             drop(sender.send(work()));
         })?;
     let begin = Instant::now();
@@ -50,7 +50,7 @@ pub(crate) fn run_long<T: Send + 'static>(
             Ok(result) => return Ok(result),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => match thread.join() {
-                // A panic goes on where it would have without the thread: pyo3 makes it an
+                // The panic continues as it would without the thread: pyo3 turns it into an
                 // exception.
                 Err(panic) => std::panic::resume_unwind(panic),
                 Ok(()) => unreachable!("the thread sends before it ends"),
@@ -63,8 +63,8 @@ pub(crate) fn run_long<T: Send + 'static>(
     }
 }
 
-/// Writes a batch: a small one in this thread, which takes some microseconds and less than another
-/// thread would cost.
+/// Writes a batch. A small one is written in this thread: it takes some microseconds, less than
+/// another thread would cost.
 pub(crate) fn write_batch(
     py: Python<'_>,
     db: forerun::Db,
@@ -80,7 +80,7 @@ pub(crate) fn write_batch(
     written.map(drop).map_err(exception)
 }
 
-/// Calls `step` with each piece of a long job, and looks for signals after each.
+/// Calls `step` with each piece of a long job, and checks for signals after each.
 pub(crate) fn run_in_pieces<T>(
     py: Python<'_>,
     pieces: impl Iterator<Item = T>,
@@ -93,11 +93,11 @@ pub(crate) fn run_in_pieces<T>(
     Ok(())
 }
 
-/// A line on the standard error, if that is a terminal. It vanishes when dropped.
+/// A line on standard error if that is a terminal. It vanishes when dropped.
 pub(crate) struct Spinner(Option<ProgressBar>);
 
 impl Spinner {
-    /// Shows what is going on.
+    /// Shows what is being done.
     pub(crate) fn new(what: &'static str) -> Spinner {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();

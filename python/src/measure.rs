@@ -1,4 +1,4 @@
-//! What the package's benchmark compares its own calls with.
+//! The reference measurement for the package's benchmark.
 
 use std::time::Instant;
 
@@ -8,8 +8,8 @@ use crate::errors::table_exception;
 use crate::numbers::Numbers;
 use crate::table::Table;
 
-/// The seconds in which the engine alone answers batches of as many keys each, one after the other,
-/// all into the same `out` and `found`.
+/// The seconds that the engine alone takes for consecutive batches of equal size, all into the same
+/// `out` and `found`.
 #[pyfunction]
 pub(crate) fn _find_seconds<'py>(
     py: Python<'py>,

@@ -1,15 +1,15 @@
-//! Keys that are numbers: an array of uint64 or int64 of any shape, where it lies, or what makes
-//! one without a loss.
+//! Integer keys: an array of uint64 or int64 of any shape, used in place, or anything that converts
+//! to one without loss.
 //!
 //! ```text
-//!   uint64, int64, contiguous     borrowed where they lie, if that is aligned
+//!   uint64, int64, contiguous     borrowed in place if aligned
 //!   other integers                copied and widened
-//!   lists, numbers                an array is made of them
+//!   lists, numbers                converted to an array
 //!   floats, text, booleans        refused
 //! ```
 //!
-//! A key is 64 bits. A negative number stands for the key of the same bits, however it is given: -1
-//! is 2**64 - 1.
+//! A key is 64 bits. A negative number stands for the key with the same bits in every form: -1 is
+//! 2**64 - 1.
 
 use numpy::{
     PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
@@ -24,17 +24,17 @@ use crate::borrows::{Access, Borrow, Memory};
 use crate::errors::invalid;
 use crate::versions::Changed;
 
-/// Keys, in the shape they came in.
+/// Keys, in their original shape.
 pub(crate) struct Numbers<'py> {
     elements: Elements<'py>,
     what: &'static str,
-    /// `None` where the caller notes the use of their memory.
+    /// `None` if the caller records the use of their memory.
     borrow: Option<Borrow>,
 }
 
 enum Elements<'py> {
     Unsigned(PyReadonlyArrayDyn<'py, u64>),
-    /// Their bits count.
+    /// Only their bits count.
     Signed(PyReadonlyArrayDyn<'py, i64>),
 }
 
@@ -49,7 +49,7 @@ impl<'py> FromPyObject<'_, 'py> for Key {
     }
 }
 
-/// The key that an integer stands for.
+/// The key for an integer.
 fn key_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
     if !object.is_instance_of::<PyBool>() {
         if let Ok(key) = object.extract::<u64>() {
@@ -60,20 +60,20 @@ fn key_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
         }
     }
     Err(invalid(format!(
-        "a key is an integer from -2**63 to 2**64 - 1, not {} of type {}",
+        "a key must be an integer from -2**63 to 2**64 - 1, not {} of type {}",
         object.repr()?,
         object.get_type().name()?
     )))
 }
 
 impl<'py> Numbers<'py> {
-    /// Takes an array, a tensor by DLPack, a list or a number. Copies
-    /// only what is not contiguous, not of 64 bits, or not an array.
+    /// Accepts an array, a tensor (through DLPack), a list or a number. It copies only what is not
+    /// contiguous, not of 64 bits, or not an array.
     pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Numbers<'py>> {
         Numbers::unnoted(object)?.noted()
     }
 
-    /// As [`Numbers::new`], for a caller that notes the use of their [memory](Numbers::memory)
+    /// Like [`Numbers::new`], for a caller that records the use of their [memory](Numbers::memory)
     /// before it reads them.
     pub(crate) fn unnoted(object: &Bound<'py, PyAny>) -> PyResult<Numbers<'py>> {
         Numbers::named(object, "keys")
@@ -92,7 +92,7 @@ impl<'py> Numbers<'py> {
         Ok(self)
     }
 
-    /// As [`Numbers::new`], of numbers that must not be negative.
+    /// Like [`Numbers::new`], for numbers that must not be negative.
     pub(crate) fn unsigned(
         object: &Bound<'py, PyAny>,
         what: &'static str,
@@ -102,7 +102,7 @@ impl<'py> Numbers<'py> {
             let signed = signed.as_slice()?;
             if let Some(position) = signed.iter().position(|&number| number < 0) {
                 return Err(invalid(format!(
-                    "{what} are numbers from 0 to 2**64 - 1, and the one at position {position} is {}",
+                    "{what} must be numbers from 0 to 2**64 - 1, but the one at position {position} is {}",
                     signed[position]
                 )));
             }
@@ -119,7 +119,7 @@ impl<'py> Numbers<'py> {
             as_array(object, what)?.into_any()
         } else {
             let numpy = object.py().import("numpy")?;
-            // What it refuses, lists of unequal lengths, the next attempt refuses too.
+            // What it rejects (lists of unequal lengths), the next attempt rejects too.
             match numpy.call_method1("array", (object,)) {
                 Ok(array) if is_exact(&array)? && !has_booleans(object)? => array,
                 _ => one_by_one(object)?,
@@ -135,17 +135,20 @@ impl<'py> Numbers<'py> {
             'i' => "int64",
             _ => {
                 return Err(invalid(format!(
-                    "`{what}` is an array of {dtype}: {what} are integers"
+                    "`{what}` is an array of {dtype}: {what} must be integers"
                 )));
             }
         };
-        // Contiguous, in the machine's order of bytes, and of the same dimensions, also of none.
+        // Contiguous, in native byte order, and with the same dimensions, even if there are none.
         let array = array.call_method1("astype", (wide, "C"))?;
-        Numbers::borrow(&array, what)?
-            .ok_or_else(|| invalid(format!("`{what}` cannot be made an array of {wide}")))
+        Numbers::borrow(&array, what)?.ok_or_else(|| {
+            invalid(format!(
+                "`{what}` cannot be converted to an array of {wide}"
+            ))
+        })
     }
 
-    /// Borrows an array that is one of keys as it is.
+    /// Borrows an object that already is an array of keys.
     fn borrow(object: &Bound<'py, PyAny>, what: &'static str) -> PyResult<Option<Numbers<'py>>> {
         let wrong = |error| refused(what, "read", error);
         let elements = if let Ok(array) = object.cast::<PyArrayDyn<u64>>() {
@@ -191,13 +194,13 @@ impl<'py> Numbers<'py> {
         }
     }
 
-    /// The shape of an array that has a row of `dim` elements for each key.
+    /// The shape of an array with a row of `dim` elements for each key.
     pub(crate) fn shape_of_rows(&self, dim: u32) -> Vec<usize> {
         let shape = self.shape().iter().copied();
         shape.chain([dim as usize]).collect()
     }
 
-    /// Flags for them, in their shape.
+    /// Flags for the keys, in their shape.
     pub(crate) fn flags(&self, py: Python<'py>) -> PyResult<Flags<'py>> {
         Ok(Flags {
             array: no_flags(py, self.shape())?,
@@ -205,7 +208,7 @@ impl<'py> Numbers<'py> {
         })
     }
 
-    /// Flags for them: those that the caller has, if so.
+    /// Flags for the keys: the caller's, if there are any.
     pub(crate) fn flags_or(
         &self,
         py: Python<'py>,
@@ -218,7 +221,7 @@ impl<'py> Numbers<'py> {
         expect_contiguous(&array, Access::Write, "found")?;
         let Ok(flags) = array.cast::<PyArrayDyn<bool>>() else {
             return Err(invalid(format!(
-                "`found` is to be an array of bool, not {}",
+                "`found` must be an array of bool, not {}",
                 array.dtype()
             )));
         };
@@ -239,14 +242,14 @@ impl<'py> Numbers<'py> {
     }
 }
 
-/// Whether an array that NumPy made of a list has the list's numbers as they were.
+/// Whether an array that NumPy made of a list holds exactly the list's numbers.
 fn is_exact(array: &Bound<'_, PyAny>) -> PyResult<bool> {
     let kind: char = array.getattr("dtype")?.getattr("kind")?.extract()?;
     Ok(matches!(kind, 'u' | 'i'))
 }
 
-/// Whether there are booleans in a list or a tuple, of which NumPy makes the numbers 0 and 1 where
-/// there are numbers too.
+/// Whether a list or tuple contains booleans. If there are numbers too, NumPy converts booleans to
+/// 0 and 1.
 fn has_booleans(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     if object.is_exact_instance_of::<PyInt>() {
         return Ok(false);
@@ -263,15 +266,15 @@ fn has_booleans(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// Whether it is one of NumPy's booleans, or an array of them.
+/// Whether it is a NumPy boolean or an array of them.
 fn is_of_booleans(object: &Bound<'_, PyAny>) -> bool {
     let dtype = object.getattr("dtype");
     let kind = dtype.and_then(|dtype| dtype.getattr("kind")?.extract::<char>());
     kind.is_ok_and(|kind| kind == 'b')
 }
 
-/// An array of keys of a list of which NumPy made something else: floats of large numbers of both
-/// signs, of none a float.
+/// An array of keys from a list that NumPy converts to another type: to floats if it has large
+/// numbers of both signs, although none is a float.
 fn one_by_one<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let objects = py
@@ -279,7 +282,9 @@ fn one_by_one<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         .call_method1("array", (object, "object"));
     let objects = objects.map_err(|error| {
         let error = error.value(py);
-        invalid(format!("no array of keys can be made of this: {error}"))
+        invalid(format!(
+            "this cannot be converted to an array of keys: {error}"
+        ))
     })?;
     let keys = objects.getattr("flat")?.try_iter()?;
     let keys = keys.map(|object| key_of(&object?));
@@ -287,10 +292,10 @@ fn one_by_one<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     PyArray1::from_vec(py, keys).call_method1("reshape", (objects.getattr("shape")?,))
 }
 
-/// Which of some keys are there, in the shape of the keys.
+/// Flags that tell which keys exist, in the shape of the keys.
 pub(crate) struct Flags<'py> {
     pub(crate) array: Bound<'py, PyArrayDyn<bool>>,
-    /// What the caller gave, if that is it.
+    /// The caller's object, if it gave one.
     given: Option<Bound<'py, PyAny>>,
 }
 
@@ -302,7 +307,7 @@ pub(crate) struct WrittenFlags<'py> {
 }
 
 impl<'py> Flags<'py> {
-    /// Borrows them.
+    /// Borrows the flags.
     pub(crate) fn write(&self) -> PyResult<WrittenFlags<'py>> {
         let borrow = Borrow::all([self.memory()])?;
         self.write_in(borrow)
@@ -313,7 +318,7 @@ impl<'py> Flags<'py> {
         memory(&self.array, Access::Write, "found")
     }
 
-    /// Borrows them, where the use of their memory is noted.
+    /// Borrows the flags if the use of their memory is already recorded.
     pub(crate) fn write_in(&self, borrow: Borrow) -> PyResult<WrittenFlags<'py>> {
         let flags = self.array.try_readwrite();
         Ok(WrittenFlags {

@@ -1,5 +1,5 @@
-//! Pairs of row numbers, as Python has them: an array of shape (n, 2), or a tuple of two of shape
-//! (n,).
+//! Pairs of row numbers as Python passes them: an array of shape (n, 2), or a tuple of two arrays
+//! of shape (n,).
 
 use forerun::gpu::gather::cpu::{Indices, Pairs};
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
@@ -10,7 +10,7 @@ use crate::arrays::{as_array, borrow, expect_contiguous, is_aligned};
 use crate::borrows::{Access, Borrow};
 use crate::errors::{gather_exception, invalid};
 
-/// An array of indices of either width.
+/// An array of indices with 32 or 64 bits.
 pub(crate) enum IndexArray<'py> {
     Narrow {
         array: PyReadonlyArray1<'py, i32>,
@@ -40,7 +40,7 @@ impl<'py> IndexArray<'py> {
                 Ok(IndexArray::Wide { array, _borrow })
             }
             Err(_) => Err(invalid(
-                "indices are an array of int32 or int64: pairs of shape (n, 2), or two arrays of shape (n,)",
+                "indices must be an array of int32 or int64: pairs of shape (n, 2), or two arrays of shape (n,)",
             )),
         }
     }
@@ -87,14 +87,14 @@ impl<'py> Given<'py> {
             array.cast::<PyArray2<i32>>().is_ok() || array.cast::<PyArray2<i64>>().is_ok();
         if !is_pairs || !is_integer {
             return Err(invalid(
-                "pairs are a C-contiguous array of int32 or int64 of shape (n, 2), or a tuple of two arrays of shape (n,)",
+                "pairs must be a C-contiguous array of int32 or int64 of shape (n, 2), or a tuple of two arrays of shape (n,)",
             ));
         }
         let flat = array.call_method1("reshape", (-1,))?;
         Ok(Given::Interleaved(IndexArray::new(&flat)?))
     }
 
-    /// Them, where they lie.
+    /// The pairs in place.
     pub(crate) fn pairs(&self) -> PyResult<Pairs<'_>> {
         match self {
             Given::Interleaved(both) => Pairs::interleaved(both.indices()?),
@@ -105,9 +105,9 @@ impl<'py> Given<'py> {
         .map_err(gather_exception)
     }
 
-    /// A copy of them by turns, 64 bits each.
+    /// An interleaved copy with 64 bits each.
     pub(crate) fn interleaved(&self) -> PyResult<Vec<i64>> {
-        // That both arrays are as long.
+        // Checks that both arrays have the same length.
         self.pairs()?;
         match self {
             Given::Interleaved(both) => both.wide(),
@@ -121,7 +121,7 @@ impl<'py> Given<'py> {
     }
 }
 
-/// The two objects of a tuple of two.
+/// The two objects, if this is a tuple of two.
 pub(crate) fn two_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<[Bound<'py, PyAny>; 2]>> {
     match object.cast::<PyTuple>() {
         Ok(two) if two.len() == 2 => Ok(Some([two.get_item(0)?, two.get_item(1)?])),

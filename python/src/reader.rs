@@ -38,7 +38,7 @@ impl Reader {
     /// The source to read, unless the reader is closed. It is a clone, so no lock is held while
     /// Python code runs.
     ///
-    /// This also checks that the process may use the source, so that no call has to check again.
+    /// This also checks that the process may use the source, so no call has to check again.
     pub(crate) fn source(&self) -> PyResult<Source> {
         let source = self.source.read();
         let source = source.unwrap_or_else(std::sync::PoisonError::into_inner);

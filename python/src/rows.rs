@@ -1,4 +1,4 @@
-//! Values of a batch, copied into the rows of an array that the caller has.
+//! Values of a batch, copied into the rows of the caller's array.
 
 use numpy::{
     PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyReadwriteArray1, PyReadwriteArray2,
@@ -20,8 +20,8 @@ pub(crate) struct Rows<'py> {
 }
 
 impl<'py> Rows<'py> {
-    /// As many rows of `out`, an array of any type, as there are keys. `found` is made if it is not
-    /// given.
+    /// The rows of `out`, an array of any type with one row per key. `found` is created if it is
+    /// not given.
     pub(crate) fn new(
         keys: usize,
         out: &Bound<'py, PyAny>,
@@ -49,7 +49,7 @@ impl<'py> Rows<'py> {
         })
     }
 
-    /// Notes which keys were found, in order from the key at `first` on, and copies their values.
+    /// Records which keys were found, in order from the key at `first` on, and copies their values.
     pub(crate) fn fill<'v>(
         &mut self,
         first: usize,
@@ -64,7 +64,7 @@ impl<'py> Rows<'py> {
             let Some(value) = value else { continue };
             if value.len() != row_bytes {
                 return Err(invalid(format!(
-                    "the value of key {position} has {} bytes, and a row of `out` {row_bytes}",
+                    "the value of key {position} has {} bytes, but a row of `out` has {row_bytes}",
                     value.len()
                 )));
             }
@@ -73,13 +73,13 @@ impl<'py> Rows<'py> {
         Ok(())
     }
 
-    /// Which were found.
+    /// Which keys were found.
     pub(crate) fn into_found(self) -> Bound<'py, PyArray1<bool>> {
         self.found
     }
 }
 
-/// Rows of bytes that are written.
+/// Rows of bytes for writing.
 pub(crate) struct WrittenRows<'py> {
     rows: PyReadwriteArray2<'py, u8>,
     _borrow: Borrow,
@@ -96,7 +96,7 @@ impl WrittenRows<'_> {
     }
 }
 
-/// Rows of bytes that are read.
+/// Rows of bytes for reading.
 pub(crate) struct ReadRows<'py> {
     rows: PyReadonlyArray2<'py, u8>,
     _borrow: Borrow,
@@ -112,7 +112,7 @@ impl ReadRows<'_> {
     }
 }
 
-/// An array's rows as bytes that can be written, without a copy.
+/// An array's rows as writable bytes, without a copy.
 pub(crate) fn writable_rows<'py>(
     array: &Bound<'py, PyAny>,
     name: &'static str,
@@ -141,7 +141,8 @@ pub(crate) fn readable_rows<'py>(
     })
 }
 
-/// A view of an array, or of what gives one by DLPack, as bytes of shape (rows, bytes of a row).
+/// A view of an array, or of an object that provides one through DLPack, as bytes of shape (rows,
+/// bytes per row).
 fn byte_rows<'py>(
     array: &Bound<'py, PyAny>,
     access: Access,
@@ -161,14 +162,14 @@ fn byte_rows<'py>(
         .call_method1("view", ("uint8",))?
         .call_method1("reshape", (shape,))?;
     view.cast_into::<PyArray2<u8>>()
-        .map_err(|error| invalid(format!("`{name}` cannot be seen as bytes: {error}")))
+        .map_err(|error| invalid(format!("`{name}` cannot be viewed as bytes: {error}")))
 }
 
-/// Refuses `found` without `out`.
+/// Rejects `found` without `out`.
 pub(crate) fn expect_no_found<T>(found: Option<T>) -> PyResult<()> {
     match found {
         Some(_) => Err(invalid(
-            "`found` takes the flags of a lookup into `out`, and `out` is missing",
+            "`found` is only for a lookup into `out`, and `out` is missing",
         )),
         None => Ok(()),
     }

@@ -28,7 +28,7 @@ impl SnapshotView {
 
 #[pymethods]
 impl SnapshotView {
-    /// The same moment of another keyspace.
+    /// The same moment in another keyspace.
     fn keyspace(
         slf: &Bound<'_, SnapshotView>,
         keyspace: &Bound<'_, Keyspace>,

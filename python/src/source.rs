@@ -1,4 +1,4 @@
-//! Where reads go: a keyspace as it is, or as a snapshot saw it.
+//! What reads go to: a keyspace in its current state, or as a snapshot saw it.
 
 use std::ops::Bound as End;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use pyo3::prelude::*;
 
 use crate::errors::exception;
 
-/// Entries counted between two looks for signals, a few milliseconds apart.
+/// Entries counted between two checks for signals, which are a few milliseconds apart.
 const COUNTED_BETWEEN_SIGNALS: usize = 16_384;
 
-/// What can be read.
+/// Something that can be read.
 #[derive(Clone)]
 pub(crate) enum Source {
-    /// A keyspace of a store as it is.
+    /// A keyspace of a store in its current state.
     Keyspace(Db, Keyspace),
-    /// As it was. The snapshot is shared with the iterators over it.
+    /// The state in a snapshot. The iterators over the snapshot share it.
     Snapshot(Arc<Snapshot>, Keyspace),
 }
 
 impl Source {
-    /// Refuses every process but the one that opened the store.
+    /// Rejects every process except the one that opened the store.
     pub(crate) fn check_process(&self) -> forerun::Result<()> {
         match self {
             Source::Keyspace(db, _) => db.check_process(),
@@ -29,7 +29,7 @@ impl Source {
         }
     }
 
-    /// The same as of now, which stays.
+    /// A source that stays as it is now.
     pub(crate) fn snapshot(&self) -> Source {
         match self {
             Source::Keyspace(db, space) => Source::Snapshot(db.snapshot().into(), space.clone()),
@@ -58,7 +58,7 @@ impl Source {
         }
     }
 
-    /// Entries, counted one by one, with looks for signals. Called while other Python threads run.
+    /// Counts the entries one by one and checks for signals. Called while other Python threads run.
     pub(crate) fn count(&self) -> PyResult<usize> {
         let mut entries = self.range((End::Unbounded, End::Unbounded));
         let mut count = 0;

@@ -1,22 +1,22 @@
-//! PyTorch's count of changes in place.
+//! PyTorch's counter of in-place changes.
 
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
-/// An object whose memory is being written. When this is dropped, a tensor of PyTorch is counted as
-/// changed in place, as its own operations count it: backward then refuses a tensor that it saved
+/// An object whose memory is being written. On drop, a PyTorch tensor is counted as changed in
+/// place, just as PyTorch's own operations count it. Backward then rejects a tensor that it saved
 /// before.
 pub(crate) struct Changed<'py> {
     tensor: Option<Bound<'py, PyAny>>,
 }
 
 impl<'py> Changed<'py> {
-    /// `object` is an argument, before an array is made of it.
+    /// `object` is an argument before its conversion to an array.
     pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Changed<'py>> {
         if object.is_instance_of::<PyUntypedArray>() {
             return Ok(Changed { tensor: None });
         }
-        // A subclass of Tensor may be of any module. What has a version is a tensor.
+        // A subclass of Tensor may be in any module. An object with a version is a tensor.
         let class = object.get_type();
         let is_tensor = class.hasattr("_version")? && class.hasattr("is_inference")?;
         let tensor = is_tensor.then(|| object.clone());

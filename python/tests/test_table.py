@@ -109,9 +109,9 @@ def test_what_does_not_fit_is_refused_by_words(tmp_path):
         table.find([1], out=np.zeros((1, 5), np.float32))
     with refused:
         table.insert([1], "row")
-    with pytest.raises(forerun.errors.InvalidArgumentError, match="float64, and the rows are of float32"):
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="float64, but the rows are of float32"):
         table.find([1], out=np.zeros((1, 2), np.float64))
-    with pytest.raises(forerun.errors.InvalidArgumentError, match="int32, and the rows are of float32"):
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="int32, but the rows are of float32"):
         table.insert([1], np.zeros((1, 4), np.int32))
     with pytest.raises(forerun.errors.InvalidArgumentError, match="contiguous"):
         table.find([1, 2], out=np.zeros((4, 2), np.float32).T)

@@ -236,9 +236,15 @@ fn shapes_that_do_not_fit_are_refused() {
             (|r| r.spec.row_bytes = 0) as fn(&mut Request),
             "rows of 0 bytes",
         ),
-        (|r| r.spec.row_bytes = 1 << 31, "longer than the maximum of 1073741824"),
+        (
+            |r| r.spec.row_bytes = 1 << 31,
+            "longer than the maximum of 1073741824",
+        ),
         (|r| r.spec.layers = 0, "at least one layer"),
-        (|r| r.spec.layers = 1 << 20, "more than the maximum of 65536"),
+        (
+            |r| r.spec.layers = 1 << 20,
+            "more than the maximum of 65536",
+        ),
         (
             |r| r.spec.host.stride_bytes = 640,
             "host rows of 656 bytes extend past their stride of 640",

@@ -104,9 +104,7 @@ pub enum Error {
         capacity: usize,
     },
     /// A value in the store is not as long as a row of this table.
-    #[error(
-        "the store's value of key {key} has {len_bytes} bytes, but a row has {needed_bytes}"
-    )]
+    #[error("the store's value of key {key} has {len_bytes} bytes, but a row has {needed_bytes}")]
     BadRow {
         /// The key.
         key: u64,

@@ -100,7 +100,11 @@ fn writes_are_seen_whatever_the_device_had() {
             .unwrap();
         assert_eq!(found, [true, false]);
         assert_eq!(versions(&table, &[4, 99]), [Some(5), None]);
-        assert_eq!(hits(&table, &keys), [12, 0, 0], "they are still on the device");
+        assert_eq!(
+            hits(&table, &keys),
+            [12, 0, 0],
+            "they are still on the device"
+        );
 
         table.erase(&[5]).unwrap();
         table.import_rows(&[6], &rows(&[6], 9)).unwrap();

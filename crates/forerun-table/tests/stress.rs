@@ -304,7 +304,10 @@ fn a_million_calls_take_no_more_memory_than_a_few() {
     assert_eq!(table.stats().host_bytes, slots);
     // The store's memtable holds the erasures: about 100 bytes each.
     let grown = after.saturating_sub(before);
-    assert!(grown < 24 << 20, "memory grew by {grown} bytes in {rest} calls");
+    assert!(
+        grown < 24 << 20,
+        "memory grew by {grown} bytes in {rest} calls"
+    );
 }
 
 /// Memory of this process in bytes, if the system reports it.

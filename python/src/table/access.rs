@@ -1,5 +1,5 @@
-//! What a table's calls share: the open table, arrays of rows, and when other Python threads are
-//! let in.
+//! What a table's calls share: the open table, arrays of rows, and when other Python threads may
+//! run.
 
 use std::sync::PoisonError;
 
@@ -18,8 +18,8 @@ use crate::items::Shown;
 use crate::numbers::Numbers;
 use crate::versions::Changed;
 
-/// Keys up to which a call that waits for nothing is over sooner than another Python thread could
-/// be let in.
+/// Up to this many keys, a call that waits for nothing ends sooner than another Python thread could
+/// start.
 const SHORT_BATCH: usize = 32;
 
 /// Rows that an iterator fetches at a time.
@@ -40,8 +40,8 @@ impl Table {
         table.unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Does what reads so many keys while other Python threads run, unless it is over before they
-    /// would.
+    /// Reads this many keys while other Python threads run, unless the call ends sooner than they
+    /// could start.
     pub(super) fn aside<R: Send>(
         &self,
         py: Python<'_>,
@@ -55,8 +55,8 @@ impl Table {
         }
     }
 
-    /// Borrows an array of rows that a caller has given, to write them. `borrowed` is the use of
-    /// its memory, if that is noted already.
+    /// Borrows the caller's array of rows for writing. `borrowed` is the record of its memory's
+    /// use, if there already is one.
     pub(crate) fn written<'py>(
         &self,
         rows: &Bound<'py, PyAny>,
@@ -70,7 +70,7 @@ impl Table {
         Written::new(&array, self.dtype, what, borrowed, changed)
     }
 
-    /// That so many bytes are those of the rows of some keys.
+    /// Checks that this many bytes are the rows of these keys.
     pub(super) fn expect_rows(&self, keys: &Numbers<'_>, bytes: usize, what: &str) -> PyResult<()> {
         let row_bytes = self.dtype.bytes() * self.dim as usize;
         if bytes == keys.len() * row_bytes {
@@ -85,13 +85,13 @@ impl Table {
         )))
     }
 
-    /// That an array of more than one dimension has a row in its last one, or in its last ones:
-    /// rows that lie across columns have as many bytes, and would be taken for others.
+    /// Checks that in an array of more than one dimension, a row occupies the last one or the last
+    /// ones. Rows along other dimensions would have the same number of bytes and be misread.
     fn expect_shape(&self, array: &Bound<'_, PyUntypedArray>, what: &str) -> PyResult<()> {
         let (shape, row_bytes) = (array.shape(), self.dtype.bytes() * self.dim as usize);
         let mut bytes = array.dtype().itemsize();
         if bytes != 1 && bytes != self.dtype.bytes() {
-            // Another type: that is refused in its own words.
+            // Another type has its own error message.
             return Ok(());
         }
         let is_of_rows = shape.iter().rev().any(|&extent| {
@@ -102,13 +102,12 @@ impl Table {
             return Ok(());
         }
         Err(invalid(format!(
-            "`{what}` has the shape {shape:?}, and a row is {} elements: the last dimension",
+            "`{what}` has the shape {shape:?}, but the last dimension must be a row of {} elements",
             self.dim
         )))
     }
 
-    /// Does something with the bytes of rows that a caller has given, while other Python threads
-    /// run.
+    /// Calls a function with the bytes of the caller's rows while other Python threads run.
     pub(super) fn with_rows<'py, R: Send>(
         &self,
         keys: &Numbers<'py>,
@@ -125,7 +124,7 @@ impl Table {
         interrupt::detach(py, "writing rows", || write(keys_read, bytes)).map_err(table_exception)
     }
 
-    /// Puts rows under keys, with the scores that may be given.
+    /// Writes rows under keys, with optional scores.
     pub(super) fn put_rows<'py>(
         &self,
         keys: &Bound<'py, PyAny>,
@@ -169,8 +168,8 @@ impl Table {
         Ok(TableItems::new(self.export(py, EXPORTED_AT_ONCE)?, shown))
     }
 
-    /// Looks keys up: see `find`. `borrowed` is the use of the memory of `out`, if that is noted
-    /// already.
+    /// Looks up keys: see `find`. `borrowed` is the record of the use of the memory of `out`, if
+    /// there already is one.
     pub(super) fn find_into<'py>(
         &self,
         py: Python<'py>,
@@ -187,7 +186,7 @@ impl Table {
         };
         if stream.is_some() && !on_device {
             return Err(invalid(
-                "`stream` is for rows that go to a GPU, and `out` is in the CPU's memory",
+                "`stream` is only for rows that go to a GPU, but `out` is in CPU memory",
             ));
         }
         let rows = match out {
@@ -224,7 +223,7 @@ impl Table {
         Ok(found.map_err(table_exception)? == 1)
     }
 
-    /// The row of a key, if there is one.
+    /// The row of a key, if it has one.
     pub(super) fn row_of<'py>(
         &self,
         py: Python<'py>,

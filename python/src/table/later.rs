@@ -1,11 +1,11 @@
 //! Lookups in another thread.
 //!
 //! ```text
-//!   find_async ──> Lookup: table, keys, out, the use of its memory ──> the event loop's threads ──> find
+//!   find_async ──> Lookup: table, keys, out, the record of its memory's use ──> the event loop's threads ──> find
 //! ```
 //!
-//! Whoever awaits may be cancelled, and the thread goes on: it writes to `out`, which nobody else
-//! may be given meanwhile. So the use of that memory belongs to the lookup, and ends with it.
+//! The awaiting task may be cancelled while the thread continues to write to `out`. Nobody else may
+//! use `out` meanwhile. So the lookup owns the record of that use, and it ends with the lookup.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -16,14 +16,15 @@ use crate::borrows::Borrow;
 use crate::cuda::stream_of;
 use crate::dlpack::is_on_cuda;
 
-/// A lookup to be made.
+/// A pending lookup.
 #[pyclass(frozen, module = "forerun")]
 struct Lookup {
     table: Py<Table>,
     keys: Py<PyAny>,
     out: Option<Py<PyAny>>,
     stream: Option<Py<PyAny>>,
-    /// The use of the memory of `out`, unless that is a GPU's, until the lookup takes it over.
+    /// The record that the memory of `out` is in use, until the lookup takes it. There is none for
+    /// a GPU's memory.
     borrowed: Mutex<Option<Borrow>>,
 }
 
@@ -39,7 +40,7 @@ impl Lookup {
     }
 }
 
-/// Has a lookup made in a thread of the running event loop's executor.
+/// Runs a lookup in a thread of the running event loop's executor.
 pub(super) fn find<'py>(
     table: &Bound<'py, Table>,
     keys: &Bound<'py, PyAny>,

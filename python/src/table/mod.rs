@@ -1,8 +1,8 @@
 //! `Table`: rows of one size under 64-bit integer keys.
 //!
 //! ```text
-//!   mod.rs      the class                    options.rs   how it is opened
-//!   access.rs   what its calls share         stats.rs     its figures       on_device.rs  lookups into a tensor on a GPU
+//!   mod.rs      the class                     options.rs   how it is opened
+//!   access.rs   what its calls share          stats.rs     its figures       on_device.rs  lookups into a tensor on a GPU
 //!   later.rs    lookups that are awaited
 //! ```
 
@@ -35,17 +35,17 @@ type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
 
 /// A table of rows of one size under 64-bit integer keys, in GPU memory, host memory and on disk.
 ///
-/// `dim`: the elements in a row. `dtype`: the elements' type, as a name or as a type of NumPy or
-/// PyTorch. `path`: the directory of the store that holds all rows; without it the table lives in
-/// memory only. `host_capacity`: the most rows in host memory. `host_bytes`: the same limit in
-/// bytes, index included; give one of the two. `device_capacity`: the most rows on the device; 0
-/// for no device tier. `device`: "any" (the first GPU, or the CPU without one), "cpu", or the
-/// number of a GPU. `score`: which rows a tier evicts first: "lru", "lfu" or "custom" (the caller's
-/// `scores`). `admission`: which rows a lookup promotes: "always", "second_touch" (those that were
-/// looked up before) or "by_score". `writes`: "through" writes each row to the store before the
-/// call returns; "back" when it leaves memory, or at `flush`. `overflow`: what a full table without
-/// `path` does: "refuse" new rows, or "evict" others. `cache_bytes`: the size of the store's page
-/// cache.
+/// `dim`: the number of elements in a row. `dtype`: the element type, as a name or as a type of
+/// NumPy or PyTorch. `path`: the directory of the store that holds all rows; without it the table
+/// lives only in memory. `host_capacity`: the maximum number of rows in host memory. `host_bytes`:
+/// the same limit in bytes, including the index; give one of the two. `device_capacity`: the
+/// maximum number of rows on the device; 0 for no device tier. `device`: "any" (the first GPU, or
+/// the CPU without one), "cpu", or the number of a GPU. `score`: which rows a tier evicts first:
+/// "lru", "lfu" or "custom" (the caller's `scores`). `admission`: which rows a lookup promotes:
+/// "always", "second_touch" (those that were looked up before) or "by_score". `writes`: "through"
+/// writes each row to the store before the call returns; "back" writes it when it leaves memory, or
+/// at `flush`. `overflow`: what a full table without `path` does: "refuse" new rows, or "evict"
+/// others. `cache_bytes`: the size of the store's page cache.
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Table {
     dtype: Dtype,
@@ -125,7 +125,7 @@ impl Table {
         Ok(device.map(|device| match device.failure {
             None if device.is_gpu => device.name,
             None => "cpu".to_owned(),
-            Some(failure) => format!("{}, left out since it failed: {failure}", device.name),
+            Some(failure) => format!("{}, disabled after a failure: {failure}", device.name),
         }))
     }
 
@@ -192,8 +192,8 @@ impl Table {
         Ok(found.array)
     }
 
-    /// Writes rows, in place of any former row of their keys. Of a key that repeats, the last row
-    /// counts. `scores` are one per key, for a table with score="custom".
+    /// Writes rows and replaces any former rows of their keys. If a key repeats, its last row
+    /// counts. `scores` has one score per key, for a table with score="custom".
     #[pyo3(signature = (keys, rows, *, scores=None))]
     fn insert<'py>(
         &self,
@@ -232,7 +232,7 @@ impl Table {
         )
     }
 
-    /// Replaces the rows of the keys that are there; returns which are there.
+    /// Replaces the rows of keys that exist. Returns which exist.
     fn assign<'py>(
         &self,
         py: Python<'py>,
@@ -242,8 +242,8 @@ impl Table {
         self.update_rows(py, keys, rows, Update::Assign)
     }
 
-    /// Adds to the rows of the keys that are there, element by element; returns which are there. A
-    /// key that repeats adds each of its rows, as with NumPy's `ufunc.at`.
+    /// Adds to the rows of keys that exist, element by element. Returns which exist. If a key
+    /// repeats, each of its rows is added, as with NumPy's `ufunc.at`.
     fn add_at<'py>(
         &self,
         py: Python<'py>,
@@ -304,15 +304,15 @@ impl Table {
         stats::figures(py, self.open()?.stats())
     }
 
-    /// Closes the table. All written rows are durable after that. If another thread is closing it,
+    /// Closes the table. All written rows are durable afterwards. If another thread is closing it,
     /// this waits for that.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.is_closed() {
             return Ok(());
         }
         let table = self.open()?;
-        // It takes long to flush many rows, and that can be interrupted: the table stays open then.
-        // What goes wrong otherwise the closing tells as well.
+        // Flushing many rows takes long and can be interrupted; the table then stays open. Closing
+        // reports any other error again.
         let flushed = interrupt::detach(py, "closing a table", || table.flush());
         if let Err(interrupted @ forerun::table::Error::Interrupted) = flushed {
             return Err(table_exception(interrupted));
@@ -440,7 +440,8 @@ impl Drop for Table {
         let Some(table) = self.take() else {
             return;
         };
-        // It flushes. Other Python threads run meanwhile, unless the interpreter is gone.
+        // Dropping the handle flushes. Other Python threads run meanwhile, unless the interpreter
+        // is gone.
         let mut table = Some(table);
         Python::try_attach(|py| {
             let table = table.take();

@@ -8,8 +8,8 @@ use crate::numbers::Numbers;
 use crate::versions::Changed;
 
 impl Table {
-    /// Looks keys up; the rows go to `out`, behind what is on the stream that is given, or on the
-    /// current one of the tensor's library.
+    /// Looks up keys. The rows go to `out`, after the work on the given stream, by default the
+    /// current stream of the tensor's library.
     pub(super) fn find_to_device<'py>(
         &self,
         table: &forerun::table::Table,

@@ -1,4 +1,4 @@
-//! A table's options, from the words that Python says them by.
+//! A table's options, parsed from Python's arguments.
 
 use std::path::PathBuf;
 
@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 
 use crate::errors::{invalid, unknown};
 
-/// What the device tier lies on: "any", the first GPU or the CPU where there is none; "cpu"; a
-/// GPU's number.
+/// The device of the device tier: "any" (the first GPU, or the CPU without one), "cpu", or a GPU's
+/// number.
 #[derive(FromPyObject)]
 pub(crate) enum Device {
     Number(usize),
@@ -31,17 +31,17 @@ impl Device {
     }
 }
 
-/// How large the tiers are.
+/// The sizes of the tiers.
 pub(super) struct Sizes {
     pub(super) device_capacity: usize,
     pub(super) device: Option<Device>,
     pub(super) host_capacity: Option<usize>,
     pub(super) host_bytes: Option<usize>,
-    /// The store's own cache of pages.
+    /// The size of the store's page cache.
     pub(super) cache_bytes: Option<usize>,
 }
 
-/// How rows move between them, by name.
+/// The policies by which rows move between tiers, by name.
 pub(super) struct Policies<'a> {
     pub(super) score: &'a str,
     pub(super) admission: &'a str,
@@ -49,7 +49,7 @@ pub(super) struct Policies<'a> {
     pub(super) overflow: Option<&'a str>,
 }
 
-/// The type of elements that an object stands for: a name, a type of NumPy's or of PyTorch's.
+/// The element type for an object: a name, or a type of NumPy or PyTorch.
 pub(super) fn dtype(object: &Bound<'_, PyAny>) -> PyResult<Dtype> {
     let shown = object.str()?;
     let shown = shown.to_str()?;
@@ -63,7 +63,7 @@ pub(super) fn dtype(object: &Bound<'_, PyAny>) -> PyResult<Dtype> {
     let dtype = dtype.map_err(|_| unknown())?;
     if !dtype.getattr("isnative")?.is_truthy()? {
         return Err(invalid(format!(
-            "elements of {dtype} have another order of bytes than this machine's"
+            "elements of {dtype} do not have this machine's byte order"
         )));
     }
     let name = dtype.getattr("name")?.str()?;
@@ -114,7 +114,7 @@ pub(super) fn apply(
         (None, Some(bytes)) => builder.host_bytes(bytes),
         (Some(_), Some(_)) => {
             return Err(invalid(
-                "the host tier's size is `host_capacity`, in rows, or `host_bytes`, not both",
+                "give the host tier's size either as `host_capacity`, in rows, or as `host_bytes`",
             ));
         }
     };

@@ -1,4 +1,4 @@
-//! A table's figures, as Python has them.
+//! A table's figures for Python.
 
 use forerun::table::Stats;
 use pyo3::prelude::*;

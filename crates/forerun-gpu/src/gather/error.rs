@@ -179,15 +179,15 @@ pub enum GatherError {
     #[error("the slot map has {slots} entries per layer, but there are {rows} host rows")]
     MapTooShort { slots: u64, rows: u64 },
     /// The maps of different layers overlap partly.
-    #[error("the layers' slot maps overlap: each has {slots} entries, but they are {layer_step} apart")]
+    #[error(
+        "the layers' slot maps overlap: each has {slots} entries, but they are {layer_step} apart"
+    )]
     MapLayersOverlap { layer_step: u64, slots: u64 },
     /// The map's entries are too narrow for a device row.
     #[error("device rows up to {rows} do not fit the slot map's i32 entries")]
     MapTooNarrow { rows: u64 },
     /// The host found an index that is not a row.
-    #[error(
-        "pair {pair}: {index} is not a {side} row; there are {rows} rows, and -1 means none"
-    )]
+    #[error("pair {pair}: {index} is not a {side} row; there are {rows} rows, and -1 means none")]
     IndexOutOfRange {
         pair: u64,
         side: Side,

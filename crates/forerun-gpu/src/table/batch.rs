@@ -347,13 +347,7 @@ impl Answers<'_> {
         expect("score answers", "entries", scores, keys, keys)?;
         expect("slot answers", "entries", slots, keys, keys)?;
         expect("pointer answers", "entries", pointers, keys, keys)?;
-        expect(
-            "status answers",
-            "entries",
-            status,
-            keys,
-            keys,
-        )
+        expect("status answers", "entries", status, keys, keys)
     }
 }
 

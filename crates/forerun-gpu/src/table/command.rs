@@ -270,8 +270,16 @@ impl GpuTable {
             out_count: at("the count of the entry output", given.map(|g| g.count), 8)?,
             out_keys: at("the entry output's keys", given.map(|g| g.keys), words)?,
             out_rows: at("the entry output's rows", given.and_then(|g| g.rows), rows)?,
-            out_scores: at("the entry output's scores", given.and_then(|g| g.scores), words)?,
-            out_places: at("the entry output's places", given.and_then(|g| g.places), words)?,
+            out_scores: at(
+                "the entry output's scores",
+                given.and_then(|g| g.scores),
+                words,
+            )?,
+            out_places: at(
+                "the entry output's places",
+                given.and_then(|g| g.places),
+                words,
+            )?,
             ..TableOp::default()
         })
     }

@@ -319,7 +319,10 @@ fn wrong_batches_and_options_are_refused_by_name() {
     let odd = odd
         .accumulate_or_assign(Element::F32, &[1], &[0; 6], &[1], None)
         .unwrap_err();
-    assert_eq!(said(odd), "rows of 6 bytes do not consist of elements of 4 bytes");
+    assert_eq!(
+        said(odd),
+        "rows of 6 bytes do not consist of elements of 4 bytes"
+    );
     let of = |options| GpuTable::on_cpu(options).unwrap_err();
     assert!(matches!(
         of(TableOptions::new(0, 1)),
