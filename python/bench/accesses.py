@@ -1,7 +1,7 @@
-"""Which rows there are, and which are asked for.
+"""Which rows exist, and which are looked up.
 
-    uniform, zipf:S   rows 0..n       drawn; which row is popular is random
-    trace:FILE        its numbers     in the order of the file: 4-byte big-endian numbers, as they are or in xz
+    uniform, zipf:S   rows 0..n       drawn; the popular rows are random
+    trace:FILE        its numbers     in file order: 4-byte big-endian numbers, plain or in xz
 """
 
 import lzma
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-DRAWN = 1 << 22  # accesses drawn before they begin anew
+DRAWN = 1 << 22  # accesses drawn before they repeat
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Access:
                 return Access("zipf", exponent=exponent)
         if kind == "trace" and rest:
             return Access("trace", path=Path(rest))
-        raise ValueError(f"{text!r} is no access: write uniform, zipf:1 with an exponent from 0 to 10, or trace:FILE")
+        raise ValueError(f"{text!r} is not an access: use uniform, zipf:1 with an exponent from 0 to 10, or trace:FILE")
 
     def __str__(self) -> str:
         match self.kind:
@@ -44,7 +44,7 @@ class Access:
 
 
 class Workload:
-    """Keys that have rows, ascending, and positions among them in the order in which they are asked for."""
+    """The keys that have rows, in ascending order, and positions among them in access order."""
 
     def __init__(self, access: Access, rows: int, drawn: int = DRAWN) -> None:
         rng = np.random.default_rng(7)
@@ -53,7 +53,7 @@ class Workload:
             with opened as file:
                 reads = np.frombuffer(file.read(), ">u4")
             if len(reads) == 0:
-                raise ValueError(f"{access.path} holds no read")
+                raise ValueError(f"{access.path} contains no read")
             self.keys, positions = np.unique(reads.astype(np.uint64), return_inverse=True)
         else:
             self.keys = np.arange(rows, dtype=np.uint64)
@@ -70,7 +70,7 @@ class Workload:
         return len(self.keys)
 
     def take(self, batch: int, batches: int) -> list[np.ndarray]:
-        """The positions of the next batches; the stream begins anew at its end."""
+        """The positions of the next batches. At its end the stream starts again."""
         taken = []
         for _ in range(batches):
             if self._at + batch > len(self.positions):

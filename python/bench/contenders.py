@@ -1,15 +1,16 @@
-"""What is measured: a table of Forerun's, arrays in memory, and stores on disk, each asked for rows by the batch.
+"""What is measured: batched lookups of a Forerun table, arrays in memory, and stores on disk.
 
-    forerun        a budget of rows in memory, all in its store        keys     find(keys, out, found)
+    forerun        a budget of rows in memory, all rows in its store   keys     find(keys, out, found)
     numpy          all rows in memory, whatever the budget             indices  rows[indices]
-    numpy-take     the same, into memory that is there already         indices  rows.take(indices, out=out)
-    embedding-bag  the same, by torch.nn.EmbeddingBag, one row a bag   indices
+    numpy-take     the same, into existing memory                      indices  rows.take(indices, out=out)
+    embedding-bag  the same, with torch.nn.EmbeddingBag, one row a bag indices
     lmdb           its cache is the system's: the whole file           keys     get after get in one transaction
-    rocksdb        a block cache of the bytes that Forerun may have    keys     get after get, as of a dict
-    rocksdb-multi  the same, by its MultiGet                           keys
+    rocksdb        a block cache of as many bytes as Forerun has       keys     get after get, as of a dict
+    rocksdb-multi  the same, with its MultiGet                         keys
 
-What an answer costs counts whole: the keys' bytes are made, and the values are put together to an array. What a caller
-would have at hand already, an array or a tensor of indices, is made before.
+The whole cost of an answer counts, including making the keys' bytes and assembling the values into
+an array. What a caller would already have, an array or a tensor of indices, is made before the
+measurement.
 """
 
 import importlib
@@ -23,10 +24,10 @@ LOADED_AT_ONCE = 1 << 14
 
 
 class Contender:
-    """One way to keep rows and to look them up."""
+    """A way to store rows and look them up."""
 
     name = ""
-    needs: str | None = None  # the module it takes
+    needs: str | None = None  # the module that it needs
     on_disk = False
 
     def __init__(self, rows: np.ndarray, keys: np.ndarray, directory: Path) -> None:
@@ -34,39 +35,39 @@ class Contender:
 
     @classmethod
     def missing(cls) -> str | None:
-        """Why it cannot be measured, if so."""
+        """The reason why it cannot be measured, if there is one."""
         try:
             if cls.needs:
                 importlib.import_module(cls.needs)
         except ImportError as error:
-            return f"{cls.name} is left out: {error}"
+            return f"{cls.name} is skipped: {error}"
         return None
 
     def load(self, told) -> None:
-        """Stores all rows; `told` is called with how many there are so far."""
+        """Stores all rows. Calls `told` with the number stored so far."""
 
     def open(self, budget_rows: int, budget_bytes: int) -> None:
-        """Makes ready to look up, with so many rows in memory, or so many bytes."""
+        """Prepares for lookups with this many rows, or bytes, in memory."""
 
     def size(self, batch: int) -> None:
         """Prepares for batches of this length."""
 
     def wanted(self, positions: np.ndarray) -> Any:
-        """What `find` takes for the rows at some positions."""
+        """The argument of `find` for the rows at these positions."""
         return self.keys[positions]
 
     def find(self, wanted: Any) -> Any:
         raise NotImplementedError
 
     def tally(self) -> dict[str, int]:
-        """Counts since it was opened, if it keeps any."""
+        """Counts since it was opened, if it has any."""
         return {}
 
     def wait_idle(self) -> None:
-        """Waits until nothing moves."""
+        """Waits until no row is being moved."""
 
     def close(self) -> None:
-        """Gives memory and files back."""
+        """Releases memory and files."""
 
     def _batches(self, length: int = LOADED_AT_ONCE):
         for start in range(0, len(self.keys), length):
@@ -77,7 +78,7 @@ class Contender:
 class Forerun(Contender):
     name = "forerun"
     on_disk = True
-    cache_bytes = 64 << 20  # of pages, besides the budget
+    cache_bytes = 64 << 20  # for pages, in addition to the budget
 
     def _table(self, budget_rows: int) -> forerun.Table:
         path, dtype = self.directory / "rows", self.rows.dtype.name
@@ -88,12 +89,12 @@ class Forerun(Contender):
     def load(self, told) -> None:
         done = 0
         with self._table(1) as table:
-            # Ascending keys by the tens of MiB become files of the store at once.
+            # Tens of MiB of ascending keys go directly into files of the store.
             for keys, rows in self._batches((64 << 20) // self.rows[:1].nbytes):
                 table.import_rows(keys, rows)
                 done += len(keys)
                 told(done)
-        # At rest: what is measured is not to wait for what is left of the load.
+        # Compact first, so that measured lookups do not wait for work left over from the load.
         with forerun.Db(self.directory / "rows") as db:
             db.compact()
 
@@ -138,7 +139,7 @@ class NumpyTake(Numpy):
         self.out = np.empty((batch, self.rows.shape[1]), self.rows.dtype)
 
     def find(self, wanted):
-        # With mode="raise" NumPy would go by way of a buffer.
+        # With mode="raise" NumPy would go through a buffer.
         return self.rows.take(wanted, axis=0, out=self.out, mode="clip")
 
 
@@ -170,7 +171,7 @@ class Lmdb(Contender):
         import lmdb
 
         row_bytes = self.rows[:1].nbytes
-        # Address space: pages may be half empty, and long rows take whole ones.
+        # Address space: pages may be half empty, and long rows take whole pages.
         map_bytes = 4 * len(self.keys) * (row_bytes + 64) + (1 << 30)
         done = 0
         with lmdb.open(str(self.directory), map_size=map_bytes, sync=False, writemap=True) as env:
@@ -199,8 +200,8 @@ class RocksDb(Contender):
     name = "rocksdb"
     needs = "rocksdict"
     on_disk = True
-    # By directory, with how many use it: a store is open once, and the two ways to look up share it
-    # and its cache.
+    # The open stores by directory, with their number of users. A store is opened once; the two
+    # kinds of lookup share it and its cache.
     opened: dict[Path, list] = {}
 
     def _open(self, cache_bytes: int):
@@ -208,7 +209,7 @@ class RocksDb(Contender):
 
         blocks = rocksdict.BlockBasedOptions()
         blocks.set_block_cache(rocksdict.Cache(cache_bytes))
-        blocks.set_bloom_filter(10.0, False)  # Forerun has filters of its own
+        blocks.set_bloom_filter(10.0, False)  # Forerun has filters too
         options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_block_based_table_factory(blocks)
@@ -220,7 +221,7 @@ class RocksDb(Contender):
 
         done = 0
         if (self.directory / "rocksdb").exists():
-            return  # by the contender that looks up otherwise
+            return  # already loaded by the other RocksDB contender
         db = self._open(64 << 20)
         for keys, rows in self._batches():
             batch = rocksdict.WriteBatch(raw_mode=True)
@@ -259,7 +260,7 @@ class RocksDbMulti(RocksDb):
 
 
 def key_bytes(keys: np.ndarray) -> list[bytes]:
-    """Each key as eight bytes, big-endian, so that stores have them in the order of the numbers."""
+    """Each key as eight bytes, big-endian, so that stores sort keys like the numbers."""
     text = keys.byteswap().tobytes()
     return [text[start : start + 8] for start in range(0, len(text), 8)]
 
@@ -270,7 +271,7 @@ def rows_bytes(rows: np.ndarray) -> list[bytes]:
 
 
 def array_of(values: list[bytes], like: np.ndarray) -> np.ndarray:
-    """Values one behind the other, as an array of rows."""
+    """Concatenates values into an array of rows."""
     return np.frombuffer(b"".join(values), like.dtype).reshape(-1, like.shape[1])
 
 

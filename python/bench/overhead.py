@@ -1,8 +1,8 @@
-"""What Python adds to a lookup: `table.find(keys, out, found)` beside the same call of the engine's, in one process.
+"""What Python adds to a lookup: `table.find(keys, out, found)` compared with the engine's own call.
 
-Both look up the same batches in the same table, whose rows are all in memory, into the same memory, in rounds that
-alternate. The engine's calls are made in a loop within the extension, Python's in a loop of Python's; what they differ in
-is the price of the call.
+Both run in one process and look up the same batches in the same table, whose rows are all in
+memory, into the same memory, in alternating rounds. The engine's calls run in a loop inside the
+extension, Python's in a Python loop. The difference is the price of the call.
 
     python python/bench/overhead.py                      # 10 M rows of 64 float32, batches of 256
     python python/bench/overhead.py --batch 1,64,256,1024 --json
@@ -19,11 +19,11 @@ from accesses import Access, Workload
 from forerun._forerun import _find_seconds
 from rounds import Case, Progress, count, measure, print_table, ratio, short
 
-IN_TURN = 1 << 14  # keys of which the batches are made before the clock starts
+IN_TURN = 1 << 14  # keys in the batches made before the clock starts
 
 
 def cases_of(table: forerun.Table, workload: Workload, batch: int, dim: int) -> list[Case]:
-    """The engine's call; Python's with all memory given, with `out` alone, and with none."""
+    """The engine's call, and Python's with all memory given, with only `out`, and with none."""
     out, found = np.empty((batch, dim), np.float32), np.empty(batch, bool)
 
     def engine(batches):
@@ -66,13 +66,13 @@ def cases_of(table: forerun.Table, workload: Workload, batch: int, dim: int) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=count, help="rows in the table [default: 10M; with --quick 3000]")
-    parser.add_argument("--dim", type=count, default=64, help="float32 a row")
+    parser.add_argument("--dim", type=count, default=64, help="float32 elements per row")
     parser.add_argument("--access", type=Access.parse, default=Access("uniform"), help="uniform, zipf:1 or trace:FILE")
-    parser.add_argument("--batch", default="256", help="keys a batch, a list")
+    parser.add_argument("--batch", default="256", help="keys per batch, a list")
     parser.add_argument("--rounds", type=count, help="rounds [default: 7; with --quick 2]")
     parser.add_argument("--duration-ms", type=count, help="how long a case is timed in a round [default: 200; with --quick 1]")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that everything runs, not how fast")
-    parser.add_argument("--json", action="store_true", help="prints one JSON object a line instead of a table")
+    parser.add_argument("--json", action="store_true", help="prints one JSON object per line instead of a table")
     arguments = parser.parse_args()
     rows = arguments.rows or (3000 if arguments.quick else 10_000_000)
     rounds = arguments.rounds or (2 if arguments.quick else 7)
@@ -113,7 +113,7 @@ def main() -> None:
         print(f"forerun {forerun.__version__}, Python {sys.version.split()[0]}, NumPy {np.__version__}, {forerun.device_info()['isa']}")
         print(f"{len(workload):,} rows of {4 * arguments.dim} bytes, all in memory; {arguments.access}; medians of {rounds} rounds\n")
         print_table(
-            ["call", "batch", "ns a call", "rows/s", "more than the engine's"],
+            ["call", "batch", "ns per call", "rows/s", "more than the engine's"],
             [
                 [
                     line["strategy"],

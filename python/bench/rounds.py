@@ -1,4 +1,4 @@
-"""Rounds in which every case has its turn, so that what else the machine does falls on all alike."""
+"""Rounds in which every case has a turn, so that other load on the machine affects all alike."""
 
 import gc
 import statistics
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Case:
-    """What is timed: `turn(seconds)` works about that long and gives what it did a second."""
+    """What is timed: `turn(seconds)` works for about that long and returns its work per second."""
 
     name: str
     turn: Callable[[float], float]
@@ -22,7 +22,7 @@ class Case:
 
 
 class Progress:
-    """What is being done, in one line of the standard error output, if that is a terminal."""
+    """One line on standard error with the current activity, if that is a terminal."""
 
     def __init__(self) -> None:
         self.shown = sys.stderr.isatty()
@@ -40,9 +40,9 @@ class Progress:
 
 
 def measure(cases: list[Case], rounds: int, seconds: float, progress: Progress) -> None:
-    """Times every case once a round, each round beginning with another one."""
+    """Times every case once per round. Each round starts with another case."""
     was_enabled = gc.isenabled()
-    gc.disable()  # a collection is not any one case's
+    gc.disable()  # a collection belongs to no single case
     try:
         for nth in range(rounds):
             first = nth % len(cases)
@@ -75,12 +75,12 @@ def count(text: str) -> int:
     scale = {"k": 10**3, "M": 10**6, "G": 10**9}.get(text[-1:], 1)
     number = float(text[:-1] if scale > 1 else text) * scale
     if number < 1 or number != int(number):
-        raise ValueError(f"{text!r} is no number of things")
+        raise ValueError(f"{text!r} is not a count")
     return int(number)
 
 
 def print_table(heads: list[str], lines: list[list[str]]) -> None:
-    """Columns as wide as they need be, numbers to the right."""
+    """Prints columns at their natural width, with numbers aligned to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(heads, *lines)]
     for cells in [heads, *lines]:
         print("  ".join(cell.rjust(width) if nth else cell.ljust(width) for nth, (cell, width) in enumerate(zip(cells, widths))))

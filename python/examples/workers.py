@@ -1,15 +1,16 @@
-"""Rows of a table in the workers of a PyTorch DataLoader, however they are started.
+"""Rows of a table in the workers of a PyTorch DataLoader, with any start method.
 
     python workers.py --start fork|forkserver|spawn
 
-A table belongs to the process that opened it, and one process at a time has a store open. There are two ways to use one
-with workers:
+A table belongs to the process that opened it, and only one process at a time can open a store.
+There are two ways to use one with workers:
 
-1. The workers make the keys, and the main process looks up the rows of each batch. One lookup of many keys is what a
-   table does best, and every row that was written is seen: take this unless the workers need the rows.
-2. Each worker opens a checkpoint of its own. A checkpoint shares its files with the store, so it is made in an instant
-   and takes next to no space. What is pickled, or inherited by a fork, are paths; the table is opened when the worker
-   first needs it.
+1. The workers produce the keys, and the main process looks up the rows of each batch. One lookup of
+   many keys is what a table does best, and it sees every row that was written. Prefer this unless
+   the workers need the rows.
+2. Each worker opens its own checkpoint. A checkpoint shares its files with the store, so it is made
+   in an instant and takes almost no space. Only paths are pickled or inherited by a fork; a worker
+   opens its table on first use.
 """
 
 import argparse
@@ -25,7 +26,7 @@ DIM = 16
 
 
 class Keys(Dataset):
-    """Way 1: a worker makes keys. It does not touch the table."""
+    """Way 1: a worker produces keys. It does not touch the table."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -38,7 +39,7 @@ class Keys(Dataset):
 
 
 class Rows(Dataset):
-    """Way 2: a worker looks up rows, in a checkpoint of its own."""
+    """Way 2: a worker looks up rows in its own checkpoint."""
 
     def __init__(self, rows: int, checkpoints: list[Path]) -> None:
         self.rows = rows
@@ -49,7 +50,7 @@ class Rows(Dataset):
         return self.rows
 
     def __getitems__(self, positions: list[int]) -> list[tuple[int, np.ndarray]]:
-        """A batch at a time, so that it is one lookup."""
+        """A whole batch at a time, so that it is one lookup."""
         if self._table is None:
             worker = get_worker_info()
             self._table = forerun.Table(DIM, path=self.checkpoints[worker.id if worker else 0])
@@ -74,7 +75,7 @@ def main() -> None:
                 rows, found = table.find(keys)
                 assert found.all() and (rows[:, 0] == keys.numpy()).all()
                 seen += len(keys)
-            print(f"way 1: {seen} rows, looked up here")
+            print(f"way 1: {seen} rows looked up by the main process")
 
             checkpoints = [Path(directory, f"worker-{number}") for number in range(options.workers)]
             for checkpoint in checkpoints:
@@ -83,7 +84,7 @@ def main() -> None:
             for keys, rows in DataLoader(Rows(options.rows, checkpoints), **loading):
                 assert torch.equal(rows[:, 0], keys.to(rows.dtype))
                 seen += len(keys)
-            print(f"way 2: {seen} rows, looked up by the workers")
+            print(f"way 2: {seen} rows looked up by the workers")
 
 
 if __name__ == "__main__":

@@ -28,12 +28,12 @@ __all__ = [
     "scatter",
 ]
 
-# `bytes`, or text that is taken as UTF-8.
+# `bytes`, or text that is encoded as UTF-8.
 _Bytes = bytes | bytearray | str
 # Many keys: objects, the rows of an array of uint8, or integers. Each integer is eight bytes,
 # big-endian.
 _ByteKeys = Iterable[_Bytes] | NDArray[np.integer[Any]]
-# Many values: objects, arrays, or the rows of an array of any type, as they lie in memory.
+# Many values: objects, arrays, or the rows of an array of any type, as they are in memory.
 _Values = Iterable[_Bytes | NDArray[Any]] | NDArray[Any]
 # Entries of a mapping, or pairs.
 _Entries = Mapping[str, _Bytes] | Mapping[bytes, _Bytes] | Iterable[tuple[bytes | str, _Bytes]]
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 __version__: str
 
-# Rows: an array, or a tensor by DLPack.
+# Rows: an array, or a tensor through DLPack.
 _Rows = Any
 _Indices = NDArray[np.int32] | NDArray[np.int64]
 _Pairs = _Indices | tuple[_Indices, _Indices] | Any
@@ -290,8 +290,8 @@ class Cache:
     def __setitem__(self, key: _Bytes, value: _Bytes, /) -> None: ...
     def __delitem__(self, key: _Bytes, /) -> None: ...
 
-# Integers of any width from 0 to 2**64 - 1, in any shape, or a tensor by DLPack. A negative integer
-# is the key with the same 64 bits. Floats, text and booleans are refused.
+# Integers of any width from 0 to 2**64 - 1, in any shape, or a tensor through DLPack. A negative
+# integer is the key with the same 64 bits. Floats, text and booleans are refused.
 _Keys = NDArray[np.integer[Any]] | Sequence[int] | Any
 # "float32", np.float32, np.dtype("float32"), torch.float32.
 _Dtype = str | type[Any] | np.dtype[Any] | Any
@@ -301,7 +301,7 @@ class Export(Iterator[tuple[NDArray[np.uint64], NDArray[Any]]]):
     def __next__(self) -> tuple[NDArray[np.uint64], NDArray[Any]]: ...
     def __iter__(self) -> Self: ...
 
-# Flags for keys: an array of bool, or a tensor of bool by DLPack.
+# Flags for keys: an array of bool, or a tensor of bool through DLPack.
 _Flags = NDArray[np.bool_] | Any
 _Given = TypeVar("_Given")
 

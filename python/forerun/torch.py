@@ -1,7 +1,8 @@
-"""Embeddings whose rows are in a `forerun.Table`, as modules of PyTorch.
+"""PyTorch modules for embeddings whose rows are in a `forerun.Table`.
 
-`Embedding` and `EmbeddingBag` are called as those of `torch.nn`; the rows they give are the table's, which may be far
-larger than memory. Gradients are collected row by row as they flow back, and `SGD` adds them to the table:
+`Embedding` and `EmbeddingBag` are called like those of `torch.nn`. Their rows are the table's,
+which may be far larger than memory. Backward collects gradients row by row, and `SGD` applies them
+to the table:
 
 >>> import forerun, torch
 >>> from forerun.torch import SGD, Embedding
@@ -14,18 +15,19 @@ larger than memory. Gradients are collected row by row as they flow back, and `S
 >>> table[3].tolist()
 [0.75, 0.75, 0.75, 0.75]
 
-    rows     a parameter of each module: as many rows as keys have a gradient now
-    rows.grad                            the sum of the gradients of each, in float32 at least
-    keys     whose they are              (in _Gradients, beside the parameter)
+    rows         a parameter of each module: one row for each key that has a gradient now
+    rows.grad    the sum of each key's gradients, in float32 at least
+    keys         the keys of these rows (in _Gradients, next to the parameter)
 
-What works on parameters and their gradients works on these: `zero_grad`, `clip_grad_norm_`, `GradScaler`. The optimizers of
-`torch.optim` pass them over, so that one optimizer may be given all parameters of a model; only `SGD` of this module, and
-`apply_gradients`, change the table. As `torch.nn.Embedding` does after `model.half()`, a module gives rows of the type
-that it was converted to; the table keeps its own.
+Functions that work on parameters and their gradients work on these: `zero_grad`, `clip_grad_norm_`,
+`GradScaler`. The optimizers of `torch.optim` skip them, so one optimizer may be given all
+parameters of a model. Only `SGD` of this module and `apply_gradients` change the table. After
+`model.half()`, for example, a module returns rows of the converted type, as `torch.nn.Embedding`
+does; the table keeps its own type.
 
-What they do is a registered operator, so `torch.compile` takes it whole. Keys may be on a GPU, and then so are the rows:
-both go over the link by the current stream, but for rows that the table's device tier has on that GPU, which stay there.
-That has not yet been run on a GPU.
+The lookup is a registered operator, so `torch.compile` traces it whole. Keys may be on a GPU; the
+rows then are too. Both cross the link on the current stream, except for rows that the table's
+device tier holds on that GPU, which stay there. This has not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -45,18 +47,18 @@ from forerun.errors import InvalidArgumentError, PartialError
 
 __all__ = ["Embedding", "EmbeddingBag", "SGD"]
 
-# An operator takes tensors and numbers; this is what a number stands for.
+# Operators take only tensors and numbers. These map a number to its object.
 _modules: weakref.WeakValueDictionary[int, _Rows] = weakref.WeakValueDictionary()
 _collected: weakref.WeakValueDictionary[int, _Gradients] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
-# Held while rows are made for keys that have none: two threads that meet a key first must not both
-# insert its row, since the later one would undo what was learned meanwhile.
+# Held while rows are created for keys without one. Two threads that meet a new key at the same time
+# must not both insert its row: the later insert would undo what was learned in between.
 _making_rows = threading.Lock()
 
 
 def _bits(tensor: Tensor) -> Any:
-    """The tensor's memory as an array, unless it is on a GPU. What NumPy has no type for is seen as integers."""
+    """The tensor's memory as an array, unless it is on a GPU. Types that NumPy lacks are viewed as integers."""
     tensor = tensor.detach()
     if tensor.is_cuda:
         return tensor
@@ -64,12 +66,12 @@ def _bits(tensor: Tensor) -> Any:
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The type in which elements of a type are summed: a sum of 16-bit floats would round at each addition."""
+    """The type for sums of these elements. A sum of 16-bit floats would round at each addition."""
     return torch.promote_types(dtype, torch.float32)
 
 
 class _Gradients:
-    """The gradients that came back to a module's rows. It outlives the module as long as a graph refers to it."""
+    """The gradients of a module's rows. They outlive the module as long as a graph refers to them."""
 
     def __init__(self, table: Table, dtype: torch.dtype) -> None:
         self.table = table
@@ -80,9 +82,9 @@ class _Gradients:
         self.rows._forerun = self  # type: ignore[attr-defined]
 
     def put(self, keys: Tensor, sums: Tensor) -> None:
-        """Replaces them: distinct keys, and the sum of each."""
+        """Replaces the gradients: distinct keys, and the sum for each."""
         self.keys, self.rows.grad = keys, None
-        # What the parameter holds is never read, so it takes no memory; but a gradient has the
+        # The parameter's content is never read, so it takes no memory, but a gradient must have the
         # shape of its parameter.
         self.rows.data = sums.new_zeros(()).expand_as(sums)
         self.rows.grad = sums
@@ -97,7 +99,7 @@ class _Gradients:
         gradients = gradients.detach().reshape(-1, self.table.dim).to(_wide(self.dtype))
         with self.lock:
             before = self.rows.grad
-            # One that was set to None, or to zero, was taken by whoever did that.
+            # If the gradient is None or zero, someone has taken or reset it.
             if before is not None and bool(before.any()):
                 keys = torch.cat([self.keys.to(keys.device), keys])
                 gradients = torch.cat([before.to(gradients.device), gradients])
@@ -119,7 +121,7 @@ class _Gradients:
                 try:
                     self.table.add_at(_bits(keys.cpu()), _bits(changes))
                 except PartialError as error:
-                    # All others were added. What is left is what another call is to add.
+                    # All others were added. Another call can add the ones that are left.
                     failed = torch.tensor(error.positions, device=keys.device)
                     self.put(keys[failed], sums[failed])
                     raise
@@ -127,7 +129,7 @@ class _Gradients:
 
 
 def _hide_from(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """Has an optimizer of dense parameters pass over rows: it would keep state for each place, whose key changes."""
+    """Makes optimizers of dense parameters skip rows. They keep state by position, but a position's key changes."""
     if isinstance(optimizer, SGD):
         return
     hidden = []
@@ -142,7 +144,7 @@ def _hide_from(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None
 
 def _show_again(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     for gradients, keys, gradient in optimizer.__dict__.pop("_forerun_hidden", ()):
-        # What a closure has collected meanwhile takes its place.
+        # Gradients that a closure has collected meanwhile replace these.
         if gradients.rows.grad is None:
             gradients.put(keys, gradient)
 
@@ -161,12 +163,12 @@ def _(keys: Tensor, gate: Tensor, module: int, dim: int) -> Tensor:
     return keys.new_empty((*keys.shape, dim), dtype=gate.dtype)
 
 
-# It gives something, a gradient of 0 for the gate, so that no compiler takes it for an operator
+# It returns a value, a gradient of 0 for the gate, so that no compiler removes it as an operator
 # without effect.
 @torch.library.custom_op("forerun::collect_gradients", mutates_args=())
 def _collect(keys: Tensor, gradient: Tensor, gate: Tensor, module: int) -> Tensor:
     gradients = _collected.get(module)
-    # A module that is gone has nobody to ask for its gradients.
+    # The module is gone, so nobody can ask for its gradients.
     if gradients is not None:
         gradients.add(keys, gradient)
     return gate.new_zeros(())
@@ -180,7 +182,7 @@ def _(keys: Tensor, gradient: Tensor, gate: Tensor, module: int) -> Tensor:
 def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, int, int], output: Tensor) -> None:
     keys, gate, ctx.module, _ = inputs
     ctx.save_for_backward(keys, gate)
-    # As long as the graph may run backward.
+    # Kept alive as long as the graph may run backward.
     ctx.gradients = _collected.get(ctx.module)
 
 
@@ -193,7 +195,7 @@ _find.register_autograd(_backward, setup_context=_remember)
 
 
 class _Rows(nn.Module):
-    """Rows of a table, and the gradients that came back to them."""
+    """Rows of a table, and the gradients collected for them."""
 
     def __init__(
         self, table: Table, padding_idx: int | None, initialize: Callable[[int], Tensor] | None
@@ -201,7 +203,7 @@ class _Rows(nn.Module):
         super().__init__()
         dtype = getattr(torch, table.dtype)
         if not dtype.is_floating_point:
-            raise InvalidArgumentError(f"an embedding has rows of floating point, and the table's are {table.dtype}")
+            raise InvalidArgumentError(f"an embedding needs floating-point rows, but the table's are {table.dtype}")
         self.table = table
         self.embedding_dim = table.dim
         self.padding_idx = padding_idx
@@ -215,12 +217,12 @@ class _Rows(nn.Module):
         _collected[self._number] = self._gradients
 
     def _open_gate(self, dtype: torch.dtype) -> None:
-        """Makes what lets gradients through, since keys have none. It is no parameter: nobody but autograd changes it. Its
-        type is that of the rows that the module gives."""
+        """Creates the tensor that carries gradients, because keys have none. It is not a parameter: only autograd changes it. Its
+        type is that of the rows that the module returns."""
         self._gate = torch.zeros((), dtype=dtype, requires_grad=True)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        # Gradients stay as they are: `half` must not round their sums.
+        # Gradients keep their type: `half` must not round their sums.
         rows = self._parameters.pop("rows")
         try:
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -232,7 +234,7 @@ class _Rows(nn.Module):
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """Saves nothing: rows are in the table."""
+        """Saves nothing: the rows are in the table."""
 
     def _load_from_state_dict(self, *_: Any) -> None:
         """Loads nothing."""
@@ -246,9 +248,9 @@ class _Rows(nn.Module):
         return rows.to(wanted.device, self._gate.dtype, non_blocking=True)
 
     def _make_rows(self, keys: Tensor, rows: Tensor) -> None:
-        """Makes rows for keys that have none, and looks all of them up again."""
+        """Creates rows for keys without one, and looks all of them up again."""
         assert self._initialize is not None
-        # Another thread may have made some, by now.
+        # Another thread may have created some by now.
         is_missing = ~torch.from_numpy(self.table.contains(_bits(keys))).reshape(keys.shape)
         if self.padding_idx is not None:
             is_missing &= keys != self.padding_idx
@@ -259,11 +261,11 @@ class _Rows(nn.Module):
         self.table.find(_bits(keys), out=_bits(rows))
 
     def _room(self, wanted: Tensor) -> Tensor:
-        """Zeros for the rows of keys: where the table can put rows that are to be where the keys are."""
+        """Zeros for the rows of keys, on the device of the keys if the table can write rows there."""
         shape, dtype = (*wanted.shape, self.embedding_dim), self._table_dtype
         if wanted.is_cuda and wanted.device.index == self.table.gpu:
             return torch.zeros(shape, dtype=dtype, device=wanted.device)
-        # Pinned memory goes over the link while the CPU goes on.
+        # Pinned memory crosses the link while the CPU continues.
         return torch.zeros(shape, dtype=dtype, pin_memory=wanted.is_cuda)
 
     def _lookup(self, keys: Tensor) -> Tensor:
@@ -278,18 +280,18 @@ class _Rows(nn.Module):
         return rows
 
     def collected_gradients(self) -> tuple[Tensor, Tensor]:
-        """Keys that have a gradient, each once, and the gradients: copies of what `rows.grad` holds."""
+        """The keys that have a gradient, each once, and their gradients: copies of what `rows.grad` holds."""
         return self._gradients.get()
 
     def apply_gradients(self, lr: float) -> None:
-        """Adds `-lr` times the collected gradients to the rows, as `torch.optim.SGD` would, and forgets them.
+        """Adds `-lr` times the collected gradients to the rows, as `torch.optim.SGD` would, and clears them.
 
-        If a tier fails some keys, which is a `PartialError`, only theirs are kept, and another call adds those.
+        If a tier fails for some keys (`PartialError`), only their gradients are kept, and another call adds them.
         """
         self._gradients.apply(lr)
 
     def clear_gradients(self) -> None:
-        """Forgets the collected gradients, as `zero_grad` does."""
+        """Clears the collected gradients, as `zero_grad` does."""
         self._gradients.clear()
 
     def extra_repr(self) -> str:
@@ -297,10 +299,10 @@ class _Rows(nn.Module):
 
 
 class SGD(torch.optim.Optimizer):
-    """Stochastic gradient descent for the rows of embeddings: of these modules, and of all that are in them.
+    """Stochastic gradient descent for the rows of embeddings: those of these modules and of all modules inside.
 
-    It is stepped beside the optimizer of the dense parameters, and takes learning-rate schedulers and a `GradScaler`
-    as any other. `step` forgets the gradients that it has added.
+    Step it alongside the optimizer of the dense parameters. It works with learning-rate schedulers
+    and a `GradScaler` like any other optimizer. `step` clears the gradients that it has applied.
     """
 
     def __init__(self, modules: nn.Module | Iterable[nn.Module], lr: float) -> None:
@@ -308,7 +310,7 @@ class SGD(torch.optim.Optimizer):
         inside = (module for each in given for module in each.modules())
         rows = {id(module): module.rows for module in inside if isinstance(module, _Rows)}
         if not rows:
-            raise InvalidArgumentError("there is no embedding of a table in these modules")
+            raise InvalidArgumentError("these modules contain no embedding of a table")
         super().__init__(list(rows.values()), {"lr": lr})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -323,10 +325,10 @@ class SGD(torch.optim.Optimizer):
 
 
 class Embedding(_Rows):
-    """`torch.nn.Embedding` over a table: keys of any shape to their rows.
+    """`torch.nn.Embedding` over a table: maps keys of any shape to their rows.
 
-    A key without a row gives zeros; while training, `initialize(n)` makes rows for those met first, if it is given.
-    The row of `padding_idx` is zeros and has no gradient.
+    A key without a row gives zeros. During training, `initialize(n)` creates rows for new keys if
+    it is given. The row of `padding_idx` is zeros and has no gradient.
     """
 
     def __init__(
@@ -345,8 +347,8 @@ class Embedding(_Rows):
 class EmbeddingBag(_Rows):
     """`torch.nn.EmbeddingBag` over a table: the sum, mean or maximum of the rows of each bag of keys.
 
-    Bags are the rows of a matrix of keys, or the parts of a vector of keys that begin at `offsets`. Keys without a row
-    count as zeros, those that are `padding_idx` not at all.
+    Bags are the rows of a matrix of keys, or the parts of a vector of keys that begin at `offsets`.
+    Keys without a row count as zeros; keys equal to `padding_idx` do not count at all.
     """
 
     def __init__(
@@ -360,7 +362,7 @@ class EmbeddingBag(_Rows):
     ) -> None:
         super().__init__(table, padding_idx, initialize)
         if mode not in ("sum", "mean", "max"):
-            raise InvalidArgumentError(f"`mode` is one of sum, mean, max, not {mode!r}")
+            raise InvalidArgumentError(f"`mode` must be one of sum, mean, max, not {mode!r}")
         self.mode = mode
         self.include_last_offset = include_last_offset
 
@@ -371,7 +373,7 @@ class EmbeddingBag(_Rows):
         rows = self._lookup(keys)
         if per_sample_weights is not None:
             if self.mode != "sum" or per_sample_weights.shape != input.shape:
-                raise InvalidArgumentError("weights are for `mode='sum'`, one for each key")
+                raise InvalidArgumentError("weights need `mode='sum'` and one weight per key")
             rows = rows * per_sample_weights.flatten().unsqueeze(-1)
         counted = torch.ones_like(keys) if self.padding_idx is None else (keys != self.padding_idx).to(torch.int64)
         counts = counted.new_zeros(bags).index_add(0, bag, counted).unsqueeze(-1)
@@ -385,14 +387,14 @@ class EmbeddingBag(_Rows):
         return (sums / counts.clamp(min=1) if self.mode == "mean" else sums).to(rows.dtype)
 
     def _bags(self, input: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor, int]:
-        """Keys one after the other, the bag of each, and the number of bags."""
+        """The concatenated keys, the bag of each, and the number of bags."""
         if input.dim() == 2:
             if offsets is not None:
-                raise InvalidArgumentError("a matrix of keys has its bags in its rows, and takes no offsets")
+                raise InvalidArgumentError("in a matrix of keys each row is a bag, so there must be no offsets")
             bags, length = input.shape
             return input.flatten(), torch.arange(bags, device=input.device).repeat_interleave(length), bags
         if input.dim() != 1 or offsets is None:
-            raise InvalidArgumentError("keys are a matrix of bags, or a vector with the offsets of its bags")
+            raise InvalidArgumentError("keys must be a matrix of bags, or a vector with the offsets of its bags")
         starts = offsets[:-1] if self.include_last_offset else offsets
         bag = torch.bucketize(torch.arange(len(input), device=input.device), starts, right=True) - 1
         return input, bag, len(starts)

@@ -1,4 +1,4 @@
-"""What a table takes as keys, rows, types and sizes, and what it refuses."""
+"""The keys, rows, types and sizes that a table accepts, and those that it refuses."""
 
 import forerun
 import numpy as np
@@ -129,7 +129,7 @@ def test_types_are_taken_as_numpy_has_them(dtype):
 
 
 def test_types_that_no_row_has_are_named():
-    for dtype, words in (("complex64", "complex64"), ("float33", "float33"), (np.uint64, "uint64"), (">f4", "order of bytes"), (7, "7")):
+    for dtype, words in (("complex64", "complex64"), ("float33", "float33"), (np.uint64, "uint64"), (">f4", "byte order"), (7, "7")):
         with pytest.raises(forerun.errors.InvalidArgumentError, match=words):
             forerun.Table(2, dtype)
 
@@ -223,7 +223,7 @@ def test_what_is_written_where_it_lies_is_not_to_be_copied(table):
 
 
 def unaligned(array):
-    """The same elements, one byte beyond where the CPU would have them."""
+    """The same elements, one byte away from their alignment."""
     memory = np.empty(array.nbytes + 1, np.uint8)
     moved = memory[1:].view(array.dtype).reshape(array.shape)
     moved[...] = array

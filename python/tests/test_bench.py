@@ -1,4 +1,4 @@
-"""The benchmarks run, small, and say what they measured."""
+"""The benchmarks run at a tiny size and report what they measured."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Memory that a call uses is nobody else's meanwhile, whatever object it is given as."""
+"""No other call can use memory that a running call uses, whatever object it is passed as."""
 
 import asyncio
 import threading
@@ -21,7 +21,8 @@ def table():
 
 
 def under_way(call):
-    """A thread that makes a call, which is taken to be under way when this returns, and what it raised."""
+    """Starts a thread that makes a call. Returns the thread, and a list for the exception that the
+    call raises."""
     raised = []
 
     def run():
@@ -36,7 +37,9 @@ def under_way(call):
 
 
 def until_refused(long_call, call):
-    """Makes a call again and again beside a long one: what it is refused with. Where it came first, the long one is."""
+    """Repeats a call beside a long one until it is refused, and returns the message. If it comes
+    first, the long one is
+    refused."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         thread, raised = under_way(long_call)
@@ -51,7 +54,7 @@ def until_refused(long_call, call):
             assert not raised, raised
             return words
         assert all(isinstance(error, refused) for error in raised), raised
-    raise AssertionError("it was never refused")
+    raise AssertionError("the call was never refused")
 
 
 def test_the_memory_of_keys_is_not_written_through_another_tensor(table):
@@ -74,7 +77,7 @@ def test_two_calls_do_not_write_to_the_same_memory_at_once(table):
     for second in (lambda: Tensor(memory[-1:]), lambda: memory[-1:]):
         words = until_refused(lambda: table.find(keys, Tensor(memory)), lambda: table.find([1], second()))
         assert "`out`" in words and "16 bytes" in words
-    # What is refused is free again with the end of the call, and neighbours are not concerned.
+    # Memory is free again when the call that used it ends, and neighbouring memory is not affected.
     table.find([5], Tensor(memory[-1:]))
     assert memory[-1].tolist() == [10, 11]
     first, raised = under_way(lambda: table.find(keys[: KEYS // 2], Tensor(memory[: KEYS // 2])))
@@ -112,7 +115,7 @@ def test_a_lookup_that_nobody_awaits_any_more_keeps_its_memory_to_its_end(table)
     memory, keys = np.zeros((KEYS, 2), np.int64), np.random.permutation(KEYS)
 
     async def is_refused(call):
-        """Whether a call is refused; it is awaited if it is not."""
+        """Whether a call is refused. If not, its result is awaited."""
         try:
             answer = call([1], Tensor(memory[:1]))
         except refused as error:
@@ -123,7 +126,7 @@ def test_a_lookup_that_nobody_awaits_any_more_keeps_its_memory_to_its_end(table)
         return False
 
     async def cancel():
-        # A lookup may be over before the calls behind it are made; then all is done once more.
+        # A lookup may end before the calls after it are made; then everything is repeated.
         for _ in range(1000):
             memory.fill(0)
             lookup = table.find_async(keys, Tensor(memory))
@@ -143,7 +146,7 @@ def test_a_lookup_that_nobody_awaits_any_more_keeps_its_memory_to_its_end(table)
                 await asyncio.sleep(0.01)
 
     asyncio.run(cancel())
-    # It ran to its end: all but the row that was looked up behind it.
+    # It ran to its end. Only the row that was looked up afterwards differs.
     assert memory[0].tolist() == [6, 7]
     assert np.array_equal(memory[1:, 0], 2 * keys[1:])
 
@@ -152,7 +155,7 @@ def test_two_lookups_that_are_awaited_together_do_not_share_memory(table):
     memory, keys = np.zeros((KEYS, 2), np.int64), np.random.permutation(KEYS)
 
     async def both():
-        # The first may be over before the second is begun; then both are done once more.
+        # The first may end before the second begins; then both are repeated.
         for _ in range(1000):
             first = table.find_async(keys, Tensor(memory))
             try:
@@ -171,7 +174,7 @@ def test_two_lookups_that_are_awaited_together_do_not_share_memory(table):
 
 
 class Versioned(Tensor):
-    """A tensor that counts its changes in place, as PyTorch's do."""
+    """A tensor that counts its in-place changes, as PyTorch's do."""
 
     _version = 0
     of_inference = False

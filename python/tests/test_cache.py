@@ -1,4 +1,4 @@
-"""`forerun.Cache` against a dict."""
+"""`forerun.Cache` compared with a dict."""
 
 import pickle
 import random

@@ -1,4 +1,4 @@
-"""`forerun.Db` against a dict, and what it says when asked for the impossible."""
+"""`forerun.Db` compared with a dict, and its errors for impossible requests."""
 
 import pickle
 import random
@@ -285,7 +285,8 @@ def test_large_batches_are_looked_up_in_pieces_that_see_one_moment(db):
 
 
 def interrupted(code, tmp_path):
-    """Seconds from SIGINT to KeyboardInterrupt, of code that signals itself 0.3 s into its last statement."""
+    """Seconds from SIGINT to KeyboardInterrupt in code that signals itself 0.3 s after its last
+    statement begins."""
     program = f"""
 import forerun, numpy as np, os, signal, threading, time
 db = forerun.Db({str(tmp_path / "interrupted")!r})
@@ -295,7 +296,7 @@ def send():
     os.kill(os.getpid(), signal.SIGINT)
 def soon():
     threading.Timer(0.3, send).start()
-# A shell has a program in the background ignore it.
+# A shell makes its background programs ignore this signal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
 {textwrap.indent(textwrap.dedent(code), "    ")}
@@ -325,7 +326,7 @@ db.put_many(keys, rows)
 soon()
 {long_call}
 """
-    # The engine looks every 50 ms; the rest allows for a loaded machine.
+    # The engine checks every 50 ms; the rest allows for a loaded machine.
     assert interrupted(code, tmp_path) < 2
 
 

@@ -1,6 +1,6 @@
-"""Tensors of other libraries: what lies in the CPU's memory is used there, what lies on a GPU is handed to the GPU.
+"""Tensors of other libraries: CPU tensors are used in place, GPU tensors are passed to the GPU.
 
-Without a GPU a tensor that says that it is on one stands in: all that is looked at is its description.
+Without a GPU, an object that claims to be a tensor on one stands in. Only its description is read.
 """
 
 import asyncio
@@ -42,7 +42,8 @@ new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, Destructor]
 
 
 class CudaTensor:
-    """What a tensor on a GPU says of itself; notes the streams it was asked for, and how often it was given back."""
+    """The description of a tensor on a GPU. It records the streams it was exported for, and how
+    often it was released."""
 
     def __init__(self, shape, dtype="float32", device=0, strides=None):
         kind = dtype.rstrip("0123456789")
@@ -66,7 +67,7 @@ class CudaTensor:
 
 
 class Tensor:
-    """A tensor in the CPU's memory that is no array."""
+    """A tensor in CPU memory that is not an array."""
 
     def __init__(self, array):
         self.array = array
@@ -106,7 +107,7 @@ def test_a_lookup_says_where_a_tensor_is_that_it_cannot_use():
 def test_rows_are_found_into_a_tensor_where_the_device_tier_is_on_its_gpu_or_there_is_none(device_capacity):
     table, out, found = forerun.Table(4, device_capacity=device_capacity), CudaTensor([2, 4]), np.ones(2, bool)
     if table.device not in (None, "cpu"):
-        pytest.skip("there is a GPU, and the tensor is none of its memory")
+        pytest.skip("there is a GPU, and the tensor is not in its memory")
     with pytest.raises(refused, match="`out` is on CUDA device 0.* no device tier on a GPU"):
         table.find([1, 2], out, found)
     gc.collect()
@@ -162,7 +163,7 @@ def test_rows_on_a_gpu_are_copied_by_it_or_there_is_none(direction):
     device = CudaTensor([8, 4])
     sides = (HOST, device) if direction == "gather" else (device, HOST.copy())
     if forerun.device_info()["gpus"]:
-        pytest.skip("there is a GPU, and the tensor is none of its memory")
+        pytest.skip("there is a GPU, and the tensor is not in its memory")
     with pytest.raises(forerun.errors.DeviceError, match="driver"):
         getattr(forerun, direction)(*sides, PAIRS)
     gc.collect()
@@ -204,14 +205,14 @@ def test_without_a_stream_it_is_the_current_one_of_the_tensors_library(monkeypat
     "device, pairs, words",
     [
         (CudaTensor([8, 5]), PAIRS, "16 bytes.* 20"),
-        (CudaTensor([]), PAIRS, "no dimension"),
+        (CudaTensor([]), PAIRS, "0 dimensions"),
         (CudaTensor([8, 4], strides=[8, 1]), PAIRS, "not contiguous"),
         (CudaTensor([-1, 4]), PAIRS, "negative"),
         (CudaTensor([8, 4]), CudaTensor([3, 3], "int64"), r"\[\.\.\., 2\]"),
         (CudaTensor([8, 4]), CudaTensor([3, 2], "float32"), "int32 or int64"),
-        (CudaTensor([8, 4]), (CudaTensor([3], "int32"), np.zeros(3, np.int32)), "one place"),
+        (CudaTensor([8, 4]), (CudaTensor([3], "int32"), np.zeros(3, np.int32)), "the same place"),
         (CudaTensor([8, 4]), (CudaTensor([3], "int32"), CudaTensor([4], "int32")), "3 source"),
-        (CudaTensor([8, 4]), (CudaTensor([3], "int32"), CudaTensor([3], "int64")), "one type"),
+        (CudaTensor([8, 4]), (CudaTensor([3], "int32"), CudaTensor([3], "int64")), "the same type"),
         (CudaTensor([8, 4]), np.zeros((2, 3), np.int64), r"\(n, 2\)"),
     ],
 )
@@ -246,7 +247,7 @@ def test_other_devices_are_named():
             return self.kind, 3
 
         def __dlpack__(self, **options):
-            raise AssertionError("nobody can use it")
+            raise AssertionError("no library can use it")
 
     table = forerun.Table(4)
     for kind, name in [(10, "ROCm device 3"), (8, "Metal device 3"), (99, "kind 99")]:

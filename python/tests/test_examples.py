@@ -1,4 +1,4 @@
-"""The examples run, small, and leave their plots."""
+"""The examples run at a small size and write their plots."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 def test_runs_and_draws(tmp_path, name, arguments, needs):
     for module in needs:
         if find_spec(module) is None:
-            pytest.skip(f"{module} is not installed; the example says how")
+            pytest.skip(f"{module} is not installed; the example tells how")
     plot = tmp_path / "plot.png"
     command = [sys.executable, str(EXAMPLES / name), *arguments, "--plot", str(plot)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)

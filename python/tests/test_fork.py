@@ -1,4 +1,4 @@
-"""Handles belong to the process that opened them: a fork gets errors, and changes nothing."""
+"""Handles belong to the process that opened them: in a fork, calls fail and change nothing."""
 
 import multiprocessing
 import os
@@ -21,14 +21,15 @@ ROWS = 20_000
 DIM = 8
 
 pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),
-    # Newer Pythons warn of a fork beside threads: that is what is tested.
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
+    # Newer Pythons warn about a fork in a process with threads, which is what these tests do.
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning"),
 ]
 
 
 class Child:
-    """Runs `work` in a fork. `exits` ends it as a program ends, with destructors and what was registered by atexit."""
+    """Runs `work` in a fork. `exits` ends it like a program, with destructors and the functions
+    registered by atexit."""
 
     def __init__(self, work, *, exits=False):
         self.errors, write = os.pipe()
@@ -36,7 +37,7 @@ class Child:
         if self.process > 0:
             os.close(write)
             return
-        # A child that hangs is killed.
+        # Kills a child that hangs.
         signal.alarm(60)
         code = 0
         try:
@@ -45,7 +46,7 @@ class Child:
             os.write(write, traceback.format_exc().encode()[-4000:])
             code = 1
         if exits and code == 0:
-            # Out of the test runner, whose own handlers are none of the child's business.
+            # Ends without the test runner, whose own handlers must not run in the child.
             import atexit
             import gc
 
@@ -203,8 +204,8 @@ def test_every_call_on_every_handle_is_refused_in_a_child(tmp_path):
                     call()
                 except ForkedError:
                     continue
-                raise AssertionError(f"{name} {number} was let through")
-        # These say what the handle is, and ask nothing of it.
+                raise AssertionError(f"{name} {number} was not refused")
+        # These only describe the handle and do not use it.
         assert "Db" in repr(db) and table.dim == DIM
 
     child = Child(work)
@@ -335,7 +336,7 @@ def test_a_handle_that_would_be_sent_to_another_process_says_what_to_send_instea
 
 
 class Inherited:
-    """A data set that holds an open table, as one should not."""
+    """A data set that holds an open table, which it should not."""
 
     def __init__(self, table):
         self.table = table

@@ -1,4 +1,4 @@
-"""`forerun.gather` and `forerun.scatter` against NumPy's indexing."""
+"""`forerun.gather` and `forerun.scatter` compared with NumPy's indexing."""
 
 import forerun
 import numpy as np

@@ -1,4 +1,4 @@
-"""What every class of the package does as a Python object."""
+"""How every class of the package behaves as a Python object."""
 
 import copy
 import pickle
@@ -95,7 +95,7 @@ def test_a_cache_can_be_gone_through():
         assert set(cache) == set(cache.keys()) == set(model)
         assert sorted(cache.values()) == sorted(model.values())
         entries = cache.items()
-    assert len(list(entries)) == 5000, "an iterator keeps what it goes through"
+    assert len(list(entries)) == 5000, "an iterator keeps its cache alive"
 
 
 def test_a_repr_names_the_store_the_keyspace_and_the_moment(tmp_path):

@@ -1,6 +1,6 @@
-"""Calls keep nothing: neither Python's objects nor memory of the process.
+"""Calls leak nothing, neither Python objects nor memory of the process.
 
-FORERUN_LEAK_CALLS says how many calls of each kind are made; 1_000_000 take a minute or two.
+FORERUN_LEAK_CALLS sets how many calls of each kind are made; 1_000_000 take a minute or two.
 """
 
 import gc
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 CALLS = int(os.environ.get("FORERUN_LEAK_CALLS", "10000"))
-# What may come and go by itself: allocators keep some of what they were given back.
+# Memory that may come and go for other reasons: allocators keep some of what was freed.
 SLACK_BYTES = 6 << 20
 SLACK_BLOCKS = 500
 
@@ -27,11 +27,11 @@ def refused(call, *arguments):
         call(*arguments)
     except forerun.Error:
         return
-    raise AssertionError("it was to be refused")
+    raise AssertionError("the call was not refused")
 
 
 def kinds(directory):
-    """What is called, by name."""
+    """The calls, by name."""
     keys, other = np.arange(64, dtype=np.uint64), np.arange(64, 128)
     rows, out, found = np.ones((64, 16), np.float32), np.empty((64, 16), np.float32), np.empty(64, bool)
     table = forerun.Table(16, host_capacity=1000)
@@ -40,7 +40,7 @@ def kinds(directory):
     names = [b"key%d" % key for key in keys]
     db.put_many(names, rows.view(np.uint8))
     cache = forerun.Cache(16 << 20)
-    for nth in range(1000):  # memory within its limit is taken as it is used: all of it is used now
+    for nth in range(1000):  # the cache allocates memory as it uses it, so use all of it now
         cache.set(b"filling%d" % nth, b"x" * 40_000)
     cache.set_many(names, rows.view(np.uint8))
     pairs, wrong = np.stack([other - 64, other - 64], axis=1), np.empty((64, 15), np.float32)
@@ -66,11 +66,11 @@ def kinds(directory):
     }
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the system does not tell how much memory is in use")
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the system does not report how much memory is in use")
 def test_calls_leave_nothing_behind(tmp_path):
     grown = {}
     for name, call in kinds(tmp_path).items():
-        for _ in range(CALLS // 10):  # whatever is made once is made here
+        for _ in range(CALLS // 10):  # one-time allocations happen here
             call()
         gc.collect()
         blocks, resident = sys.getallocatedblocks(), resident_bytes()

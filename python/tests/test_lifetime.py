@@ -1,4 +1,4 @@
-"""Tables at the end of their lives, and long calls that are cut short."""
+"""Tables at the end of their lifetime, and interrupted long calls."""
 
 import signal
 import subprocess
@@ -102,7 +102,7 @@ def test_everyone_who_closes_a_table_waits_until_it_is_closed(tmp_path):
         except forerun.errors.ClosedError:
             break
     table.close()
-    # The store is nobody's any more.
+    # The store is open in no process any more.
     with forerun.Table(16, path=tmp_path / "rows") as table:
         assert table.contains(keys).all()
     other.join()
@@ -114,7 +114,8 @@ class Interrupted(Exception):
 
 @pytest.fixture
 def alarm():
-    """Has an exception raised by a signal after so many seconds, and gives the time when the signal came."""
+    """Returns a function that makes a signal raise an exception after some seconds; it returns the
+    times of the signals."""
     came = []
 
     def handle(*_):
@@ -150,7 +151,7 @@ def test_a_signal_ends_a_long_call(tmp_path, alarm, name, on_disk):
     table = forerun.Table(1, "int64", path=tmp_path / "rows" if on_disk else None)
     some = np.random.permutation(FEW)
     table.insert(some, some.reshape(-1, 1))
-    # Each call would take a multiple of the time that it is given: as often as it takes.
+    # Each call takes several times as long as the signal's delay. It is repeated if it ends first.
     keys = np.tile(np.arange(FEW), MANY // FEW)
     if name == "import_rows":
         keys = np.arange(MANY)
@@ -161,9 +162,9 @@ def test_a_signal_ends_a_long_call(tmp_path, alarm, name, on_disk):
         while True:
             CALLS[name](table, keys, rows)
     heard = time.monotonic() - came[0]
-    # It is to be 0.2 s; a loaded machine is slower.
+    # The goal is 0.2 s; a loaded machine is slower.
     assert heard < 2, f"heard after {heard} s, {time.monotonic() - begin} s after the beginning"
-    # The table is as usable as before.
+    # The table is still usable.
     table[7] = [5]
     assert table[7].tolist() == [5]
     table.close()
@@ -172,7 +173,7 @@ def test_a_signal_ends_a_long_call(tmp_path, alarm, name, on_disk):
 def test_a_signal_that_interrupts_close_leaves_the_table_open(tmp_path, alarm):
     keys = np.arange(50_000)
     table = forerun.Table(1, "int64", path=tmp_path / "rows", writes="back", host_capacity=len(keys))
-    # A close that is over before the signal is heard is done once more, with another delay.
+    # A close that ends before the signal arrives is repeated with another delay.
     for attempt in range(1000):
         table.insert(keys, keys.reshape(-1, 1))
         alarm(0.001 + 0.001 * (attempt % 60))
@@ -184,7 +185,7 @@ def test_a_signal_that_interrupts_close_leaves_the_table_open(tmp_path, alarm):
                 break
         table = forerun.Table(1, "int64", path=tmp_path / "rows", writes="back", host_capacity=len(keys))
     else:
-        raise AssertionError("close is never interrupted")
+        raise AssertionError("close was never interrupted")
     assert not table.closed and table[7].tolist() == [7]
     table.close()
     with forerun.Table(1, "int64", path=tmp_path / "rows") as table:

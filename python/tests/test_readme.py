@@ -1,4 +1,4 @@
-"""The code blocks of the README run in the order in which they stand."""
+"""The code blocks of the README run in order."""
 
 import importlib.util
 import pathlib
@@ -29,6 +29,6 @@ def test_the_readme_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
             exec(compile(block, str(README), "exec"), names)
         except Exception as error:
             pytest.fail(f"{error!r} in:\n{block}")
-    assert len(ran) >= 5, "the blocks were found"
+    assert len(ran) >= 5, "too few blocks were found"
     assert names["found"].tolist() == [True, False, True]
     assert "b'bonn'" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`forerun.Table` against a dict of rows."""
+"""`forerun.Table` compared with a dict of rows."""
 
 import asyncio
 import pickle

@@ -1,4 +1,4 @@
-"""`forerun.torch` against `torch.nn`."""
+"""`forerun.torch` compared with `torch.nn`."""
 
 import copy
 import gc
@@ -148,7 +148,7 @@ def test_rows_of_a_lookup_end_in_a_tensor_on_the_gpu_behind_what_is_on_the_curre
     table.wait_idle()
     keys = torch.cat([torch.arange(99, -1, -7), torch.tensor([5000, 3, 3])])
     with torch.cuda.stream(torch.cuda.Stream()):
-        # Under way still when the lookup begins, and written over by it.
+        # This is still running when the lookup begins, which overwrites it.
         out = torch.full((len(keys), 8), 9.0, device="cuda")
         given, found = table.find(keys, out)
         there = given.cpu()
@@ -189,7 +189,7 @@ def test_gradients_are_forgotten_by_zero_grad(table, set_to_none, by):
         backward(words, keys, factor)
     touched, sums = words.collected_gradients()
     assert touched.tolist() == [1, 2] and sums[:, 0].tolist() == [7.0, 14.0]
-    # Without zero_grad they add up, as those of parameters do.
+    # Without zero_grad they accumulate, as those of parameters do.
     backward(words, torch.tensor([2, 3]))
     assert words.collected_gradients()[1][:, 0].tolist() == [7.0, 15.0, 1.0]
     words.zero_grad()
@@ -298,7 +298,7 @@ def test_many_gradients_of_a_row_of_16_bits_are_summed_before_they_are_rounded(d
     words.apply_gradients(lr=1.0)
     assert words(torch.tensor(1)).tolist() == [-1000.0, -1000.0]
     table.insert([1], _bits(torch.ones(1, 2, dtype=dtype)))
-    # Rows that repeat in a call of the table itself, too.
+    # The same holds for rows that repeat in one call of the table.
     table.add_at([1] * 999, _bits(torch.ones(999, 2, dtype=dtype)))
     assert words(torch.tensor(1)).tolist() == [1000.0, 1000.0]
     table.insert([1], _bits(torch.ones(1, 2, dtype=dtype)))
