@@ -10,7 +10,7 @@ class InvalidArgumentError(Error, ValueError):
 
 
 class NotFoundError(Error, FileNotFoundError):
-    """The path holds no store, or there is no keyspace of that name."""
+    """The path holds no store, or there is no keyspace with that name."""
 
 
 class AlreadyExistsError(Error, FileExistsError):

@@ -119,8 +119,8 @@ impl Builder {
         self
     }
 
-    /// The directory of the store, which holds all rows. The host tier keeps some of them in
-    /// memory. Default: none; all rows are in memory.
+    /// The directory of the store, which holds all rows that the host tier does not. Default: none;
+    /// all rows are in memory.
     pub fn path(mut self, path: impl Into<PathBuf>) -> Builder {
         self.below = Below::Path(path.into());
         self

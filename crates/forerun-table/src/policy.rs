@@ -162,7 +162,7 @@ mod tests {
     fn a_hit_never_lowers_a_rank_and_age_never_raises_it() {
         for score in [Score::Lru, Score::Lfu, Score::Custom] {
             for now in [0u8, 5, 127, 128, 255] {
-                // Of the generations, only those up to the maximum age occur.
+                // Only generations up to the maximum age occur.
                 let oldest = if score == Score::Lru {
                     AGE_MAX
                 } else {

@@ -155,7 +155,7 @@ impl Table {
         self.inner()?.contains(keys, found)
     }
 
-    /// Writes rows, in place of any former rows of their keys. Of a key that repeats, the last row
+    /// Writes rows and replaces any former rows of their keys. If a key repeats, its last row
     /// counts.
     ///
     /// # Errors

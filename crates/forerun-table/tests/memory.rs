@@ -108,7 +108,7 @@ fn a_table_without_a_path_drops_no_row_unless_it_was_asked_to() {
         .unwrap();
     insert(&table, 0..1000).unwrap();
     let Err(Error::Keys(failures)) = insert(&table, 1000..1010) else {
-        panic!("there is no room for ten more")
+        panic!("there is no space for ten more rows")
     };
     assert_eq!((failures.len(), failures.served()), (10, 0));
     assert!(matches!(

@@ -43,7 +43,7 @@ struct Inner {
 // SAFETY: a context's handle may be used from any thread, and by several at a time, because the
 // driver locks what it must. Nothing else in the struct is bound to a thread.
 unsafe impl Send for Inner {}
-// SAFETY: as above; all of its own fields are only read.
+// SAFETY: as above; its fields are only read.
 unsafe impl Sync for Inner {}
 
 impl Drop for Inner {

@@ -247,7 +247,7 @@ mod tests {
         let gone: Vec<u64> = (1 << 30..(1 << 30) + 8192).collect();
         let gone = table.traffic(Lookup::Wide, &gone).unwrap();
         assert_eq!((gone.found, gone.digests.b128, gone.words), (0, 8192, 8192));
-        // 64 digests of 254 values: some are equal by chance.
+        // About 64 digests are compared, and each is equal with probability 1/254: a key in four.
         assert!(gone.keys > 8192 / 6 && gone.keys < 8192 / 3, "{gone:?}");
     }
 
