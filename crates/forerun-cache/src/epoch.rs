@@ -218,7 +218,7 @@ impl<'e> Pinned<'e> {
 impl Drop for Pinned<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: whoever finds the pin free knows that all reads under it are finished.
+        // Release: a thread that finds the pin free knows that all reads under it are finished.
         self.pin.word.store(FREE, Ordering::Release);
     }
 }

@@ -251,7 +251,7 @@ impl Blocks {
             full.seal();
         }
         pool.queues[queue as usize].push_back(block);
-        // Release: whoever finds the block open finds it reset.
+        // Release: a thread that finds the block open finds it reset.
         open.store(block, Ordering::Release);
         Some(())
     }

@@ -133,8 +133,8 @@ impl Bucket {
     #[inline(always)]
     pub(crate) fn has_overflow(&self, tag: u16) -> bool {
         // Acquire: an item that is counted here has been written to its second bucket. The reads of
-        // the slots before this are acquires, too: whoever saw the slot that the item left reads a
-        // counter that includes it.
+        // the slots before this are acquires, too: a thread that saw the slot that the item left
+        // reads a counter that includes it.
         self.slots[counter_slot(tag)].load(Ordering::Acquire) & COUNTER != 0
     }
 
@@ -154,7 +154,7 @@ impl Bucket {
     /// Frees a slot.
     pub(super) fn clear(&self, slot: usize) {
         let counter = self.slots[slot].load(Ordering::Relaxed) & COUNTER;
-        // Release: whoever sees the slot free sees where its item went.
+        // Release: a thread that sees the slot free also sees where its item went.
         self.slots[slot].store(counter, Ordering::Release);
     }
 
@@ -179,7 +179,7 @@ impl Bucket {
     fn recount(&self, tag: u16, change: impl FnOnce(u64) -> u64) {
         let slot = &self.slots[counter_slot(tag)];
         let word = slot.load(Ordering::Relaxed);
-        // Release: whoever reads the count finds the item that it counts.
+        // Release: a thread that reads the count finds the item that it counts.
         slot.store(word & !COUNTER | change(word & COUNTER), Ordering::Release);
     }
 }

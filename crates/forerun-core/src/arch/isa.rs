@@ -198,7 +198,7 @@ impl fmt::Display for IsaChoice {
 pub fn isa() -> Isa {
     /// The code of the set in use, or 0 before the first call.
     static CODE: AtomicU8 = AtomicU8::new(0);
-    // Relaxed: the byte publishes nothing else, and whoever reads 0 computes the same byte again.
+    // Relaxed: the byte publishes nothing else, and a thread that reads 0 computes the same byte.
     match Isa::from_code(CODE.load(Ordering::Relaxed)) {
         Some(isa) => isa,
         None => {

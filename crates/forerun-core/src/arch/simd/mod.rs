@@ -10,9 +10,9 @@
 //!
 //! A *token* ([`Scalar`], `Avx2`, `Avx512`, `Neon`) is a value that exists only if the CPU has its
 //! instruction set: only [`dispatch`] and `new` make tokens, and both check the CPU. The safety of
-//! all intrinsics here rests on that: whoever holds a token, or a vector made with one, may run the
-//! set's instructions. Every operation is therefore safe to call, except the gathers, which read
-//! through a raw pointer.
+//! all intrinsics here rests on that: code that holds a token, or a vector made with one, may run
+//! the set's instructions. Every operation is therefore safe to call, except the gathers, which
+//! read through a raw pointer.
 //!
 //! The code is fast only if everything between [`WithSimd::with`] and the operations is inlined
 //! into the function with the target feature. Mark it `#[inline(always)]` and make it generic over
