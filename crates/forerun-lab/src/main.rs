@@ -1,9 +1,9 @@
-//! The `forerun-lab` command: machines that look for defects of Forerun.
+//! The `forerun-lab` command: tools that look for defects of Forerun.
 //!
 //! ```text
 //! main ┬─ sim/            the store under random schedules and faults
 //!      ├─ server_sim/     the server under random clients, clocks and disks
-//!      └─ differential/   the server beside memcached
+//!      └─ differential/   the server compared with memcached
 //! ```
 
 #![forbid(unsafe_code)]
@@ -26,25 +26,25 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs the store under random schedules and faults, and checks all that it does.
+    /// Runs the store under random schedules and faults, and checks everything it does.
     Sim(sim::SimArgs),
     /// Sends random commands to memcached and to this server, and compares the answers byte by
     /// byte.
     Differential(differential::Args),
-    /// Runs the server under random clients, clocks and disks, and checks all that it does.
+    /// Runs the server under random clients, clocks and disks, and checks everything it does.
     ServerSim(server_sim::ServerSimArgs),
     /// Runs seeds for `sim`.
     #[command(hide = true)]
     SimWorker(sim::worker::WorkerArgs),
-    /// Says where the benches are.
+    /// Shows where the benches are.
     #[command(hide = true, disable_help_flag = true)]
     Bench(Elsewhere),
-    /// Says where the stress tests are.
+    /// Shows where the stress tests are.
     #[command(hide = true, disable_help_flag = true)]
     Stress(Elsewhere),
 }
 
-/// Arguments of a command that another program has.
+/// Arguments of a command that belongs to another program.
 #[derive(clap::Args)]
 struct Elsewhere {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -52,7 +52,7 @@ struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// This build has the simulator's locks, which are slower than those that ship.
+    /// This build has the simulator's locks, which are slower than the real ones.
     fn refuse(&self, what: &str, command: &[&str]) -> anyhow::Result<ExitCode> {
         let given = self.args.iter().map(String::as_str);
         let args: Vec<&str> = command.iter().copied().chain(given).collect();

@@ -1,25 +1,25 @@
-//! Answers, taken apart and compared.
+//! Splits answers into parts and compares them.
 //!
 //! ```text
-//!   VA 5 c17 t99\r\n      a line: words, some of which are numbers that each server has of its own
+//!   VA 5 c17 t99\r\n      a line: words, some of which are numbers that differ between servers
 //!   hello\r\n             data: compared byte by byte
 //!   MN\r\n                a line
 //! ```
 //!
-//! Versions (CAS uniques) are of each server's counting: the first that each tells in the same
-//! place belong together from then on, and neither may ever stand beside another. Seconds may
-//! differ by what lies between the two questions.
+//! Each server counts its own versions (CAS uniques). The first two numbers that the servers return
+//! in the same place form a pair from then on, and neither may ever appear with another number.
+//! Seconds may differ by the time between the two requests.
 
 use std::collections::HashMap;
 
 use super::command::{Compare, shorten};
 use super::known::{self, Version};
 
-/// How far two clocks that go in whole seconds may be apart, asked one after the other on a busy
+/// How far two clocks in whole seconds may differ when they are read one after the other on a busy
 /// machine.
 const CLOCK_S: u64 = 3;
 
-/// Pairs of versions that belong together, in the order in which they were first told.
+/// Pairs of corresponding versions, in the order in which they were first returned.
 #[derive(Debug, Default)]
 pub(super) struct Versions {
     pairs: Vec<(u64, u64)>,
@@ -28,8 +28,8 @@ pub(super) struct Versions {
 }
 
 impl Versions {
-    /// The pair that was told `back` pairs before the latest: ours and theirs. One that no item has
-    /// where there is none.
+    /// The pair that was returned `back` pairs before the latest: ours and theirs. If there is
+    /// none, a pair that no item has.
     pub(super) fn back(&self, back: usize) -> (u64, u64) {
         match self.pairs.len() {
             0 => (999_999_999_999, 999_999_999_999),
@@ -37,9 +37,9 @@ impl Versions {
         }
     }
 
-    /// Whether the two may stand in the same place, as they do.
+    /// Records that the two appear in the same place, and returns whether they may.
     fn agree(&mut self, ours: u64, theirs: u64) -> bool {
-        // 0 is no version.
+        // 0 is not a version.
         if ours == 0 || theirs == 0 {
             return ours == theirs;
         }
@@ -66,7 +66,7 @@ enum Part<'a> {
     Line(&'a [u8]),
     /// A value with its end.
     Data(&'a [u8]),
-    /// What is no whole line.
+    /// Bytes that do not form a complete line.
     Rest(&'a [u8]),
 }
 
@@ -77,7 +77,7 @@ impl Part<'_> {
     }
 }
 
-/// Takes an answer apart.
+/// Splits an answer into parts.
 fn parts(mut bytes: &[u8]) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     while !bytes.is_empty() {
@@ -97,7 +97,7 @@ fn parts(mut bytes: &[u8]) -> Vec<Part<'_>> {
     parts
 }
 
-/// The length of the value behind a line, if there is one.
+/// The length of the value after a line, if there is one.
 fn value_len(line: &[u8]) -> Option<usize> {
     let mut words = line.split(|&byte| byte == b' ');
     let word = match words.next()? {
@@ -112,16 +112,16 @@ fn number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Two answers to the same question that agree.
+/// Two matching answers to the same request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
-    /// How many lines are the same.
+    /// How many lines are equal.
     pub answers: u64,
-    /// The servers hold different items from here on, by a listed difference.
+    /// The servers hold different items from here on, because of a listed difference.
     pub ends_history: bool,
 }
 
-/// Compares two answers to the same question; tells why if they differ.
+/// Compares two answers to the same request; returns why if they differ.
 pub(super) fn compare<'a>(
     our_bytes: &'a [u8],
     their_bytes: &'a [u8],
@@ -186,7 +186,7 @@ pub(super) fn compare<'a>(
     })
 }
 
-/// What lines in no order are sorted by: the part that both servers tell alike.
+/// The sort key for unordered lines: the part that both servers return alike.
 fn sort_key<'a>(part: &Part<'a>) -> &'a [u8] {
     let (Part::Line(bytes) | Part::Data(bytes) | Part::Rest(bytes)) = part;
     let words = match bytes.starts_with(b"key=") {
@@ -218,7 +218,7 @@ fn lines_agree(ours: &[u8], theirs: &[u8], memcached: Version, versions: &mut Ve
         .all(|(index, (a, b))| words_agree(kind, index, a, b, memcached, versions))
 }
 
-/// Whether the words at `index` of two lines, of which `kind` is the first of ours, agree.
+/// Whether the words at `index` of two lines match; `kind` is the first word of our line.
 fn words_agree(
     kind: &[u8],
     index: usize,
@@ -243,8 +243,7 @@ fn words_agree(
             _ => ours == theirs,
         },
         b"ME" if index > 1 => named_words_agree(ours, theirs, memcached, &mut pair),
-        // Which items were fetched is known to `me` and `mg`, of items whose marks no server
-        // forgets.
+        // `me` and `mg` know which items were fetched, for items whose marks neither server drops.
         _ if ours.starts_with(b"fetch=") && theirs.starts_with(b"fetch=") => index > 0,
         _ if kind.starts_with(b"key=") && index > 0 => {
             named_words_agree(ours, theirs, memcached, &mut pair)
@@ -253,7 +252,7 @@ fn words_agree(
     }
 }
 
-/// Words `name=value`, as `me` and `lru_crawler metadump` tell them.
+/// Words `name=value`, as in the answers of `me` and `lru_crawler metadump`.
 fn named_words_agree(
     ours: &[u8],
     theirs: &[u8],
@@ -277,7 +276,7 @@ fn named_words_agree(
         }
 }
 
-/// Whether two counts of seconds are as close as clocks are.
+/// Whether two numbers of seconds are as close as clocks can be.
 fn close(ours: &[u8], theirs: &[u8]) -> bool {
     match (number::<i64>(ours), number::<i64>(theirs)) {
         (Some(a), Some(b)) => a.abs_diff(b) <= CLOCK_S,

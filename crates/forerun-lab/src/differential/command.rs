@@ -3,7 +3,7 @@
 //! ```text
 //!   Step     connection 2, one pipeline, cut into packets
 //!     Command   words joined by spaces, a line end, and a data block if there is one
-//!       Word      text, or something that is known only when it is sent: a version seen before, a time of day
+//!       Word      text, or something known only when it is sent: a version seen before, a time of day
 //! ```
 
 use std::fmt::Write;
@@ -12,13 +12,13 @@ use std::fmt::Write;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     Text(Vec<u8>),
-    /// A version (CAS unique) that both servers have told, counted back from the latest, behind a
-    /// flag's letter if it has one. Each server is sent its own.
+    /// A version (CAS unique) that both servers have returned, counted back from the latest, after
+    /// a flag's letter if it has one. Each server gets its own number.
     Cas {
         letter: &'static str,
         back: usize,
     },
-    /// A time of day, so many seconds from now, behind a flag's letter if it has one.
+    /// A time of day, this many seconds from now, after a flag's letter if it has one.
     TimeOfDay {
         letter: &'static str,
         offset_s: i64,
@@ -40,13 +40,13 @@ impl Word {
     }
 }
 
-/// A command line, and the data block behind it.
+/// A command line, and the data block after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Command {
     pub words: Vec<Word>,
-    /// What ends the line.
+    /// The end of the line.
     pub line_end: &'static [u8],
-    /// The data block with its end, as it is sent; it need not be what the line announces.
+    /// The data block with its end, as it is sent; it may differ from what the line announces.
     pub block: Option<Vec<u8>>,
 }
 
@@ -68,7 +68,7 @@ impl Command {
         }
     }
 
-    /// Appends what is sent to the server whose versions `version` tells.
+    /// Appends the bytes for the server whose versions `version` returns.
     pub(super) fn render(&self, out: &mut Vec<u8>, now_s: i64, version: impl Fn(usize) -> u64) {
         for (index, word) in self.words.iter().enumerate() {
             if index > 0 {
@@ -90,7 +90,7 @@ impl Command {
         out.extend_from_slice(self.block.as_deref().unwrap_or_default());
     }
 
-    /// The command for a person to read, in one line.
+    /// The command in one readable line.
     pub(super) fn describe(&self) -> String {
         let mut text = String::new();
         for (index, word) in self.words.iter().enumerate() {
@@ -113,10 +113,10 @@ impl Command {
 /// How two answers to a step are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compare {
-    /// They are the same.
+    /// They are equal.
     Whole,
-    /// Memcached goes on with errors where this server's answer ends: it takes the data block of a
-    /// line it refuses for commands.
+    /// Memcached continues with errors where this server's answer ends, because it reads the data
+    /// block of a refused line as commands.
     BlockMayBeRead,
     /// Lines come in any order.
     Unordered,
@@ -129,12 +129,12 @@ pub(super) struct Step {
     pub commands: Vec<Command>,
     /// Where the bytes are cut into packets, in thousandths of their number.
     pub cuts: Vec<u16>,
-    /// Empty lines behind the commands, for a data block that announces more than is there.
+    /// Empty lines after the commands, for a data block that announces more bytes than it has.
     pub padding: usize,
     pub compare: Compare,
 }
 
-/// Bytes with what cannot be printed escaped, and their middle left out where they are many.
+/// Bytes with unprintable ones escaped, and the middle of long ones left out.
 pub(super) fn shorten(bytes: &[u8]) -> String {
     const SHOWN: usize = 300;
     if bytes.len() <= SHOWN {

@@ -1,8 +1,8 @@
-//! Histories by chance: what a seed stands for.
+//! Generates random histories: the meaning of a seed.
 //!
-//! Few keys, so that commands meet each other's items; a few connections, which take turns; numbers
-//! from pools of those that parsers get wrong. What [`known`](super::known) lists as not generated
-//! is left out here.
+//! There are few keys, so that commands use each other's items; a few connections, which take
+//! turns; and numbers from pools of those that parsers get wrong. Differences that
+//! [`known`](super::known) lists as not generated are left out here.
 
 mod classic;
 mod garbage;
@@ -27,13 +27,13 @@ pub(super) struct Generator {
     random: SmallRng,
     memcached: Version,
     keys: Vec<Vec<u8>>,
-    /// Keys that are sent in base64 only, as they are sent.
+    /// Keys that are sent only in base64, in that form.
     base64_keys: Vec<Vec<u8>>,
     /// Keys of numbers that may grow.
     counter_keys: Vec<Vec<u8>>,
     /// Everything was flushed before.
     was_flushed: bool,
-    /// Numbers the items' values, so that each is told from all others.
+    /// Numbers the items' values, so that each differs from all others.
     values: u32,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn history(seed: u64, memcached: Version) -> Vec<Step> {
         "Zürich".as_bytes().to_vec(),
         vec![b'\r', b'x'],
     ] {
-        // A later memcached takes this one for the word of that name.
+        // A later memcached reads this key as the word of that name.
         let is_word = key == b"noreply" && memcached >= LATER;
         if random.random_bool(0.3) && !is_word {
             keys.push(key);
@@ -75,8 +75,8 @@ pub(super) fn history(seed: u64, memcached: Version) -> Vec<Step> {
 }
 
 impl Generator {
-    /// Whether this is a memcached of later times: what is no well-formed line it reads in another
-    /// way than 1.6.18, whose answers are this server's.
+    /// Whether this is a later memcached: it parses malformed lines differently from 1.6.18, which
+    /// this server follows.
     fn is_later(&self) -> bool {
         self.memcached >= LATER
     }
@@ -116,8 +116,8 @@ impl Generator {
             at += 1;
             at <= reads || !is_arithmetic(command)
         });
-        // The answers to these two, one behind the other, look like the fence's. A quiet command
-        // between them answers nothing, so no `version` follows an `mn` in a step at all.
+        // The answers to these two, one after the other, look like the fence's. A quiet command
+        // between them answers nothing, so no `version` may follow an `mn` within a step.
         let fences = commands.iter().position(|command| is_named(command, b"mn"));
         let fences = fences.unwrap_or(commands.len());
         let mut at = 0;
@@ -142,7 +142,7 @@ impl Generator {
         step
     }
 
-    /// A step of one command that is compared in a way of its own.
+    /// A step of one command that is compared in its own way.
     fn solo(&mut self, connection: usize) -> Step {
         let (command, padding, compare) = match self.below(4) {
             0 if self.is_later() => (self.large(), 0, Compare::Whole),
@@ -183,7 +183,7 @@ impl Generator {
         command
     }
 
-    /// A key for a command that leaves the item as it is, or sets its value.
+    /// A key for a command that leaves the item unchanged, or sets its value.
     fn key(&mut self) -> Vec<u8> {
         if self.chance(0.15) {
             return self.counter_key();
@@ -193,7 +193,7 @@ impl Generator {
 
     fn plain_key(&mut self) -> Vec<u8> {
         let index = self.below(self.keys.len() + 3);
-        // The first key is asked for most.
+        // The first key is used most.
         self.keys.get(index).unwrap_or(&self.keys[0]).clone()
     }
 
@@ -226,8 +226,8 @@ fn is_arithmetic(command: &Command) -> bool {
     matches!(texts(command).next(), Some(b"incr" | b"decr" | b"ma"))
 }
 
-/// Whether memcached forgets answers that wait in front of this one: a line of keys with one that
-/// is too long.
+/// Whether memcached drops answers that are queued before this one: a line of keys with one that is
+/// too long.
 fn drops_answers(command: &Command) -> bool {
     is_read(command)
         && texts(command).next() != Some(b"mg")

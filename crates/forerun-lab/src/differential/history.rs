@@ -1,4 +1,4 @@
-//! A history played to both servers.
+//! Plays a history to both servers.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use super::answer::{Agreed, Versions, compare};
 use super::command::{Compare, Step};
 use super::peer::{Connection, End, Memcached, Peer, Reply};
 
-/// What was compared.
+/// The counts of what was compared.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Played {
     pub commands: u64,
@@ -26,13 +26,13 @@ pub(super) struct Failure {
     pub theirs: Reply,
 }
 
-/// A connection to each.
+/// A connection to each server.
 struct Pair {
     ours: Connection,
     theirs: Connection,
 }
 
-/// Plays `steps` to two new servers, up to the first difference, or to one that is listed and ends
+/// Plays `steps` to two new servers, until the first difference, or until a listed one that ends
 /// the history.
 pub(super) fn play(memcached: &Memcached, steps: &[Step]) -> Result<(Played, Option<Failure>)> {
     let dir = tempfile::tempdir().context("make a directory for sockets")?;
@@ -126,7 +126,7 @@ fn compare_replies(
     }
 }
 
-/// What a server does once it has answered.
+/// What a server does after its answer.
 pub(super) fn describe(end: End) -> &'static str {
     match end {
         End::Fence => "goes on",

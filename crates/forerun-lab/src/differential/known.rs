@@ -1,8 +1,8 @@
-//! The differences that are meant, each with its reason: the only ones that the test accepts.
+//! The intended differences, each with its reason. The test accepts no others.
 //!
-//! docs/operate/protocol.md tells readers the same in the same words, which a test here compares.
-//! This file also holds what `Masked` differences let through; what is `NotGenerated`,
-//! [`generate`](super::generate) leaves out.
+//! docs/operate/protocol.md lists the same differences in the same words, and a test here compares
+//! the two. This file also implements what `Masked` differences allow;
+//! [`generate`](super::generate) leaves out those that are `NotGenerated`.
 
 use std::fmt;
 
@@ -28,16 +28,16 @@ impl fmt::Display for Version {
     }
 }
 
-/// The first version that is compared as a later one: it knows more flags than 1.6.18, and reads
-/// lines in another way.
+/// The first version that is compared as a later one: it knows more flags than 1.6.18 and parses
+/// lines differently.
 pub(super) const LATER: Version = Version(1, 6, 40);
 
 /// Which memcached differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum From {
-    /// 1.6.18; later versions do as this server does.
+    /// 1.6.18; later versions behave like this server.
     Earlier,
-    /// 1.6.45; this server does as 1.6.18.
+    /// 1.6.45; this server behaves like 1.6.18.
     Later,
     Any,
 }
@@ -45,21 +45,21 @@ pub(super) enum From {
 /// How the test treats a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Treatment {
-    /// Answers that differ by it alone are taken for the same.
+    /// Answers that differ only in this way count as equal.
     Masked,
-    /// No history has it: behind it the servers would hold different items, and all that follows
-    /// would differ.
+    /// It is in no history: after it the servers would hold different items, and everything that
+    /// follows would differ.
     NotGenerated,
-    /// A history ends with it, for the same reason: what brings it about cannot be kept out.
+    /// It ends a history, for the same reason: its cause cannot be avoided.
     Ends,
 }
 
-/// A difference that is meant.
+/// An intended difference.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Difference {
     pub from: From,
     pub treatment: Treatment,
-    /// What differs and why, as docs/operate/protocol.md has it.
+    /// What differs and why, in the words of docs/operate/protocol.md.
     pub text: &'static str,
 }
 
@@ -234,7 +234,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
 ];
 
-/// Statistics that count what clients do, which both servers count alike.
+/// Statistics of what clients do, which both servers count alike.
 const COMPARED_STATS: &[&str] = &[
     "cmd_get",
     "cmd_set",
@@ -255,18 +255,18 @@ const COMPARED_STATS: &[&str] = &[
     "touch_misses",
 ];
 
-/// Whether a line of an answer in no order is compared: of statistics, those that both count alike.
+/// Whether a line of an unordered answer is compared: for statistics, those that both servers count
+/// alike.
 pub(super) fn is_compared(line: &[u8]) -> bool {
     let Some(rest) = line.strip_prefix(b"STAT ") else {
-        // A later memcached says so before it lists its keys.
+        // A later memcached sends this before it lists its keys.
         return line != b"OK";
     };
     let name = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
     COMPARED_STATS.iter().any(|one| one.as_bytes() == name)
 }
 
-/// A line of a list of keys without the fields that only a later memcached tells, and without its
-/// end.
+/// A line of a list of keys without its end and without the fields that only a later memcached has.
 pub(super) fn without_later_fields(line: &[u8]) -> &[u8] {
     let is_list = line.starts_with(b"key=");
     let fields = b" flags=";
@@ -279,7 +279,7 @@ pub(super) fn without_later_fields(line: &[u8]) -> &[u8] {
     }
 }
 
-/// Whether two lines that differ stand for the same by a listed difference.
+/// Whether a listed difference explains two different lines.
 pub(super) fn lines_may_stand_for_each_other(
     ours: &[u8],
     theirs: &[u8],
@@ -292,7 +292,7 @@ pub(super) fn lines_may_stand_for_each_other(
     memcached >= LATER && is_error(ours) && is_error(theirs)
 }
 
-/// Whether a history ends with these two lines by a listed difference.
+/// Whether these two lines end a history because of a listed difference.
 pub(super) fn end_a_history(ours: &[u8], theirs: &[u8], memcached: Version) -> bool {
     let is_counted = ours.starts_with(b"HD")
         || ours.starts_with(b"VA ")
@@ -313,7 +313,7 @@ pub(super) fn seconds_left_agree(
     let (Some(ours), Some(theirs)) = (number(ours), number(theirs)) else {
         return false;
     };
-    // 1.6.18 tells the time left of `me` as its negative.
+    // 1.6.18 returns the time left in `me` as its negative.
     let theirs = match memcached < LATER && theirs < -1 {
         true => -theirs,
         false => theirs,
@@ -321,11 +321,11 @@ pub(super) fn seconds_left_agree(
     if ours == 0 && theirs > i64::from(i32::MAX) {
         return true;
     }
-    // -1 is never, and no number of seconds.
+    // -1 means never; it is not a number of seconds.
     (ours == -1) == (theirs == -1) && ours.abs_diff(theirs) <= clock_s
 }
 
-/// Whether a value of `me` and of dumps concerns how a server keeps its items.
+/// Whether a value in `me` and in dumps concerns how a server stores its items.
 pub(super) fn is_of_its_own(name: &[u8]) -> bool {
     matches!(name, b"cls" | b"size")
 }
@@ -334,7 +334,7 @@ pub(super) fn is_of_its_own(name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// The list entries of a part of docs/operate/protocol.md, each in one line.
+    /// The list entries in a section of docs/operate/protocol.md, each as one line.
     fn entries() -> Vec<String> {
         let text = include_str!("../../../../docs/operate/protocol.md");
         let (_, part) = text

@@ -1,11 +1,11 @@
-//! The differential test of the server: commands by chance, sent to memcached and to this
-//! workspace's server, are answered alike.
+//! The differential test of the server: memcached and this workspace's server must answer random
+//! commands alike.
 //!
 //! ```text
 //!   generate/   a seed's history: steps of commands         command.rs   words, commands, steps
-//!   peer.rs     the two servers and connections to them     history.rs   a history played to both
-//!   answer.rs   two answers compared                        known.rs     the differences that are meant
-//!   shrink.rs   a failing history made short
+//!   peer.rs     the two servers and connections to them     history.rs   plays a history to both
+//!   answer.rs   compares two answers                        known.rs     the intended differences
+//!   shrink.rs   shortens a failing history
 //! ```
 
 mod answer;
@@ -41,13 +41,13 @@ Examples:
 
 Exit codes: 0 all answers agree, or no memcached is installed; 1 an answer differs; 2 usage error.")]
 pub struct Args {
-    /// Play this seed alone.
+    /// Play only this seed.
     #[arg(long)]
     seed: Option<u64>,
     /// Play seeds for this many seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The memcached to compare with. Default: the one on the PATH; without one, nothing is
+    /// The memcached to compare with. Default: the one on the PATH; if there is none, nothing is
     /// compared.
     #[arg(long, value_name = "FILE")]
     memcached: Option<PathBuf>,
@@ -67,7 +67,7 @@ pub fn command(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Plays seeds; false if an answer differs.
+/// Plays seeds; returns false if an answer differs.
 fn run(args: &Args) -> Result<bool> {
     if args.list {
         list();
@@ -103,7 +103,7 @@ fn run(args: &Args) -> Result<bool> {
         }
     }
     println!(
-        "differential: {seeds} seeds, {} commands, {} answers compared with memcached {}: no difference but the listed",
+        "differential: {seeds} seeds, {} commands, {} answers compared with memcached {}: only listed differences",
         total.commands, total.answers, memcached.version
     );
     Ok(true)
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_difference_is_found_and_its_history_made_short() {
         let Some(memcached) = memcached() else { return };
-        // A listed difference, in the middle of what has none.
+        // A listed difference among steps without any.
         let mut steps: Vec<Step> = ["mn", "get a b", "incr n 1", "mg a v"].map(step).to_vec();
         let difference = match memcached.version < LATER {
             true => "mg a E5 q k",

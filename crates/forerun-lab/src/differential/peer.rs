@@ -1,8 +1,8 @@
 //! The two servers that are compared, and connections to them.
 //!
-//! Both listen on a unix socket in a directory of their own, and both are new for every history, so
-//! that a seed means the same each time. A question ends with a fence, two commands whose answers
-//! are known and stand together nowhere else: what comes before them is the answer.
+//! Each listens on a unix socket in its own directory, and both are restarted for every history, so
+//! that a seed always means the same. A request ends with a fence, two commands whose answers are
+//! known and follow each other nowhere else: everything before them is the answer.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -20,16 +20,16 @@ use super::known::Version;
 /// Memory of either server: enough that neither evicts.
 const MEMORY_MIB: usize = 512;
 
-/// How long an answer may take. A server that waits for more input is told by this alone.
+/// How long an answer may take. Only this shows that a server waits for more input.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A question of so many bytes has room in the socket's buffers.
+/// A request of this many bytes fits into the socket's buffers.
 const SENT_BLINDLY_BYTES: usize = 16 << 10;
 
-/// Bytes that end a question.
+/// The bytes that end a request.
 const FENCE: &[u8] = b"mn\r\nversion\r\n";
 
-/// What came of a question.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub bytes: Vec<u8>,
@@ -39,7 +39,7 @@ pub(super) struct Reply {
 /// How an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// By the answer to the fence: the connection is at the start of a command.
+    /// With the answer to the fence: the connection is at the start of a command.
     Fence,
     /// The server closed the connection.
     Closed,
@@ -55,7 +55,7 @@ pub(super) struct Memcached {
 }
 
 impl Memcached {
-    /// Asks `program` for its version. Nothing if there is no such program.
+    /// Asks `program` for its version. `None` if there is no such program.
     pub(super) fn find(program: &Path) -> Result<Option<Self>> {
         let output = match Command::new(program).arg("-V").output() {
             Ok(output) => output,
@@ -76,9 +76,9 @@ impl Memcached {
     pub(super) fn start(&self, dir: &Path) -> Result<Peer> {
         let socket = dir.join("memcached.sock");
         let child = Command::new(&self.program)
-            // As this server is: without watchers, and with slabs that stay as they are. The thread
-            // that maintains the LRU holds items for a while that were just read, and whether a
-            // number is changed in place depends on that.
+            // Configured like this server: without watchers, and with fixed slabs. The thread that
+            // maintains the LRU holds recently read items for a while, and whether a number is
+            // changed in place depends on that.
             .args(["-W", "-o", "no_slab_reassign,no_lru_maintainer"])
             .args(["-u", "root", "-t", "1", "-I", "4m", "-m"])
             .arg(MEMORY_MIB.to_string())
@@ -168,7 +168,7 @@ impl Drop for Peer {
     }
 }
 
-/// A connection that asks and waits for the answer.
+/// A connection that sends a request and waits for the answer.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: UnixStream,
@@ -176,10 +176,10 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Sends a command whose answer ends with `END`, and nothing behind it until that has come:
-    /// while memcached lists its keys, it takes no commands from the connection.
+    /// Sends a command whose answer ends with `END`, and nothing else until that has arrived: while
+    /// memcached lists its keys, it accepts no commands from the connection.
     pub(super) fn ask_list(&mut self, bytes: &[u8]) -> Result<Reply> {
-        // A connection that is closed shows in the reading.
+        // If the connection is closed, the read notices.
         let _ = self.stream.write_all(bytes);
         let mut reply = self.read(b"END\r\n")?;
         if reply.end == End::Fence {
@@ -188,7 +188,7 @@ impl Connection {
         Ok(reply)
     }
 
-    /// Sends `bytes`, cut at `cuts`, with a fence behind them, and reads up to the fence's answer.
+    /// Sends `bytes`, cut at `cuts` and followed by a fence, and reads up to the fence's answer.
     pub(super) fn ask(&mut self, bytes: &[u8], cuts: &[usize]) -> Result<Reply> {
         let mut all = bytes.to_vec();
         all.extend_from_slice(FENCE);
@@ -197,7 +197,7 @@ impl Connection {
             send(&self.stream, &all, cuts);
             return self.read(&fence);
         }
-        // A server may want its first answers read before it takes the rest of the question.
+        // A server may expect its first answers to be read before it reads the rest of the request.
         let sender = self.stream.try_clone()?;
         std::thread::scope(|scope| {
             scope.spawn(|| send(&sender, &all, cuts));
@@ -232,7 +232,7 @@ impl Connection {
     }
 }
 
-/// Sends `bytes`, cut at `cuts`. A server that has closed the connection still has an answer to be
+/// Sends `bytes`, cut at `cuts`. If the server has closed the connection, its answer can still be
 /// read.
 fn send(mut stream: &UnixStream, bytes: &[u8], cuts: &[usize]) {
     let mut sent = 0;
@@ -242,7 +242,7 @@ fn send(mut stream: &UnixStream, bytes: &[u8], cuts: &[usize]) {
         }
         sent = sent.max(cut);
         if cut < bytes.len() {
-            // Time for the server to see this packet by itself.
+            // Gives the server time to see this packet by itself.
             std::thread::sleep(Duration::from_micros(60));
         }
     }

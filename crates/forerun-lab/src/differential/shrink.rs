@@ -1,4 +1,4 @@
-//! A failing history made short: steps, commands, cuts and words are left out as long as it still
+//! Shortens a failing history: leaves out steps, commands, cuts and words as long as it still
 //! fails.
 
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ struct Shrinker<'a> {
     deadline: Instant,
 }
 
-/// The shortest history found that fails, and how.
+/// Returns the shortest history found that fails, and how it fails.
 pub(super) fn shrink(
     memcached: &Memcached,
     steps: &[Step],
@@ -41,7 +41,7 @@ pub(super) fn shrink(
 }
 
 impl Shrinker<'_> {
-    /// Whether `steps` fail, which are then the history.
+    /// Whether `steps` fail; if so, they become the history.
     fn take(&mut self, mut steps: Vec<Step>) -> Result<bool> {
         if steps.is_empty() || Instant::now() > self.deadline {
             return Ok(false);
@@ -94,8 +94,7 @@ impl Shrinker<'_> {
         )
     }
 
-    /// Leaves out the words behind the third of commands without a data block, or behind its
-    /// length.
+    /// Leaves out the words after the third in commands without a data block, or after the length.
     fn without_words(&mut self) -> Result<()> {
         let words = |step: &Step| step.commands.iter().map(|one| removable(one).len()).sum();
         self.each(words, |step, mut index| {
@@ -110,7 +109,7 @@ impl Shrinker<'_> {
         })
     }
 
-    /// Tries to leave out each of the things that `count` counts in a step, the last first.
+    /// Tries to leave out each of the things that `count` counts in a step, the last one first.
     fn each(
         &mut self,
         count: impl Fn(&Step) -> usize,
@@ -133,7 +132,7 @@ impl Shrinker<'_> {
     }
 }
 
-/// The words of a command that may go without making it another one.
+/// The words of a command that can be removed without making it another command.
 fn removable(command: &Command) -> std::ops::Range<usize> {
     let name = match command.words.first() {
         Some(Word::Text(name)) => &name[..],
@@ -142,7 +141,7 @@ fn removable(command: &Command) -> std::ops::Range<usize> {
     let first = match (name, &command.block) {
         (b"ms", _) => 3,
         (b"cas", _) => 6,
-        // Fewer words flush something else.
+        // With fewer words, it would flush something else.
         (b"flush_all", _) => usize::MAX,
         (_, Some(_)) => 5,
         (_, None) => 2,

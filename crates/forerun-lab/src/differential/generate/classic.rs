@@ -52,7 +52,7 @@ impl Generator {
             _ => "gets",
         };
         let count = match self.below(50) {
-            // Of the other names, memcached takes no such long line.
+            // With the other names, memcached does not accept such a long line.
             0 if name != "bget" => 100 + self.below(300),
             1..=10 => 2 + self.below(8),
             _ => 1,
@@ -67,8 +67,7 @@ impl Generator {
         Command::line(words)
     }
 
-    /// A storage command that no server refuses: what is wrong with others is tried by
-    /// `refused_store`.
+    /// A storage command that no server refuses; `refused_store` tries wrong ones.
     fn classic_store(&mut self) -> Command {
         let name = self.pick(&[
             "set", "set", "set", "add", "replace", "append", "prepend", "cas",
@@ -108,7 +107,7 @@ impl Generator {
         Command::with_value(words, &value)
     }
 
-    /// A value that memcached keeps in several chunks, or that is too large; or a look at it.
+    /// A value that memcached stores in several chunks, or that is too large; or a read of it.
     pub(super) fn large(&mut self) -> Command {
         let key = Word::text("large");
         match self.below(8) {
@@ -158,7 +157,7 @@ impl Generator {
     pub(super) fn refused_store(&mut self) -> Command {
         let fault = self.below(4);
         let value = match fault {
-            // Another word may take the place of the length, as in `misshapen_block`.
+            // Another word may replace the length, as in `misshapen_block`.
             1 | 2 => self.pick(&["5", "x", "nothing", "12345"]),
             _ => self.pick(&["", "5", "x", "nothing", "12345"]),
         };
@@ -185,8 +184,8 @@ impl Generator {
                 words
             }
         };
-        // What takes the place of the length must not be so long that neither server ever has the
-        // data block.
+        // The replacement of the length must not be so large that neither server ever receives the
+        // whole data block.
         let small = |words: &mut Vec<Word>| {
             for word in words.iter_mut().skip(2) {
                 let is_small = matches!(word, Word::Text(text) if text.len() < 2);
@@ -209,8 +208,8 @@ impl Generator {
             }
             _ => {}
         }
-        // What took the place of the time must not end while the history is played. `ms` has its
-        // time behind a `T`.
+        // The replacement of the time must not expire during the history. `ms` has its time after a
+        // `T`.
         let is_classic = words[0] != Word::text("ms");
         if let (true, 1 | 2, 5..) = (is_classic, fault, words.len()) {
             words[3] = Word::text("500");
@@ -218,10 +217,10 @@ impl Generator {
         Command::with_value(words, value.as_bytes())
     }
 
-    /// A storage command with a data block that is longer or shorter than it says.
+    /// A storage command with a data block that is longer or shorter than announced.
     pub(super) fn misshapen_block(&mut self) -> Command {
-        // Not an empty value: what is stored would be white space, behind which memcached reads a
-        // number.
+        // Not an empty value: the stored value would be white space, and memcached reads a number
+        // from the memory after that.
         let value = self.pick(&["5", "x", "nothing", "12345"]);
         let len = (value.len() + self.below(7)).saturating_sub(3).to_string();
         let words = match self.below(3) {
@@ -261,14 +260,15 @@ impl Generator {
         Command::line(line.split(' ').map(Word::text).collect())
     }
 
-    /// What an operator sends.
+    /// An operator's command.
     pub(super) fn admin(&mut self) -> Command {
         if self.is_later() {
             return self.plain_admin();
         }
         let line = match self.below(12) {
             0..=2 => {
-                // Behind another, memcached's flush with a delay brings back what that removed.
+                // After another flush, memcached's flush with a delay brings back what the other
+                // one removed.
                 let delay = match self.was_flushed {
                     true => self.pick(&["", "", " 0", " x", " -0", " 0 noreply", " noreply"]),
                     false => self.pick(&[" 1000", " 1000", " 1 2 3", "", " 3000 noreply"]),
@@ -343,7 +343,7 @@ impl Generator {
     }
 }
 
-/// What an operator sends that every version reads alike.
+/// Operator's commands that every version parses alike.
 const PLAIN_ADMIN: [&str; 16] = [
     "flush_all",
     "flush_all noreply",
@@ -363,7 +363,7 @@ const PLAIN_ADMIN: [&str; 16] = [
     "misbehave",
 ];
 
-/// Whether a time to live is one that every server takes.
+/// Whether every server accepts this time to live.
 fn is_time(text: &[u8]) -> bool {
     let text = text.strip_prefix(b"-").unwrap_or(text);
     text.iter().all(u8::is_ascii_digit)

@@ -1,4 +1,4 @@
-//! Lines that are no command, or nearly one.
+//! Lines that are not commands, or almost commands.
 
 use super::{Command, Generator, Word};
 
@@ -6,7 +6,7 @@ impl Generator {
     pub(super) fn garbage(&mut self) -> Command {
         match self.below(5) {
             0 => {
-                // A command with a word too few, too many, or twice.
+                // A command with a word missing, an extra word, or a repeated one.
                 let mut command = self.line_without_block();
                 let at = self.below(command.words.len());
                 match self.below(3) {
@@ -19,7 +19,7 @@ impl Generator {
                         .words
                         .insert(at, Word::text(self.pick(&["", "", "900", "noreply", "Q"]))),
                 }
-                // A version in the place of the key would be another key for each server.
+                // A version in place of the key would be a different key for each server.
                 if let Some(key @ Word::Cas { .. }) = command.words.get_mut(1) {
                     *key = Word::text("5");
                 }
@@ -80,7 +80,7 @@ impl Generator {
                 let len = 1 + self.below(30);
                 let mut bytes: Vec<u8> = (0..len).map(|_| self.below(256) as u8).collect();
                 bytes.retain(|&byte| byte != b'\n');
-                // A first byte of 0x80 on a new connection is another protocol.
+                // A first byte of 0x80 on a new connection selects another protocol.
                 if bytes.first().is_none_or(|&byte| byte == 0x80) {
                     bytes.insert(0, b'x');
                 }
@@ -107,8 +107,8 @@ impl Generator {
         Command::line(line.split(' ').map(Word::text).collect())
     }
 
-    /// A line without a data block, and short: under another name, memcached does not wait for the
-    /// rest of a long one.
+    /// A short line without a data block: under another name, memcached does not wait for the rest
+    /// of a long line.
     fn line_without_block(&mut self) -> Command {
         loop {
             let command = match self.below(2) {

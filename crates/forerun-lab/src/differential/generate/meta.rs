@@ -4,7 +4,7 @@ use rand::seq::SliceRandom;
 
 use super::{Command, Generator, Word};
 
-/// What is done with a key.
+/// How a key is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Plain,
@@ -26,8 +26,8 @@ impl Generator {
         match self.below(20) {
             0..=7 => self.meta_line("mg", key, b"vvvttffsshkqulOTNRLPc", b"CE"),
             8..=12 => self.meta_store(key),
-            // Memcached's `x` forgets the item's time and marks and keeps its version, so that the
-            // command must say them.
+            // Memcached's `x` drops the item's time and marks but keeps its version, so the command
+            // must give them.
             13 if self.is_later() && key.kind == Kind::Counter => {
                 let mut command = self.meta_line("md", key, b"CqOkLP", b"");
                 command
@@ -59,15 +59,14 @@ impl Generator {
         Key { sent, kind }
     }
 
-    /// A command of one line with flags of these letters; `later` are those that only later
-    /// versions know.
+    /// A one-line command with flags from these letters; only later versions know those in `later`.
     fn meta_line(&mut self, name: &str, key: Key, letters: &[u8], later: &[u8]) -> Command {
         let later = match self.is_later() {
             true => later,
             false => b"",
         };
-        // A number that grows forgets its marks, and an item that memcached makes by itself that
-        // its key is binary.
+        // In memcached, a number that grows loses its marks, and an item that memcached creates
+        // itself does not record that its key is binary.
         let unfit: &[u8] = match key.kind {
             Kind::Plain => b"",
             Kind::Counter => b"hlRIN",
@@ -99,7 +98,7 @@ impl Generator {
         match key.kind {
             Kind::Counter => {
                 let mut command = self.meta_line("ma", key, b"JDCMtvckqOLP", b"E");
-                // An older memcached answers a quiet command that makes a counter.
+                // An older memcached answers a quiet command that creates a counter.
                 let is_quiet = command.words.contains(&Word::text("q"));
                 if (self.is_later() || !is_quiet) && self.chance(0.3) {
                     command.words.push(self.time("N"));
@@ -143,7 +142,7 @@ impl Generator {
         if let Word::Text(mode) = &flags[0]
             && (mode.ends_with(b"s")
                 || mode.ends_with(b"a")
-                // Memcached forgets that the key of an item that grows is binary.
+                // Memcached forgets that the key of a growing item is binary.
                 || key.kind == Kind::Base64 && mode != b"MS")
         {
             flags.remove(0);
@@ -163,7 +162,7 @@ impl Generator {
         Command::with_value(words, &value)
     }
 
-    /// A version that an item is given: so large that neither server comes to it by counting.
+    /// A version to give to an item, so large that neither server reaches it by counting.
     fn new_version(&mut self) -> Word {
         self.values += 1;
         Word::text(format!(
@@ -181,7 +180,7 @@ impl Generator {
         let mut flags: Vec<u8> = Vec::new();
         for _ in 0..count {
             let letter = letters[self.below(letters.len())];
-            // One twice is an error, which is not to be the usual answer.
+            // A repeated flag is an error, which should not be the usual answer.
             if !flags.contains(&letter) || self.chance(0.03) {
                 flags.push(letter);
             }
@@ -196,7 +195,7 @@ impl Generator {
             b'C' => return self.version("C"),
             b'E' => return self.new_version(),
             b'R' if self.is_later() => self.pick(&["0", "-1", "30", "700", "3000", "2592000"]),
-            // Not the times that items get, so that a second more or less decides nothing.
+            // These are not the times that items get, so a second more or less decides nothing.
             b'R' => self.pick(&[
                 "0",
                 "-1",

@@ -32,7 +32,7 @@ const NUMBERS: [&str; 26] = [
     "18446744073709551616",
 ];
 
-/// Those of them that every version reads alike.
+/// Those that every version parses alike.
 const PLAIN_NUMBERS: [&str; 8] = [
     "0",
     "1",
@@ -44,7 +44,7 @@ const PLAIN_NUMBERS: [&str; 8] = [
     "18446744073709551615",
 ];
 
-/// Times to live that every version reads alike.
+/// Times to live that every version parses alike.
 const PLAIN_TIMES: [&str; 8] = [
     "0",
     "500",
@@ -74,8 +74,7 @@ const CLIENT_FLAGS: [&str; 14] = [
     "4294967295",
 ];
 
-/// Times to live. None ends while a history is played, and all that have passed have passed for
-/// long.
+/// Times to live. None expires during a history, and those that have passed did so long ago.
 const TIMES: [&str; 35] = [
     "0",
     "0",
@@ -146,7 +145,7 @@ impl Generator {
         }
     }
 
-    /// A time to live, behind a flag's letter if it has one.
+    /// A time to live, after a flag's letter if it has one.
     pub(super) fn time(&mut self, letter: &'static str) -> Word {
         match self.below(20) {
             0..=7 => Word::text(format!("{letter}0")),
@@ -164,14 +163,14 @@ impl Generator {
                 Word::text(format!("{letter}{time}"))
             }
             _ => match self.pick(&TIMES) {
-                // No word at all would be another command.
+                // An empty word would make it another command.
                 "" if letter.is_empty() => Word::text("0"),
                 time => Word::text(format!("{letter}{time}")),
             },
         }
     }
 
-    /// A value: digits, something else, and now and then something long.
+    /// A value: digits, other text, and sometimes something long.
     pub(super) fn value(&mut self) -> Vec<u8> {
         self.values += 1;
         match self.below(40) {
@@ -211,7 +210,7 @@ impl Generator {
                 let version = self.pick(&["18446744073709551615", "77777777777777"]);
                 Word::text(format!("{letter}{version}"))
             }
-            // A small number may be the version of an item of one server, and of none of the other.
+            // A small number may be the version of an item on one server and of none on the other.
             _ => Word::text(format!(
                 "{letter}{}",
                 self.pick(&[
