@@ -1,4 +1,4 @@
-//! Requests as they are sent, and their answers held against the model.
+//! Requests, and the comparison of their answers with the model.
 
 use super::model::{During, Entry, Found, Known, Model, Reader, Stamp, read_value, value};
 use super::plan::{Expiry, Key, Op, name};
@@ -8,22 +8,22 @@ use super::plan::{Expiry, Key, Op, name};
 pub struct Asked {
     pub op: Op,
     pub sent: Stamp,
-    /// Where it ends among all bytes that the client sends.
+    /// Where it ends in the stream of all bytes that the client sends.
     pub end: u64,
     version: u64,
-    /// The time of day that an expiry of it names.
+    /// The time of day in its expiry.
     unix_s: Option<u64>,
-    /// Of a lookup: keys that are answered, found or not.
+    /// For a lookup: the keys answered so far, found or not.
     answered: Vec<Found>,
 }
 
-/// What an answer's first bytes are.
+/// The result of parsing the first bytes of an answer.
 pub enum Parsed {
     /// More bytes are needed.
     More,
-    /// So many bytes of an answer that goes on.
+    /// This many bytes of an answer that continues.
     Part(usize),
-    /// So many bytes, and the answer is whole.
+    /// This many bytes, and the answer is complete.
     Whole(usize),
 }
 
@@ -272,7 +272,7 @@ impl Asked {
         }
     }
 
-    /// The seconds of the cache's clock between which a value of this request ends.
+    /// The range of seconds of the cache's clock in which a value of this request expires.
     fn span(&self, expiry: Expiry, during: During, model: &Model) -> Option<(u32, u32)> {
         match expiry {
             Expiry::Never => None,
@@ -331,7 +331,7 @@ impl Asked {
         Ok(())
     }
 
-    /// The key is there, whatever its value.
+    /// The key exists, whatever its value.
     fn present(
         &self,
         client: usize,
@@ -373,7 +373,7 @@ fn changed(client: usize, op: &Op) -> Vec<String> {
     own.map(|key| name(client, *key)).collect()
 }
 
-/// Compares the seconds that an item has left with what is known.
+/// Compares the seconds that an item has left with the model.
 fn check_left(left: i64, name: &str, during: During, model: &Model) -> Result<(), String> {
     let Some(Known::Entry(entry)) = model.keys.get(name) else {
         return Ok(());

@@ -1,5 +1,5 @@
-//! What must hold at every step, beside the answers: nobody waits in vain or for long, limits are
-//! kept, the clock goes on.
+//! What must hold at every step, besides the answers: nobody waits in vain or for long, limits are
+//! kept, the clock advances.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,27 +11,27 @@ use super::net::ClientSocket;
 use super::plan::Plan;
 use super::system::Sim;
 
-/// Turns of its worker in which a connection with something to do must get on. One would do, but
-/// polls are interrupted, up to one in ten.
+/// Turns of its worker within which a connection with something to do must make progress. One would
+/// do, but polls are interrupted, up to one in ten.
 const TURNS_MAX: u32 = 12;
-/// Memory of a connection's buffers: its input, and an output that is full with the largest copied
-/// item on top.
+/// Memory of a connection's buffers: its input, and a full output with the largest copied item in
+/// addition.
 const BUFFER_BYTES_MAX: usize = 640 << 10;
 /// Reads of a connection in one turn, and their size.
 const TURN_READS: usize = 8;
 const READ_BYTES: usize = 64 << 10;
-/// Bytes that rustls holds back, which the next turn sends.
+/// Bytes that rustls buffers, which the next turn sends.
 const TLS_BUFFER_BYTES: usize = 64 << 10;
-/// How long the cache may hold more than a limit that was lowered.
+/// How long the cache may exceed a limit that was lowered.
 const SHRINK_TIME: Duration = Duration::from_secs(5);
-/// Turns of the acceptor in which a connection must be accepted and its worker have it; the system
-/// may refuse a few times.
+/// Turns of the acceptor within which a connection must be accepted and passed to its worker; the
+/// system may refuse a few times.
 const ACCEPTOR_TURNS_MAX: u32 = 100;
 
-/// How much longer than its timeout a drain may take: nobody may have run for a while.
+/// How much longer than its timeout a drain may take: no thread may have run for a while.
 const DRAIN_SLACK: Duration = Duration::from_secs(60);
 
-/// What a server did wrong.
+/// What the server did wrong.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// One word for its kind: a smaller plan must fail in the same way.
@@ -54,16 +54,16 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What is noted of one connection.
+/// The state of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     moved: u64,
     moved_at: Duration,
-    /// Its server owed it something, and could have given it, when the turn began.
+    /// Its server owed it something, and could have sent it, when the turn began.
     waited: bool,
     waits: u32,
     quiet: u32,
-    /// Turns of the acceptor since the client connected, until a worker has it.
+    /// Turns of the acceptor since the client connected, until a worker has the connection.
     acceptor_turns: u32,
     dropped_at: Option<Duration>,
     owed_at_drain: usize,
@@ -86,8 +86,8 @@ impl Watch {
     pub fn new(plan: &Plan) -> Watch {
         // An output is full at 64 KiB, and the answer that fills it may be long.
         let output = READ_BYTES + plan.max_item_bytes + 1024;
-        // A part of each answer is read, a part of it sent; the last is sent twice in part. Records
-        // of TLS need 2% more.
+        // Each answer is read and sent in parts; the last one is sent twice in part. TLS records
+        // need 2% more.
         let turn = TURN_READS * (READ_BYTES + output) + output;
         let with_tls = turn + turn / 50 + 2 * TLS_BUFFER_BYTES;
         Watch {
@@ -101,7 +101,7 @@ impl Watch {
         }
     }
 
-    /// The acceptor had a turn: the cache's clock must be right, and whoever connected must be
+    /// The acceptor had a turn: the cache's clock must be right, and clients that connected must be
     /// accepted soon.
     pub fn acceptor(
         &mut self,
@@ -158,7 +158,7 @@ impl Watch {
         now: Duration,
         drains: bool,
     ) -> Result<(), Failure> {
-        // Whoever learns of the drain in its turn gets another one.
+        // A worker that learns of the drain in its turn gets another one.
         let turn_bytes_max = self.turn_bytes_max * if drains { 2 } else { 1 };
         for (seen, client) in self.seen.iter_mut().zip(clients) {
             let Some(wire) = &client.wire else { continue };
@@ -211,7 +211,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Nobody could do anything now.
+    /// Called when no thread can do anything.
     pub fn stuck<'c>(
         &mut self,
         clients: impl Iterator<Item = &'c Client<ClientSocket>>,
@@ -296,7 +296,7 @@ impl Watch {
         match how {
             Over::Cut | Over::NobodyListens => Ok(()),
             Over::TooMany if self.has_limit => Ok(()),
-            // What the refusal says does not always fit.
+            // The text of the refusal does not always fit.
             Over::Closed if self.has_limit && !was_let_in(client) => Ok(()),
             Over::TooMany => Err(Failure::new(
                 "refused",
@@ -330,7 +330,7 @@ impl Watch {
         }
     }
 
-    /// All threads of the server's have ended.
+    /// All threads of the server have ended.
     pub fn drained(
         &self,
         drain_asked: Option<Duration>,

@@ -1,5 +1,5 @@
-//! A client: sends what its plan says at its pace, reads at its pace, and holds every answer
-//! against the model.
+//! A client: sends its plan's requests and reads answers, each at its own pace, and compares every
+//! answer with the model.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -19,7 +19,7 @@ const QUEUE_BYTES: usize = 256 << 10;
 /// The answer to a connection beyond the limit.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// What a client sees of the world when it has its turn.
+/// What a client sees of the world in its turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Env {
     pub now: Duration,
@@ -28,22 +28,22 @@ pub struct Env {
     pub unix_s: u64,
 }
 
-/// Where a client is.
+/// The stage of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Not connected yet.
     Before,
     Open,
-    /// The connection has ended: by its own plan, or by the server, which the world judges.
+    /// The connection has ended: by the client's plan, or by the server, which the world judges.
     Over(Over),
 }
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// The client cut it.
+    /// The client reset it.
     Cut,
-    /// The server closed it, or what came was no TLS.
+    /// The server closed it, or sent bytes that are not TLS.
     Closed,
     /// The server said that there are too many.
     TooMany,
@@ -65,21 +65,21 @@ pub struct Client<T> {
     rng: SmallRng,
     last_word: bool,
     ended: bool,
-    /// The server takes nothing more.
+    /// The server accepts no more bytes.
     is_broken: bool,
     /// Requests answered.
     pub answered: u64,
-    /// Requests that the server had when the connection ended, and that have no answer.
+    /// Requests that the server had received when the connection ended and that have no answer.
     pub unanswered: usize,
-    /// Whether the client had said its last word when the connection ended.
+    /// Whether the client had sent everything when the connection ended.
     pub was_finished: bool,
 }
 
-/// A socket's two ways to end, which are not in the traits of bytes.
+/// A socket's two ways to end, which the traits for bytes do not have.
 pub trait Ends {
     /// Nothing more will be sent.
     fn end(&self);
-    /// The connection is cut.
+    /// The connection is reset.
     fn cut(&self);
 }
 
@@ -123,7 +123,7 @@ impl<T: Read + Write + Ends> Client<T> {
         (self.stage == Stage::Open && wants && !self.is_broken).then_some(self.next_send)
     }
 
-    /// When it next reads, if there is something.
+    /// When it next reads, if there is something to read.
     pub fn reads_at(&self) -> Duration {
         self.next_read
     }
@@ -136,14 +136,14 @@ impl<T: Read + Write + Ends> Client<T> {
         matches!(self.plan.end, End::HalfClose | End::Truncate | End::Reset)
     }
 
-    /// Requests that are the server's and have no answer.
+    /// Requests that the server has and that have no answer.
     pub fn owed(&self) -> usize {
         let Some(wire) = &self.wire else { return 0 };
         let delivered = wire.delivered();
         self.asked.partition_point(|asked| asked.end <= delivered)
     }
 
-    /// Whether the server has something to do for this client: answer a request, go on with a
+    /// Whether the server has something to do for this client: answer a request, continue a
     /// handshake, or close.
     pub fn is_owed(&self) -> bool {
         let Some(wire) = &self.wire else { return false };
@@ -153,7 +153,7 @@ impl<T: Read + Write + Ends> Client<T> {
         self.owed() > 0 || wire.is_handshaking() || self.waits_for_end()
     }
 
-    /// Whether it has said all it will ever say and only the end is missing.
+    /// Whether it has sent everything and waits only for the end.
     pub fn waits_for_end(&self) -> bool {
         let said = match self.plan.end {
             End::Quit => self.last_word,
@@ -164,7 +164,7 @@ impl<T: Read + Write + Ends> Client<T> {
         said && sent && self.asked.is_empty()
     }
 
-    /// Whether all of its plan is done, but for staying.
+    /// Whether its plan is done, except that it stays connected.
     pub fn is_at_rest(&self) -> bool {
         match self.stage {
             Stage::Before => false,
@@ -189,7 +189,7 @@ impl<T: Read + Write + Ends> Client<T> {
             match wire.send(most) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // The server has closed; what it said before can still be read.
+                // The server has closed; what it sent before can still be read.
                 Err(_) => {
                     self.is_broken = true;
                     return Ok(());
@@ -242,7 +242,7 @@ impl<T: Read + Write + Ends> Client<T> {
         }
     }
 
-    /// Reads once, and checks what has come.
+    /// Reads once, and checks what has arrived.
     ///
     /// # Errors
     /// What is wrong with an answer.
@@ -317,7 +317,7 @@ impl<T: Read + Write + Ends> Client<T> {
         }
     }
 
-    /// The server is gone: what was under way has no answer.
+    /// The server is gone: pending requests get no answer.
     pub fn abandon(&mut self, model: &mut Model) {
         self.over(Over::Closed, model);
     }
@@ -329,7 +329,7 @@ impl<T: Read + Write + Ends> Client<T> {
 
     fn draw(&mut self, rate: Rate, now: Duration) -> (usize, Duration) {
         let most = match rate.bytes_max {
-            // Whoever is fast takes what there is.
+            // A fast client takes everything that is there.
             1048576.. => rate.bytes_max,
             bytes_max => self.rng.random_range(1..=bytes_max),
         };

@@ -1,4 +1,4 @@
-//! Snapshots: what a complete one holds must have been there while it was written.
+//! Snapshots: everything in a complete one must have existed while it was written.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::checks::Failure;
 use super::model::{Model, Stamp, read_value};
 use super::system::{DiskPlan, Sim};
 
-/// The copy that is being written.
+/// The snapshot that is being written.
 #[derive(Debug, Default)]
 pub struct Copies {
     asked: bool,
@@ -27,7 +27,7 @@ impl Copies {
         self.began.get_or_insert(now);
     }
 
-    /// Checks the copy at `path` if it was just written. True where there was one.
+    /// Checks the snapshot at `path` if it was just written. Returns whether there was one.
     ///
     /// # Errors
     /// What is wrong with it.

@@ -9,8 +9,8 @@
 //!   failing plan ──> shrink.rs: a smaller one that fails in the same way
 //! ```
 //!
-//! The server is the product's, from its accepting thread to its sessions and snapshots; only what
-//! it asks of the system is simulated. One thread runs everything, so a seed always gives the same
+//! The server is the real one, from its accepting thread to its sessions and snapshots; only its
+//! calls to the system are simulated. One thread runs everything, so a seed always gives the same
 //! run.
 
 mod answers;
@@ -42,7 +42,7 @@ use checks::Failure;
 use plan::Plan;
 use world::{Counts, World};
 
-/// How the server's simulator is asked to run.
+/// The arguments of the server's simulator.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -52,27 +52,27 @@ Examples:
 
 Exit codes: 0 all seeds passed; 1 a seed failed; 2 usage error.")]
 pub struct ServerSimArgs {
-    /// Run this seed alone.
+    /// Run only this seed.
     #[arg(long, conflicts_with_all = ["seeds", "seconds", "from"])]
     seed: Option<u64>,
-    /// Run so many seeds.
+    /// Run this many seeds.
     #[arg(
         long,
         conflicts_with = "seconds",
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     seeds: Option<u64>,
-    /// Run seeds for so long. Default: 30, unless --seeds is given. With --planted: for each
-    /// defect.
+    /// Run seeds for this many seconds. Default: 30, unless --seeds is given. With --planted: for
+    /// each defect.
     #[arg(long)]
     seconds: Option<u64>,
     /// The first seed. Default: taken from the clock.
     #[arg(long)]
     from: Option<u64>,
-    /// Go on after a seed that fails, and do not look for a smaller plan.
+    /// Continue after a failing seed, and do not look for a smaller plan.
     #[arg(long)]
     no_shrink: bool,
-    /// Put a known defect back, or each in turn, and look for it: a name, "all", or "list".
+    /// Plant a known defect, or each in turn, and look for it: a name, "all", or "list".
     #[cfg(feature = "planted")]
     #[arg(long, value_name = "NAME", conflicts_with_all = ["seed", "seeds", "from"])]
     planted: Option<String>,
@@ -81,7 +81,7 @@ pub struct ServerSimArgs {
 /// The command.
 ///
 /// # Errors
-/// Where nothing can be simulated.
+/// If nothing can be simulated.
 pub fn command(args: &ServerSimArgs) -> anyhow::Result<ExitCode> {
     #[cfg(feature = "planted")]
     if let Some(name) = &args.planted {
@@ -127,14 +127,14 @@ pub fn command(args: &ServerSimArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How a plan went.
+/// The outcome of a plan.
 struct Played {
     ended: Result<Counts, Failure>,
     /// The last lines of its history.
     trace: Vec<String>,
 }
 
-/// Plays a plan. A panic of the server's is a failure like others.
+/// Plays a plan. A panic of the server is a failure like any other.
 fn play(plan: &Plan) -> anyhow::Result<Played> {
     let papers = wire::papers()?;
     let played = catch_unwind(AssertUnwindSafe(|| {

@@ -1,16 +1,16 @@
-//! What a cache must answer: for each key that one client alone sets, its present version, from
-//! when on, and until when.
+//! What a cache must answer: for each key that only one client sets, its present version, from when
+//! and until when.
 //!
 //! ```text
 //!   request   sent ─────────── executed somewhere between ─────────── acknowledged
 //! ```
 //!
-//! Requests of one connection are executed in their order. When exactly, nobody outside knows: each
-//! end of the interval has a [`Stamp`], and what depends on the moment is checked for both.
+//! Requests of one connection are executed in order. Nobody outside knows when exactly, so each end
+//! of the interval has a [`Stamp`], and whatever depends on the moment is checked for both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A moment: the simulation's turn, the cache's clock, and how much the cache had evicted.
+/// A moment: the simulation's turn, the cache's clock, and how many items the cache had evicted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stamp {
     pub turn: u64,
@@ -18,7 +18,7 @@ pub struct Stamp {
     pub evictions: u64,
 }
 
-/// From when to when a request was under way.
+/// The interval during which a request was in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct During {
     pub sent: Stamp,
@@ -31,19 +31,19 @@ pub struct Entry {
     pub version: u64,
     pub len: usize,
     pub set: During,
-    /// The second of the cache's clock at which it ends: one of these.
+    /// The second of the cache's clock at which it expires, within this range.
     pub expiry: Option<(u32, u32)>,
 }
 
-/// What is known of a key.
+/// The known state of a key.
 #[derive(Clone, Debug, Default)]
 pub enum Known {
-    /// Nothing was ever stored, or what was is gone for good.
+    /// Nothing was ever stored, or it is gone for good.
     #[default]
     Absent,
     Entry(Entry),
-    /// A client that does not set the key found nothing, by this turn. Another's lookup may have
-    /// been before.
+    /// A client that does not set the key found nothing, by this turn. Another client's lookup may
+    /// have come before.
     Gone {
         entry: Entry,
         by_turn: u64,
@@ -52,16 +52,16 @@ pub enum Known {
     Unsure,
 }
 
-/// A version's time, for what sees the cache from outside of all connections.
+/// A version's lifetime, for an observer outside all connections.
 #[derive(Clone, Debug)]
 pub struct Lived {
     pub entry: Option<Entry>,
     pub from_turn: u64,
-    /// The turn in which its successor was acknowledged; `None`: it has none.
+    /// The turn in which its successor was acknowledged; `None` if it has none.
     pub until_turn: Option<u64>,
     /// The turn in which its successor was sent.
     pub replaced_from: Option<u64>,
-    /// Whether a successor or a touch was without an answer.
+    /// Whether a successor or a touch has no answer.
     pub unsure: bool,
 }
 
@@ -71,23 +71,23 @@ pub struct Model {
     pub history: BTreeMap<String, Vec<Lived>>,
     /// Flushes: the turn in which each was sent, and acknowledged.
     pub flushes: Vec<(u64, Option<u64>)>,
-    /// Versions that were sent, whatever became of them.
+    /// Versions that were sent, whatever happened to them.
     pub versions_sent: BTreeSet<(String, u64)>,
-    /// How many requests that change a key are under way.
+    /// How many requests that change a key are in progress.
     pub under_way: BTreeMap<String, u32>,
-    /// Lengths of what was set to keys that any client sets, by key, client and version.
+    /// Lengths of the values that were set for keys that any client sets, by key, client and
+    /// version.
     pub shared: BTreeMap<(String, usize, u64), usize>,
-    /// The wall clock and the cache's clock at the moment at which the server took them for the
-    /// same.
+    /// The wall clock and the cache's clock at the moment when the server equated them.
     pub unix_zero: (u64, u32),
 }
 
-/// Who looks a key up.
+/// Who looks up a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// The one client that sets it: its requests are executed in their order.
+    /// The one client that sets it: its requests are executed in order.
     Owner,
-    /// One of several.
+    /// One of several clients.
     Other,
 }
 
@@ -99,7 +99,7 @@ pub enum Found {
 }
 
 impl Model {
-    /// A request that changes a key is under way, or is no more.
+    /// A request that changes a key begins or ends.
     pub fn changes(&mut self, name: &str, begins: bool) {
         let count = self.under_way.entry(name.to_owned()).or_default();
         *count = match begins {
@@ -128,7 +128,7 @@ impl Model {
         })
     }
 
-    /// Why the entry may be gone when it is looked for until `until`.
+    /// Why the entry may be gone when it is looked up until `until`.
     pub fn may_be_gone(&self, entry: &Entry, until: Stamp) -> bool {
         self.may_be_flushed(entry, until)
             || until.evictions > entry.set.sent.evictions
@@ -137,7 +137,7 @@ impl Model {
                 .is_some_and(|(first, _)| until.cache_s >= first)
     }
 
-    /// Compares what was found with what is known, and learns from it.
+    /// Compares what was found with what is known, and updates it.
     ///
     /// # Errors
     /// What is wrong.
@@ -221,7 +221,7 @@ impl Model {
         self.keys.insert(name.to_owned(), known);
     }
 
-    /// A touch gave the key's entry another end.
+    /// A touch gave the key's entry another expiry.
     pub fn touch(&mut self, name: &str, expiry: Option<(u32, u32)>) {
         if let Some(Known::Entry(entry)) = self.keys.get_mut(name) {
             entry.expiry = expiry;
@@ -238,7 +238,7 @@ impl Model {
         }
     }
 
-    /// A request that might have changed the key has no answer.
+    /// A request that may have changed the key got no answer.
     pub fn lose(&mut self, name: &str, maybe: Option<Entry>, sent_turn: u64) {
         if let Some(last) = self
             .history
@@ -276,8 +276,8 @@ impl Model {
         });
     }
 
-    /// The server was started anew with the snapshot of the one before: what is left of each
-    /// entry's time counts from now. `shift_s` leads from the old cache's clock to the new one's.
+    /// The server was restarted with the previous snapshot: the remaining lifetime of each entry
+    /// counts from now. `shift_s` converts the old cache's clock to the new one's.
     pub fn restart(&mut self, shift_s: i64) {
         let shifted = |second: u32, by: i64| {
             u32::try_from((i64::from(second) + shift_s + by).max(0)).unwrap_or(u32::MAX)
@@ -291,20 +291,19 @@ impl Model {
         }
     }
 
-    /// The server was started anew without what was there.
+    /// The server was restarted without its contents.
     pub fn empty(&mut self) {
         self.keys.clear();
     }
 }
 
-/// A value: its key, version and length over and over, so that no part of another value passes for
-/// it.
+/// A value: its key, version and length repeated, so that no part of another value can pass for it.
 pub fn value(name: &str, client: usize, version: u64, len: usize) -> Vec<u8> {
     let tag = format!("{name}@{client}#{version}/{len};");
     tag.bytes().cycle().take(len).collect()
 }
 
-/// Reads what a value says of itself.
+/// Reads the key, version and length in a value.
 ///
 /// # Errors
 /// What is wrong with it.

@@ -1,14 +1,14 @@
-//! Sockets in memory: pipes with little room, a listener's queue, and an edge-triggered poll.
+//! Sockets in memory: small pipes, a listener's queue, and an edge-triggered poll.
 //!
 //! ```text
 //!   client ── c2s ──> server          each pipe has a capacity, as a kernel's socket buffers have
 //!   client <── s2c ── server
 //! ```
 //!
-//! The poll tells a change once. `Style::Strict` tells only what changed: readable after bytes
-//! came, writable after a write was refused and room came back. `Style::Epoll` reports the whole
-//! state of a socket that changed, as epoll does, which hides some mistakes. A server must do with
-//! the strict one.
+//! The poll reports a change once. `Style::Strict` reports only what changed: readable after bytes
+//! arrived, writable after a write was refused and space became free. `Style::Epoll` reports the
+//! whole state of a socket that changed, as epoll does, which hides some mistakes. A server must
+//! work with the strict one.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -20,16 +20,16 @@ use forerun_server::simulation::{Listening, Peer, Readiness, Ready, WAKE, Wake};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// How a socket's changes are told.
+/// How a socket's changes are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// What changed, and nothing else.
+    /// Only what changed.
     Strict,
-    /// All that holds when something changed.
+    /// The whole state when something changed.
     Epoll,
 }
 
-/// Bytes on their way in one direction.
+/// Bytes in transit in one direction.
 #[derive(Debug, Default)]
 struct Pipe {
     bytes: VecDeque<u8>,
@@ -60,7 +60,7 @@ impl Pipe {
     }
 }
 
-/// A connection, seen from both ends.
+/// A connection, with both ends.
 #[derive(Debug)]
 struct Conn {
     c2s: Pipe,
@@ -69,16 +69,16 @@ struct Conn {
     reset: bool,
     /// The server dropped its socket.
     dropped: bool,
-    /// A write of the server's was refused: it is told when there is room.
+    /// A write of the server was refused: the server is notified when there is space.
     wants_room: bool,
-    /// Which poll, and under which token.
+    /// The poll, and the token, under which it is registered.
     place: Option<(usize, usize)>,
     /// A worker has had it.
     was_let_in: bool,
-    /// Changes that were not told yet; in the queue of the poll once.
+    /// Changes not reported yet; the connection is in the poll's queue at most once.
     changes: Ready,
     queued: bool,
-    /// Bytes that the server took and gave.
+    /// Bytes that the server received and sent.
     moved: u64,
 }
 
@@ -100,10 +100,10 @@ struct State {
     polls: Vec<PollState>,
     waiting: VecDeque<usize>,
     listener: Option<(usize, usize)>,
-    /// Accepts that fail for want of descriptors.
+    /// Accepts that fail for lack of descriptors.
     refusals: u32,
     rng: SmallRng,
-    /// One call in so many is interrupted; 0: none.
+    /// One call in this many is interrupted; 0: none.
     interrupts: u32,
 }
 
@@ -155,7 +155,8 @@ impl Net {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A poll; its number goes by the order of creation: the acceptor's is 0, the workers' follow.
+    /// A poll; polls are numbered in order of creation: 0 is the acceptor's, and the workers'
+    /// follow.
     pub fn poll(&self) -> (SimPoll, Arc<dyn Wake>) {
         let mut state = self.state();
         let number = state.polls.len();
@@ -175,7 +176,7 @@ impl Net {
         }
     }
 
-    /// The next server of this system begins with no polls, and nobody waits for it.
+    /// The next server on this system begins with no polls and no waiting connections.
     pub fn forget_server(&self) {
         let mut state = self.state();
         state.polls.clear();
@@ -190,7 +191,7 @@ impl Net {
         self.state().refusals += count;
     }
 
-    /// Whether a poll has something to tell.
+    /// Whether a poll has something to report.
     pub fn is_ready(&self, poll: usize) -> bool {
         let state = self.state();
         let poll = &state.polls[poll];
@@ -288,7 +289,7 @@ impl Write for SimSocket {
         }
         conn.moved += count as u64;
         let wanted: usize = parts.iter().map(|part| part.len()).sum();
-        // Linux notes a want of room also where a part was taken.
+        // Linux also records the need for space if a write was taken in part.
         conn.wants_room |= count == 0 || (conn.style == Style::Epoll && count < wanted);
         match count {
             0 if wanted > 0 => Err(ErrorKind::WouldBlock.into()),
@@ -311,7 +312,7 @@ impl Drop for SimSocket {
     }
 }
 
-/// What connections come from.
+/// The source of connections.
 #[derive(Debug)]
 pub struct SimListener {
     net: Net,
@@ -361,7 +362,7 @@ impl Drop for SimListener {
     }
 }
 
-/// A poll of the server's.
+/// A poll of the server.
 #[derive(Clone, Debug)]
 pub struct SimPoll {
     net: Net,
@@ -372,7 +373,7 @@ impl Readiness for SimPoll {
     type Socket = SimSocket;
     type Listener = SimListener;
 
-    /// Whoever calls it does so when there is something to tell or the time has come: it never
+    /// The caller calls it only if there is something to report or the time has come, so it never
     /// waits.
     fn poll(&mut self, _: Option<Duration>, mut tell: impl FnMut(Ready)) -> io::Result<()> {
         let mut told = Vec::new();
@@ -455,7 +456,7 @@ impl Conn {
         }
     }
 
-    /// Whether there is so much room that a poll tells of it: a third of the buffer.
+    /// Whether there is enough space for a poll to report it: a third of the buffer.
     fn is_roomy(&self) -> bool {
         3 * self.s2c.room() >= self.s2c.capacity
     }
@@ -479,7 +480,7 @@ impl ClientSocket {
         });
     }
 
-    /// The connection is cut; what was on its way is lost.
+    /// The connection is reset; bytes in transit are lost.
     pub fn reset(&self) {
         let mut state = self.net.state();
         let conn = &mut state.conns[self.id];
@@ -493,29 +494,29 @@ impl ClientSocket {
         });
     }
 
-    /// Whether bytes may be read, or the end.
+    /// Whether bytes, or the end, can be read.
     pub fn is_readable(&self) -> bool {
         let state = self.net.state();
         let conn = &state.conns[self.id];
         !conn.s2c.bytes.is_empty() || conn.s2c.ended || conn.reset
     }
 
-    /// Whether there is room for bytes.
+    /// Whether there is space for bytes.
     pub fn is_writable(&self) -> bool {
         let state = self.net.state();
         let conn = &state.conns[self.id];
         conn.c2s.room() > 0 || conn.dropped || conn.reset
     }
 
-    /// Whether all that the server has said was read: there is room, and nothing of what it owes is
-    /// on its way.
+    /// Whether everything that the server has sent was read: there is space, and nothing that it
+    /// owes is in transit.
     pub fn is_read(&self) -> bool {
         let state = self.net.state();
         let conn = &state.conns[self.id];
         !conn.reset && !conn.dropped && conn.s2c.bytes.is_empty()
     }
 
-    /// Bytes that the server has taken and given.
+    /// Bytes that the server has received and sent.
     pub fn moved(&self) -> u64 {
         self.net.state().conns[self.id].moved
     }
@@ -530,7 +531,7 @@ impl ClientSocket {
         self.net.state().conns[self.id].was_let_in
     }
 
-    /// Whether the server has let go of it.
+    /// Whether the server has dropped it.
     pub fn is_dropped(&self) -> bool {
         self.net.state().conns[self.id].dropped
     }

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use super::net::Style;
 use super::system::DiskPlan;
 
-/// What makes an answer of one key exactly as long as what a server holds back at most.
+/// The size that makes an answer of one key exactly as long as the most that a server holds back.
 const FULL_BYTES: usize = 64 << 10;
 
 /// The shortest value.
@@ -28,11 +28,11 @@ pub struct Plan {
     pub drain_timeout_s: u64,
     pub tls: bool,
     pub snapshot: bool,
-    /// One call of a socket in so many is interrupted; 0: none.
+    /// One call of a socket in this many is interrupted; 0: none.
     pub interrupts: u32,
-    /// The disk when the server starts, the second time if there is one.
+    /// The state of the disk when the server starts, or starts the second time if it does.
     pub start_disk: DiskPlan,
-    /// A second server starts with the snapshot that the first one leaves, so long after it.
+    /// A second server starts with the snapshot that the first one leaves, this long after it.
     pub restart_after_s: Option<u64>,
     pub clients: Vec<ClientPlan>,
     pub events: Vec<(Duration, Event)>,
@@ -41,48 +41,48 @@ pub struct Plan {
 /// One connection.
 #[derive(Clone, Debug)]
 pub struct ClientPlan {
-    /// Its number, which its keys carry: it stays when others are left out.
+    /// Its number, which is part of its keys: it stays the same when other clients are left out.
     pub id: usize,
-    /// Of the first or of the second server.
+    /// Whether it uses the first or the second server.
     pub life: u32,
     pub start: Duration,
-    /// Room of the pipes to the server and back.
+    /// Capacities of the pipes to the server and back.
     pub capacities: (usize, usize),
     pub style: Style,
     pub send: Rate,
     pub read: Rate,
-    /// Requests that may be without an answer.
+    /// The most requests that may be unanswered.
     pub window: usize,
     pub ops: Vec<Op>,
     pub end: End,
 }
 
-/// How fast a client is: so many bytes at most at a time, and a pause of at most so long.
+/// How fast a client is: at most this many bytes at a time, and pauses of at most this length.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     pub bytes_max: usize,
     pub pause_max: Duration,
 }
 
-/// How a connection ends, when its requests are sent.
+/// How a connection ends after its requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It says `quit` and waits for the end.
+    /// It sends `quit` and waits for the end.
     Quit,
     /// It closes its sending half, reads its answers and waits for the end.
     HalfClose,
-    /// It cuts the connection at once, whatever is on its way.
+    /// It resets the connection at once, whatever is in transit.
     Reset,
     /// It stops in the middle of a request and closes its sending half.
     Truncate,
-    /// It stays.
+    /// It stays connected.
     Stay,
 }
 
-/// Whose key.
+/// The owner of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
-    /// A key that this client alone sets.
+    /// A key that only this client sets.
     Own(u16),
     /// A key of a client of the first server, which is gone.
     Of(usize, u16),
@@ -90,12 +90,12 @@ pub enum Key {
     Shared(u16),
 }
 
-/// When a value ends.
+/// When a value expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
     Never,
     In(u32),
-    /// So many seconds from now, as a time of day.
+    /// This many seconds from now, as a time of day.
     AtFromNow(i32),
 }
 
@@ -134,13 +134,13 @@ pub enum Event {
     Snapshot,
     Disk(DiskPlan),
     WallClock(i64),
-    /// Nobody ran for so long.
+    /// No thread ran for this long.
     Pause(Duration),
     RefuseAccepts(u32),
     Drain,
 }
 
-/// What most of a plan's clients are like.
+/// What most clients of a plan are like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Mixed,
@@ -231,7 +231,7 @@ impl Plan {
             clients,
             events,
         };
-        // Numbers of its own: the other seeds stay what they were.
+        // A separate generator, so that the other seeds keep their meaning.
         let rng = &mut SmallRng::seed_from_u64(!seed);
         let is_middling = (64 << 10..=256 << 10).contains(&plan.max_item_bytes);
         if plan.snapshot && is_middling && rng.random_bool(0.15) {
@@ -249,7 +249,7 @@ impl Plan {
         plan
     }
 
-    /// More is written than the cache holds while a snapshot goes to a slow disk.
+    /// Writes more than the cache holds while a snapshot goes to a slow disk.
     fn write_much_during_a_snapshot(&mut self, rng: &mut SmallRng) {
         self.memory_mib = 16;
         let next = self.clients.len();
@@ -331,7 +331,7 @@ impl Rate {
         }
     }
 
-    /// The largest value that it sends or reads in bearable time.
+    /// The largest value that it can send or read in reasonable time.
     fn value_max(self) -> usize {
         match self.bytes_max {
             0..10 => 60,
@@ -369,7 +369,7 @@ impl ClientPlan {
         };
         let mut capacities = (capacity(rng), capacity(rng));
         if tls {
-            // A kernel's buffers hold a record at least.
+            // A kernel's buffers hold at least one record.
             capacities = (capacities.0.max(300), capacities.1.max(300));
         }
         let mut keys = Vec::new();
@@ -408,7 +408,7 @@ impl ClientPlan {
         }
     }
 
-    /// Requests for all that these clients have set.
+    /// Requests for everything that these clients have set.
     fn reads_of(clients: &[ClientPlan]) -> Vec<Op> {
         let mut keys: Vec<Key> = clients
             .iter()
@@ -463,7 +463,7 @@ impl Op {
                     key,
                     len: match kind {
                         Kind::Flood => len.max(8000).min(value_max),
-                        // It has room to say whose it is.
+                        // It is long enough to contain its key.
                         _ => len.min(value_max).max(VALUE_BYTES_MIN),
                     },
                     expiry: Expiry::draw(rng),
@@ -521,7 +521,7 @@ pub fn name(id: usize, key: Key) -> String {
     }
 }
 
-/// The length of a value whose answer, without `END`, fills an output exactly.
+/// The length of a value whose answer, without `END`, exactly fills an output.
 fn exact_len(id: usize, key: Key) -> usize {
     let rest = format!("VALUE {} 0 65500\r\n\r\n", name(id, key)).len();
     FULL_BYTES - rest

@@ -1,4 +1,4 @@
-//! Puts known defects of the server back, one after the other, and looks how soon the simulation
+//! Plants known defects of the server, one after the other, and measures how soon the simulation
 //! finds each.
 
 use std::process::ExitCode;
@@ -9,13 +9,13 @@ use forerun_server::planted::{Defect, plant};
 use super::plan::Plan;
 use super::play;
 
-/// How long to look for a defect, unless the command line says so.
+/// How long to look for a defect by default.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Looks for the defect of this name, or for all.
+/// Looks for the defect with this name, or for all.
 ///
 /// # Errors
-/// No defect of that name, or nothing can be simulated.
+/// An unknown name, or nothing can be simulated.
 pub fn find(name: &str, patience: Option<Duration>) -> anyhow::Result<ExitCode> {
     let patience = patience.unwrap_or(PATIENCE);
     if name == "list" {
@@ -32,7 +32,7 @@ pub fn find(name: &str, patience: Option<Duration>) -> anyhow::Result<ExitCode> 
     if defects.is_empty() {
         anyhow::bail!("no defect is called {name:?}: see --planted list");
     }
-    // A defect may be found by its panic, which is said where it counts.
+    // A defect may be found through its panic, which is reported where it counts.
     std::panic::set_hook(Box::new(|_| {}));
     let mut found = 0;
     for defect in &defects {
@@ -45,7 +45,7 @@ pub fn find(name: &str, patience: Option<Duration>) -> anyhow::Result<ExitCode> 
             }
             let plan = Plan::draw(seed);
             if let Err(failure) = play(&plan)?.ended {
-                // What fails without the defect as well says nothing about it.
+                // A seed that also fails without the defect says nothing about it.
                 plant(None);
                 let is_clean = play(&plan)?.ended.is_ok();
                 plant(Some(*defect));

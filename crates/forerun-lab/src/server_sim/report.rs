@@ -1,14 +1,14 @@
-//! Says of a failing seed what repeats it, and what the smallest plan found does.
+//! Reports how to repeat a failing seed, and what the smallest plan found does.
 
 use super::checks::Failure;
 use super::plan::Plan;
 use super::{play, shrink::shrink};
 
-/// Requests of a client that are shown.
+/// The most requests of a client that are shown.
 const OPS_SHOWN: usize = 12;
 
 /// # Errors
-/// Where nothing can be simulated.
+/// If nothing can be simulated.
 pub fn failed(plan: &Plan, failure: &Failure) -> anyhow::Result<()> {
     eprintln!("seed {} failed: {failure}", plan.seed);
     eprintln!("to repeat it: forerun-lab server-sim --seed {}", plan.seed);

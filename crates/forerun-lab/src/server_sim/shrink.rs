@@ -9,10 +9,10 @@ use super::play;
 /// How long to look for a smaller plan.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A smaller plan that fails in the same way, or the plan itself.
+/// Returns a smaller plan that fails in the same way, or the plan itself.
 ///
 /// # Errors
-/// Where nothing can be simulated.
+/// If nothing can be simulated.
 pub fn shrink(plan: &Plan, kind: &str) -> anyhow::Result<Plan> {
     let start = Instant::now();
     let mut best = plan.clone();
@@ -35,7 +35,7 @@ pub fn shrink(plan: &Plan, kind: &str) -> anyhow::Result<Plan> {
     }
 }
 
-/// Plans with less in them, the smallest first.
+/// Smaller plans, the smallest first.
 fn smaller(plan: &Plan) -> Vec<Plan> {
     let mut plans = Vec::new();
     let mut push = |change: &dyn Fn(&mut Plan)| {

@@ -1,5 +1,5 @@
-//! The system of a simulated server: clocks that the simulation sets, a disk in memory that is slow
-//! and fails, and threads that run one at a time, from one call of the disk to the next.
+//! The system of a simulated server: clocks that the simulation sets, a disk in memory that can be
+//! slow or fail, and threads that run one at a time, from one disk call to the next.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ use forerun_server::{Error, Listen};
 
 use super::net::{Net, SimListener, SimPoll, SimSocket};
 
-/// How the disk is, from now on.
+/// The state of the disk from now on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskPlan {
     /// How long each call takes.
     pub delay_ms: u64,
-    /// So many bytes can be written before there is no space; `None`: as many as there are.
+    /// How many bytes can be written before there is no space; `None`: no limit.
     pub space_bytes: Option<u64>,
     /// Syncs fail.
     pub sync_fails: bool,
@@ -33,9 +33,9 @@ pub struct DiskPlan {
 struct State {
     start: Instant,
     now: Duration,
-    /// The wall clock when `now` was 0, and how far it was set since.
+    /// The wall clock when `now` was 0, and how far it was changed since.
     unix_s: i64,
-    /// The same of the cache that is served.
+    /// The same for the cache that is served.
     cache_start: Duration,
     disk: DiskPlan,
     files: BTreeMap<PathBuf, Arc<Mutex<Vec<u8>>>>,
@@ -49,7 +49,7 @@ pub struct Sim {
     state: Arc<Mutex<State>>,
 }
 
-/// A thread of the server's that does work beside it.
+/// A thread of the server that works besides the main ones.
 #[derive(Debug)]
 struct Task {
     name: String,
@@ -61,12 +61,12 @@ struct Task {
 
 #[derive(Debug)]
 enum Said {
-    /// It is in a call of the disk, which takes so long.
+    /// It is in a disk call that takes this long.
     Waits(Duration),
     Ended,
 }
 
-/// How a thread of the server's waits until the simulation lets it go on.
+/// How a thread of the server waits until the simulation lets it continue.
 struct Turnstile {
     resumed: Receiver<()>,
     say: Sender<Said>,
@@ -105,7 +105,7 @@ impl Sim {
         self.state().now += by;
     }
 
-    /// Sets the wall clock, which no other clock follows.
+    /// Sets the wall clock; no other clock follows it.
     pub fn jump_wall_clock(&self, by_s: i64) {
         self.state().unix_s += by_s;
     }
@@ -116,13 +116,13 @@ impl Sim {
         state.cache_start = state.now;
     }
 
-    /// The second at which a cache's clock stands that is set now.
+    /// The second to which a cache's clock would be set now.
     pub fn cache_second(&self) -> u32 {
         let state = self.state();
         (state.now - state.cache_start).as_secs() as u32 + 1
     }
 
-    /// The disk is like this from now on; returns how it was.
+    /// Changes the disk's state from now on; returns the previous one.
     pub fn set_disk(&self, plan: DiskPlan) -> DiskPlan {
         std::mem::replace(&mut self.state().disk, plan)
     }
@@ -138,13 +138,12 @@ impl Sim {
         self.state().tasks.len()
     }
 
-    /// When the next thread can go on.
+    /// When the next thread can continue.
     pub fn task_due(&self) -> Option<Duration> {
         self.state().tasks.iter().map(|task| task.ready_at).min()
     }
 
-    /// Lets a thread whose call of the disk is over go on to its next one. Its name, where it
-    /// ended.
+    /// Lets a thread whose disk call is over run to its next one. Returns its name if it ended.
     pub fn step_task(&self) -> Option<String> {
         let (mut task, now) = {
             let mut state = self.state();
@@ -159,7 +158,7 @@ impl Sim {
                 self.state().tasks.push(task);
                 None
             }
-            // It ended, or it panicked, which joining tells.
+            // It ended, or it panicked, which joining reports.
             _ => {
                 let thread = task.thread.take();
                 let ended = thread.map(JoinHandle::join);
@@ -171,7 +170,7 @@ impl Sim {
         }
     }
 
-    /// A call of the disk: takes its time, and fails where the plan says so.
+    /// A disk call: takes its time, and fails if planned.
     fn call(&self) -> io::Result<()> {
         let delay = Duration::from_millis(self.state().disk.delay_ms);
         let waited = TURNSTILE.with_borrow(|turnstile| match turnstile {
@@ -355,7 +354,7 @@ impl Drop for Task {
         // Its next call of the disk fails, and so it ends.
         self.resume = None;
         if let Some(thread) = self.thread.take() {
-            // A panic at the simulation's end has been told already, or does not matter any more.
+            // A panic at the simulation's end was already reported, or no longer matters.
             let _ = thread.join();
         }
     }

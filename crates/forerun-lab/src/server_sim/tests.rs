@@ -1,4 +1,4 @@
-//! The first seeds and those that failed once are clean, and a seed always gives the same run.
+//! The first seeds and those that failed once pass, and a seed always gives the same run.
 
 use super::plan::Plan;
 use super::play;

@@ -1,4 +1,4 @@
-//! The client's side of a connection, plain or in TLS, a few bytes at a time.
+//! The client's side of a connection, plain or with TLS, a few bytes at a time.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::PathBuf;
@@ -10,22 +10,22 @@ use rustls::client::Resumption;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-/// Bytes of a TLS record that a client makes.
+/// Maximum bytes of a TLS record that a client makes.
 const RECORD_BYTES: usize = 16 << 10;
 
-/// A certificate for this process's servers, and what its clients trust.
+/// A certificate for this process's servers, and the roots that its clients trust.
 pub struct Papers {
-    /// Removed with its files when the process ends in order.
+    /// Removed with its files when the process ends normally.
     _directory: tempfile::TempDir,
     pub server: TlsOptions,
     pub client: Arc<ClientConfig>,
 }
 
-/// The process's papers, made once. Ed25519: signatures have one length, and so a seed's handshakes
-/// are of one length too.
+/// The process's certificate, made once. Ed25519: all signatures have the same length, so a seed's
+/// handshakes do too.
 ///
 /// # Errors
-/// As text, where the files cannot be written.
+/// A description, if the files cannot be written.
 pub fn papers() -> anyhow::Result<&'static Papers> {
     static PAPERS: LazyLock<Result<Papers, String>> =
         LazyLock::new(|| make_papers().map_err(|error| format!("{error:#}")));
@@ -65,7 +65,7 @@ fn make_papers() -> anyhow::Result<Papers> {
     })
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     Bytes,
@@ -73,24 +73,24 @@ pub enum Received {
     End,
 }
 
-/// A connection of a client's.
+/// A client's connection.
 pub struct Wire<T> {
     pub socket: T,
     tls: Option<Box<ClientConnection>>,
     queue: Vec<u8>,
-    /// Of the queue, what the socket or TLS has taken.
+    /// How much of the queue the socket or TLS has taken.
     taken: usize,
-    /// Bytes of plain text that TLS has taken, and of which all has reached the socket.
+    /// Bytes of plain text that TLS has taken and that have reached the socket completely.
     encrypted: u64,
     delivered: u64,
     closes: bool,
-    /// Where bytes are read to first.
+    /// The buffer for reads.
     piece: Vec<u8>,
 }
 
 impl<T: Read + Write> Wire<T> {
     /// # Errors
-    /// TLS's.
+    /// Errors of TLS.
     pub fn new(socket: T, tls: Option<Arc<ClientConfig>>) -> anyhow::Result<Wire<T>> {
         let name = ServerName::try_from("localhost")?;
         let tls = tls.map(|config| ClientConnection::new(config, name).map(Box::new));
@@ -115,7 +115,7 @@ impl<T: Read + Write> Wire<T> {
         self.queue.len() - self.taken
     }
 
-    /// Bytes of plain text that are the server's to read.
+    /// Bytes of plain text that the server can read.
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
@@ -131,7 +131,7 @@ impl<T: Read + Write> Wire<T> {
         }
     }
 
-    /// Says the last word of TLS behind what is queued.
+    /// Sends TLS's close_notify after the queued bytes.
     pub fn close_notify(&mut self) {
         if let Some(tls) = &mut self.tls
             && !std::mem::replace(&mut self.closes, true)
@@ -143,7 +143,7 @@ impl<T: Read + Write> Wire<T> {
     /// Sends at most `most` bytes.
     ///
     /// # Errors
-    /// The socket's; `WouldBlock` where it takes none.
+    /// Errors of the socket; `WouldBlock` if it takes no bytes.
     pub fn send(&mut self, most: usize) -> io::Result<()> {
         let Some(tls) = &mut self.tls else {
             let end = self.queue.len().min(self.taken + most);
@@ -184,10 +184,10 @@ impl<T: Read + Write> Wire<T> {
         }
     }
 
-    /// Reads at most `most` bytes of the socket, and appends their plain text to `into`.
+    /// Reads at most `most` bytes from the socket, and appends their plain text to `into`.
     ///
     /// # Errors
-    /// The socket's or TLS's.
+    /// Errors of the socket or of TLS.
     pub fn receive(&mut self, most: usize, into: &mut Vec<u8>) -> io::Result<Received> {
         let before = into.len();
         let Some(tls) = &mut self.tls else {
@@ -248,7 +248,7 @@ impl<T: Read + Write> Wire<T> {
     }
 }
 
-/// A socket of which only so many bytes are read or written.
+/// A socket that limits how many bytes are read or written.
 struct Limited<'s, T> {
     socket: &'s mut T,
     left: usize,

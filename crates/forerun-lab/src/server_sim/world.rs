@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   who can do something now?  acceptor, worker, client, snapshot ──> one of them, drawn ──> checks
-//!   nobody                     ──> whoever is owed something and could have it is stuck; else time goes on
+//!   nobody                     ──> a client that is owed something and could have it is stuck; else time advances
 //! ```
 
 use std::collections::VecDeque;
@@ -29,11 +29,11 @@ use super::wire::{Papers, Wire};
 const UNIX_S: u64 = 1_800_000_000;
 /// Where the snapshot is on the simulated disk.
 pub const SNAPSHOT: &str = "/disk/snapshot";
-/// Simulated time after which clients that still talk are cut short by a drain.
+/// Simulated time after which a drain cuts off clients that are still active.
 const LIFE: Duration = Duration::from_secs(90);
 /// Steps after which the same happens.
 const STEPS_MAX: u64 = 8_000;
-/// Lines of history that are kept.
+/// Lines of history to keep.
 const TRACE_LINES: usize = 60;
 
 /// What a run did.
@@ -63,8 +63,7 @@ enum Actor {
     Task,
 }
 
-/// When a thread of the server's last began to wait, and at which of its polls' deadlines it goes
-/// on.
+/// When a thread of the server last began to wait, and at which deadline of its polls it continues.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waits {
     until: Option<Duration>,
@@ -242,7 +241,7 @@ impl<'p> World<'p> {
                 .iter()
                 .filter(|client| client.plan.life == life)
                 .all(|client| {
-                    // A server that is idle long enough closes whoever stays.
+                    // A server that is idle long enough closes clients that stay.
                     client.is_at_rest()
                         && !(self.plan.idle_timeout_s > 0 && client.stage == Stage::Open)
                 })
@@ -279,7 +278,7 @@ impl<'p> World<'p> {
         self.watch.drain(&self.clients);
     }
 
-    /// What is due from outside.
+    /// Applies outside events that are due.
     fn happen(&mut self) -> Result<(), Failure> {
         while let Some(&(at, event)) = self.events.front()
             && at <= self.sim.time()
@@ -480,7 +479,7 @@ impl<'p> World<'p> {
         Ok(())
     }
 
-    /// Nobody can do anything now: whoever is owed something waits in vain.
+    /// No thread can do anything now, so a client that is owed something waits in vain.
     fn check_stuck(&mut self) -> Result<(), Failure> {
         let now = self.sim.time();
         let life = self.life;
@@ -527,12 +526,12 @@ impl<'p> World<'p> {
         Ok(())
     }
 
-    /// Ends the server; tells whether it left a snapshot.
+    /// Ends the server; returns whether it left a snapshot.
     fn stop(&mut self) -> Result<bool, Failure> {
         let ended = self.workers_ended.unwrap_or(self.sim.time());
         self.watch
             .drained(self.drain_asked, ended, self.sim.net.open())?;
-        // The clock as the snapshot at the end sees it.
+        // The clock as the final snapshot sees it.
         forerun_server::simulation::System::tick(&self.sim, &self.cache);
         self.stopped_at = (
             i64::from(self.sim.cache_second()),
@@ -564,8 +563,8 @@ impl<'p> World<'p> {
 
     /// A second server, with what the first one left.
     fn restart(&mut self, kept: bool) -> Result<(), Failure> {
-        // What passed on the wall clock since the snapshot, and while it was written, passed for
-        // its items.
+        // The time that passed on the wall clock since the snapshot, and while it was written, also
+        // passed for its items.
         let (cache_then, unix_then) = self.stopped_at;
         self.evictions_before += self.cache.stats().evictions + u64::from(!kept);
         self.cache = new_cache(self.plan)?;
