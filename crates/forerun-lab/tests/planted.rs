@@ -1,6 +1,6 @@
-//! The simulators find defects that are put back: here those that they find within a few seeds. All
-//! of them: `cargo run --release -p forerun-lab --features planted -- sim --planted all`, and the
-//! same with `server-sim`.
+//! The simulators find planted defects: here, those that they find within a few seeds. For all of
+//! them: `cargo run --release -p forerun-lab --features planted -- sim --planted all`, and the same
+//! with `server-sim`.
 
 #![cfg(feature = "planted")]
 

@@ -1,5 +1,5 @@
-//! Steps that copy the store: checkpoints, backups, and stores that are restored from them. Each
-//! copy must hold what the thread's keys held when it was made, and the same stamp everywhere.
+//! Steps that copy the store: checkpoints, backups, and restored stores. Each copy must hold what
+//! the thread's keys held when it was made, and the same stamp everywhere.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use super::stamps::{Least, STAMP_KEY, decode};
 use super::user::{Begun, Memory, Private, User};
 use super::world::{Opened, Outcome, STORE, Stop, World, flaw};
 
-/// The copies that a thread made, from life to life.
+/// The copies that a thread made, across lives.
 #[derive(Clone, Debug, Default)]
 pub struct Copies {
     made: u32,
@@ -127,7 +127,7 @@ impl User<'_> {
                 list.backups.len()
             )),
             Err(error) => {
-                // Some may be removed.
+                // Some of them may be removed.
                 known.retain(|number, _| !gone.contains(number));
                 self.allow(&error, "remove backups")
             }
@@ -136,7 +136,7 @@ impl User<'_> {
 }
 
 impl World {
-    /// Checks all copies that a thread made, as they are on a disk now.
+    /// Checks all copies that a thread made, as they are now on a disk.
     ///
     /// # Errors
     /// [`Stop::Flaw`]
@@ -182,7 +182,7 @@ impl World {
         Ok(Ok(()))
     }
 
-    /// Opens a copy and checks what is in it.
+    /// Opens a copy and checks its contents.
     fn check_copy(
         &self,
         io: &SimIo,
@@ -238,8 +238,8 @@ impl World {
         };
         let mut observed = now.observe_own(memory)?;
         let read = self.end(begun);
-        // A copy is opened like a store that is opened again: what had expired, and is not recorded
-        // as such, lives again if the clock was set back. See "What it cannot see" in
+        // A copy is opened like a store that is reopened: an entry that had expired, but is not
+        // recorded as expired, returns if the clock was set back. See "What it cannot see" in
         // docs/internals/simulation.md.
         if self.clock().was_set_back() {
             observed.retain(|place, _| {
@@ -266,7 +266,7 @@ impl World {
         Ok(Ok(()))
     }
 
-    /// A doubtful private keyspace is dropped; one that is certain must be there, and no other.
+    /// Drops a private keyspace that is in doubt; a certain one must exist, and no other may.
     ///
     /// # Errors
     /// [`Stop`]
@@ -298,11 +298,11 @@ impl World {
         flaw("a keyspace cannot be dropped, long after all faults")
     }
 
-    /// Files that are in the store's directory and should not be.
+    /// Files in the store's directory that should not be there.
     pub fn strange_files(&self) -> Vec<String> {
         let mut files = self.files_in(STORE.as_ref());
         let is_known = |name: &String| {
-            // What a death leaves of a file in the making stays until the file is made again.
+            // An unfinished file that a death leaves behind stays until the file is written again.
             let whole = name.strip_suffix(".new").unwrap_or(name);
             matches!(whole, "FORMAT" | "LOCK" | "MANIFEST" | "CLOSED")
                 || name.starts_with("wal-") && name.ends_with(".log")

@@ -1,7 +1,7 @@
 //! Damage: bytes of a run, of the log or of the manifest are overwritten on the disk, while the
-//! store is open, after it was closed, or after it died. Whoever reads gets the right value or an
-//! error that names a damaged file, never a wrong value. Then the store is repaired, and holds what
-//! it held, less what the repair reported as lost.
+//! store is open, after it was closed, or after it died. A reader gets the right value or an error
+//! that names a damaged file, never a wrong value. Then the store is repaired, and holds what it
+//! held, less what the repair reported as lost.
 //!
 //! ```text
 //!   the last life ──> open ──> some steps ──> close or death ──> damage ──> check ──> read ──> repair ──> check ──> read
@@ -30,14 +30,14 @@ const PAGE_BYTES: usize = 4 << 10;
 enum Losses {
     /// Nowhere.
     None,
-    /// Wherever a repair said so.
+    /// Where a repair reported it.
     Reported(Vec<Loss>),
-    /// Anywhere: the log may end early, or the manifest was made from the runs.
+    /// Anywhere: the log may end early, or the manifest was rebuilt from the runs.
     Anywhere,
 }
 
-/// Runs the steps of a damage on a closed store, and spoils it. Nothing is done with the store
-/// afterwards.
+/// Runs the steps of a damage on a closed store and overwrites its bytes. Nothing is done with the
+/// store afterwards.
 ///
 /// # Errors
 /// [`Stop::Flaw`]
@@ -107,8 +107,8 @@ fn examine(
         return flaw(format!("a damaged store cannot be checked: {error}"));
     }
     let is_log = |path: &PathBuf| path.extension().is_some_and(|of| of == "log");
-    // The end of a log that was not closed may be one that was never written. Without a log, what
-    // is not in runs is gone.
+    // The lost end of a log that was not closed may look as if it was never written. Without a log,
+    // everything that is not in runs is gone.
     let is_cut = when == When::Died && spoilt.iter().any(is_log) || !world.keeps_all();
     let losses = match is_cut {
         true => Losses::Anywhere,
@@ -138,7 +138,7 @@ fn examine(
     look_at_repaired(world, io, is_cut, repaired, memories)
 }
 
-/// A repaired store is whole, and lacks nothing but what was reported as lost.
+/// A repaired store is sound, and lacks only what was reported as lost.
 fn look_at_repaired(
     world: &World,
     io: &SimIo,
@@ -189,13 +189,13 @@ fn open(world: &World, io: &SimIo, access: Access) -> forerun_db::Result<Opened>
     };
     let db = Db::open_with_io(Arc::new(io.clone()), STORE, options)?;
     let mut spaces = vec![db.own_keyspace()];
-    // A repair may have lost the names of those that were in no run.
+    // A repair may have lost the names of keyspaces that were in no run.
     let shared = 1..world.program.store.spaces.len();
     spaces.extend(shared.map_while(|number| db.find_keyspace(&shared_name(number))));
     Ok(Opened::of_copy(db, spaces))
 }
 
-/// Overwrites bytes, and returns the files that are not as they were.
+/// Overwrites bytes, and returns the files that changed.
 fn spoil(world: &World, io: &SimIo, all: &[Spoilt]) -> BTreeSet<PathBuf> {
     let mut spoilt = BTreeSet::new();
     for one in all {
@@ -205,7 +205,7 @@ fn spoil(world: &World, io: &SimIo, all: &[Spoilt]) -> BTreeSet<PathBuf> {
         let files: Vec<PathBuf> = files.collect();
         let path = match (one.target, files.len()) {
             (_, 0) => continue,
-            // Its tail.
+            // The end of the log.
             (Target::Log, count) => &files[count - 1],
             (_, count) => &files[one.seed as usize % count],
         };
@@ -256,7 +256,7 @@ impl Spoilt {
     }
 }
 
-/// Takes a success, or an error that a damaged file explains.
+/// Accepts a success, or an error that a damaged file explains.
 fn allow(result: forerun_db::Result<()>, spoilt: &BTreeSet<PathBuf>, doing: &str) -> Outcome {
     match result {
         Err(error) if !explains(spoilt, &error) => flaw(format!("cannot {doing}: {error}")),
@@ -274,7 +274,7 @@ fn explains(spoilt: &BTreeSet<PathBuf>, error: &Error) -> bool {
     }
 }
 
-/// Who reads a thread's keys from a store that may be damaged.
+/// Reads a thread's keys from a store that may be damaged.
 struct Reader<'a> {
     world: &'a World,
     memory: &'a Memory,
@@ -355,7 +355,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Checks what was found of a key.
+    /// Checks the result for a key.
     fn judge(
         &self,
         space: Space,

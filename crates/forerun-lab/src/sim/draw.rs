@@ -1,4 +1,4 @@
-//! A seed draws a program.
+//! Draws a program from a seed.
 
 use forerun_core::Pages;
 use forerun_db::{
@@ -24,7 +24,7 @@ pub fn private_name(thread: usize) -> String {
     format!("private {thread}")
 }
 
-/// Names of the shared keyspaces; that of the store's own is empty.
+/// Names of the shared keyspaces; the name of the store's own is empty.
 pub fn shared_name(space: usize) -> String {
     match space {
         0 => String::new(),
@@ -32,7 +32,7 @@ pub fn shared_name(space: usize) -> String {
     }
 }
 
-/// The most threads that a life has.
+/// The most threads in a life.
 pub const THREADS: usize = 5;
 
 /// Draws the program of a seed.
@@ -43,7 +43,7 @@ pub fn draw(seed: u64) -> Program {
         ingests: false,
     };
     let mut store = draw.store();
-    // Not drawn, which would change what all other seeds mean.
+    // Not drawn, because that would change the meaning of all other seeds.
     draw.ingests = seed % 8 == 5;
     if draw.ingests {
         store.compact_ingestions();
@@ -70,12 +70,12 @@ struct Draw {
 }
 
 impl Draw {
-    /// What programs got later is drawn from numbers of its own, so that it changes little of what
-    /// other seeds mean.
+    /// Later additions to programs are drawn from a separate generator, so that they hardly change
+    /// the meaning of other seeds.
     fn add(&mut self, program: &mut Program) {
         program.looks_read_only = self.one_in(2);
-        // A write that is in doubt and has expired looks like one that was lost, until a clock that
-        // is set back shows it. So clocks are set back only where no write is in doubt.
+        // A write that is in doubt and has expired looks like a lost one, until the clock is set
+        // back and shows it again. So clocks are set back only where no write is in doubt.
         let is_in_doubt =
             |life: &Life| matches!(life.end, End::Death { .. }) || !life.troubles.is_empty();
         let has_doubts = program.lives.iter().any(is_in_doubt);
@@ -105,7 +105,7 @@ impl Draw {
         }
     }
 
-    /// What is damaged once all else is done.
+    /// The damage that follows everything else.
     fn damage(&mut self, store: &StoreShape) -> Damage {
         let when = self.of(&[When::Open, When::Closed, When::Closed, When::Died]);
         let steps = self.of(&[2, 6, 15]);
@@ -128,7 +128,7 @@ impl Draw {
         let spoilt = (0..count).map(|_| Spoilt {
             id: self.id(),
             target: match when {
-                // Nobody reads the others while the store is open.
+                // Nobody reads the other files while the store is open.
                 When::Open => Target::Run,
                 _ => self.of(&[
                     Target::Run,
@@ -151,7 +151,7 @@ impl Draw {
         }
     }
 
-    /// Puts a step anywhere in between.
+    /// Inserts a step at a random position.
     fn insert(&mut self, program: &mut Program, op: Op) {
         let life = self.random.random_range(0..program.lives.len());
         let threads = &mut program.lives[life].threads;
@@ -167,7 +167,7 @@ impl Draw {
     }
 
     fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        // Every list of choices has one at least.
+        // No list of choices is empty.
         *choices.choose(&mut self.random).unwrap_or(&choices[0])
     }
 
@@ -486,7 +486,7 @@ impl Draw {
 }
 
 impl StoreShape {
-    /// Each thread's own keyspace takes memory too.
+    /// Each thread's own keyspace needs memory too.
     fn consistent(mut self) -> StoreShape {
         if self.wal == WalMode::Off {
             self.durability = Durability::Buffered;
@@ -494,7 +494,7 @@ impl StoreShape {
         self
     }
 
-    /// Lets a compaction follow each ingestion, into entries that stay.
+    /// Makes a compaction follow each ingestion, with entries that stay.
     fn compact_ingestions(&mut self) {
         self.background = Background::Threads;
         for space in &mut self.spaces {
@@ -503,7 +503,7 @@ impl StoreShape {
         }
     }
 
-    /// The options as the store takes them.
+    /// The options in the store's form.
     pub fn options(&self, panics: &Panics) -> Options {
         let own = &self.spaces[0];
         let shared = self.spaces.iter().enumerate().skip(1);

@@ -1,5 +1,5 @@
 //! The file system of a simulation: the one in memory, which fails, fills up and dies as the
-//! program says, and which counts what is open.
+//! program says, and counts open files.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,12 +15,12 @@ use super::program::{Calls, Planned, Trouble};
 use super::rt;
 use super::wall::WallClock;
 
-/// One read in so many returns half of what was asked for, as reads may.
+/// One read in this many returns half of the requested bytes, as reads may.
 const SHORT_ONE_IN: u64 = 7;
-/// One read in so many is interrupted by a signal before it reads anything.
+/// A signal interrupts one read in this many before it reads anything.
 const INTERRUPTED_ONE_IN: u64 = 31;
 
-/// More calls than a simulation has.
+/// More calls than any simulation makes.
 const OUTAGE: u32 = u32::MAX;
 
 /// A machine with its disk. Clones share it.
@@ -36,7 +36,7 @@ pub struct SimIo {
 #[derive(Debug, Default)]
 struct State {
     is_dead: AtomicBool,
-    /// Calls that failed because it was planned.
+    /// Planned failures of calls.
     failed: AtomicU64,
     calls: AtomicU64,
     open: AtomicU64,
@@ -49,14 +49,14 @@ struct Plan {
     waiting: Vec<Planned>,
     /// Calls of a kind that fail, how many more of them, and how.
     failing: Vec<(Calls, u32, Fault)>,
-    /// For so many more calls, the disk is full.
+    /// The disk is full for this many more calls.
     full: u32,
     dies_at: Option<u64>,
-    /// Troubles that came to pass.
+    /// Troubles that happened.
     met: u64,
 }
 
-/// What a call is.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -81,7 +81,7 @@ impl SimIo {
         self.with_disk(self.disk.kill())
     }
 
-    /// The machine as found after the power was lost.
+    /// The machine as found after a loss of power.
     pub fn after_power_loss(&self, seed: u64) -> SimIo {
         self.die();
         self.with_disk(self.disk.crash(seed))
@@ -91,16 +91,16 @@ impl SimIo {
         SimIo::new(disk, Arc::clone(&self.clock), self.sync_time)
     }
 
-    /// The disk, for looking at what is there.
+    /// The disk, for examining its files.
     pub fn disk(&self) -> &FaultIo {
         &self.disk
     }
 
-    /// The process dies now: no call of it does anything any more.
+    /// The process dies now: none of its calls does anything any more.
     pub fn die(&self) {
         if !self.state.is_dead.swap(true, SeqCst) {
             self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
-            // It fails, as planned, and so does every call after it.
+            // This call fails, as planned, and so does every call after it.
             let _ = self.disk.list("/".as_ref());
         }
     }
@@ -109,7 +109,7 @@ impl SimIo {
         self.state.is_dead.load(SeqCst)
     }
 
-    /// Whether a call failed since this was asked to fail some.
+    /// Whether a call has failed since failures were planned.
     pub fn has_failed(&self) -> bool {
         self.is_dead() || self.state.failed.load(SeqCst) > 0
     }
@@ -119,7 +119,7 @@ impl SimIo {
         self.state.calls.load(SeqCst)
     }
 
-    /// Files that are open, and those among them that are runs of a store.
+    /// The number of open files, and of those that are runs of a store.
     pub fn open_files(&self) -> (u64, u64) {
         let State {
             open, open_runs, ..
@@ -153,7 +153,7 @@ impl SimIo {
         self.lock().failing.retain(is_planned);
     }
 
-    /// Nothing goes wrong any more. Tells how many troubles came to pass.
+    /// Removes all planned troubles. Returns how many happened.
     pub fn calm(&self) -> u64 {
         let mut plan = self.lock();
         self.disk.set_capacity_bytes(None);
@@ -169,7 +169,7 @@ impl SimIo {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call and sees to it that it meets what is planned.
+    /// Counts a call and applies what is planned for it.
     fn enter(&self, kind: Kind, path: &Path) {
         rt::point();
         let call = self.state.calls.fetch_add(1, SeqCst);
@@ -181,7 +181,7 @@ impl SimIo {
             }
         }
         if plan.dies_at == Some(call) && !self.is_dead() {
-            // This call is the last, and a write takes half of its bytes.
+            // This call is the last one, and a write takes half of its bytes.
             self.state.is_dead.store(true, SeqCst);
             self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
             return;
@@ -362,8 +362,8 @@ impl IoFile for SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // First: a fault that is planned by then must meet this call, and not that of a thread that
-        // runs meanwhile.
+        // First of all: a fault that is already planned must hit this call, and not that of a
+        // thread that runs meanwhile.
         if !self.io.sync_time.is_zero() {
             rt::sleep(self.io.sync_time);
         }

@@ -21,12 +21,12 @@ pub struct HeldSnapshot {
     at: Span,
     expected: State,
     private: Option<(Space, Keyspace)>,
-    /// All that was read by it first.
+    /// Everything that was first read through it.
     all: BTreeMap<Space, Entries>,
 }
 
 impl HeldSnapshot {
-    /// A keyspace was dropped.
+    /// Called when a keyspace was dropped.
     pub fn forget(&mut self, space: Space) {
         if self.private.as_ref().is_some_and(|(of, _)| *of == space) {
             self.private = None;
@@ -35,7 +35,7 @@ impl HeldSnapshot {
     }
 }
 
-/// An iterator over the thread's own keys that it holds, with what it must still give.
+/// An iterator over the thread's own keys, with what it must still return.
 pub struct HeldIter {
     iter: Iter,
     opening: u64,
@@ -64,7 +64,7 @@ impl User<'_> {
             return Ok(());
         };
         if held.opening != self.opened.number {
-            // It is of a store that is closed by now, and its handles with it.
+            // It belongs to a store whose handles are closed by now.
             return Ok(());
         }
         let now = self.now();
@@ -96,8 +96,8 @@ impl User<'_> {
         Ok(())
     }
 
-    /// Reads a keyspace in all ways, which must agree with each other and with what is expected of
-    /// the thread's keys. Returns all that was read.
+    /// Reads a keyspace in all ways, which must agree with each other and with the expected
+    /// contents of the thread's keys. Returns everything that was read.
     fn read_all_ways(
         &self,
         space: Space,
@@ -196,7 +196,7 @@ enum IterStop {
 }
 
 impl HeldIter {
-    /// Takes one step. Tells whether there was an entry.
+    /// Moves one step. Returns whether there was an entry.
     fn step(&mut self, is_back: bool, world: &World) -> Result<bool, IterStop> {
         let order = world.order(self.space);
         let entry = match is_back {

@@ -1,4 +1,4 @@
-//! Lives of the store, one after the other: each from an opening to its end, and what must hold in
+//! Lives of the store, one after the other, each from an opening to its end, and what must hold in
 //! between.
 
 use std::path::Path;
@@ -19,18 +19,18 @@ use super::user::{Memory, Private, User};
 use super::wall::Span;
 use super::world::{Ended, Opened, Outcome, STORE, Stop, World, flaw};
 
-/// Runs the program of a world to its end, or to the first flaw, which the world then knows.
+/// Runs the program of a world to its end, or to the first flaw, which it reports to the world.
 pub fn run(world: &Arc<World>) {
     match run_lives(world) {
         Ok(()) => {}
         Err(Stop::Flaw(text)) => world.report(text),
         Err(Stop::Dead) => world.report("a process died that nobody killed".to_owned()),
     }
-    // Whatever was found, no thread of the store is left behind.
+    // Whatever was found, no thread of the store may be left behind.
     drop(world.set_store(None));
 }
 
-/// A cache of this size has room for the root pages of all runs that there may be.
+/// A cache of this size has space for the root pages of the maximum number of runs.
 const LARGE_CACHE_BYTES: usize = 512 << 10;
 
 fn run_lives(world: &Arc<World>) -> Outcome {
@@ -103,7 +103,7 @@ fn one_life(
             let ended = match how {
                 Death::Power => Ended::PowerLost,
                 Death::Process if has_begun => Ended::Kept,
-                // Nobody saw what the life before had left.
+                // Nobody saw the state that the previous life had left.
                 Death::Process => before,
             };
             die(world, number, how, memories, ended)
@@ -111,14 +111,14 @@ fn one_life(
     }
 }
 
-/// Whether what a look at the store finds is taken for certain.
+/// Whether the contents found become the certain state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Adopt {
     Yes,
     No,
 }
 
-/// Checks what is in the store after an opening.
+/// Checks the contents of the store after an opening.
 fn begin(
     world: &World,
     opened: &Opened,
@@ -161,10 +161,10 @@ fn after(ended: Ended, thread: usize, why: &str) -> String {
 }
 
 impl World {
-    /// Takes what was found of a thread's keys for certain.
+    /// Makes the contents found for a thread's keys the certain state.
     ///
     /// # Errors
-    /// [`Stop::Flaw`]: it is not what may be there.
+    /// [`Stop::Flaw`]: they are not among the possible ones.
     pub fn resolve(
         &self,
         memory: &mut Memory,
@@ -181,7 +181,7 @@ impl World {
         Ok(())
     }
 
-    /// A thread's keys as they are in the store, however often it takes to read them.
+    /// A thread's keys as they are in the store; reading is retried until it succeeds.
     fn observe(&self, opened: &Opened, memory: &Memory) -> Outcome<(Observed, Span)> {
         const TRIES: usize = 100;
         let private = match memory.private {
@@ -243,8 +243,8 @@ fn run_threads(world: &Arc<World>, life: &Life, memories: &mut Vec<Memory>) -> O
     Ok(())
 }
 
-/// Nobody does anything any more, and nothing goes wrong any more: everything must be as it should
-/// be.
+/// No thread does anything any more, and nothing goes wrong any more: everything must be as it
+/// should be.
 fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Outcome {
     let Some(opened) = world.store() else {
         return flaw("the store is not open");
@@ -263,7 +263,7 @@ fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Outcome
                 Stop::Flaw(format!("at rest, of thread {}: {why}", memory.thread))
             })?;
         } else {
-            // The thread was done before another one closed the store and opened it again.
+            // The thread was done before another one closed and reopened the store.
             memory.opening = opened.number;
             world.resolve(memory, &observed, read, Ended::Kept)?;
         }
@@ -279,7 +279,7 @@ fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Outcome
             stats.memtables_used_bytes
         ));
     }
-    // What every open run has in memory must be there, even where the cache is too small for it.
+    // Every open run needs some memory, even if the cache is too small for it.
     let is_large = stats.cache.capacity_bytes >= LARGE_CACHE_BYTES;
     if is_large && stats.cache.used_bytes > stats.cache.capacity_bytes {
         return flaw(format!("the cache is over its limit: {}", stats.cache));
@@ -301,7 +301,7 @@ fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Outcome
     }
 }
 
-/// Flushes and compacts until all is done. What failed is tried again after a while.
+/// Flushes and compacts until everything is done. Failed work is retried after a while.
 fn wait_idle(world: &World, opened: &Opened) -> Outcome {
     const TRIES: usize = 60;
     let mut last = None;
@@ -325,7 +325,7 @@ fn wait_idle(world: &World, opened: &Opened) -> Outcome {
     ))
 }
 
-/// The store is closed, or its last handle dropped.
+/// Closes the store, or drops its last handle.
 fn leave(world: &World, io: &SimIo, end: End, has_failed: bool) -> Outcome {
     let Some(opened) = world.set_store(None) else {
         return flaw("the store is not open");
@@ -353,7 +353,7 @@ fn leave(world: &World, io: &SimIo, end: End, has_failed: bool) -> Outcome {
     world.look_read_only(io)
 }
 
-/// What a closed store leaves: no open file, and no file that nobody needs.
+/// Checks what a closed store leaves: no open file, and no file that nobody needs.
 fn look_offline(world: &World, io: &SimIo, has_failed: bool) -> Outcome {
     let (open, _) = io.open_files();
     if open > 0 {
@@ -381,8 +381,8 @@ fn look_offline(world: &World, io: &SimIo, has_failed: bool) -> Outcome {
     }
 }
 
-/// The process dies, or the power is lost. What may be found then is looked at on several disks;
-/// life goes on with one.
+/// The process dies, or the power is lost. The possible results are checked on several disks; the
+/// next life continues with one of them.
 fn die(
     world: &World,
     number: usize,
@@ -438,14 +438,14 @@ fn die(
     Ok(ended)
 }
 
-/// A store that was not closed is sound all the same.
+/// A store that was not closed is still sound.
 fn look_dead(world: &World, io: &SimIo) -> Outcome {
     match check_with_io(Arc::new(io.clone()), STORE, &world.options) {
         Ok(checked) => match checked.problems.first() {
             None => Ok(()),
             Some(problem) => flaw(format!("the store is damaged after a death: {problem}")),
         },
-        // It was about to be made.
+        // It was about to be created.
         Err(Error::NotAStore { .. }) => Ok(()),
         Err(error) => flaw(format!(
             "the store cannot be checked after a death: {error}"
@@ -453,7 +453,7 @@ fn look_dead(world: &World, io: &SimIo) -> Outcome {
     }
 }
 
-/// Without faults: everything is there, and everything comes back.
+/// Without faults: everything is there, and everything that was lost temporarily returns.
 fn last_life(world: &Arc<World>, mut memories: Vec<Memory>, ended: Ended) -> Outcome {
     let io = world.io();
     let opened = world.open()?;

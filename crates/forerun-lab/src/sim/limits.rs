@@ -1,4 +1,4 @@
-//! Steps that press against limits: of memory, and of the disk.
+//! Steps that test limits: of memory, and of the disk.
 
 use forerun_db::{Error, Keyspace, WriteBatch};
 
@@ -7,15 +7,15 @@ use super::program::{Change, Place, What};
 use super::user::User;
 use super::world::{Outcome, STORE, flaw};
 
-/// Flushes that are tried while no manifest can be written.
+/// Flushes that are attempted while no manifest can be written.
 const TRIES: usize = 40;
 
-/// Runs that may be on their way when that begins: one compaction, one flush of all keyspaces,
-/// ingestions.
+/// Runs that may already be in progress when that begins: one compaction, one flush of all
+/// keyspaces, ingestions.
 const RUNS_UNDER_WAY: usize = 30;
 
 impl User<'_> {
-    /// Writes a batch that no memtable can hold: it must be refused, whatever is in it.
+    /// Writes a batch that no memtable can hold: it must be rejected, whatever it contains.
     pub fn oversized(&mut self, place: Place, is_ranges: bool) -> Outcome {
         let Some((space, keyspace)) = self.space(place) else {
             return Ok(());
@@ -60,8 +60,8 @@ impl User<'_> {
         self.opened.db.write(&batch, durability).map(drop)
     }
 
-    /// For a while no manifest can be written. However often a flush is tried, the disk does not
-    /// fill up.
+    /// For a while no manifest can be written. However often a flush is attempted, the disk does
+    /// not fill up.
     pub fn outage(&mut self) -> Outcome {
         let put = Change {
             place: Place::Shared(0),

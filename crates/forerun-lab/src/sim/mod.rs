@@ -6,9 +6,9 @@
 //!             │
 //!             └──── rt ──> life ──> user, user, …  ──> Db ──> faults ──> FaultIo        rt.rs, life.rs, user.rs, faults.rs
 //!                                     │  writes, reads, copies
-//!                                     └─> model, stamps: what must be there             model.rs, stamps.rs, world.rs
+//!                                     └─> model, stamps: the expected contents             model.rs, stamps.rs, world.rs
 //!
-//!   search ──> worker processes, each a seed after the other ──> the first that fails ──> shrink ──> report
+//!   search ──> worker processes, each one seed after the other ──> the first that fails ──> shrink ──> report
 //! ```
 
 mod copies;
@@ -49,7 +49,7 @@ pub use program::Kept;
 use search::Search;
 use world::World;
 
-/// How the simulator is asked to run.
+/// The arguments of the simulator.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -59,37 +59,38 @@ Examples:
 
 Exit codes: 0 all seeds passed; 1 a seed failed; 2 usage error.")]
 pub struct SimArgs {
-    /// Run this seed alone.
+    /// Run only this seed.
     #[arg(long, conflicts_with_all = ["seeds", "seconds", "from"])]
     seed: Option<u64>,
-    /// Of that seed, run only these steps and faults, as a failing seed prints them: 3-7,9.
+    /// Of that seed, run only these steps and faults, in the form that a failing seed prints:
+    /// 3-7,9.
     #[arg(long, requires = "seed")]
     only: Option<Kept>,
-    /// Run so many seeds.
+    /// Run this many seeds.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// Run seeds for so long. Default: 10, unless --seeds is given.
+    /// Run seeds for this many seconds. Default: 10, unless --seeds is given.
     #[arg(long)]
     seconds: Option<u64>,
     /// The first seed. Default: taken from the clock.
     #[arg(long)]
     from: Option<u64>,
-    /// Processes that run at a time. Default: one for each core.
+    /// Number of concurrent processes. Default: one for each core.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
-    /// Put a known defect back, or each in turn, and look for it: a name, "all", or "list".
+    /// Plant a known defect, or each in turn, and look for it: a name, "all", or "list".
     #[cfg(feature = "planted")]
     #[arg(long, value_name = "NAME", conflicts_with_all = ["seed", "seeds", "seconds", "from"])]
     planted: Option<planted::Which>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// Print the history of a failing seed as it is, without shrinking it.
+    /// Print the history of a failing seed without shrinking it.
     #[arg(long)]
     no_shrink: bool,
 }
 
-/// Runs the simulator as it was asked to.
+/// Runs the simulator with these arguments.
 ///
 /// # Errors
 /// A worker process cannot be started.
@@ -133,26 +134,26 @@ pub fn command(args: &SimArgs) -> anyhow::Result<ExitCode> {
     ))
 }
 
-/// A seed that nobody has had yet, short enough to be typed.
+/// A seed taken from the clock, short enough to type.
 fn clock_seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |now| now.as_millis() as u64 % 100_000_000_000)
 }
 
-/// What a simulation came to.
+/// The result of a simulation.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Report {
     /// What is wrong, if anything is.
     pub finding: Option<String>,
-    /// Steps that were taken.
+    /// Steps executed.
     pub operations: u64,
-    /// Faults that came to pass.
+    /// Faults that happened.
     pub faults: u64,
     /// Deaths of the process and losses of power.
     pub kills: u64,
-    /// What happened, line by line, if that was asked for.
+    /// What happened, line by line, if requested.
     pub trace: Vec<String>,
-    /// The numbers of all steps and faults, if that was asked for.
+    /// The numbers of all steps and faults, if requested.
     pub ids: Vec<u32>,
 }
 

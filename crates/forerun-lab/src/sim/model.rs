@@ -1,13 +1,14 @@
-//! What a thread's own keys must hold: a plain map, and the writes since it was last certain.
+//! The expected contents of a thread's own keys: a plain map, and the writes since it was last
+//! certain.
 //!
 //! ```text
 //!   base ── write ── write ── write ── …          each acknowledged, or in doubt
-//!            └── floor: what must be there         moved by syncs, flushes, closes
+//!            └── floor: the least that must be there         moved by syncs, flushes, closes
 //! ```
 //!
-//! While the store is open, what is visible is the base with every acknowledged write applied.
-//! After a death, it is the base with the first n writes applied, n being at least the floor, and
-//! those in doubt among them each applied or not.
+//! While the store is open, the base with every acknowledged write applied is visible. After a
+//! death, it is the base with the first n writes applied, where n is at least the floor and each
+//! write in doubt among them may be applied or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,12 +16,13 @@ use std::sync::Arc;
 use super::orders::Order;
 use super::wall::{Span, WallClock};
 
-/// The number of a keyspace: shared ones as they are listed, private ones by thread and life.
+/// The number of a keyspace: shared ones in the order of their list, private ones by thread and
+/// life.
 pub type Space = u32;
 pub type Key = Vec<u8>;
 /// The keys of keyspaces, with their values.
 pub type State = BTreeMap<(Space, Key), Value>;
-/// What a scan found.
+/// The result of a scan.
 pub type Observed = BTreeMap<(Space, Key), Vec<u8>>;
 
 /// A value, and when it was written.
@@ -48,12 +50,12 @@ impl Change {
     }
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Acknowledged,
-    /// It failed, or was under way when the process died: it is not visible, and may be there after
-    /// the next opening.
+    /// It failed, or was in progress when the process died: it is not visible, but may be there
+    /// after the next opening.
     InDoubt,
     /// It was in doubt, and was not there after the next opening.
     Lost,
@@ -66,14 +68,14 @@ struct Write {
     written: Span,
 }
 
-/// The order and the time to live of each keyspace, and the clock they live by.
+/// The order and the time to live of each keyspace, and the clock they use.
 pub trait Spaces {
     fn order(&self, space: Space) -> Order;
     fn ttl_s(&self, space: Space) -> Option<u64>;
     fn clock(&self) -> &WallClock;
 }
 
-/// Whether an entry must, may, or must not be seen.
+/// Whether an entry must, may, or must not be visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lives {
     Yes,
@@ -82,9 +84,9 @@ pub enum Lives {
 }
 
 impl Value {
-    /// Whether it is seen by a reader of that time. It lives for its time from when the clock last
-    /// said less than when it was written, at least: the store numbers writes by seconds, and takes
-    /// a second that is past for the one before.
+    /// Whether a reader at that time sees it. It lives at least for its time to live, counted from
+    /// when the clock last showed less than its time of writing: the store records a second only if
+    /// it is later than the last one, and otherwise the last one counts.
     pub fn lives(&self, ttl_s: Option<u64>, read: Span, clock: &WallClock) -> Lives {
         let Some(ttl) = ttl_s else { return Lives::Yes };
         let (lowest_written, _) = clock.extremes(self.written);
@@ -105,12 +107,12 @@ impl Value {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     base: State,
-    /// How many writes there were before the base.
+    /// How many writes came before the base.
     before: usize,
     writes: Vec<Write>,
     /// What is visible.
     now: State,
-    /// What of it was seen to have expired since the store was opened.
+    /// Entries that were seen to have expired since the store was opened.
     expired: State,
     /// Every value that was ever put, with its key.
     ever: BTreeSet<(Key, Arc<[u8]>)>,
@@ -122,12 +124,12 @@ impl History {
         &self.now
     }
 
-    /// How many writes there were.
+    /// The number of writes.
     pub fn len(&self) -> usize {
         self.before + self.writes.len()
     }
 
-    /// Notes a write.
+    /// Records a write.
     pub fn note(&mut self, changes: Vec<Change>, fate: Fate, written: Span, spaces: &dyn Spaces) {
         for change in &changes {
             if let Change::Put(_, key, bytes) = change {
@@ -146,12 +148,13 @@ impl History {
         });
     }
 
-    /// Whether a value was ever put to a key, in whatever keyspace.
+    /// Whether a value was ever put under a key, in any keyspace.
     pub fn ever_put(&self, key: &[u8], bytes: &[u8]) -> bool {
         self.ever.contains(&(key.to_vec(), Arc::from(bytes)))
     }
 
-    /// What is visible of a key in the store that is open: what was seen to expire stays away.
+    /// What is visible of a key in the open store: an entry that was seen to expire does not
+    /// return.
     pub fn visible(&self, place: &(Space, Key)) -> Option<&Value> {
         let value = self.now.get(place)?;
         (self.expired.get(place) != Some(value)).then_some(value)
@@ -165,7 +168,7 @@ impl History {
         visible.collect()
     }
 
-    /// An entry was not there: if there was one, it has expired, and stays away as long as the
+    /// An entry was not found: if there was one, it has expired, and does not return while the
     /// store is open.
     pub fn note_absent(&mut self, place: &(Space, Key)) {
         if let Some(value) = self.now.get(place) {
@@ -173,7 +176,7 @@ impl History {
         }
     }
 
-    /// Forgets all about a keyspace: it was dropped.
+    /// Forgets everything about a keyspace that was dropped.
     pub fn forget(&mut self, space: Space) {
         let others = |(of, _): &(Space, Key), _: &mut Value| *of != space;
         self.base.retain(others);
@@ -183,9 +186,9 @@ impl History {
         }
     }
 
-    /// Compares what was found after an opening with what may be there, the first `floor` writes
-    /// being there for sure, and takes it for certain from now on. The first `safe` writes, at most
-    /// as many, are never asked about again.
+    /// Compares what was found after an opening with the possible contents, where the first `floor`
+    /// writes must be there, and makes it the certain state. The first `safe` writes, at most as
+    /// many, are never checked again.
     ///
     /// # Errors
     /// What is wrong.
@@ -222,7 +225,7 @@ impl History {
         ))
     }
 
-    /// Makes the first writes part of the base, as far as none is in doubt.
+    /// Makes the first writes part of the base, as long as none is in doubt.
     fn fold(&mut self, writes: usize, spaces: &dyn Spaces) {
         let certain = self.writes.iter().take(writes);
         let certain = certain
@@ -238,7 +241,7 @@ impl History {
         self.before += certain;
     }
 
-    /// The state after the first `cut` writes if it is what was found, and the fate of each.
+    /// The state after the first `cut` writes if it is what was found, and the fate of each write.
     fn matches(
         &self,
         cut: usize,
@@ -284,8 +287,8 @@ impl History {
         Err(reason)
     }
 
-    /// [`matches`](Self::matches) where too many writes are in doubt to try all of their
-    /// combinations: each key by itself.
+    /// [`matches`](Self::matches) if too many writes are in doubt to try all combinations: each key
+    /// separately.
     fn matches_by_key(
         &self,
         writes: &[Write],
@@ -310,7 +313,7 @@ impl History {
                     bytes: Arc::from(&b""[..]),
                     written: Span::default(),
                 };
-                // Applied to a map of this key alone, a write tells what it makes of it.
+                // Applied to a map of only this key, a write shows what it does to the key.
                 state.insert(place.clone(), marker.clone());
                 for change in &write.changes {
                     apply(&mut state, change, write.written, spaces);
@@ -376,7 +379,7 @@ fn apply(state: &mut State, change: &Change, written: Span, spaces: &dyn Spaces)
     }
 }
 
-/// Compares what was read with what a state holds.
+/// Compares what was read with a state.
 ///
 /// # Errors
 /// What is wrong.
@@ -450,7 +453,7 @@ pub fn check_value(
     ))
 }
 
-/// A key for people.
+/// A readable key.
 pub fn show_place((space, key): &(Space, Key)) -> String {
     format!(
         "key {:?} of keyspace {space}",
@@ -458,7 +461,7 @@ pub fn show_place((space, key): &(Space, Key)) -> String {
     )
 }
 
-/// A value for people: its beginning, which names the write.
+/// A readable value: its beginning, which names the write.
 pub fn show(bytes: Option<&[u8]>) -> String {
     const SHOWN_BYTES: usize = 24;
     match bytes {

@@ -1,4 +1,4 @@
-//! The model by itself.
+//! Tests of the model alone.
 
 use std::time::Duration;
 
@@ -119,8 +119,8 @@ fn a_clock_set_back_makes_entries_live_longer_and_never_shorter() {
     let clock = WallClock::default();
     clock.set_back(Duration::from_secs(20), 15);
     let read = |written, at| value(written).lives(Some(5), seconds(at, at), &clock);
-    // At 21 the clock says 6 again. What was written at 18 lives up to 38, and what was written
-    // at 21 that long at most.
+    // At 21 the clock shows 6 again. What was written at 18 lives until 38, and what was written at
+    // 21 lives at most that long.
     assert_eq!(read(18, 37), Lives::Yes);
     assert_eq!(read(18, 39), Lives::No);
     assert_eq!(read(21, 26), Lives::Yes);

@@ -1,5 +1,4 @@
-//! The orders of keys that simulated keyspaces have, and comparators that panic when they are told
-//! to.
+//! The key orders of simulated keyspaces, and comparators that panic when planned.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -7,19 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use forerun_db::{Bytewise, Comparator, ReverseBytewise};
 
-/// An order of keys. All of them keep keys of one first byte together, so that each thread has a
-/// range of its own.
+/// A key order. All of them keep keys with the same first byte together, so that each thread has
+/// its own range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Bytes,
     Reverse,
     /// By the first byte, the length, and the rest.
     Length,
-    /// By bytes, letters of either case being the same.
+    /// By bytes, ignoring case.
     Folding,
 }
 
-/// What a planned panic says.
+/// The message of a planned panic.
 pub const PLANNED_PANIC: &str = "a panic that the simulation planned";
 
 impl Order {
@@ -37,7 +36,7 @@ impl Order {
         }
     }
 
-    /// The one key that stands for all keys that are equal to it.
+    /// The one key that represents all keys equal to it.
     pub fn canonical(self, key: &[u8]) -> Vec<u8> {
         match self {
             Order::Folding => key.to_ascii_lowercase(),
@@ -45,7 +44,7 @@ impl Order {
         }
     }
 
-    /// The order as the store takes it.
+    /// The order in the store's form.
     pub fn comparator(self, panics: &Panics) -> Arc<dyn Comparator> {
         match self {
             Order::Bytes => Arc::new(Bytewise),
@@ -58,7 +57,7 @@ impl Order {
     }
 }
 
-/// When comparators panic: shared by all those of a simulation.
+/// When comparators panic: shared by all comparators of a simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Panics(Arc<Countdown>);
 
@@ -71,19 +70,19 @@ struct Countdown {
 }
 
 impl Panics {
-    /// After so many comparisons, so many panic.
+    /// After this many comparisons, this many panic.
     pub fn plan(&self, after: u64, count: u32) {
         let from = self.0.calls.load(Relaxed) + after;
         self.0.from.store(from, Relaxed);
         self.0.until.store(from + u64::from(count), Relaxed);
     }
 
-    /// None is planned any more.
+    /// Removes all planned panics.
     pub fn calm(&self) {
         self.0.until.store(0, Relaxed);
     }
 
-    /// How many there were.
+    /// How many happened.
     pub fn met(&self) -> u64 {
         self.0.met.load(Relaxed)
     }

@@ -1,12 +1,12 @@
-//! Shows that the simulator is sharp: known defects are put back one at a time, and it must find
-//! each of them.
+//! Shows that the simulator works: known defects are planted one at a time, and it must find each
+//! of them.
 //!
 //! ```text
 //!   defect ──> worker processes that plant it ──> seeds 1, 2, 3, … ──> the first that fails ──> the same seed without it passes
 //! ```
 //!
-//! A defect is found only by a seed that passes without it. So what is counted is the defect, and
-//! no flaw of the simulator.
+//! A defect counts as found only by a seed that passes without it. So the seed shows the defect and
+//! not a flaw of the simulator.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -17,20 +17,20 @@ use forerun_db::planted::{Defect, plant};
 
 use super::search::{Found, Search, run_one, search};
 
-/// How long a defect is looked for.
+/// How long to look for a defect.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
-/// The first seed: the same each time, so that what is found does not change from run to run.
+/// The first seed: always the same, so that the results do not change from run to run.
 const FIRST_SEED: u64 = 1;
 
-/// What is asked of `sim --planted`.
+/// The value of `sim --planted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The defects that there are.
+    /// List the defects.
     List,
-    /// To find all of them.
+    /// Find all of them.
     All,
-    /// To find one.
+    /// Find one.
     One(Planted),
 }
 
@@ -69,18 +69,18 @@ impl fmt::Display for Planted {
 }
 
 impl Planted {
-    /// Puts it back, in this process.
+    /// Plants it in this process.
     pub fn plant(self) {
         plant(Some(self.0));
     }
 
-    /// The arguments of a worker that does.
+    /// The arguments of a worker that plants it.
     fn worker_args(self) -> Vec<String> {
         vec!["--plant".to_owned(), self.to_string()]
     }
 }
 
-/// Looks for defects that are put back, and says after how many seeds each was found.
+/// Looks for planted defects, and reports after how many seeds each was found.
 ///
 /// # Errors
 /// A worker process cannot be started.
@@ -111,12 +111,12 @@ pub fn command(which: Which, jobs: usize) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// How the search for a defect went.
+/// The outcome of the search for a defect.
 struct Looked {
     seeds: u64,
     seconds: f64,
     found: Option<Found>,
-    /// Seeds that fail without the defect too: they show nothing.
+    /// Seeds that fail without the defect too, and so show nothing.
     fail_without: Vec<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! A program: everything that a simulation does, as data. The seed draws it; the shrinker takes
-//! parts of it away.
+//! A program: everything that a simulation does, as data. The seed draws it; the shrinker removes
+//! parts of it.
 //!
 //! ```text
 //!   program ── store: options, keyspaces
@@ -9,7 +9,7 @@
 //!           └─ damage: steps, and bytes that are overwritten afterwards
 //! ```
 //!
-//! Each step and each trouble has a number, by which [`Program::keep`] selects.
+//! Each step and each trouble has a number, which [`Program::keep`] uses.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,13 +27,13 @@ pub struct Program {
     pub seed: u64,
     pub store: StoreShape,
     pub lives: Vec<Life>,
-    /// Whether the store is opened for reading only before it is opened again.
+    /// Whether the store is opened read-only before it is reopened.
     pub looks_read_only: bool,
     /// What is overwritten on the disk at the very end.
     pub damage: Option<Damage>,
 }
 
-/// The options of the store, but for its comparators.
+/// The options of the store, except its comparators.
 #[derive(Clone, Debug)]
 pub struct StoreShape {
     pub memory_limit_bytes: usize,
@@ -53,7 +53,7 @@ pub struct StoreShape {
     pub has_links: bool,
     /// How long a sync of a file takes.
     pub sync_us: u64,
-    /// Whether a sync that fails loses what it was to make durable, for good.
+    /// Whether a failed sync permanently loses what it should have made durable.
     pub is_forgetful: bool,
 }
 
@@ -72,18 +72,18 @@ pub struct Life {
     pub threads: Vec<Vec<Step>>,
     pub troubles: Vec<Planned>,
     pub end: End,
-    /// Number of the end among the parts of the program. Taken away, the store is closed.
+    /// The number of the end among the parts of the program. Without it, the store is closed.
     pub end_id: u32,
 }
 
-/// How a life ends, once its threads have.
+/// How a life ends, after its threads have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Close,
     /// The last handle is dropped.
     Drop,
-    /// The process dies, or the power is lost, at a call of the file system, or when the threads
-    /// are done.
+    /// The process dies, or the power is lost, at a call of the file system or when the threads are
+    /// done.
     Death {
         how: Death,
         at_call: Option<u64>,
@@ -103,8 +103,7 @@ pub struct Step {
     pub op: Op,
 }
 
-/// The keyspace of a step: one of [`StoreShape::spaces`], or the one that the thread has for
-/// itself.
+/// The keyspace of a step: one of [`StoreShape::spaces`], or the thread's private one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Shared(u8),
@@ -118,7 +117,7 @@ pub enum Op {
         changes: Vec<Change>,
         durability: Option<Durability>,
     },
-    /// One number into all shared keyspaces, by one batch.
+    /// Writes one number to all shared keyspaces in one batch.
     Stamp {
         durability: Durability,
     },
@@ -178,19 +177,19 @@ pub enum Op {
         create: Create,
     },
     Verify,
-    /// A batch that is larger than all memory for memtables.
+    /// A batch that exceeds all memory for memtables.
     Oversized {
         place: Place,
         is_ranges: bool,
     },
-    /// For a while no manifest can be written, and flushes are tried again and again.
+    /// For a while no manifest can be written, and flushes are attempted repeatedly.
     Outage,
     Wait {
         ms: u16,
     },
 }
 
-/// From where an iterator goes.
+/// Where an iterator starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Forward,
@@ -217,28 +216,28 @@ pub enum What {
 #[derive(Clone, Copy, Debug)]
 pub struct Planned {
     pub id: u32,
-    /// After so many calls of the file system, or comparisons, in this life.
+    /// After this many calls of the file system, or comparisons, in this life.
     pub at: u64,
     pub trouble: Trouble,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// So many calls of a kind fail.
+    /// This many calls of a kind fail.
     Fail {
         calls: Calls,
         count: u32,
         errno: i32,
     },
-    /// The next write takes half of its bytes, and says so.
+    /// The next write takes half of its bytes, and returns that.
     ShortWrite,
     /// The next write takes half of its bytes, and fails.
     TornWrite,
-    /// The disk has no more room, for so many calls.
+    /// The disk is full for this many calls.
     Full { count: u32 },
-    /// A comparator of the user's panics, for so many comparisons.
+    /// A user's comparator panics for this many comparisons.
     Panic { count: u32 },
-    /// The clock on the wall is set back.
+    /// The wall clock is set back.
     ClockBack { seconds: u32 },
 }
 
@@ -253,16 +252,16 @@ pub enum Calls {
     LogSyncs,
     /// Creates, renames, removes, links, and syncs of directories.
     Names,
-    /// Whatever concerns the manifest.
+    /// Everything that concerns the manifest.
     Manifest,
-    /// Whatever changes a segment of the log.
+    /// Everything that changes a segment of the log.
     Log,
-    /// Whatever changes a run.
+    /// Everything that changes a run.
     Runs,
 }
 
 impl Program {
-    /// The program with only these of its steps and troubles.
+    /// The program with only these steps and troubles.
     pub fn keep(mut self, kept: &Kept) -> Program {
         for life in &mut self.lives {
             for thread in &mut life.threads {
@@ -316,7 +315,7 @@ pub struct Damage {
     pub spoilt: Vec<Spoilt>,
 }
 
-/// What has become of the store when it is damaged.
+/// The state of the store when it is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     Open,
@@ -329,11 +328,11 @@ pub enum When {
 pub struct Spoilt {
     pub id: u32,
     pub target: Target,
-    /// Where in the file, of 65,536.
+    /// The position in the file, out of 65,536.
     pub at: u16,
     pub len: u16,
     pub bytes: Bytes,
-    /// Chooses among the files, and what noise is.
+    /// Chooses among the files, and determines the noise.
     pub seed: u32,
 }
 
@@ -345,7 +344,7 @@ pub enum Target {
     Manifest,
 }
 
-/// What is written over the bytes that were there.
+/// What overwrites the existing bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bytes {
     Flipped,
@@ -353,7 +352,7 @@ pub enum Bytes {
     Noise,
 }
 
-/// The numbers of the steps and troubles that are kept, written as `3-7,9`.
+/// The numbers of the steps and troubles to keep, written as `3-7,9`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept(BTreeSet<u32>);
 
@@ -393,7 +392,7 @@ impl FromStr for Kept {
         let mut ids = BTreeSet::new();
         let number = |text: &str| {
             let parsed = text.trim().parse::<u32>();
-            parsed.map_err(|_| format!("{text:?} is no number: write 3-7,9"))
+            parsed.map_err(|_| format!("{text:?} is not a number: write 3-7,9"))
         };
         for part in text.split(',').filter(|part| !part.trim().is_empty()) {
             match part.split_once('-') {

@@ -1,5 +1,5 @@
-//! Two threads that create one new store at the same time: one of them gets it, and the other is
-//! told that it is locked.
+//! Two threads create the same new store at the same time: one of them gets it, and the other gets
+//! the error that it is locked.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ struct Race<'w> {
     world: &'w World,
     path: PathBuf,
     options: Options,
-    /// How many have the store open.
+    /// How many threads have the store open.
     holders: AtomicU64,
-    /// How many had it.
+    /// How often it was opened.
     openings: AtomicU64,
-    /// The keys that are in it for sure.
+    /// The keys that are certainly in it.
     written: Mutex<Vec<u8>>,
 }
 
@@ -67,7 +67,7 @@ impl User<'_> {
 }
 
 impl Race<'_> {
-    /// Tries until the store is open, writes a key of its own, and closes the store.
+    /// Retries until the store is open, writes a key of its own, and closes the store.
     fn run(&self, key: u8) -> Outcome {
         const TRIES: usize = 400;
         let io = self.world.io();
@@ -75,7 +75,7 @@ impl Race<'_> {
             match Db::open_with_io(Arc::new(io.clone()), &self.path, self.options.clone()) {
                 Ok(db) => return self.hold(db, key),
                 Err(Error::Locked { .. }) => rt::sleep(Duration::from_millis(5)),
-                // The other one has it, or is about to.
+                // The other thread has it, or is about to.
                 Err(Error::AlreadyExists { .. }) if self.options.create == Create::MustBeNew => {
                     return Ok(());
                 }

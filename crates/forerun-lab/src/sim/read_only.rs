@@ -1,5 +1,5 @@
-//! Openings for reading only, of a store that was closed and of one that died: they change no byte,
-//! keep those out who would write, and see what the next opening for writing sees.
+//! Read-only openings of a store that was closed and of one that died: they change no byte, keep
+//! writers out, and see what the next opening for writing sees.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use super::program::Way;
 use super::reads::{Entries, Source, read};
 use super::world::{Opened, Outcome, STORE, Stop, World, flaw, lock};
 
-/// What was in the shared keyspaces.
+/// The contents of the shared keyspaces.
 pub type Seen = BTreeMap<Space, Entries>;
 
 impl World {
-    /// Opens the store for reading only, if the program says so.
+    /// Opens the store read-only, if the program says so.
     ///
     /// # Errors
     /// [`Stop::Flaw`]
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// Opens the store twice at the same time, and returns what it holds.
+    /// Opens the store twice at the same time, and returns its contents.
     fn read_twice(&self, io: &SimIo) -> forerun_db::Result<Outcome<Option<Seen>>> {
         let with = |access| {
             let options = Options {
@@ -58,12 +58,12 @@ impl World {
         };
         let first = match with(Access::ReadOnly) {
             Ok(first) => first,
-            // It was about to be made, or the log has more than there is memory for.
+            // It was about to be created, or the log holds more than fits into memory.
             Err(Error::NotAStore { .. } | Error::MemoryLimit { .. }) => return Ok(Ok(None)),
             Err(error) => return Err(error),
         };
         let second = with(Access::ReadOnly)?;
-        // Where a loss of power took the file, readers have nothing to lock, and keep nobody out.
+        // If a loss of power removed the file, readers have nothing to lock and keep nobody out.
         let has_lock = io.disk().read(Path::new(STORE).join("LOCK")).is_some();
         if has_lock {
             match with(Access::ReadWrite) {
@@ -89,7 +89,7 @@ impl World {
         Ok(Ok(Some(other)))
     }
 
-    /// All that is in the shared keyspaces.
+    /// The contents of the shared keyspaces.
     fn read_shared(&self, db: &Db) -> forerun_db::Result<Seen> {
         let mut seen = Seen::new();
         for number in 0..self.program.store.spaces.len() {
@@ -104,7 +104,7 @@ impl World {
         Ok(seen)
     }
 
-    /// Checks that the store holds what an opening for reading only saw.
+    /// Checks that the store holds what a read-only opening saw.
     ///
     /// # Errors
     /// [`Stop`]
@@ -128,7 +128,7 @@ impl World {
         }
     }
 
-    /// Whether a reader saw what a later one sees. What expired in between is gone.
+    /// Whether a reader saw what a later one sees. Entries that expired in between are gone.
     fn agree(&self, seen: &Seen, later: &Seen) -> bool {
         let none = Entries::new();
         let spaces = 0..self.program.store.spaces.len() as Space;
@@ -137,7 +137,7 @@ impl World {
             let (seen, later) = (of(seen), of(later));
             match self.ttl_s(space) {
                 None => seen == later,
-                // What had expired is there again if the clock was set back meanwhile.
+                // An expired entry returns if the clock was set back meanwhile.
                 Some(_) if self.clock.was_set_back() => true,
                 Some(_) => later.iter().all(|entry| seen.contains(entry)),
             }
@@ -145,7 +145,7 @@ impl World {
     }
 }
 
-/// What is in a keyspace.
+/// The contents of a keyspace.
 fn entries(keyspace: &Keyspace) -> forerun_db::Result<Entries> {
     read(Source::Now(keyspace).iter(), Way::Forward)
 }
@@ -161,7 +161,7 @@ fn contents(io: &SimIo) -> Contents {
         .collect()
 }
 
-/// A file that is another one now, or gone, or new.
+/// A file that was changed, removed or created.
 fn changed(before: &Contents, after: &Contents) -> Option<PathBuf> {
     let paths = before.keys().chain(after.keys());
     let mut changed = paths.filter(|path| before.get(*path) != after.get(*path));

@@ -1,5 +1,5 @@
-//! Steps that read the store as it is now: each way of reading must agree with what the thread
-//! knows of its own keys.
+//! Steps that read the current state of the store: each way of reading must agree with what the
+//! thread knows of its own keys.
 
 use forerun_db::{Iter, Keyspace, KeyspaceSnapshot, Values};
 
@@ -14,14 +14,14 @@ use super::world::{Opened, Outcome, Stop, World, flaw};
 /// Entries in the order in which they were read.
 pub type Entries = Vec<(Key, Vec<u8>)>;
 
-/// The store as it is now.
+/// The current state of the store.
 pub struct Now<'a> {
     pub opened: &'a Opened,
     pub private: Option<(Space, Keyspace)>,
     pub shape: &'a World,
 }
 
-/// A keyspace, now or as a snapshot has it.
+/// A keyspace, now or in a snapshot.
 pub enum Source<'a> {
     Now(&'a Keyspace),
     At(KeyspaceSnapshot<'a>),
@@ -67,10 +67,10 @@ impl Now<'_> {
         shared.chain(self.private.clone()).collect()
     }
 
-    /// The thread's own keys, as scans find them.
+    /// The thread's own keys, as found by scans.
     ///
     /// # Errors
-    /// That of a read.
+    /// The error of a read.
     pub fn observe_own(&self, memory: &Memory) -> forerun_db::Result<Observed> {
         let mut observed = Observed::new();
         for (space, keyspace) in self.spaces() {
@@ -90,7 +90,7 @@ impl Now<'_> {
 /// Reads an iterator to its end.
 ///
 /// # Errors
-/// That of a step.
+/// The error of a step.
 pub fn read(mut iter: Iter, way: Way) -> forerun_db::Result<Entries> {
     let (mut front, mut back) = (Entries::new(), Entries::new());
     loop {
@@ -148,8 +148,8 @@ impl User<'_> {
         Ok(())
     }
 
-    /// Other threads write the beacon again and again, by ingestions; it is never away.
-    /// A snapshot that is taken once the beacon is there has it too.
+    /// Other threads write the beacon repeatedly, by ingestions; it never disappears. A snapshot
+    /// that is taken once the beacon is there has it too.
     fn look_for_beacon(&self, space: Space, source: Source<'_>) -> Outcome {
         if !self.is_lit(space) {
             return Ok(());
@@ -214,7 +214,7 @@ impl User<'_> {
         }
     }
 
-    /// Checks that entries are in order, and each key is there once.
+    /// Checks that entries are in order and that each key occurs once.
     pub fn check_order(&self, space: Space, entries: &Entries) -> Outcome {
         let order = self.world.order(space);
         let is_wrong = |pair: &&[(Key, Vec<u8>)]| order.compare(&pair[0].0, &pair[1].0).is_ge();
@@ -282,7 +282,7 @@ impl User<'_> {
         let known = &self.world.stamps;
         let seen = match by_snapshot {
             true => known.check_moment(&stamps, least),
-            // One after the other: never older than the one before.
+            // One after the other: none may be older than the previous one.
             false => stamps
                 .chunks(1)
                 .try_fold(least, |least, one| known.check(one, least)),
@@ -293,10 +293,10 @@ impl User<'_> {
 }
 
 impl World {
-    /// The stamps that are there now.
+    /// The current stamps.
     ///
     /// # Errors
-    /// That of a read.
+    /// The error of a read.
     pub fn read_stamps(&self, opened: &Opened) -> forerun_db::Result<Vec<Option<u64>>> {
         let snapshot = opened.db.snapshot();
         let spaces = self.stamped_spaces();
@@ -307,7 +307,7 @@ impl World {
         stamps.collect()
     }
 
-    /// Reads the stamps, however often it takes, and has them checked.
+    /// Reads the stamps, retrying until it succeeds, and checks them.
     pub fn with_stamps(
         &self,
         opened: &Opened,

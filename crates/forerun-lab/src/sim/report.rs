@@ -1,5 +1,5 @@
-//! What the simulator says: a bar while it runs, a failing seed with its history, and a line at the
-//! end.
+//! The simulator's output: a progress bar while it runs, a failing seed with its history, and a
+//! line at the end.
 
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ impl Bar {
         let total = search
             .seeds
             .or(search.time.map(|time| time.as_secs().max(1)));
-        // indicatif draws nothing where standard error is not a terminal.
+        // indicatif draws nothing if standard error is not a terminal.
         let bar = ProgressBar::new(total.unwrap_or(1));
         let style = ProgressStyle::with_template("sim {wide_bar} {percent:>3}%  {msg}  {eta} left");
         if let Ok(style) = style {
@@ -46,7 +46,7 @@ impl Bar {
     }
 }
 
-/// Prints what there is to say, and gives the exit code.
+/// Prints the results, and returns the exit code.
 pub fn print(
     tally: &Tally,
     found: Option<&Found>,

@@ -9,14 +9,14 @@ use forerun_core::sync::{thread, time};
 
 pub use forerun_core::sync::sim::point;
 
-/// Steps of the scheduler after which a simulation is given up. The longest programs take a tenth
-/// of it.
+/// Steps of the scheduler after which a simulation is aborted. The longest programs take a tenth of
+/// that.
 const STEPS_MAX: u64 = 5_000_000;
 
-/// When the simulation began. One runs at a time.
+/// When the simulation began. Only one runs at a time.
 static STARTED: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// The time that was asked for last, in nanoseconds.
+/// The time that was last read, in nanoseconds.
 static LAST_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Time since the simulation began.
@@ -28,12 +28,12 @@ pub fn elapsed() -> Duration {
     elapsed
 }
 
-/// The same, as of when somebody asked last. To ask for this changes no schedule.
+/// The same, as of the last time that somebody read it. Reading this does not change the schedule.
 pub fn last_elapsed() -> Duration {
     Duration::from_nanos(LAST_NS.load(Relaxed))
 }
 
-/// Forgets the time of the simulation before: the history of the next one begins at zero.
+/// Forgets the time of the previous simulation: the next history begins at zero.
 pub fn begin_history() {
     LAST_NS.store(0, Relaxed);
 }
@@ -46,7 +46,7 @@ pub fn sleep(time: Duration) {
 /// Runs a body as the first thread of a simulation.
 ///
 /// # Errors
-/// Why it did not come to its end.
+/// Why it did not complete.
 pub fn simulate(seed: u64, body: impl FnOnce() + Send + 'static) -> Result<(), String> {
     let config = Config {
         steps_max: STEPS_MAX,

@@ -1,4 +1,4 @@
-//! Runs seeds in worker processes until one fails, or there are no more, or time is up.
+//! Runs seeds in worker processes until one fails, no more are left, or the time is over.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use anyhow::{Context, anyhow, bail};
 use super::worker::Line;
 use super::{Kept, Report};
 
-/// How long a simulation may take by the clock on the wall. All it waits for is simulated.
+/// How long a simulation may take in real time. All its waiting is simulated.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// What to run.
@@ -19,19 +19,19 @@ const TIME_MAX: Duration = Duration::from_secs(60);
 pub struct Search {
     /// The first seed; the others follow it.
     pub first: u64,
-    /// How many.
+    /// The number of seeds.
     pub seeds: Option<u64>,
-    /// For how long.
+    /// The duration.
     pub time: Option<Duration>,
-    /// Worker processes at a time.
+    /// Concurrent worker processes.
     pub jobs: usize,
-    /// Of each seed, only these steps and faults.
+    /// Of each seed, run only these steps and faults.
     pub only: Option<Kept>,
     /// More arguments for the workers.
     pub worker_args: Vec<String>,
 }
 
-/// What the seeds came to.
+/// The totals over the seeds.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Tally {
     pub seeds: u64,
@@ -57,20 +57,20 @@ impl Tally {
     }
 }
 
-/// What a worker process has come to.
+/// A report of a worker process.
 enum Event {
     Said(Line),
-    /// It ended, or said what nobody understands.
+    /// It ended, or printed something unintelligible.
     Ended(String),
 }
 
-/// A worker process. It ends with this.
+/// A worker process. Dropping this ends it.
 struct Worker {
     child: Child,
-    /// The seed that it runs, and since when.
+    /// The seed that it is running, and since when.
     seed: Option<u64>,
     since: Instant,
-    /// How many seeds it was given, and how many it has run.
+    /// How many seeds it got, and how many it has run.
     given: Option<u64>,
     run: u64,
     is_done: bool,
@@ -93,8 +93,8 @@ impl Drop for Worker {
     }
 }
 
-/// Runs seeds until one fails. `watch` is told now and then how far it is. When the time is over,
-/// the seeds that are under way run to their end: one that never ends is a finding too.
+/// Runs seeds until one fails. `watch` is called now and then with the progress. When the time is
+/// over, the seeds in progress run to their end: one that never ends is a finding too.
 ///
 /// # Errors
 /// A worker process cannot be started, or ends before it has run its seeds.
@@ -217,7 +217,7 @@ fn start(
                 return;
             }
         }
-        // Whoever searched may be done.
+        // The search may be over.
         let _ = tell.send((
             number,
             Event::Ended("the process ended in the middle of it".to_owned()),
@@ -246,7 +246,7 @@ fn command(search: &Search) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Runs one seed, or a part of it, in a worker of its own, with its history.
+/// Runs one seed, or a part of it, in a separate worker, with its history.
 ///
 /// # Errors
 /// The worker cannot be started.

@@ -1,6 +1,6 @@
-//! Takes steps and faults away from a program that fails, as long as it still fails.
+//! Removes steps and faults from a failing program, as long as it still fails.
 //!
-//! Whether it fails in the same way does not matter: what is left at the end is a failure, and
+//! It does not matter whether it fails in the same way: what is left at the end is a failure, and
 //! small.
 
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use super::{Report, draw};
 /// How long it tries.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// What is left of a failing program.
+/// What remains of a failing program.
 pub struct Shrunk {
     /// The steps and faults that are needed.
     pub kept: Kept,
-    /// How it ends.
+    /// The result of running it.
     pub report: Report,
     pub steps: usize,
-    /// How many the seed drew.
+    /// The number of steps and faults that the seed drew.
     pub drawn: usize,
 }
 
@@ -43,7 +43,7 @@ pub fn shrink(found: &Found, search: &Search) -> anyhow::Result<Shrunk> {
     let drawn = all.len();
     let mut kept = all;
     let mut report = run(&kept)?;
-    // Halves, quarters, … are taken away, down to single parts.
+    // Halves, quarters, … are removed, down to single parts.
     let mut len = kept.len().div_ceil(2);
     while len > 0 && report.finding.is_some() && started.elapsed() < TIME_MAX {
         let (mut start, mut has_shrunk) = (0, false);

@@ -1,20 +1,20 @@
-//! Stamps: numbers that any thread writes into all shared keyspaces without a time to live, by one
+//! Stamps: numbers that any thread writes into all shared keyspaces without a time to live, in one
 //! batch.
 //!
-//! A reader of one moment sees the same number everywhere, and one that is not older than the last
-//! that was acknowledged before it began. After a death the number is not older than the last that
-//! was safe.
+//! A reader at one moment sees the same number everywhere, and none older than the last one
+//! acknowledged before it began. After a death, the number is not older than the last one that was
+//! safe.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::world::lock;
 
-/// The key of a stamp, behind all keys of threads in every order.
+/// The key of a stamp, which sorts after all keys of threads in every order.
 pub const STAMP_KEY: &[u8] = b"~stamp";
 
-/// The key of a beacon, which ingestions write and nobody deletes. It is behind all keys of threads
-/// too.
+/// The key of a beacon, which ingestions write and nobody deletes. It also sorts after all keys of
+/// threads.
 pub const BEACON_KEY: &[u8] = b"~beacon";
 
 #[derive(Debug, Default)]
@@ -22,36 +22,36 @@ pub struct Stamps(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Which opening of the store this is about.
+    /// The opening of the store that this belongs to.
     opening: u64,
     last: u64,
-    /// The sequence number of each stamp that was acknowledged; of others, none.
+    /// The sequence number of each acknowledged stamp; `None` for the others.
     written: BTreeMap<u64, Option<u64>>,
-    /// What was there when the store was opened.
+    /// The stamp found when the store was opened.
     base: Option<u64>,
     /// The highest sequence numbers that were acknowledged, and that are safe.
     acknowledged: u64,
     safe: u64,
 }
 
-/// What a reader must at least see: the highest sequence number that was acknowledged before it
+/// The least that a reader must see: the highest sequence number that was acknowledged before it
 /// began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Least {
-    /// It is about this opening of the store, and says nothing of another one.
+    /// The opening of the store that it belongs to; it says nothing about another one.
     opening: u64,
     sequence: u64,
 }
 
 impl Least {
-    /// The same, for those that this sequence number was acknowledged to.
+    /// The same, including this acknowledged sequence number.
     pub fn with(self, sequence: u64) -> Least {
         Least { sequence, ..self }
     }
 }
 
 impl Stamps {
-    /// A new stamp, about to be written.
+    /// Draws a new stamp to be written.
     pub fn begin(&self) -> u64 {
         let mut known = lock(&self.0);
         known.last += 1;
@@ -60,7 +60,7 @@ impl Stamps {
         stamp
     }
 
-    /// It was acknowledged, with this sequence number.
+    /// Records that it was acknowledged with this sequence number.
     pub fn acknowledge(&self, stamp: u64, sequence: u64, least: Least) -> Result<(), String> {
         let mut known = lock(&self.0);
         if known.opening != least.opening {
@@ -77,7 +77,7 @@ impl Stamps {
         }
     }
 
-    /// What a reader that begins now must see.
+    /// The least that a reader that begins now must see.
     pub fn least(&self) -> Least {
         let known = lock(&self.0);
         Least {
@@ -86,7 +86,7 @@ impl Stamps {
         }
     }
 
-    /// All that was acknowledged up to then is safe.
+    /// Everything that was acknowledged up to then is safe.
     pub fn make_safe(&self, least: Least) {
         let mut known = lock(&self.0);
         if known.opening == least.opening {
@@ -94,7 +94,7 @@ impl Stamps {
         }
     }
 
-    /// Checks what was read by one reader: the stamp of each keyspace.
+    /// Checks what one reader read: the stamp of each keyspace.
     ///
     /// # Errors
     /// What is wrong.
@@ -131,7 +131,7 @@ impl Stamps {
         }
     }
 
-    /// Checks what is there after an opening.
+    /// Checks the stamps after an opening.
     ///
     /// # Errors
     /// What is wrong.
@@ -149,8 +149,8 @@ impl Stamps {
         self.check_moment(stamps, least).map(drop)
     }
 
-    /// [`look`](Self::look), and takes what is there for certain. `is_safe`: the power may be lost,
-    /// and it is still there.
+    /// [`look`](Self::look), and makes the stamps found certain. `is_safe`: they would survive a
+    /// loss of power.
     ///
     /// # Errors
     /// What is wrong.
@@ -172,7 +172,7 @@ impl Stamps {
             };
             return Ok(());
         }
-        // One whose sequence number nobody was told is newer than all that were acknowledged.
+        // A stamp whose sequence number was never returned is newer than all acknowledged ones.
         let sequence = known.sequence(found)?;
         let sequence = sequence.unwrap_or(known.acknowledged + 1);
         if let Some(stamp) = found.filter(|_| found != known.base) {
@@ -187,7 +187,7 @@ impl Stamps {
 }
 
 impl Known {
-    /// The sequence number of a stamp that was read, if it is known.
+    /// The sequence number of a stamp that was read, if known.
     fn sequence(&self, stamp: Option<u64>) -> Result<Option<u64>, String> {
         if stamp == self.base {
             return Ok(Some(0));
@@ -204,12 +204,12 @@ impl Known {
     }
 }
 
-/// The value that holds a stamp: long enough to fill memtables.
+/// A value that contains a stamp, long enough to fill memtables.
 pub fn encode(stamp: u64) -> Vec<u8> {
     format!("{stamp:<30}").into_bytes()
 }
 
-/// The stamp that a value holds.
+/// The stamp in a value.
 pub fn decode(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.trim_end().parse().ok()
 }

@@ -1,7 +1,6 @@
-//! A thread of a simulation: it takes its steps, and holds what it sees against what it knows.
+//! A thread of a simulation: it takes its steps, and compares what it sees with what it knows.
 //!
-//! Keys begin with a letter of the thread's own, so that it knows what each of them holds, whatever
-//! others do.
+//! Its keys begin with its own letter, so it knows what each of them holds, whatever others do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +19,10 @@ use super::stamps::Least;
 use super::wall::Span;
 use super::world::{Ended, Marks, Opened, Outcome, STORE, Stop, World, flaw};
 
-/// Private keyspaces have numbers from here on.
+/// Numbers of private keyspaces begin here.
 pub const FIRST_PRIVATE: Space = 100;
 
-/// What a thread knows, from life to life.
+/// What a thread knows, across lives.
 #[derive(Clone, Debug)]
 pub struct Memory {
     pub thread: usize,
@@ -40,7 +39,7 @@ pub struct Memory {
 pub enum Private {
     Absent,
     Present(Space),
-    /// Creating or dropping it failed: it may be there after the next opening.
+    /// Creating or dropping it failed: it may exist after the next opening.
     InDoubt,
 }
 
@@ -86,14 +85,14 @@ impl Memory {
 
     /// A key of the thread, by number.
     pub fn key(&self, number: u8) -> Key {
-        // Of different lengths, so that the orders differ.
+        // Keys have different lengths, so that the orders differ.
         let mut key = vec![self.letter()];
         key.extend_from_slice(format!("{number:02}").as_bytes());
         key.resize(3 + usize::from(number) * 5 % 23, b'k');
         key
     }
 
-    /// Between these two keys are all of the thread's.
+    /// All of the thread's keys are between these two.
     pub fn bounds(&self, order: Order) -> (Key, Key) {
         let (first, after) = (vec![self.letter()], vec![self.letter() + 1]);
         match order {
@@ -150,8 +149,8 @@ impl<'w> User<'w> {
         self.memory
     }
 
-    /// Sees whether another thread has closed the store and opened it again, and what of this one's
-    /// keys it holds then.
+    /// Checks whether another thread has closed and reopened the store, and which of this thread's
+    /// keys it then holds.
     fn refresh(&mut self) -> Outcome {
         const TRIES: usize = 200;
         for _ in 0..TRIES {
@@ -191,11 +190,11 @@ impl<'w> User<'w> {
             }
             rt::sleep(Duration::from_millis(10));
         }
-        // Faults do not last so long.
+        // Faults do not last that long.
         flaw("the store cannot be read, long after all faults")
     }
 
-    /// The store as it is now, for reading.
+    /// The current state of the store, for reading.
     pub fn now(&self) -> Now<'_> {
         Now {
             opened: &self.opened,
@@ -212,7 +211,7 @@ impl<'w> User<'w> {
         }
     }
 
-    /// Whether the process was alive when something returned, and so saw it.
+    /// Whether the process was alive when something returned, and so noticed it.
     pub fn is_alive(&self) -> bool {
         !self.world.io().is_dead()
     }
@@ -225,7 +224,7 @@ impl<'w> User<'w> {
         }
     }
 
-    /// Checks that an error is one that there may be.
+    /// Checks that an error is an allowed one.
     pub fn allow(&self, error: &Error, doing: &str) -> Outcome {
         self.world.note(|| {
             let thread = self.memory.thread;
@@ -234,8 +233,8 @@ impl<'w> User<'w> {
         self.world.allow(error, Some(&self.opened), doing)
     }
 
-    /// Checks that an error is one that a write or a flush may get: not that the runs of some
-    /// keyspace cannot be compacted.
+    /// Checks that an error is one that a write or a flush may return: it must not say that the
+    /// runs of a keyspace cannot be compacted.
     pub fn allow_write(&self, error: &Error, doing: &str) -> Outcome {
         match error {
             Error::CompactionFailed { .. } if self.is_alive() => flaw(format!(
@@ -330,7 +329,7 @@ impl<'w> User<'w> {
         }
     }
 
-    /// Does something that makes all durable that was written before.
+    /// Runs something that makes everything written before durable.
     fn make_durable(
         &mut self,
         doing: &str,
@@ -344,20 +343,20 @@ impl<'w> User<'w> {
                 Ok(())
             }
             Ok(()) => Ok(()),
-            // There is no log to be made durable.
+            // There is no log to make durable.
             Err(Error::LogOff) => Ok(()),
             Err(error) => self.allow(&error, doing),
         }
     }
 
-    /// Closes the store and opens it again, while others use it.
+    /// Closes and reopens the store while others use it.
     fn reopen(&mut self) -> Outcome {
         let opened = Arc::clone(&self.opened);
         if opened
             .is_closing
             .swap(true, std::sync::atomic::Ordering::SeqCst)
         {
-            // Another thread does it.
+            // Another thread is doing it.
             return Ok(());
         }
         drop(self.world.set_store(None));
@@ -375,7 +374,7 @@ impl<'w> User<'w> {
         let again = self.world.open()?;
         self.say(|| "the store is open again".to_owned());
         let keeps_all = self.world.keeps_all();
-        // What is in runs is safe, and without a log there is nothing else.
+        // Whatever is in runs is safe, and without a log there is nothing else.
         let is_safe = !keeps_all;
         let stamps = &self.world.stamps;
         self.world
@@ -423,7 +422,7 @@ impl<'w> User<'w> {
         }
     }
 
-    /// Notes what became of a write.
+    /// Records the outcome of a write.
     pub fn note_write(
         &mut self,
         changes: Vec<super::model::Change>,

@@ -1,12 +1,12 @@
-//! The clock on the wall of the simulated world: seconds since 1970, which somebody may set back.
+//! The wall clock of the simulated world: seconds since 1970. It may be set back.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What it says when a simulation begins.
+/// The time when a simulation begins.
 const START_S: u64 = 1_700_000_000;
 
-/// Something took from one moment to another, counted from when the simulation began.
+/// An interval from one moment to another, counted from the begin of the simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     pub begun: Duration,
@@ -31,11 +31,11 @@ impl Span {
     }
 }
 
-/// The clock. It goes on when the process dies or the power is lost.
+/// The clock. It continues when the process dies or the power is lost.
 #[derive(Debug, Default)]
 pub struct WallClock(Mutex<Vec<Setting>>);
 
-/// From a moment on, it is so many seconds late.
+/// From a moment on, it is late by this many seconds.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     from: Duration,
@@ -55,14 +55,14 @@ impl WallClock {
         !self.lock().is_empty()
     }
 
-    /// What it says.
+    /// The time that it shows.
     pub fn at(&self, moment: Duration) -> u64 {
         let settings = self.lock();
         let late_s = settings.last().map_or(0, |last| last.late_s);
         (START_S + moment.as_secs()).saturating_sub(late_s)
     }
 
-    /// The lowest and the highest that it said in a span, both ends included.
+    /// The lowest and the highest time that it showed in a span, both ends included.
     pub fn extremes(&self, span: Span) -> (u64, u64) {
         let settings = self.lock();
         let first = Setting {

@@ -1,8 +1,8 @@
-//! A worker process: it runs one seed after the other and says on its standard output how each
-//! ended.
+//! A worker process: it runs one seed after the other and reports each outcome on its standard
+//! output.
 //!
-//! Simulations share nothing but a process, and a process that is broken by one cannot spoil
-//! another's.
+//! Simulations share only a process, so one that breaks its process cannot affect another
+//! process's.
 
 use std::io::{self, Write};
 use std::panic;
@@ -12,31 +12,31 @@ use serde::{Deserialize, Serialize};
 
 use super::{Kept, Report, simulate};
 
-/// What a worker is asked to do.
+/// The arguments of a worker.
 #[derive(Args, Debug)]
 pub struct WorkerArgs {
     /// The first seed.
     #[arg(long)]
     first: u64,
-    /// From each seed to the next.
+    /// The step from each seed to the next.
     #[arg(long, default_value_t = 1)]
     step: u64,
-    /// How many, unless the worker is ended before.
+    /// The number of seeds, unless the worker is ended earlier.
     #[arg(long)]
     count: Option<u64>,
-    /// Of each seed, only these steps and faults.
+    /// Of each seed, run only these steps and faults.
     #[arg(long)]
     only: Option<Kept>,
-    /// Put this defect back.
+    /// Plant this defect.
     #[cfg(feature = "planted")]
     #[arg(long)]
     plant: Option<super::planted::Planted>,
-    /// Tell the history too.
+    /// Report the history too.
     #[arg(long)]
     trace: bool,
 }
 
-/// What a worker says: a line each.
+/// A worker's report: one line each.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Line {
     Begin(u64),
@@ -46,7 +46,7 @@ pub enum Line {
 /// Runs the seeds, up to the first that fails.
 ///
 /// # Errors
-/// Nobody hears it.
+/// Nobody reads its output.
 pub fn work(args: &WorkerArgs) -> io::Result<()> {
     // Panics are planned, or become findings.
     panic::set_hook(Box::new(|_| {}));
@@ -61,7 +61,7 @@ pub fn work(args: &WorkerArgs) -> io::Result<()> {
         let has_failed = report.finding.is_some();
         say(&Line::End(report))?;
         if has_failed {
-            // Its threads may wait for ever; nothing else is run beside them.
+            // Its threads may wait for ever; nothing else runs in this process.
             break;
         }
         seed = seed.wrapping_add(args.step);

@@ -1,5 +1,5 @@
 //! What all threads of a simulation share: the machine, the open store, what is known to be safe,
-//! and what was found.
+//! and the findings.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,15 +20,15 @@ use super::rt;
 use super::stamps::Stamps;
 use super::wall::{Span, WallClock};
 
-/// Where the store is.
+/// The directory of the store.
 pub const STORE: &str = "/store";
 
-/// Why a thread does not go on.
+/// Why a thread stops.
 #[derive(Clone, Debug)]
 pub enum Stop {
     /// The process died.
     Dead,
-    /// The store did what it should not.
+    /// The store did something wrong.
     Flaw(String),
 }
 
@@ -44,9 +44,9 @@ pub struct Opened {
     pub db: Db,
     /// The shared keyspaces, the store's own first.
     pub spaces: Vec<Keyspace>,
-    /// The how-manieth opening it is.
+    /// The number of this opening.
     pub number: u64,
-    /// Whether somebody has begun to close it.
+    /// Whether a thread has begun to close it.
     pub is_closing: AtomicBool,
 }
 
@@ -62,7 +62,7 @@ impl Opened {
     }
 }
 
-/// The first of a thread's writes that may be missing, by how the store came to its end.
+/// The first of a thread's writes that may be missing, by how the store ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Floor {
     /// After the process died.
@@ -71,17 +71,17 @@ pub struct Floor {
     pub power_lost: usize,
 }
 
-/// How the last life of the store came to its end.
+/// How the last life of the store ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was closed, or the process died: what it had written is there.
+    /// It was closed, or the process died: everything that it wrote is there.
     Kept,
     /// The power was lost.
     PowerLost,
 }
 
 impl Floor {
-    /// The writes that are there for sure after this end.
+    /// The number of writes that are certainly there after this end.
     pub fn after(self, ended: Ended) -> usize {
         match ended {
             Ended::Kept => self.killed,
@@ -97,7 +97,7 @@ pub struct World {
     pub stamps: Stamps,
     pub counts: Counts,
     pub clock: Arc<WallClock>,
-    /// What an opening for reading only saw of the store, which nobody has opened since.
+    /// What a read-only opening saw of the store, if nobody has opened the store since.
     pub seen: Mutex<Option<Seen>>,
     io: Mutex<SimIo>,
     store: Mutex<Option<Arc<Opened>>>,
@@ -105,14 +105,14 @@ pub struct World {
     /// How many writes of each thread were acknowledged, and by which opening of the store.
     acknowledged: Mutex<[(u64, usize); THREADS]>,
     floors: Mutex<[Floor; THREADS]>,
-    /// By which opening of the store each shared keyspace got its beacon: a key that is never
+    /// The opening of the store in which each shared keyspace got its beacon, a key that is never
     /// deleted.
     beacons: Mutex<BTreeMap<Space, u64>>,
     finding: Mutex<Option<String>>,
     trace: Option<Mutex<Vec<String>>>,
 }
 
-/// What a simulation came to.
+/// The totals of a simulation.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub operations: AtomicU64,
@@ -150,12 +150,12 @@ impl World {
         }
     }
 
-    /// The machine there is now.
+    /// The current machine.
     pub fn io(&self) -> SimIo {
         lock(&self.io).clone()
     }
 
-    /// Another machine takes the place of a dead one.
+    /// Replaces a dead machine by another one.
     pub fn set_io(&self, io: SimIo) {
         *lock(&self.io) = io;
     }
@@ -169,8 +169,7 @@ impl World {
         std::mem::replace(&mut *lock(&self.store), opened)
     }
 
-    /// Opens the store, with its shared keyspaces. What fails because it was planned is tried
-    /// again.
+    /// Opens the store, with its shared keyspaces. Planned failures are retried.
     ///
     /// # Errors
     /// [`Stop::Flaw`]; [`Stop::Dead`].
@@ -181,7 +180,7 @@ impl World {
             match self.try_open(&io) {
                 Ok(opened) => return Ok(opened),
                 Err(_) if io.is_dead() => return Err(Stop::Dead),
-                // Another thread may try whether the store can be opened twice.
+                // Another thread may be testing whether the store can be opened twice.
                 Err(Error::Locked { .. }) => {}
                 Err(error) => self.allow(&error, None, "open the store")?,
             }
@@ -204,7 +203,7 @@ impl World {
         }))
     }
 
-    /// Checks that an error is one that there may be.
+    /// Checks that an error is an allowed one.
     ///
     /// # Errors
     /// [`Stop::Flaw`] if it is not; [`Stop::Dead`] if the process died.
@@ -233,7 +232,7 @@ impl World {
         }
     }
 
-    /// The time now, as the beginning of something.
+    /// The current time, as the begin of something.
     pub fn begin(&self) -> Span {
         let now = rt::elapsed();
         Span {
@@ -242,7 +241,7 @@ impl World {
         }
     }
 
-    /// The time that something took which began then.
+    /// The span of something that began then and ends now.
     pub fn end(&self, begun: Span) -> Span {
         Span {
             begun: begun.begun,
@@ -256,7 +255,7 @@ impl World {
         lock(&self.acknowledged).map(of_opening)
     }
 
-    /// Notes that a thread's writes were acknowledged up to a number.
+    /// Records that a thread's writes were acknowledged up to a number.
     pub fn acknowledge(&self, thread: usize, opening: u64, writes: usize) {
         lock(&self.acknowledged)[thread] = (opening, writes);
         if self.program.store.wal == WalMode::On {
@@ -264,7 +263,7 @@ impl World {
         }
     }
 
-    /// Notes that everything up to these marks is on stable storage.
+    /// Records that everything up to these marks is on stable storage.
     pub fn make_safe(&self, marks: &Marks) {
         for (floor, mark) in lock(&self.floors).iter_mut().zip(marks) {
             floor.killed = floor.killed.max(*mark);
@@ -272,7 +271,7 @@ impl World {
         }
     }
 
-    /// Notes what was found of a thread's writes after an opening.
+    /// Records what was found of a thread's writes after an opening.
     pub fn resolved(&self, thread: usize, opening: u64, writes: usize, ended: Ended) {
         lock(&self.acknowledged)[thread] = (opening, writes);
         let floor = &mut lock(&self.floors)[thread];
@@ -290,7 +289,7 @@ impl World {
         lock(&self.floors)[thread]
     }
 
-    /// Notes what is wrong. Only the first flaw counts: others may follow from it.
+    /// Records what is wrong. Only the first flaw counts: others may follow from it.
     pub fn report(&self, finding: String) {
         self.note(|| format!("found: {finding}"));
         lock(&self.finding).get_or_insert(finding);
@@ -317,7 +316,7 @@ impl World {
         trace.map_or_else(Vec::new, |trace| std::mem::take(&mut *lock(trace)))
     }
 
-    /// Notes that a keyspace has its beacon.
+    /// Records that a keyspace has its beacon.
     pub fn light(&self, space: Space, opening: u64) {
         lock(&self.beacons).insert(space, opening);
     }
@@ -327,14 +326,14 @@ impl World {
         lock(&self.beacons).get(&space) == Some(&opening)
     }
 
-    /// The shared keyspaces that have stamps: those whose entries stay.
+    /// The shared keyspaces that have stamps: those whose entries do not expire.
     pub fn stamped_spaces(&self) -> Vec<Space> {
         let spaces = self.program.store.spaces.iter().enumerate();
         let stay = spaces.filter(|(_, space)| space.ttl_s.is_none());
         stay.map(|(number, _)| number as Space).collect()
     }
 
-    /// Whether what was acknowledged is there after the store was closed or the process died.
+    /// Whether everything acknowledged is there after the store was closed or the process died.
     pub fn keeps_all(&self) -> bool {
         self.program.store.wal == WalMode::On
     }
@@ -371,7 +370,7 @@ impl Spaces for World {
     }
 }
 
-/// Nothing under these locks panics half-way.
+/// Nothing under these locks can panic in the middle of a change.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -48,7 +48,7 @@ impl User<'_> {
         let begun = self.begin();
         let own = self.world.program.store.durability;
         let used = match &ready[..] {
-            // There is one method for it, which asks nobody.
+            // It has no method with a durability, so the store's own applies.
             [(_, Change::DeleteRange(..))] => own,
             _ => durability.unwrap_or(own),
         };
@@ -59,7 +59,7 @@ impl User<'_> {
         };
         let is_off = used == Durability::Synced && self.world.program.store.wal == WalMode::Off;
         match result {
-            // Nothing of it is written.
+            // None of it is written.
             Err(Error::EmptyRange { .. }) if has_empty => return Ok(()),
             Err(Error::LogOff) if is_off => return Ok(()),
             Err(Error::MemoryLimit { .. }) => return Ok(()),
@@ -89,7 +89,7 @@ impl User<'_> {
         self.opened.db.write(&batch, durability).map(drop)
     }
 
-    /// Writes one operation by the method that there is for it.
+    /// Writes one operation with the method for it.
     fn write_one(
         &self,
         keyspace: &Keyspace,
@@ -115,7 +115,7 @@ impl User<'_> {
         }
     }
 
-    /// One of the spellings of a key, where the order knows several.
+    /// One of the spellings of a key, if the order treats several as equal.
     pub fn spell(&self, space: Space, key: &[u8]) -> Vec<u8> {
         match self.world.order(space) {
             Order::Folding if self.memory.history.len() % 2 == 1 => key.to_ascii_uppercase(),
@@ -200,7 +200,7 @@ impl User<'_> {
                 Err(error) => self.allow(&error, "prepare an ingestion"),
             };
         }
-        // Of nothing, it does nothing.
+        // An empty batch does nothing.
         let is_safe = !written.is_empty();
         self.note_write(changes, &begun, result.as_ref().copied(), is_safe, "ingest")
     }
