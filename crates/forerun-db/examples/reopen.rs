@@ -1,10 +1,10 @@
-//! What it costs to begin an iterator again: open, seek, a few entries, drop.
+//! The cost of starting an iterator again: open, seek, a few entries, drop.
 //!
 //! ```sh
 //! cargo run --release -p forerun-db --example reopen
 //! ```
 //!
-//! Each line is the median of five rounds, in nanoseconds a scan; all pages are in memory. With
+//! Each line is the median of five rounds, in nanoseconds per scan; all pages are in memory. With
 //! several threads, all of them scan the same keyspace.
 
 use std::hint::black_box;
@@ -26,7 +26,7 @@ fn mixed(i: u64) -> u64 {
     (i ^ i >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
 }
 
-/// Nanoseconds a scan of so many entries, in threads that do the same.
+/// Nanoseconds per scan of this many entries, in threads that do the same.
 fn measure(threads: u64, entries: usize, scan: impl Fn(u64) -> Iter + Sync) -> f64 {
     let mut rounds: Vec<f64> = (0..ROUNDS as u64)
         .map(|round| {
@@ -54,7 +54,7 @@ fn measure(threads: u64, entries: usize, scan: impl Fn(u64) -> Iter + Sync) -> f
 fn main() -> forerun_db::Result<()> {
     let dir = std::env::temp_dir().join(format!("forerun-reopen-{}", std::process::id()));
     let options = Options {
-        // Runs stay as they are flushed: four of them, and a memtable.
+        // Runs stay as they were flushed: four runs, and a memtable.
         tree: TreeOptions {
             level0_runs: 8,
             ..TreeOptions::default()

@@ -82,7 +82,7 @@ impl Clock {
         if let Err(place) = noted.ttls.binary_search(&ttl) {
             noted.ttls.insert(place, ttl);
         }
-        // Relaxed: whoever writes to the keyspace gets it after this.
+        // Relaxed: threads that write to the keyspace get it after this.
         self.is_on.store(true, Ordering::Relaxed);
     }
 
@@ -233,8 +233,8 @@ impl Expiry {
     #[inline]
     pub(crate) fn expired_sequence(&self, clock: &Clock, visible: u64) -> u64 {
         let now = clock.now();
-        // Acquire pairs with the release in `work_out`: whoever sees the second sees the number of
-        // that second or of a later one.
+        // Acquire pairs with the release in `work_out`: a thread that sees the second sees the
+        // number of that second or of a later one.
         if self.second.load(Ordering::Acquire) != now {
             self.work_out(clock, now, visible);
         }

@@ -70,8 +70,8 @@ pub enum Access {
     /// Opening writes, creates and removes nothing in the directory, which may be on a read-only
     /// file system. Each opening reads the log into memory, within [`Options::memory_limit_bytes`].
     /// Whatever would change the store returns [`Error::ReadOnly`](crate::Error::ReadOnly). Several
-    /// processes may have a store open read-only at the same time, but none with
-    /// [`ReadWrite`](Self::ReadWrite) beside them.
+    /// processes may have a store open read-only at the same time, but not while one has it open
+    /// with [`ReadWrite`](Self::ReadWrite).
     ReadOnly,
 }
 

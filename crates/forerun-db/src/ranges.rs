@@ -7,8 +7,8 @@
 //! ```
 //!
 //! One record deletes a range, however many keys are in it: its tombstone covers their versions
-//! with smaller sequence numbers. A memtable keeps its tombstones beside it. A flush writes them to
-//! a run of their own (`tree/range_run.rs`). Flushes and compactions drop covered versions
+//! with smaller sequence numbers. Each memtable has its own tombstones. A flush writes them to a
+//! run of their own (`tree/range_run.rs`). Flushes and compactions drop covered versions
 //! (`tree/retain.rs`), and a run that is covered entirely is removed unread. A tombstone is
 //! forgotten once every run that it could cover has been written with it applied.
 //!

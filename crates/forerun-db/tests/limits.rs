@@ -235,7 +235,7 @@ fn batches_that_each_need_most_of_the_memory_never_have_it_together() {
             }
             most
         });
-        // Smaller writes run beside them.
+        // Smaller writes run at the same time.
         let small = scope.spawn(|| {
             let mut written = 0_u32;
             while !done.load(SeqCst) {

@@ -1,7 +1,7 @@
 //! How much a concurrent copy slows down a matrix product.
 //!
 //! ```text
-//!   stream 1   | product | product | product | ...       alone: t0      beside copies: t1      slowdown: t1 / t0
+//!   stream 1   | product | product | product | ...       alone: t0      during copies: t1      slowdown: t1 / t0
 //!   stream 2   |copy|copy|copy|copy|copy|copy| ...        copies continue until the products are done
 //! ```
 //!

@@ -3,7 +3,7 @@
 //! | way            | what is timed |
 //! |----------------|---------------|
 //! | a version, `default` | the launch, by events on its stream, after one untimed launch |
-//! | `contiguous`   | one `cuMemcpyAsync` of as many bytes, likewise |
+//! | `contiguous`   | one `cuMemcpyAsync` of the same number of bytes, likewise |
 //! | `batch`        | `cuMemcpyBatchAsync`, a piece a row, by events; the stream is idle before, so the time that the call itself takes counts |
 //! | `cpu-then-copy` | rows gathered by the CPU's threads into pinned memory, then one copy (or the reverse), by the clock |
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   args.rs       the command line           setting.rs   what is copied, and its check byte by byte
-//!   gpu.rs        the ways on a GPU          beside.rs    a matrix product beside the copy
+//!   gpu.rs        the ways on a GPU          beside.rs    a matrix product during the copy
 //!   cpu.rs        the CPU's copy             pytorch.rs   PyTorch's way, by pytorch.py
 //!   selfcheck.rs  --check                    row.rs, show.rs   results
 //! ```
@@ -38,7 +38,8 @@ use setting::Setting;
 use std::io::Write;
 
 const LEAD: &str = "\
-                    Rows scattered over pinned host memory, copied to a GPU and back, compared with one contiguous copy of the same \
+                    Rows scattered over pinned host memory, copied to a GPU and back, compared with one contiguous copy of the \
+                    same \
                     number of bytes. Every way is checked byte by byte before it is timed.";
 
 /// Measures and prints to the standard output.

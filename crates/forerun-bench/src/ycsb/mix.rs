@@ -1,7 +1,7 @@
 //! YCSB's core workloads A to F, and their operations.
 //!
 //! ```text
-//!       reads   writes                     records asked for
+//!       reads   writes                     requested records
 //!  A     50%    50% updates                zipfian
 //!  B     95%     5% updates                zipfian
 //!  C    100%                               zipfian

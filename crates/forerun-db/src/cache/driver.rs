@@ -140,7 +140,7 @@ impl<'g> Reads<'g> {
         }
     }
 
-    /// Whether so many pages are lent that the batch should end soon.
+    /// Whether enough pages are lent that the batch should end soon.
     pub(crate) fn crowded(&self) -> bool {
         self.crowd.get() >= CROWDED_FROM
     }

@@ -89,7 +89,7 @@ impl Words {
     pub(super) fn publish(&self, page_no: u32, frame: FrameNo) {
         let word = &self.0[page_no as usize];
         debug_assert!(word.load(Ordering::Relaxed) & RESIDENT == 0);
-        // Release: whoever finds the frame here sees the bytes written before. A plain store
+        // Release: a thread that finds the frame here sees the bytes written before. A plain store
         // suffices: nobody else changes an absent page's word while the lock is held.
         word.store(resident(frame, 0), Ordering::Release);
     }

@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// How long work waits after each of so many failures.
+    /// How long work waits after each of this many failures.
     fn delays(error: &Error, attempts: usize) -> Vec<u64> {
         let now = Instant::now();
         let mut failing: Option<Failing> = None;

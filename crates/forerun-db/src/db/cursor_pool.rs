@@ -71,11 +71,11 @@ impl CursorPool {
 
     /// Returns a cursor to the pool, unless the keyspace has a newer super version.
     ///
-    /// The cursor goes into the slot first, and the version is checked second. Whoever replaces the
-    /// super version does that first and empties the slots second. Both exchange the slot's word,
-    /// so one of them comes second: either the cursor is found in the slot, or its owner comes
-    /// second and, through the word, sees the new super version. So no cursor over an old version
-    /// stays pooled.
+    /// The cursor goes into the slot first, and the version is checked second. A thread that
+    /// replaces the super version does that first and empties the slots second. Both exchange the
+    /// slot's word, so one of them comes second: either the cursor is found in the slot, or its
+    /// owner comes second and, through the word, sees the new super version. So no cursor over an
+    /// old version stays pooled.
     pub(super) fn put(keyspace: &Arc<KeyspaceData>, cursor: Box<Cursor>) {
         let pool = &keyspace.cursors;
         let version = cursor.super_version_address();

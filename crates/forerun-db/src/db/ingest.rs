@@ -13,8 +13,8 @@
 //! writes wait, only a description of a few hundred bytes is written and synced for each run, and
 //! the manifest. The pages are already on stable storage.
 //!
-//! S becomes visible before the runs are shown, and no snapshot is taken in between. So whoever
-//! sees the runs sees S, and a compaction never meets a version newer than the number at which
+//! S becomes visible before the runs are shown, and no snapshot is taken in between. So a reader
+//! that sees the runs sees S, and a compaction never meets a version newer than the number at which
 //! readers read.
 //!
 //! If it is interrupted before the manifest is written, it leaves files that the manifest does not

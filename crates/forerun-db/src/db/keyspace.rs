@@ -15,7 +15,7 @@ use crate::clock::Expiry;
 use crate::options::check_keyspace_name;
 use crate::{Db, Durability, Error, KeyspaceOptions, Op, Result, WriteBatch};
 
-/// A set of keys with its own order, beside others in the same store. (RocksDB calls this a column
+/// A set of keys with its own order. A store can have several. (RocksDB calls this a column
 /// family.)
 ///
 /// All keyspaces of a store share one log, so a batch can span them and one snapshot sees them all.

@@ -63,7 +63,7 @@ impl HeldMemory {
 
     /// Counts a memtable until the returned value is dropped.
     pub(super) fn hold(self: &Arc<Self>, bytes: usize) -> HeldBytes {
-        // Relaxed, here and below: a sum. Whoever adds to it holds the lock needed to make a
+        // Relaxed, here and below: a sum. A thread that adds to it holds the lock needed to make a
         // memtable set, and concurrent subtractions only leave more memory free.
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         HeldBytes {

@@ -113,7 +113,7 @@ impl MemTableSet {
     /// deletions. Returns `false` if the limit does not allow it.
     #[inline]
     pub(super) fn take(&self, needed: Needed) -> bool {
-        // Relaxed, here and below: sums. Whoever replaces this set waits for all writes.
+        // Relaxed, here and below: sums. A thread that replaces this set waits for all writes.
         let ranges_bytes = match needed.ranges_bytes {
             0 => self.ranges_bytes.load(Ordering::Relaxed),
             more => self.ranges_bytes.fetch_add(more, Ordering::Relaxed) + more,

@@ -154,8 +154,8 @@ struct Inner {
     clock: Arc<Clock>,
     /// What had expired when the last snapshot was taken.
     expired: ArcSwap<Expired>,
-    /// The active memtables. A write holds the lock for reading, so whoever replaces them waits for
-    /// all writes in progress.
+    /// The active memtables. A write holds the lock for reading, so a thread that replaces them
+    /// waits for all writes in progress.
     active: RwLock<MemTableSet>,
     /// Full memtable sets waiting to be flushed, oldest first.
     frozen: Mutex<Vec<Arc<FrozenMemTables>>>,

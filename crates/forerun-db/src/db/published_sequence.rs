@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Writers link their entries into the memtable in any order. A writer whose turn it is publishes
-//! its own range. A writer that is early adds its range to the heap of early ranges and waits.
-//! Whoever closes the gap publishes all ranges that follow it, so no writer depends on another one
-//! waking up. A snapshot has no holes, and a writer that returns can read what it wrote.
+//! its own range. A writer that is early adds its range to the heap of early ranges and waits. The
+//! writer that closes the gap publishes all ranges that follow it, so no writer depends on another
+//! one waking up. A snapshot has no holes, and a writer that returns can read what it wrote.
 //!
 //! A writer that panics before its entries are linked leaves a permanent hole. Writers behind it
 //! get an error, and the published number stays below it.
@@ -66,8 +66,8 @@ impl PublishedSequence {
 
     /// The sequence number at which a read that starts now reads.
     pub(super) fn last(&self) -> u64 {
-        // Acquire pairs with the release in `advance`: whoever sees the number sees the entries
-        // linked before it was stored.
+        // Acquire pairs with the release in `advance`: a thread that sees the number sees the
+        // entries linked before it was stored.
         self.last.load(Ordering::Acquire)
     }
 

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! What there is to do follows from the store's state, which changes without this lock. So a worker
-//! reads the turn, looks for work until it finds none, and sleeps until the turn changes. Whoever
-//! changes the store's state advances the turn.
+//! reads the turn, looks for work until it finds none, and sleeps until the turn changes. A thread
+//! that changes the store's state advances the turn.
 //!
 //! A worker whose work fails waits until its retry is due (`backoff.rs`), however often the turn
 //! advances: progress elsewhere is no reason to retry. An explicit request is.

@@ -84,7 +84,7 @@ pub trait Io: Send + Sync + fmt::Debug {
         system_time_s()
     }
 
-    /// The other processes that have a file open, as far as the system tells.
+    /// The other processes that have a file open, if the system reports them.
     fn opened_by(&self, path: &Path) -> Vec<u32> {
         let _ = path;
         Vec::new()

@@ -210,7 +210,7 @@ fn finger<'a, V: Visit, K: AsRef<[u8]>>(
     }
 }
 
-/// Whether the target lies behind what followed the path on this level.
+/// Whether the target is behind the node that follows the path on this level.
 fn overshot(list: &SkipList, path: &Splice<'_>, level: usize, target: &Target<'_>) -> bool {
     let seen = path.seen[level];
     let behind = |next: Node<'_>| next.stands(list.order(), target) == Stands::Before;

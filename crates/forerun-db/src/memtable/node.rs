@@ -273,7 +273,7 @@ impl<'a> Node<'a> {
     }
 
     /// Counts the levels from `level` down whose next keys are all larger, as far as prefixes show.
-    /// The count is at most [`PAST_AT_ONCE`]; below level 0 it goes on as if there were more
+    /// The count is at most [`PAST_AT_ONCE`]; below level 0 it continues as if there were more
     /// levels.
     ///
     /// On the way down a tower the keys ahead only get nearer, so the levels to pass over come
@@ -475,7 +475,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Where a node stands relative to the position sought.
+/// The position of a node relative to the position sought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stands {
     /// Before it.

@@ -29,7 +29,7 @@ pub(super) fn last<V: Visit>(list: &SkipList) -> Checked<Option<Node<'_>>> {
     Ok(Some(end).filter(|end| *end != list.head()))
 }
 
-/// The last version that stands before a position.
+/// The last version before a position.
 pub(super) fn before<'a, V: Visit>(
     list: &'a SkipList,
     key: &[u8],

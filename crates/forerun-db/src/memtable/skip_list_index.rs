@@ -5,7 +5,7 @@
 //!   prefixes │ p0 │ p1 │ p2 │ …    sorted; searched without touching a node
 //!   nodes    │ n0 │ n1 │ n2 │ …    every node that reached INDEX_LEVEL when the index was built
 //!                    │
-//!   level 4  head ──►n0 ─────►n1 ──────►n2 ─►     the search goes on from here
+//!   level 4  head ──►n0 ─────►n1 ──────►n2 ─►     the search continues from here
 //! ```
 //!
 //! The upper levels of a skip list are in the cache, and yet they account for most of the cost of a

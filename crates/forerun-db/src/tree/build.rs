@@ -5,7 +5,7 @@
 //!                │ dropped    │ limiter                                       and never inside a key
 //! ```
 //!
-//! The returned runs are durable, contents and names. On an error, or if it is told to stop, it
+//! The returned runs are durable, contents and names. On an error, or when it is stopped, it
 //! removes what it has written.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -65,13 +65,13 @@ impl RunNumbers {
     }
 }
 
-/// Writes the versions worth keeping to new runs, and opens them. `below` tells whether an older
+/// Writes the versions worth keeping to new runs, and opens them. `below` returns whether an older
 /// version of a key may exist below; see [`Retain::keeps`]. If nothing is worth keeping, writes no
 /// run.
 ///
 /// # Errors
-/// Errors of reading `versions` or of writing; [`Error::Closed`] if it is told to stop. Nothing
-/// written is left.
+/// Errors of reading `versions` or of writing; [`Error::Closed`] if it is stopped. Nothing written
+/// is left.
 pub(crate) fn write_runs(
     versions: &mut dyn VersionCursor,
     retain: &mut Retain,

@@ -45,7 +45,7 @@ pub struct VerifyReport {
 /// range deletions.
 ///
 /// # Errors
-/// [`Error::Closed`] if it is told to stop. Damage in the runs is not an error of this call.
+/// [`Error::Closed`] if `stop` is set. Damage in the runs is not an error of this call.
 pub(crate) fn verify_levels(
     io: &dyn Io,
     dir: &Path,

@@ -19,7 +19,8 @@ use crate::{MAX_BATCH_BYTES, Result};
 /// Bytes before the payload.
 pub(crate) const HEADER_BYTES: usize = 28;
 
-/// The first sequence number that is out of range: entries in memory keep 8 bits beside it.
+/// The first sequence number that is out of range: entries in memory use the other 8 bits of the
+/// word.
 pub(crate) const SEQUENCE_END: u64 = 1 << 56;
 
 /// Every byte of the segment before this record was on stable storage when it was written.

@@ -7,7 +7,7 @@
 //!      for each hit rate x skew x batch                       a group: what is compared      case.rs
 //!        for each number of threads x updates                 a cell
 //!          for each table x instruction set x strategy        a case
-//!        random lines by as many threads                      a case: the base of the shares
+//!        random lines by the same number of threads           a case: the base of the shares
 //!    rates and ratios                                         compare.rs
 //! ```
 
