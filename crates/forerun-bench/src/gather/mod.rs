@@ -38,9 +38,8 @@ use setting::Setting;
 use std::io::Write;
 
 const LEAD: &str = "\
-                    Rows scattered over pinned host memory, copied to a GPU and back, compared with one contiguous copy of the \
-                    same \
-                    number of bytes. Every way is checked byte by byte before it is timed.";
+                    Rows scattered over pinned host memory, copied to a GPU and back, compared with one contiguous \
+                    copy of the same number of bytes. Every way is checked byte by byte before it is timed.";
 
 /// Measures and prints to the standard output.
 ///
