@@ -183,7 +183,10 @@ fn what_does_not_fit_is_refused_and_nothing_looked_up() {
         );
     }
     let error = to_device(&table, &[1], &mut [0; 32], &mut found).unwrap_err();
-    assert!(error.to_string().contains("1 flags, but 2 were given"), "{error}");
+    assert!(
+        error.to_string().contains("1 flags, but 2 were given"),
+        "{error}"
+    );
     assert_eq!((found, table.stats().counts.find_batches), ([true; 2], 0));
 
     let without = Table::builder(Dtype::I64, 1).open().unwrap();
