@@ -145,7 +145,7 @@ fn what_an_earlier_backup_has_is_not_copied_again() {
     );
     assert!(
         io.calls() - before < 30 + 4 * runs.len() as u64,
-        "no run is read"
+        "no run was read"
     );
 
     // A small addition adds little.

@@ -111,7 +111,7 @@ fn write_both(good: &Keyspace, bad: &Keyspace, db: &Db) -> Option<Error> {
     for i in 0_u64.. {
         assert!(
             begun.elapsed() < DEADLINE,
-            "no write is refused, or nothing is compacted"
+            "no write was rejected, or nothing was compacted"
         );
         if i % 4 == 0
             && let Err(error) = bad.put(&(i % 100).to_be_bytes(), &value(i))
@@ -161,7 +161,11 @@ fn a_keyspace_that_cannot_be_compacted_says_why_and_heals_when_its_page_does() {
         db.write(&batch, durability),
         Err(Error::KeyspaceStopped { .. })
     ));
-    assert_eq!(db.get(b"both").unwrap(), None, "all of a batch or nothing");
+    assert_eq!(
+        db.get(b"both").unwrap(),
+        None,
+        "a batch is written completely or not at all"
+    );
     let mut ingestion = bad.ingest();
     ingestion.add(b"ingested", b"1").unwrap();
     assert!(matches!(

@@ -92,7 +92,7 @@ impl Gate {
         while state.held_at.is_none() && !operation.is_finished() {
             assert!(
                 begun.elapsed() < DEADLINE,
-                "the operation neither ends nor makes a change"
+                "the operation neither ended nor made a change"
             );
             state = self
                 .moved
@@ -250,7 +250,7 @@ fn close_during(operation: Operation, change: usize) -> bool {
         // Writes to a directory of backups read from files that stay open, so they do not need the
         // store.
         let needs_store = operation != Operation::Backup || path.starts_with(STORE);
-        assert!(kept || !needs_store, "{case}: closing does not wait");
+        assert!(kept || !needs_store, "{case}: closing did not wait");
         let closed = closers.map(|closer| closer.join().unwrap());
         (Some(case), work.join().unwrap(), closed)
     });
@@ -315,7 +315,7 @@ fn closing_waits_for_every_operation_in_other_threads_and_nothing_changes_afterw
         }
         assert!(
             changes >= 2,
-            "{operation:?} was held up at {changes} changes"
+            "{operation:?} was held up only at {changes} changes"
         );
     }
 }
@@ -342,7 +342,7 @@ fn a_second_thread_that_closes_a_store_waits_until_it_is_closed_and_gets_the_sam
                 waits = !second.is_finished() && is_locked(&disk);
             }
             gate.open();
-            assert!(waits, "change {change}: the second returns early");
+            assert!(waits, "change {change}: the second close returned early");
             first.join().unwrap().unwrap();
             second.join().unwrap().unwrap();
             was_held

@@ -218,7 +218,7 @@ fn a_group_that_fails_fails_for_all_its_writers_and_the_others_are_kept() {
                         // Whether a write that failed in the sync exists after a restart is open.
                         assert!(
                             !is_there || *is_ok || is_reopened,
-                            "{fault:?} at call {call}: {thread}-{i} failed and is there"
+                            "{fault:?} at call {call}: {thread}-{i} failed but is there"
                         );
                     }
                 }

@@ -159,7 +159,7 @@ fn a_store_holds_many_times_its_memory_and_gives_all_of_it_back() {
             .sum();
         assert!(
             log_bytes < 200 << 10,
-            "the log keeps {log_bytes} bytes of what is in runs"
+            "the log keeps {log_bytes} bytes that are in runs"
         );
     }
 }
@@ -269,12 +269,12 @@ fn readers_see_whole_batches_while_memtables_become_runs() {
                     for (i, least) in least.iter().enumerate() {
                         let (x, y) = (values.get(2 * i).unwrap(), values.get(2 * i + 1).unwrap());
                         assert_eq!(x, y, "half of a batch is there");
-                        assert!(number(x) >= *least, "an acknowledged write is not seen");
+                        assert!(number(x) >= *least, "an acknowledged write is not visible");
                     }
                     let scanned: BTreeMap<_, _> = db.iter().map(Result::unwrap).collect();
                     for i in 0..PAIRS {
                         let (x, y) = (scanned.get(&a(i)), scanned.get(&b(i)));
-                        assert_eq!(x, y, "half of a batch is in a scan");
+                        assert_eq!(x, y, "a scan returns half of a batch");
                         assert!(number(x.map(Vec::as_slice)) >= least[i as usize]);
                     }
                 }
@@ -403,7 +403,7 @@ fn runs_that_the_manifest_does_not_name_are_removed_and_a_lost_manifest_is_an_er
     db.flush().unwrap();
     db.close().unwrap();
     let stray = format!("{STORE}/run-999999.run");
-    io.write(&stray, b"a run that a crash left half-written");
+    io.write(&stray, b"a run that a crash left half written");
     let db = open(&io, &tiny_options()).unwrap();
     assert!(io.read(&stray).is_none());
     assert_eq!(db.iter().count(), 100);

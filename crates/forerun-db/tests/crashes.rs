@@ -91,7 +91,7 @@ fn lose_power_at_every_call(options: &Options) {
     }
     assert!(
         tails > 20,
-        "only {tails} crashes left a torn tail: the sweep does not reach them"
+        "only {tails} crashes left a torn tail: the sweep reaches too few"
     );
     assert!(
         losses > 20,

@@ -42,7 +42,9 @@ impl Store {
                 match op {
                     Op::Put { key, value } => state.insert(key.to_vec(), value.to_vec()),
                     Op::Delete { key } => state.remove(key),
-                    Op::DeleteRange { .. } => unreachable!("the log was written without"),
+                    Op::DeleteRange { .. } => {
+                        unreachable!("the log was written without range deletions")
+                    }
                 };
             }
             states.push(state);
@@ -110,7 +112,7 @@ impl Store {
                 let after: Vec<_> = io.files().iter().map(|path| io.read(path)).collect();
                 assert!(
                     before == after,
-                    "{case}: an opening that fails changes nothing"
+                    "{case}: a failed opening must change nothing"
                 );
                 assert!(!reason.is_empty());
                 Judged::Refused { path, offset }
@@ -211,10 +213,10 @@ fn a_flipped_bit_in_a_store_that_crashed_is_refused_or_cuts_the_tail_and_is_told
                     batches, is_told, ..
                 } => {
                     let batches = batches
-                        .unwrap_or_else(|| panic!("{left:?}, {case}: a state that never was"));
+                        .unwrap_or_else(|| panic!("{left:?}, {case}: a state that never existed"));
                     assert!(
                         is_told && batches < BATCHES,
-                        "{left:?}, {case}: nothing is told"
+                        "{left:?}, {case}: nothing is reported"
                     );
                     assert_eq!(
                         *path, store.last_segment,
@@ -261,7 +263,7 @@ fn a_store_that_crashed_and_was_cut_gives_what_is_left() {
             }
             assert!(
                 boundaries <= BATCHES,
-                "{left:?}: {boundaries} cuts were not told"
+                "{left:?}: {boundaries} cuts were not reported"
             );
         }
     }

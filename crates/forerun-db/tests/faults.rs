@@ -25,7 +25,7 @@ fn calls_of_the_script() -> u64 {
         .count();
     assert!(
         segments >= 3,
-        "the script is to begin segments; it has {segments}"
+        "the script must begin several segments; it has {segments}"
     );
     io.calls()
 }
@@ -58,7 +58,7 @@ fn a_call_that_fails_once_loses_nothing_acknowledged() {
             failed_writes += failed;
             failed_opens += usize::from(script.outcomes[0] == Outcome::Untried || db.is_none());
             if fault == Fault::ShortWrite {
-                assert_eq!(failed, 0, "{case}: a short write is no failure");
+                assert_eq!(failed, 0, "{case}: a short write is not a failure");
             }
             if let Some(db) = &db {
                 // Readers see everything acknowledged without a restart too.
@@ -80,11 +80,11 @@ fn a_call_that_fails_once_loses_nothing_acknowledged() {
     }
     assert!(
         failed_writes > 100,
-        "only {failed_writes} writes failed: the sweep does not reach them"
+        "only {failed_writes} writes failed: the sweep reaches too few"
     );
     assert_eq!(
         failed_opens, 0,
-        "an opening that failed once succeeds at the second try"
+        "an opening that failed once must succeed at the second try"
     );
 }
 
@@ -138,19 +138,19 @@ fn a_disk_that_fills_up_fails_writes_and_takes_them_again_when_there_is_room() {
                 assert!(error.to_string().contains("wal-"), "{error}");
                 assert_eq!(error.io_kind(), Some(std::io::ErrorKind::StorageFull));
             }
-            other => panic!("{room} bytes of room: {other:?}"),
+            other => panic!("{room} bytes of free space: {other:?}"),
         }
         assert_eq!(db.get(b"big").unwrap(), None);
     }
     io.set_capacity_bytes(None);
     assert_eq!(db.stats().poisoned, None);
     script.write(&db, 3..BATCHES);
-    script.check(&db, Outcome::Buffered, "after the disk had room again");
+    script.check(&db, Outcome::Buffered, "after the disk had space again");
     let db = open(&io.kill(), &options).unwrap();
     script.check(
         &db,
         Outcome::Buffered,
-        "after the disk had room again, reopened",
+        "after the disk had space again, reopened",
     );
     assert_eq!(db.get(b"big").unwrap(), None);
     assert_eq!(
@@ -194,7 +194,7 @@ fn a_failed_sync_stops_writes_and_not_reads() {
     assert_eq!(
         db.stats().memtable.used_bytes,
         used_bytes,
-        "a refused write takes no memory"
+        "a rejected write must take no memory"
     );
     assert_eq!(db.get(b"before").unwrap().as_deref(), Some(&b"1"[..]));
     assert_eq!(db.get(b"during").unwrap(), None);
@@ -226,7 +226,7 @@ fn a_write_that_cannot_be_taken_back_stops_writes() {
     assert_eq!(
         error.io_kind(),
         Some(std::io::ErrorKind::StorageFull),
-        "the first failure is told: {error}"
+        "the first failure must be reported: {error}"
     );
     assert!(matches!(
         db.put(b"after", b"3"),
@@ -239,7 +239,7 @@ fn a_write_that_cannot_be_taken_back_stops_writes() {
         .recovery()
         .dropped_tail
         .clone()
-        .expect("the torn record is told");
+        .expect("the torn record must be reported");
     assert_eq!(
         (tail.path.to_str(), tail.len_bytes),
         (Some("/store/wal-000001.log"), 5)

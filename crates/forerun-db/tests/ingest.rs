@@ -122,7 +122,7 @@ fn check(db: &Db, told: Told, case: &str) {
         }
         assert!(
             may_be.contains(&held.as_str()),
-            "{case}: key {number} holds {held:?}, and not one of {may_be:?}"
+            "{case}: key {number} holds {held:?} instead of one of {may_be:?}"
         );
     }
     let verified = db.verify().unwrap();
@@ -161,7 +161,7 @@ fn a_power_loss_at_any_call_leaves_all_of_an_ingestion_or_nothing() {
             let _ = run(&io, &options, &mut told);
             let Some(hit) = io.hit() else { break };
             committing += usize::from(told == Told::Committing);
-            let case = format!("power lost at call {call} ({hit}), told {told:?}");
+            let case = format!("power lost at call {call} ({hit}), result {told:?}");
             let killed = io.kill();
             let crashed = [0, 1, 2 + call].map(|seed| (format!("seed {seed}"), io.crash(seed)));
             let ends = crashed.into_iter().chain([("killed".to_owned(), killed)]);
@@ -251,7 +251,11 @@ fn a_call_that_fails_leaves_all_of_an_ingestion_or_nothing_and_the_store_whole()
                     check(&db, told, &case);
                 }
                 let named: usize = db.stats().levels.iter().map(|level| level.runs).sum();
-                assert_eq!(run_files(&after), named, "{case}: files that nobody names");
+                assert_eq!(
+                    run_files(&after),
+                    named,
+                    "{case}: files that no manifest names"
+                );
             }
             assert!(
                 in_doubt < calls as usize / 2,

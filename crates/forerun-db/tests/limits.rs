@@ -290,7 +290,7 @@ fn memtables_that_iterators_hold_count_and_a_writer_that_holds_them_is_told() {
             }
             let used = db.stats().memtables_used_bytes;
             assert!(used <= LIMIT, "{used} bytes");
-            assert!(written < 5000, "what iterators hold is not counted");
+            assert!(written < 5000, "memory that iterators hold is not counted");
         };
         match &error {
             Error::MemoryLimit {

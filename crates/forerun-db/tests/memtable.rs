@@ -108,7 +108,7 @@ fn check_batch(table: &MemTable, model: &Model, keys: &[Vec<u8>], snapshot: u64)
         });
         assert!(
             answers.iter().all(|&n| n == 1),
-            "{strategy} answers each key once"
+            "{strategy} must answer each key once"
         );
         table.multi_get_values(keys, snapshot, strategy, &mut values);
         assert_eq!(values.len(), keys.len());
@@ -468,7 +468,7 @@ fn a_batch_that_changes_while_it_is_copied_is_refused_and_harms_nothing() {
             assert_eq!(table.stats(), before);
         }
     }
-    assert!(refused > 5, "{refused} batches were seen to change");
+    assert!(refused > 5, "{refused} batches were noticed to change");
     table.prepare(put(b"b", b"2")).unwrap().publish(2);
     for (key, value) in [(b"a", b"1"), (b"b", b"2")] {
         assert_eq!(table.get(key, ALL).unwrap(), Lookup::Value(value));

@@ -148,7 +148,7 @@ impl OwnedFrame<'_> {
     fn into_free_frame(mut self) -> FreeFrame {
         self.free_frame
             .take()
-            .expect("an owned frame is given up once")
+            .expect("an owned frame is published once")
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {

@@ -114,7 +114,7 @@ fn a_scan_does_not_push_out_what_is_used_all_the_time() {
     assert!(before.evictions > 1_800, "{before:?}");
     take_all(&source, &(0..64).collect::<Vec<_>>(), ReadBackend::Sync);
     let lost = cache.stats().misses - before.misses;
-    assert!(lost <= 6, "{lost} of 64 hot pages were pushed out");
+    assert!(lost <= 6, "{lost} of 64 hot pages were evicted");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_run_that_is_dropped_gives_its_frames_back() {
         take_all(&source, &all, ReadBackend::Sync);
         assert_eq!(cache.stats().misses - before.misses, 55);
     }
-    assert_eq!(cache.stats().evictions, 0, "there was room for each");
+    assert_eq!(cache.stats().evictions, 0, "there was space for each");
 }
 
 #[test]

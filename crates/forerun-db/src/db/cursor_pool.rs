@@ -231,12 +231,12 @@ mod tests {
         assert_eq!(
             pooled(keyspace),
             0,
-            "it has the memtable that is in a run now"
+            "it holds the memtable that is now in a run"
         );
         assert_eq!(keyspace.iter().count(), 1);
         db.flush().unwrap();
         keyspace.put(b"other", b"value").unwrap();
-        assert_eq!(pooled(keyspace), 0, "it does not know the new memtable");
+        assert_eq!(pooled(keyspace), 0, "it lacks the new memtable");
         assert_eq!(keyspace.iter().count(), 2);
         db.close().unwrap();
         assert_eq!(pooled(keyspace), 0);

@@ -95,7 +95,7 @@ fn check(table: &MemTable, keys: &[Vec<u8>], victim: usize, named: &[u8]) {
     let expected = failures(table, keys, Strategy::Single, named);
     assert!(
         expected.contains(&victim),
-        "the damaged entry itself is found"
+        "the damaged entry itself must be found"
     );
     assert!(
         expected.len() < keys.len() / 2,

@@ -299,7 +299,7 @@ fn memory_limit(full: Full, limit_bytes: usize) -> Error {
 #[cold]
 #[expect(
     clippy::boxed_local,
-    reason = "checks hand it over in a box, so that the answers of good entries stay small"
+    reason = "checks pass it in a box, so that the answers of good entries stay small"
 )]
 fn corrupt_entry(corrupt: Box<Corrupt>) -> Error {
     Error::CorruptEntry {

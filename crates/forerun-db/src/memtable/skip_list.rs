@@ -221,7 +221,7 @@ impl SkipList {
 /// The result of a search that checks nothing and therefore cannot fail.
 #[inline(always)]
 fn untroubled<T>(checked: Checked<T>) -> T {
-    checked.unwrap_or_else(|corrupt| unreachable!("a trusting search found {corrupt:?}"))
+    checked.unwrap_or_else(|corrupt| unreachable!("a search without checks found {corrupt:?}"))
 }
 
 /// The path of a search: on each level the last node before the target, and what followed it.

@@ -104,7 +104,7 @@ fn leaf(entries: &[Entry], order: &KeyOrder) -> Vec<u8> {
     }
     let mut page = Vec::new();
     builder.finish(0, &mut page);
-    Page::check(&page).expect("a page that was built is one");
+    Page::check(&page).expect("a built page must be valid");
     Page::new(&page).verify_order(order).expect("in order");
     page
 }
@@ -129,7 +129,7 @@ fn internal(entries: &[Entry], order: &KeyOrder) -> Vec<u8> {
     }
     let mut page = Vec::new();
     builder.finish(70, &mut page);
-    Page::check(&page).expect("a page that was built is one");
+    Page::check(&page).expect("a built page must be valid");
     Page::new(&page).verify_order(order).expect("in order");
     page
 }

@@ -82,7 +82,7 @@ fn multi(tree: &Levels, keys: &[SearchKey<'_>], context: &ReadContext) -> Vec<Re
     let mut answers: Vec<Option<Result<Answer>>> = keys.iter().map(|_| None).collect();
     multi_get(tree, keys, context, |position, found| {
         let before = answers[position].replace(found.map(owned));
-        assert!(before.is_none(), "key {position} is answered twice");
+        assert!(before.is_none(), "key {position} was answered twice");
     });
     answers.into_iter().map(Option::unwrap).collect()
 }

@@ -1,7 +1,7 @@
 //! Shared by the tests: small stores on a model file system, and a script of writes whose outcome
 //! can be checked after any failure.
 
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, reason = "each test uses only a part")]
 
 pub mod hook_io;
 
@@ -144,7 +144,7 @@ impl Script {
             };
             assert!(
                 there || !is_safe,
-                "{case}: batch {i} was acknowledged ({outcome:?}) and is gone"
+                "{case}: batch {i} was acknowledged ({outcome:?}) but is gone"
             );
             assert!(
                 !there || *outcome != Outcome::Untried,
@@ -154,7 +154,7 @@ impl Script {
                 last = Some(i);
                 assert_eq!(
                     lost, None,
-                    "{case}: batch {i} is there, and an acknowledged one before it is not"
+                    "{case}: batch {i} is there, but an acknowledged one before it is not"
                 );
             } else if matches!(outcome, Outcome::Buffered | Outcome::Synced) {
                 lost = Some(i);
@@ -164,7 +164,10 @@ impl Script {
             .get(b"last")
             .unwrap()
             .map(|value| String::from_utf8(value).unwrap().parse::<usize>().unwrap());
-        assert_eq!(told, last, "{case}: the key that all batches write");
+        assert_eq!(
+            told, last,
+            "{case}: the key that all batches write is wrong"
+        );
     }
 }
 
@@ -184,10 +187,7 @@ pub fn is_there(db: &Db, i: usize, case: &str) -> bool {
     let [a, b, temporary] =
         ["a", "b", "temporary"].map(|name| db.get(format!("{name}-{i}").as_bytes()).unwrap());
     assert_eq!(a, b, "{case}: half of batch {i} is there");
-    assert_eq!(
-        temporary, None,
-        "{case}: batch {i} without its last deletion"
-    );
+    assert_eq!(temporary, None, "{case}: batch {i} lacks its last deletion");
     if let Some(a) = &a {
         assert_eq!(*a, value(i), "{case}: batch {i} has another value");
     }

@@ -192,7 +192,7 @@ pub(super) fn wait_idle(cache: &PageCache) {
         reclaim();
         std::thread::sleep(std::time::Duration::from_micros(500));
     }
-    panic!("evicted frames do not become free: {:?}", cache.stats());
+    panic!("evicted frames did not become free: {:?}", cache.stats());
 }
 
 /// Gets pages so slowly that each finds a free frame.
