@@ -269,7 +269,7 @@ fn a_batch_over_the_memory_limit_is_a_worded_error() {
         .count();
     let counted = told
         .split(' ')
-        .nth(2)
+        .nth(3)
         .and_then(|rows| rows.replace(',', "").parse().ok());
     assert!(kept > 0 && Some(kept) == counted, "{kept}: {told}");
 }
