@@ -2,10 +2,10 @@
 //! repeatedly and compared with what it had acknowledged.
 //!
 //! ```text
-//! mixed   threads of this process write, look up and scan; each knows what its own keys hold
-//! crash   a child process writes and acknowledges; this process kills it, opens the store and compares
-//! : script  the writes of a crash run: the seed alone determines the n-th write of a thread
-//! : server  a cache server in its own process, and clients of every kind
+//! mixed      threads of this process write, look up and scan; each knows what its own keys hold
+//! crash      a child process writes and acknowledges; this process kills it, opens the store and compares
+//! script     the writes of a crash run: the seed alone determines the n-th write of a thread
+//! server     a cache server in its own process, and clients of every kind
 //! gpu_table  lanes of work that race on one hash table of a GPU
 //! ```
 
