@@ -2,9 +2,10 @@
 //! form, row size, hit rate, batch and skew.
 //!
 //! ```text
-//!   args.rs      the command line          setting.rs   the tables and their requests            way.rs   operations
-//!   keys.rs      keys, rows, calls         fixture.rs       a filled table, and one call to it
-//!   selfcheck.rs --check                   peer.rs      other tables, measured by their own programs
+//!   args.rs       the command line      setting.rs  the tables and their requests
+//!   way.rs        operations            keys.rs     keys, rows, calls
+//!   fixture.rs    a filled table, and one call to it
+//!   selfcheck.rs  --check               peer.rs     other tables, measured by their own programs
 //!   row.rs, show.rs   results
 //! ```
 //!

@@ -2,10 +2,12 @@
 //! machine.
 //!
 //! ```text
-//!   args.rs       the command line          study.rs     the five studies     sweep.rs   lists that multiply to cells
-//!   keys.rs       keys, values, streams     contender.rs the interface of a table        ours.rs, table.rs  Forerun's
-//!   table_group.rs      tables in memory          turn.rs      one turn of a case   measure/   rounds over a sweep, rows
-//!   row.rs        a result                  show.rs      tables               plot.rs    plots and the page
+//!   args.rs         the command line              study.rs   the five studies
+//!   sweep.rs        lists that multiply to cells  keys.rs    keys, values, streams
+//!   contender.rs    the interface of a table      ours.rs, table.rs   Forerun's tables
+//!   table_group.rs  tables in memory              turn.rs    one turn of a case
+//!   measure/        rounds over a sweep, rows     row.rs     a result
+//!   show.rs         tables                        plot.rs    plots and the page
 //! ```
 //!
 //! The bench can also measure peers: see [`run_with`].

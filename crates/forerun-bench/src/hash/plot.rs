@@ -1,7 +1,7 @@
 //! The rows of a study on a page: plots over its axis, the winners, and the table.
 //!
 //! ```text
-//!  keys per second        one line per design, by the best instruction set; for each measured strategy
+//!  keys a second        one line per design, by the best instruction set; for each measured strategy
 //!  times scalar         where vector instructions pay
 //!  times get            where a batch pays
 //!  lines a lookup       where the lines read change along the axis

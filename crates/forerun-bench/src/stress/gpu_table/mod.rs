@@ -4,7 +4,8 @@
 //! ```text
 //!  mod.rs     tables, rounds, the summary
 //!  world.rs   the keys and their owners, a round of work, the table's contents after it
-//!  past.rs    what concurrent lookups may return          row.rs   rows that identify their key
+//!  past.rs    what concurrent lookups may return
+//!  row.rs     rows that identify their key
 //!  lanes.rs   concurrent lanes of work: streams of a GPU, or threads
 //! ```
 //!
