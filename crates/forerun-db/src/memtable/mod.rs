@@ -6,7 +6,7 @@
 //!   lookup_batch.rs      a batch of lookups; strategy.rs, partition.rs: how it is run
 //!   skip_list_cursor.rs  entries in order, in both directions
 //!   descent.rs           the one search loop, which awaits each node before reading it
-//!   skip_list.rs         the skip list; skip_list_index.rs: an array to enter it by
+//!   skip_list.rs         the skip list; skip_list_index.rs: an array through which searches enter it
 //!   memory_checks.rs     what a search verifies on the way
 //!   node.rs              an entry and its tower, byte by byte
 //!   arena.rs             the memory of all of them

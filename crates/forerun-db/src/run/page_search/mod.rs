@@ -2,10 +2,10 @@
 //! [`PageSearch`], its name, and its arm in [`rows_before`].
 //!
 //! ```text
-//!   bisection.rs      Plain, Prefetch1, Prefetch2: bisect all rows
-//!   key_prefixes.rs   KeyPrefixes: compare the keys' first bytes as integers, bisect only rows that tie
-//!   compare.rs        three ways to compare two keys; every search uses them
-//!   prefetch_distance.rs   how many rows must be left for a bisection to prefetch
+//!   bisection.rs          Plain, Prefetch1, Prefetch2: bisect all rows
+//!   key_prefixes.rs       KeyPrefixes: compares the first bytes of keys as integers, bisects ties only
+//!   compare.rs            three ways to compare two keys; every search uses them
+//!   prefetch_distance.rs  how many rows must be left for a bisection to prefetch
 //! ```
 //!
 //! Every search works with every order and both kinds of pages.
