@@ -46,7 +46,8 @@ by itself. If other programs use the cores, the study measures them instead; as 
 
 --quick shows that everything runs: 2000 items of 64 bytes.")]
 pub struct Args {
-    /// Items to load, or fewer if they do not fit in 60% of the memory [default: 2M; with --quick 2000]
+    /// Items to load, or fewer if they do not fit in 60% of the memory [default: 2M; with --quick
+    /// 2000]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub items: Option<u64>,
 

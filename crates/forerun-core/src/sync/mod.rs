@@ -18,9 +18,9 @@
 //!   list nodes;
 //! - [`thread_number`] distributes threads over structures that they would otherwise share.
 //!
-//! [`Arc`] and [`Weak`] are the standard library's in every back end, and so is [`atomic`], except in
-//! a simulation. Code may name them by either path, but a simulation switches threads only at the
-//! operations defined here.
+//! [`Arc`] and [`Weak`] are the standard library's in every back end, and so is [`atomic`], except
+//! in a simulation. Code may name them by either path, but a simulation switches threads only at
+//! the operations defined here.
 
 mod number;
 #[cfg(not(feature = "sim"))]
