@@ -3,12 +3,14 @@
 //! ```text
 //! main ┬─ sim/            the store under random schedules and faults
 //!      ├─ server_sim/     the server under random clients, clocks and disks
-//!      └─ differential/   the server compared with memcached
+//!      ├─ differential/   the server compared with memcached
+//!      └─ search/         what the two simulators share: seeds in worker processes
 //! ```
 
 #![forbid(unsafe_code)]
 
 mod differential;
+mod search;
 mod server_sim;
 mod sim;
 
@@ -35,7 +37,10 @@ enum Command {
     ServerSim(server_sim::ServerSimArgs),
     /// Runs seeds for `sim`.
     #[command(hide = true)]
-    SimWorker(sim::worker::WorkerArgs),
+    SimWorker(sim::SimWorkerArgs),
+    /// Runs seeds for `server-sim`.
+    #[command(hide = true)]
+    ServerSimWorker(server_sim::ServerSimWorkerArgs),
     /// Shows where the benches are.
     #[command(hide = true, disable_help_flag = true)]
     Bench(Elsewhere),
@@ -63,18 +68,23 @@ impl Elsewhere {
     }
 }
 
+/// A worker's end.
+fn ended(worked: std::io::Result<()>) -> anyhow::Result<ExitCode> {
+    worked?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn main() -> ExitCode {
-    let ended = match Cli::parse().command {
+    let outcome = match Cli::parse().command {
         Command::Sim(args) => sim::command(&args),
         Command::Differential(args) => differential::command(&args),
         Command::ServerSim(args) => server_sim::command(&args),
-        Command::SimWorker(args) => sim::worker::work(&args)
-            .map(|()| ExitCode::SUCCESS)
-            .map_err(Into::into),
+        Command::SimWorker(args) => ended(sim::work(&args)),
+        Command::ServerSimWorker(args) => ended(server_sim::work(&args)),
         Command::Bench(elsewhere) => elsewhere.refuse("benches", &[]),
         Command::Stress(elsewhere) => elsewhere.refuse("stress tests", &["stress"]),
     };
-    ended.unwrap_or_else(|error| {
+    outcome.unwrap_or_else(|error| {
         eprintln!("forerun-lab: {error:#}");
         ExitCode::from(2)
     })

@@ -26,9 +26,23 @@ fn defects_of_the_server_are_found() {
         let Output { status, stdout, .. } = lab("server-sim", &["--planted", name]);
         let said = String::from_utf8(stdout).unwrap();
         assert!(status.success(), "{said}");
-        assert!(said.starts_with(&format!("{name}: found")), "{said}");
+        assert!(said.starts_with(name), "{said}");
         assert!(said.ends_with("\nfound 1 of 1\n"), "{said}");
     }
+}
+
+/// A client whose pipe is full in the middle of a request is owed nothing yet.
+#[test]
+fn a_server_that_stops_reading_in_the_middle_of_a_request_is_found() {
+    let seed = |more: &[&str]| {
+        let args = [&["--first", "5", "--count", "1"], more].concat();
+        let Output { stdout, .. } = lab("server-sim-worker", &args);
+        String::from_utf8(stdout).unwrap()
+    };
+    let said = seed(&["--plant", "block-forgotten"]);
+    assert!(said.contains("\"finding\":\"unread: "), "{said}");
+    let said = seed(&[]);
+    assert!(said.contains("\"finding\":null"), "{said}");
 }
 
 #[test]

@@ -46,6 +46,8 @@ defects! {
         "A short read from a TLS connection is taken to mean that the socket is empty.",
     EndForgotten "end-forgotten"
         "A short read hides the end of a connection that was reported together with its last bytes.",
+    BlockForgotten "block-forgotten"
+        "An event that comes in the middle of a data block is lost, and the rest of the block is never read.",
     AcceptsForgotten "accepts-forgotten"
         "Connections that wait behind the first 64 of a turn are not accepted until another one comes.",
     // Turns.

@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 
 use super::command::{Compare, shorten};
+use super::counted::Counts;
 use super::known::{self, Version};
 
 /// How far two clocks in whole seconds may differ when they are read one after the other on a busy
@@ -126,6 +127,7 @@ pub(super) fn compare<'a>(
     our_bytes: &'a [u8],
     their_bytes: &'a [u8],
     how: Compare,
+    counts: &Counts<'_>,
     memcached: Version,
     versions: &mut Versions,
 ) -> Result<Agreed, String> {
@@ -135,9 +137,13 @@ pub(super) fn compare<'a>(
         let lines = |bytes: &'a [u8]| {
             bytes
                 .split(|&byte| byte == b'\n')
-                .map(|line| Part::Line(known::without_later_fields(line)))
+                .map(<[u8]>::trim_ascii_end)
         };
-        (ours, theirs) = (lines(our_bytes).collect(), lines(their_bytes).collect());
+        ours = lines(our_bytes).map(Part::Line).collect();
+        theirs = lines(their_bytes)
+            .filter_map(|line| known::without_additions(line, memcached))
+            .map(Part::Line)
+            .collect();
         for parts in [&mut ours, &mut theirs] {
             parts.retain(|part| !matches!(part, Part::Line(line) if !known::is_compared(line)));
             parts.sort_by(|a, b| sort_key(a).cmp(sort_key(b)));
@@ -157,8 +163,9 @@ pub(super) fn compare<'a>(
             (a, b) => a == b,
         };
         if !same {
-            if let (Part::Line(a), Part::Line(b)) = (a, b)
-                && known::end_a_history(a, b, memcached)
+            if let (Part::Line(line), Part::Line(refusal)) = (a, b)
+                && let Some(counted) = counted(line, ours.get(index + 1))
+                && known::ends_a_history(refusal, counts.began_high(counted), memcached)
             {
                 return Ok(Agreed {
                     answers: index as u64,
@@ -184,6 +191,17 @@ pub(super) fn compare<'a>(
         answers: ours.len() as u64,
         ends_history: false,
     })
+}
+
+/// What a line says that answers a command which counts: the number, `Some(None)` if it does not
+/// say that. `None` is a line that answers no such command.
+fn counted(line: &[u8], next: Option<&Part<'_>>) -> Option<Option<u64>> {
+    match (line.split(|&byte| byte == b' ').next()?, next) {
+        (b"HD", _) => Some(None),
+        (b"VA", Some(Part::Data(data))) => number(data.trim_ascii_end()).map(Some),
+        (word, _) if word.len() == line.len() => number(word).map(Some),
+        _ => None,
+    }
 }
 
 /// The sort key for unordered lines: the part that both servers return alike.
@@ -233,31 +251,34 @@ fn words_agree(
     };
     match kind {
         b"VALUE" if index == 4 => pair(ours, theirs),
-        b"VERSION" if index == 1 => true,
+        b"VERSION" if index == 1 => known::versions_agree(ours, theirs, memcached),
         b"HD" | b"VA" if index > 0 => match (ours.split_first(), theirs.split_first()) {
             (Some((b'c', a)), Some((b'c', b))) => pair(a, b),
             (Some((b't', a)), Some((b't', b))) => {
-                known::seconds_left_agree(a, b, CLOCK_S, memcached)
+                both(a, b, |a, b| known::seconds_left_agree(a, b, CLOCK_S))
             }
             (Some((b'l', a)), Some((b'l', b))) => close(a, b),
             _ => ours == theirs,
         },
-        b"ME" if index > 1 => named_words_agree(ours, theirs, memcached, &mut pair),
-        // `me` and `mg` know which items were fetched, for items whose marks neither server drops.
-        _ if ours.starts_with(b"fetch=") && theirs.starts_with(b"fetch=") => index > 0,
+        b"ME" if index > 1 => named_words_agree(ours, theirs, &mut pair, |a, b| {
+            known::exp_agrees(a, b, CLOCK_S, memcached)
+        }),
         _ if kind.starts_with(b"key=") && index > 0 => {
-            named_words_agree(ours, theirs, memcached, &mut pair)
+            named_words_agree(ours, theirs, &mut pair, |a, b| {
+                known::times_agree(a, b, CLOCK_S)
+            })
         }
         _ => ours == theirs,
     }
 }
 
-/// Words `name=value`, as in the answers of `me` and `lru_crawler metadump`.
+/// Words `name=value`, as in the answers of `me` and `lru_crawler metadump`. `exp` compares two
+/// times of this name.
 fn named_words_agree(
     ours: &[u8],
     theirs: &[u8],
-    memcached: Version,
     pair: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    exp: impl FnOnce(i64, i64) -> bool,
 ) -> bool {
     let cut = |word: &[u8]| -> Option<(Vec<u8>, Vec<u8>)> {
         let at = word.iter().position(|&byte| byte == b'=')?;
@@ -268,7 +289,7 @@ fn named_words_agree(
     };
     name == their_name
         && match &name[..] {
-            b"exp" => known::seconds_left_agree(&a, &b, CLOCK_S, memcached),
+            b"exp" => both(&a, &b, exp),
             b"la" => close(&a, &b),
             b"cas" => pair(&a, &b),
             b"cls" | b"size" => known::is_of_its_own(&name),
@@ -278,14 +299,20 @@ fn named_words_agree(
 
 /// Whether two numbers of seconds are as close as clocks can be.
 fn close(ours: &[u8], theirs: &[u8]) -> bool {
-    match (number::<i64>(ours), number::<i64>(theirs)) {
-        (Some(a), Some(b)) => a.abs_diff(b) <= CLOCK_S,
+    both(ours, theirs, |a, b| a.abs_diff(b) <= CLOCK_S)
+}
+
+/// Whether both are numbers, and `agree`.
+fn both(ours: &[u8], theirs: &[u8], agree: impl FnOnce(i64, i64) -> bool) -> bool {
+    match (number(ours), number(theirs)) {
+        (Some(a), Some(b)) => agree(a, b),
         _ => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::command::{Command, Word};
     use super::*;
 
     const NEW: Version = Version(1, 6, 45);
@@ -295,6 +322,7 @@ mod tests {
             ours.as_bytes(),
             theirs.as_bytes(),
             Compare::Whole,
+            &Counts::NONE,
             NEW,
             versions,
         )
@@ -333,14 +361,72 @@ mod tests {
     #[test]
     fn a_count_that_an_earlier_memcached_refuses_ends_the_history() {
         let refused = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
-        let compare = |ours: &[u8], memcached| {
+        let incr =
+            |key: &str, delta: &str| Command::line(["incr", key, delta].map(Word::text).to_vec());
+        let commands = [incr("n", "5"), incr("m", "1")];
+        let compare = |ours: &[u8], counts: Counts<'_>, memcached| {
             let mut versions = Versions::default();
-            compare(ours, refused, Compare::Whole, memcached, &mut versions)
+            compare(
+                ours,
+                refused,
+                Compare::Whole,
+                &counts,
+                memcached,
+                &mut versions,
+            )
         };
-        let ended = compare(b"18446744073709551596\r\n", Version(1, 6, 18));
+        let of = |commands, before| Counts::new(commands, before);
+        let old = Version(1, 6, 18);
+        let high = b"18446744073709551596\r\n";
+        let ended = compare(high, of(&commands, None), old);
         assert!(ended.is_ok_and(|agreed| agreed.ends_history));
-        assert!(compare(b"18446744073709551596\r\n", NEW).is_err());
-        assert!(compare(b"NOT_FOUND\r\n", Version(1, 6, 18)).is_err());
+        // It counted past the end, from 2^64 - 2.
+        assert!(compare(b"3\r\n", of(&commands, None), old).is_ok());
+        assert!(compare(b"5\r\n", of(&commands, None), old).is_err());
+        assert!(compare(high, of(&commands, None), NEW).is_err());
+        assert!(compare(b"NOT_FOUND\r\n", of(&commands, None), old).is_err());
+        // Of a single command, the number that it counts is known.
+        assert!(compare(b"HD\r\n", of(&commands[..1], Some(1 << 63)), old).is_ok());
+        assert!(compare(b"HD\r\n", of(&commands[..1], Some((1 << 63) - 1)), old).is_err());
+        assert!(compare(high, of(&commands[..1], Some(7)), old).is_err());
+    }
+
+    #[test]
+    fn only_the_time_left_of_me_is_negative_and_only_with_an_earlier_memcached() {
+        let agree = |ours: &str, theirs: &str, memcached| {
+            let (ours, theirs) = (ours.as_bytes(), theirs.as_bytes());
+            let mut versions = Versions::default();
+            compare(
+                ours,
+                theirs,
+                Compare::Whole,
+                &Counts::NONE,
+                memcached,
+                &mut versions,
+            )
+            .is_ok()
+        };
+        let old = Version(1, 6, 18);
+        assert!(agree(
+            "ME a exp=500 la=0\r\n",
+            "ME a exp=-500 la=0\r\n",
+            old
+        ));
+        assert!(agree("ME a exp=-1 la=0\r\n", "ME a exp=-1 la=0\r\n", old));
+        assert!(!agree(
+            "ME a exp=500 la=0\r\n",
+            "ME a exp=-500 la=0\r\n",
+            NEW
+        ));
+        assert!(!agree(
+            "ME a exp=500 la=0\r\n",
+            "ME a exp=500 la=0\r\n",
+            old
+        ));
+        assert!(!agree("HD t500\r\n", "HD t-500\r\n", old));
+        assert!(agree("HD t0\r\n", "HD t4294967230\r\n", old));
+        assert!(!agree("HD t0\r\n", "HD t2147483648\r\n", old));
+        assert!(!agree("ME a fetch=yes\r\n", "ME a fetch=no\r\n", old));
     }
 
     #[test]

@@ -125,6 +125,9 @@ impl Generator {
             at += 1;
             at <= fences || !is_named(command, b"version")
         });
+        if !self.is_later() && commands.len() > 1 {
+            commands.iter_mut().for_each(answer_the_number);
+        }
         let mut step = Step {
             connection,
             commands,
@@ -224,6 +227,15 @@ fn is_named(command: &Command, name: &[u8]) -> bool {
 
 fn is_arithmetic(command: &Command) -> bool {
     matches!(texts(command).next(), Some(b"incr" | b"decr" | b"ma"))
+}
+
+/// Lets a command that counts answer the number, if it does not yet: whether an earlier memcached
+/// may refuse to count it depends on how large it was.
+fn answer_the_number(command: &mut Command) {
+    let has_value = texts(command).any(|word| word == b"v");
+    if texts(command).next() == Some(b"ma") && !has_value {
+        command.words.push(Word::text("v"));
+    }
 }
 
 /// Whether memcached drops answers that are queued before this one: a line of keys with one that is

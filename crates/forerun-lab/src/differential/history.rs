@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 
 use super::answer::{Agreed, Versions, compare};
 use super::command::{Compare, Step};
+use super::counted::{Counts, counted_key};
 use super::peer::{Connection, End, Memcached, Peer, Reply};
 
 /// The counts of what was compared.
@@ -14,6 +15,8 @@ use super::peer::{Connection, End, Memcached, Peer, Reply};
 pub(super) struct Played {
     pub commands: u64,
     pub answers: u64,
+    /// Histories that a listed difference ended.
+    pub ended: u64,
 }
 
 /// Where two servers answered differently.
@@ -74,12 +77,17 @@ fn play_in(dir: &Path, memcached: &Memcached, steps: &[Step]) -> Result<(Played,
             Compare::Unordered => connection.ask_list(bytes),
             _ => connection.ask(bytes, &cuts(bytes.len())),
         };
+        let before = match &step.commands[..] {
+            [command] => counted_key(command).and_then(|key| ours.number(&key)),
+            _ => None,
+        };
         let our_reply = ask(&mut pair.ours, &to_us)?;
         let their_reply = ask(&mut pair.theirs, &to_them)?;
         let outcome = compare_replies(
             &our_reply,
             &their_reply,
             step.compare,
+            &Counts::new(&step.commands, before),
             memcached,
             &mut versions,
         );
@@ -88,6 +96,7 @@ fn play_in(dir: &Path, memcached: &Memcached, steps: &[Step]) -> Result<(Played,
                 played.commands += step.commands.len() as u64;
                 played.answers += agreed.answers;
                 if agreed.ends_history {
+                    played.ended += 1;
                     break;
                 }
             }
@@ -112,10 +121,13 @@ fn compare_replies(
     ours: &Reply,
     theirs: &Reply,
     how: Compare,
+    counts: &Counts<'_>,
     memcached: &Memcached,
     versions: &mut Versions,
 ) -> Result<Agreed, String> {
-    let agreed = compare(&ours.bytes, &theirs.bytes, how, memcached.version, versions)?;
+    let (ours_bytes, theirs_bytes) = (&ours.bytes, &theirs.bytes);
+    let memcached = memcached.version;
+    let agreed = compare(ours_bytes, theirs_bytes, how, counts, memcached, versions)?;
     match ours.end == theirs.end {
         true => Ok(agreed),
         false => Err(format!(

@@ -91,14 +91,14 @@ const fn ends(from: From, text: &'static str) -> Difference {
 pub(super) const DIFFERENCES: &[Difference] = &[
     not_generated(
         From::Earlier,
-        "The server obeys the meta flags `E` (`mg`, `ms`, `md`, `ma`), `x` (`md`), `s` (`ms`), `C` (`mg`) and \
-         `N` of an append or prepend. 1.6.18 refuses or ignores them.",
+        "The server implements the meta flags `E` (`mg`, `ms`, `md`, `ma`), `x` (`md`), `s` (`ms`), `C` \
+         (`mg`) and `N` of an append or prepend. 1.6.18 refuses or ignores them.",
     ),
     masked(
         From::Earlier,
-        "A storage command that is refused for its key, flags, time or version, or for too few or too many \
-         words, has its data block skipped if the line gives its length. 1.6.18 reads the block as commands, \
-         so that whoever can send a bad key can send commands.",
+        "If a storage command is refused because of its key, flags, time or version, or because it has \
+         too few or too many words, the server skips the data block if the line gives its length. 1.6.18 \
+         reads the block as commands, so anyone who can choose a key can inject commands.",
     ),
     not_generated(
         From::Earlier,
@@ -106,12 +106,13 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     masked(
         From::Earlier,
-        "`exp` of `me` is the time left. 1.6.18 answers its negative.",
+        "`exp` of `me` is the time left. 1.6.18 returns its negative.",
     ),
     ends(
         From::Earlier,
-        "A number of 2^63 or more can be counted whatever lies behind it in memory. 1.6.18 searches that memory \
-         for a minus sign, which an earlier item may have left there, and then says that it is no number.",
+        "A number of 2^63 or more can be incremented and decremented regardless of the memory after it. \
+         1.6.18 searches that memory for a minus sign, which an earlier item may have left there, and \
+         then answers that the value is not a number.",
     ),
     masked(
         From::Later,
@@ -119,9 +120,9 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         From::Later,
-        "1.6.45 parses lines differently: it refuses numbers with a plus sign or white space, times beyond 32 \
-         bits, lines that end in a newline alone, `bget`, and `gat` without a key; it ignores surplus words, \
-         and takes a key called `noreply` for the word.",
+        "1.6.45 parses lines differently: it refuses numbers with a plus sign or white space, times \
+         beyond 32 bits, lines that end in a newline alone, `bget`, and `gat` without a key; it ignores \
+         extra words, and takes a key named `noreply` for the option.",
     ),
     masked(
         From::Later,
@@ -129,12 +130,13 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         From::Later,
-        "1.6.45 does not decode the key of `me key b`, sends an empty line behind the error for a key that is \
-         too long in a `get`.",
+        "1.6.45 does not decode the key of `me key b`, and sends an empty line after the error if a key \
+         in a `get` is too long.",
     ),
     not_generated(
         From::Any,
-        "A connection whose first byte is 0x80 is told that there is no binary protocol. Memcached speaks it.",
+        "If the first byte of a connection is 0x80, the server answers that it does not support the \
+         binary protocol. Memcached supports it.",
     ),
     not_generated(
         From::Any,
@@ -143,94 +145,103 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         From::Any,
-        "The server refuses a negative number where none can be. Memcached takes those below -2^63, which \
-         wrap around to positive ones.",
+        "The server refuses negative numbers where only positive ones are valid. Memcached accepts those \
+         below -2^63, which wrap around to positive numbers.",
     ),
     not_generated(
         From::Any,
-        "`flush_all` with a delay takes effect when the delay is over, or at once if it is a time of day that \
-         has passed, and it does not undo an earlier flush. Memcached flushes a second earlier, ignores a \
-         time that has passed, and brings back the items of an earlier flush until the delay is over.",
+        "`flush_all` with a delay takes effect when the delay is over, or at once if the delay is a Unix \
+         time in the past. It does not undo an earlier flush. Memcached flushes a second earlier, ignores \
+         a time in the past, and brings back the items of an earlier flush until the delay is over.",
     ),
     not_generated(
         From::Any,
-        "A meta command with an opaque token that is too long changes nothing. Memcached obeys some of them \
-         before it answers with the error.",
+        "A meta command with an opaque token that is too long changes nothing. Memcached executes some of \
+         them before it answers with the error.",
     ),
     not_generated(
         From::Any,
-        "A number that grows keeps its claim and its staleness, and gets the time of `ma`'s `T`. Memcached \
-         replaces the item by one without these marks, and gives the time to the one that it replaced.",
+        "If an incremented number gets longer, the item keeps its claim and its stale mark, and gets the \
+         time of `ma`'s `T`. Memcached creates a new item without these marks, and sets the time of the \
+         old item.",
     ),
     not_generated(
         From::Any,
-        "`incr`, `decr` and `ma` never shorten a value: they pad it with spaces. Memcached shortens it if an \
-         answer with the item waits to be sent, or if the thread that maintains its LRU holds the item, so \
-         that the result depends on the time.",
+        "`incr`, `decr` and `ma` never shorten a value: they pad it with spaces. Memcached shortens it if \
+         an answer with the item waits to be sent, or if the thread that maintains its LRU holds the \
+         item, so the result depends on timing.",
     ),
     not_generated(
         From::Any,
-        "A value that is only white space is no number. Memcached reads on behind its end, and counts what an \
-         earlier item left there.",
+        "A value that consists of white space is not a number. Memcached reads beyond its end, and uses \
+         what an earlier item left there.",
     ),
     not_generated(
         From::Any,
-        "`ma` with `C` compares versions before it looks at the value. Memcached answers first that a value \
-         of more than half a MiB is no number.",
+        "`ma` with `C` compares versions before it looks at the value. Memcached first answers that a \
+         value of more than half a MiB is not a number.",
     ),
     masked(
         From::Any,
-        "The time left of an item whose time has passed is 0. Memcached answers a number near 2^32.",
+        "The time left of an expired item is 0. Memcached returns a number near 2^32.",
     ),
     not_generated(
         From::Any,
-        "`md x` keeps the item's time and marks, and gives it a new version since its value is another. With \
-         memcached the emptied item keeps its version and lives for ever unless `T` is given.",
+        "`md x` keeps the item's time and marks, and gives it a new version because its value has \
+         changed. In memcached, the emptied item keeps its version and never expires unless `T` is given.",
     ),
     not_generated(
         From::Any,
-        "`k` answers the key in base64 if the command has `b`. Memcached does so if the item was stored with \
-         `b` by `ms`: not for an item that `mg` or `ma` created, or that was appended to.",
+        "`k` returns the key in base64 if the command has `b`. Memcached does so if `ms` stored the item \
+         with `b`, but not if `mg` or `ma` created it or if it was appended to.",
     ),
     not_generated(
         From::Any,
-        "The server refuses base64 keys that are not well formed. Memcached skips what is not base64.",
+        "The server refuses base64 keys that are not well formed. Memcached skips characters that are not \
+         base64.",
     ),
     not_generated(
         From::Any,
-        "A line of keys with one that is too long leaves the answers in front of it as they are, and if it is \
-         longer than 16 KiB, those to its own keys in front of that one. Memcached drops all answers that \
-         have not been sent yet.",
+        "If a line of keys contains a key that is too long, the answers before that line are still sent. \
+         If the line is longer than 16 KiB, so are the answers to its keys before the bad one. Memcached \
+         drops all answers that it has not sent yet.",
     ),
     not_generated(
         From::Any,
-        "A line other than `get` and `gets` may have 16 KiB however it arrives, and a list of keys may have any length. Memcached closes the connection \
-         above 2 KiB unless the rest is already there.",
+        "A line other than `get` and `gets` may have up to 16 KiB however it arrives, and a list of keys \
+         may have any length. Memcached closes the connection above 2 KiB unless the rest has already \
+         arrived.",
     ),
     not_generated(
         From::Any,
-        "A dump of keys is answered in its turn wherever it stands. Memcached refuses one that has other \
-         commands in front of it, and loses commands that it receives before the dump is over. 1.6.18 has no \
-         `mgdump`.",
+        "A dump of keys is answered in its turn, wherever it is in the pipeline. Memcached refuses a dump \
+         that follows other commands, and loses commands that it receives before the dump is over. 1.6.18 \
+         has no `mgdump`.",
     ),
     not_generated(
         From::Any,
-        "`slabs`, `lru` and `extstore` concern how memcached stores items, and are off, as is `watch`.",
+        "`slabs`, `lru` and `extstore` depend on how memcached stores items. They are off, and so is \
+         `watch`.",
     ),
     not_generated(
         From::Any,
-        "The largest item is `--max-item-size` less the key and 32 bytes. Memcached's overhead is another.",
+        "The largest value is `--max-item-size` minus the key and 32 bytes. Memcached's overhead is \
+         different.",
     ),
     masked(
         From::Any,
-        "`cls` and `size` of `me` and of dumps concern how a server stores items.",
+        "`version` answers the memcached version that the server follows, and then its own.",
     ),
     masked(
         From::Any,
-        "In `stats`, `cmd_meta` counts all meta commands, memcached's only `me`. `total_items` counts every \
-         version of an item that was written, `touch` included. How many expired or flushed items are still \
-         in memory, and which were met by whom (`curr_items`, `get_expired`, `get_flushed`), depends on when \
-         a server reclaims them.",
+        "`cls` and `size` of `me` and of dumps depend on how a server stores items.",
+    ),
+    masked(
+        From::Any,
+        "In `stats`, `cmd_meta` counts all meta commands; memcached counts only `me`. `total_items` \
+         counts every version of an item that was written, `touch` included. `curr_items`, `get_expired` \
+         and `get_flushed` depend on when a server reclaims expired and flushed items. Statistics of the \
+         process, its memory, threads and connections are each server's own.",
     ),
 ];
 
@@ -259,23 +270,25 @@ const COMPARED_STATS: &[&str] = &[
 /// alike.
 pub(super) fn is_compared(line: &[u8]) -> bool {
     let Some(rest) = line.strip_prefix(b"STAT ") else {
-        // A later memcached sends this before it lists its keys.
-        return line != b"OK";
+        return true;
     };
     let name = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
     COMPARED_STATS.iter().any(|one| one.as_bytes() == name)
 }
 
-/// A line of a list of keys without its end and without the fields that only a later memcached has.
-pub(super) fn without_later_fields(line: &[u8]) -> &[u8] {
-    let is_list = line.starts_with(b"key=");
+/// A line of memcached's list of keys without what only a later version adds; `None` if the whole
+/// line is such an addition.
+pub(super) fn without_additions(line: &[u8], memcached: Version) -> Option<&[u8]> {
+    if memcached < LATER {
+        return Some(line);
+    }
     let fields = b" flags=";
     let end = line
         .windows(fields.len())
         .rposition(|window| window == fields);
     match end {
-        Some(end) if is_list => &line[..end],
-        _ => line.trim_ascii_end(),
+        Some(end) if line.starts_with(b"key=") => Some(&line[..end]),
+        _ => (line != b"OK").then_some(line),
     }
 }
 
@@ -292,37 +305,45 @@ pub(super) fn lines_may_stand_for_each_other(
     memcached >= LATER && is_error(ours) && is_error(theirs)
 }
 
-/// Whether these two lines end a history because of a listed difference.
-pub(super) fn end_a_history(ours: &[u8], theirs: &[u8], memcached: Version) -> bool {
-    let is_counted = ours.starts_with(b"HD")
-        || ours.starts_with(b"VA ")
-        || std::str::from_utf8(ours).is_ok_and(|text| text.parse::<u64>().is_ok());
+/// Whether a history ends with an answer of memcached's to a command that this server obeyed, and
+/// that counted a number of 2^63 or more.
+pub(super) fn ends_a_history(theirs: &[u8], counted_high: bool, memcached: Version) -> bool {
     memcached < LATER
-        && is_counted
+        && counted_high
         && theirs == b"CLIENT_ERROR cannot increment or decrement non-numeric value"
 }
 
-/// Whether two numbers of seconds left agree.
-pub(super) fn seconds_left_agree(
-    ours: &[u8],
-    theirs: &[u8],
-    clock_s: u64,
-    memcached: Version,
-) -> bool {
-    let number = |text: &[u8]| -> Option<i64> { std::str::from_utf8(text).ok()?.parse().ok() };
-    let (Some(ours), Some(theirs)) = (number(ours), number(theirs)) else {
-        return false;
-    };
-    // 1.6.18 returns the time left in `me` as its negative.
-    let theirs = match memcached < LATER && theirs < -1 {
+/// Seconds that a history takes at most.
+const HISTORY_S_MAX: i64 = 3600;
+
+/// Whether two numbers of seconds left agree, as the flag `t` answers them.
+pub(super) fn seconds_left_agree(ours: i64, theirs: i64, clock_s: u64) -> bool {
+    // The item's time has passed since memcached started, and the difference has 32 bits.
+    let wrapped = 1 << 32;
+    if ours == 0 && (wrapped - HISTORY_S_MAX..wrapped).contains(&theirs) {
+        return true;
+    }
+    times_agree(ours, theirs, clock_s)
+}
+
+/// Whether two numbers of seconds left agree, as `exp` of `me` answers them.
+pub(super) fn exp_agrees(ours: i64, theirs: i64, clock_s: u64, memcached: Version) -> bool {
+    let theirs = match memcached < LATER && theirs != -1 {
         true => -theirs,
         false => theirs,
     };
-    if ours == 0 && theirs > i64::from(i32::MAX) {
-        return true;
-    }
-    // -1 means never; it is not a number of seconds.
+    times_agree(ours, theirs, clock_s)
+}
+
+/// Whether two times, in seconds, agree as far as two clocks do. -1 means never; it is not a time.
+pub(super) fn times_agree(ours: i64, theirs: i64, clock_s: u64) -> bool {
     (ours == -1) == (theirs == -1) && ours.abs_diff(theirs) <= clock_s
+}
+
+/// Whether two answers to `version` are what each server has to answer.
+pub(super) fn versions_agree(ours: &[u8], theirs: &[u8], memcached: Version) -> bool {
+    let theirs = std::str::from_utf8(theirs).ok().and_then(Version::parse);
+    ours.starts_with(b"1.6.18-forerun-") && theirs == Some(memcached)
 }
 
 /// Whether a value in `me` and in dumps concerns how a server stores its items.

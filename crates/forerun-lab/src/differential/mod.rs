@@ -5,11 +5,12 @@
 //!   generate/   a seed's history: steps of commands         command.rs   words, commands, steps
 //!   peer.rs     the two servers and connections to them     history.rs   plays a history to both
 //!   answer.rs   compares two answers                        known.rs     the intended differences
-//!   shrink.rs   shortens a failing history
+//!   shrink.rs   shortens a failing history                  counted.rs   what commands count
 //! ```
 
 mod answer;
 mod command;
+mod counted;
 mod generate;
 mod history;
 mod known;
@@ -93,6 +94,7 @@ fn run(args: &Args) -> Result<bool> {
         let (played, failure) = play(&memcached, &steps)?;
         total.commands += played.commands;
         total.answers += played.answers;
+        total.ended += played.ended;
         seeds += 1;
         if let Some(failure) = failure {
             report(&memcached, seed, &steps, failure, &path)?;
@@ -103,8 +105,8 @@ fn run(args: &Args) -> Result<bool> {
         }
     }
     println!(
-        "differential: {seeds} seeds, {} commands, {} answers compared with memcached {}: only listed differences",
-        total.commands, total.answers, memcached.version
+        "differential: {seeds} seeds, {} commands, {} answers compared with memcached {}, {} histories ended by a listed difference: only listed differences",
+        total.commands, total.answers, memcached.version, total.ended
     );
     Ok(true)
 }

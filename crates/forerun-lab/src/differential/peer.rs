@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use forerun_cache::{Cache, CacheOptions};
 use forerun_server::{Listen, Server, ServerOptions};
 
+use super::counted::number;
 use super::known::Version;
 
 /// Memory of either server: enough that neither evicts.
@@ -90,6 +91,7 @@ impl Memcached {
             .with_context(|| format!("start {:?}", self.program))?;
         Ok(Peer {
             running: Running::Process(child),
+            cache: None,
             socket,
             version_line: format!("VERSION {}\r\n", self.version).into_bytes(),
         })
@@ -106,6 +108,8 @@ enum Running {
 #[derive(Debug)]
 pub(super) struct Peer {
     running: Running,
+    /// What this workspace's server serves.
+    cache: Option<Arc<Cache>>,
     socket: PathBuf,
     version_line: Vec<u8>,
 }
@@ -122,12 +126,20 @@ impl Peer {
         let mut options = ServerOptions::new(vec![Listen::unix(&socket, 0o700)]);
         options.drain_timeout = Duration::ZERO;
         let version_line = format!("VERSION {}\r\n", options.settings.version).into_bytes();
-        let server = Server::start(options, Arc::new(cache))?;
+        let cache = Arc::new(cache);
+        let server = Server::start(options, cache.clone())?;
         Ok(Self {
             running: Running::Here(Some(Box::new(server))),
+            cache: Some(cache),
             socket,
             version_line,
         })
+    }
+
+    /// The number that this workspace's server holds under `key`, if it holds one. Leaves no trace.
+    pub(super) fn number(&self, key: &[u8]) -> Option<u64> {
+        let guard = self.cache.as_ref()?.pin();
+        number(guard.peek(key)?.value())
     }
 
     /// A connection to it.

@@ -28,8 +28,8 @@ const SHRINK_TIME: Duration = Duration::from_secs(5);
 /// system may refuse a few times.
 const ACCEPTOR_TURNS_MAX: u32 = 100;
 
-/// How much longer than its timeout a drain may take: no thread may have run for a while.
-const DRAIN_SLACK: Duration = Duration::from_secs(60);
+/// How much longer than its timeout a drain may take, until each worker has had its turn.
+const DRAIN_SLACK: Duration = Duration::from_secs(1);
 
 /// What the server did wrong.
 #[derive(Clone, Debug)]
@@ -59,7 +59,8 @@ impl fmt::Display for Failure {
 struct Seen {
     moved: u64,
     moved_at: Duration,
-    /// Its server owed it something, and could have sent it, when the turn began.
+    /// When the turn began, the server owed it something or had not read all that it sent, and no
+    /// answer waited for its reader.
     waited: bool,
     waits: u32,
     quiet: u32,
@@ -146,7 +147,8 @@ impl Watch {
                 continue;
             };
             seen.moved = wire.socket.moved();
-            seen.waited = client.is_owed() && wire.socket.is_read();
+            let has_work = client.is_owed() || wire.socket.unread() > 0;
+            seen.waited = has_work && wire.socket.is_read();
         }
     }
 
@@ -250,6 +252,13 @@ impl Watch {
                 );
                 return Err(Failure::new("stuck", what));
             }
+            let unread = wire.socket.unread();
+            if unread > 0 && wire.socket.is_read() {
+                let what = format!(
+                    "the server has left {unread} bytes of client {id} unread and waits for an event that does not come"
+                );
+                return Err(Failure::new("unread", what));
+            }
             let silent = now.saturating_sub(seen.moved_at);
             if !self.idle_timeout.is_zero()
                 && silent > self.idle_timeout + Duration::from_secs(4)
@@ -302,7 +311,7 @@ impl Watch {
                 "refused",
                 format!("client {id} was refused below the limit"),
             )),
-            Over::Closed if client.was_finished => Ok(()),
+            Over::Closed if client.was_finished || client.is_spoilt() => Ok(()),
             Over::Closed => {
                 let dropped_at = seen.dropped_at.unwrap_or(seen.moved_at);
                 let silent = dropped_at.saturating_sub(seen.moved_at);
@@ -330,19 +339,12 @@ impl Watch {
         }
     }
 
-    /// All threads of the server have ended.
-    pub fn drained(
-        &self,
-        drain_asked: Option<Duration>,
-        now: Duration,
-        open: usize,
-    ) -> Result<(), Failure> {
-        let took = drain_asked.map_or(Duration::ZERO, |asked| now - asked);
+    /// All threads of the server's have ended, so long after they were told to; meanwhile they had
+    /// their turns all the time.
+    pub fn drained(&self, took: Duration, open: usize) -> Result<(), Failure> {
         if took > self.drain_timeout + DRAIN_SLACK {
-            return Err(Failure::new(
-                "drain",
-                format!("the server took {took:?} to end"),
-            ));
+            let what = format!("the server took {took:?} to end");
+            return Err(Failure::new("drain", what));
         }
         if open > 0 {
             return Err(Failure::new(

@@ -16,6 +16,13 @@ use super::wire::{Received, Wire};
 /// Bytes that a client composes ahead of its socket.
 const QUEUE_BYTES: usize = 256 << 10;
 
+/// What a client sends that takes a port of TLS for a plain one.
+const NO_TLS: &[u8] = b"get the weather of Bern\r\n";
+/// A record whose content nobody has encrypted.
+const BAD_RECORD: &[u8] = b"\x17\x03\x03\x00\x20this is not what TLS would make ";
+/// What is no record: longer than any.
+const NO_RECORD: &[u8] = b"\x17\x03\x03\xff\xff and so on";
+
 /// The answer to a connection beyond the limit.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
@@ -106,7 +113,11 @@ impl<T: Read + Write + Ends> Client<T> {
         }
     }
 
-    pub fn connect(&mut self, wire: Wire<T>) {
+    pub fn connect(&mut self, mut wire: Wire<T>) {
+        if self.plan.end == End::NoTls {
+            wire.spoil(NO_TLS);
+            self.last_word = true;
+        }
         self.wire = Some(wire);
         self.stage = Stage::Open;
     }
@@ -158,10 +169,17 @@ impl<T: Read + Write + Ends> Client<T> {
         let said = match self.plan.end {
             End::Quit => self.last_word,
             End::HalfClose | End::Truncate => self.ended,
+            End::NoTls | End::BadRecord | End::NoRecord => self.is_spoilt(),
             End::Reset | End::Stay => false,
         };
         let sent = self.wire.as_ref().is_some_and(|wire| !wire.wants_send());
-        said && sent && self.asked.is_empty()
+        // The server need not answer what came with bytes that are no TLS.
+        said && sent && (self.asked.is_empty() || self.is_spoilt())
+    }
+
+    /// Whether it has begun to send what is no TLS.
+    pub fn is_spoilt(&self) -> bool {
+        self.wire.as_ref().is_some_and(Wire::is_spoilt)
     }
 
     /// Whether its plan is done, except that it stays connected.
@@ -207,7 +225,7 @@ impl<T: Read + Write + Ends> Client<T> {
                     wire.socket.cut();
                     self.over(Over::Cut, model);
                 }
-                End::Quit | End::Stay => {}
+                End::Quit | End::Stay | End::NoTls | End::BadRecord | End::NoRecord => {}
             }
         }
         Ok(())
@@ -233,12 +251,15 @@ impl<T: Read + Write + Ends> Client<T> {
             return;
         }
         self.last_word = true;
+        let is_sent = wire.queued() == 0 && !wire.wants_send();
         match self.plan.end {
             End::Quit => wire.queue(b"quit\r\n"),
             End::Truncate => wire.queue(b"set truncated 0 0 9000\r\nhalf a va"),
             End::HalfClose if wire.queued() == 0 => wire.close_notify(),
-            End::HalfClose => self.last_word = false,
-            End::Reset | End::Stay => {}
+            End::BadRecord if is_sent => wire.spoil(BAD_RECORD),
+            End::NoRecord if is_sent => wire.spoil(NO_RECORD),
+            End::HalfClose | End::BadRecord | End::NoRecord => self.last_word = false,
+            End::Reset | End::Stay | End::NoTls => {}
         }
     }
 
@@ -252,9 +273,11 @@ impl<T: Read + Write + Ends> Client<T> {
         let Some(wire) = &mut self.wire else {
             return Ok(());
         };
-        let handshaking = wire.is_handshaking();
+        let (handshaking, spoilt) = (wire.is_handshaking(), wire.is_spoilt());
         let received = match wire.receive(most, &mut self.input) {
             Ok(received) => received,
+            // The server's alert.
+            Err(error) if error.kind() == ErrorKind::InvalidData && spoilt => Received::End,
             Err(error) if error.kind() == ErrorKind::InvalidData && handshaking => {
                 self.over(Over::TooMany, model);
                 return Ok(());

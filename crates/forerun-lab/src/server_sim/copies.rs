@@ -9,22 +9,57 @@ use super::checks::Failure;
 use super::model::{Model, Stamp, read_value};
 use super::system::{DiskPlan, Sim};
 
-/// The snapshot that is being written.
+/// The copies of a running server.
 #[derive(Debug, Default)]
 pub struct Copies {
-    asked: bool,
-    began: Option<Stamp>,
-    last: Option<Vec<u8>>,
+    /// One was asked for, and nobody writes it yet.
+    is_asked: bool,
+    writing: Option<Writing>,
+}
+
+/// A copy that is being written.
+#[derive(Clone, Copy, Debug)]
+struct Writing {
+    began: Stamp,
+    /// The number of the file that it replaces.
+    before: Option<u64>,
+    /// Some call of the disk could have failed.
+    may_fail: bool,
 }
 
 impl Copies {
+    /// A client or an operator has asked for a copy.
     pub fn asked(&mut self) {
-        self.asked = true;
+        self.is_asked = true;
     }
 
-    /// A thread began to write.
-    pub fn began(&mut self, now: Stamp) {
-        self.began.get_or_insert(now);
+    /// The server is to end: a copy that it has not begun is not written.
+    pub fn forget_request(&mut self) {
+        self.is_asked = false;
+    }
+
+    /// The acceptor had a turn; the copy before has this number.
+    ///
+    /// # Errors
+    /// It did not begin to write a copy that was asked for.
+    pub fn acceptor(
+        &mut self,
+        has_begun: bool,
+        now: Stamp,
+        before: Option<u64>,
+    ) -> Result<(), Failure> {
+        if std::mem::take(&mut self.is_asked) && !has_begun {
+            let what = "a copy was asked for, and nobody writes it";
+            return Err(Failure::new("snapshot", what));
+        }
+        if has_begun {
+            self.writing.get_or_insert(Writing {
+                began: now,
+                before,
+                may_fail: false,
+            });
+        }
+        Ok(())
     }
 
     /// Checks the snapshot at `path` if it was just written. Returns whether there was one.
@@ -35,21 +70,33 @@ impl Copies {
         &mut self,
         sim: &Sim,
         path: &Path,
-        is_written: bool,
         now: Stamp,
-        model: &Model,
+        model: &mut Model,
     ) -> Result<bool, Failure> {
-        let Some(began) = self.began.filter(|_| is_written) else {
+        let Some(writing) = &mut self.writing else {
             return Ok(false);
         };
-        self.began = None;
-        let file = sim.file(path);
-        if file.is_none() || file == self.last {
+        writing.may_fail |= sim.disk_may_fail();
+        if sim.task_count() > 0 {
             return Ok(false);
         }
-        self.last = file;
-        self.check_file(sim, path, began, now, model)?;
-        Ok(true)
+        let Writing {
+            began,
+            before,
+            may_fail,
+        } = *writing;
+        self.writing = None;
+        if sim.file_number(path) != before {
+            self.check_file(sim, path, began, now, model)?;
+            return Ok(true);
+        }
+        match may_fail {
+            true => Ok(false),
+            false => Err(Failure::new(
+                "snapshot",
+                "a copy was asked for and not written, and the disk did not fail",
+            )),
+        }
     }
 
     /// Checks a snapshot that was written between two moments.
@@ -62,7 +109,7 @@ impl Copies {
         path: &Path,
         began: Stamp,
         ended: Stamp,
-        model: &Model,
+        model: &mut Model,
     ) -> Result<(), Failure> {
         let wrong = |what: String| Failure::new("snapshot", what);
         let cache = Cache::new(CacheOptions {
@@ -79,26 +126,23 @@ impl Copies {
             return Err(wrong(format!("{} is missing", path.display())));
         }
         let guard = cache.pin();
+        let mut missing = Vec::new();
         for (name, history) in &model.history {
             let found = guard.peek(name.as_bytes());
             let Some(item) = found else {
                 if model.under_way.get(name).is_some_and(|count| *count > 0) {
                     continue;
                 }
-                let stays = history.iter().find(|lived| {
-                    lived.entry.as_ref().is_some_and(|entry| {
+                let stays = history.iter().find_map(|lived| {
+                    lived.entry.as_ref().filter(|entry| {
                         !lived.unsure
                             && entry.set.acked.turn < began.turn
                             && lived.replaced_from.is_none_or(|turn| turn > ended.turn)
-                            && !model.may_be_gone(entry, ended)
+                            && !model.is_over(entry, ended)
                             && entry.expiry.is_none()
                     })
                 });
-                if let Some(stays) = stays {
-                    return Err(wrong(format!(
-                        "{name} was there all the time and is missing: {stays:?}"
-                    )));
-                }
+                missing.extend(stays.map(|entry| (name.clone(), entry.clone())));
                 continue;
             };
             let (_, version) = read_value(name, item.value()).map_err(wrong)?;
@@ -120,6 +164,13 @@ impl Copies {
             if !was_there && !is_new {
                 return Err(wrong(format!(
                     "{name}: version {version} was not there while it was written"
+                )));
+            }
+        }
+        for (name, entry) in missing {
+            if !model.is_evicted(&name, &entry, ended) {
+                return Err(wrong(format!(
+                    "{name} was there all the time and is missing: {entry:?}"
                 )));
             }
         }

@@ -17,6 +17,7 @@ mod answers;
 mod checks;
 mod client;
 mod copies;
+mod counts;
 mod model;
 mod net;
 mod plan;
@@ -26,21 +27,27 @@ mod system;
 mod wire;
 mod world;
 
-#[cfg(feature = "planted")]
-mod planted;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use clap::Args;
-use forerun_core::sync::random_seed;
+#[cfg(feature = "planted")]
+use forerun_server::planted::Defect;
 
+#[cfg(feature = "planted")]
+use crate::search::planted::{self, Defect as _, Planted};
+use crate::search::{self, Report, SeedArgs, WorkerArgs};
 use checks::Failure;
+use counts::Counts;
 use plan::Plan;
-use world::{Counts, World};
+use world::World;
+
+#[cfg(feature = "planted")]
+planted::defects_of!(Defect, forerun_server::planted::plant);
 
 /// The arguments of the server's simulator.
 #[derive(Args, Debug)]
@@ -52,79 +59,77 @@ Examples:
 
 Exit codes: 0 all seeds passed; 1 a seed failed; 2 usage error.")]
 pub struct ServerSimArgs {
-    /// Run only this seed.
-    #[arg(long, conflicts_with_all = ["seeds", "seconds", "from"])]
-    seed: Option<u64>,
-    /// Run this many seeds.
-    #[arg(
-        long,
-        conflicts_with = "seconds",
-        value_parser = clap::value_parser!(u64).range(1..)
-    )]
-    seeds: Option<u64>,
-    /// Run seeds for this many seconds. Default: 30, unless --seeds is given. With --planted: for
-    /// each defect.
-    #[arg(long)]
-    seconds: Option<u64>,
-    /// The first seed. Default: taken from the clock.
-    #[arg(long)]
-    from: Option<u64>,
-    /// Continue after a failing seed, and do not look for a smaller plan.
-    #[arg(long)]
-    no_shrink: bool,
+    #[command(flatten)]
+    seeds: SeedArgs,
     /// Plant a known defect, or each in turn, and look for it: a name, "all", or "list".
     #[cfg(feature = "planted")]
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["seed", "seeds", "from"])]
-    planted: Option<String>,
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["seed", "seeds", "seconds", "from"])]
+    planted: Option<planted::Which<Defect>>,
+}
+
+/// The arguments of a worker.
+#[derive(Args, Debug)]
+pub struct ServerSimWorkerArgs {
+    #[command(flatten)]
+    seeds: WorkerArgs,
+    /// Plant this defect.
+    #[cfg(feature = "planted")]
+    #[arg(long)]
+    plant: Option<Planted<Defect>>,
 }
 
 /// The command.
 ///
 /// # Errors
-/// If nothing can be simulated.
+/// A worker process cannot be started, or nothing can be simulated.
 pub fn command(args: &ServerSimArgs) -> anyhow::Result<ExitCode> {
+    let search = args.seeds.search("server-sim", "server-sim-worker");
     #[cfg(feature = "planted")]
-    if let Some(name) = &args.planted {
-        return planted::find(name, args.seconds.map(Duration::from_secs));
+    if let Some(which) = args.planted {
+        return planted::command::<Defect, Counts>(which, &search);
     }
-    let seconds = Duration::from_secs(args.seconds.unwrap_or(30));
-    let from = args.from.unwrap_or_else(|| random_seed() >> 24);
-    let (first, count) = match args.seed {
-        Some(seed) => (seed, Some(1)),
-        None => (from, args.seeds),
+    let progress = search::report::Bar::new(&search);
+    let (tally, found) = search::search::<Counts>(&search, &mut |tally| progress.update(tally))?;
+    progress.finish();
+    let smaller = match &found {
+        // A plan that does not end is not played in this process.
+        Some(found) if found.has_ended && !args.seeds.no_shrink => {
+            Some(report::smaller(&Plan::draw(found.seed))?)
+        }
+        _ => None,
     };
-    let start = Instant::now();
-    let mut totals = Totals::default();
-    let mut failed = 0;
-    for number in 0.. {
-        let over = match count {
-            Some(count) => number >= count,
-            None => start.elapsed() >= seconds,
-        };
-        if over {
-            break;
-        }
-        let seed = first.wrapping_add(number);
-        let plan = Plan::draw(seed);
-        match play(&plan)?.ended {
-            Ok(counts) => totals.add(counts),
-            Err(failure) if args.no_shrink => {
-                failed += 1;
-                println!("seed {seed} failed: {failure}");
-            }
-            Err(failure) => {
-                report::failed(&plan, &failure)?;
-                return Ok(ExitCode::FAILURE);
-            }
-        }
+    Ok(search::report::print(
+        &search,
+        &tally,
+        found.as_ref(),
+        smaller.as_ref(),
+        args.seeds.json,
+    ))
+}
+
+/// Runs seeds as a worker.
+///
+/// # Errors
+/// Nobody hears it.
+pub fn work(args: &ServerSimWorkerArgs) -> io::Result<()> {
+    #[cfg(feature = "planted")]
+    if let Some(Planted(defect)) = args.plant {
+        defect.plant();
     }
-    let took_s = start.elapsed().as_secs_f64();
-    if failed > 0 {
-        println!("{totals} in {took_s:.1} s, {failed} seeds failed");
-        return Ok(ExitCode::FAILURE);
-    }
-    println!("{totals} in {took_s:.1} s, all clean");
-    Ok(ExitCode::SUCCESS)
+    search::work(&args.seeds, |seed| match play(&Plan::draw(seed)) {
+        Ok(Played { ended, trace }) => Report {
+            counts: ended.as_ref().copied().unwrap_or_default(),
+            finding: ended.err().map(|failure| failure.to_string()),
+            trace: match args.seeds.trace {
+                true => trace,
+                false => Vec::new(),
+            },
+        },
+        Err(error) => Report {
+            finding: Some(format!("nothing can be simulated: {error:#}")),
+            ..Report::default()
+        },
+    })
 }
 
 /// The outcome of a plan.
@@ -161,36 +166,4 @@ fn play(plan: &Plan) -> anyhow::Result<Played> {
             trace: Vec::new(),
         }
     }))
-}
-
-#[derive(Debug, Default)]
-struct Totals {
-    seeds: u64,
-    counts: Counts,
-}
-
-impl Totals {
-    fn add(&mut self, counts: Counts) {
-        self.seeds += 1;
-        self.counts.steps += counts.steps;
-        self.counts.answers += counts.answers;
-        self.counts.faults += counts.faults;
-        self.counts.snapshots += counts.snapshots;
-    }
-}
-
-impl std::fmt::Display for Totals {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Counts {
-            steps,
-            answers,
-            faults,
-            snapshots,
-        } = self.counts;
-        let seeds = self.seeds;
-        write!(
-            f,
-            "{seeds} seeds, {answers} requests, {faults} faults, {snapshots} snapshots, {steps} steps"
-        )
-    }
 }

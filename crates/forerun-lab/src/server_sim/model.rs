@@ -71,6 +71,9 @@ pub struct Model {
     pub history: BTreeMap<String, Vec<Lived>>,
     /// Flushes: the turn in which each was sent, and acknowledged.
     pub flushes: Vec<(u64, Option<u64>)>,
+    /// Entries whose absence only an eviction explains, each under how many items the cache had
+    /// evicted before it was set.
+    evicted: BTreeMap<u64, BTreeSet<(String, u64)>>,
     /// Versions that were sent, whatever happened to them.
     pub versions_sent: BTreeSet<(String, u64)>,
     /// How many requests that change a key are in progress.
@@ -128,13 +131,26 @@ impl Model {
         })
     }
 
-    /// Why the entry may be gone when it is looked up until `until`.
-    pub fn may_be_gone(&self, entry: &Entry, until: Stamp) -> bool {
+    /// Whether the entry may have been flushed or have expired by `until`.
+    pub fn is_over(&self, entry: &Entry, until: Stamp) -> bool {
         self.may_be_flushed(entry, until)
-            || until.evictions > entry.set.sent.evictions
             || entry
                 .expiry
                 .is_some_and(|(first, _)| until.cache_s >= first)
+    }
+
+    /// Notes that the entry is missing by `until` and that nothing but an eviction explains it.
+    /// False if more entries are missing that were set since some moment than the cache has evicted
+    /// since then.
+    pub fn is_evicted(&mut self, name: &str, entry: &Entry, until: Stamp) -> bool {
+        let since = entry.set.sent.evictions;
+        let missing = self.evicted.entry(since).or_default();
+        missing.insert((name.to_owned(), entry.version));
+        let mut count = 0;
+        self.evicted.iter().rev().all(|(since, missing)| {
+            count += missing.len() as u64;
+            count <= until.evictions.saturating_sub(*since)
+        })
     }
 
     /// Compares what was found with what is known, and updates it.
@@ -185,7 +201,8 @@ impl Model {
                 }
             }
             Found::Nothing => {
-                if !self.may_be_gone(&entry, during.acked) {
+                let acked = during.acked;
+                if !self.is_over(&entry, acked) && !self.is_evicted(name, &entry, acked) {
                     return Err(format!(
                         "{name}: version {} of {} bytes, set in turns {} to {}, expiry {:?}, is lost at second {}",
                         entry.version,
@@ -294,6 +311,9 @@ impl Model {
     /// The server was restarted without its contents.
     pub fn empty(&mut self) {
         self.keys.clear();
+        self.history.clear();
+        self.evicted.clear();
+        self.versions_sent.clear();
     }
 }
 

@@ -516,6 +516,16 @@ impl ClientSocket {
         !conn.reset && !conn.dropped && conn.s2c.bytes.is_empty()
     }
 
+    /// Bytes that the client has sent and the server has not read yet.
+    pub fn unread(&self) -> usize {
+        let state = self.net.state();
+        let conn = &state.conns[self.id];
+        match conn.reset || conn.dropped {
+            true => 0,
+            false => conn.c2s.bytes.len(),
+        }
+    }
+
     /// Bytes that the server has received and sent.
     pub fn moved(&self) -> u64 {
         self.net.state().conns[self.id].moved

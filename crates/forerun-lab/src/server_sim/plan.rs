@@ -13,6 +13,9 @@ use super::system::DiskPlan;
 /// The size that makes an answer of one key exactly as long as the most that a server holds back.
 const FULL_BYTES: usize = 64 << 10;
 
+/// Leads from a seed to the numbers that vary TLS and nothing else.
+const TLS_SALT: u64 = 0x544c_5331;
+
 /// The shortest value.
 const VALUE_BYTES_MIN: usize = 40;
 
@@ -55,6 +58,8 @@ pub struct ClientPlan {
     pub window: usize,
     pub ops: Vec<Op>,
     pub end: End,
+    /// Of a server that speaks TLS: it speaks TLS 1.2 only.
+    pub tls12: bool,
 }
 
 /// How fast a client is: at most this many bytes at a time, and pauses of at most this length.
@@ -77,6 +82,19 @@ pub enum End {
     Truncate,
     /// It stays connected.
     Stay,
+    /// It sends plain text to a server that speaks TLS.
+    NoTls,
+    /// Behind its requests, it sends a record that cannot be decrypted.
+    BadRecord,
+    /// Behind its requests, it sends what is no record.
+    NoRecord,
+}
+
+impl End {
+    /// Whether it is one of a client that speaks TLS.
+    pub fn needs_tls(self) -> bool {
+        matches!(self, End::NoTls | End::BadRecord | End::NoRecord)
+    }
 }
 
 /// The owner of a key.
@@ -246,7 +264,33 @@ impl Plan {
             plan.events.extend([(at, disk), (at, Event::Snapshot)]);
             plan.events.sort_by_key(|(at, _)| *at);
         }
+        if plan.tls {
+            plan.vary_tls(&mut SmallRng::seed_from_u64(seed ^ TLS_SALT));
+        }
         plan
+    }
+
+    /// Some clients speak TLS 1.2, and some send what is no TLS.
+    fn vary_tls(&mut self, rng: &mut SmallRng) {
+        if rng.random_bool(0.3) {
+            let is_alone = self.clients.len() == 1;
+            for client in &mut self.clients {
+                client.tls12 = is_alone || rng.random_bool(0.5);
+            }
+        }
+        if rng.random_bool(0.3) {
+            for client in &mut self.clients {
+                let ends = [End::NoTls, End::BadRecord, End::NoRecord];
+                if rng.random_bool(0.4)
+                    && let Some(&end) = ends.choose(rng)
+                {
+                    client.end = end;
+                }
+                if client.end == End::NoTls {
+                    client.ops.clear();
+                }
+            }
+        }
     }
 
     /// Writes more than the cache holds while a snapshot goes to a slow disk.
@@ -274,6 +318,7 @@ impl Plan {
                 window: 1000,
                 ops: ops.collect(),
                 end: End::HalfClose,
+                tls12: false,
             });
         }
         let at = Duration::from_millis(rng.random_range(20..400));
@@ -405,6 +450,7 @@ impl ClientPlan {
             },
             ops,
             end: *ends.choose(rng).unwrap_or(&End::Quit),
+            tls12: false,
         }
     }
 

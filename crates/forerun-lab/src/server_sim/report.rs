@@ -1,31 +1,34 @@
-//! Reports how to repeat a failing seed, and what the smallest plan found does.
+//! Describes the smallest plan found that fails as a seed does.
 
-use super::checks::Failure;
+use crate::search::report::Smaller;
+
 use super::plan::Plan;
 use super::{play, shrink::shrink};
 
 /// The most requests of a client that are shown.
 const OPS_SHOWN: usize = 12;
 
+/// The smallest plan found that fails in the same way as this one.
+///
 /// # Errors
 /// If nothing can be simulated.
-pub fn failed(plan: &Plan, failure: &Failure) -> anyhow::Result<()> {
-    eprintln!("seed {} failed: {failure}", plan.seed);
-    eprintln!("to repeat it: forerun-lab server-sim --seed {}", plan.seed);
+pub fn smaller(plan: &Plan) -> anyhow::Result<Smaller> {
+    // A panic becomes a finding.
+    std::panic::set_hook(Box::new(|_| {}));
+    let Err(failure) = play(plan)?.ended else {
+        return Ok(Smaller::default());
+    };
     let smallest = shrink(plan, failure.kind)?;
     let played = play(&smallest)?;
-    eprintln!("\nThe smallest plan found that fails in this way:");
-    for line in describe(&smallest) {
-        eprintln!("  {line}");
-    }
-    eprintln!("\nIts last moments:");
-    for line in &played.trace {
-        eprintln!("  {line}");
-    }
-    if let Err(failure) = played.ended {
-        eprintln!("  {failure}");
-    }
-    Ok(())
+    let mut history = describe(&smallest);
+    history.push("its last moments:".to_owned());
+    history.extend(played.trace);
+    Ok(Smaller {
+        summary: "the smallest plan found that fails in this way".to_owned(),
+        history,
+        finding: played.ended.err().map(|failure| failure.to_string()),
+        repeat: None,
+    })
 }
 
 fn describe(plan: &Plan) -> Vec<String> {
@@ -50,9 +53,10 @@ fn describe(plan: &Plan) -> Vec<String> {
     }
     for client in &plan.clients {
         lines.push(format!(
-            "client {} (server {}) from {:?}, pipes {:?}, {:?}, sends {} bytes / {:?}, reads {} bytes / {:?}, window {}, ends: {:?}",
+            "client {} (server {}{}) from {:?}, pipes {:?}, {:?}, sends {} bytes / {:?}, reads {} bytes / {:?}, window {}, ends: {:?}",
             client.id,
             client.life + 1,
+            if client.tls12 { ", TLS 1.2" } else { "" },
             client.start,
             client.capacities,
             client.style,

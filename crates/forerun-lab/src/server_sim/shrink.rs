@@ -87,7 +87,14 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
     if plan.snapshot && !snapshots && plan.restart_after_s.is_none() {
         push(&|plan| plan.snapshot = false);
     }
-    if plan.tls {
+    if plan.clients.iter().any(|client| client.tls12) {
+        push(&|plan| {
+            plan.clients
+                .iter_mut()
+                .for_each(|client| client.tls12 = false)
+        });
+    }
+    if plan.tls && !plan.clients.iter().any(|client| client.end.needs_tls()) {
         push(&|plan| plan.tls = false);
     }
     plans.retain(|plan| !plan.clients.is_empty());

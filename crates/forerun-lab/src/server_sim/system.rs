@@ -38,8 +38,17 @@ struct State {
     /// The same for the cache that is served.
     cache_start: Duration,
     disk: DiskPlan,
-    files: BTreeMap<PathBuf, Arc<Mutex<Vec<u8>>>>,
+    files: BTreeMap<PathBuf, Stored>,
+    /// How many files were created.
+    created: u64,
     tasks: Vec<Task>,
+}
+
+/// A file: its content, and a number that no other file has had.
+#[derive(Clone, Debug)]
+struct Stored {
+    number: u64,
+    bytes: Arc<Mutex<Vec<u8>>>,
 }
 
 /// The system under a simulated server.
@@ -76,6 +85,12 @@ thread_local! {
     static TURNSTILE: RefCell<Option<Turnstile>> = const { RefCell::new(None) };
 }
 
+impl DiskPlan {
+    fn may_fail(&self) -> bool {
+        self.space_bytes.is_some() || self.sync_fails || self.rename_fails
+    }
+}
+
 impl Sim {
     pub fn new(net: Net, unix_s: u64) -> Sim {
         Sim {
@@ -87,6 +102,7 @@ impl Sim {
                 cache_start: Duration::ZERO,
                 disk: DiskPlan::default(),
                 files: BTreeMap::new(),
+                created: 0,
                 tasks: Vec::new(),
             })),
         }
@@ -127,11 +143,14 @@ impl Sim {
         std::mem::replace(&mut self.state().disk, plan)
     }
 
-    /// The content of a file.
-    pub fn file(&self, path: &Path) -> Option<Vec<u8>> {
-        let file = self.state().files.get(path)?.clone();
-        let bytes = file.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(bytes.clone())
+    /// Whether a call of the disk may fail now.
+    pub fn disk_may_fail(&self) -> bool {
+        self.state().disk.may_fail()
+    }
+
+    /// The number of the file at `path`: another one if it was written anew.
+    pub fn file_number(&self, path: &Path) -> Option<u64> {
+        self.state().files.get(path).map(|file| file.number)
     }
 
     pub fn task_count(&self) -> usize {
@@ -268,7 +287,13 @@ impl System for Sim {
             return Err(ErrorKind::AlreadyExists.into());
         }
         let bytes = Arc::<Mutex<Vec<u8>>>::default();
-        state.files.insert(path.to_owned(), bytes.clone());
+        state.created += 1;
+        let number = state.created;
+        let stored = Stored {
+            number,
+            bytes: bytes.clone(),
+        };
+        state.files.insert(path.to_owned(), stored);
         Ok(SimFile {
             sim: self.clone(),
             bytes,
@@ -278,10 +303,10 @@ impl System for Sim {
 
     fn open(&self, path: &Path) -> io::Result<SimFile> {
         self.call()?;
-        let bytes = self.state().files.get(path).cloned();
+        let file = self.state().files.get(path).cloned();
         Ok(SimFile {
             sim: self.clone(),
-            bytes: bytes.ok_or(ErrorKind::NotFound)?,
+            bytes: file.ok_or(ErrorKind::NotFound)?.bytes,
             read: 0,
         })
     }

@@ -8,7 +8,8 @@ use anyhow::Context;
 use forerun_server::{MinVersion, TlsOptions, VerifyClient};
 use rustls::client::Resumption;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion};
 
 /// Maximum bytes of a TLS record that a client makes.
 const RECORD_BYTES: usize = 16 << 10;
@@ -18,7 +19,9 @@ pub struct Papers {
     /// Removed with its files when the process ends normally.
     _directory: tempfile::TempDir,
     pub server: TlsOptions,
+    /// A client that speaks TLS 1.3, and one that speaks 1.2 only.
     pub client: Arc<ClientConfig>,
+    pub client_tls12: Arc<ClientConfig>,
 }
 
 /// The process's certificate, made once. Ed25519: all signatures have the same length, so a seed's
@@ -53,15 +56,19 @@ fn make_papers() -> anyhow::Result<Papers> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(certificate.der().to_vec()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut client = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    client.resumption = Resumption::disabled();
+    let client = |version: &'static SupportedProtocolVersion| -> anyhow::Result<_> {
+        let mut client = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[version])?
+            .with_root_certificates(roots.clone())
+            .with_no_client_auth();
+        client.resumption = Resumption::disabled();
+        Ok(Arc::new(client))
+    };
     Ok(Papers {
+        client: client(&TLS13)?,
+        client_tls12: client(&TLS12)?,
         _directory: directory,
         server,
-        client: Arc::new(client),
     })
 }
 
@@ -84,6 +91,8 @@ pub struct Wire<T> {
     encrypted: u64,
     delivered: u64,
     closes: bool,
+    /// Bytes that are no TLS, which are sent behind everything else.
+    spoilt: Option<Vec<u8>>,
     /// The buffer for reads.
     piece: Vec<u8>,
 }
@@ -102,6 +111,7 @@ impl<T: Read + Write> Wire<T> {
             encrypted: 0,
             delivered: 0,
             closes: false,
+            spoilt: None,
             piece: vec![0; RECORD_BYTES],
         })
     }
@@ -121,10 +131,24 @@ impl<T: Read + Write> Wire<T> {
     }
 
     pub fn is_handshaking(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
+        let tls = self.tls.as_ref().filter(|_| !self.is_spoilt());
+        tls.is_some_and(|tls| tls.is_handshaking())
+    }
+
+    /// From here on these bytes are sent, and nothing else. What was queued before must have been
+    /// sent, or is not sent at all.
+    pub fn spoil(&mut self, bytes: &[u8]) {
+        self.spoilt.get_or_insert_with(|| bytes.to_vec());
+    }
+
+    pub fn is_spoilt(&self) -> bool {
+        self.spoilt.is_some()
     }
 
     pub fn wants_send(&self) -> bool {
+        if let Some(spoilt) = &self.spoilt {
+            return !spoilt.is_empty();
+        }
         match &self.tls {
             Some(tls) => tls.wants_write() || (!tls.is_handshaking() && self.queued() > 0),
             None => self.queued() > 0,
@@ -145,6 +169,11 @@ impl<T: Read + Write> Wire<T> {
     /// # Errors
     /// Errors of the socket; `WouldBlock` if it takes no bytes.
     pub fn send(&mut self, most: usize) -> io::Result<()> {
+        if let Some(spoilt) = &mut self.spoilt {
+            let count = self.socket.write(&spoilt[..spoilt.len().min(most)])?;
+            spoilt.drain(..count);
+            return Ok(());
+        }
         let Some(tls) = &mut self.tls else {
             let end = self.queue.len().min(self.taken + most);
             let count = self.socket.write(&self.queue[self.taken..end])?;

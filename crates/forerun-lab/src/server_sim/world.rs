@@ -6,6 +6,9 @@
 //!   nobody                     ──> a client that is owed something and could have it is stuck; else time advances
 //! ```
 
+mod ends;
+mod schedule;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +22,7 @@ use rand::{Rng, SeedableRng};
 use super::checks::{Failure, Watch};
 use super::client::{Client, Ends, Env, Over, Stage};
 use super::copies::Copies;
+use super::counts::Counts;
 use super::model::{Model, Stamp};
 use super::net::{ClientSocket, Net};
 use super::plan::{Event, Plan};
@@ -29,21 +33,14 @@ use super::wire::{Papers, Wire};
 const UNIX_S: u64 = 1_800_000_000;
 /// Where the snapshot is on the simulated disk.
 pub const SNAPSHOT: &str = "/disk/snapshot";
+/// Where the copies of a running server are.
+const LIVE_SNAPSHOT: &str = "/disk/snapshot.live";
 /// Simulated time after which a drain cuts off clients that are still active.
 const LIFE: Duration = Duration::from_secs(90);
 /// Steps after which the same happens.
 const STEPS_MAX: u64 = 8_000;
 /// Lines of history to keep.
 const TRACE_LINES: usize = 60;
-
-/// What a run did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
-    pub steps: u64,
-    pub answers: u64,
-    pub faults: u64,
-    pub snapshots: u64,
-}
 
 impl Ends for ClientSocket {
     fn end(&self) {
@@ -88,6 +85,8 @@ pub struct World<'p> {
     life_start: Duration,
     evictions_before: u64,
     drain_asked: Option<Duration>,
+    /// How long nobody ran since then.
+    paused_in_drain: Duration,
     workers_ended: Option<Duration>,
     /// Steps of each worker since the acceptor told it to drain.
     drain_steps: Vec<u32>,
@@ -127,6 +126,7 @@ impl<'p> World<'p> {
             life_start: Duration::ZERO,
             evictions_before: 0,
             drain_asked: None,
+            paused_in_drain: Duration::ZERO,
             workers_ended: None,
             drain_steps: Vec::new(),
             stopped_at: (0, 0),
@@ -194,6 +194,7 @@ impl<'p> World<'p> {
         self.drain_steps = vec![0; self.plan.threads];
         self.life_start = self.sim.time();
         self.drain_asked = None;
+        self.paused_in_drain = Duration::ZERO;
         self.workers_ended = None;
         self.note(|| "the server starts".to_owned());
         Ok(())
@@ -209,6 +210,7 @@ impl<'p> World<'p> {
             self.turn += 1;
             self.counts.steps += 1;
             self.happen()?;
+            self.check_clock()?;
             let at_rest = self.is_at_rest();
             let age = self.sim.time() - self.life_start;
             if self.drain_asked.is_none()
@@ -275,6 +277,7 @@ impl<'p> World<'p> {
             server.drain();
         }
         self.drain_asked = Some(self.sim.time());
+        self.copies.forget_request();
         self.watch.drain(&self.clients);
     }
 
@@ -291,13 +294,20 @@ impl<'p> World<'p> {
                     if let Some(server) = &self.server {
                         server.snapshot();
                     }
-                    self.copies.asked();
+                    if self.plan.snapshot && self.drain_asked.is_none() {
+                        self.copies.asked();
+                    }
                 }
                 Event::Disk(plan) => {
                     self.sim.set_disk(plan);
                 }
                 Event::WallClock(by_s) => self.sim.jump_wall_clock(by_s),
-                Event::Pause(time) => self.sim.advance(time),
+                Event::Pause(time) => {
+                    self.sim.advance(time);
+                    if self.drain_asked.is_some() {
+                        self.paused_in_drain += time;
+                    }
+                }
                 Event::RefuseAccepts(count) => self.sim.net.refuse_accepts(count),
                 Event::Drain => self.drain(),
             }
@@ -323,51 +333,6 @@ impl<'p> World<'p> {
         }
     }
 
-    fn ready(&self) -> Vec<Actor> {
-        let now = self.sim.time();
-        let mut ready = Vec::new();
-        let is_due = |waits: &Waits| waits.until.is_some_and(|until| until <= now);
-        let Some(server) = &self.server else {
-            return ready;
-        };
-        if server.acceptor_timeout().is_some()
-            && (self.sim.net.is_ready(0) || is_due(&self.acceptor))
-        {
-            ready.push(Actor::Acceptor);
-        }
-        for (number, waits) in self.workers.iter().enumerate() {
-            if !server.has_ended(number) && (self.sim.net.is_ready(number + 1) || is_due(waits)) {
-                ready.push(Actor::Worker(number));
-            }
-        }
-        for number in 0..self.clients.len() {
-            if self.client_due(number).is_some_and(|due| due <= now) {
-                ready.push(Actor::Client(number));
-            }
-        }
-        if self.sim.task_due().is_some_and(|due| due <= now) {
-            ready.push(Actor::Task);
-        }
-        ready
-    }
-
-    /// When a client can next do something, as far as is known now.
-    fn client_due(&self, number: usize) -> Option<Duration> {
-        let client = &self.clients[number];
-        if client.plan.life != self.life {
-            return None;
-        }
-        match (client.stage, &client.wire) {
-            (Stage::Before, _) => Some(self.life_start + client.plan.start),
-            (Stage::Open, Some(wire)) => {
-                let sends = client.sends_at().filter(|_| wire.socket.is_writable());
-                let reads = wire.socket.is_readable().then(|| client.reads_at());
-                [sends, reads].into_iter().flatten().min()
-            }
-            _ => None,
-        }
-    }
-
     fn act(&mut self, actor: Actor) -> Result<(), Failure> {
         let poll_failed = |error| Failure::new("poll", format!("{error}"));
         match actor {
@@ -382,6 +347,7 @@ impl<'p> World<'p> {
             }
             Actor::Acceptor => {
                 let before = self.sim.task_count();
+                let copy = self.sim.file_number(LIVE_SNAPSHOT.as_ref());
                 if let Some(server) = &mut self.server {
                     server.step_acceptor().map_err(poll_failed)?;
                     self.acceptor.until =
@@ -390,10 +356,9 @@ impl<'p> World<'p> {
                 let drains = self.drain_asked.is_some();
                 self.watch
                     .acceptor(&self.sim, &self.cache, &self.clients, drains)?;
-                if self.sim.task_count() > before {
-                    let stamp = self.stamp();
-                    self.copies.began(stamp);
-                }
+                let stamp = self.stamp();
+                let has_begun = self.sim.task_count() > before;
+                self.copies.acceptor(has_begun, stamp, copy)?;
             }
             Actor::Worker(number) => {
                 self.watch.before_worker(number, &self.clients);
@@ -423,12 +388,10 @@ impl<'p> World<'p> {
     }
 
     fn check_copies(&mut self) -> Result<(), Failure> {
-        let live = format!("{SNAPSHOT}.live");
         let stamp = self.stamp();
-        let is_written = self.sim.task_count() == 0;
         let checked =
             self.copies
-                .check(&self.sim, live.as_ref(), is_written, stamp, &self.model)?;
+                .check(&self.sim, LIVE_SNAPSHOT.as_ref(), stamp, &mut self.model)?;
         self.counts.snapshots += u64::from(checked);
         Ok(())
     }
@@ -446,7 +409,11 @@ impl<'p> World<'p> {
                 .connect(client.plan.capacities, client.plan.style);
             match socket {
                 Some(socket) => {
-                    let wire = Wire::new(socket, tls.then(|| papers.client.clone()));
+                    let config = match client.plan.tls12 {
+                        true => &papers.client_tls12,
+                        false => &papers.client,
+                    };
+                    let wire = Wire::new(socket, tls.then(|| config.clone()));
                     client.connect(wire.map_err(|error| failed(error.to_string()))?);
                 }
                 None => client.refused(),
@@ -467,118 +434,14 @@ impl<'p> World<'p> {
             client.receive(env, &mut self.model).map_err(failed)?;
         }
         let (answers, stage) = (client.answered - answered, client.stage);
-        self.counts.answers += answers;
+        self.counts.requests += answers;
         if let Stage::Over(how) = stage {
             self.note(|| format!("client {id}: {how:?}"));
             let client = &self.clients[number];
             self.watch.over(client, how, self.drain_asked)?;
-            if how == Over::Cut {
+            if how == Over::Cut || client.is_spoilt() {
                 self.counts.faults += 1;
             }
-        }
-        Ok(())
-    }
-
-    /// No thread can do anything now, so a client that is owed something waits in vain.
-    fn check_stuck(&mut self) -> Result<(), Failure> {
-        let now = self.sim.time();
-        let life = self.life;
-        let open = self
-            .clients
-            .iter()
-            .filter(|client| client.plan.life == life);
-        self.watch.stuck(open, now)
-    }
-
-    fn go_on_in_time(&mut self) -> Result<(), Failure> {
-        let now = self.sim.time();
-        let server = self.server.as_ref();
-        let acceptor = self
-            .acceptor
-            .until
-            .filter(|_| server.is_some_and(|server| server.acceptor_timeout().is_some()));
-        let workers = self
-            .workers
-            .iter()
-            .enumerate()
-            .filter_map(|(number, waits)| {
-                let ended = server.is_none_or(|server| server.has_ended(number));
-                waits.until.filter(|_| !ended)
-            });
-        let clients = (0..self.clients.len()).filter_map(|number| self.client_due(number));
-        let event = self.events.front().map(|(at, _)| *at);
-        let next = workers
-            .chain(clients)
-            .chain(acceptor)
-            .chain(event)
-            .chain(self.sim.task_due())
-            .min();
-        let Some(next) = next else {
-            return match self.drain_asked {
-                Some(_) => Err(Failure::new("drain", "the server does not end".to_owned())),
-                None => {
-                    self.drain();
-                    Ok(())
-                }
-            };
-        };
-        self.sim.advance(next.saturating_sub(now));
-        Ok(())
-    }
-
-    /// Ends the server; returns whether it left a snapshot.
-    fn stop(&mut self) -> Result<bool, Failure> {
-        let ended = self.workers_ended.unwrap_or(self.sim.time());
-        self.watch
-            .drained(self.drain_asked, ended, self.sim.net.open())?;
-        // The clock as the final snapshot sees it.
-        forerun_server::simulation::System::tick(&self.sim, &self.cache);
-        self.stopped_at = (
-            i64::from(self.sim.cache_second()),
-            forerun_server::simulation::System::unix_s(&self.sim) as i64,
-        );
-        self.turn += 1;
-        let began = self.stamp();
-        let Some(server) = self.server.take() else {
-            return Ok(false);
-        };
-        for client in self
-            .clients
-            .iter_mut()
-            .filter(|client| client.plan.life == self.life)
-        {
-            client.abandon(&mut self.model);
-        }
-        let ended = server.finish();
-        self.note(|| format!("the server ended: {ended:?}"));
-        if self.plan.snapshot && ended.is_ok() {
-            self.turn += 1;
-            let stamp = self.stamp();
-            self.copies
-                .check_file(&self.sim, SNAPSHOT.as_ref(), began, stamp, &self.model)?;
-            self.counts.snapshots += 1;
-        }
-        Ok(self.plan.snapshot && ended.is_ok())
-    }
-
-    /// A second server, with what the first one left.
-    fn restart(&mut self, kept: bool) -> Result<(), Failure> {
-        // The time that passed on the wall clock since the snapshot, and while it was written, also
-        // passed for its items.
-        let (cache_then, unix_then) = self.stopped_at;
-        self.evictions_before += self.cache.stats().evictions + u64::from(!kept);
-        self.cache = new_cache(self.plan)?;
-        self.life = 1;
-        self.sim.net.forget_server();
-        self.start()?;
-        match kept {
-            true => {
-                let unix_now = forerun_server::simulation::System::unix_s(&self.sim) as i64;
-                let cache_now = i64::from(self.sim.cache_second());
-                self.model
-                    .restart((cache_now - cache_then) - (unix_now - unix_then));
-            }
-            false => self.model.empty(),
         }
         Ok(())
     }

@@ -8,7 +8,7 @@
 //!                                     │  writes, reads, copies
 //!                                     └─> model, stamps: the expected contents             model.rs, stamps.rs, world.rs
 //!
-//!   search ──> worker processes, each one seed after the other ──> the first that fails ──> shrink ──> report
+//!   crate::search ──> worker processes, each one seed after the other ──> the first that fails ──> shrink
 //! ```
 
 mod copies;
@@ -20,34 +20,38 @@ mod life;
 mod limits;
 mod model;
 mod orders;
-#[cfg(feature = "planted")]
-pub mod planted;
 mod program;
 mod race;
 mod read_only;
 mod reads;
-mod report;
 mod rt;
-pub mod search;
 mod shrink;
 mod stamps;
 mod user;
 mod wall;
-pub mod worker;
 mod world;
 mod writes;
 
+use std::fmt;
+use std::io;
+use std::ops::AddAssign;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
 
 use clap::Args;
+#[cfg(feature = "planted")]
+use forerun_db::planted::Defect;
 
 pub use program::Kept;
 
-use search::Search;
+#[cfg(feature = "planted")]
+use crate::search::planted::{self, Defect as _, Planted};
+use crate::search::{self, SeedArgs, WorkerArgs, report};
 use world::World;
+
+#[cfg(feature = "planted")]
+planted::defects_of!(Defect, forerun_db::planted::plant);
 
 /// The arguments of the simulator.
 #[derive(Args, Debug)]
@@ -59,35 +63,30 @@ Examples:
 
 Exit codes: 0 all seeds passed; 1 a seed failed; 2 usage error.")]
 pub struct SimArgs {
-    /// Run only this seed.
-    #[arg(long, conflicts_with_all = ["seeds", "seconds", "from"])]
-    seed: Option<u64>,
+    #[command(flatten)]
+    seeds: SeedArgs,
     /// Of that seed, run only these steps and faults, in the form that a failing seed prints:
     /// 3-7,9.
     #[arg(long, requires = "seed")]
     only: Option<Kept>,
-    /// Run this many seeds.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    seeds: Option<u64>,
-    /// Run seeds for this many seconds. Default: 10, unless --seeds is given.
-    #[arg(long)]
-    seconds: Option<u64>,
-    /// The first seed. Default: taken from the clock.
-    #[arg(long)]
-    from: Option<u64>,
-    /// Number of concurrent processes. Default: one for each core.
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    jobs: Option<u16>,
     /// Plant a known defect, or each in turn, and look for it: a name, "all", or "list".
     #[cfg(feature = "planted")]
     #[arg(long, value_name = "NAME", conflicts_with_all = ["seed", "seeds", "seconds", "from"])]
-    planted: Option<planted::Which>,
-    /// Print one JSON object.
+    planted: Option<planted::Which<Defect>>,
+}
+
+/// What a worker is asked to do.
+#[derive(Args, Debug)]
+pub struct SimWorkerArgs {
+    #[command(flatten)]
+    seeds: WorkerArgs,
+    /// Of each seed, run only these steps and faults.
     #[arg(long)]
-    json: bool,
-    /// Print the history of a failing seed without shrinking it.
+    only: Option<Kept>,
+    /// Put this defect back.
+    #[cfg(feature = "planted")]
     #[arg(long)]
-    no_shrink: bool,
+    plant: Option<Planted<Defect>>,
 }
 
 /// Runs the simulator with these arguments.
@@ -95,67 +94,85 @@ pub struct SimArgs {
 /// # Errors
 /// A worker process cannot be started.
 pub fn command(args: &SimArgs) -> anyhow::Result<ExitCode> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let jobs = args.jobs.map_or(cores, usize::from);
+    let mut search = args.seeds.search("sim", "sim-worker");
     #[cfg(feature = "planted")]
     if let Some(which) = args.planted {
-        return planted::command(which, jobs);
+        return planted::command::<Defect, Counts>(which, &search);
     }
-    let first = match (args.seed, args.from) {
-        (Some(seed), _) | (None, Some(seed)) => seed,
-        (None, None) => clock_seed(),
-    };
-    let only_seed = args.seed.map(|_| 1);
-    let time = match (only_seed.or(args.seeds), args.seconds) {
-        (_, Some(seconds)) => Some(Duration::from_secs(seconds)),
-        (None, None) => Some(Duration::from_secs(10)),
-        (Some(_), None) => None,
-    };
-    let search = Search {
-        first,
-        seeds: only_seed.or(args.seeds),
-        time,
-        jobs,
-        only: args.only.clone(),
-        worker_args: Vec::new(),
-    };
+    if let Some(only) = &args.only {
+        search.worker_args = only_args(only);
+    }
     let progress = report::Bar::new(&search);
-    let (tally, found) = search::search(&search, &mut |tally| progress.update(tally))?;
+    let (tally, found) = search::search::<Counts>(&search, &mut |tally| progress.update(tally))?;
     progress.finish();
-    let shrunk = match &found {
-        Some(found) if !args.no_shrink => Some(shrink::shrink(found, &search)?),
+    let smaller = match &found {
+        Some(found) if !args.seeds.no_shrink => {
+            Some(shrink::shrink(found, &search, args.only.as_ref())?)
+        }
         _ => None,
     };
     Ok(report::print(
+        &search,
         &tally,
         found.as_ref(),
-        shrunk.as_ref(),
-        args.json,
+        smaller.as_ref(),
+        args.seeds.json,
     ))
 }
 
-/// A seed taken from the clock, short enough to type.
-fn clock_seed() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |now| now.as_millis() as u64 % 100_000_000_000)
+/// Runs seeds as a worker.
+///
+/// # Errors
+/// Nobody hears it.
+pub fn work(args: &SimWorkerArgs) -> io::Result<()> {
+    #[cfg(feature = "planted")]
+    if let Some(Planted(defect)) = args.plant {
+        defect.plant();
+    }
+    search::work(&args.seeds, |seed| {
+        simulate(seed, args.only.as_ref(), args.seeds.trace)
+    })
 }
 
-/// The result of a simulation.
-#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
-pub struct Report {
-    /// What is wrong, if anything is.
-    pub finding: Option<String>,
+/// The arguments of a worker that runs a part of its seeds.
+fn only_args(only: &Kept) -> Vec<String> {
+    vec!["--only".to_owned(), only.to_string()]
+}
+
+/// What a simulation did.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct Counts {
     /// Steps executed.
     pub operations: u64,
     /// Faults that happened.
     pub faults: u64,
     /// Deaths of the process and losses of power.
     pub kills: u64,
-    /// What happened, line by line, if requested.
-    pub trace: Vec<String>,
-    /// The numbers of all steps and faults, if requested.
-    pub ids: Vec<u32>,
 }
+
+impl search::Counts for Counts {}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.operations += other.operations;
+        self.faults += other.faults;
+        self.kills += other.kills;
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counts {
+            operations,
+            faults,
+            kills,
+        } = self;
+        write!(f, "{operations} operations, {faults} faults, {kills} kills")
+    }
+}
+
+/// The result of a simulation.
+pub type Report = search::Report<Counts>;
 
 /// Runs a seed, or a part of it, in this process.
 pub fn simulate(seed: u64, only: Option<&Kept>, is_traced: bool) -> Report {
@@ -163,10 +180,6 @@ pub fn simulate(seed: u64, only: Option<&Kept>, is_traced: bool) -> Report {
     if let Some(kept) = only {
         program = program.keep(kept);
     }
-    let ids = match is_traced {
-        true => program.ids(),
-        false => Vec::new(),
-    };
     let world = Arc::new(World::new(program, is_traced));
     rt::begin_history();
     world.note(|| format!("{:?}", world.program.store));
@@ -178,10 +191,11 @@ pub fn simulate(seed: u64, only: Option<&Kept>, is_traced: bool) -> Report {
     let counts = &world.counts;
     Report {
         finding: world.finding().or(ended.err()),
-        operations: counts.operations.load(SeqCst),
-        faults: counts.faults.load(SeqCst),
-        kills: counts.deaths.load(SeqCst),
+        counts: Counts {
+            operations: counts.operations.load(SeqCst),
+            faults: counts.faults.load(SeqCst),
+            kills: counts.deaths.load(SeqCst),
+        },
         trace: world.take_trace(),
-        ids,
     }
 }

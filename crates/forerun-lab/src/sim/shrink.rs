@@ -5,37 +5,28 @@
 
 use std::time::{Duration, Instant};
 
+use crate::search::report::{Smaller, repeat};
+use crate::search::{Found, Search, run_one};
+
 use super::program::Kept;
-use super::search::{Found, Search, run_one};
-use super::{Report, draw};
+use super::{Report, draw, only_args};
 
 /// How long it tries.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// What remains of a failing program.
-pub struct Shrunk {
-    /// The steps and faults that are needed.
-    pub kept: Kept,
-    /// The result of running it.
-    pub report: Report,
-    pub steps: usize,
-    /// The number of steps and faults that the seed drew.
-    pub drawn: usize,
-}
-
-/// Shrinks a failing seed.
+/// Shrinks a failing seed, of which `only` these steps and faults were run.
 ///
 /// # Errors
 /// A worker process cannot be started.
-pub fn shrink(found: &Found, search: &Search) -> anyhow::Result<Shrunk> {
+pub fn shrink(found: &Found, search: &Search, only: Option<&Kept>) -> anyhow::Result<Smaller> {
     let started = Instant::now();
-    let all = match &search.only {
+    let all = match only {
         Some(only) => draw::draw(found.seed).keep(only).ids(),
         None => draw::draw(found.seed).ids(),
     };
-    let run = |ids: &[u32]| {
+    let run = |ids: &[u32]| -> anyhow::Result<Report> {
         let search = Search {
-            only: Some(Kept::new(ids.iter().copied())),
+            worker_args: only_args(&Kept::new(ids.iter().copied())),
             ..search.clone()
         };
         run_one(found.seed, &search)
@@ -61,10 +52,14 @@ pub fn shrink(found: &Found, search: &Search) -> anyhow::Result<Shrunk> {
             len /= 2;
         }
     }
-    Ok(Shrunk {
-        steps: kept.len(),
-        kept: Kept::new(kept),
-        report,
-        drawn,
+    Ok(Smaller {
+        summary: format!("shrunk from {drawn} to {} steps and faults", kept.len()),
+        history: report.trace,
+        finding: report.finding,
+        repeat: Some(format!(
+            "{} --only {}",
+            repeat(search, found.seed),
+            Kept::new(kept)
+        )),
     })
 }

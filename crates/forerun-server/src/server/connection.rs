@@ -134,7 +134,8 @@ impl<K: Read + Write> Connection<K> {
 
     /// Records a report of the poll. Returns false if it changes nothing for the connection.
     pub(crate) fn note_ready(&mut self, ready: Ready) -> bool {
-        self.readable |= ready.readable;
+        let is_lost = planted::is(Defect::BlockForgotten) && self.session.is_within_command();
+        self.readable |= ready.readable && !is_lost;
         self.read_closed |= ready.read_closed;
         self.writable |= ready.writable;
         ready.readable || !self.is_sent()

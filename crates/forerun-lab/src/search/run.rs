@@ -1,6 +1,7 @@
 //! Runs seeds in worker processes until one fails, no more are left, or the time is over.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 
 use super::worker::Line;
-use super::{Kept, Report};
+use super::{Counts, Report};
 
 /// How long a simulation may take in real time. All its waiting is simulated.
 const TIME_MAX: Duration = Duration::from_secs(60);
@@ -17,6 +18,9 @@ const TIME_MAX: Duration = Duration::from_secs(60);
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Search {
+    /// The command that runs the simulator, and the one that runs a worker of it.
+    pub simulator: &'static str,
+    pub worker: &'static str,
     /// The first seed; the others follow it.
     pub first: u64,
     /// The number of seeds.
@@ -25,19 +29,16 @@ pub struct Search {
     pub time: Option<Duration>,
     /// Concurrent worker processes.
     pub jobs: usize,
-    /// Of each seed, run only these steps and faults.
-    pub only: Option<Kept>,
     /// More arguments for the workers.
     pub worker_args: Vec<String>,
 }
 
 /// The totals over the seeds.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-pub struct Tally {
+pub struct Tally<C> {
     pub seeds: u64,
-    pub operations: u64,
-    pub faults: u64,
-    pub kills: u64,
+    #[serde(flatten)]
+    pub counts: C,
     pub seconds: f64,
 }
 
@@ -46,20 +47,20 @@ pub struct Tally {
 pub struct Found {
     pub seed: u64,
     pub finding: String,
+    /// Its simulation came to an end, and the worker said so.
+    pub has_ended: bool,
 }
 
-impl Tally {
-    fn add(&mut self, report: &Report) {
+impl<C: Counts> Tally<C> {
+    fn add(&mut self, report: &Report<C>) {
         self.seeds += 1;
-        self.operations += report.operations;
-        self.faults += report.faults;
-        self.kills += report.kills;
+        self.counts += report.counts;
     }
 }
 
 /// A report of a worker process.
-enum Event {
-    Said(Line),
+enum Event<C> {
+    Said(Line<C>),
     /// It ended, or printed something unintelligible.
     Ended(String),
 }
@@ -98,10 +99,10 @@ impl Drop for Worker {
 ///
 /// # Errors
 /// A worker process cannot be started, or ends before it has run its seeds.
-pub fn search(
+pub fn search<C: Counts>(
     search: &Search,
-    watch: &mut dyn FnMut(&Tally),
-) -> anyhow::Result<(Tally, Option<Found>)> {
+    watch: &mut dyn FnMut(&Tally<C>),
+) -> anyhow::Result<(Tally<C>, Option<Found>)> {
     let started = Instant::now();
     let mut tally = Tally::default();
     let (tell, events) = mpsc::channel();
@@ -109,9 +110,10 @@ pub fn search(
         .jobs
         .min(search.seeds.unwrap_or(u64::MAX) as usize)
         .max(1);
+    let scratch = scratch()?;
     let mut workers = Vec::new();
     for number in 0..jobs {
-        workers.push(start(search, number, jobs, tell.clone())?);
+        workers.push(start(search, number, jobs, scratch.path(), tell.clone())?);
     }
     let mut is_over = false;
     let found = loop {
@@ -126,7 +128,11 @@ pub fn search(
                     Event::Said(Line::End(report)) => {
                         tally.add(&report);
                         if let (Some(finding), Some(seed)) = (report.finding, worker.seed) {
-                            break Some(Found { seed, finding });
+                            break Some(Found {
+                                seed,
+                                finding,
+                                has_ended: true,
+                            });
                         }
                         worker.seed = None;
                         worker.run += 1;
@@ -138,7 +144,11 @@ pub fn search(
                     Event::Ended(why) => {
                         worker.is_done = true;
                         if let Some(seed) = worker.seed {
-                            break Some(Found { seed, finding: why });
+                            break Some(Found {
+                                seed,
+                                finding: why,
+                                has_ended: false,
+                            });
                         }
                         if worker.given != Some(worker.run) {
                             let status =
@@ -164,6 +174,7 @@ pub fn search(
             break Some(Found {
                 seed: *seed,
                 finding,
+                has_ended: false,
             });
         }
         tally.seconds = started.elapsed().as_secs_f64();
@@ -179,14 +190,15 @@ pub fn search(
 }
 
 /// Starts a worker for every `jobs`th seed.
-fn start(
+fn start<C: Counts>(
     search: &Search,
     number: usize,
     jobs: usize,
-    tell: Sender<(usize, Event)>,
+    scratch: &Path,
+    tell: Sender<(usize, Event<C>)>,
 ) -> anyhow::Result<Worker> {
     let (number_u64, jobs_u64) = (number as u64, jobs as u64);
-    let mut command = command(search)?;
+    let mut command = command(search, scratch)?;
     command.args([
         "--first",
         &search.first.wrapping_add(number_u64).to_string(),
@@ -234,23 +246,26 @@ fn start(
 }
 
 /// This program again, as a worker.
-fn command(search: &Search) -> anyhow::Result<Command> {
+fn command(search: &Search, scratch: &Path) -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
-    command.arg("sim-worker");
-    if let Some(only) = &search.only {
-        command.args(["--only", &only.to_string()]);
-    }
+    command.arg(search.worker);
     command.args(&search.worker_args);
+    command.env("TMPDIR", scratch);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     Ok(command)
 }
 
-/// Runs one seed, or a part of it, in a separate worker, with its history.
+/// Where workers, which may be killed, leave their temporary files.
+fn scratch() -> anyhow::Result<tempfile::TempDir> {
+    tempfile::tempdir().context("cannot make a directory for the workers")
+}
+
+/// Runs one seed in a separate worker, with its history.
 ///
 /// # Errors
 /// The worker cannot be started.
-pub fn run_one(seed: u64, search: &Search) -> anyhow::Result<Report> {
+pub fn run_one<C: Counts>(seed: u64, search: &Search) -> anyhow::Result<Report<C>> {
     let one = Search {
         first: seed,
         seeds: Some(1),
@@ -258,7 +273,8 @@ pub fn run_one(seed: u64, search: &Search) -> anyhow::Result<Report> {
         ..search.clone()
     };
     let (tell, events) = mpsc::channel();
-    let _worker = start(&one, 0, 1, tell)?;
+    let scratch = scratch()?;
+    let _worker = start(&one, 0, 1, scratch.path(), tell)?;
     let started = Instant::now();
     loop {
         match events.recv_timeout(TIME_MAX.saturating_sub(started.elapsed())) {

@@ -10,9 +10,9 @@ use std::panic;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::{Kept, Report, simulate};
+use super::{Counts, Report};
 
-/// The arguments of a worker.
+/// Which seeds a worker runs.
 #[derive(Args, Debug)]
 pub struct WorkerArgs {
     /// The first seed.
@@ -24,40 +24,32 @@ pub struct WorkerArgs {
     /// The number of seeds, unless the worker is ended earlier.
     #[arg(long)]
     count: Option<u64>,
-    /// Of each seed, run only these steps and faults.
-    #[arg(long)]
-    only: Option<Kept>,
-    /// Plant this defect.
-    #[cfg(feature = "planted")]
-    #[arg(long)]
-    plant: Option<super::planted::Planted>,
     /// Report the history too.
     #[arg(long)]
-    trace: bool,
+    pub trace: bool,
 }
 
 /// A worker's report: one line each.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Line {
+pub enum Line<C> {
     Begin(u64),
-    End(Report),
+    End(Report<C>),
 }
 
 /// Runs the seeds, up to the first that fails.
 ///
 /// # Errors
 /// Nobody reads its output.
-pub fn work(args: &WorkerArgs) -> io::Result<()> {
+pub fn work<C: Counts>(
+    args: &WorkerArgs,
+    mut simulate: impl FnMut(u64) -> Report<C>,
+) -> io::Result<()> {
     // Panics are planned, or become findings.
     panic::set_hook(Box::new(|_| {}));
-    #[cfg(feature = "planted")]
-    if let Some(planted) = args.plant {
-        planted.plant();
-    }
     let mut seed = args.first;
     for _ in 0..args.count.unwrap_or(u64::MAX) {
-        say(&Line::Begin(seed))?;
-        let report = simulate(seed, args.only.as_ref(), args.trace);
+        say(&Line::<C>::Begin(seed))?;
+        let report = simulate(seed);
         let has_failed = report.finding.is_some();
         say(&Line::End(report))?;
         if has_failed {
@@ -69,7 +61,7 @@ pub fn work(args: &WorkerArgs) -> io::Result<()> {
     Ok(())
 }
 
-fn say(line: &Line) -> io::Result<()> {
+fn say<C: Counts>(line: &Line<C>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, line)?;
     out.write_all(b"\n")?;

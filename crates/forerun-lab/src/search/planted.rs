@@ -1,5 +1,5 @@
-//! Shows that the simulator works: known defects are planted one at a time, and it must find each
-//! of them.
+//! Shows that a simulator works: known defects are planted one at a time, and it must find each of
+//! them.
 //!
 //! ```text
 //!   defect ──> worker processes that plant it ──> seeds 1, 2, 3, … ──> the first that fails ──> the same seed without it passes
@@ -13,9 +13,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use forerun_db::planted::{Defect, plant};
-
-use super::search::{Found, Search, run_one, search};
+use super::{Counts, Found, Search, run_one, search};
 
 /// How long to look for a defect.
 const TIME_MAX: Duration = Duration::from_secs(120);
@@ -23,25 +21,59 @@ const TIME_MAX: Duration = Duration::from_secs(120);
 /// The first seed: always the same, so that the results do not change from run to run.
 const FIRST_SEED: u64 = 1;
 
-/// The value of `sim --planted`.
+/// A known defect of what a simulator runs.
+pub trait Defect: Copy + Send + Sync + 'static {
+    /// All that there are.
+    const ALL: &'static [Self];
+    /// Its name on the command line.
+    fn name(self) -> &'static str;
+    /// What it is, in one sentence.
+    fn sentence(self) -> &'static str;
+    /// Plants it in this process.
+    fn plant(self);
+}
+
+/// Makes the defects that a crate can put back known here.
+macro_rules! defects_of {
+    ($defect:ty, $plant:path) => {
+        impl $crate::search::planted::Defect for $defect {
+            const ALL: &'static [Self] = <$defect>::ALL;
+
+            fn name(self) -> &'static str {
+                <$defect>::name(self)
+            }
+
+            fn sentence(self) -> &'static str {
+                <$defect>::sentence(self)
+            }
+
+            fn plant(self) {
+                $plant(Some(self));
+            }
+        }
+    };
+}
+pub(crate) use defects_of;
+
+/// The value of `--planted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum Which<D> {
     /// List the defects.
     List,
     /// Find all of them.
     All,
     /// Find one.
-    One(Planted),
+    One(Planted<D>),
 }
 
 /// A defect, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planted(Defect);
+pub struct Planted<D>(pub D);
 
-impl FromStr for Which {
+impl<D: Defect> FromStr for Which<D> {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Which, String> {
+    fn from_str(text: &str) -> Result<Which<D>, String> {
         match text {
             "list" => Ok(Which::List),
             "all" => Ok(Which::All),
@@ -50,11 +82,11 @@ impl FromStr for Which {
     }
 }
 
-impl FromStr for Planted {
+impl<D: Defect> FromStr for Planted<D> {
     type Err = String;
 
-    fn from_str(name: &str) -> Result<Planted, String> {
-        let mut all = Defect::ALL.iter();
+    fn from_str(name: &str) -> Result<Planted<D>, String> {
+        let mut all = D::ALL.iter();
         let named = all.find(|defect| defect.name() == name);
         named
             .map(|defect| Planted(*defect))
@@ -62,45 +94,30 @@ impl FromStr for Planted {
     }
 }
 
-impl fmt::Display for Planted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.name())
-    }
-}
-
-impl Planted {
-    /// Plants it in this process.
-    pub fn plant(self) {
-        plant(Some(self.0));
-    }
-
-    /// The arguments of a worker that plants it.
-    fn worker_args(self) -> Vec<String> {
-        vec!["--plant".to_owned(), self.to_string()]
-    }
-}
-
 /// Looks for planted defects, and reports after how many seeds each was found.
 ///
 /// # Errors
 /// A worker process cannot be started.
-pub fn command(which: Which, jobs: usize) -> anyhow::Result<ExitCode> {
+pub fn command<D: Defect, C: Counts>(
+    which: Which<D>,
+    simulator: &Search,
+) -> anyhow::Result<ExitCode> {
     let defects = match which {
         Which::List => {
-            for defect in Defect::ALL {
+            for defect in D::ALL {
                 println!("{:<28} {}", defect.name(), defect.sentence());
             }
             return Ok(ExitCode::SUCCESS);
         }
-        Which::All => Defect::ALL.iter().map(|defect| Planted(*defect)).collect(),
-        Which::One(defect) => vec![defect],
+        Which::All => D::ALL.to_vec(),
+        Which::One(Planted(defect)) => vec![defect],
     };
     let started = Instant::now();
     let mut found = 0;
-    for planted in &defects {
-        let result = look_for(*planted, jobs)?;
+    for defect in &defects {
+        let result = look_for::<D, C>(*defect, simulator)?;
         found += usize::from(result.found.is_some());
-        println!("{:<28} {result}", planted.0.name());
+        println!("{:<28} {result}", defect.name());
     }
     let seconds = started.elapsed().as_secs_f64();
     println!("{seconds:.0} s");
@@ -125,7 +142,7 @@ impl fmt::Display for Looked {
         let Looked { seeds, seconds, .. } = self;
         match &self.found {
             None => write!(f, "NOT FOUND in {seeds} seeds, {seconds:.1} s")?,
-            Some(Found { seed, finding }) => {
+            Some(Found { seed, finding, .. }) => {
                 let line = finding.lines().next().unwrap_or_default();
                 write!(f, "{seeds:>6} seeds {seconds:>6.1} s  seed {seed}: {line}")?;
             }
@@ -137,19 +154,18 @@ impl fmt::Display for Looked {
     }
 }
 
-fn look_for(planted: Planted, jobs: usize) -> anyhow::Result<Looked> {
+fn look_for<D: Defect, C: Counts>(defect: D, simulator: &Search) -> anyhow::Result<Looked> {
     let started = Instant::now();
-    let mut with = Search {
+    let without = Search {
         first: FIRST_SEED,
         seeds: None,
         time: Some(TIME_MAX),
-        jobs,
-        only: None,
-        worker_args: planted.worker_args(),
-    };
-    let without = Search {
         worker_args: Vec::new(),
-        ..with.clone()
+        ..simulator.clone()
+    };
+    let mut with = Search {
+        worker_args: vec!["--plant".to_owned(), defect.name().to_owned()],
+        ..without.clone()
     };
     let mut looked = Looked {
         seeds: 0,
@@ -159,11 +175,11 @@ fn look_for(planted: Planted, jobs: usize) -> anyhow::Result<Looked> {
     };
     while let Some(left) = TIME_MAX.checked_sub(started.elapsed()) {
         with.time = Some(left);
-        let (tally, found) = search(&with, &mut |_| {})?;
+        let (tally, found) = search::<C>(&with, &mut |_| {})?;
         looked.seeds += tally.seeds;
         looked.seconds = started.elapsed().as_secs_f64();
         let Some(found) = found else { break };
-        if run_one(found.seed, &without)?.finding.is_none() {
+        if run_one::<C>(found.seed, &without)?.finding.is_none() {
             looked.found = Some(found);
             break;
         }

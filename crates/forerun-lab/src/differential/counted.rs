@@ -1,0 +1,150 @@
+//! Numbers that commands count: whether one was so large that 1.6.18 may refuse it.
+
+use super::command::{Command, Word};
+
+/// A number from here on is negative to a signed reader, which then looks for a minus sign.
+const HIGH: u64 = 1 << 63;
+
+/// What the commands of a step count.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counts<'a> {
+    commands: &'a [Command],
+    /// The number that the key of the only command held before it.
+    before: Option<u64>,
+}
+
+/// A command that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Up(u64),
+    Down(u64),
+}
+
+impl<'a> Counts<'a> {
+    /// A step that counts nothing.
+    #[cfg(test)]
+    pub(super) const NONE: Counts<'static> = Counts {
+        commands: &[],
+        before: None,
+    };
+
+    pub(super) fn new(commands: &'a [Command], before: Option<u64>) -> Self {
+        Self { commands, before }
+    }
+
+    /// Whether a command that answers `number`, or does not say what it counted to, began at 2^63
+    /// or more.
+    pub(super) fn began_high(&self, number: Option<u64>) -> bool {
+        match (self.commands, number) {
+            ([_], _) => self.before.is_some_and(|number| number >= HIGH),
+            // In a step of several, every command that counts answers its number.
+            (_, None) => false,
+            (commands, Some(number)) => commands
+                .iter()
+                .filter_map(Change::of)
+                .any(|change| change.began_high(number)),
+        }
+    }
+}
+
+impl Change {
+    fn of(command: &Command) -> Option<Change> {
+        let words = words(command);
+        let mut words = words.iter().map(|word| &word[..]);
+        let (name, _key) = (words.next()?, words.next()?);
+        match name {
+            b"incr" => words.next().and_then(number).map(Change::Up),
+            b"decr" => words.next().and_then(number).map(Change::Down),
+            b"ma" => {
+                let (mut delta, mut is_down) = (1, false);
+                for flag in words {
+                    match flag {
+                        [b'D', digits @ ..] => delta = number(digits)?,
+                        b"MD" | b"M-" => is_down = true,
+                        _ => {}
+                    }
+                }
+                Some(match is_down {
+                    true => Change::Down(delta),
+                    false => Change::Up(delta),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it may have come to `number` from 2^63 or more.
+    fn began_high(self, number: u64) -> bool {
+        match self {
+            Change::Up(delta) => number.wrapping_sub(delta) >= HIGH,
+            // It stops at 0.
+            Change::Down(delta) if number == 0 => delta >= HIGH,
+            Change::Down(delta) => number.checked_add(delta).is_some_and(|from| from >= HIGH),
+        }
+    }
+}
+
+/// The key of a command that counts.
+pub(super) fn counted_key(command: &Command) -> Option<Vec<u8>> {
+    Change::of(command)?;
+    words(command).into_iter().nth(1)
+}
+
+/// A command's words as a server cuts them.
+fn words(command: &Command) -> Vec<Vec<u8>> {
+    let texts = command.words.iter().map(|word| match word {
+        Word::Text(text) => &text[..],
+        // Neither a name nor a delta.
+        Word::Cas { .. } | Word::TimeOfDay { .. } => b"-",
+    });
+    texts
+        .flat_map(|text| text.split(|&byte| byte == b' '))
+        .filter(|word| !word.is_empty())
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+/// A number as servers read it: white space, a sign, digits, and whatever follows.
+pub(super) fn number(text: &[u8]) -> Option<u64> {
+    let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
+    let start = text.iter().position(|byte| !is_space(byte))?;
+    let digits = match &text[start..] {
+        [b'+' | b'-', digits @ ..] => digits,
+        digits => digits,
+    };
+    let end = digits
+        .iter()
+        .position(|byte| !byte.is_ascii_digit())
+        .unwrap_or(digits.len());
+    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(line: &str) -> Option<Change> {
+        Change::of(&Command::line(line.split(' ').map(Word::text).collect()))
+    }
+
+    #[test]
+    fn a_command_says_by_how_much_it_counts() {
+        assert_eq!(change("incr n +5"), Some(Change::Up(5)));
+        assert_eq!(change("decr n 007 noreply"), Some(Change::Down(7)));
+        assert_eq!(change("ma n"), Some(Change::Up(1)));
+        assert_eq!(change("ma n t D9 MD v"), Some(Change::Down(9)));
+        assert_eq!(change("get n 5"), None);
+        assert_eq!(change("incr n x"), None);
+    }
+
+    #[test]
+    fn where_a_count_began_follows_from_where_it_ended() {
+        assert!(Change::Up(5).began_high(HIGH + 5));
+        assert!(!Change::Up(5).began_high(HIGH + 4));
+        assert!(Change::Up(5).began_high(4));
+        assert!(Change::Down(5).began_high(HIGH - 5));
+        assert!(!Change::Down(5).began_high(HIGH - 6));
+        assert!(!Change::Down(5).began_high(0));
+        assert!(Change::Down(u64::MAX).began_high(0));
+    }
+}

@@ -1,0 +1,42 @@
+//! What the simulators share: seeds are run in worker processes until one fails, and what failed
+//! is reported.
+//!
+//! ```text
+//!   args.rs ──> run.rs ── starts ──> worker processes, each a seed after the other   worker.rs
+//!                 └── the first seed that fails, hangs or kills its worker ──> report.rs
+//!   planted.rs   the same with a known defect put back
+//! ```
+
+mod args;
+#[cfg(feature = "planted")]
+pub mod planted;
+pub mod report;
+mod run;
+mod worker;
+
+use std::fmt;
+use std::ops::AddAssign;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+pub use args::SeedArgs;
+pub use run::{Found, Search, Tally, run_one, search};
+pub use worker::{WorkerArgs, work};
+
+/// What a simulator counts. Displayed as in "12 operations, 3 faults".
+pub trait Counts:
+    AddAssign + Copy + Default + DeserializeOwned + fmt::Display + Send + Serialize + 'static
+{
+}
+
+/// How a seed went.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report<C> {
+    /// What is wrong, if anything is.
+    pub finding: Option<String>,
+    #[serde(flatten)]
+    pub counts: C,
+    /// What happened, line by line, if requested.
+    pub trace: Vec<String>,
+}

@@ -1,0 +1,145 @@
+//! A simulator's output: a progress bar while it runs, a failing seed with its history, and a line
+//! at the end.
+
+use std::process::ExitCode;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{Counts, Found, Search, Tally};
+
+/// A bar on a terminal; nothing in a pipe.
+pub struct Bar {
+    bar: ProgressBar,
+    seeds: Option<u64>,
+}
+
+impl Bar {
+    pub fn new(search: &Search) -> Bar {
+        let total = search
+            .seeds
+            .or(search.time.map(|time| time.as_secs().max(1)));
+        // indicatif draws nothing if standard error is not a terminal.
+        let bar = ProgressBar::new(total.unwrap_or(1));
+        let template = format!(
+            "{} {{wide_bar}} {{percent:>3}}%  {{msg}}  {{eta}} left",
+            search.simulator
+        );
+        if let Ok(style) = ProgressStyle::with_template(&template) {
+            bar.set_style(style);
+        }
+        Bar {
+            bar,
+            seeds: search.seeds,
+        }
+    }
+
+    pub fn update<C>(&self, tally: &Tally<C>) {
+        self.bar.set_position(match self.seeds {
+            Some(_) => tally.seeds,
+            None => tally.seconds as u64,
+        });
+        let rate = tally.seeds as f64 / tally.seconds.max(0.001);
+        self.bar
+            .set_message(format!("{} seeds  {rate:.0}/s", tally.seeds));
+    }
+
+    pub fn finish(self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A failing seed made small.
+#[derive(Debug, Default)]
+pub struct Smaller {
+    /// What was made of what: "shrunk from 52 to 4 steps and faults".
+    pub summary: String,
+    /// What it does and what happens, line by line.
+    pub history: Vec<String>,
+    /// How it fails; `None` if it passed when it was run again.
+    pub finding: Option<String>,
+    /// The command that repeats it, if there is one.
+    pub repeat: Option<String>,
+}
+
+/// Prints the results, and returns the exit code.
+pub fn print<C: Counts>(
+    search: &Search,
+    tally: &Tally<C>,
+    found: Option<&Found>,
+    smaller: Option<&Smaller>,
+    is_json: bool,
+) -> ExitCode {
+    match is_json {
+        true => print_json(search, tally, found, smaller),
+        false => print_text(search, tally, found, smaller),
+    }
+    match found {
+        None => ExitCode::SUCCESS,
+        Some(_) => ExitCode::from(1),
+    }
+}
+
+/// The command that repeats a failing seed.
+pub fn repeat(search: &Search, seed: u64) -> String {
+    format!("forerun-lab {} --seed {seed}", search.simulator)
+}
+
+fn print_text<C: Counts>(
+    search: &Search,
+    tally: &Tally<C>,
+    found: Option<&Found>,
+    smaller: Option<&Smaller>,
+) {
+    if let Some(found) = found {
+        println!("{}", found.finding);
+        println!("repeat: {}", repeat(search, found.seed));
+        match smaller {
+            Some(smaller) if smaller.finding.is_some() => {
+                println!("{}:", smaller.summary);
+                for line in smaller.history.iter().chain(&smaller.finding) {
+                    println!("  {line}");
+                }
+                if let Some(repeat) = &smaller.repeat {
+                    println!("repeat: {repeat}");
+                }
+            }
+            Some(_) => println!(
+                "it passed when it was run again: the simulation is not deterministic there"
+            ),
+            None => {}
+        }
+    }
+    let Tally {
+        seeds,
+        counts,
+        seconds,
+    } = tally;
+    println!(
+        "{seeds} seeds, {counts} in {seconds:.1} s ({:.0} seeds/s): {}",
+        *seeds as f64 / seconds.max(0.001),
+        match found {
+            None => "all passed",
+            Some(_) => "one failed",
+        }
+    );
+}
+
+fn print_json<C: Counts>(
+    search: &Search,
+    tally: &Tally<C>,
+    found: Option<&Found>,
+    smaller: Option<&Smaller>,
+) {
+    let failure = found.map(|found| {
+        let smaller = smaller.filter(|smaller| smaller.finding.is_some());
+        let shortest = smaller.and_then(|smaller| smaller.repeat.clone());
+        serde_json::json!({
+            "seed": found.seed,
+            "finding": found.finding,
+            "repeat": shortest.unwrap_or_else(|| repeat(search, found.seed)),
+            "history": smaller.map(|smaller| &smaller.history),
+        })
+    });
+    let object = serde_json::json!({ "tally": tally, "failure": failure });
+    println!("{object}");
+}
