@@ -136,7 +136,7 @@ fn other_forms_rows_rates_and_skews_are_taken_from_the_command_line() {
         ("gpu-table --lookup magic", "by-load, narrow"),
         ("gpu-table --buckets 3x7", "2x128"),
         ("gpu-table --quick --load 0", "load of 0"),
-        ("gpu-table --quick --slots 8", "fewer than 256"),
+        ("gpu-table --quick --slots 8", "at least 256"),
         ("gpu-table --check --once", "cannot be used with"),
         ("gpu-roofline --request 16", "32, 64 or 128"),
         (

@@ -240,7 +240,10 @@ mod tests {
         assert_eq!(workload.streams, [vec![9, 7, 9, 1], vec![9, 1, 9, 7]]);
         std::fs::write(&path, &bytes[..7]).unwrap();
         let error = Workload::new(&Access::Trace(path), 5, 1, 1).unwrap_err();
-        assert!(format!("{error:#}").contains("ends within"), "{error:#}");
+        assert!(
+            format!("{error:#}").contains("ends in the middle"),
+            "{error:#}"
+        );
     }
 
     #[test]

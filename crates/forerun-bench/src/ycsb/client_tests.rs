@@ -212,7 +212,7 @@ fn a_batch_with_few_writes_is_cut_only_where_a_read_follows_a_write_of_its_recor
 #[test]
 fn wrong_answers_are_found() {
     for (lie, workload, word) in [
-        (Lie::Stale, Workload::A, "would be right"),
+        (Lie::Stale, Workload::A, "was found instead of"),
         (Lie::Mixed, Workload::C, "wrong answer for record"),
         (Lie::Gap, Workload::E, "wrong answer for a scan"),
         (Lie::Short, Workload::E, "wrong answer for a scan"),
