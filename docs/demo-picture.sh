@@ -1,5 +1,5 @@
 #!/bin/sh
-# The README's picture: the last plot of rates on the demo's page, as a file of its own, with the machine named.
+# Makes the README's picture: the last plot of rates on the demo's page, as a separate file that names the machine.
 #
 #   cargo run --release -- demo --report target/demo.html
 #   sh docs/demo-picture.sh target/demo.html > docs/demo.svg

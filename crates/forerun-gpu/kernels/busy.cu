@@ -2,7 +2,7 @@
 // all n x n of f32 in row-major order; n is a multiple of 64. It is meant to be bound by
 // arithmetic, not to be a good product.
 //
-//   a block of 256 threads computes a tile of 64 x 64; a thread computes 4 x 4 of it, from shared memory:
+// A block of 256 threads computes a tile of 64 x 64, and a thread 4 x 4 of it, from shared memory:
 //
 //              b: 16 x 64               thread (x, y) = (t % 16, t / 16)
 //   a: 64 x 16 [ tile of c ]            rows y * 4 .., columns x * 4 ..

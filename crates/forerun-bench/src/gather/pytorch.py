@@ -1,10 +1,10 @@
-# PyTorch's own ways to copy scattered rows of pinned memory to the GPU and back, timed as
-# `forerun-bench gather` times its own: medians of alternating rounds, every byte compared. Prints
-# one object of JSON a line.
+# PyTorch's ways to copy scattered rows of pinned memory to the GPU and back, timed like those of
+# `forerun-bench gather`: medians of alternating rounds, with every byte compared. Prints one JSON
+# object per line.
 #
 #   python3 pytorch.py REQUESTS ROWS SLOTS ROW_BYTES ROUNDS
 #
-# Needs torch with CUDA; says so in one line of JSON where there is none.
+# Needs torch with CUDA; without it, prints one line of JSON that says so.
 import json
 import statistics
 import sys
