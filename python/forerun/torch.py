@@ -129,7 +129,7 @@ class _Gradients:
 
 
 def _hide_from(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """Makes optimizers of dense parameters skip rows. They keep state by position, but a position's key changes."""
+    """Makes optimizers of dense parameters skip rows: they keep state by position, whose key changes."""
     if isinstance(optimizer, SGD):
         return
     hidden = []
@@ -217,8 +217,10 @@ class _Rows(nn.Module):
         _collected[self._number] = self._gradients
 
     def _open_gate(self, dtype: torch.dtype) -> None:
-        """Creates the tensor that carries gradients, because keys have none. It is not a parameter: only autograd changes it. Its
-        type is that of the rows that the module returns."""
+        """Creates the tensor that carries gradients, because keys have none.
+
+        It is not a parameter: only autograd changes it. Its type is that of the rows that the module returns.
+        """
         self._gate = torch.zeros((), dtype=dtype, requires_grad=True)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
