@@ -4,7 +4,7 @@
 //! main ┬─ sim/            the store under random schedules and faults
 //!      ├─ server_sim/     the server under random clients, clocks and disks
 //!      ├─ differential/   the server compared with memcached
-//!      └─ search/         what the two simulators share: seeds in worker processes
+//!      └─ search/         shared by the two simulators: seeds in worker processes
 //! ```
 
 #![forbid(unsafe_code)]

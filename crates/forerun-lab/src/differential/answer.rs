@@ -193,8 +193,8 @@ pub(super) fn compare<'a>(
     })
 }
 
-/// What a line says that answers a command which counts: the number, `Some(None)` if it does not
-/// say that. `None` is a line that answers no such command.
+/// The number in the answer to a counting command; `Some(None)` if the answer has no number. `None`
+/// if the line does not answer such a command.
 fn counted(line: &[u8], next: Option<&Part<'_>>) -> Option<Option<u64>> {
     match (line.split(|&byte| byte == b' ').next()?, next) {
         (b"HD", _) => Some(None),
@@ -273,7 +273,7 @@ fn words_agree(
 }
 
 /// Words `name=value`, as in the answers of `me` and `lru_crawler metadump`. `exp` compares two
-/// times of this name.
+/// values with this name.
 fn named_words_agree(
     ours: &[u8],
     theirs: &[u8],
@@ -385,7 +385,7 @@ mod tests {
         assert!(compare(b"5\r\n", of(&commands, None), old).is_err());
         assert!(compare(high, of(&commands, None), NEW).is_err());
         assert!(compare(b"NOT_FOUND\r\n", of(&commands, None), old).is_err());
-        // Of a single command, the number that it counts is known.
+        // If there is only one command, the number that it changes is known.
         assert!(compare(b"HD\r\n", of(&commands[..1], Some(1 << 63)), old).is_ok());
         assert!(compare(b"HD\r\n", of(&commands[..1], Some((1 << 63) - 1)), old).is_err());
         assert!(compare(high, of(&commands[..1], Some(7)), old).is_err());

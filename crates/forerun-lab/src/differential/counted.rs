@@ -1,19 +1,20 @@
-//! Numbers that commands count: whether one was so large that 1.6.18 may refuse it.
+//! The numbers that counting commands (`incr`, `decr`, `ma`) change, and whether one was so large
+//! that 1.6.18 may refuse it.
 
 use super::command::{Command, Word};
 
-/// A number from here on is negative to a signed reader, which then looks for a minus sign.
+/// Numbers from here on look negative to a signed parser, which then searches for a minus sign.
 const HIGH: u64 = 1 << 63;
 
-/// What the commands of a step count.
+/// The counting commands of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counts<'a> {
     commands: &'a [Command],
-    /// The number that the key of the only command held before it.
+    /// The number that the key of the only command held before.
     before: Option<u64>,
 }
 
-/// A command that counts.
+/// A counting command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Up(u64),
@@ -21,7 +22,7 @@ enum Change {
 }
 
 impl<'a> Counts<'a> {
-    /// A step that counts nothing.
+    /// A step without counting commands.
     #[cfg(test)]
     pub(super) const NONE: Counts<'static> = Counts {
         commands: &[],
@@ -32,12 +33,12 @@ impl<'a> Counts<'a> {
         Self { commands, before }
     }
 
-    /// Whether a command that answers `number`, or does not say what it counted to, began at 2^63
-    /// or more.
+    /// Whether a command that answers `number`, or without a number, may have started at 2^63 or
+    /// more.
     pub(super) fn began_high(&self, number: Option<u64>) -> bool {
         match (self.commands, number) {
             ([_], _) => self.before.is_some_and(|number| number >= HIGH),
-            // In a step of several, every command that counts answers its number.
+            // In a step with several commands, every counting command answers its number.
             (_, None) => false,
             (commands, Some(number)) => commands
                 .iter()
@@ -84,13 +85,13 @@ impl Change {
     }
 }
 
-/// The key of a command that counts.
+/// The key of a counting command.
 pub(super) fn counted_key(command: &Command) -> Option<Vec<u8>> {
     Change::of(command)?;
     words(command).into_iter().nth(1)
 }
 
-/// A command's words as a server cuts them.
+/// A command's words, split as a server splits them.
 fn words(command: &Command) -> Vec<Vec<u8>> {
     let texts = command.words.iter().map(|word| match word {
         Word::Text(text) => &text[..],
@@ -104,7 +105,7 @@ fn words(command: &Command) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A number as servers read it: white space, a sign, digits, and whatever follows.
+/// A number as servers parse it: white space, a sign, digits, and whatever follows.
 pub(super) fn number(text: &[u8]) -> Option<u64> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let start = text.iter().position(|byte| !is_space(byte))?;

@@ -229,8 +229,8 @@ fn is_arithmetic(command: &Command) -> bool {
     matches!(texts(command).next(), Some(b"incr" | b"decr" | b"ma"))
 }
 
-/// Lets a command that counts answer the number, if it does not yet: whether an earlier memcached
-/// may refuse to count it depends on how large it was.
+/// Makes a counting command answer its number, if it does not yet: whether an earlier memcached may
+/// refuse it depends on the number's size.
 fn answer_the_number(command: &mut Command) {
     let has_value = texts(command).any(|word| word == b"v");
     if texts(command).next() == Some(b"ma") && !has_value {

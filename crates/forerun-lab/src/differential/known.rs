@@ -305,18 +305,18 @@ pub(super) fn lines_may_stand_for_each_other(
     memcached >= LATER && is_error(ours) && is_error(theirs)
 }
 
-/// Whether a history ends with an answer of memcached's to a command that this server obeyed, and
-/// that counted a number of 2^63 or more.
+/// Whether memcached's answer ends a history: it refuses a command that this server executed on a
+/// number of 2^63 or more.
 pub(super) fn ends_a_history(theirs: &[u8], counted_high: bool, memcached: Version) -> bool {
     memcached < LATER
         && counted_high
         && theirs == b"CLIENT_ERROR cannot increment or decrement non-numeric value"
 }
 
-/// Seconds that a history takes at most.
+/// The maximum duration of a history in seconds.
 const HISTORY_S_MAX: i64 = 3600;
 
-/// Whether two numbers of seconds left agree, as the flag `t` answers them.
+/// Whether two answers of the flag `t`, in seconds left, agree.
 pub(super) fn seconds_left_agree(ours: i64, theirs: i64, clock_s: u64) -> bool {
     // The item's time has passed since memcached started, and the difference has 32 bits.
     let wrapped = 1 << 32;
@@ -326,7 +326,7 @@ pub(super) fn seconds_left_agree(ours: i64, theirs: i64, clock_s: u64) -> bool {
     times_agree(ours, theirs, clock_s)
 }
 
-/// Whether two numbers of seconds left agree, as `exp` of `me` answers them.
+/// Whether two values of `exp` in `me`, in seconds left, agree.
 pub(super) fn exp_agrees(ours: i64, theirs: i64, clock_s: u64, memcached: Version) -> bool {
     let theirs = match memcached < LATER && theirs != -1 {
         true => -theirs,
@@ -335,12 +335,13 @@ pub(super) fn exp_agrees(ours: i64, theirs: i64, clock_s: u64, memcached: Versio
     times_agree(ours, theirs, clock_s)
 }
 
-/// Whether two times, in seconds, agree as far as two clocks do. -1 means never; it is not a time.
+/// Whether two times, in seconds, agree within the difference of two clocks. -1 means never; it is
+/// not a time.
 pub(super) fn times_agree(ours: i64, theirs: i64, clock_s: u64) -> bool {
     (ours == -1) == (theirs == -1) && ours.abs_diff(theirs) <= clock_s
 }
 
-/// Whether two answers to `version` are what each server has to answer.
+/// Whether two answers to `version` are the ones that each server must give.
 pub(super) fn versions_agree(ours: &[u8], theirs: &[u8], memcached: Version) -> bool {
     let theirs = std::str::from_utf8(theirs).ok().and_then(Version::parse);
     ours.starts_with(b"1.6.18-forerun-") && theirs == Some(memcached)

@@ -5,7 +5,7 @@
 //!   generate/   a seed's history: steps of commands         command.rs   words, commands, steps
 //!   peer.rs     the two servers and connections to them     history.rs   plays a history to both
 //!   answer.rs   compares two answers                        known.rs     the intended differences
-//!   shrink.rs   shortens a failing history                  counted.rs   what commands count
+//!   shrink.rs   shortens a failing history                  counted.rs   numbers that commands change
 //! ```
 
 mod answer;

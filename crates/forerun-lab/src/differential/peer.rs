@@ -108,7 +108,7 @@ enum Running {
 #[derive(Debug)]
 pub(super) struct Peer {
     running: Running,
-    /// What this workspace's server serves.
+    /// The cache of this workspace's server.
     cache: Option<Arc<Cache>>,
     socket: PathBuf,
     version_line: Vec<u8>,
@@ -136,7 +136,7 @@ impl Peer {
         })
     }
 
-    /// The number that this workspace's server holds under `key`, if it holds one. Leaves no trace.
+    /// The number that this workspace's server holds under `key`, if any. The read leaves no trace.
     pub(super) fn number(&self, key: &[u8]) -> Option<u64> {
         let guard = self.cache.as_ref()?.pin();
         number(guard.peek(key)?.value())

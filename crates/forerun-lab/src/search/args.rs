@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::Search;
 
-/// For how long seeds are run if nothing says so.
+/// How long seeds are run by default.
 const TIME: Duration = Duration::from_secs(10);
 
 /// Which seeds to run, and how.
@@ -36,7 +36,7 @@ pub struct SeedArgs {
 }
 
 impl SeedArgs {
-    /// What they ask for, of the simulator whose workers are started with this command.
+    /// The search that they describe, for the simulator whose workers this command starts.
     pub fn search(&self, simulator: &'static str, worker: &'static str) -> Search {
         let seeds = self.seed.map(|_| 1).or(self.seeds);
         let time = match (seeds, self.seconds) {
@@ -55,7 +55,7 @@ impl SeedArgs {
         }
     }
 
-    /// Processes that run at a time.
+    /// Number of concurrent processes.
     pub fn jobs(&self) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         self.jobs.map_or(cores, usize::from)

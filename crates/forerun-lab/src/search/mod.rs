@@ -1,10 +1,10 @@
-//! What the simulators share: seeds are run in worker processes until one fails, and what failed
-//! is reported.
+//! Shared by the simulators: runs seeds in worker processes until one fails, and reports the
+//! failure.
 //!
 //! ```text
-//!   args.rs ──> run.rs ── starts ──> worker processes, each a seed after the other   worker.rs
+//!   args.rs ──> run.rs ── starts ──> worker processes, each one seed after the other   worker.rs
 //!                 └── the first seed that fails, hangs or kills its worker ──> report.rs
-//!   planted.rs   the same with a known defect put back
+//!   planted.rs   the same with a planted defect
 //! ```
 
 mod args;
@@ -30,7 +30,7 @@ pub trait Counts:
 {
 }
 
-/// How a seed went.
+/// The outcome of a seed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report<C> {
     /// What is wrong, if anything is.

@@ -21,9 +21,9 @@ const TIME_MAX: Duration = Duration::from_secs(120);
 /// The first seed: always the same, so that the results do not change from run to run.
 const FIRST_SEED: u64 = 1;
 
-/// A known defect of what a simulator runs.
+/// A known defect of the simulated program.
 pub trait Defect: Copy + Send + Sync + 'static {
-    /// All that there are.
+    /// All defects.
     const ALL: &'static [Self];
     /// Its name on the command line.
     fn name(self) -> &'static str;
@@ -33,7 +33,7 @@ pub trait Defect: Copy + Send + Sync + 'static {
     fn plant(self);
 }
 
-/// Makes the defects that a crate can put back known here.
+/// Implements the trait for the defects that a crate can plant.
 macro_rules! defects_of {
     ($defect:ty, $plant:path) => {
         impl $crate::search::planted::Defect for $defect {

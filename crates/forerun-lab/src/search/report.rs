@@ -48,12 +48,12 @@ impl Bar {
     }
 }
 
-/// A failing seed made small.
+/// A shrunk failing seed.
 #[derive(Debug, Default)]
 pub struct Smaller {
-    /// What was made of what: "shrunk from 52 to 4 steps and faults".
+    /// How much it was shrunk: "shrunk from 52 to 4 steps and faults".
     pub summary: String,
-    /// What it does and what happens, line by line.
+    /// Its steps and what happens, line by line.
     pub history: Vec<String>,
     /// How it fails; `None` if it passed when it was run again.
     pub finding: Option<String>,

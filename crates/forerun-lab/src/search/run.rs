@@ -47,7 +47,7 @@ pub struct Tally<C> {
 pub struct Found {
     pub seed: u64,
     pub finding: String,
-    /// Its simulation came to an end, and the worker said so.
+    /// Its simulation ended, and the worker reported it.
     pub has_ended: bool,
 }
 

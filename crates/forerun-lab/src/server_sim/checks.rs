@@ -339,8 +339,8 @@ impl Watch {
         }
     }
 
-    /// All threads of the server's have ended, so long after they were told to; meanwhile they had
-    /// their turns all the time.
+    /// All threads of the server have ended, this long after they were asked to; they had their
+    /// turns all that time.
     pub fn drained(&self, took: Duration, open: usize) -> Result<(), Failure> {
         if took > self.drain_timeout + DRAIN_SLACK {
             let what = format!("the server took {took:?} to end");

@@ -16,11 +16,11 @@ use super::wire::{Received, Wire};
 /// Bytes that a client composes ahead of its socket.
 const QUEUE_BYTES: usize = 256 << 10;
 
-/// What a client sends that takes a port of TLS for a plain one.
+/// What a client sends that uses a TLS port as a plain one.
 const NO_TLS: &[u8] = b"get the weather of Bern\r\n";
-/// A record whose content nobody has encrypted.
+/// A record whose content is not encrypted.
 const BAD_RECORD: &[u8] = b"\x17\x03\x03\x00\x20this is not what TLS would make ";
-/// What is no record: longer than any.
+/// Bytes that are not a record: the length exceeds any record's.
 const NO_RECORD: &[u8] = b"\x17\x03\x03\xff\xff and so on";
 
 /// The answer to a connection beyond the limit.
@@ -173,11 +173,11 @@ impl<T: Read + Write + Ends> Client<T> {
             End::Reset | End::Stay => false,
         };
         let sent = self.wire.as_ref().is_some_and(|wire| !wire.wants_send());
-        // The server need not answer what came with bytes that are no TLS.
+        // The server does not have to answer requests that arrived with bytes that are not TLS.
         said && sent && (self.asked.is_empty() || self.is_spoilt())
     }
 
-    /// Whether it has begun to send what is no TLS.
+    /// Whether it has begun to send bytes that are not TLS.
     pub fn is_spoilt(&self) -> bool {
         self.wire.as_ref().is_some_and(Wire::is_spoilt)
     }

@@ -12,7 +12,7 @@ use super::system::{DiskPlan, Sim};
 /// The copies of a running server.
 #[derive(Debug, Default)]
 pub struct Copies {
-    /// One was asked for, and nobody writes it yet.
+    /// A copy was requested and has not been begun.
     is_asked: bool,
     writing: Option<Writing>,
 }
@@ -23,25 +23,25 @@ struct Writing {
     began: Stamp,
     /// The number of the file that it replaces.
     before: Option<u64>,
-    /// Some call of the disk could have failed.
+    /// A disk call may have failed.
     may_fail: bool,
 }
 
 impl Copies {
-    /// A client or an operator has asked for a copy.
+    /// A client or an operator has requested a copy.
     pub fn asked(&mut self) {
         self.is_asked = true;
     }
 
-    /// The server is to end: a copy that it has not begun is not written.
+    /// The server is about to end: a copy that it has not begun is not written.
     pub fn forget_request(&mut self) {
         self.is_asked = false;
     }
 
-    /// The acceptor had a turn; the copy before has this number.
+    /// The acceptor had a turn; the previous copy has this number.
     ///
     /// # Errors
-    /// It did not begin to write a copy that was asked for.
+    /// It did not begin to write a requested copy.
     pub fn acceptor(
         &mut self,
         has_begun: bool,

@@ -1,11 +1,11 @@
-//! What runs of plans came to.
+//! The totals over runs of plans.
 
 use std::fmt;
 use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
-/// What a run did.
+/// The totals of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Requests that were answered.

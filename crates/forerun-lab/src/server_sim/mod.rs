@@ -92,7 +92,7 @@ pub fn command(args: &ServerSimArgs) -> anyhow::Result<ExitCode> {
     let (tally, found) = search::search::<Counts>(&search, &mut |tally| progress.update(tally))?;
     progress.finish();
     let smaller = match &found {
-        // A plan that does not end is not played in this process.
+        // A plan that does not end must not be played in this process.
         Some(found) if found.has_ended && !args.seeds.no_shrink => {
             Some(report::smaller(&Plan::draw(found.seed))?)
         }
@@ -110,7 +110,7 @@ pub fn command(args: &ServerSimArgs) -> anyhow::Result<ExitCode> {
 /// Runs seeds as a worker.
 ///
 /// # Errors
-/// Nobody hears it.
+/// Nobody reads its output.
 pub fn work(args: &ServerSimWorkerArgs) -> io::Result<()> {
     #[cfg(feature = "planted")]
     if let Some(Planted(defect)) = args.plant {

@@ -71,8 +71,8 @@ pub struct Model {
     pub history: BTreeMap<String, Vec<Lived>>,
     /// Flushes: the turn in which each was sent, and acknowledged.
     pub flushes: Vec<(u64, Option<u64>)>,
-    /// Entries whose absence only an eviction explains, each under how many items the cache had
-    /// evicted before it was set.
+    /// Entries whose absence only an eviction explains, each with the number of items that the
+    /// cache had evicted before it was set.
     evicted: BTreeMap<u64, BTreeSet<(String, u64)>>,
     /// Versions that were sent, whatever happened to them.
     pub versions_sent: BTreeSet<(String, u64)>,
@@ -139,9 +139,9 @@ impl Model {
                 .is_some_and(|(first, _)| until.cache_s >= first)
     }
 
-    /// Notes that the entry is missing by `until` and that nothing but an eviction explains it.
-    /// False if more entries are missing that were set since some moment than the cache has evicted
-    /// since then.
+    /// Records that the entry is missing by `until` and that only an eviction explains it. Returns
+    /// false if, for some moment, more entries set since then are missing than the cache has
+    /// evicted since then.
     pub fn is_evicted(&mut self, name: &str, entry: &Entry, until: Stamp) -> bool {
         let since = entry.set.sent.evictions;
         let missing = self.evicted.entry(since).or_default();

@@ -13,7 +13,7 @@ use super::system::DiskPlan;
 /// The size that makes an answer of one key exactly as long as the most that a server holds back.
 const FULL_BYTES: usize = 64 << 10;
 
-/// Leads from a seed to the numbers that vary TLS and nothing else.
+/// Derives from a seed the numbers that vary only TLS.
 const TLS_SALT: u64 = 0x544c_5331;
 
 /// The shortest value.
@@ -58,7 +58,7 @@ pub struct ClientPlan {
     pub window: usize,
     pub ops: Vec<Op>,
     pub end: End,
-    /// Of a server that speaks TLS: it speaks TLS 1.2 only.
+    /// With a server that uses TLS: it supports only TLS 1.2.
     pub tls12: bool,
 }
 
@@ -82,16 +82,16 @@ pub enum End {
     Truncate,
     /// It stays connected.
     Stay,
-    /// It sends plain text to a server that speaks TLS.
+    /// It sends plain text to a server that uses TLS.
     NoTls,
-    /// Behind its requests, it sends a record that cannot be decrypted.
+    /// After its requests, it sends a record that cannot be decrypted.
     BadRecord,
-    /// Behind its requests, it sends what is no record.
+    /// After its requests, it sends bytes that are not a record.
     NoRecord,
 }
 
 impl End {
-    /// Whether it is one of a client that speaks TLS.
+    /// Whether it belongs to a client that uses TLS.
     pub fn needs_tls(self) -> bool {
         matches!(self, End::NoTls | End::BadRecord | End::NoRecord)
     }
@@ -270,7 +270,7 @@ impl Plan {
         plan
     }
 
-    /// Some clients speak TLS 1.2, and some send what is no TLS.
+    /// Some clients use TLS 1.2, and some send bytes that are not TLS.
     fn vary_tls(&mut self, rng: &mut SmallRng) {
         if rng.random_bool(0.3) {
             let is_alone = self.clients.len() == 1;

@@ -1,4 +1,4 @@
-//! Describes the smallest plan found that fails as a seed does.
+//! Describes the smallest plan found that fails like a seed.
 
 use crate::search::report::Smaller;
 

@@ -143,12 +143,12 @@ impl Sim {
         std::mem::replace(&mut self.state().disk, plan)
     }
 
-    /// Whether a call of the disk may fail now.
+    /// Whether a disk call may fail now.
     pub fn disk_may_fail(&self) -> bool {
         self.state().disk.may_fail()
     }
 
-    /// The number of the file at `path`: another one if it was written anew.
+    /// The number of the file at `path`; it changes when the file is written anew.
     pub fn file_number(&self, path: &Path) -> Option<u64> {
         self.state().files.get(path).map(|file| file.number)
     }

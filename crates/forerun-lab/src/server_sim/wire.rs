@@ -19,7 +19,7 @@ pub struct Papers {
     /// Removed with its files when the process ends normally.
     _directory: tempfile::TempDir,
     pub server: TlsOptions,
-    /// A client that speaks TLS 1.3, and one that speaks 1.2 only.
+    /// A client that uses TLS 1.3, and one that uses only 1.2.
     pub client: Arc<ClientConfig>,
     pub client_tls12: Arc<ClientConfig>,
 }
@@ -91,7 +91,7 @@ pub struct Wire<T> {
     encrypted: u64,
     delivered: u64,
     closes: bool,
-    /// Bytes that are no TLS, which are sent behind everything else.
+    /// Bytes that are not TLS, which are sent after everything else.
     spoilt: Option<Vec<u8>>,
     /// The buffer for reads.
     piece: Vec<u8>,
@@ -135,8 +135,8 @@ impl<T: Read + Write> Wire<T> {
         tls.is_some_and(|tls| tls.is_handshaking())
     }
 
-    /// From here on these bytes are sent, and nothing else. What was queued before must have been
-    /// sent, or is not sent at all.
+    /// From here on these bytes are sent, and nothing else. Bytes queued before must have been sent
+    /// already, or are never sent.
     pub fn spoil(&mut self, bytes: &[u8]) {
         self.spoilt.get_or_insert_with(|| bytes.to_vec());
     }

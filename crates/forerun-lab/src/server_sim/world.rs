@@ -85,7 +85,7 @@ pub struct World<'p> {
     life_start: Duration,
     evictions_before: u64,
     drain_asked: Option<Duration>,
-    /// How long nobody ran since then.
+    /// How long no thread ran since then.
     paused_in_drain: Duration,
     workers_ended: Option<Duration>,
     /// Steps of each worker since the acceptor told it to drain.

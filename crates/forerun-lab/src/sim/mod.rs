@@ -75,7 +75,7 @@ pub struct SimArgs {
     planted: Option<planted::Which<Defect>>,
 }
 
-/// What a worker is asked to do.
+/// The arguments of a worker.
 #[derive(Args, Debug)]
 pub struct SimWorkerArgs {
     #[command(flatten)]
@@ -83,7 +83,7 @@ pub struct SimWorkerArgs {
     /// Of each seed, run only these steps and faults.
     #[arg(long)]
     only: Option<Kept>,
-    /// Put this defect back.
+    /// Plant this defect.
     #[cfg(feature = "planted")]
     #[arg(long)]
     plant: Option<Planted<Defect>>,
@@ -123,7 +123,7 @@ pub fn command(args: &SimArgs) -> anyhow::Result<ExitCode> {
 /// Runs seeds as a worker.
 ///
 /// # Errors
-/// Nobody hears it.
+/// Nobody reads its output.
 pub fn work(args: &SimWorkerArgs) -> io::Result<()> {
     #[cfg(feature = "planted")]
     if let Some(Planted(defect)) = args.plant {
@@ -139,7 +139,7 @@ fn only_args(only: &Kept) -> Vec<String> {
     vec!["--only".to_owned(), only.to_string()]
 }
 
-/// What a simulation did.
+/// The totals of a simulation.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Counts {
     /// Steps executed.

@@ -1,11 +1,11 @@
-//! Who can do something now, and what must hold when nobody can.
+//! Which threads and clients can do something now, and what must hold when none can.
 
 use std::time::Duration;
 
 use super::{Actor, Failure, Stage, Waits, World};
 
 impl World<'_> {
-    /// Who can do something now.
+    /// The threads and clients that can do something now.
     pub(super) fn ready(&self) -> Vec<Actor> {
         let now = self.sim.time();
         let mut ready = Vec::new();
@@ -72,7 +72,7 @@ impl World<'_> {
         self.watch.stuck(open, now)
     }
 
-    /// Nobody can do anything now: time goes on until somebody can.
+    /// Nobody can do anything now: time advances until somebody can.
     pub(super) fn go_on_in_time(&mut self) -> Result<(), Failure> {
         let now = self.sim.time();
         let server = self.server.as_ref();
