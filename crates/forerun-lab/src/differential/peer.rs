@@ -69,7 +69,7 @@ impl Memcached {
                 program: program.to_owned(),
                 version,
             })),
-            None => bail!("{program:?} -V answers {text:?}, not a version"),
+            None => bail!("{program:?} -V printed {text:?}, not a version"),
         }
     }
 

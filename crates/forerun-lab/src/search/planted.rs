@@ -90,7 +90,7 @@ impl<D: Defect> FromStr for Planted<D> {
         let named = all.find(|defect| defect.name() == name);
         named
             .map(|defect| Planted(*defect))
-            .ok_or_else(|| "no such defect: see --planted list".to_owned())
+            .ok_or_else(|| "unknown defect: see --planted list".to_owned())
     }
 }
 

@@ -158,9 +158,7 @@ impl Asked {
                 let found_name = String::from_utf8_lossy(words[1]).into_owned();
                 loop {
                     let Some(key) = keys.get(self.answered.len()) else {
-                        return Err(format!(
-                            "the answer has {found_name}, which is not its turn"
-                        ));
+                        return Err(format!("the answer has {found_name} out of turn"));
                     };
                     let name = name(client, *key);
                     if name != found_name {
@@ -348,7 +346,7 @@ impl Asked {
             },
             (_, Some(Known::Absent | Known::Gone { .. }) | None) => {
                 return Err(format!(
-                    "{name}: nothing is there, and {:?} found it",
+                    "{name}: nothing is there, but {:?} found it",
                     self.op
                 ));
             }
@@ -387,7 +385,9 @@ fn check_left(left: i64, name: &str, during: During, model: &Model) -> Result<()
     };
     match range.contains(&left) {
         true => Ok(()),
-        false => Err(format!("{name}: {left} seconds are left and not {range:?}")),
+        false => Err(format!(
+            "{name}: {left} seconds are left instead of {range:?}"
+        )),
     }
 }
 

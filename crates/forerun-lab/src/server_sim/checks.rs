@@ -124,7 +124,7 @@ impl Watch {
             seen.acceptor_turns = if waits { seen.acceptor_turns + 1 } else { 0 };
             if seen.acceptor_turns > ACCEPTOR_TURNS_MAX {
                 let id = client.plan.id;
-                let what = format!("client {id} waits to be accepted, and nobody does");
+                let what = format!("client {id} waits to be accepted, but nobody accepts it");
                 return Err(Failure::new("accept", what));
             }
         }
@@ -135,7 +135,7 @@ impl Watch {
     pub fn clock(&self, sim: &Sim, cache: &Cache) -> Result<(), Failure> {
         let (is, should) = (cache.now(), sim.cache_second());
         if is > should || is + 2 < should {
-            let what = format!("the cache's clock stands at {is} and should at {should}");
+            let what = format!("the cache's clock is at {is} instead of {should}");
             return Err(Failure::new("clock", what));
         }
         Ok(())
@@ -237,12 +237,12 @@ impl Watch {
             if client.stage == Stage::Over(Over::Cut) {
                 return Err(Failure::new(
                     "kept",
-                    format!("client {id} is gone, and its connection is kept"),
+                    format!("client {id} is gone, but its connection is kept"),
                 ));
             }
             if client.is_owed() && wire.socket.is_read() {
                 let what = format!(
-                    "client {id} waits for {} answers{}, and the server waits for an event that does not come",
+                    "client {id} waits for {} answers{}, but the server waits for an event that never comes",
                     client.owed(),
                     if client.waits_for_end() {
                         " and the end"
@@ -329,7 +329,7 @@ impl Watch {
                 let in_time = dropped_at < drain_asked + self.drain_timeout;
                 if in_time && answered < seen.owed_at_drain as u64 {
                     let what = format!(
-                        "client {id} was owed {} answers when the server was to end, and got {answered}",
+                        "client {id} was owed {} answers when the server was asked to end, but got {answered}",
                         seen.owed_at_drain
                     );
                     return Err(Failure::new("cut off", what));

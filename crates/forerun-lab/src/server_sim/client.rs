@@ -283,7 +283,7 @@ impl<T: Read + Write + Ends> Client<T> {
                 return Ok(());
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => {
-                return Err(format!("what came is no TLS: {error}"));
+                return Err(format!("the received bytes are not TLS: {error}"));
             }
             Err(_) => Received::End,
         };
@@ -310,7 +310,7 @@ impl<T: Read + Write + Ends> Client<T> {
             let Some(asked) = self.asked.front_mut() else {
                 let head = &rest[..rest.len().min(80)];
                 return Err(format!(
-                    "bytes that nobody asked for: {:?}",
+                    "unrequested bytes: {:?}",
                     head.escape_ascii().to_string()
                 ));
             };

@@ -171,12 +171,12 @@ impl Model {
             }
             (Known::Gone { by_turn, .. }, found) if during.sent.turn > by_turn => {
                 return Err(format!(
-                    "{name}: nothing was there in turn {by_turn}, and {found:?} was found later"
+                    "{name}: nothing was there in turn {by_turn}, but {found:?} was found later"
                 ));
             }
             (Known::Gone { entry, .. }, _) => entry,
             (Known::Absent, found) => {
-                return Err(format!("{name}: nothing is there, and {found:?} was found"));
+                return Err(format!("{name}: nothing is there, but {found:?} was found"));
             }
             (Known::Entry(entry), _) => entry,
         };
@@ -348,7 +348,7 @@ pub fn read_value(name: &str, bytes: &[u8]) -> Result<(usize, u64), String> {
         return Err(wrong());
     };
     if of != name {
-        return Err(format!("{name}: the value of {of} was answered"));
+        return Err(format!("{name}: the answer has the value of {of}"));
     }
     let len: usize = len;
     let tag = &bytes[..=end];
@@ -357,7 +357,7 @@ pub fn read_value(name: &str, bytes: &[u8]) -> Result<(usize, u64), String> {
         .all(|chunk| chunk == &tag[..chunk.len()]);
     if len != bytes.len() || !whole {
         return Err(format!(
-            "{name}: version {version} of {len} bytes is torn, {} came",
+            "{name}: version {version} of {len} bytes is torn: {} arrived",
             bytes.len()
         ));
     }
