@@ -255,7 +255,7 @@ impl Watch {
             let unread = wire.socket.unread();
             if unread > 0 && wire.socket.is_read() {
                 let what = format!(
-                    "the server has left {unread} bytes of client {id} unread and waits for an event that does not come"
+                    "the server has left {unread} bytes of client {id} unread and waits for an event that never comes"
                 );
                 return Err(Failure::new("unread", what));
             }
