@@ -6,6 +6,8 @@
 //!                                          └─ nvcc -arch=compute_90 ─ 90.ptx, for devices newer than these
 //! ```
 //!
+//! With the feature `study`, the root is `kernels/study.cu`, which adds the kernels of the benches.
+//!
 //! The compiler is `FORERUN_NVCC` (`none`: no compiler), otherwise `nvcc` of `CUDA_HOME`, otherwise
 //! of `PATH`. A compiler that is named explicitly must work. If one that was merely found fails,
 //! the build prints a warning and goes on without it. Without a compiler, nothing is run.
@@ -32,11 +34,11 @@ fn main() -> Result<(), String> {
 
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let mut source = String::new();
-    flatten(
-        Path::new("kernels/all.cu"),
-        &mut HashSet::new(),
-        &mut source,
-    )?;
+    let root = match env::var_os("CARGO_FEATURE_STUDY") {
+        Some(_) => Path::new("kernels/study.cu"),
+        None => Path::new("kernels/all.cu"),
+    };
+    flatten(root, &mut HashSet::new(), &mut source)?;
     let flat = out.join("kernels.cu");
     fs::write(&flat, &source).map_err(|e| format!("{}: {e}", flat.display()))?;
 

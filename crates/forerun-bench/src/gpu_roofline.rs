@@ -11,7 +11,8 @@
 use crate::on_gpu::{self, OnGpu, Timer};
 use crate::output::{Output, on_stdout, or, write_facts};
 use anyhow::{Context, Result, ensure};
-use forerun_gpu::{DeviceBuffer, Gpu, RandomReads, RequestBytes};
+use forerun_gpu::study::{RandomReads, RequestBytes};
+use forerun_gpu::{DeviceBuffer, Gpu};
 use forerun_measure::harness::{Case, Outcome, Plan, Sample, measure};
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;

@@ -9,7 +9,7 @@
 
 use crate::output::{Output, on_stdout, write_facts};
 use anyhow::{Context, Result};
-use forerun_core::roofline::{Cell, Config, IN_FLIGHT, Resume, Roofline, measure, resume};
+use forerun_studies::roofline::{Cell, Config, IN_FLIGHT, Resume, Roofline, measure, resume};
 use forerun_core::{Pages, arch};
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;

@@ -167,7 +167,7 @@ fn the_five_studies_measure_every_design_and_check_its_answers() {
     let studies: BTreeSet<Option<u8>> = rows.iter().map(|row| row.study).collect();
     assert_eq!(studies, (1..=5).map(Some).collect());
     let designs: BTreeSet<&str> = rows.iter().map(|row| row.design.as_str()).collect();
-    for design in forerun_hash::designs::Design::ALL {
+    for design in forerun_studies::designs::Design::ALL {
         assert!(designs.contains(design.name()), "{design}");
     }
     assert!(designs.contains("table"));

@@ -7,8 +7,7 @@
 //! - [`Owner`], [`ProcessBound`] and [`PerProcess`]: which process a handle belongs to;
 //! - [`epoch`]: epoch-based reclamation that survives a fork;
 //! - [`region`]: zeroed memory from `mmap`, with huge pages if the kernel grants them;
-//! - [`sync`]: the locks, threads and clocks of all crates, which test builds can replace;
-//! - [`roofline`]: the machine's random-access rate, the upper bound on lookups per second.
+//! - [`sync`]: the locks, threads and clocks of all crates, which test builds can replace.
 
 #![cfg_attr(tsan, feature(test))]
 
@@ -18,7 +17,6 @@ pub mod hashing;
 mod interleave;
 mod process;
 pub mod region;
-pub mod roofline;
 pub mod sync;
 mod touch;
 

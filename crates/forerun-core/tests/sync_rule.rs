@@ -10,13 +10,7 @@ use std::path::{Path, PathBuf};
 const CRATES: [&str; 7] = ["core", "db", "hash", "cache", "table", "server", "gpu"];
 
 /// Files below `crates/` that may bypass the facade, and why.
-const EXCEPTIONS: [(&str, &str); 2] = [
-    ("forerun-core/src/sync/", "the facade itself"),
-    (
-        "forerun-core/src/roofline/",
-        "it measures the machine, in real time",
-    ),
-];
+const EXCEPTIONS: [(&str, &str); 1] = [("forerun-core/src/sync/", "the facade itself")];
 
 /// The items of `std::sync` that the facade replaces. Arc, Weak and the atomics are the same in
 /// every back end.

@@ -68,7 +68,7 @@ pub use options::{
     Access, Background, Create, Durability, KeyspaceOptions, Options, Recovery, TreeOptions,
     WalMode,
 };
-pub use run::{Compression, PageSearch, RunOptions};
+pub use run::{Compression, RunOptions};
 pub use tree::describe::{DescribeOptions, describe};
 pub use tree::offline::{CheckReport, check, check_with_io, repair, repair_with_io};
 pub use tree::repair::RepairReport;

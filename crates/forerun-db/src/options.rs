@@ -10,7 +10,7 @@ use forerun_core::Pages;
 use crate::comparator::KeyOrder;
 use crate::io::ReadBackend;
 use crate::memtable::{Bytewise, Checks, Comparator, ReverseBytewise};
-use crate::run::{PageSearch, RunOptions};
+use crate::run::RunOptions;
 use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
 
 /// What has happened to a write when it returns.
@@ -157,8 +157,6 @@ pub struct KeyspaceOptions {
     /// How long its entries live; see [`Options::ttl`]. Default: none. An existing keyspace keeps
     /// the time to live that it was created with; in a new one, entries never expire.
     pub ttl: Option<Duration>,
-    /// How a page is searched. Default: by key prefixes.
-    pub page_search: PageSearch,
 }
 
 impl Default for KeyspaceOptions {
@@ -168,7 +166,6 @@ impl Default for KeyspaceOptions {
             run: RunOptions::default(),
             tree: TreeOptions::default(),
             ttl: None,
-            page_search: PageSearch::default(),
         }
     }
 }
@@ -180,7 +177,6 @@ impl fmt::Debug for KeyspaceOptions {
             .field("run", &self.run)
             .field("tree", &self.tree)
             .field("ttl", &self.ttl)
-            .field("page_search", &self.page_search)
             .finish()
     }
 }
@@ -238,8 +234,6 @@ pub struct Options {
     /// [`Error::KeyspaceTtl`](crate::Error::KeyspaceTtl). Default: none, so in a new store entries
     /// never expire.
     pub ttl: Option<Duration>,
-    /// How a page is searched. Default: by key prefixes, the fastest in every measurement.
-    pub page_search: PageSearch,
     /// How pages are read from disk. Default: with io_uring, or with a pool of threads if the
     /// kernel refuses it.
     pub reads: ReadBackend,
@@ -262,11 +256,10 @@ pub struct Options {
     /// Whether the store may be changed. Default: [`Access::ReadWrite`]. With [`Access::ReadOnly`],
     /// no store is created.
     pub access: Access,
-    /// Options of keyspaces, by name. A keyspace that is not listed uses this store's `run`, `tree`
-    /// and `page_search`, has no time to live, and is ordered by [`Bytewise`], or by
-    /// [`ReverseBytewise`] if it was created with that. A keyspace created with any other
-    /// comparator must be listed, or the store does not open. Listing a keyspace does not create
-    /// it. Default: none.
+    /// Options of keyspaces, by name. A keyspace that is not listed uses this store's `run` and
+    /// `tree`, has no time to live, and is ordered by [`Bytewise`], or by [`ReverseBytewise`] if it
+    /// was created with that. A keyspace created with any other comparator must be listed, or the
+    /// store does not open. Listing a keyspace does not create it. Default: none.
     pub keyspaces: Vec<(String, KeyspaceOptions)>,
 }
 
@@ -281,7 +274,6 @@ impl Default for Options {
             pages: Pages::Huge,
             run: RunOptions::default(),
             ttl: None,
-            page_search: PageSearch::default(),
             reads: ReadBackend::default(),
             tree: TreeOptions::default(),
             background: Background::default(),
@@ -336,7 +328,6 @@ impl Options {
             run: self.run,
             tree: self.tree,
             ttl: self.ttl,
-            page_search: self.page_search,
         };
         match name.is_empty() {
             true => own,
@@ -453,7 +444,6 @@ impl fmt::Debug for Options {
             .field("pages", &self.pages)
             .field("run", &self.run)
             .field("ttl", &self.ttl)
-            .field("page_search", &self.page_search)
             .field("reads", &self.reads)
             .field("tree", &self.tree)
             .field("background", &self.background)

@@ -1,5 +1,3 @@
-// All kernels of the crate in one image, which is compiled, embedded and loaded as a whole.
-#include "busy.cu"
+// All kernels of a product build in one image, which is compiled, embedded and loaded as a whole.
 #include "gather.cu"
-#include "roofline.cu"
 #include "table.cu"

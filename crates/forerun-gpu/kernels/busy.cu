@@ -14,14 +14,14 @@
 
 namespace forerun {
 
-// src/product.rs declares the same layout.
+// src/study/product.rs declares the same layout.
 struct ProductParams {
     u64 a;        //  0
     u64 b;        //  8
     u64 c;        // 16
     u64 n;        // 24
 };
-static_assert(sizeof(ProductParams) == 32, "src/product.rs has the same layout");
+static_assert(sizeof(ProductParams) == 32, "src/study/product.rs has the same layout");
 
 constexpr u32 tile = 64;
 constexpr u32 depth = 16;

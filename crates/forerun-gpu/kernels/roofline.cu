@@ -14,7 +14,7 @@
 
 namespace forerun {
 
-// src/random_reads.rs declares the same layout.
+// src/study/random_reads.rs declares the same layout.
 struct RandomReadParams {
     u64 buffer;  //  0
     u64 pieces;  //  8  in the buffer; for the filling kernel, words
@@ -22,7 +22,7 @@ struct RandomReadParams {
     u64 seed;    // 24
     u64 sum;     // 32  address of a u64 to add to
 };
-static_assert(sizeof(RandomReadParams) == 40, "src/random_reads.rs has the same layout");
+static_assert(sizeof(RandomReadParams) == 40, "src/study/random_reads.rs has the same layout");
 
 FORERUN_DEVICE void fill_words(const RandomReadParams& p) {
     const u64 step = u64(blocks_in_grid()) * threads_in_block();

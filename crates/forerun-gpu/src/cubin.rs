@@ -96,22 +96,36 @@ mod tests {
 
     const ELF: &[u8] = b"\x7fELF";
 
-    /// Names of the kernels that a device of this capability has.
-    fn expected_names(capability: (u32, u32)) -> Vec<&'static str> {
-        let lists = [
+    /// The kernels of `study`.
+    const STUDY_LISTS: [&str; 2] = [
+        include_str!("../kernels/busy.list"),
+        include_str!("../kernels/roofline.list"),
+    ];
+
+    /// The lists of the kernels that this build has.
+    fn lists() -> Vec<&'static str> {
+        let mut lists = vec![
             include_str!("../kernels/gather.list"),
             include_str!("../kernels/table.list"),
         ];
-        let listed = lists
-            .iter()
+        if cfg!(feature = "study") {
+            lists.extend(STUDY_LISTS);
+        }
+        lists
+    }
+
+    /// Names of the kernels that a device of this capability has.
+    fn expected_names(capability: (u32, u32)) -> Vec<&'static str> {
+        let listed = lists()
+            .into_iter()
             .flat_map(|list| list.lines())
             .filter_map(|line| {
                 let (kind, rest) = line.split_once('(')?;
                 let there = kind == "KERNEL" || (kind == "KERNEL90" && capability >= (9, 0));
                 there.then_some(rest.split(',').next()?)
             });
-        let names: Vec<_> = listed.chain(["busy_product"]).collect();
-        assert!(names.len() >= 32 + 17, "{names:?}");
+        let names: Vec<_> = listed.collect();
+        assert!(names.len() >= 31 + 17, "{names:?}");
         names
     }
 
@@ -126,15 +140,12 @@ mod tests {
 
     #[test]
     fn the_source_is_in_one_piece_and_has_every_kernel() {
-        for list in [
-            include_str!("../kernels/gather.list"),
-            include_str!("../kernels/table.list"),
-        ] {
-            for line in list.lines().filter(|line| line.starts_with("KERNEL")) {
-                assert!(SOURCE.contains(line), "{line}");
-            }
+        for line in lists().into_iter().flat_map(str::lines) {
+            assert!(!line.starts_with("KERNEL") || SOURCE.contains(line), "{line}");
         }
-        assert!(SOURCE.contains("busy_product"));
+        let is_study = |line: &str| line.starts_with("KERNEL") && SOURCE.contains(line);
+        let has_study = STUDY_LISTS.into_iter().flat_map(str::lines).any(is_study);
+        assert_eq!(has_study, cfg!(feature = "study"));
         for line in SOURCE.lines().filter(|l| l.starts_with("#include")) {
             assert!(line.contains("\"shim/"), "{line} was left to the compiler");
         }

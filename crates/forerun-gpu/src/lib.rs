@@ -10,8 +10,6 @@
 //!   host to the device and back. [`gather::cpu`] does the same on the CPU.
 //! - [`table::GpuTable`] is a hash table from u64 keys to rows that evicts by score. Without a GPU
 //!   it runs on the CPU.
-//! - [`RandomReads`] measures the rate of random reads from device memory.
-//! - [`MatrixProduct`] keeps a device busy while something else is measured.
 //!
 //! The kernels are in `kernels/`, without any host code.
 
@@ -22,8 +20,9 @@ mod cubin;
 mod driver;
 mod error;
 pub mod gather;
-mod product;
-mod random_reads;
+#[cfg(feature = "study")]
+#[doc(hidden)]
+pub mod study;
 pub mod table;
 
 pub use driver::{
@@ -31,5 +30,3 @@ pub use driver::{
     PcieLink, Piece, PinnedBuffer, Registered, Scope, Stream, Transfer,
 };
 pub use error::{CudaVersion, GpuError};
-pub use product::MatrixProduct;
-pub use random_reads::{RandomReads, RequestBytes};

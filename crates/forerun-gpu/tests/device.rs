@@ -7,7 +7,7 @@ use forerun_gpu::gather::{
 };
 use forerun_gpu::table::{DeviceBatch, GpuTable, Lookup, Operation, TableError, TableOptions};
 use forerun_gpu::{
-    Command, DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, MatrixProduct, Piece,
+    Command, DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, Piece,
     PinnedBuffer, Registered, Stream, Transfer,
 };
 
@@ -180,8 +180,11 @@ fn a_scatter_can_be_read_when_its_scope_has_ended() -> Result<(), GpuError> {
     Ok(())
 }
 
+#[cfg(feature = "study")]
 #[test]
 fn a_matrix_product_is_refused_where_it_does_not_fit() -> Result<(), GpuError> {
+    use forerun_gpu::study::MatrixProduct;
+
     let Some(gpu) = gpu() else { return Ok(()) };
     let small = DeviceBuffer::new(&gpu, MatrixProduct::matrix_bytes(64))?;
     let product = MatrixProduct::new(&small, &small, &small, 64)?;

@@ -1,9 +1,6 @@
-//! Fixed-width hash tables built for batched lookups.
-//!
-//! - [`HashTable`]: the production table, `u64` to `u64`, shared by readers and writers;
-//! - [`designs`]: the designs that it was chosen from, for comparison.
+//! A fixed-width hash table built for batched lookups: [`HashTable`], `u64` to `u64`, shared by
+//! readers and writers.
 
-pub mod designs;
 pub mod table;
 
 pub use table::{Error, HashTable, Iter, Options, Pinned};

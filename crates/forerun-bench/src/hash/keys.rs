@@ -20,7 +20,7 @@ use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, Zipf};
 
 pub use crate::skew::Skew;
-pub use forerun_hash::designs::Word;
+pub use forerun_studies::designs::Word;
 
 /// From here on, numbers give keys that no table ever holds.
 const ABSENT: u64 = 1 << 31;

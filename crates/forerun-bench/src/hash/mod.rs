@@ -36,7 +36,7 @@ use crate::threads::Cores;
 use anyhow::{Context, Result, bail, ensure};
 use contender::Contender;
 use forerun_core::Pages;
-use forerun_core::roofline::Probe;
+use forerun_studies::roofline::Probe;
 use forerun_measure::harness::Plan;
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;

@@ -4,7 +4,7 @@ use super::contender::{Contender, FIND_BATCH, Finder, GET, Placed, Subject, Upda
 use super::keys::Word;
 use anyhow::{Context, Result};
 use forerun_core::arch::Isa;
-use forerun_hash::designs::{Design, FixedTable, Lookup, SharedTable, build};
+use forerun_studies::designs::{Design, FixedTable, Lookup, SharedTable, build};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 /// A fixed seed, so that keys go to the same places in every run.

@@ -8,7 +8,7 @@ use super::keys::Skew;
 use super::sweep::{Axis, Sweep};
 use super::turn::UpdateKind;
 use crate::threads::Cores;
-use forerun_hash::designs::Lookup;
+use forerun_studies::designs::Lookup;
 
 /// A study.
 #[derive(Clone, Debug, PartialEq)]

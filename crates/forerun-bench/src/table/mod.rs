@@ -33,7 +33,7 @@ use access::{Access, Workload, is_row};
 use anyhow::{Context, Result, ensure};
 use args::Plan;
 use contender::{Contender, Need, Ours, Tally, Tiers};
-use forerun_core::roofline::Probe;
+use forerun_studies::roofline::Probe;
 use forerun_core::{CACHE_LINE_BYTES, Pages};
 use forerun_measure::harness::{self, Case, Outcome, Sample};
 use forerun_measure::machine;

@@ -35,7 +35,7 @@ pub struct Args {
     /// Batch size
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: u32,
-    /// Lookup strategy: single, finger, partition, interleaved, interleaved-sorted or auto
+    /// Lookup strategy: single, finger, interleaved or auto
     #[arg(long, default_value_t)]
     strategy: Strategy,
     /// Keys are listed and printed as hexadecimal digits

@@ -38,7 +38,7 @@ const CHECKED_READS: usize = 50_000;
 #[command(after_help = "\
 Examples:
   forerun replay orm.db orm-busy.trace.xz --format u32be --fill --batch 64
-  forerun replay cities.db keys.txt.gz --batch 8,64 --strategy interleaved,partition
+  forerun replay cities.db keys.txt.gz --batch 8,64 --strategy interleaved,finger
   forerun replay orm.db orm-busy.trace.xz --format u32be --rounds 3 --json")]
 pub struct Args {
     #[command(flatten)]
@@ -52,8 +52,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64",
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: Vec<u32>,
-    /// Lookup strategies: a list of single (always measured), finger, partition, interleaved,
-    /// interleaved-sorted, auto
+    /// Lookup strategies: a list of single (always measured), finger, interleaved, auto
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     strategy: Vec<Strategy>,
     /// Number of rounds; the median is reported

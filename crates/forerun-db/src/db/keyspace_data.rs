@@ -74,10 +74,7 @@ impl KeyspaceData {
             levels: Arc::clone(&runs.levels),
             ranges: Arc::clone(&runs.ranges),
             expired_sequence: runs.expired_sequence,
-            reading: ReadContext {
-                search: options.page_search,
-                ..reading
-            },
+            reading,
             is_dropped: false,
         };
         KeyspaceData {
@@ -178,9 +175,6 @@ impl KeyspaceData {
 
     /// Changes its options.
     pub(super) fn set_options(&self, options: KeyspaceOptions) {
-        if self.version.load().reading.search != options.page_search {
-            self.change(|version| version.reading.search = options.page_search);
-        }
         self.options.store(Arc::new(options));
     }
 

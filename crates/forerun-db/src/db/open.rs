@@ -23,6 +23,7 @@ use crate::io::Io;
 use crate::io::open_files::{self, OpenFiles};
 use crate::planted::{self, Defect};
 use crate::ranges::RangeRef;
+use crate::run::PageSearch;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::build::{Build, RunNumbers, write_runs};
@@ -74,7 +75,7 @@ pub(super) fn open_in(
     let reading = ReadContext {
         cache: Arc::clone(&cache),
         backend: options.reads,
-        search: options.page_search,
+        search: PageSearch::default(),
     };
     static STORES: AtomicU64 = AtomicU64::new(1);
     // Relaxed: the numbers only have to differ.

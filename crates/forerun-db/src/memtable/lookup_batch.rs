@@ -7,6 +7,7 @@ use forerun_core::interleave;
 use super::descent::{Descent, Lookup, entries, find, find_alone, start};
 use super::memory_checks::{Checked, Visit};
 use super::node::{Node, Stands, Target};
+#[cfg(any(test, feature = "study"))]
 use super::partition::partition;
 use super::skip_list::{SkipList, Splice};
 use super::skip_list_index::GROUP;
@@ -98,8 +99,10 @@ pub(super) fn run<'a, V: Visit, K: AsRef<[u8]>>(
             }
         }
         Strategy::Finger => finger::<V, K>(list, batch, sink),
+        #[cfg(any(test, feature = "study"))]
         Strategy::Partition => partition::<V, K>(list, batch, sink),
         Strategy::Interleaved => interleaved::<V, K>(list, batch, |turn| turn, sink),
+        #[cfg(any(test, feature = "study"))]
         Strategy::InterleavedSorted => {
             let sorted = batch.sorted(list);
             interleaved::<V, K>(list, batch, |turn| sorted[turn].position, sink);

@@ -3,7 +3,7 @@
 //! ```text
 //!   mod.rs               what the store uses
 //!   prepared.rs          a batch of writes: drafted, then numbered and linked
-//!   lookup_batch.rs      a batch of lookups; strategy.rs, partition.rs: how it is run
+//!   lookup_batch.rs      a batch of lookups; strategy.rs: how it is run; partition.rs: for measurements
 //!   skip_list_cursor.rs  entries in order, in both directions
 //!   descent.rs           the one search loop, which awaits each node before reading it
 //!   skip_list.rs         the skip list; skip_list_index.rs: an array through which searches enter it
@@ -20,6 +20,7 @@ mod descent;
 mod lookup_batch;
 mod memory_checks;
 mod node;
+#[cfg(any(test, feature = "study"))]
 mod partition;
 mod prepared;
 mod skip_list;

@@ -3,8 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// How many strategies only tests and measurements have.
+const STUDY: usize = if cfg!(any(test, feature = "study")) { 2 } else { 0 };
+
 /// How `multi_get` runs a batch. All strategies give the same answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Strategy {
     /// One key after the other: the baseline, and the best choice where there is nothing to
     /// overlap.
@@ -14,11 +18,13 @@ pub enum Strategy {
     Finger,
     /// Sorted and split level by level, breadth first: each node is visited once a batch and
     /// prefetched one round ahead (the reviewers' idea in the same pull request).
+    #[cfg(any(test, feature = "study"))]
     Partition,
     /// As coroutines in flight together, in the given order.
     Interleaved,
     /// As coroutines in flight together, in key order, so that neighbours share the lines they
     /// fetch.
+    #[cfg(any(test, feature = "study"))]
     InterleavedSorted,
     /// The strategy that measured best for a batch of this size on a table of this size.
     #[default]
@@ -27,11 +33,13 @@ pub enum Strategy {
 
 impl Strategy {
     /// Every strategy, for tests and measurements.
-    pub const ALL: [Strategy; 6] = [
+    pub const ALL: [Strategy; 4 + STUDY] = [
         Strategy::Single,
         Strategy::Finger,
+        #[cfg(any(test, feature = "study"))]
         Strategy::Partition,
         Strategy::Interleaved,
+        #[cfg(any(test, feature = "study"))]
         Strategy::InterleavedSorted,
         Strategy::Auto,
     ];
@@ -41,8 +49,10 @@ impl Strategy {
         match self {
             Strategy::Single => "single",
             Strategy::Finger => "finger",
+            #[cfg(any(test, feature = "study"))]
             Strategy::Partition => "partition",
             Strategy::Interleaved => "interleaved",
+            #[cfg(any(test, feature = "study"))]
             Strategy::InterleavedSorted => "interleaved-sorted",
             Strategy::Auto => "auto",
         }

@@ -50,7 +50,10 @@ pub(crate) use filter::Filter;
 pub(crate) use meta::{Holds, RunMeta};
 pub(crate) use obsolete_files::ObsoleteFiles;
 pub(crate) use page::{Page, PageKind};
-pub use page_search::{PageSearch, UnknownPageSearch};
+#[cfg(not(feature = "study"))]
+pub(crate) use page_search::PageSearch;
+#[cfg(feature = "study")]
+pub use page_search::PageSearch;
 pub(crate) use pending::{INGESTED_SEQUENCE, PendingRun};
 pub(crate) use reader::Run;
 pub(crate) use stored::{PageLocation, unstore};

@@ -213,6 +213,7 @@ impl<'a> Page<'a> {
     }
 
     /// Prefetches the line with a row's entry.
+    #[cfg(any(test, feature = "study"))]
     #[inline(always)]
     pub(super) fn prefetch_entry(&self, row: usize) {
         prefetch_read(self.bytes.as_ptr().wrapping_add(self.entry_at(row)));

@@ -40,6 +40,7 @@ pub(crate) mod merge;
 mod model_tests;
 mod needed_ranges;
 pub(crate) mod offline;
+#[cfg(feature = "study")]
 mod one_run;
 pub(crate) mod pick;
 pub(crate) mod range_run;
@@ -50,6 +51,7 @@ pub(crate) mod salvage;
 pub(crate) mod testing;
 pub(crate) mod verify;
 
+#[cfg(feature = "study")]
 pub use one_run::{Add, OneRun};
 
 /// Fuzz target: decodes `bytes` as a manifest's body and returns how many runs it names. Whatever

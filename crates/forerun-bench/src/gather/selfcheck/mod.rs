@@ -18,8 +18,9 @@ use forerun_gpu::gather::{
     DeviceMap, DevicePairs, DeviceWord, Direction, Extras, Integer, KernelChoice, MapUpdate, Spec,
     Unit, Version, gather, scatter, units_of,
 };
+use forerun_gpu::study::MatrixProduct;
 use forerun_gpu::{
-    Command, DeviceBuffer, Gpu, Graph, HostMemory, MatrixProduct, PinnedBuffer, Registered, Stream,
+    Command, DeviceBuffer, Gpu, Graph, HostMemory, PinnedBuffer, Registered, Stream,
 };
 use forerun_measure::progress::Progress;
 

@@ -27,7 +27,7 @@ use super::table_group::{self, GroupTable};
 use crate::threads::Cores;
 use anyhow::{Context, Result};
 use case::{probes, ways};
-use forerun_core::roofline::Probe;
+use forerun_studies::roofline::Probe;
 use forerun_measure::harness::Plan;
 use forerun_measure::progress::Bar;
 use std::collections::{BTreeMap, HashSet};

@@ -162,7 +162,7 @@ pub(crate) fn among(
         return tied.start;
     }
     let suffix = key.get(page.prefix_len()..).unwrap_or(&[]);
-    bisect_by_order::<0>(page, order, (suffix, sequence), tied)
+    bisect_by_order(page, order, (suffix, sequence), tied, |_, _| ())
 }
 
 /// The third step of a lookup in a leaf: finds the row that answers it.

@@ -1,11 +1,11 @@
 //! Searching a page for a key. To add a search, write its file and register it here: a variant of
-//! [`PageSearch`], its name, and its arm in [`rows_before`].
+//! [`PageSearch`] and its arm in [`rows_before`]; its name is in `study.rs`.
 //!
 //! ```text
-//!   bisection.rs          Plain, Prefetch1, Prefetch2: bisect all rows
 //!   key_prefixes.rs       KeyPrefixes: compares the first bytes of keys as integers, bisects ties only
-//!   compare.rs            three ways to compare two keys; every search uses them
-//!   prefetch_distance.rs  how many rows must be left for a bisection to prefetch
+//!   bisection.rs          bisects rows; compare.rs: three ways to compare two keys
+//!   study.rs              Plain, Prefetch1, Prefetch2: bisect all rows; only for tests and measurements
+//!   prefetch_distance.rs  how many rows must be left for Prefetch1 and Prefetch2 to prefetch
 //! ```
 //!
 //! Every search works with every order and both kinds of pages.
@@ -13,10 +13,10 @@
 mod bisection;
 mod compare;
 mod key_prefixes;
+#[cfg(any(test, feature = "study"))]
 mod prefetch_distance;
-
-use std::fmt;
-use std::str::FromStr;
+#[cfg(any(test, feature = "study"))]
+mod study;
 
 pub(super) use compare::shared_len;
 pub(super) use key_prefixes::{Step, among, find_among, group_of, head_of, tied};
@@ -24,15 +24,21 @@ pub(super) use key_prefixes::{Step, among, find_among, group_of, head_of, tied};
 use super::page::Page;
 use crate::comparator::KeyOrder;
 
+/// How many searches only tests and measurements have.
+const STUDY: usize = if cfg!(any(test, feature = "study")) { 3 } else { 0 };
+
 /// How a page is searched for a key. All searches give the same answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PageSearch {
     /// Bisects the rows. Each step reads the row's entry, then its key.
+    #[cfg(any(test, feature = "study"))]
     Plain,
     /// Bisects, and prefetches the two keys that the next step may compare.
+    #[cfg(any(test, feature = "study"))]
     Prefetch1,
     /// Like [`Prefetch1`](Self::Prefetch1), and also prefetches the row entries of the step after
     /// the next. WiredTiger's row search does the same on leaf and internal pages.
+    #[cfg(any(test, feature = "study"))]
     Prefetch2,
     /// Compares four bytes of each key as integers, those that follow the prefix that all keys of
     /// the page share: first to find the group of rows, then the row in the group. Compares whole
@@ -43,22 +49,15 @@ pub enum PageSearch {
 
 impl PageSearch {
     /// Every search, for tests and measurements.
-    pub const ALL: [PageSearch; 4] = [
+    pub const ALL: [PageSearch; 1 + STUDY] = [
+        #[cfg(any(test, feature = "study"))]
         PageSearch::Plain,
+        #[cfg(any(test, feature = "study"))]
         PageSearch::Prefetch1,
+        #[cfg(any(test, feature = "study"))]
         PageSearch::Prefetch2,
         PageSearch::KeyPrefixes,
     ];
-
-    /// The search's name, as [`FromStr`] reads it.
-    pub fn name(self) -> &'static str {
-        match self {
-            PageSearch::Plain => "plain",
-            PageSearch::Prefetch1 => "prefetch1",
-            PageSearch::Prefetch2 => "prefetch2",
-            PageSearch::KeyPrefixes => "key-prefixes",
-        }
-    }
 }
 
 /// How many rows of the page are before (`key`, `sequence`). In an internal page, rows at the
@@ -72,9 +71,12 @@ fn rows_before(
     search: PageSearch,
 ) -> usize {
     match search {
-        PageSearch::Plain => bisection::rows_before::<0>(page, order, key, sequence),
-        PageSearch::Prefetch1 => bisection::rows_before::<1>(page, order, key, sequence),
-        PageSearch::Prefetch2 => bisection::rows_before::<2>(page, order, key, sequence),
+        #[cfg(any(test, feature = "study"))]
+        PageSearch::Plain => study::rows_before::<0>(page, order, key, sequence),
+        #[cfg(any(test, feature = "study"))]
+        PageSearch::Prefetch1 => study::rows_before::<1>(page, order, key, sequence),
+        #[cfg(any(test, feature = "study"))]
+        PageSearch::Prefetch2 => study::rows_before::<2>(page, order, key, sequence),
         PageSearch::KeyPrefixes => key_prefixes::rows_before(page, order, key, sequence),
     }
 }
@@ -120,43 +122,4 @@ pub(crate) fn find(
     }
     let row = rows_before(page, order, key, sequence, search);
     (row < page.rows() && page.key_is(order, row, key)).then_some(row)
-}
-
-impl fmt::Display for PageSearch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A name that does not belong to any search.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown page search {0:?}; available: {list}", list = PageSearch::ALL.map(PageSearch::name).join(", "))]
-pub struct UnknownPageSearch(pub String);
-
-impl FromStr for PageSearch {
-    type Err = UnknownPageSearch;
-
-    fn from_str(name: &str) -> Result<Self, UnknownPageSearch> {
-        PageSearch::ALL
-            .into_iter()
-            .find(|search| search.name() == name)
-            .ok_or_else(|| UnknownPageSearch(name.to_owned()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_read_back_and_an_unknown_one_lists_the_known() {
-        for search in PageSearch::ALL {
-            assert_eq!(search.name().parse(), Ok(search));
-        }
-        let error = "fast".parse::<PageSearch>().unwrap_err().to_string();
-        assert!(
-            error.contains("\"fast\"") && error.contains("prefetch2"),
-            "{error}"
-        );
-    }
 }

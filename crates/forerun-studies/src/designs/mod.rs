@@ -9,8 +9,8 @@
 //! | `memc3` | one of two buckets of 4 slots | a tag at a time, no vectors: the baseline | Fan, Andersen and Kaminsky, 2013 |
 //!
 //! They share hash, memory, marks and batch strategies ([`Lookup`]), so that a study of two of them
-//! compares their layouts. [`HashTable`](crate::HashTable) is the table to use; these are what it
-//! was chosen from. They hold what they were built for and do not grow: an insertion that finds no
+//! compares their layouts. `forerun_hash::HashTable` is the table to use; these are what it was
+//! chosen from. They hold what they were built for and do not grow: an insertion that finds no
 //! place is refused ([`Full`]).
 
 mod aside;
@@ -44,7 +44,7 @@ pub struct Full {
 ///
 /// ```
 /// use forerun_core::arch;
-/// use forerun_hash::designs::{Design, FixedTable, Lookup, build};
+/// use forerun_studies::designs::{Design, FixedTable, Lookup, build};
 ///
 /// let mut table = build::<u64, u64>(Design::Bucketized2x4, 1000, arch::isa(), 7)?;
 /// table.insert(5, 50)?;

@@ -1,5 +1,5 @@
 //! Models of the optimistic read, run by loom through every interleaving and every weak outcome it
-//! knows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-hash --release --lib loom_tests`.
+//! knows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-studies --release --lib loom_tests`.
 //!
 //! The writing threads of these models make the table's writes without the reads that come before
 //! them. Loom looks for other orders of a store and the access right before it, so that a read by

@@ -2,7 +2,7 @@
 //! the lookup.
 
 use forerun_core::arch;
-use forerun_hash::designs::{Design, Lookup, SharedTable, build};
+use forerun_studies::designs::{Design, Lookup, SharedTable, build};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Keys that stay all the time, as many as come and go.

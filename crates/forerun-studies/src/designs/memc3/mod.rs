@@ -43,8 +43,8 @@ use versions::Versions;
 ///
 /// ```
 /// use forerun_core::arch;
-/// use forerun_hash::designs::memc3::MemC3;
-/// use forerun_hash::designs::{FixedTable, SharedTable};
+/// use forerun_studies::designs::memc3::MemC3;
+/// use forerun_studies::designs::{FixedTable, SharedTable};
 ///
 /// let table = MemC3::<u64, u64>::new(1000, arch::isa(), 7)?;
 /// std::thread::scope(|scope| {
@@ -52,7 +52,7 @@ use versions::Versions;
 ///     scope.spawn(|| assert!(matches!(table.get(1), None | Some(10))));
 /// });
 /// assert_eq!(table.get(1), Some(10));
-/// # Ok::<(), forerun_hash::designs::BuildError>(())
+/// # Ok::<(), forerun_studies::designs::BuildError>(())
 /// ```
 #[derive(Debug)]
 pub struct MemC3<K: Word, V: Word> {

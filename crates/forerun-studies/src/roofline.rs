@@ -16,8 +16,8 @@ mod resume;
 
 pub use resume::{Resume, resume};
 
-use crate::arch::CACHE_LINE_BYTES;
-use crate::region::{Backing, Pages, RegionError};
+use forerun_core::arch::CACHE_LINE_BYTES;
+use forerun_core::region::{Backing, Pages, RegionError};
 use cycle::Cycle;
 use std::time::Duration;
 
@@ -30,12 +30,12 @@ pub const THREADS_MAX: usize = 1024;
 /// What to measure. The cells are all combinations of `pages`, `threads` and `in_flight`.
 ///
 /// ```
-/// use forerun_core::roofline::{Config, measure};
+/// use forerun_studies::roofline::{Config, measure};
 ///
 /// let config = Config { threads: vec![1], ..Config::quick() };
 /// let roofline = measure(&config, |_done, _total| ())?;
 /// println!("{:.0} ns a line", roofline.cells[0].ns_per_line());
-/// # Ok::<(), forerun_core::roofline::RooflineError>(())
+/// # Ok::<(), forerun_studies::roofline::RooflineError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -59,7 +59,7 @@ impl Default for Config {
     /// 1 GiB, both kinds of pages, one thread and as many as there are cores, all of [`IN_FLIGHT`],
     /// five rounds.
     fn default() -> Config {
-        let cores = crate::sync::thread::available_parallelism().map_or(1, usize::from);
+        let cores = forerun_core::sync::thread::available_parallelism().map_or(1, usize::from);
         let mut threads = vec![1, cores];
         threads.dedup();
         Config {
@@ -275,13 +275,13 @@ pub fn measure(
 ///
 /// ```
 /// use forerun_core::Pages;
-/// use forerun_core::roofline::Probe;
+/// use forerun_studies::roofline::Probe;
 /// use std::time::Duration;
 ///
 /// let probe = Probe::new(1 << 20, Pages::Huge)?;
 /// let rate = probe.lines_per_second(1, 16, 0, Duration::from_micros(100))?;
 /// assert!(rate > 0.0);
-/// # Ok::<(), forerun_core::roofline::RooflineError>(())
+/// # Ok::<(), forerun_studies::roofline::RooflineError>(())
 /// ```
 pub struct Probe {
     cycle: Cycle,

@@ -133,7 +133,7 @@ impl<'a> RandomReads<'a> {
     /// The sum that `count` reads of a filled buffer of this length must give.
     ///
     /// ```
-    /// use forerun_gpu::{RandomReads, RequestBytes};
+    /// use forerun_gpu::study::{RandomReads, RequestBytes};
     ///
     /// let words: Vec<u64> = RandomReads::words().take(512).collect();
     /// let sum = RandomReads::on_cpu(&words, RequestBytes::B64, 1000, 7);
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_kernels_are_those_of_the_list() {
-        let list = include_str!("../kernels/roofline.list");
+        let list = include_str!("../../kernels/roofline.list");
         for request in RequestBytes::ALL {
             let line = format!(
                 "KERNEL({}, {}, {THREADS},",

@@ -2,7 +2,7 @@
 //! `HashMap` does.
 
 use forerun_core::arch::Isa;
-use forerun_hash::designs::{Design, FixedTable, Full, Word, build};
+use forerun_studies::designs::{Design, FixedTable, Full, Word, build};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -244,7 +244,7 @@ fn lines_are_counted_between_one_and_all() {
 
 #[test]
 fn a_table_beyond_the_limit_is_refused_with_its_size() {
-    let slots = forerun_hash::designs::SLOTS_MAX + 1;
+    let slots = forerun_studies::designs::SLOTS_MAX + 1;
     for &design in Design::ALL {
         let refusal = build::<u32, u32>(design, slots, Isa::Scalar, 1)
             .err()

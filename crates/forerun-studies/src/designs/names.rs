@@ -65,7 +65,7 @@ names! {
     /// A design, by name.
     ///
     /// ```
-    /// use forerun_hash::designs::Design;
+    /// use forerun_studies::designs::Design;
     ///
     /// assert_eq!("bucketized2x4".parse(), Ok(Design::Bucketized2x4));
     /// assert_eq!(Design::Cuckoo3.to_string(), "cuckoo3");

@@ -8,9 +8,9 @@
 //! ```
 
 use super::Buffer;
-use crate::arch::CACHE_LINE_BYTES;
-use crate::region::{Pages, Region, RegionError};
-use crate::sync::{Barrier, thread};
+use forerun_core::arch::CACHE_LINE_BYTES;
+use forerun_core::region::{Pages, Region, RegionError};
+use forerun_core::sync::{Barrier, thread};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! What a suspension costs when there is nothing to wait for: the price that a lookup pays for each
 //! miss it hides.
 
-use crate::{interleave, touch};
+use forerun_core::{interleave, touch};
 use std::hint::black_box;
 use std::time::Instant;
 

@@ -1,0 +1,4 @@
+// The kernels of a product build, and those that only the benches use (src/study/).
+#include "all.cu"
+#include "busy.cu"
+#include "roofline.cu"
