@@ -7,12 +7,12 @@
 
 use crate::engine::{Engine, Need, Reader, Store, Writer};
 use crate::lookup::{Lookups, Workload};
-use crate::output::{Output, on_stdout, or};
+use crate::output::{Output, Threads, Timing, on_stdout, or};
 use crate::roofline::lines_per_second;
 use crate::show::show;
 use crate::skew::Skew;
 use crate::workload::{Dataset, EntryBuffer};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use forerun_core::Pages;
 use forerun_db::run::{Compression, PageSearch, RunOptions};
 use forerun_db::tree::OneRun;
@@ -60,9 +60,9 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub batch: Vec<usize>,
 
-    /// Lookup threads, each pinned to a core [default: 1]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
-    pub threads: Vec<usize>,
+    /// How many threads.
+    #[command(flatten)]
+    pub threads: Threads,
 
     /// Share of the requested keys that are present, as 0.5 or 50% [default: 1; with --quick 1,0.5]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
@@ -88,7 +88,11 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 
-    /// Rounds, times and formats.
+    /// How long a case is timed.
+    #[command(flatten)]
+    pub timing: Timing,
+
+    /// Rounds and formats.
     #[command(flatten)]
     pub output: Output,
 }
@@ -116,8 +120,7 @@ impl Args {
                 }
             }
         }
-        let threads = or(&self.threads, &[1]);
-        ensure!(!threads.contains(&0), "at least one thread is required");
+        let threads = self.threads.list()?;
         Ok(Lookups {
             bench: "btree".into(),
             data,
@@ -127,7 +130,7 @@ impl Args {
             skews: or(&self.access, &[Skew::Uniform]),
             strategies: self.strategy.clone(),
             peer: None,
-            plan: self.output.plan(),
+            plan: self.output.plan(&self.timing),
             pages: Pages::Huge,
             lines_per_second: lines_per_second(&threads, quick, progress)?,
             threads,

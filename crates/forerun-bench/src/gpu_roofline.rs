@@ -9,7 +9,7 @@
 //! If no GPU is found, one thread of the CPU makes the same reads, and no GPU figures are printed.
 
 use crate::on_gpu::{self, OnGpu, Timer};
-use crate::output::{Output, on_stdout, or, write_facts};
+use crate::output::{Output, Timing, on_stdout, or, write_facts};
 use anyhow::{Context, Result, ensure};
 use forerun_gpu::study::{RandomReads, RequestBytes};
 use forerun_gpu::{DeviceBuffer, Gpu};
@@ -46,6 +46,10 @@ pub struct Args {
     /// Which GPU to use, and what to do there.
     #[command(flatten)]
     pub gpu: OnGpu,
+
+    /// How long a case is timed.
+    #[command(flatten)]
+    pub timing: Timing,
 
     /// Rounds and formats.
     #[command(flatten)]
@@ -135,10 +139,9 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
 
 impl Args {
     fn plan(&self) -> Plan {
-        let rounds = if self.output.quick { 2 } else { 7 };
         Plan {
-            rounds: self.output.rounds.map_or(rounds, |rounds| rounds as usize),
-            ..self.output.plan()
+            rounds: self.output.rounds(7),
+            ..self.output.plan(&self.timing)
         }
     }
 

@@ -10,7 +10,7 @@
 //!   store                 Db as such a store
 //!   workload, skew        keys, values, lookups
 //!   threads               pinned threads that start together
-//!   page                  results as a table and as a page
+//!   page                  results as a table and as a page; panels: what all pages share
 //!   on_gpu                shared code of the GPU benches
 //!   output, process       the options that all benches share; this process's use of resources
 //! ```
@@ -50,6 +50,7 @@ pub mod memtable;
 pub mod on_gpu;
 pub mod output;
 pub mod page;
+mod panels;
 pub mod process;
 pub mod roofline;
 pub mod server;

@@ -15,6 +15,7 @@
 
 use crate::engine::Engine;
 use crate::loaded_engine::{Cell, LoadedEngine};
+use crate::output::check_threads;
 use crate::skew::Skew;
 use crate::workload::Dataset;
 use anyhow::{Context, Result, bail, ensure};
@@ -132,10 +133,7 @@ impl Lookups {
             ensure!(!empty, "nothing to measure: no {name} is given");
         }
         ensure!(!self.batches.contains(&0), "a batch needs at least one key");
-        ensure!(
-            !self.threads.contains(&0),
-            "at least one thread is required"
-        );
+        check_threads(&self.threads)?;
         let mut known = Vec::new();
         let mut chosen = Vec::new();
         for (at, engine) in engines.iter().enumerate() {

@@ -5,7 +5,7 @@
 
 use crate::engine::{Engine, Need, Reader, Store, Writer};
 use crate::lookup::{Lookups, Workload};
-use crate::output::{Output, on_stdout, or};
+use crate::output::{Output, Threads, Timing, on_stdout, or};
 use crate::roofline::{PagesArg, lines_per_second};
 use crate::show::show;
 use crate::skew::Skew;
@@ -50,9 +50,9 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub batch: Vec<usize>,
 
-    /// Lookup (or fill) threads, each pinned to a core [default: 1]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
-    pub threads: Vec<usize>,
+    /// How many threads.
+    #[command(flatten)]
+    pub threads: Threads,
 
     /// Share of the requested keys that are present, as 0.5 or 50% [default: 1; with --quick 1,0.5]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
@@ -70,7 +70,11 @@ pub struct Args {
     #[arg(long)]
     pub pages: Option<PagesArg>,
 
-    /// Rounds, times and formats.
+    /// How long a case is timed.
+    #[command(flatten)]
+    pub timing: Timing,
+
+    /// Rounds and formats.
     #[command(flatten)]
     pub output: Output,
 }
@@ -103,8 +107,7 @@ impl Args {
             Workload::MultiReadWhileWriting,
             Workload::FillRandom,
         ];
-        let threads = or(&self.threads, &[1]);
-        anyhow::ensure!(!threads.contains(&0), "at least one thread is required");
+        let threads = self.threads.list()?;
         Ok(Lookups {
             bench: "memtable".into(),
             data,
@@ -114,7 +117,7 @@ impl Args {
             skews: vec![Skew::Uniform],
             strategies: self.strategy.clone(),
             peer: None,
-            plan: self.output.plan(),
+            plan: self.output.plan(&self.timing),
             pages: self.pages(),
             lines_per_second: lines_per_second(&threads, quick, progress)?,
             threads,

@@ -1,10 +1,11 @@
 //! The options and outputs that every bench has besides its own lists: rounds, quick mode, JSON,
 //! tables, pages.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use forerun_measure::harness::Plan;
 use forerun_measure::machine;
 use forerun_measure::report::Report;
+use forerun_measure::size::parse_size;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,14 +14,10 @@ use std::time::Duration;
 /// The options that all benches share.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 pub struct Output {
-    /// Rounds; each measures every case once, and a result is the median [default: 5; with --quick
-    /// 2]
+    /// Rounds; each measures every case once, and a result is the median [default: 5, or 7 to 20
+    /// on a GPU; with --quick 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
-
-    /// How long a case is timed in a round, in milliseconds [default: 200; with --quick 1]
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=600_000))]
-    pub duration_ms: Option<u32>,
 
     /// Tiny sizes and times: shows that everything runs, not how fast
     #[arg(long)]
@@ -35,53 +32,57 @@ pub struct Output {
     pub report: Option<PathBuf>,
 }
 
+/// The option of benches whose rounds last a time, not a number of operations.
+#[derive(clap::Args, Clone, Debug, Default, PartialEq)]
+pub struct Timing {
+    /// How long a case is timed in a round, in milliseconds [default: 200; with --quick 1]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=600_000))]
+    pub duration_ms: Option<u32>,
+}
+
+/// The option of benches that vary the number of threads.
+#[derive(clap::Args, Clone, Debug, Default, PartialEq)]
+pub struct Threads {
+    /// Threads, each pinned to a core [default: 1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub threads: Vec<usize>,
+}
+
+impl Threads {
+    /// The requested numbers of threads.
+    ///
+    /// # Errors
+    /// A number of threads is 0.
+    pub fn list(&self) -> Result<Vec<usize>> {
+        let threads = or(&self.threads, &[1]);
+        check_threads(&threads)?;
+        Ok(threads)
+    }
+}
+
+/// Refuses to measure without a thread.
+pub(crate) fn check_threads(threads: &[usize]) -> Result<()> {
+    ensure!(!threads.contains(&0), "at least one thread is required");
+    Ok(())
+}
+
 /// A list from the command line, or its default if none was given.
 pub(crate) fn or<T: Clone>(list: &[T], default: &[T]) -> Vec<T> {
     if list.is_empty() { default } else { list }.to_vec()
 }
 
-/// The options of a bench whose rounds last a number of operations, not a time.
-#[derive(clap::Args, Clone, Debug, Default, PartialEq)]
-pub struct Counted {
-    /// Rounds; each measures every case once, and a result is the median [default: 5; with --quick
-    /// 2]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub rounds: Option<u32>,
-
-    /// Tiny sizes: shows that everything runs, not how fast
-    #[arg(long)]
-    pub quick: bool,
-
-    /// Prints one JSON object per line instead of a table
-    #[arg(long)]
-    pub json: bool,
-
-    /// Also writes a self-contained page with plots
-    #[arg(long, value_name = "FILE.html")]
-    pub report: Option<PathBuf>,
-}
-
-impl Counted {
-    /// The same options in the form of other benches.
-    pub fn output(&self) -> Output {
-        Output {
-            rounds: self.rounds,
-            duration_ms: None,
-            quick: self.quick,
-            json: self.json,
-            report: self.report.clone(),
-        }
-    }
-}
-
 impl Output {
+    /// The requested number of rounds: `usual` by default, and 2 for a quick run.
+    pub fn rounds(&self, usual: usize) -> usize {
+        let default = if self.quick { 2 } else { usual };
+        self.rounds.map_or(default, |rounds| rounds as usize)
+    }
+
     /// The requested rounds and times.
-    pub fn plan(&self) -> Plan {
-        let (rounds, duration_ms) = if self.quick { (2, 1) } else { (5, 200) };
-        Plan::new(
-            self.rounds.unwrap_or(rounds) as usize,
-            Duration::from_millis(self.duration_ms.unwrap_or(duration_ms).into()),
-        )
+    pub fn plan(&self, timing: &Timing) -> Plan {
+        let default = if self.quick { 1 } else { 200 };
+        let duration_ms = timing.duration_ms.unwrap_or(default);
+        Plan::new(self.rounds(5), Duration::from_millis(duration_ms.into()))
     }
 
     /// Prints rows as JSON if requested. Returns whether it was.
@@ -178,16 +179,28 @@ mod tests {
             quick: true,
             ..Output::default()
         };
-        assert_eq!(quick.plan(), Plan::new(2, Duration::from_millis(1)));
+        let timing = Timing::default();
+        assert_eq!(quick.plan(&timing), Plan::new(2, Duration::from_millis(1)));
         let both = Output {
             rounds: Some(7),
             ..quick
         };
-        assert_eq!(both.plan().rounds, 7);
+        assert_eq!((both.plan(&timing).rounds, both.rounds(20)), (7, 7));
+        let usual = Output::default();
         assert_eq!(
-            Output::default().plan(),
+            usual.plan(&timing),
             Plan::new(5, Duration::from_millis(200))
         );
+        assert_eq!(usual.rounds(20), 20);
+    }
+
+    #[test]
+    fn one_thread_is_the_default_and_none_is_refused() {
+        assert_eq!(Threads::default().list().unwrap(), [1]);
+        let none = Threads {
+            threads: vec![1, 0],
+        };
+        assert!(none.list().unwrap_err().to_string().contains("thread"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The rows of a lookup bench as a table and as a page.
 
+use crate::panels::{Range, batches, panels, push_legend, push_series, push_table};
 use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
 use forerun_measure::row::Row;
 use forerun_measure::size::{count, digits, short, spread};
@@ -98,8 +99,7 @@ pub fn legend(rows: &[Row]) -> String {
 /// Adds tiles, plots and tables of `rows` to a page.
 pub fn fill(report: &mut Report, rows: &[Row]) {
     report.tiles.extend(tiles(rows));
-    for cell in panels(rows) {
-        let of_panel: Vec<&Row> = rows.iter().filter(|row| panel(row) == cell).collect();
+    for (cell, of_panel) in panels(rows, panel) {
         report.sections.push(Section::Heading(cell));
         if of_panel[0].case == "fillrandom" {
             let mut chart = plot(&of_panel, "Entries written a second", |row| {
@@ -130,16 +130,8 @@ pub fn fill(report: &mut Report, rows: &[Row]) {
         ratios.reference = Some((1.0, "one key after the other".into()));
         report.sections.push(Section::Chart(ratios));
     }
-    let (constant, table) = table(rows);
-    report.facts.extend(constant);
-    report.sections.push(Section::Heading("All results".into()));
-    report.sections.push(Section::Table {
-        caption: String::new(),
-        table,
-    });
-    for line in legend(rows).lines() {
-        report.sections.push(Section::Text(line.to_owned()));
-    }
+    push_table(report, "All results", table(rows));
+    push_legend(report, &legend(rows));
 }
 
 /// The headline figures: the gain of a batch with the default strategy in a typical cell, and the
@@ -204,27 +196,9 @@ fn panel(row: &Row) -> String {
     text
 }
 
-/// The panels of `rows`, in order.
-fn panels(rows: &[Row]) -> Vec<String> {
-    distinct(rows.iter().map(panel))
-}
-
-/// Each value once, in the order of first occurrence.
-pub(crate) fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
-    let mut distinct = Vec::new();
-    for one in all {
-        if !distinct.contains(&one) {
-            distinct.push(one);
-        }
-    }
-    distinct
-}
-
 /// A plot over the batch sizes of one panel's rows: lines if there are several, otherwise bars.
-fn plot(rows: &[&Row], title: &str, value: impl Fn(&Row) -> Option<(f64, f64, f64)>) -> Chart {
-    let mut batches: Vec<u64> = rows.iter().map(|row| row.batch).collect();
-    batches.sort_unstable();
-    batches.dedup();
+fn plot(rows: &[&Row], title: &str, value: impl Fn(&Row) -> Option<Range>) -> Chart {
+    let batches = batches(rows, |row| row.batch);
     let shape = if batches.len() > 1 {
         Shape::Lines
     } else {
@@ -232,17 +206,14 @@ fn plot(rows: &[&Row], title: &str, value: impl Fn(&Row) -> Option<(f64, f64, f6
     };
     let mut chart = Chart::new(title, shape);
     chart.x_label = "batch".into();
-    chart.x = batches.iter().map(u64::to_string).collect();
-    for name in distinct(rows.iter().map(|row| row.who())) {
-        let at = |batch: &u64| {
-            let row = rows
-                .iter()
-                .find(|row| row.batch == *batch && row.who() == name)?;
-            value(row)
-        };
-        let values: Vec<_> = batches.iter().map(at).collect();
-        chart.push(name, values);
-    }
+    chart.x = batches;
+    push_series(
+        &mut chart,
+        rows,
+        Row::who,
+        |row| row.batch.to_string(),
+        value,
+    );
     chart
 }
 

@@ -7,9 +7,8 @@
 //! suspending a lookup and resuming it when its line is already cached (`strategy` is
 //! `interleaved`; a key is one suspension).
 
-use crate::output::{Output, on_stdout, write_facts};
+use crate::output::{Output, Timing, on_stdout, write_facts};
 use anyhow::{Context, Result};
-use forerun_studies::roofline::{Cell, Config, IN_FLIGHT, Resume, Roofline, measure, resume};
 use forerun_core::{Pages, arch};
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
@@ -17,6 +16,7 @@ use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
 use forerun_measure::row::Row;
 use forerun_measure::size::{count, digits, parse_size, short, spread};
 use forerun_measure::text_table::TextTable;
+use forerun_studies::roofline::{Cell, Config, IN_FLIGHT, Resume, Roofline, measure, resume};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
@@ -64,7 +64,11 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub pages: Vec<PagesArg>,
 
-    /// Rounds, times and formats.
+    /// How long a case is timed.
+    #[command(flatten)]
+    pub timing: Timing,
+
+    /// Rounds and formats.
     #[command(flatten)]
     pub output: Output,
 }
@@ -112,7 +116,7 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
 impl Args {
     /// The lists, with defaults filled in.
     fn config(&self) -> Config {
-        let plan = self.output.plan();
+        let plan = self.output.plan(&self.timing);
         let defaults = Config::default();
         let or = |list: &[usize], default: Vec<usize>| match list {
             [] => default,
@@ -129,7 +133,7 @@ impl Args {
             in_flight: or(&self.in_flight, IN_FLIGHT.to_vec()),
             rounds: plan.rounds,
             // A rate of lines settles faster than that of a store.
-            duration: match self.output.duration_ms {
+            duration: match self.timing.duration_ms {
                 Some(_) => plan.duration,
                 None => plan.duration / 4,
             },

@@ -64,8 +64,8 @@ fn a_wrong_command_line_ends_with_2() {
         &["roofline", "--threads", "none"],
         &["table", "--rows"],
     ] {
-        let (code, stdout, stderr) = place.run(args);
-        assert_eq!(code, 2, "{args:?}: {stderr}");
-        assert!(!stderr.is_empty() && stdout.is_empty(), "{args:?}");
+        let ran = place.run(args);
+        assert_eq!(ran.code, 2, "{args:?}: {ran:?}");
+        assert!(!ran.stderr.is_empty() && ran.stdout.is_empty(), "{args:?}");
     }
 }

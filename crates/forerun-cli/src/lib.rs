@@ -5,7 +5,6 @@
 //! main ── cli (the command line) ── commands/*  one file per subcommand
 //!                                       ├── input/*   inputs: CSV, TSV, NDJSON, key lists, traces; plain, gzip, xz
 //!                                       ├── output    standard output, escaping, readable numbers
-//!                                       ├── progress  a progress bar on a terminal, nothing in a pipe
 //!                                       ├── store     opens a store with the options
 //!                                       └── exit      outcomes, errors, exit codes
 //! ```
@@ -28,7 +27,6 @@ pub mod exit;
 mod input;
 mod measure;
 pub mod output;
-pub mod progress;
 mod store;
 
 use std::process::ExitCode;

@@ -235,15 +235,7 @@ impl fmt::Display for Cell<'_> {
 
 /// A count with thousands separators: `1,234,567`.
 pub fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.char_indices() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    forerun_measure::size::with_commas(number)
 }
 
 /// A count with its noun: `1 row`, `2,000 rows`.

@@ -141,7 +141,10 @@ mod tests {
     #[test]
     fn the_source_is_in_one_piece_and_has_every_kernel() {
         for line in lists().into_iter().flat_map(str::lines) {
-            assert!(!line.starts_with("KERNEL") || SOURCE.contains(line), "{line}");
+            assert!(
+                !line.starts_with("KERNEL") || SOURCE.contains(line),
+                "{line}"
+            );
         }
         let is_study = |line: &str| line.starts_with("KERNEL") && SOURCE.contains(line);
         let has_study = STUDY_LISTS.into_iter().flat_map(str::lines).any(is_study);

@@ -7,8 +7,8 @@ use forerun_gpu::gather::{
 };
 use forerun_gpu::table::{DeviceBatch, GpuTable, Lookup, Operation, TableError, TableOptions};
 use forerun_gpu::{
-    Command, DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, Piece,
-    PinnedBuffer, Registered, Stream, Transfer,
+    Command, DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, Piece, PinnedBuffer,
+    Registered, Stream, Transfer,
 };
 
 /// The device. Without one, checks that this is reported and returns `None`.

@@ -1,10 +1,19 @@
-//! Progress bars, shown only on a terminal.
+//! Progress bars on a terminal, and nothing in a pipe or a file.
 //!
-//! They are drawn on standard error, so a benchmark's output can be piped at the same time.
+//! Bars are drawn on standard error, so output can be piped at the same time. They disappear when
+//! the task is done.
+//!
+//! - [`Bar`] counts steps and can say what is going on;
+//! - [`RateBar`] counts things, such as rows, and shows how many there are per second.
 
+use crate::size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+const STEPS: &str = "{prefix:>12} [{bar:30}] {human_pos}/{human_len} {eta:>4} {msg}";
+const RATE: &str = "{prefix} {wide_bar} {percent:>3}%  {msg}  {eta} left";
+const RATE_WITHOUT_TOTAL: &str = "{prefix} {spinner}  {msg}";
 
 /// Whether and where progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,21 +36,42 @@ impl Progress {
 
     /// A bar over `total` steps, with the rate and the time left. It disappears when it is dropped.
     pub fn steps(&self, what: &str, total: u64) -> Bar {
-        let target = if self.shown {
-            ProgressDrawTarget::stderr()
-        } else {
-            ProgressDrawTarget::hidden()
-        };
-        let bar = ProgressBar::with_draw_target(Some(total), target);
-        let template = "{prefix:>12} [{bar:30}] {human_pos}/{human_len} {eta:>4} {msg}";
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        bar.set_prefix(what.to_owned());
+        let bar = self.bar(what, Some(total), STEPS);
         if self.shown {
             bar.enable_steady_tick(Duration::from_millis(200));
         }
         Bar(bar)
+    }
+
+    /// Starts a bar that is full at `total` and shows a rate. Without a total (standard input) it
+    /// only spins and counts. `unit` is the plural of what is counted, such as `rows`.
+    pub fn rate(&self, what: &str, total: Option<u64>, unit: &'static str) -> RateBar {
+        let template = match total {
+            Some(_) => RATE,
+            None => RATE_WITHOUT_TOTAL,
+        };
+        RateBar {
+            bar: self.bar(what, total, template),
+            unit,
+            started: Instant::now(),
+        }
+    }
+
+    fn bar(&self, what: &str, total: Option<u64>, template: &str) -> ProgressBar {
+        let target = match self.shown {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(total, target);
+        // The templates are constants. A test checks them.
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(match template {
+                STEPS => style.progress_chars("=> "),
+                _ => style,
+            });
+        }
+        bar.set_prefix(what.to_owned());
+        bar
     }
 }
 
@@ -86,9 +116,75 @@ impl Drop for Bar {
     }
 }
 
+/// A running task. Its position (bytes read, keys written) drives the bar, and its count (rows,
+/// keys) is displayed with its rate. The bar disappears when dropped.
+pub struct RateBar {
+    bar: ProgressBar,
+    unit: &'static str,
+    started: Instant,
+}
+
+impl RateBar {
+    /// Sets the position at which the bar is full.
+    pub fn set_total(&self, total: u64) {
+        if self.bar.length() != Some(total) {
+            self.bar.set_length(total);
+        }
+    }
+
+    /// Moves the bar to `position` and shows `things` as the count. Cheap, but not free: call it
+    /// once per batch, not per key.
+    pub fn update(&self, position: u64, things: u64) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        self.bar.set_position(position);
+        let seconds = self.started.elapsed().as_secs_f64().max(1e-9);
+        self.bar.set_message(format!(
+            "{} {}  {}/s",
+            size::with_commas(things),
+            self.unit,
+            size::short(things as f64 / seconds)
+        ));
+    }
+
+    /// Removes the bar and returns the time that the task took.
+    pub fn finish(self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Removes the bar while others still hold it.
+    pub fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Drop for RateBar {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_templates_are_valid() {
+        for template in [STEPS, RATE, RATE_WITHOUT_TOTAL] {
+            assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
+        }
+    }
+
+    #[test]
+    fn a_hidden_rate_bar_measures_the_time() {
+        let bar = Progress::hidden().rate("load", Some(10), "rows");
+        bar.set_total(20);
+        bar.update(5, 2);
+        assert_eq!(bar.bar.length(), Some(20));
+        assert!(bar.bar.is_hidden());
+        assert!(bar.finish() < Duration::from_secs(60));
+    }
 
     #[test]
     fn a_hidden_bar_counts_and_shows_nothing() {

@@ -138,6 +138,19 @@ pub fn digits(value: f64) -> String {
     }
 }
 
+/// A number with a comma after each thousand: `2,000,000`.
+pub fn with_commas(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// Formats a count with an exact suffix if there is one: `2M`, `64Ki`, `1500`.
 pub fn count(value: u64) -> String {
     let units = [

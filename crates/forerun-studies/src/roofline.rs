@@ -16,9 +16,9 @@ mod resume;
 
 pub use resume::{Resume, resume};
 
+use cycle::Cycle;
 use forerun_core::arch::CACHE_LINE_BYTES;
 use forerun_core::region::{Backing, Pages, RegionError};
-use cycle::Cycle;
 use std::time::Duration;
 
 /// The numbers of chases in flight that can be measured.

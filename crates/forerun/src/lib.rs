@@ -79,8 +79,8 @@ pub use forerun_db::{
     DescribeOptions, Durability, Entry, Error, Ingestion, Iter, KeyRange, Keyspace, KeyspaceBatch,
     KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats, LevelStats, Loss, MAX_BATCH_BYTES,
     MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES, MAX_VALUE_BYTES, Op, Ops, Options,
-    ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, RepairReport,
-    Result, ReverseBytewise, RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork, Values,
+    ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, RepairReport, Result,
+    ReverseBytewise, RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork, Values,
     VerifyReport, WalMode, WriteBatch, check, describe, repair,
 };
 

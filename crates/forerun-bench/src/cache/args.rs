@@ -1,6 +1,6 @@
 //! The arguments of the bench.
 
-use crate::output::Output;
+use crate::output::{Output, Timing};
 use forerun_measure::size::parse_size;
 use std::path::PathBuf;
 
@@ -71,7 +71,11 @@ pub struct Args {
     #[arg(long, value_name = "PATH", default_value = "memcached")]
     pub memcached: PathBuf,
 
-    /// Rounds, times and formats.
+    /// How long a case is timed.
+    #[command(flatten)]
+    pub timing: Timing,
+
+    /// Rounds and formats.
     #[command(flatten)]
     pub output: Output,
 }
@@ -90,6 +94,7 @@ impl Default for Args {
             memory: Vec::new(),
             value_scale: 1,
             memcached: "memcached".into(),
+            timing: Timing::default(),
             output: Output::default(),
         }
     }

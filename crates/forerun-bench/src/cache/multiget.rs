@@ -138,7 +138,7 @@ pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<Multig
             }
         }),
     ];
-    let outcomes = measure(cases, &args.output.plan(), progress)?;
+    let outcomes = measure(cases, &args.output.plan(&args.timing), progress)?;
     let rows = outcomes.iter().map(|outcome| MultigetRow {
         common: Row {
             bench: "cache".into(),
@@ -153,7 +153,7 @@ pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<Multig
             keys: items as u64,
             batch: args.batch as u64,
             threads: 1,
-            rounds: args.output.plan().rounds as u64,
+            rounds: args.output.plan(&args.timing).rounds as u64,
             ..Row::default()
         }
         .with_rates(

@@ -102,10 +102,8 @@ fn parse_direction(text: &str) -> Result<Direction, String> {
 }
 
 impl Args {
-    /// The number of rounds: 20 by default, and as few as 2 for a quick run.
     pub(super) fn rounds(&self) -> usize {
-        let default = if self.output.quick { 2 } else { 20 };
-        self.output.rounds.map_or(default, |rounds| rounds as usize)
+        self.output.rounds(20)
     }
 
     /// The studies to run.

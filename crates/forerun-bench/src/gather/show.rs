@@ -2,6 +2,7 @@
 
 use super::row::GatherRow;
 use super::setting::{Setting, Study};
+use crate::panels::{distinct, push_series};
 use forerun_measure::report::{Chart, Report, Section, Shape};
 use forerun_measure::size::digits;
 use forerun_measure::text_table::TextTable;
@@ -112,35 +113,21 @@ fn chart(study: Study, rows: &[GatherRow]) -> Chart {
     chart.x_label = axis(study).into();
     chart.y_label = "GiB/s".into();
     chart.format = |value| format!("{value:.2}");
-    for row in rows {
-        let place = place(study, row);
-        if !chart.x.contains(&place) {
-            chart.x.push(place);
-        }
-    }
-    let mut ways: Vec<&str> = Vec::new();
-    for row in rows {
-        if !ways.contains(&row.way.as_str()) {
-            ways.push(&row.way);
-        }
-    }
-    for way in ways {
-        let values: Vec<_> = chart
-            .x
-            .iter()
-            .map(|at| {
-                let row = rows
-                    .iter()
-                    .find(|r| r.way == way && place(study, r) == *at)?;
-                Some((
-                    row.gib_per_second,
-                    row.gib_per_second_min,
-                    row.gib_per_second_max,
-                ))
-            })
-            .collect();
-        chart.push(way, values);
-    }
+    let rows: Vec<&GatherRow> = rows.iter().collect();
+    chart.x = distinct(rows.iter().map(|row| place(study, row)));
+    push_series(
+        &mut chart,
+        &rows,
+        |row| row.way.clone(),
+        |row| place(study, row),
+        |row| {
+            Some((
+                row.gib_per_second,
+                row.gib_per_second_min,
+                row.gib_per_second_max,
+            ))
+        },
+    );
     chart
 }
 

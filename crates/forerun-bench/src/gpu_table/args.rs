@@ -99,10 +99,8 @@ fn parse_lookup(text: &str) -> Result<Lookup, String> {
 }
 
 impl Args {
-    /// The number of rounds: 11 by default, and as few as 2 for a quick run.
     pub(super) fn rounds(&self) -> usize {
-        let default = if self.output.quick { 2 } else { 11 };
-        self.output.rounds.map_or(default, |rounds| rounds as usize)
+        self.output.rounds(11)
     }
 
     pub(super) fn studies(&self) -> Vec<Study> {

@@ -2,6 +2,7 @@
 
 use super::row::GpuTableRow;
 use super::setting::Study;
+use crate::panels::{distinct, push_series};
 use forerun_measure::report::{Chart, Report, Section, Shape};
 use forerun_measure::size::{count, digits, spread};
 use forerun_measure::text_table::TextTable;
@@ -91,28 +92,21 @@ fn chart(study: Study, rows: &[GpuTableRow]) -> Chart {
     let mut chart = Chart::new(format!("Keys a second by {}", axis(study)), shape);
     chart.x_label = axis(study).into();
     chart.y_label = "keys/s".into();
-    let mut names: Vec<String> = Vec::new();
-    for row in rows {
-        if !chart.x.contains(&place(study, row)) {
-            chart.x.push(place(study, row));
-        }
-        if !names.contains(&series(row)) {
-            names.push(series(row));
-        }
-    }
-    for name in names {
-        let places = chart.x.clone();
-        let values = places.iter().map(|at| {
-            let mut of = rows.iter().filter(|row| series(row) == name);
-            let row = of.find(|row| place(study, row) == *at)?;
+    let rows: Vec<&GpuTableRow> = rows.iter().collect();
+    chart.x = distinct(rows.iter().map(|row| place(study, row)));
+    push_series(
+        &mut chart,
+        &rows,
+        series,
+        |row| place(study, row),
+        |row| {
             Some((
                 row.keys_per_second,
                 row.keys_per_second_min,
                 row.keys_per_second_max,
             ))
-        });
-        chart.push(name.clone(), values);
-    }
+        },
+    );
     chart
 }
 

@@ -4,7 +4,7 @@ use super::keys::Skew;
 use super::study::{STUDIES, Study};
 use super::sweep::Sweep;
 use super::turn::UpdateKind;
-use crate::output::Output;
+use crate::output::{Output, Threads, Timing, check_threads};
 use anyhow::{Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use forerun_core::arch::Isa;
@@ -59,9 +59,9 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub batch: Vec<usize>,
 
-    /// Lookup threads, each pinned to a core [default: 1]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
-    pub threads: Vec<usize>,
+    /// How many threads.
+    #[command(flatten)]
+    pub threads: Threads,
 
     /// Bytes per key, 4 or 8 [default: 8]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_width)]
@@ -97,7 +97,11 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", default_value = "5GiB", value_parser = parse_size)]
     pub memory: usize,
 
-    /// Rounds, times and formats.
+    /// How long a case is timed.
+    #[command(flatten)]
+    pub timing: Timing,
+
+    /// Rounds and formats.
     #[command(flatten)]
     pub output: Output,
 }
@@ -169,7 +173,7 @@ impl Args {
         put(&mut sweep.hit_rates, &self.hit_rate);
         put(&mut sweep.skews, &self.skew);
         put(&mut sweep.batches, &self.batch);
-        put(&mut sweep.threads, &self.threads);
+        put(&mut sweep.threads, &self.threads.threads);
         put(&mut sweep.designs, &self.design);
         put(&mut sweep.strategies, &self.strategy);
         put(&mut sweep.isas, &self.isa);
@@ -199,10 +203,7 @@ impl Args {
             !sweep.batches.contains(&0),
             "a batch needs at least one key"
         );
-        ensure!(
-            !sweep.threads.contains(&0),
-            "at least one thread is required"
-        );
+        check_threads(&sweep.threads)?;
         let unavailable = sweep.isas.iter().find(|isa| !isa.is_available());
         ensure!(
             unavailable.is_none(),

@@ -36,12 +36,12 @@ use crate::threads::Cores;
 use anyhow::{Context, Result, bail, ensure};
 use contender::Contender;
 use forerun_core::Pages;
-use forerun_studies::roofline::Probe;
 use forerun_measure::harness::Plan;
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::Report;
 use forerun_measure::size::short;
+use forerun_studies::roofline::Probe;
 use keys::Word;
 use measure::Bench;
 use std::collections::BTreeMap;
@@ -186,8 +186,8 @@ impl Args {
     /// The requested rounds and times. Turns are shorter than in other benches, since a study has
     /// thousands of them.
     fn plan(&self) -> Plan {
-        let plan = self.output.plan();
-        if self.output.duration_ms.is_some() || self.output.quick {
+        let plan = self.output.plan(&self.timing);
+        if self.timing.duration_ms.is_some() || self.output.quick {
             return plan;
         }
         let studies = self.all || !self.study.is_empty();

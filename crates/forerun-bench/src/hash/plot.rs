@@ -13,6 +13,7 @@ use super::show::{self, cell};
 use super::study::Study;
 use super::sweep::Axis;
 use crate::page::times;
+use crate::panels::{self, Range, distinct, push_legend, push_series};
 use forerun_measure::report::{Chart, Report, Scale, Section, Shape};
 use forerun_measure::size::digits;
 
@@ -22,7 +23,7 @@ Batches of lookups in hash tables of several designs, with and without vector in
 this machine. Every design holds the same keys and answers the same lookups.";
 
 /// What is plotted of a row: the value, the minimum and the maximum.
-type Value = fn(&HashRow) -> Option<(f64, f64, f64)>;
+type Value = fn(&HashRow) -> Option<Range>;
 
 /// Adds a study to the page; `sweeps` holds the rows of each of its sweeps.
 pub(super) fn fill(report: &mut Report, study: &Study, sweeps: &[Vec<HashRow>]) {
@@ -53,21 +54,13 @@ pub(super) fn fill(report: &mut Report, study: &Study, sweeps: &[Vec<HashRow>]) 
 
 /// Explains the columns at the end of the page.
 pub(super) fn finish(report: &mut Report, rounds: usize) {
-    for line in show::legend(rounds).lines() {
-        report.sections.push(Section::Text(line.to_owned()));
-    }
+    push_legend(report, &show::legend(rounds));
 }
 
 /// The rows that differ only along the axis, by design, set and strategy.
 fn panels(rows: &[HashRow], axis: Axis) -> Vec<Vec<&HashRow>> {
-    let mut panels: Vec<(String, Vec<&HashRow>)> = Vec::new();
-    for row in rows.iter().filter(|row| row.is_measured()) {
-        let place = panel(row, axis);
-        match panels.iter_mut().find(|(other, _)| *other == place) {
-            Some((_, rows)) => rows.push(row),
-            None => panels.push((place, vec![row])),
-        }
-    }
+    let measured = rows.iter().filter(|row| row.is_measured());
+    let panels = panels::panels(measured, |row| panel(row, axis));
     panels.into_iter().map(|(_, rows)| rows).collect()
 }
 
@@ -81,7 +74,7 @@ fn panel(row: &HashRow, axis: Axis) -> String {
 
 fn charts(rows: &[&HashRow], axis: Axis, add: &mut dyn FnMut(Section)) {
     let note = panel(rows[0], axis);
-    let strategies = unique(rows, |row| row.common.strategy.clone());
+    let strategies = distinct(rows.iter().map(|row| row.common.strategy.clone()));
     // The vector sets first: plain code is plotted only for designs without vector code.
     let best = |row: &&HashRow| {
         let set = |other: &&HashRow| other.design == row.design && other.common.isa != "scalar";
@@ -158,7 +151,7 @@ fn charts(rows: &[&HashRow], axis: Axis, add: &mut dyn FnMut(Section)) {
     }
 }
 
-fn point(value: Option<f64>) -> Option<(f64, f64, f64)> {
+fn point(value: Option<f64>) -> Option<Range> {
     value.map(|value| (value, value, value))
 }
 
@@ -173,22 +166,10 @@ fn lines_per_second(rows: &[&HashRow]) -> Option<f64> {
         .filter(|rate| rate.is_finite())
 }
 
-/// The texts of the rows, each once, in order.
-fn unique(rows: &[&HashRow], text: impl Fn(&HashRow) -> String) -> Vec<String> {
-    let mut texts: Vec<String> = Vec::new();
-    for row in rows {
-        let text = text(row);
-        if !texts.contains(&text) {
-            texts.push(text);
-        }
-    }
-    texts
-}
-
 /// A plot over the axis with one series per design: lines if the axis has several values, otherwise
 /// bars.
 fn chart(rows: &[&HashRow], axis: Axis, title: &str, note: &str, value: Value) -> Chart {
-    let x = unique(rows, |row| axis.of(row));
+    let x = distinct(rows.iter().map(|row| axis.of(row)));
     let shape = if x.len() > 1 {
         Shape::Lines
     } else {
@@ -197,7 +178,7 @@ fn chart(rows: &[&HashRow], axis: Axis, title: &str, note: &str, value: Value) -
     let mut chart = Chart::new(title, shape);
     chart.note = note.to_owned();
     chart.x_label = axis.name().into();
-    chart.x = x.clone();
+    chart.x = x;
     let series = |row: &HashRow| {
         let other =
             |other: &&HashRow| other.who() == row.who() && other.common.isa != row.common.isa;
@@ -206,16 +187,7 @@ fn chart(rows: &[&HashRow], axis: Axis, title: &str, note: &str, value: Value) -
             false => row.who(),
         }
     };
-    for name in unique(rows, series) {
-        let at = |entry: &String| {
-            let row = rows
-                .iter()
-                .find(|row| series(row) == name && axis.of(row) == *entry)?;
-            value(row)
-        };
-        let values: Vec<_> = x.iter().map(at).collect();
-        chart.push(name, values);
-    }
+    push_series(&mut chart, rows, series, |row| axis.of(row), value);
     chart
 }
 

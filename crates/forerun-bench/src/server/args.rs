@@ -2,7 +2,7 @@
 
 use super::data::{Items, KEY_BYTES};
 use super::request::Form;
-use crate::output::{Output, or};
+use crate::output::{Output, Timing, or};
 use crate::skew::Skew;
 use anyhow::{Result, ensure};
 use forerun_measure::size::{parse_count, parse_size};
@@ -117,7 +117,11 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub snapshot_dir: Option<PathBuf>,
 
-    /// Rounds, JSON, page.
+    /// How long a case is timed.
+    #[command(flatten)]
+    pub timing: Timing,
+
+    /// Rounds and formats.
     #[command(flatten)]
     pub output: Output,
 }

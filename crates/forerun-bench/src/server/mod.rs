@@ -102,7 +102,7 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
         write_facts(out, &facts)?;
     }
     let cells = plan.loads.len() * plan.access.len() * plan.forms.len() * plan.keys.len();
-    let turns = cells * programs.len() * args.output.plan().rounds;
+    let turns = cells * programs.len() * args.output.plan(&args.timing).rounds;
     let bar = progress.steps("measuring", turns as u64);
     let mut all: Vec<ServerRow> = Vec::new();
     for &items in &plan.loads {
@@ -244,7 +244,7 @@ impl Bench<'_> {
                 )
             })
         });
-        let plan = self.args.output.plan();
+        let plan = self.args.output.plan(&self.args.timing);
         let outcomes = harness::measure_on(cases.collect(), &plan, bar)?;
         let rows = outcomes.into_iter().zip(targets).zip(&told);
         let rows = rows.map(|((outcome, target), told)| {

@@ -2,6 +2,7 @@
 
 use super::row::ServerRow;
 use crate::page::{or_dash, percent, times};
+use crate::panels::{batches, panels, push_legend, push_series, push_table};
 use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
 use forerun_measure::size::{count, digits, short, spread};
 use forerun_measure::text_table::TextTable;
@@ -85,28 +86,11 @@ pub(super) fn legend(rows: &[ServerRow]) -> String {
 /// Adds tiles, plots and a table of `rows` to a page.
 pub(super) fn fill(report: &mut Report, rows: &[ServerRow]) {
     report.tiles.extend(tiles(rows));
-    let mut panels: Vec<String> = Vec::new();
-    for row in rows {
-        if !panels.contains(&panel(row)) {
-            panels.push(panel(row));
-        }
-    }
-    for name in panels {
-        let of_panel: Vec<&ServerRow> = rows.iter().filter(|row| panel(row) == name).collect();
+    for (name, of_panel) in panels(rows, panel) {
         report.sections.push(Section::Chart(plot(&name, &of_panel)));
     }
-    let (constant, table) = table(rows);
-    report.facts.extend(constant);
-    report
-        .sections
-        .push(Section::Heading("All requests".to_owned()));
-    report.sections.push(Section::Table {
-        caption: String::new(),
-        table,
-    });
-    for line in legend(rows).lines() {
-        report.sections.push(Section::Text(line.to_owned()));
-    }
+    push_table(report, "All requests", table(rows));
+    push_legend(report, &legend(rows));
 }
 
 /// Describes what the rows of one plot have in common.
@@ -124,24 +108,14 @@ fn plot(name: &str, rows: &[&ServerRow]) -> Chart {
     let mut chart = Chart::new(format!("Keys a second: {name}"), Shape::Lines);
     chart.x_label = "keys a request".to_owned();
     chart.y_label = "keys/s".to_owned();
-    let mut batches: Vec<u64> = rows.iter().map(|row| row.common.batch).collect();
-    batches.sort_unstable();
-    batches.dedup();
-    chart.x = batches.iter().map(u64::to_string).collect();
-    let mut servers: Vec<&str> = Vec::new();
-    for row in rows {
-        if !servers.contains(&row.common.engine.as_str()) {
-            servers.push(&row.common.engine);
-        }
-    }
-    for server in servers {
-        let values = batches.iter().map(|batch| {
-            let same =
-                |row: &&&ServerRow| (row.common.batch, &*row.common.engine) == (*batch, server);
-            rows.iter().find(same).map(|row| row.common.rates())
-        });
-        chart.push(server, values.collect::<Vec<_>>());
-    }
+    chart.x = batches(rows, |row| row.common.batch);
+    push_series(
+        &mut chart,
+        rows,
+        |row| row.common.engine.clone(),
+        |row| row.common.batch.to_string(),
+        |row| Some(row.common.rates()),
+    );
     chart
 }
 

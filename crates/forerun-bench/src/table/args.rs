@@ -1,7 +1,7 @@
 //! The command line of the bench `table`.
 
 use super::access::Access;
-use crate::output::{Output, or};
+use crate::output::{Output, Threads, Timing, or};
 use anyhow::{Result, ensure};
 use forerun_measure::size::{parse_count, parse_share, parse_size};
 use forerun_table::{Admission, Dtype, RowType, Score};
@@ -47,9 +47,9 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub batch: Vec<usize>,
 
-    /// Lookup threads, each pinned to a core [default: 1]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
-    pub threads: Vec<usize>,
+    /// How many threads.
+    #[command(flatten)]
+    pub threads: Threads,
 
     /// Which rows are demoted first: lru, lfu [default: lfu]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_score)]
@@ -76,7 +76,11 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 
-    /// Rounds, times and formats.
+    /// How long a case is timed.
+    #[command(flatten)]
+    pub timing: Timing,
+
+    /// Rounds and formats.
     #[command(flatten)]
     pub output: Output,
 }
@@ -99,7 +103,7 @@ impl Args {
         let quick = self.output.quick;
         let rows = self.rows.unwrap_or(if quick { 3000 } else { 2_000_000 });
         let batches = or(&self.batch, &[64, 256, 1024, 4096]);
-        let threads = or(&self.threads, &[1]);
+        let threads = self.threads.list()?;
         let budgets = or(&self.budget, &[1.0, 0.5, 0.1]);
         ensure!(rows > 0, "a table needs at least one row");
         ensure!(
@@ -108,7 +112,6 @@ impl Args {
             u32::MAX
         );
         ensure!(!batches.contains(&0), "a batch needs at least one key");
-        ensure!(!threads.contains(&0), "at least one thread is required");
         ensure!(
             budgets.iter().all(|&budget| budget > 0.0),
             "a budget of 0 holds no rows"
@@ -178,6 +181,12 @@ fn parse_admission(text: &str) -> Result<Admission, String> {
 mod tests {
     use super::*;
 
+    fn threads(list: &[usize]) -> Threads {
+        Threads {
+            threads: list.to_vec(),
+        }
+    }
+
     #[test]
     fn lists_get_their_defaults_and_what_makes_no_sense_is_refused() {
         let plan = Args::default().plan().unwrap();
@@ -207,7 +216,7 @@ mod tests {
             ),
             (
                 Args {
-                    threads: vec![0],
+                    threads: threads(&[0]),
                     ..Args::default()
                 },
                 "thread",

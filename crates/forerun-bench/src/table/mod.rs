@@ -33,13 +33,13 @@ use access::{Access, Workload, is_row};
 use anyhow::{Context, Result, ensure};
 use args::Plan;
 use contender::{Contender, Need, Ours, Tally, Tiers};
-use forerun_studies::roofline::Probe;
 use forerun_core::{CACHE_LINE_BYTES, Pages};
 use forerun_measure::harness::{self, Case, Outcome, Sample};
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::Report;
 use forerun_measure::row::Row;
+use forerun_studies::roofline::Probe;
 use forerun_table::Moves;
 use std::cell::Cell;
 use std::io::Write;
@@ -306,7 +306,11 @@ impl Bench<'_> {
                 })
             }
         });
-        let outcomes = harness::measure(cases.collect(), &self.args.output.plan(), self.progress)?;
+        let outcomes = harness::measure(
+            cases.collect(),
+            &self.args.output.plan(&self.args.timing),
+            self.progress,
+        )?;
         let mut rows = Vec::new();
         for (at, lane) in lanes.iter().enumerate() {
             if let Some(lane) = lane {

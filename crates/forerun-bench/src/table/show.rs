@@ -2,7 +2,8 @@
 
 use super::row::TableRow;
 use crate::output::write_facts;
-use crate::page::{distinct, or_dash, times};
+use crate::page::{or_dash, times};
+use crate::panels::{batches, panels, push_legend, push_series, push_table};
 use anyhow::Result;
 use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
 use forerun_measure::size::{count, digits, short, spread};
@@ -139,23 +140,12 @@ pub fn fill(report: &mut Report, rows: &[TableRow]) {
             report.tiles.push(Tile::new(label, short(rate)));
         }
     }
-    for name in panels(rows) {
-        let of_panel: Vec<&TableRow> = rows.iter().filter(|row| panel(row) == name).collect();
+    for (name, of_panel) in panels(rows, panel) {
         report.sections.push(Section::Heading(name));
         report.sections.push(Section::Chart(plot(&of_panel)));
     }
-    let (constant, table) = table(rows);
-    report.facts.extend(constant);
-    report
-        .sections
-        .push(Section::Heading("All results".to_owned()));
-    report.sections.push(Section::Table {
-        caption: String::new(),
-        table,
-    });
-    for line in legend(rows).lines() {
-        report.sections.push(Section::Text(line.to_owned()));
-    }
+    push_table(report, "All results", table(rows));
+    push_legend(report, &legend(rows));
 }
 
 /// Describes what the rows of one plot have in common.
@@ -164,20 +154,13 @@ fn panel(row: &TableRow) -> String {
     format!("{}, {} thread{plural}", row.common.case, row.common.threads)
 }
 
-fn panels(rows: &[TableRow]) -> Vec<String> {
-    distinct(rows.iter().map(panel))
-}
-
 /// Bars of the budgets and engines, by batch.
 fn plot(rows: &[&TableRow]) -> Chart {
     let mut chart = Chart::new("Rows a second", Shape::Bars);
     chart.note = "Medians; thin lines reach from the slowest to the fastest round.".into();
     chart.y_label = "rows a second".into();
     chart.x_label = "batch".into();
-    let mut batches: Vec<u64> = rows.iter().map(|row| row.common.batch).collect();
-    batches.sort_unstable();
-    batches.dedup();
-    chart.x = batches.iter().map(u64::to_string).collect();
+    chart.x = batches(rows, |row| row.common.batch);
     let series = |row: &TableRow| {
         format!(
             "{} {}, {} in memory",
@@ -186,14 +169,13 @@ fn plot(rows: &[&TableRow]) -> Chart {
             percent(row.budget)
         )
     };
-    for name in distinct(rows.iter().map(|row| series(row))) {
-        let at = |batch: &u64| {
-            let is_it = |row: &&&TableRow| row.common.batch == *batch && series(row) == name;
-            Some(rows.iter().find(is_it)?.common.rates())
-        };
-        let values: Vec<_> = batches.iter().map(at).collect();
-        chart.push(&name, values);
-    }
+    push_series(
+        &mut chart,
+        rows,
+        series,
+        |row| row.common.batch.to_string(),
+        |row| Some(row.common.rates()),
+    );
     chart
 }
 

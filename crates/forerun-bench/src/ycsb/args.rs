@@ -3,7 +3,7 @@
 use super::mix::Workload;
 use super::record::{KEY_BYTES_MAX, VALUE_BYTES};
 use super::truth::WRITERS_MAX;
-use crate::output::{Counted, or};
+use crate::output::{Output, Threads, or};
 use anyhow::{Result, ensure};
 use forerun_measure::size::{parse_count, parse_size};
 use std::path::PathBuf;
@@ -53,9 +53,9 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub batch: Vec<usize>,
 
-    /// Clients, each on a thread pinned to a core [default: 1]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
-    pub threads: Vec<usize>,
+    /// How many threads.
+    #[command(flatten)]
+    pub threads: Threads,
 
     /// Bytes of cache of each engine that has one; the stores are reloaded for each size
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
@@ -77,7 +77,7 @@ pub struct Args {
 
     /// Rounds and formats.
     #[command(flatten)]
-    pub output: Counted,
+    pub output: Output,
 }
 
 /// The default share of the data that is cached; it exceeds 1 because pages are not completely
@@ -137,7 +137,7 @@ impl Args {
         batches.push(1);
         batches.sort_unstable();
         batches.dedup();
-        let mut threads = or(&self.threads, &[1]);
+        let mut threads = self.threads.list()?;
         keep_first(&mut threads);
         let fits = |&threads: &usize| (1..=WRITERS_MAX).contains(&threads);
         ensure!(
@@ -184,6 +184,12 @@ fn keep_first<T: Copy + PartialEq>(list: &mut Vec<T>) {
 mod tests {
     use super::*;
 
+    fn threads(list: &[usize]) -> Threads {
+        Threads {
+            threads: list.to_vec(),
+        }
+    }
+
     #[test]
     fn lists_get_their_defaults_the_baseline_and_no_repeats() {
         let plan = Args::default().plan().unwrap();
@@ -193,7 +199,7 @@ mod tests {
         assert_eq!(plan.cache_bytes, [1_278_750_000]);
         let args = Args {
             batch: vec![64, 8, 64],
-            threads: vec![2, 1, 2],
+            threads: threads(&[2, 1, 2]),
             workload: vec![Workload::C, Workload::C],
             cache_share: vec![0.1, 1.0],
             records: Some(1000),
@@ -229,14 +235,14 @@ mod tests {
             ),
             (
                 Args {
-                    threads: vec![0],
+                    threads: threads(&[0]),
                     ..default()
                 },
                 "thread",
             ),
             (
                 Args {
-                    threads: vec![201],
+                    threads: threads(&[201]),
                     ..default()
                 },
                 "200",

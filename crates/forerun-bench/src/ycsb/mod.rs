@@ -30,7 +30,7 @@ pub use args::Args;
 pub use row::{Loaded, YcsbRow};
 
 use crate::engine::{Engine, Place};
-use crate::output::{on_stdout, write_facts};
+use crate::output::{Timing, on_stdout, write_facts};
 use crate::store::DbEngine;
 use anyhow::{Context, Result};
 use args::Plan;
@@ -74,7 +74,7 @@ pub fn run_to(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<()> {
-    let output = args.output.output();
+    let output = &args.output;
     output.check()?;
     let plan = args.plan()?;
     let mut engines: Vec<&dyn Engine> = vec![&DbEngine];
@@ -170,7 +170,7 @@ impl Bench<'_> {
     }
 
     fn rounds(&self) -> usize {
-        self.args.output.output().plan().rounds
+        self.args.output.rounds(5)
     }
 
     /// Space for the writes to one store. Its operations are drawn at random, so there may be a few
@@ -236,8 +236,8 @@ impl Bench<'_> {
                 stand.turn(&turn, &mut latencies.borrow_mut())
             }));
         }
-        let output = self.args.output.output();
-        let outcomes = harness::measure(cases, &output.plan(), self.progress)?;
+        let plan = self.args.output.plan(&Timing::default());
+        let outcomes = harness::measure(cases, &plan, self.progress)?;
         let rows = cells.iter().enumerate().map(|(at, cell)| {
             let head = self.head(
                 workload.name(),

@@ -3,7 +3,8 @@
 use super::mix::Workload;
 use super::row::YcsbRow;
 use crate::output::write_facts;
-use crate::page::{distinct, or_dash, times};
+use crate::page::{or_dash, times};
+use crate::panels::{batches, panels, push_legend, push_series, push_table};
 use anyhow::Result;
 use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
 use forerun_measure::size::{count, digits, short, spread};
@@ -184,30 +185,14 @@ pub fn fill(report: &mut Report, rows: &[YcsbRow]) {
     let (loads, rows): (Vec<YcsbRow>, Vec<YcsbRow>) =
         rows.iter().cloned().partition(|row| row.loaded.is_some());
     report.tiles.extend(tiles(&rows));
-    for name in panels(&rows) {
-        let of_panel: Vec<&YcsbRow> = rows.iter().filter(|row| panel(row) == name).collect();
+    for (name, of_panel) in panels(&rows, panel) {
         report.sections.push(Section::Heading(name));
         report.sections.push(Section::Chart(plot(&of_panel)));
     }
-    for (caption, (constant, table)) in [
-        ("All workloads", table(&rows)),
-        ("The loaded stores", load_table(&loads)),
-    ] {
-        for fact in constant {
-            if !report.facts.contains(&fact) {
-                report.facts.push(fact);
-            }
-        }
-        report.sections.push(Section::Heading(caption.to_owned()));
-        report.sections.push(Section::Table {
-            caption: String::new(),
-            table,
-        });
-    }
+    push_table(report, "All workloads", table(&rows));
+    push_table(report, "The loaded stores", load_table(&loads));
     let all: Vec<YcsbRow> = loads.into_iter().chain(rows).collect();
-    for line in legend(&all).lines() {
-        report.sections.push(Section::Text(line.to_owned()));
-    }
+    push_legend(report, &legend(&all));
 }
 
 /// The headline figures: how a typical workload compares with single operations, and with the peer.
@@ -248,28 +233,20 @@ fn panel(row: &YcsbRow) -> String {
     )
 }
 
-fn panels(rows: &[YcsbRow]) -> Vec<String> {
-    distinct(rows.iter().map(panel))
-}
-
 /// Bars of the engines, by batch.
 fn plot(rows: &[&YcsbRow]) -> Chart {
     let mut chart = Chart::new("Operations a second", Shape::Bars);
     chart.note = "Medians; thin lines reach from the slowest to the fastest round.".into();
     chart.y_label = "operations a second".into();
     chart.x_label = "batch".into();
-    let mut batches: Vec<u64> = rows.iter().map(|row| row.common.batch).collect();
-    batches.sort_unstable();
-    batches.dedup();
-    chart.x = batches.iter().map(u64::to_string).collect();
-    for name in distinct(rows.iter().map(|row| row.common.engine.as_str())) {
-        let at = |batch: &u64| {
-            let is_it = |row: &&&YcsbRow| row.common.batch == *batch && row.common.engine == name;
-            Some(rows.iter().find(is_it)?.common.rates())
-        };
-        let values: Vec<_> = batches.iter().map(at).collect();
-        chart.push(name, values);
-    }
+    chart.x = batches(rows, |row| row.common.batch);
+    push_series(
+        &mut chart,
+        rows,
+        |row| row.common.engine.clone(),
+        |row| row.common.batch.to_string(),
+        |row| Some(row.common.rates()),
+    );
     chart
 }
 

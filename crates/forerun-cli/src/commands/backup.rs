@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use anyhow::Context;
 use forerun_db::{Backup, Backups, Create};
+use forerun_measure::progress::Progress;
 use serde_json::json;
 
 use crate::exit::{self, CheckFailed, Outcome};
 use crate::output::{self, Out};
-use crate::progress::Progress;
 use crate::store::StoreOptions;
 
 /// Back up a store, or list, verify and prune existing backups
@@ -238,7 +238,7 @@ fn verify(args: &Args) -> anyhow::Result<Outcome> {
 
 /// Runs a long task with a progress bar.
 fn with_progress<T>(backups: &mut Backups, what: &str, work: impl FnOnce(&mut Backups) -> T) -> T {
-    let progress = Arc::new(Progress::new(what, Some(0), "bytes"));
+    let progress = Arc::new(Progress::on_terminal().rate(what, Some(0), "bytes"));
     let bar = Arc::clone(&progress);
     backups.on_progress(move |of| {
         bar.set_total(of.total_bytes);

@@ -16,12 +16,12 @@ use anyhow::Context;
 use forerun_db::{
     Bytewise, Comparator, Db, Durability, Ingestion, Keyspace, Op, Values, WriteBatch,
 };
+use forerun_measure::progress::{Progress, RateBar};
 
 use crate::exit::{self, Outcome, UsageError};
 use crate::input::Source;
 use crate::input::rows::{BadRow, Format, KeySpec, Row, Rows, Step, parse_delimiter};
 use crate::output::{self, Out};
-use crate::progress::Progress;
 use crate::store::{DurabilityArg, KeyspaceArgs, StoreArgs};
 
 /// Maximum rows per batch.
@@ -129,7 +129,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let db = args.store.open_or_create()?;
     let keyspace = args.keyspace.open_or_create(&db)?;
 
-    let progress = Progress::new("load", rows.place().total_bytes(), "rows");
+    let progress = Progress::on_terminal().rate("load", rows.place().total_bytes(), "rows");
     let mut loader = Loader::new(&db, &keyspace, args.durability.into());
     let loaded = loader.load(&mut rows, args.skip_bad, &progress);
     // The rows before an error are valid. They stay, durably.
@@ -203,7 +203,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn load(&mut self, rows: &mut Rows, skip_bad: bool, progress: &Progress) -> anyhow::Result<()> {
+    fn load(&mut self, rows: &mut Rows, skip_bad: bool, progress: &RateBar) -> anyhow::Result<()> {
         let mut row = Row::default();
         loop {
             let bad = match rows.next(&mut row)? {

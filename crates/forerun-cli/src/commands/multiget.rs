@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use forerun_db::{Strategy, Values};
+use forerun_measure::progress::Progress;
 
 use crate::exit::{self, Outcome};
 use crate::input::Source;
 use crate::input::keys::Keys;
 use crate::output::{self, EntryStyle, Named, Out};
-use crate::progress::Progress;
 use crate::store::{KeyspaceArgs, StoreArgs};
 
 /// Look up a list of keys in batches
@@ -68,7 +68,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let keyspace = args.keyspace.existing(&db)?;
     let mut out = Out::stdout();
     // Printed entries show the progress themselves.
-    let progress = args.quiet.then(|| Progress::new("multiget", None, "keys"));
+    let progress = args
+        .quiet
+        .then(|| Progress::on_terminal().rate("multiget", None, "keys"));
 
     let mut summary = Summary::default();
     let (mut batch, mut values) = (Vec::new(), Values::new());

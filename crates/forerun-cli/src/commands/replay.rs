@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use forerun_db::{Db, Durability, Strategy, Values, WriteBatch};
 use forerun_measure::harness::Plan;
-use forerun_measure::progress::Progress as BenchProgress;
+use forerun_measure::progress::Progress;
 use forerun_measure::row::Row;
 
 use crate::exit::{Outcome, UsageError};
@@ -20,7 +20,6 @@ use crate::input::Source;
 use crate::input::trace::{Trace, TraceFormat};
 use crate::measure::{Length, Lookups, table};
 use crate::output::{self, Out};
-use crate::progress::Progress;
 use crate::store::StoreArgs;
 
 /// Batch size of `--fill`.
@@ -111,7 +110,7 @@ fn replay<K: AsRef<[u8]> + Eq + Hash>(args: &Args, reads: &[K]) -> anyhow::Resul
         })
     })?;
     let plan = Plan::new(args.rounds as usize, Duration::ZERO);
-    let rows = lookups.measure(&plan, Length::AllReads, &BenchProgress::on_terminal())?;
+    let rows = lookups.measure(&plan, Length::AllReads, &Progress::on_terminal())?;
     db.close().context("cannot close the store")?;
 
     let mut out = Out::stdout();
@@ -171,7 +170,7 @@ fn first_reads<K: AsRef<[u8]> + Eq + Hash>(reads: &[K]) -> Vec<&K> {
 }
 
 fn fill<K: AsRef<[u8]>>(db: &Db, keys: &[&K], value_bytes: usize) -> anyhow::Result<()> {
-    let progress = Progress::new("fill", Some(keys.len() as u64), "keys");
+    let progress = Progress::on_terminal().rate("fill", Some(keys.len() as u64), "keys");
     let mut batch = WriteBatch::new();
     let mut put = 0;
     for some in keys.chunks(FILL_BATCH) {

@@ -1,88 +1,20 @@
-//! Runs the built `forerun` in a temporary directory of the test.
+//! What the tests of the command share.
 
 // Each test file is its own program and uses only some of these helpers.
 #![allow(dead_code)]
 
+mod place;
+
+#[allow(unused_imports)]
+pub use place::{Place, Ran, files};
+
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 
-/// A directory that is removed when the test ends. Commands run in it.
-pub struct Place {
-    dir: tempfile::TempDir,
-}
-
-/// The result of a run.
-#[derive(Debug)]
-pub struct Ran {
-    pub code: i32,
-    pub stdout: Vec<u8>,
-    pub stderr: String,
-}
+/// The command under test, and its name in error messages.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_forerun");
+const NAME: &str = "forerun";
 
 impl Place {
-    pub fn new() -> Place {
-        Place {
-            dir: tempfile::tempdir().expect("a temporary directory can be made"),
-        }
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Writes a file into the directory.
-    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> &Place {
-        std::fs::write(self.path(name), content).expect("a file can be written");
-        self
-    }
-
-    pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
-        command
-            .args(args)
-            .current_dir(self.dir.path())
-            .stdin(Stdio::null());
-        command
-    }
-
-    /// Runs `forerun` with these arguments.
-    pub fn run(&self, args: &[&str]) -> Ran {
-        Ran::from(self.command(args).output().expect("forerun can be started"))
-    }
-
-    /// Runs `forerun` with these arguments and this standard input.
-    pub fn run_with_input(&self, args: &[&str], input: &[u8]) -> Ran {
-        let mut child = self
-            .command(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("forerun can be started");
-        let mut stdin = child.stdin.take().expect("it was asked for");
-        std::thread::scope(|scope| {
-            // A command that stops at a bad line does not read the rest.
-            scope.spawn(move || drop(stdin.write_all(input)));
-            Ran::from(child.wait_with_output().expect("forerun can be waited for"))
-        })
-    }
-
-    /// Runs `forerun`, expects success, and returns its output.
-    pub fn succeeds(&self, args: &[&str]) -> String {
-        let ran = self.run(args);
-        assert_eq!(ran.code, 0, "{args:?}: {ran:?}");
-        ran.text()
-    }
-
-    /// Runs `forerun`, expects it to fail with `code` and a single worded line, and returns that
-    /// line.
-    pub fn fails(&self, code: i32, args: &[&str]) -> String {
-        let ran = self.run(args);
-        assert_eq!(ran.code, code, "{args:?}: {ran:?}");
-        ran.complaint()
-    }
-
     /// Creates a store `db` with the given entries by `forerun load`.
     pub fn store(&self, entries: &[(&str, &str)]) -> &Place {
         let rows: String = entries
@@ -93,45 +25,6 @@ impl Place {
             .succeeds(&["load", "db", "entries.ndjson", "--key", "k"]);
         self
     }
-}
-
-impl From<Output> for Ran {
-    fn from(output: Output) -> Ran {
-        Ran {
-            // No code means that a signal ended the process, which no test expects.
-            code: output.status.code().unwrap_or(-1),
-            stdout: output.stdout,
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
-    }
-}
-
-impl Ran {
-    pub fn text(&self) -> String {
-        String::from_utf8(self.stdout.clone()).expect("what is printed for reading is UTF-8")
-    }
-
-    /// The single line on standard error. Every error must be one worded line, not a panic.
-    pub fn complaint(&self) -> String {
-        let lines: Vec<&str> = self.stderr.lines().collect();
-        assert!(
-            lines.len() == 1 && lines[0].starts_with("forerun: "),
-            "not one worded line: {}",
-            self.stderr
-        );
-        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
-        lines[0].to_owned()
-    }
-}
-
-/// The files of a directory, sorted by name.
-pub fn files(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).expect("the directory can be read");
-    let mut files: Vec<PathBuf> = entries
-        .map(|entry| entry.expect("it can be read").path())
-        .collect();
-    files.sort();
-    files
 }
 
 /// `bytes` in gzip.

@@ -4,7 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 /// How many strategies only tests and measurements have.
-const STUDY: usize = if cfg!(any(test, feature = "study")) { 2 } else { 0 };
+const STUDY: usize = if cfg!(any(test, feature = "study")) {
+    2
+} else {
+    0
+};
 
 /// How `multi_get` runs a batch. All strategies give the same answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -27,9 +27,9 @@ use super::table_group::{self, GroupTable};
 use crate::threads::Cores;
 use anyhow::{Context, Result};
 use case::{probes, ways};
-use forerun_studies::roofline::Probe;
 use forerun_measure::harness::Plan;
 use forerun_measure::progress::Bar;
+use forerun_studies::roofline::Probe;
 use std::collections::{BTreeMap, HashSet};
 
 /// The design that the studies compare with.

@@ -18,6 +18,7 @@ use super::data::{Items, KEY_BYTES};
 use super::process::{self, Process, Program, Share, Split};
 use crate::output::write_facts;
 use crate::page::{or_dash, times};
+use crate::panels::push_legend;
 use anyhow::{Context, Result, anyhow, ensure};
 use forerun_measure::harness::median;
 use forerun_measure::progress::Progress;
@@ -133,7 +134,7 @@ pub(super) fn run(
             count: (fit * OVERFILL) as u64,
             value_bytes,
         },
-        timed: Duration::from_millis(args.output.duration_ms.unwrap_or(timed_ms).into()),
+        timed: Duration::from_millis(args.timing.duration_ms.unwrap_or(timed_ms).into()),
         split: Split::of(usize::from(args.threads)),
     };
     // Snapshots go to a temporary directory on the given disk.
@@ -200,9 +201,7 @@ pub(super) fn run(
         caption: String::new(),
         table,
     });
-    for line in legend(&study).lines() {
-        report.sections.push(Section::Text(line.to_owned()));
-    }
+    push_legend(&mut report, &legend(&study));
     args.output.write_report(&report)
 }
 

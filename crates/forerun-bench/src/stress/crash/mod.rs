@@ -37,7 +37,7 @@ use super::Workplace;
 use super::script;
 use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::{self, Out};
-use forerun_cli::progress::Progress;
+use forerun_measure::progress::Progress;
 
 pub use self::operation::{Operation, remove_beside};
 pub use self::writer::write;
@@ -170,7 +170,7 @@ pub fn run(place: &Workplace, seed: u64, threads: usize, cycles: u64) -> anyhow:
     let mut tally = Tally::default();
     let mut expected: Vec<Expected> = Vec::new();
     let mut operated = Operation::ALL.map(Operated::new);
-    let progress = Progress::new("crash", Some(cycles), "writes");
+    let progress = Progress::on_terminal().rate("crash", Some(cycles), "writes");
     for cycle in 0..cycles {
         let path = place.store(tally.stores);
         let fresh = expected.is_empty();

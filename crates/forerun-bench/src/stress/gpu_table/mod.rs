@@ -26,7 +26,7 @@ use forerun::gpu::table::{Candidates, GpuTable, TableOptions, Width};
 
 use super::Budget;
 use forerun_cli::output::{self, Out};
-use forerun_cli::progress::Progress;
+use forerun_measure::progress::Progress;
 use row::ROW_BYTES;
 use world::{Room, Tally, World};
 
@@ -81,7 +81,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     };
     out.line(format_args!("gpu-table: seed {}, {place}", plan.seed))?;
     out.flush()?;
-    let progress = Progress::new("stress", None, "keys");
+    let progress = Progress::on_terminal().rate("stress", None, "keys");
     let began = Instant::now();
     let mut tally = Tally::default();
     let (mut rounds, mut tables) = (0, 0);

@@ -27,7 +27,7 @@ use self::worker::Worker;
 use super::script::Model;
 use super::{Budget, Workplace};
 use forerun_cli::output::{self, Out};
-use forerun_cli::progress::Progress;
+use forerun_measure::progress::Progress;
 
 /// Operations of all threads between two comparisons of the whole store.
 const LAP_OPS: u64 = 20_000;
@@ -61,7 +61,7 @@ pub fn run(place: &Workplace, seed: u64, threads: usize, budget: Budget) -> anyh
     let mut out = Out::stdout();
     out.line(format_args!("stress: seed {seed}, {threads} threads"))?;
     out.flush()?;
-    let progress = Progress::new("stress", None, "operations");
+    let progress = Progress::on_terminal().rate("stress", None, "operations");
     let began = Instant::now();
     let mut tally = Tally::default();
     let mut models = vec![Model::new(); threads];

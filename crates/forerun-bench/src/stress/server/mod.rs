@@ -23,7 +23,7 @@ use forerun_bench::server::process::{Process, Program, Share, Split, pin};
 use client::{Client, Tally};
 use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::{self, Out};
-use forerun_cli::progress::Progress;
+use forerun_measure::progress::Progress;
 use truth::Truth;
 use wire::Wire;
 
@@ -124,7 +124,7 @@ impl Load<'_> {
     /// Runs all clients, and returns how long they ran and the most memory that the server used.
     fn run(&self, server: &mut Process, time: Duration) -> anyhow::Result<(Duration, Option<u64>)> {
         let start = Instant::now();
-        let progress = Progress::new("server", Some(time.as_secs()), "values read");
+        let progress = Progress::on_terminal().rate("server", Some(time.as_secs()), "values read");
         let mut resident = None;
         let ended = std::thread::scope(|scope| -> anyhow::Result<()> {
             // Set on every way out, because the scope waits for the clients.

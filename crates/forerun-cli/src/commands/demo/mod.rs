@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use forerun_db::{Db, Durability, Options, Strategy, WalMode, WriteBatch};
 use forerun_measure::harness::Plan;
-use forerun_measure::progress::Progress as BenchProgress;
+use forerun_measure::progress::Progress;
 use forerun_measure::row::Row;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -27,7 +27,6 @@ use rand::{Rng, SeedableRng};
 use crate::exit::Outcome;
 use crate::measure::{Length, Lookups, comparison};
 use crate::output::{self, Out};
-use crate::progress::Progress;
 
 /// Batch sizes; the report has a row for each.
 const BATCHES: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 256, 1024];
@@ -155,7 +154,7 @@ fn measure_cities(db: &Db, records: &[cities::Record], plan: &Plan) -> anyhow::R
     lookups.check(reads.len(), |at| {
         Ok(Some(Cow::Borrowed(order[at].value.as_slice())))
     })?;
-    lookups.measure(plan, Length::Time, &BenchProgress::on_terminal())
+    lookups.measure(plan, Length::Time, &Progress::on_terminal())
 }
 
 /// The large store holds pieces of the cities' records. Its log is off, because this measures
@@ -202,13 +201,13 @@ fn measure_large(
     lookups.check(50_000, |at| {
         Ok(Some(Cow::Owned(large_value(records, numbers[at]).to_vec())))
     })?;
-    let rows = lookups.measure(plan, Length::Time, &BenchProgress::on_terminal())?;
+    let rows = lookups.measure(plan, Length::Time, &Progress::on_terminal())?;
     db.close().context("cannot close the large store")?;
     Ok(rows)
 }
 
 fn fill_large(db: &Db, records: &[cities::Record], entries: usize) -> anyhow::Result<()> {
-    let progress = Progress::new("load", Some(entries as u64), "entries");
+    let progress = Progress::on_terminal().rate("load", Some(entries as u64), "entries");
     let mut batch = WriteBatch::new();
     for begin in (0..entries).step_by(LOAD_BATCH) {
         batch.clear();

@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use anyhow::Context;
 use forerun_db::{Db, Durability, Options, Values, WriteBatch};
+use forerun_measure::progress::Progress;
 
 use super::cities::{CREDIT, Record};
 use super::{LOAD_BATCH, pace};
 use crate::exit::{CheckFailed, UsageError};
 use crate::output::{self, Out, Readable};
-use crate::progress::Progress;
 
 /// Loads the records into a new store in `dir`, opens the store again, and checks every record.
 pub fn load(records: &[Record], dir: &Path, out: &mut Out) -> anyhow::Result<Db> {
@@ -35,7 +35,7 @@ pub fn load(records: &[Record], dir: &Path, out: &mut Out) -> anyhow::Result<Db>
 
     let began = Instant::now();
     let db = Db::open(dir, Options::default()).context("cannot create the store")?;
-    let progress = Progress::new("load", Some(records.len() as u64), "records");
+    let progress = Progress::on_terminal().rate("load", Some(records.len() as u64), "records");
     let mut batch = WriteBatch::new();
     let mut put = 0;
     for some in records.chunks(LOAD_BATCH) {

@@ -25,7 +25,11 @@ use super::page::Page;
 use crate::comparator::KeyOrder;
 
 /// How many searches only tests and measurements have.
-const STUDY: usize = if cfg!(any(test, feature = "study")) { 3 } else { 0 };
+const STUDY: usize = if cfg!(any(test, feature = "study")) {
+    3
+} else {
+    0
+};
 
 /// How a page is searched for a key. All searches give the same answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
