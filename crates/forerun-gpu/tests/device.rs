@@ -7,8 +7,8 @@ use forerun_gpu::gather::{
 };
 use forerun_gpu::table::{DeviceBatch, GpuTable, Lookup, Operation, TableError, TableOptions};
 use forerun_gpu::{
-    Command, DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, Piece, PinnedBuffer,
-    Registered, Stream, Transfer,
+    DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, Piece, PinnedBuffer, Registered, Stream,
+    Transfer,
 };
 
 /// The device. Without one, checks that this is reported and returns `None`.
@@ -183,6 +183,7 @@ fn a_scatter_can_be_read_when_its_scope_has_ended() -> Result<(), GpuError> {
 #[cfg(feature = "study")]
 #[test]
 fn a_matrix_product_is_refused_where_it_does_not_fit() -> Result<(), GpuError> {
+    use forerun_gpu::Command;
     use forerun_gpu::study::MatrixProduct;
 
     let Some(gpu) = gpu() else { return Ok(()) };

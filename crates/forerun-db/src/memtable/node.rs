@@ -466,6 +466,7 @@ impl<'a> Node<'a> {
     }
 
     /// Whether the node is a version of this key.
+    #[cfg(any(test, feature = "study"))]
     #[inline(always)]
     pub(super) fn has_key(self, order: &KeyOrder, key: &[u8]) -> bool {
         match order {

@@ -231,6 +231,7 @@ impl RunWriter {
     }
 
     /// Finished leaves.
+    #[cfg(feature = "study")]
     pub(crate) fn leaves(&self) -> u32 {
         self.meta.leaf_pages
     }

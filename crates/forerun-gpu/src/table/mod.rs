@@ -54,6 +54,7 @@ pub use error::TableError;
 pub use file::fuzz_table_file;
 pub use gpu_table::GpuTable;
 pub use options::{Candidates, Policy, ScoreBytes, TableOptions, Width};
+#[cfg(feature = "study")]
 pub(crate) use place::mix;
 pub use traffic::{Requests, Traffic};
 
