@@ -165,6 +165,29 @@ fn a_full_disk_takes_what_fits() {
 }
 
 #[test]
+fn a_file_that_was_removed_takes_room_as_long_as_it_is_open() {
+    let io = FaultIo::new();
+    let (first, second) = (create(&io, "/removed"), create(&io, "/file"));
+    let again = io.open("/removed".as_ref(), OpenMode::Read).unwrap();
+    write_all_at(&*first, &[1; 8], 0).unwrap();
+    io.set_capacity_bytes(Some(10));
+    io.remove("/removed".as_ref()).unwrap();
+    drop(first);
+    assert_eq!(
+        (io.used_bytes(), second.write_at(&[2; 8], 0).unwrap()),
+        (8, 2)
+    );
+    drop(again);
+    assert_eq!(
+        (io.used_bytes(), second.write_at(&[3; 8], 2).unwrap()),
+        (2, 8)
+    );
+
+    io.remove("/file".as_ref()).unwrap();
+    assert_eq!((io.used_bytes(), io.kill().used_bytes()), (10, 0));
+}
+
+#[test]
 fn files_are_locked_against_each_other_until_they_are_dropped_or_the_process_dies() {
     let io = FaultIo::new();
     let (first, second) = (create(&io, "/file"), create(&io, "/file"));

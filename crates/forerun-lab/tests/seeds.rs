@@ -46,16 +46,18 @@ fn a_run_ends_with_a_line_of_what_it_did() {
 
 #[test]
 fn a_seed_takes_the_same_steps_in_each_process() {
+    // The history, and a hash of every step that the scheduler took.
     let history = || {
         let output = Command::new(env!("CARGO_BIN_EXE_forerun-lab"))
-            .args(["sim-worker", "--first", "7", "--count", "3", "--trace"])
+            .args(["sim-worker", "--first", "7", "--count", "10", "--trace"])
             .output()
             .unwrap();
         text(&output)
     };
     let first = history();
-    assert!(first.lines().count() == 6, "{first}");
-    assert_eq!(first, history());
+    assert_eq!(first.lines().count(), 20, "{first}");
+    assert_eq!(first.matches("hash of all steps: ").count(), 10, "{first}");
+    assert!(first == history(), "another process took other steps");
 }
 
 #[test]

@@ -94,7 +94,14 @@ impl FaultIo {
         self.lock().hit.clone()
     }
 
-    /// Limits the total bytes of all files, like a full disk. `None` removes the limit.
+    /// The total bytes of all files. As on a real disk, a file that was removed counts as long as it
+    /// is open.
+    pub fn used_bytes(&self) -> u64 {
+        self.lock().used_bytes()
+    }
+
+    /// Limits the [total bytes of all files](Self::used_bytes), like a full disk. `None` removes
+    /// the limit.
     pub fn set_capacity_bytes(&self, capacity_bytes: Option<u64>) {
         self.lock().capacity_bytes = capacity_bytes;
     }
@@ -215,6 +222,7 @@ impl Io for FaultIo {
             }
             None => return Err(io::ErrorKind::NotFound.into()),
         };
+        disk.inodes[inode].openings += 1;
         Ok(Box::new(FaultFile {
             io: self.clone(),
             path: path.to_owned(),
@@ -422,10 +430,11 @@ impl FaultFile {
 impl Drop for FaultFile {
     fn drop(&mut self) {
         let held = *self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut disk = self.io.lock();
+        disk.inodes[self.inode].openings -= 1;
         if held == Lock::Free {
             return;
         }
-        let mut disk = self.io.lock();
         let lock = &mut disk.inodes[self.inode].lock;
         *lock = match (held, *lock) {
             (Lock::Shared(_), Lock::Shared(others)) if others > 1 => Lock::Shared(others - 1),

@@ -15,9 +15,10 @@ use std::sync::Arc;
 use forerun_db::{Access, Create, Db, Error, Loss, Options, RepairReport, Values};
 use forerun_db::{check_with_io, repair_with_io};
 
+use super::compare::{check_value, show_place};
 use super::draw::{KEYS, private_name, shared_name};
 use super::faults::SimIo;
-use super::model::{Key, Space, Spaces, check_value, show_place};
+use super::model::{Key, Space, Spaces};
 use super::program::{Bytes, Damage, Spoilt, Target, When};
 use super::reads::Source;
 use super::user::{Memory, Private, User};

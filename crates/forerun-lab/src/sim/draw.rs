@@ -1,16 +1,15 @@
 //! Draws a program from a seed.
 
-use forerun_core::Pages;
 use forerun_db::{
-    Access, Background, Checks, Compression, Create, Durability, KeyspaceOptions, Options,
-    ReadBackend, RunOptions, TreeOptions, WalMode,
+    Access, Background, Checks, Compression, Create, Durability, RunOptions, Strategy, TreeOptions,
+    WalMode,
 };
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use std::time::Duration;
+use std::ops::Bound;
 
-use super::orders::{Order, Panics};
+use super::orders::Order;
 use super::program::{
     Bytes, Calls, Change, Damage, Death, End, Life, Op, Place, Planned, Program, SpaceShape,
     Spoilt, Step, StoreShape, Target, Trouble, Way, What, When,
@@ -74,12 +73,7 @@ impl Draw {
     /// the meaning of other seeds.
     fn add(&mut self, program: &mut Program) {
         program.looks_read_only = self.one_in(2);
-        // A write that is in doubt and has expired looks like a lost one, until the clock is set
-        // back and shows it again. So clocks are set back only where no write is in doubt.
-        let is_in_doubt =
-            |life: &Life| matches!(life.end, End::Death { .. }) || !life.troubles.is_empty();
-        let has_doubts = program.lives.iter().any(is_in_doubt);
-        if program.has_ttl() && self.one_in(2) && !has_doubts {
+        if program.has_ttl() && self.one_in(2) {
             for life in &mut program.lives {
                 let steps = life.threads.iter().map(Vec::len).sum::<usize>() as u64;
                 let planned = Planned {
@@ -103,6 +97,48 @@ impl Draw {
             let access = Access::ReadOnly;
             self.insert(program, Op::OpenTwice { access });
         }
+        for _ in 0..self.random.random_range(0..6) {
+            let op = self.read(&program.store);
+            self.insert(program, op);
+        }
+    }
+
+    /// A read of some keys.
+    fn read(&mut self, store: &StoreShape) -> Op {
+        let place = self.place(store);
+        let way = self.of(&[Way::Forward, Way::Backward, Way::Both]);
+        match self.random.random_range(0..6) {
+            0 | 1 => Op::Prefix {
+                place,
+                key: self.key(),
+                len: self.random.random_range(0..5),
+                way,
+            },
+            2 => {
+                let keys = self.random.random_range(1..20);
+                Op::MultiGet {
+                    place,
+                    keys: (0..keys).map(|_| self.key()).collect(),
+                    strategy: self.of(&Strategy::ALL),
+                }
+            }
+            _ => Op::Range {
+                place,
+                from: self.bound(),
+                to: self.bound(),
+                way,
+            },
+        }
+    }
+
+    fn bound(&mut self) -> Bound<u8> {
+        let key = self.key();
+        self.of(&[
+            Bound::Included(key),
+            Bound::Excluded(key),
+            Bound::Excluded(key),
+            Bound::Unbounded,
+        ])
     }
 
     /// The damage that follows everything else.
@@ -416,6 +452,7 @@ impl Draw {
                 Op::MultiGet {
                     place: self.place(store),
                     keys: (0..keys).map(|_| self.key()).collect(),
+                    strategy: Strategy::Auto,
                 }
             }
             61..66 => Op::Scan {
@@ -500,49 +537,6 @@ impl StoreShape {
         for space in &mut self.spaces {
             space.ttl_s = None;
             space.tree.level0_runs = 1;
-        }
-    }
-
-    /// The options in the store's form.
-    pub fn options(&self, panics: &Panics) -> Options {
-        let own = &self.spaces[0];
-        let shared = self.spaces.iter().enumerate().skip(1);
-        let mut keyspaces: Vec<(String, KeyspaceOptions)> = shared
-            .map(|(number, space)| (shared_name(number), space.options(panics)))
-            .collect();
-        let private = (0..THREADS).map(|n| (private_name(n), self.private.options(panics)));
-        keyspaces.extend(private);
-        let own_options = own.options(panics);
-        Options {
-            comparator: own_options.comparator,
-            memory_limit_bytes: self.memory_limit_bytes,
-            memtable_bytes: self.memtable_bytes,
-            cache_bytes: self.cache_bytes,
-            max_open_files: self.max_open_files,
-            pages: Pages::Small,
-            run: own.run,
-            ttl: own_options.ttl,
-            reads: ReadBackend::Sync,
-            tree: own.tree,
-            background: self.background,
-            durability: self.durability,
-            checks: self.checks,
-            wal: self.wal,
-            wal_segment_bytes: self.segment_bytes,
-            keyspaces,
-            ..Options::default()
-        }
-    }
-}
-
-impl SpaceShape {
-    fn options(&self, panics: &Panics) -> KeyspaceOptions {
-        KeyspaceOptions {
-            comparator: self.order.comparator(panics),
-            run: self.run,
-            tree: self.tree,
-            ttl: self.ttl_s.map(Duration::from_secs),
-            ..KeyspaceOptions::default()
         }
     }
 }

@@ -36,8 +36,8 @@ pub struct SimIo {
 #[derive(Debug, Default)]
 struct State {
     is_dead: AtomicBool,
-    /// Planned failures of calls.
-    failed: AtomicU64,
+    /// Calls that the disk failed since faults were last planned.
+    failures: Mutex<Vec<Failure>>,
     calls: AtomicU64,
     open: AtomicU64,
     open_runs: AtomicU64,
@@ -54,6 +54,14 @@ struct Plan {
     dies_at: Option<u64>,
     /// Troubles that happened.
     met: u64,
+}
+
+/// A call that the disk failed.
+#[derive(Clone, Debug)]
+struct Failure {
+    kind: Kind,
+    path: PathBuf,
+    errno: i32,
 }
 
 /// The kind of a call.
@@ -109,9 +117,42 @@ impl SimIo {
         self.state.is_dead.load(SeqCst)
     }
 
-    /// Whether a call has failed since failures were planned.
+    /// Whether the disk failed a call since faults were last planned.
     pub fn has_failed(&self) -> bool {
-        self.is_dead() || self.state.failed.load(SeqCst) > 0
+        self.is_dead() || !self.failures().is_empty()
+    }
+
+    /// Whether an error of the store is one that the disk gave for this file or directory.
+    pub fn explains(&self, path: &Path, error: &io::Error) -> bool {
+        let is_it =
+            |of: &Failure| Some(of.errno) == error.raw_os_error() && of.path.as_path() == path;
+        self.failures().iter().any(is_it)
+    }
+
+    /// Whether a failed write of a segment of the log could not be undone either.
+    pub fn is_undoing_failed(&self, segment: &Path) -> bool {
+        let is_it =
+            |of: &&Failure| of.path == segment && matches!(of.kind, Kind::Write | Kind::Sync);
+        self.failures().iter().filter(is_it).count() > 1
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Vec<Failure>> {
+        let failures = self.state.failures.lock();
+        failures.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what the disk answers to a call, if it fails it. Only faults have an error number.
+    fn told<T>(&self, kind: Kind, path: &Path, answer: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &answer
+            && let Some(errno) = error.raw_os_error()
+        {
+            self.failures().push(Failure {
+                kind,
+                path: path.to_owned(),
+                errno,
+            });
+        }
+        answer
     }
 
     /// Calls so far.
@@ -139,13 +180,13 @@ impl SimIo {
             })
             .collect();
         plan.dies_at = dies_after.map(|after| after + now);
+        self.failures().clear();
     }
 
     /// No manifest can be written, until [`end_outage`](Self::end_outage).
     pub fn begin_outage(&self) {
         let fault = Fault::Fail(forerun_db::io::fault::ENOSPC);
         self.lock().failing.push((Calls::Manifest, OUTAGE, fault));
-        self.state.failed.fetch_add(1, SeqCst);
     }
 
     pub fn end_outage(&self) {
@@ -206,9 +247,6 @@ impl SimIo {
                 plan.failing.remove(place);
             }
             self.disk.fail_call(self.disk.calls(), fault);
-            if fault != Fault::ShortWrite {
-                self.state.failed.fetch_add(1, SeqCst);
-            }
         }
     }
 
@@ -225,11 +263,8 @@ impl SimIo {
                 plan.failing.push((Calls::Writes, 1, fault));
             }
             Trouble::Full { count } => {
-                let files = self.disk.files();
-                let lens = files.iter().filter_map(|path| self.disk.read(path));
-                let used: usize = lens.map(|bytes| bytes.len()).sum();
-                self.disk.set_capacity_bytes(Some(used as u64 + 100));
-                self.state.failed.fetch_add(1, SeqCst);
+                let used_bytes = self.disk.used_bytes();
+                self.disk.set_capacity_bytes(Some(used_bytes + 100));
                 plan.full = count;
             }
             Trouble::ClockBack { seconds } => {
@@ -265,7 +300,7 @@ impl Io for SimIo {
             _ => Kind::Read,
         };
         self.enter(kind, path);
-        let file = self.disk.open(path, mode)?;
+        let file = self.told(kind, path, self.disk.open(path, mode))?;
         let is_run = mode == OpenMode::ReadImmutable;
         self.state.open.fetch_add(1, SeqCst);
         self.state.open_runs.fetch_add(u64::from(is_run), SeqCst);
@@ -279,7 +314,7 @@ impl Io for SimIo {
 
     fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
         self.enter(Kind::Read, dir);
-        let mut names = self.disk.list(dir)?;
+        let mut names = self.told(Kind::Read, dir, self.disk.list(dir))?;
         // A directory has no order.
         let calls = self.calls() as usize;
         let len = names.len();
@@ -292,27 +327,29 @@ impl Io for SimIo {
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.enter(Kind::Names, path);
-        self.disk.create_dir(path)
+        self.told(Kind::Names, path, self.disk.create_dir(path))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.enter(Kind::Names, to);
-        self.disk.rename(from, to)
+        let renamed = self.told(Kind::Names, from, self.disk.rename(from, to));
+        self.told(Kind::Names, to, renamed)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.enter(Kind::Names, path);
-        self.disk.remove(path)
+        self.told(Kind::Names, path, self.disk.remove(path))
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.enter(Kind::Names, to);
-        self.disk.link(from, to)
+        let linked = self.told(Kind::Names, from, self.disk.link(from, to));
+        self.told(Kind::Names, to, linked)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.enter(Kind::Names, dir);
-        self.disk.sync_dir(dir)
+        self.told(Kind::Names, dir, self.disk.sync_dir(dir))
     }
 
     fn boot_id(&self) -> Option<u128> {
@@ -340,25 +377,28 @@ impl IoFile for SimFile {
             return Err(io::ErrorKind::Interrupted.into());
         }
         let short = buffer.len().div_ceil(2);
-        match calls.is_multiple_of(SHORT_ONE_IN) {
+        let read = match calls.is_multiple_of(SHORT_ONE_IN) {
             true => self.file.read_at(&mut buffer[..short], offset),
             false => self.file.read_at(buffer, offset),
-        }
+        };
+        self.io.told(Kind::Read, &self.path, read)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         self.io.enter(Kind::Write, &self.path);
-        self.file.write_at(bytes, offset)
+        self.io
+            .told(Kind::Write, &self.path, self.file.write_at(bytes, offset))
     }
 
     fn len(&self) -> io::Result<u64> {
         self.io.enter(Kind::Read, &self.path);
-        self.file.len()
+        self.io.told(Kind::Read, &self.path, self.file.len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.io.enter(Kind::Write, &self.path);
-        self.file.set_len(len)
+        self.io
+            .told(Kind::Write, &self.path, self.file.set_len(len))
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -368,17 +408,18 @@ impl IoFile for SimFile {
             rt::sleep(self.io.sync_time);
         }
         self.io.enter(Kind::Sync, &self.path);
-        self.file.sync()
+        self.io.told(Kind::Sync, &self.path, self.file.sync())
     }
 
     fn try_lock(&self) -> io::Result<bool> {
         self.io.enter(Kind::Names, &self.path);
-        self.file.try_lock()
+        self.io.told(Kind::Names, &self.path, self.file.try_lock())
     }
 
     fn try_lock_shared(&self) -> io::Result<bool> {
         self.io.enter(Kind::Names, &self.path);
-        self.file.try_lock_shared()
+        self.io
+            .told(Kind::Names, &self.path, self.file.try_lock_shared())
     }
 }
 

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 
 use forerun_db::{Error, Iter, Keyspace, Snapshot, Values};
 
+use super::compare::{check_value, show};
 use super::draw::KEYS;
-use super::model::{Key, Lives, Space, Spaces, State, Value, check_value, show};
+use super::model::{Key, Lives, Space, Spaces, State, Value};
 use super::program::{Place, Way};
+use super::readers::Reading;
 use super::reads::{Entries, Source, read};
 use super::rt;
 use super::user::User;
@@ -38,6 +40,7 @@ impl HeldSnapshot {
 /// An iterator over the thread's own keys, with what it must still return.
 pub struct HeldIter {
     iter: Iter,
+    _reading: Reading,
     opening: u64,
     space: Space,
     at: Span,
@@ -160,6 +163,7 @@ impl User<'_> {
         left.sort_by(|(a, _), (b, _)| order.compare(a, b));
         self.iter = Some(HeldIter {
             iter,
+            _reading: self.world.readers.begin(),
             opening: self.opened.number,
             space,
             at: self.world.end(begun),

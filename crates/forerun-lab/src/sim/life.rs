@@ -11,8 +11,9 @@ use forerun_db::{Error, check_with_io};
 
 use super::draw::THREADS;
 use super::faults::SimIo;
-use super::model::{Observed, compare};
+use super::model::Observed;
 use super::program::{Death, End, Life, Trouble};
+use super::quiet::be_quiet;
 use super::reads::Now;
 use super::rt;
 use super::user::{Memory, Private, User};
@@ -29,9 +30,6 @@ pub fn run(world: &Arc<World>) {
     // Whatever was found, no thread of the store may be left behind.
     drop(world.set_store(None));
 }
-
-/// A cache of this size has space for the root pages of the maximum number of runs.
-const LARGE_CACHE_BYTES: usize = 512 << 10;
 
 fn run_lives(world: &Arc<World>) -> Outcome {
     let mut memories: Vec<Memory> = (0..THREADS).map(Memory::new).collect();
@@ -182,7 +180,7 @@ impl World {
     }
 
     /// A thread's keys as they are in the store; reading is retried until it succeeds.
-    fn observe(&self, opened: &Opened, memory: &Memory) -> Outcome<(Observed, Span)> {
+    pub fn observe(&self, opened: &Opened, memory: &Memory) -> Outcome<(Observed, Span)> {
         const TRIES: usize = 100;
         let private = match memory.private {
             Private::Present(space) => {
@@ -241,88 +239,6 @@ fn run_threads(world: &Arc<World>, life: &Life, memories: &mut Vec<Memory>) -> O
     }
     memories.append(&mut rest);
     Ok(())
-}
-
-/// No thread does anything any more, and nothing goes wrong any more: everything must be as it
-/// should be.
-fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Outcome {
-    let Some(opened) = world.store() else {
-        return flaw("the store is not open");
-    };
-    let db = &opened.db;
-    let poisoned = db.stats().poisoned;
-    if let Some(cause) = &poisoned
-        && !has_failed
-    {
-        return flaw(format!("the store takes no more writes: {cause}"));
-    }
-    for memory in memories.iter_mut() {
-        let (observed, read) = world.observe(&opened, memory)?;
-        if memory.opening == opened.number {
-            compare(memory.history.now(), &observed, read, world).map_err(|why| {
-                Stop::Flaw(format!("at rest, of thread {}: {why}", memory.thread))
-            })?;
-        } else {
-            // The thread was done before another one closed and reopened the store.
-            memory.opening = opened.number;
-            world.resolve(memory, &observed, read, Ended::Kept)?;
-        }
-    }
-    if poisoned.is_none() {
-        wait_idle(world, &opened)?;
-    }
-    let stats = db.stats();
-    let limit = world.options.memory_limit_bytes;
-    if stats.memtables_used_bytes > limit {
-        return flaw(format!(
-            "memtables use {} of {limit} bytes",
-            stats.memtables_used_bytes
-        ));
-    }
-    // Every open run needs some memory, even if the cache is too small for it.
-    let is_large = stats.cache.capacity_bytes >= LARGE_CACHE_BYTES;
-    if is_large && stats.cache.used_bytes > stats.cache.capacity_bytes {
-        return flaw(format!("the cache is over its limit: {}", stats.cache));
-    }
-    let (_, open_runs) = world.io().open_files();
-    if let Some(most) = world.options.max_open_files
-        && open_runs > most as u64
-    {
-        return flaw(format!(
-            "{open_runs} files of runs are open, and {most} may be"
-        ));
-    }
-    match db.verify() {
-        Ok(verified) => match verified.problems.first() {
-            None => Ok(()),
-            Some(problem) => flaw(format!("the store is damaged: {problem}")),
-        },
-        Err(error) => flaw(format!("the store cannot be verified: {error}")),
-    }
-}
-
-/// Flushes and compacts until everything is done. Failed work is retried after a while.
-fn wait_idle(world: &World, opened: &Opened) -> Outcome {
-    const TRIES: usize = 60;
-    let mut last = None;
-    for _ in 0..TRIES {
-        let done = opened.db.flush().and_then(|()| opened.db.wait_idle());
-        match done {
-            Ok(()) => return Ok(()),
-            Err(error) => {
-                let is_poisoned = matches!(error, Error::Poisoned { .. });
-                world.allow(&error, Some(opened), "wait_idle")?;
-                if is_poisoned {
-                    return Ok(());
-                }
-                last = Some(error);
-            }
-        }
-        rt::sleep(Duration::from_secs(2));
-    }
-    flaw(format!(
-        "the store is still busy long after all faults: {last:?}"
-    ))
 }
 
 /// Closes the store, or drops its last handle.
@@ -456,6 +372,7 @@ fn look_dead(world: &World, io: &SimIo) -> Outcome {
 /// Without faults: everything is there, and everything that was lost temporarily returns.
 fn last_life(world: &Arc<World>, mut memories: Vec<Memory>, ended: Ended) -> Outcome {
     let io = world.io();
+    io.plan(&[], None);
     let opened = world.open()?;
     begin(world, &opened, &mut memories, ended, Adopt::Yes)?;
     world.set_store(Some(opened));

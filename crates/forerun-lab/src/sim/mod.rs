@@ -11,6 +11,7 @@
 //!   crate::search ──> worker processes, each one seed after the other ──> the first that fails ──> shrink
 //! ```
 
+mod compare;
 mod copies;
 mod damage;
 mod draw;
@@ -19,10 +20,14 @@ mod held;
 mod life;
 mod limits;
 mod model;
+mod options;
 mod orders;
 mod program;
+mod quiet;
 mod race;
+mod ranges;
 mod read_only;
+mod readers;
 mod reads;
 mod rt;
 mod shrink;
@@ -188,9 +193,12 @@ pub fn simulate(seed: u64, only: Option<&Kept>, is_traced: bool) -> Report {
         move || life::run(&world)
     };
     let ended = rt::simulate(seed, body);
+    // Equal seeds take equal steps.
+    world.note(|| format!("hash of all steps: {:016x}", ended.schedule));
     let counts = &world.counts;
     Report {
-        finding: world.finding().or(ended.err()),
+        // A panic that nobody planned is a defect, even if the store caught it.
+        finding: ended.panic.or(world.finding()).or(ended.stuck),
         counts: Counts {
             operations: counts.operations.load(SeqCst),
             faults: counts.faults.load(SeqCst),

@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::compare::{compare, show, show_place};
 use super::orders::Order;
 use super::wall::{Span, WallClock};
 
@@ -57,7 +58,7 @@ pub enum Fate {
     /// It failed, or was in progress when the process died: it is not visible, but may be there
     /// after the next opening.
     InDoubt,
-    /// It was in doubt, and was not there after the next opening.
+    /// It is not there: it was refused, or in doubt and not found after the next opening.
     Lost,
 }
 
@@ -73,6 +74,8 @@ pub trait Spaces {
     fn order(&self, space: Space) -> Order;
     fn ttl_s(&self, space: Space) -> Option<u64>;
     fn clock(&self) -> &WallClock;
+    /// Whether the clock may be set back.
+    fn may_go_back(&self) -> bool;
 }
 
 /// Whether an entry must, may, or must not be visible.
@@ -114,8 +117,19 @@ pub struct History {
     now: State,
     /// Entries that were seen to have expired since the store was opened.
     expired: State,
+    /// Values that may be there instead of those of the state. They had expired by an opening, which
+    /// could not tell, and are seen again if the clock is set back before another one.
+    hidden: BTreeMap<(Space, Key), Vec<Hidden>>,
     /// Every value that was ever put, with its key.
     ever: BTreeSet<(Key, Arc<[u8]>)>,
+}
+
+/// A value that may be there unless its key was written since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hidden {
+    value: Value,
+    /// How many writes there were when it had expired.
+    since: usize,
 }
 
 impl History {
@@ -127,6 +141,13 @@ impl History {
     /// The number of writes.
     pub fn len(&self) -> usize {
         self.before + self.writes.len()
+    }
+
+    /// How many of the last writes were acknowledged.
+    pub fn accepted_last(&self, writes: usize) -> usize {
+        let last = self.writes.iter().rev().take(writes);
+        last.filter(|write| write.fate == Fate::Acknowledged)
+            .count()
     }
 
     /// Records a write.
@@ -181,6 +202,7 @@ impl History {
         let others = |(of, _): &(Space, Key), _: &mut Value| *of != space;
         self.base.retain(others);
         self.now.retain(others);
+        self.hidden.retain(|(of, _), _| *of != space);
         for write in &mut self.writes {
             write.changes.retain(|change| change.space() != space);
         }
@@ -202,27 +224,133 @@ impl History {
     ) -> Result<(), String> {
         let least = floor.saturating_sub(self.before).min(self.writes.len());
         let mut reason = String::new();
+        let mut found: Option<Match> = None;
         for cut in (least..=self.writes.len()).rev() {
+            if found.is_some() && !spaces.may_go_back() {
+                break;
+            }
             match self.matches(cut, observed, read, spaces) {
-                Ok((state, fates)) => {
-                    self.writes.truncate(cut);
-                    for (write, fate) in self.writes.iter_mut().zip(fates) {
-                        write.fate = fate;
-                    }
-                    self.now = state;
-                    self.expired.clear();
-                    self.fold(safe.saturating_sub(self.before).min(cut), spaces);
-                    return Ok(());
-                }
+                Ok(matched) => match &mut found {
+                    None => found = Some(matched),
+                    // What had expired cannot be told from what was never written.
+                    Some(found) => found.others.extend(matched.all()),
+                },
                 Err(why) if reason.is_empty() => reason = why,
                 Err(_) => {}
             }
         }
-        Err(format!(
-            "{reason} (after any of {} to {} writes)",
-            self.before + least,
-            self.before + self.writes.len()
-        ))
+        let Some(found) = found else {
+            return Err(format!(
+                "{reason} (after any of {} to {} writes)",
+                self.before + least,
+                self.before + self.writes.len()
+            ));
+        };
+        let Match {
+            mut state,
+            fates,
+            others,
+        } = found;
+        let cut = fates.len();
+        self.writes.truncate(cut);
+        for (write, fate) in self.writes.iter_mut().zip(fates) {
+            write.fate = fate;
+        }
+        self.hide(others, &state, observed);
+        state.retain(|place, _| observed.contains_key(place));
+        self.now = state;
+        self.expired.clear();
+        self.fold(safe.saturating_sub(self.before).min(cut), spaces);
+        Ok(())
+    }
+
+    /// Notes values that may be there, but were not seen.
+    fn hide(&mut self, others: Vec<((Space, Key), Value)>, chosen: &State, observed: &Observed) {
+        let since = self.len();
+        for (place, value) in others {
+            if observed.contains_key(&place) || chosen.get(&place) == Some(&value) {
+                continue;
+            }
+            let hidden = self.hidden.entry(place).or_default();
+            if hidden.iter().all(|other| other.value != value) {
+                hidden.push(Hidden { value, since });
+            }
+        }
+    }
+
+    /// Puts what returned into a state after some of the writes: what had expired, and whose key
+    /// was not written since.
+    fn let_return(
+        &self,
+        state: &mut State,
+        fates: &[Fate],
+        observed: &Observed,
+        read: Span,
+        spaces: &dyn Spaces,
+    ) {
+        for (place, hidden) in &self.hidden {
+            let Some(bytes) = observed.get(place) else {
+                continue;
+            };
+            if state
+                .get(place)
+                .is_some_and(|value| value.bytes[..] == bytes[..])
+            {
+                continue;
+            }
+            let is_it = |hidden: &&Hidden| {
+                hidden.value.bytes[..] == bytes[..]
+                    && hidden
+                        .value
+                        .lives(spaces.ttl_s(place.0), read, spaces.clock())
+                        != Lives::No
+                    && !self.is_written_since(hidden.since, place, fates, spaces)
+            };
+            if let Some(hidden) = hidden.iter().find(is_it) {
+                state.insert(place.clone(), hidden.value.clone());
+            }
+        }
+    }
+
+    /// Whether a key was written after so many writes.
+    fn is_written_since(
+        &self,
+        since: usize,
+        place: &(Space, Key),
+        fates: &[Fate],
+        spaces: &dyn Spaces,
+    ) -> bool {
+        let later = self.writes.iter().zip(fates);
+        let mut later = later.skip(since.saturating_sub(self.before));
+        later.any(|(write, fate)| *fate == Fate::Acknowledged && write.touches(place, spaces))
+    }
+
+    /// What may return in another opening of the store or in a copy, once the clock was set back:
+    /// all that is not visible and may be there.
+    pub fn dormant(&self, spaces: &dyn Spaces) -> BTreeMap<(Space, Key), Vec<Value>> {
+        let mut state = self.base.clone();
+        for write in &self.writes {
+            if write.fate == Fate::Acknowledged {
+                write.apply(&mut state, spaces);
+            }
+        }
+        let mut dormant: BTreeMap<(Space, Key), Vec<Value>> = BTreeMap::new();
+        for (place, value) in state {
+            dormant.entry(place).or_default().push(value);
+        }
+        let fates: Vec<Fate> = self.writes.iter().map(|write| write.fate).collect();
+        for (place, hidden) in &self.hidden {
+            let hidden = hidden
+                .iter()
+                .filter(|hidden| !self.is_written_since(hidden.since, place, &fates, spaces));
+            let values = hidden.map(|hidden| hidden.value.clone());
+            dormant.entry(place.clone()).or_default().extend(values);
+        }
+        dormant.retain(|place, values| {
+            let is_lasting = spaces.ttl_s(place.0).is_none();
+            !is_lasting && !self.now.contains_key(place) && !values.is_empty()
+        });
+        dormant
     }
 
     /// Makes the first writes part of the base, as long as none is in doubt.
@@ -231,13 +359,17 @@ impl History {
         let certain = certain
             .take_while(|write| write.fate != Fate::InDoubt)
             .count();
-        for write in self.writes.drain(..certain) {
+        for (number, write) in (self.before..).zip(self.writes.drain(..certain)) {
             if write.fate == Fate::Acknowledged {
-                for change in &write.changes {
-                    apply(&mut self.base, change, write.written, spaces);
+                write.apply(&mut self.base, spaces);
+                for (place, hidden) in &mut self.hidden {
+                    if write.touches(place, spaces) {
+                        hidden.retain(|hidden| hidden.since > number);
+                    }
                 }
             }
         }
+        self.hidden.retain(|_, hidden| !hidden.is_empty());
         self.before += certain;
     }
 
@@ -248,18 +380,18 @@ impl History {
         observed: &Observed,
         read: Span,
         spaces: &dyn Spaces,
-    ) -> Result<(State, Vec<Fate>), String> {
-        const MOST_DOUBTS: usize = 5;
+    ) -> Result<Match, String> {
+        const MOST_DOUBTS: usize = 8;
         let writes = &self.writes[..cut];
         let doubts: Vec<usize> = (0..cut)
             .filter(|n| writes[*n].fate == Fate::InDoubt && !writes[*n].changes.is_empty())
             .collect();
         let mut fates: Vec<Fate> = writes.iter().map(|write| write.fate).collect();
         if doubts.len() > MOST_DOUBTS {
-            let state = self.matches_by_key(writes, observed, read, spaces)?;
-            return Ok((state, fates));
+            return self.matches_by_key(fates, observed, read, spaces);
         }
         let mut reason = String::new();
+        let mut found: Option<Match> = None;
         for applied in 0..1_u32 << doubts.len() {
             for (number, doubt) in doubts.iter().enumerate() {
                 fates[*doubt] = match applied & (1 << number) {
@@ -270,32 +402,42 @@ impl History {
             let mut state = self.base.clone();
             for (write, fate) in writes.iter().zip(&fates) {
                 if *fate == Fate::Acknowledged {
-                    for change in &write.changes {
-                        apply(&mut state, change, write.written, spaces);
-                    }
+                    write.apply(&mut state, spaces);
                 }
             }
+            self.let_return(&mut state, &fates, observed, read, spaces);
             match compare(&state, observed, read, spaces) {
-                Ok(()) => {
-                    state.retain(|key, _| observed.contains_key(key));
-                    return Ok((state, fates));
-                }
+                Ok(()) => match &mut found {
+                    Some(found) => found.others.extend(state),
+                    None => {
+                        found = Some(Match {
+                            state,
+                            fates: fates.clone(),
+                            others: Vec::new(),
+                        });
+                    }
+                },
                 Err(why) if reason.is_empty() => reason = why,
                 Err(_) => {}
             }
+            if found.is_some() && !spaces.may_go_back() {
+                break;
+            }
         }
-        Err(reason)
+        found.ok_or(reason)
     }
 
     /// [`matches`](Self::matches) if too many writes are in doubt to try all combinations: each key
     /// separately.
     fn matches_by_key(
         &self,
-        writes: &[Write],
+        fates: Vec<Fate>,
         observed: &Observed,
         read: Span,
         spaces: &dyn Spaces,
-    ) -> Result<State, String> {
+    ) -> Result<Match, String> {
+        let writes = &self.writes[..fates.len()];
+        let mut others = Vec::new();
         let mut keys: BTreeSet<(Space, Key)> = self.base.keys().cloned().collect();
         for change in writes.iter().flat_map(|write| &write.changes) {
             if let Change::Put(space, key, _) = change {
@@ -307,6 +449,8 @@ impl History {
         for (space, key) in keys {
             let place = (space, key);
             let mut candidates = vec![self.base.get(&place).cloned()];
+            let hidden = self.hidden.get(&place).into_iter().flatten();
+            candidates.extend(hidden.map(|hidden| Some(hidden.value.clone())));
             for write in writes.iter().filter(|write| write.fate != Fate::Lost) {
                 let mut state = State::new();
                 let marker = Value {
@@ -315,9 +459,7 @@ impl History {
                 };
                 // Applied to a map of only this key, a write shows what it does to the key.
                 state.insert(place.clone(), marker.clone());
-                for change in &write.changes {
-                    apply(&mut state, change, write.written, spaces);
-                }
+                write.apply(&mut state, spaces);
                 let after = state.remove(&place);
                 if after.as_ref() == Some(&marker) {
                     continue;
@@ -328,6 +470,10 @@ impl History {
                 candidates.push(after);
             }
             let found = observed.get(&place);
+            if found.is_none() {
+                let there = candidates.iter().flatten();
+                others.extend(there.map(|value| (place.clone(), value.clone())));
+            }
             let fits = candidates
                 .into_iter()
                 .find(|candidate| match (candidate, found) {
@@ -353,7 +499,49 @@ impl History {
                 }
             }
         }
-        Ok(certain)
+        Ok(Match {
+            state: certain,
+            fates,
+            others,
+        })
+    }
+}
+
+/// A state that is what was found.
+struct Match {
+    state: State,
+    /// The fates of the writes that lead to it.
+    fates: Vec<Fate>,
+    /// What other states that match hold.
+    others: Vec<((Space, Key), Value)>,
+}
+
+impl Match {
+    fn all(self) -> impl Iterator<Item = ((Space, Key), Value)> {
+        self.state.into_iter().chain(self.others)
+    }
+}
+
+impl Write {
+    fn apply(&self, state: &mut State, spaces: &dyn Spaces) {
+        for change in &self.changes {
+            apply(state, change, self.written, spaces);
+        }
+    }
+
+    /// Whether it changes a key.
+    fn touches(&self, place: &(Space, Key), spaces: &dyn Spaces) -> bool {
+        self.changes.iter().any(|change| match change {
+            Change::Put(space, key, _) | Change::Delete(space, key) => {
+                (*space, key) == (place.0, &place.1)
+            }
+            Change::DeleteRange(space, start, end) => {
+                let order = spaces.order(*space);
+                *space == place.0
+                    && order.compare(start, &place.1).is_le()
+                    && order.compare(&place.1, end).is_lt()
+            }
+        })
     }
 }
 
@@ -375,104 +563,6 @@ fn apply(state: &mut State, change: &Change, written: Span, spaces: &dyn Spaces)
                     || order.compare(key, start).is_lt()
                     || order.compare(key, end).is_ge()
             });
-        }
-    }
-}
-
-/// Compares what was read with a state.
-///
-/// # Errors
-/// What is wrong.
-pub fn compare(
-    state: &State,
-    observed: &Observed,
-    read: Span,
-    spaces: &dyn Spaces,
-) -> Result<(), String> {
-    for (place, value) in state {
-        let found = observed.get(place).map(Vec::as_slice);
-        check_value(place, Some(value), found, read, spaces)?;
-    }
-    for (place, bytes) in observed {
-        if !state.contains_key(place) {
-            check_value(place, None, Some(bytes), read, spaces)?;
-        }
-    }
-    Ok(())
-}
-
-/// Compares one value.
-///
-/// # Errors
-/// What is wrong.
-pub fn check_value(
-    place: &(Space, Key),
-    expected: Option<&Value>,
-    found: Option<&[u8]>,
-    read: Span,
-    spaces: &dyn Spaces,
-) -> Result<(), String> {
-    let ttl_s = spaces.ttl_s(place.0);
-    let (lives, bytes) = match expected {
-        Some(value) => (
-            value.lives(ttl_s, read, spaces.clock()),
-            Some(&value.bytes[..]),
-        ),
-        None => (Lives::No, None),
-    };
-    let is_right = match (lives, found) {
-        (Lives::Yes, found) => found == bytes,
-        (Lives::Perhaps, None) | (Lives::No, None) => true,
-        (Lives::Perhaps, found) => found == bytes,
-        (Lives::No, Some(_)) => false,
-    };
-    if is_right {
-        return Ok(());
-    }
-    let note = match (expected, lives, ttl_s) {
-        (Some(value), _, Some(ttl)) => {
-            let (written, read) = (
-                spaces.clock().extremes(value.written),
-                spaces.clock().extremes(read),
-            );
-            format!(
-                ", written at {} to {} s with a time to live of {ttl} s, read at {} to {} s",
-                written.0, written.1, read.0, read.1
-            )
-        }
-        _ => String::new(),
-    };
-    Err(format!(
-        "{} holds {}, and should hold {}{note}",
-        show_place(place),
-        show(found),
-        match lives {
-            Lives::No if expected.is_some() => format!("nothing, {} being expired", show(bytes)),
-            _ => show(bytes),
-        }
-    ))
-}
-
-/// A readable key.
-pub fn show_place((space, key): &(Space, Key)) -> String {
-    format!(
-        "key {:?} of keyspace {space}",
-        key.escape_ascii().to_string()
-    )
-}
-
-/// A readable value: its beginning, which names the write.
-pub fn show(bytes: Option<&[u8]>) -> String {
-    const SHOWN_BYTES: usize = 24;
-    match bytes {
-        None => "nothing".to_owned(),
-        Some(bytes) => {
-            let shown = &bytes[..bytes.len().min(SHOWN_BYTES)];
-            format!(
-                "{:?} ({} bytes)",
-                shown.escape_ascii().to_string(),
-                bytes.len()
-            )
         }
     }
 }

@@ -7,6 +7,15 @@ use super::*;
 #[derive(Default)]
 struct Plain(WallClock);
 
+impl Plain {
+    /// A world whose clock was set back by so many seconds.
+    fn set_back(at: u64, seconds: u64) -> Plain {
+        let plain = Plain::default();
+        plain.0.set_back(Duration::from_secs(at), seconds);
+        plain
+    }
+}
+
 impl Spaces for Plain {
     fn order(&self, _: Space) -> Order {
         Order::Bytes
@@ -18,6 +27,10 @@ impl Spaces for Plain {
 
     fn clock(&self) -> &WallClock {
         &self.0
+    }
+
+    fn may_go_back(&self) -> bool {
+        true
     }
 }
 
@@ -128,4 +141,52 @@ fn a_clock_set_back_makes_entries_live_longer_and_never_shorter() {
     assert_eq!(read(21, 41), Lives::No);
     // It may have been seen to expire before.
     assert_eq!(read(10, 21), Lives::Perhaps);
+}
+
+/// Key "a" of the keyspace whose entries live for five seconds.
+fn lasting(value: &str) -> Change {
+    Change::Put(1, b"a".to_vec(), Arc::from(value.as_bytes()))
+}
+
+fn found(value: &str) -> Observed {
+    Observed::from([((1, b"a".to_vec()), value.as_bytes().to_vec())])
+}
+
+/// Two writes, the last of which is in doubt. An opening at 20 sees neither: both have expired. Then
+/// the clock is set back.
+fn hidden() -> (History, Plain) {
+    let mut history = History::default();
+    let plain = Plain::default();
+    history.note(vec![lasting("1")], Fate::Acknowledged, AT, &plain);
+    history.note(vec![lasting("2")], Fate::InDoubt, AT, &plain);
+    let resolved = history.resolve(&Observed::new(), 1, 2, seconds(20, 20), &plain);
+    assert_eq!(resolved, Ok(()));
+    (history, Plain::set_back(30, 20))
+}
+
+#[test]
+fn of_writes_in_doubt_that_have_expired_any_may_return() {
+    let (history, plain) = hidden();
+    let at = seconds(31, 31);
+    for (value, is_right) in [("1", true), ("2", true), ("3", false)] {
+        let resolved = history.clone().resolve(&found(value), 2, 2, at, &plain);
+        assert_eq!(resolved.is_ok(), is_right, "{value}: {resolved:?}");
+    }
+    let dormant = history.dormant(&plain);
+    assert_eq!(dormant[&(1, b"a".to_vec())].len(), 2, "{dormant:?}");
+}
+
+#[test]
+fn what_was_written_since_hides_it_for_good() {
+    let (mut history, plain) = hidden();
+    let delete = Change::Delete(1, b"a".to_vec());
+    history.note(vec![delete], Fate::Acknowledged, seconds(25, 25), &plain);
+    let at = seconds(31, 31);
+    for (value, floor, is_right) in [("2", 3, false), ("1", 3, false), ("2", 2, true)] {
+        let resolved = history.clone().resolve(&found(value), floor, 2, at, &plain);
+        assert_eq!(resolved.is_ok(), is_right, "{value}: {resolved:?}");
+    }
+    let resolved = history.resolve(&Observed::new(), 3, 3, at, &plain);
+    assert_eq!(resolved, Ok(()));
+    assert!(history.dormant(&plain).is_empty(), "{history:?}");
 }

@@ -13,10 +13,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Bound;
 use std::str::FromStr;
 
 use forerun_db::{
-    Access, Background, Checks, Create, Durability, RunOptions, TreeOptions, WalMode,
+    Access, Background, Checks, Create, Durability, RunOptions, Strategy, TreeOptions, WalMode,
 };
 
 use super::orders::Order;
@@ -134,9 +135,23 @@ pub enum Op {
     MultiGet {
         place: Place,
         keys: Vec<u8>,
+        strategy: Strategy,
     },
     Scan {
         place: Place,
+        way: Way,
+    },
+    Range {
+        place: Place,
+        from: Bound<u8>,
+        to: Bound<u8>,
+        way: Way,
+    },
+    /// All keys that begin like one of the thread's.
+    Prefix {
+        place: Place,
+        key: u8,
+        len: u8,
         way: Way,
     },
     ReadStamps {
@@ -187,6 +202,47 @@ pub enum Op {
     Wait {
         ms: u16,
     },
+}
+
+impl Op {
+    /// Whether it reads the store, and so keeps memtables in memory as long as it takes.
+    pub fn reads(&self) -> bool {
+        match self {
+            Op::Get { .. }
+            | Op::MultiGet { .. }
+            | Op::Scan { .. }
+            | Op::Range { .. }
+            | Op::Prefix { .. }
+            | Op::ReadStamps { .. }
+            | Op::ReadSnapshot
+            | Op::BeginIter { .. }
+            | Op::StepIter { .. }
+            | Op::Checkpoint
+            | Op::Backup
+            | Op::Reopen
+            | Op::Verify => true,
+            Op::Write { .. }
+            | Op::Stamp { .. }
+            | Op::Ingest { .. }
+            | Op::TakeSnapshot
+            | Op::DropSnapshot
+            | Op::DropIter
+            | Op::Flush
+            | Op::FlushLog
+            | Op::Compact
+            | Op::CompactSpace { .. }
+            | Op::Settle
+            | Op::Restore
+            | Op::KeepBackups { .. }
+            | Op::CreateSpace
+            | Op::DropSpace
+            | Op::OpenTwice { .. }
+            | Op::RaceToCreate { .. }
+            | Op::Oversized { .. }
+            | Op::Outage
+            | Op::Wait { .. } => false,
+        }
+    }
 }
 
 /// Where an iterator starts.
@@ -285,6 +341,12 @@ impl Program {
     pub fn has_ttl(&self) -> bool {
         let mut spaces = self.store.spaces.iter().chain([&self.store.private]);
         spaces.any(|space| space.ttl_s.is_some())
+    }
+
+    /// Whether the clock is set back.
+    pub fn sets_clock_back(&self) -> bool {
+        let mut troubles = self.lives.iter().flat_map(|life| &life.troubles);
+        troubles.any(|planned| matches!(planned.trouble, Trouble::ClockBack { .. }))
     }
 
     /// The numbers of its steps and troubles.

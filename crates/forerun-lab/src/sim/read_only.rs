@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use forerun_db::{Access, Create, Db, Error, Keyspace, Options};
 
@@ -12,10 +13,19 @@ use super::faults::SimIo;
 use super::model::{Space, Spaces};
 use super::program::Way;
 use super::reads::{Entries, Source, read};
+use super::rt;
 use super::world::{Opened, Outcome, STORE, Stop, World, flaw, lock};
 
 /// The contents of the shared keyspaces.
-pub type Seen = BTreeMap<Space, Entries>;
+type Shared = BTreeMap<Space, Entries>;
+
+/// What an opening for reading only saw.
+#[derive(Debug)]
+pub struct Seen {
+    shared: Shared,
+    /// When it began to read.
+    at: Duration,
+}
 
 impl World {
     /// Opens the store read-only, if the program says so.
@@ -80,18 +90,19 @@ impl World {
                 )));
             }
         }
+        let at = rt::elapsed();
         let (one, other) = (self.read_shared(&first)?, self.read_shared(&second)?);
-        if !self.agree(&one, &other) {
+        if !self.agree(&one, &other, at) {
             return Ok(flaw("two openings for reading only see different things"));
         }
         second.close()?;
         first.close()?;
-        Ok(Ok(Some(other)))
+        Ok(Ok(Some(Seen { shared: other, at })))
     }
 
     /// The contents of the shared keyspaces.
-    fn read_shared(&self, db: &Db) -> forerun_db::Result<Seen> {
-        let mut seen = Seen::new();
+    fn read_shared(&self, db: &Db) -> forerun_db::Result<Shared> {
+        let mut seen = Shared::new();
         for number in 0..self.program.store.spaces.len() {
             let keyspace = match number {
                 0 => Some(db.own_keyspace()),
@@ -113,12 +124,12 @@ impl World {
             return Ok(());
         };
         match self.read_shared(&opened.db) {
-            Ok(now) if self.agree(&seen, &now) => Ok(()),
+            Ok(now) if self.agree(&seen.shared, &now, seen.at) => Ok(()),
             Ok(now) => {
-                let of = |seen: &Seen, space: Space| seen.get(&space).map_or(0, Vec::len);
+                let of = |seen: &Shared, space: Space| seen.get(&space).map_or(0, Vec::len);
                 let counts = now
                     .keys()
-                    .map(|space| (of(&seen, *space), of(&now, *space)));
+                    .map(|space| (of(&seen.shared, *space), of(&now, *space)));
                 flaw(format!(
                     "the store holds other entries than an opening for reading only saw, keyspace by keyspace: {:?}",
                     counts.collect::<Vec<_>>()
@@ -128,17 +139,18 @@ impl World {
         }
     }
 
-    /// Whether a reader saw what a later one sees. Entries that expired in between are gone.
-    fn agree(&self, seen: &Seen, later: &Seen) -> bool {
+    /// Whether a reader that began then saw what a later one sees. Entries that expired in between
+    /// are gone.
+    fn agree(&self, seen: &Shared, later: &Shared, at: Duration) -> bool {
         let none = Entries::new();
         let spaces = 0..self.program.store.spaces.len() as Space;
         spaces.into_iter().all(|space| {
-            let of = |seen: &Seen| seen.get(&space).cloned().unwrap_or_else(|| none.clone());
+            let of = |seen: &Shared| seen.get(&space).cloned().unwrap_or_else(|| none.clone());
             let (seen, later) = (of(seen), of(later));
             match self.ttl_s(space) {
                 None => seen == later,
                 // An expired entry returns if the clock was set back meanwhile.
-                Some(_) if self.clock.was_set_back() => true,
+                Some(_) if self.clock.was_set_back_since(at) => true,
                 Some(_) => later.iter().all(|entry| seen.contains(entry)),
             }
         })

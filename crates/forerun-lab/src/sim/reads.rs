@@ -1,9 +1,10 @@
 //! Steps that read the current state of the store: each way of reading must agree with what the
 //! thread knows of its own keys.
 
-use forerun_db::{Iter, Keyspace, KeyspaceSnapshot, Values};
+use forerun_db::{Iter, Keyspace, KeyspaceSnapshot, Strategy, Values};
 
-use super::model::{Key, Observed, Space, Spaces, State, Value, check_value, compare, show};
+use super::compare::{check_value, compare, show};
+use super::model::{Key, Observed, Space, Spaces, State, Value};
 use super::program::{Place, Way};
 use super::rt;
 use super::stamps::{BEACON_KEY, STAMP_KEY, decode};
@@ -165,7 +166,7 @@ impl User<'_> {
         self.world.is_lit(space, self.opened.number)
     }
 
-    pub fn multi_get(&mut self, place: Place, numbers: &[u8]) -> Outcome {
+    pub fn multi_get(&mut self, place: Place, numbers: &[u8], strategy: Strategy) -> Outcome {
         let Some((space, keyspace)) = self.space(place) else {
             return Ok(());
         };
@@ -174,7 +175,7 @@ impl User<'_> {
         let is_lit = self.is_lit(space);
         let mut values = Values::new();
         let begun = self.world.begin();
-        if let Err(error) = keyspace.multi_get(&keys, &mut values) {
+        if let Err(error) = keyspace.multi_get_with(&keys, strategy, &mut values) {
             return self.allow(&error, "look up a batch");
         }
         let read = self.world.end(begun);

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use forerun_core::sync::sim::{self, Config, End};
 use forerun_core::sync::{thread, time};
 
+use super::orders::PLANNED_PANIC;
+
 pub use forerun_core::sync::sim::point;
 
 /// Steps of the scheduler after which a simulation is aborted. The longest programs take a tenth of
@@ -43,11 +45,19 @@ pub fn sleep(time: Duration) {
     thread::sleep(time);
 }
 
+/// How a simulation went.
+#[derive(Debug)]
+pub struct Ended {
+    /// A panic that nobody planned.
+    pub panic: Option<String>,
+    /// Why it did not come to its end.
+    pub stuck: Option<String>,
+    /// A hash of the schedule and of the time: every step of every thread.
+    pub schedule: u64,
+}
+
 /// Runs a body as the first thread of a simulation.
-///
-/// # Errors
-/// Why it did not complete.
-pub fn simulate(seed: u64, body: impl FnOnce() + Send + 'static) -> Result<(), String> {
+pub fn simulate(seed: u64, body: impl FnOnce() + Send + 'static) -> Ended {
     let config = Config {
         steps_max: STEPS_MAX,
         ..Config::new(seed)
@@ -57,8 +67,33 @@ pub fn simulate(seed: u64, body: impl FnOnce() + Send + 'static) -> Result<(), S
         *STARTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         body();
     });
-    match outcome.end {
-        End::Finished => Ok(()),
-        end => Err(end.to_string()),
+    let mut raised = outcome.raised.iter();
+    let unplanned = raised.find(|panicked| !panicked.message.starts_with(PLANNED_PANIC));
+    let panic = unplanned.map(|one| format!("{} panicked: {}", one.thread, one.message));
+    Ended {
+        panic,
+        stuck: match &outcome.end {
+            End::Finished => None,
+            end => Some(end.to_string()),
+        },
+        schedule: outcome.trace ^ outcome.elapsed.as_nanos() as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::catch_unwind;
+
+    #[test]
+    fn a_panic_that_nobody_planned_is_noticed_even_if_it_is_caught() {
+        let planned = simulate(1, || drop(catch_unwind(|| panic!("{PLANNED_PANIC}"))));
+        assert_eq!((planned.panic, planned.stuck), (None, None));
+        let caught = simulate(1, || drop(catch_unwind(|| panic!("an index"))));
+        let finding = caught.panic.expect("an unplanned panic is found");
+        assert!(finding.starts_with("main panicked: an index"), "{finding}");
+        let joined = simulate(1, || drop(thread::spawn(|| panic!("a worker")).join()));
+        let finding = joined.panic.expect("the panic of a thread is found");
+        assert!(finding.contains("panicked: a worker"), "{finding}");
     }
 }

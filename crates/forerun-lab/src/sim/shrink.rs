@@ -1,7 +1,7 @@
-//! Removes steps and faults from a failing program, as long as it still fails.
+//! Removes steps and faults from a failing program, as long as it fails in the same way.
 //!
-//! It does not matter whether it fails in the same way: what is left at the end is a failure, and
-//! small.
+//! A program that lacks steps may fail for another reason. So only a failure of the same kind
+//! counts: the finding says the same up to its first colon, apart from numbers and names.
 
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,7 @@ pub fn shrink(found: &Found, search: &Search, only: Option<&Kept>) -> anyhow::Re
     let drawn = all.len();
     let mut kept = all;
     let mut report = run(&kept)?;
+    let failed_as = report.finding.as_deref().map(kind);
     // Halves, quarters, … are removed, down to single parts.
     let mut len = kept.len().div_ceil(2);
     while len > 0 && report.finding.is_some() && started.elapsed() < TIME_MAX {
@@ -42,7 +43,7 @@ pub fn shrink(found: &Found, search: &Search, only: Option<&Kept>) -> anyhow::Re
             let end = (start + len).min(kept.len());
             let rest = [&kept[..start], &kept[end..]].concat();
             let tried = run(&rest)?;
-            if tried.finding.is_some() {
+            if tried.finding.as_deref().map(kind) == failed_as {
                 (kept, report, has_shrunk) = (rest, tried, true);
             } else {
                 start = end;
@@ -62,4 +63,45 @@ pub fn shrink(found: &Found, search: &Search, only: Option<&Kept>) -> anyhow::Re
             Kept::new(kept)
         )),
     })
+}
+
+/// What kind of failure a finding is: its beginning, without the thread and the step, numbers and
+/// names.
+fn kind(finding: &str) -> String {
+    let line = finding.lines().next().unwrap_or_default();
+    let line = match line.split_once(": ") {
+        Some((who, rest)) if who.starts_with("thread ") && who.contains(", step ") => rest,
+        _ => line,
+    };
+    let beginning = line.split(": ").next().unwrap_or_default();
+    // What is in quotes, and paths, are names.
+    let plain = beginning.split('"').step_by(2).collect::<String>();
+    let words = plain.split_whitespace();
+    let words = words.filter(|word| !word.contains(|c: char| c.is_ascii_digit() || c == '/'));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_of_one_kind_whatever_thread_key_and_number_they_name() {
+        let get = "thread 0, step 15: get: key \"a04kk\" of keyspace 2 holds nothing";
+        assert_eq!(kind(get), "get");
+        let other = "thread 3, step 7: get: key \"c\" of keyspace 0 holds \"2.1.0\" (9 bytes)";
+        assert_eq!(kind(get), kind(other));
+        assert_ne!(
+            kind(get),
+            kind("thread 0, step 15: scan: key \"a04kk\" of keyspace 2")
+        );
+        assert_eq!(kind("the copy /copy-0-1: key \"a\""), "the copy");
+        assert_eq!(
+            kind("of 2 backups that were to be kept, there are 3"),
+            "of backups that were to be kept, there are"
+        );
+        assert_eq!(kind("deadlock\n  main: waits"), "deadlock");
+        let panicked = "forerun-flush panicked: index out of bounds, at src/a.rs:1:2";
+        assert_eq!(kind(panicked), "forerun-flush panicked");
+    }
 }

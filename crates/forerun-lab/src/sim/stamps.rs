@@ -60,6 +60,11 @@ impl Stamps {
         stamp
     }
 
+    /// It was refused: nobody may see it.
+    pub fn refuse(&self, stamp: u64) {
+        lock(&self.0).written.remove(&stamp);
+    }
+
     /// Records that it was acknowledged with this sequence number.
     pub fn acknowledge(&self, stamp: u64, sequence: u64, least: Least) -> Result<(), String> {
         let mut known = lock(&self.0);

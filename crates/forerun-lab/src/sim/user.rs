@@ -3,6 +3,7 @@
 //! Its keys begin with its own letter, so it knows what each of them holds, whatever others do.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use forerun_db::{Access, Create, Db, Error, Keyspace};
@@ -49,6 +50,26 @@ pub struct Begun {
     pub at: Span,
     pub marks: Marks,
     pub least: Least,
+    /// Whether the store had told somebody that it takes no more writes.
+    pub refuses_writes: bool,
+}
+
+/// How a thread writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writing {
+    Write,
+    Stamp,
+    Ingestion,
+}
+
+impl Writing {
+    fn doing(self) -> &'static str {
+        match self {
+            Writing::Write => "write",
+            Writing::Stamp => "write a stamp",
+            Writing::Ingestion => "ingest",
+        }
+    }
 }
 
 pub struct User<'w> {
@@ -134,6 +155,7 @@ impl<'w> User<'w> {
                 break;
             }
             let taken = self.refresh().and_then(|()| self.step(&step.op));
+            let taken = taken.and_then(|()| self.world.check_memtables(&self.opened.db.stats()));
             match taken {
                 Ok(()) => {}
                 Err(Stop::Dead) => break,
@@ -208,6 +230,7 @@ impl<'w> User<'w> {
             at: self.world.begin(),
             marks: self.world.marks(self.opened.number),
             least: self.world.stamps.least(),
+            refuses_writes: self.opened.refuses_writes.load(SeqCst),
         }
     }
 
@@ -273,6 +296,7 @@ impl<'w> User<'w> {
 
     fn step(&mut self, op: &Op) -> Outcome {
         self.say(|| format!("{op:?}"));
+        let _reading = op.reads().then(|| self.world.readers.begin());
         match op {
             Op::Write {
                 changes,
@@ -285,8 +309,24 @@ impl<'w> User<'w> {
                 commits,
             } => self.ingest(*place, keys, *commits),
             Op::Get { place, key } => self.get(*place, *key),
-            Op::MultiGet { place, keys } => self.multi_get(*place, keys),
+            Op::MultiGet {
+                place,
+                keys,
+                strategy,
+            } => self.multi_get(*place, keys, *strategy),
             Op::Scan { place, way } => self.scan(*place, *way),
+            Op::Range {
+                place,
+                from,
+                to,
+                way,
+            } => self.range(*place, *from, *to, *way),
+            Op::Prefix {
+                place,
+                key,
+                len,
+                way,
+            } => self.prefix(*place, *key, *len, *way),
             Op::ReadStamps { by_snapshot } => self.read_stamps(*by_snapshot),
             Op::TakeSnapshot => self.take_snapshot(),
             Op::ReadSnapshot => self.read_snapshot(),
@@ -352,10 +392,7 @@ impl<'w> User<'w> {
     /// Closes and reopens the store while others use it.
     fn reopen(&mut self) -> Outcome {
         let opened = Arc::clone(&self.opened);
-        if opened
-            .is_closing
-            .swap(true, std::sync::atomic::Ordering::SeqCst)
-        {
+        if opened.is_closing.swap(true, SeqCst) {
             // Another thread is doing it.
             return Ok(());
         }
@@ -395,11 +432,7 @@ impl<'w> User<'w> {
             .world
             .store()
             .is_some_and(|now| now.number == self.opened.number);
-        let was_open = is_same
-            && !self
-                .opened
-                .is_closing
-                .load(std::sync::atomic::Ordering::SeqCst);
+        let was_open = is_same && !self.opened.is_closing.load(SeqCst);
         match second {
             Err(Error::Locked { .. }) => Ok(()),
             Ok(_) if was_open && self.is_alive() => flaw("a store that is open was opened again"),
@@ -422,6 +455,32 @@ impl<'w> User<'w> {
         }
     }
 
+    /// What became of a write or an ingestion.
+    ///
+    /// # Errors
+    /// [`Stop::Flaw`]: it was taken by a store that takes no more writes.
+    pub fn fate(&self, begun: &Begun, result: Result<(), &Error>, work: Writing) -> Outcome<Fate> {
+        let stopped_before = begun.refuses_writes;
+        let stops = || self.opened.db.stats().poisoned.is_some();
+        let fate = match result {
+            _ if !self.is_alive() => Fate::InDoubt,
+            Ok(()) if stopped_before => return flaw("a store that takes no more writes took one"),
+            Ok(()) => Fate::Acknowledged,
+            Err(Error::Poisoned { .. }) if stopped_before => Fate::Lost,
+            // What of the log is unknown is in doubt, and so is the manifest of an ingestion. Any
+            // other write that fails is not there.
+            Err(_) if work == Writing::Ingestion || self.opened.is_closing.load(SeqCst) => {
+                Fate::InDoubt
+            }
+            Err(_) if stops() => Fate::InDoubt,
+            Err(_) => Fate::Lost,
+        };
+        match self.is_alive() {
+            true => Ok(fate),
+            false => Ok(Fate::InDoubt),
+        }
+    }
+
     /// Records the outcome of a write.
     pub fn note_write(
         &mut self,
@@ -429,14 +488,11 @@ impl<'w> User<'w> {
         begun: &Begun,
         result: Result<(), &Error>,
         is_safe: bool,
-        doing: &str,
+        work: Writing,
     ) -> Outcome {
         let written = self.world.end(begun.at);
-        let is_acknowledged = result.is_ok() && self.is_alive();
-        let fate = match is_acknowledged {
-            true => Fate::Acknowledged,
-            false => Fate::InDoubt,
-        };
+        let fate = self.fate(begun, result, work)?;
+        let is_acknowledged = fate == Fate::Acknowledged;
         let history = &mut self.memory.history;
         history.note(changes, fate, written, self.world);
         if is_acknowledged {
@@ -453,7 +509,7 @@ impl<'w> User<'w> {
         }
         match result {
             Ok(()) => Ok(()),
-            Err(error) => self.allow_write(error, doing),
+            Err(error) => self.allow_write(error, work.doing()),
         }
     }
 }

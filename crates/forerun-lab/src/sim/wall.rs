@@ -55,6 +55,11 @@ impl WallClock {
         !self.lock().is_empty()
     }
 
+    /// Whether it was set back at a time or later.
+    pub fn was_set_back_since(&self, at: Duration) -> bool {
+        self.lock().last().is_some_and(|last| last.from >= at)
+    }
+
     /// The time that it shows.
     pub fn at(&self, moment: Duration) -> u64 {
         let settings = self.lock();

@@ -2,6 +2,7 @@
 //! and the findings.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,7 @@ use super::model::{Space, Spaces};
 use super::orders::{Order, PLANNED_PANIC, Panics};
 use super::program::{Program, SpaceShape};
 use super::read_only::Seen;
+use super::readers::Readers;
 use super::rt;
 use super::stamps::Stamps;
 use super::wall::{Span, WallClock};
@@ -48,6 +50,8 @@ pub struct Opened {
     pub number: u64,
     /// Whether a thread has begun to close it.
     pub is_closing: AtomicBool,
+    /// Whether somebody was told that it takes no more writes.
+    pub refuses_writes: AtomicBool,
 }
 
 impl Opened {
@@ -58,6 +62,7 @@ impl Opened {
             spaces,
             number: 0,
             is_closing: AtomicBool::new(false),
+            refuses_writes: AtomicBool::new(false),
         }
     }
 }
@@ -95,6 +100,7 @@ pub struct World {
     pub panics: Panics,
     pub options: Options,
     pub stamps: Stamps,
+    pub readers: Readers,
     pub counts: Counts,
     pub clock: Arc<WallClock>,
     /// What a read-only opening saw of the store, if nobody has opened the store since.
@@ -135,6 +141,7 @@ impl World {
             options: program.store.options(&panics),
             panics,
             stamps: Stamps::default(),
+            readers: Readers::default(),
             counts: Counts::default(),
             io: Mutex::new(SimIo::new(disk, Arc::clone(&clock), sync_time)),
             clock,
@@ -200,6 +207,7 @@ impl World {
             spaces,
             number: self.openings.fetch_add(1, SeqCst) + 1,
             is_closing: AtomicBool::new(false),
+            refuses_writes: AtomicBool::new(false),
         }))
     }
 
@@ -213,6 +221,9 @@ impl World {
             return Err(Stop::Dead);
         }
         let is_closing = opened.is_some_and(|opened| opened.is_closing.load(SeqCst));
+        if let (Error::Poisoned { .. }, Some(opened)) = (error, opened) {
+            opened.refuses_writes.store(true, SeqCst);
+        }
         match self.is_allowed(error, is_closing, &io) {
             true => Ok(()),
             false => flaw(format!("cannot {doing}: {error}")),
@@ -221,13 +232,20 @@ impl World {
 
     fn is_allowed(&self, error: &Error, is_closing: bool, io: &SimIo) -> bool {
         match error {
-            Error::Io { .. } => io.has_failed() || is_closing,
+            // A run that the next opening has deleted.
+            Error::Io { path, source, .. } if source.kind() == ErrorKind::NotFound => {
+                is_closing && path.extension().is_some_and(|of| of == "run")
+            }
+            Error::Io { path, source, .. } => io.explains(path, source),
             Error::Closed => is_closing,
             Error::ForeignKeyspace { .. } => is_closing,
             Error::Panicked { message, .. } => message == PLANNED_PANIC,
-            Error::Poisoned { cause }
-            | Error::CompactionFailed { cause, .. }
-            | Error::KeyspaceStopped { cause, .. } => self.is_allowed(cause, is_closing, io),
+            Error::Poisoned { cause } => {
+                may_poison(cause, io) && self.is_allowed(cause, is_closing, io)
+            }
+            Error::CompactionFailed { cause, .. } | Error::KeyspaceStopped { cause, .. } => {
+                self.is_allowed(cause, is_closing, io)
+            }
             _ => false,
         }
     }
@@ -367,6 +385,23 @@ impl Spaces for World {
 
     fn clock(&self) -> &WallClock {
         &self.clock
+    }
+
+    fn may_go_back(&self) -> bool {
+        self.program.sets_clock_back()
+    }
+}
+
+/// Whether a failure may stop all writes: a panic, or one of the log that leaves its state unknown.
+fn may_poison(cause: &Error, io: &SimIo) -> bool {
+    match cause {
+        Error::Panicked { .. } => true,
+        Error::Io { op, path, .. } => match (*op, path.extension().is_some_and(|of| of == "log")) {
+            ("sync", is_log) => is_log || path.extension().is_none(),
+            ("write", true) => io.is_undoing_failed(path),
+            _ => false,
+        },
+        _ => false,
     }
 }
 

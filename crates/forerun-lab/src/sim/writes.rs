@@ -5,11 +5,11 @@ use std::sync::Arc;
 use forerun_db::{Durability, Error, Keyspace, WalMode, WriteBatch};
 
 use super::draw::private_name;
-use super::model::{Change, Space, Spaces};
+use super::model::{Change, Fate, Space, Spaces};
 use super::orders::Order;
 use super::program::{self, Place, What};
 use super::stamps::{BEACON_KEY, STAMP_KEY, encode};
-use super::user::{Private, User};
+use super::user::{Begun, Private, User, Writing};
 use super::world::{Outcome, Stop, flaw};
 
 impl User<'_> {
@@ -62,14 +62,20 @@ impl User<'_> {
             // None of it is written.
             Err(Error::EmptyRange { .. }) if has_empty => return Ok(()),
             Err(Error::LogOff) if is_off => return Ok(()),
-            Err(Error::MemoryLimit { .. }) => return Ok(()),
+            Err(error @ Error::MemoryLimit { .. }) => return self.allow_no_memory(&error, &begun),
             Ok(()) if has_empty && self.is_alive() => return flaw("an empty range was deleted"),
             Ok(()) if is_off && self.is_alive() => return flaw("a synced write without a log"),
             _ => {}
         }
         let changes = ready.into_iter().map(|(_, change)| change).collect();
         let is_safe = used == Durability::Synced;
-        self.note_write(changes, &begun, result.as_ref().copied(), is_safe, "write")
+        self.note_write(
+            changes,
+            &begun,
+            result.as_ref().copied(),
+            is_safe,
+            Writing::Write,
+        )
     }
 
     fn write_batch(
@@ -144,7 +150,12 @@ impl User<'_> {
             let put = batch.keyspace(keyspace).put(STAMP_KEY, &value);
             put.map_err(|error| Stop::Flaw(error.to_string()))?;
         }
-        match self.opened.db.write(&batch, durability) {
+        let result = self.opened.db.write(&batch, durability);
+        let told = result.as_ref().map(|_| ());
+        if self.fate(&begun, told, Writing::Stamp)? == Fate::Lost {
+            self.world.stamps.refuse(stamp);
+        }
+        match result {
             Ok(sequence) if self.is_alive() => {
                 let stamps = &self.world.stamps;
                 let acknowledged = stamps.acknowledge(stamp, sequence, begun.least);
@@ -156,8 +167,18 @@ impl User<'_> {
                 Ok(())
             }
             Ok(_) => Ok(()),
-            Err(Error::LogOff | Error::MemoryLimit { .. }) => Ok(()),
+            Err(Error::LogOff) => Ok(()),
+            Err(error @ Error::MemoryLimit { .. }) => self.allow_no_memory(&error, &begun),
             Err(error) => self.allow_write(&error, "write a stamp"),
+        }
+    }
+
+    /// A write gets no memory only if readers hold it: none is larger than the limit.
+    fn allow_no_memory(&self, error: &Error, begun: &Begun) -> Outcome {
+        let is_read = self.world.readers.were_there_since(begun.at.begun);
+        match is_read || !self.is_alive() {
+            true => Ok(()),
+            false => flaw(format!("without a reader, a write is refused: {error}")),
         }
     }
 
@@ -200,9 +221,20 @@ impl User<'_> {
                 Err(error) => self.allow(&error, "prepare an ingestion"),
             };
         }
-        // An empty batch does nothing.
-        let is_safe = !written.is_empty();
-        self.note_write(changes, &begun, result.as_ref().copied(), is_safe, "ingest")
+        if written.is_empty() {
+            // An empty ingestion does nothing, not even in a store that takes no writes.
+            return match result {
+                Ok(()) => Ok(()),
+                Err(error) => self.allow(&error, "ingest nothing"),
+            };
+        }
+        self.note_write(
+            changes,
+            &begun,
+            result.as_ref().copied(),
+            true,
+            Writing::Ingestion,
+        )
     }
 
     fn put_in(

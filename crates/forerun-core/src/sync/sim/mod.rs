@@ -18,7 +18,7 @@
 //! - A thread that cannot continue waits in the scheduler, which knows what it waits for. When no
 //!   thread can run, *simulated time* advances to the earliest deadline. Without a deadline, that
 //!   is a deadlock, and [`End::Deadlock`] says which thread waits where and for what, and who holds
-//!   it.
+//!   it. Now and then time also advances while other threads can run.
 //! - A loop that spins must call [`yield_now`](thread::yield_now) or
 //!   [`spin_loop`](hint::spin_loop). Its thread then continues only after others have run, and time
 //!   passes if all runnable threads spin.

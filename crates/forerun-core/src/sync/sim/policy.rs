@@ -102,6 +102,12 @@ impl State {
     /// Chooses the thread that runs after a point at which `me` can continue.
     #[inline]
     pub(super) fn choose(&mut self, me: usize, operation: Operation) -> usize {
+        if operation != Operation::Atomic
+            && self.time_every > 0
+            && self.schedule.once_in(self.time_every)
+        {
+            self.pass_time();
+        }
         match &mut self.chooser {
             Chooser::Walk { switch_every } => {
                 let every = match operation {

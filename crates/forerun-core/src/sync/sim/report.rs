@@ -197,10 +197,10 @@ impl fmt::Display for Event {
     }
 }
 
-/// A thread that panicked and was never joined.
+/// A panic of a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Panicked {
-    /// Its name.
+    /// The name of the thread.
     pub thread: String,
     /// The panic's message and location.
     pub message: String,
@@ -213,6 +213,8 @@ pub struct Outcome {
     pub end: End,
     /// Threads that panicked and were never joined. A panic of the body is [`End::Panicked`].
     pub panics: Vec<Panicked>,
+    /// All panics, in order, including those that were caught and those of joined threads.
+    pub raised: Vec<Panicked>,
     /// Number of scheduling points.
     pub steps: u64,
     /// Number of switches to another thread.

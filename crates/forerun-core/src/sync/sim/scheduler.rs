@@ -18,6 +18,9 @@ use super::state::{At, State, Status, Wait, Wake, message};
 /// threads refer to it.
 pub(super) struct Simulation {
     state: Mutex<Option<State>>,
+    /// Every panic so far: the thread and what it said. Apart from the state, which the thread that
+    /// panics may have locked.
+    panics: Mutex<Vec<(usize, String)>>,
 }
 
 /// The calling thread's simulation and its index there.
@@ -63,6 +66,10 @@ impl std::fmt::Debug for Here {
 impl Simulation {
     fn state(&self) -> MutexGuard<'_, Option<State>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn panics(&self) -> MutexGuard<'_, Vec<(usize, String)>> {
+        self.panics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -320,7 +327,7 @@ pub fn run(config: Config, body: impl FnOnce() + Send + 'static) -> Outcome {
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| match Here::get() {
-            Some(_) => keep_panic(info),
+            Some(here) => keep_panic(here, info),
             None => before(info),
         }));
     });
@@ -329,8 +336,10 @@ pub fn run(config: Config, body: impl FnOnce() + Send + 'static) -> Outcome {
     let simulation = before.unwrap_or_else(|| {
         Box::leak(Box::new(Simulation {
             state: Mutex::new(None),
+            panics: Mutex::default(),
         }))
     });
+    simulation.panics().clear();
     let silence_max = config.silence_max;
     *simulation.state() = Some(State::new(config));
     let main = Here {
@@ -358,7 +367,8 @@ fn wait_for_end(simulation: &'static Simulation, silence_max: Duration) -> (bool
         let mut locked = simulation.state();
         let state = of(&mut locked);
         if let Some(end) = state.end.clone() {
-            return (state.live.is_empty(), state.outcome(end));
+            let raised = std::mem::take(&mut *simulation.panics());
+            return (state.live.is_empty(), state.outcome(end, raised));
         }
         if state.steps != steps {
             (steps, since) = (state.steps, Instant::now());
@@ -373,11 +383,13 @@ fn wait_for_end(simulation: &'static Simulation, silence_max: Duration) -> (bool
 }
 
 /// The panic hook of a simulation. It prints nothing, because a panic may be part of the test.
-fn keep_panic(info: &PanicHookInfo<'_>) {
+fn keep_panic(here: Here, info: &PanicHookInfo<'_>) {
     let mut said = message(info.payload());
     if let Some(at) = info.location() {
         said = format!("{said}, at {at}");
     }
+    let raised = (here.thread, said.clone());
+    here.simulation.panics().push(raised);
     // If a thread panics while its locals are destroyed, the process aborts.
     let _ = PANIC.try_with(|kept| kept.set(Some(said)));
 }

@@ -90,6 +90,8 @@ pub(super) struct State {
     pub(super) chooser: Chooser,
     /// Switches per spurious wake-up; 0 for none.
     spurious_every: u64,
+    /// Points per passage of time beside threads that can run, or 0 for none.
+    pub(super) time_every: u64,
     pub(super) threads: Vec<Thread>,
     /// The threads that have not finished.
     pub(super) live: Vec<usize>,
@@ -123,11 +125,16 @@ impl State {
             0 => 32,
             _ => 0,
         };
+        let time_every = match schedule.below(4) {
+            0 => 0,
+            often => 32 << (3 * often),
+        };
         let mut state = State {
             program: Random::new(config.seed, 2),
             schedule,
             chooser,
             spurious_every,
+            time_every,
             config,
             threads: Vec::new(),
             live: Vec::new(),
@@ -371,7 +378,8 @@ impl State {
         }
     }
 
-    pub(super) fn outcome(&mut self, end: End) -> Outcome {
+    /// The outcome. `raised` is every panic: the thread and what it said.
+    pub(super) fn outcome(&mut self, end: End, raised: Vec<(usize, String)>) -> Outcome {
         let panicked = self.threads.iter().skip(1).filter(|one| !one.is_joined);
         let panics = panicked.filter_map(|one| {
             Some(Panicked {
@@ -379,9 +387,14 @@ impl State {
                 message: one.panic.clone()?,
             })
         });
+        let raised = raised.into_iter().map(|(thread, message)| Panicked {
+            thread: self.threads[thread].name.clone(),
+            message,
+        });
         Outcome {
             end,
             panics: panics.collect(),
+            raised: raised.collect(),
             steps: self.steps,
             switches: self.switches,
             threads: self.threads.len() as u64,

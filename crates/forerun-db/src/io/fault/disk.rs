@@ -82,6 +82,8 @@ pub(super) struct Inode {
     /// As seen.
     pub(super) bytes: Vec<u8>,
     pub(super) lock: Lock,
+    /// How many have it open. Without a name, it takes room as long as somebody has.
+    pub(super) openings: usize,
     durable: Vec<u8>,
     unsynced: Vec<Change>,
     /// Whether a sync failed and lost changes, which stay visible but never become durable.
@@ -285,20 +287,26 @@ impl Disk {
         let Some(capacity) = self.capacity_bytes else {
             return u64::MAX;
         };
-        // A file with two names takes its space once.
-        let mut files: Vec<usize> = Vec::new();
-        files.extend(self.names.values().filter_map(|node| match node {
-            Node::File(inode) => Some(*inode),
-            Node::Dir => None,
-        }));
-        files.sort_unstable();
-        files.dedup();
-        let used: u64 = files
-            .iter()
-            .map(|file| self.inodes[*file].bytes.len() as u64)
-            .sum();
+        let used = self.used_bytes();
         let free = capacity.saturating_sub(used);
         free.saturating_add((self.inodes[inode].bytes.len() as u64).saturating_sub(offset))
+    }
+
+    /// The bytes of all files that have a name or are open.
+    pub(super) fn used_bytes(&self) -> u64 {
+        // A file with two names takes its space once.
+        let mut is_used: Vec<bool> = self.inodes.iter().map(|inode| inode.openings > 0).collect();
+        for node in self.names.values() {
+            if let Node::File(inode) = node {
+                is_used[*inode] = true;
+            }
+        }
+        let used = self
+            .inodes
+            .iter()
+            .zip(is_used)
+            .filter(|(_, is_used)| *is_used);
+        used.map(|(inode, _)| inode.bytes.len() as u64).sum()
     }
 
     /// The greatest length that the file may reach.
@@ -335,9 +343,9 @@ impl Disk {
             calls: 0,
             ..self.clone()
         };
-        disk.inodes
-            .iter_mut()
-            .for_each(|inode| inode.lock = Lock::Free);
+        for inode in &mut disk.inodes {
+            (inode.lock, inode.openings) = (Lock::Free, 0);
+        }
         disk
     }
 

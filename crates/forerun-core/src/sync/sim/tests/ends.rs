@@ -160,6 +160,25 @@ fn a_panic_is_the_joiner_s() {
 }
 
 #[test]
+fn the_outcome_has_every_panic_caught_or_not() {
+    let outcome = outcome(1, || {
+        std::panic::catch_unwind(|| panic!("first")).unwrap_err();
+        thread::spawn(|| panic!("second")).join().unwrap_err();
+        drop(thread::spawn(|| panic!("third")));
+    });
+    assert_eq!(outcome.end, End::Finished);
+    let raised = outcome.raised.iter();
+    let raised = raised.map(|one| (&*one.thread, one.message.split(',').next().unwrap()));
+    let expected = [
+        ("main", "first"),
+        ("thread 1", "second"),
+        ("thread 2", "third"),
+    ];
+    assert_eq!(raised.collect::<Vec<_>>(), expected);
+    assert_eq!(outcome.panics.len(), 1, "{:?}", outcome.panics);
+}
+
+#[test]
 fn a_panic_of_the_body_ends_the_simulation_in_spite_of_those_who_wait() {
     let outcome = outcome(1, || {
         let (sender, receiver) = crate::sync::mpsc::channel::<()>();

@@ -1,5 +1,6 @@
 //! Condition variables, channels, cells and deadlines.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvError, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -237,19 +238,30 @@ fn an_hour_takes_no_time() {
 
 #[test]
 fn whoever_sleeps_less_wakes_first() {
-    never_fails(200, || {
-        let woken = Arc::new(Mutex::new(Vec::new()));
-        thread::scope(|scope| {
-            for seconds in [3, 1, 2] {
-                let woken = &woken;
-                scope.spawn(move || {
-                    thread::sleep(Duration::from_secs(seconds));
-                    woken.lock().unwrap().push(seconds);
-                });
-            }
+    // Time may pass beside threads that can run. So a sleep may begin late, and never ends early.
+    let in_order = Arc::new(AtomicUsize::new(0));
+    for seed in 0..200 {
+        let in_order = in_order.clone();
+        let end = outcome(seed, move || {
+            let woken = Mutex::new(Vec::new());
+            thread::scope(|scope| {
+                for seconds in [3, 1, 2] {
+                    let woken = &woken;
+                    scope.spawn(move || {
+                        let (begun, slept) = (time::now(), Duration::from_secs(seconds));
+                        thread::sleep(slept);
+                        assert!(time::elapsed(begun) >= slept);
+                        woken.lock().unwrap().push(seconds);
+                    });
+                }
+            });
+            let is_in_order = *woken.lock().unwrap() == [1, 2, 3];
+            in_order.fetch_add(usize::from(is_in_order), Ordering::Relaxed);
         });
-        assert_eq!(*woken.lock().unwrap(), [1, 2, 3]);
-    });
+        assert_eq!(end.end, End::Finished, "seed {seed}");
+    }
+    let in_order = in_order.load(Ordering::Relaxed);
+    assert!(in_order > 180, "in {in_order} of 200 simulations");
 }
 
 #[test]
@@ -284,4 +296,30 @@ fn unparking_before_parking_is_kept() {
         thread::park();
         other.join().unwrap();
     });
+}
+
+#[test]
+fn a_sleep_may_end_while_others_run() {
+    // The loop takes 5 ms of simulated time, unless time passes beside it.
+    let ends_in_the_loop = || {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let also = is_over.clone();
+        let other = thread::spawn(move || {
+            thread::sleep(Duration::from_secs(60));
+            also.store(true, Ordering::Relaxed);
+        });
+        let ended = (0..10_000).any(|_| {
+            point();
+            is_over.load(Ordering::Relaxed)
+        });
+        other.join().unwrap();
+        assert!(!ended, "the sleep ended in the loop");
+    };
+    let mut config = Config::new(0);
+    let ended = (0..50).filter(|seed| {
+        config.seed = *seed;
+        matches!(run(config.clone(), ends_in_the_loop).end, End::Panicked(_))
+    });
+    let ended = ended.count();
+    assert!((10..45).contains(&ended), "in {ended} of 50 simulations");
 }

@@ -1,0 +1,55 @@
+//! The options of a program's store, in the store's form.
+
+use std::time::Duration;
+
+use forerun_core::Pages;
+use forerun_db::{KeyspaceOptions, Options, ReadBackend};
+
+use super::draw::{THREADS, private_name, shared_name};
+use super::orders::Panics;
+use super::program::{SpaceShape, StoreShape};
+
+impl StoreShape {
+    /// The options in the store's form.
+    pub fn options(&self, panics: &Panics) -> Options {
+        let own = &self.spaces[0];
+        let shared = self.spaces.iter().enumerate().skip(1);
+        let mut keyspaces: Vec<(String, KeyspaceOptions)> = shared
+            .map(|(number, space)| (shared_name(number), space.options(panics)))
+            .collect();
+        let private = (0..THREADS).map(|n| (private_name(n), self.private.options(panics)));
+        keyspaces.extend(private);
+        let own_options = own.options(panics);
+        Options {
+            comparator: own_options.comparator,
+            memory_limit_bytes: self.memory_limit_bytes,
+            memtable_bytes: self.memtable_bytes,
+            cache_bytes: self.cache_bytes,
+            max_open_files: self.max_open_files,
+            pages: Pages::Small,
+            run: own.run,
+            ttl: own_options.ttl,
+            reads: ReadBackend::Sync,
+            tree: own.tree,
+            background: self.background,
+            durability: self.durability,
+            checks: self.checks,
+            wal: self.wal,
+            wal_segment_bytes: self.segment_bytes,
+            keyspaces,
+            ..Options::default()
+        }
+    }
+}
+
+impl SpaceShape {
+    fn options(&self, panics: &Panics) -> KeyspaceOptions {
+        KeyspaceOptions {
+            comparator: self.order.comparator(panics),
+            run: self.run,
+            tree: self.tree,
+            ttl: self.ttl_s.map(Duration::from_secs),
+            ..KeyspaceOptions::default()
+        }
+    }
+}

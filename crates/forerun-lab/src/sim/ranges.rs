@@ -1,0 +1,95 @@
+//! Steps that read a part of a keyspace: between bounds of each kind, and by a prefix.
+
+use std::ops::Bound;
+
+use forerun_db::{Error, Iter};
+
+use super::model::{Key, Space, Spaces, State};
+use super::orders::Order;
+use super::program::{Place, Way};
+use super::reads::read;
+use super::user::User;
+use super::wall::Span;
+use super::world::{Outcome, flaw};
+
+impl User<'_> {
+    pub fn range(&mut self, place: Place, from: Bound<u8>, to: Bound<u8>, way: Way) -> Outcome {
+        let Some((space, keyspace)) = self.space(place) else {
+            return Ok(());
+        };
+        let order = self.world.order(space);
+        let (from, to) = (from.map(|key| self.key(key)), to.map(|key| self.key(key)));
+        let spelled = |bound: &Bound<Key>| bound.as_ref().map(|key| self.spell(space, key));
+        let begun = self.world.begin();
+        let iter = keyspace.range((spelled(&from), spelled(&to)));
+        let is_inside = |key: &[u8]| lies_within(order, key, &from, &to);
+        self.check_part(space, iter, way, begun, "range", is_inside)
+    }
+
+    pub fn prefix(&mut self, place: Place, number: u8, len: u8, way: Way) -> Outcome {
+        let Some((space, keyspace)) = self.space(place) else {
+            return Ok(());
+        };
+        let mut prefix = self.key(number);
+        prefix.truncate(usize::from(len));
+        let begun = self.world.begin();
+        let iter = keyspace.prefix(&prefix);
+        let keeps_prefixes = matches!(self.world.order(space), Order::Bytes | Order::Reverse);
+        if !keeps_prefixes {
+            return match read(iter, way) {
+                Err(Error::PrefixOrder { .. }) => Ok(()),
+                Ok(_) => flaw("a prefix was scanned in an order that scatters prefixes"),
+                Err(error) => self.allow(&error, "scan a prefix"),
+            };
+        }
+        let is_inside = |key: &[u8]| key.starts_with(&prefix);
+        self.check_part(space, iter, way, begun, "prefix", is_inside)
+    }
+
+    /// Reads a part of a keyspace, and checks that it holds the thread's keys of this part, and no
+    /// key of another.
+    fn check_part(
+        &mut self,
+        space: Space,
+        iter: Iter,
+        way: Way,
+        begun: Span,
+        how: &str,
+        is_inside: impl Fn(&[u8]) -> bool,
+    ) -> Outcome {
+        let entries = match read(iter, way) {
+            Ok(entries) => entries,
+            Err(error) => return self.allow(&error, how),
+        };
+        let read = self.world.end(begun);
+        self.check_order(space, &entries)?;
+        let order = self.world.order(space);
+        let strange = |(key, _): &&(Key, Vec<u8>)| !is_inside(&order.canonical(key));
+        if let Some((key, _)) = entries.iter().find(strange) {
+            return flaw(format!(
+                "{how}: key \"{}\" of keyspace {space} lies outside",
+                key.escape_ascii()
+            ));
+        }
+        let mut expected: State = self.memory.history.visible_in(space);
+        expected.retain(|(_, key), _| is_inside(key));
+        let own = self.check_own(space, &expected, &entries, read, how)?;
+        let absent = expected.keys().filter(|place| !own.contains_key(*place));
+        absent.for_each(|place| self.memory.history.note_absent(place));
+        Ok(())
+    }
+}
+
+fn lies_within(order: Order, key: &[u8], from: &Bound<Key>, to: &Bound<Key>) -> bool {
+    let is_behind = match from {
+        Bound::Included(from) => order.compare(from, key).is_le(),
+        Bound::Excluded(from) => order.compare(from, key).is_lt(),
+        Bound::Unbounded => true,
+    };
+    let is_before = match to {
+        Bound::Included(to) => order.compare(key, to).is_le(),
+        Bound::Excluded(to) => order.compare(key, to).is_lt(),
+        Bound::Unbounded => true,
+    };
+    is_behind && is_before
+}
