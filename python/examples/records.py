@@ -11,6 +11,7 @@ import json
 import random
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import forerun
@@ -23,7 +24,7 @@ import matplotlib.pyplot as plt
 BATCHES = [1, 4, 16, 64, 256, 1024]
 
 
-def keys_per_second(lookup, keys, batch):
+def keys_per_second(lookup: Callable[[list[bytes]], object], keys: list[bytes], batch: int) -> float:
     """How many keys `lookup` answers per second, in batches: the median of five rounds."""
     rates = []
     for _ in range(5):
@@ -34,7 +35,7 @@ def keys_per_second(lookup, keys, batch):
     return sorted(rates)[2]
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plot", type=Path, default=Path("records.png"), help="where the plot goes")
     parser.add_argument("--lookups", type=int, default=200_000, help="keys looked up in each round")
@@ -62,7 +63,7 @@ def main():
     plt.plot(BATCHES, [rate / 1e6 for rate in rates.values()], marker="o", label="get_many")
     plt.axhline(alone / 1e6, linestyle="--", color="gray", label="get in a loop")
     plt.xscale("log", base=2)
-    plt.xticks(BATCHES, BATCHES)
+    plt.xticks(BATCHES, [str(batch) for batch in BATCHES])
     plt.xlabel("keys in a batch")
     plt.ylabel("million keys per second")
     plt.ylim(bottom=0)

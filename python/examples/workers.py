@@ -20,12 +20,13 @@ from pathlib import Path
 import forerun
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 DIM = 16
 
 
-class Keys(Dataset):
+class Keys(Dataset[int]):
     """Way 1: a worker produces keys. It does not touch the table."""
 
     def __init__(self, rows: int) -> None:
@@ -38,7 +39,7 @@ class Keys(Dataset):
         return position * 7 % self.rows
 
 
-class Rows(Dataset):
+class Rows(Dataset[tuple[int, NDArray[np.float32]]]):
     """Way 2: a worker looks up rows in its own checkpoint."""
 
     def __init__(self, rows: int, checkpoints: list[Path]) -> None:
@@ -49,7 +50,7 @@ class Rows(Dataset):
     def __len__(self) -> int:
         return self.rows
 
-    def __getitems__(self, positions: list[int]) -> list[tuple[int, np.ndarray]]:
+    def __getitems__(self, positions: list[int]) -> list[tuple[int, NDArray[np.float32]]]:
         """A whole batch at a time, so that it is one lookup."""
         if self._table is None:
             worker = get_worker_info()

@@ -10,13 +10,18 @@
 
 from forerun import errors
 from forerun._forerun import (
+    Backup,
+    BackupList,
+    Backups,
     Cache,
     CacheItems,
+    CheckedBackups,
     CopyCounts,
     Db,
     Export,
     Items,
     Keyspace,
+    RemovedBackups,
     Snapshot,
     Table,
     TableItems,
@@ -29,8 +34,12 @@ from forerun._forerun import (
 from forerun.errors import Error, ForkedError
 
 __all__ = [
+    "Backup",
+    "BackupList",
+    "Backups",
     "Cache",
     "CacheItems",
+    "CheckedBackups",
     "CopyCounts",
     "Db",
     "Error",
@@ -38,6 +47,7 @@ __all__ = [
     "ForkedError",
     "Items",
     "Keyspace",
+    "RemovedBackups",
     "Snapshot",
     "Table",
     "TableItems",

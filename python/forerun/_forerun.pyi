@@ -1,22 +1,28 @@
 from asyncio import Future
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Literal, TypeVar, final, overload
+from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar, final, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Self, disjoint_base
 
 __all__ = [
+    "Backup",
+    "BackupList",
+    "Backups",
     "Cache",
     "CacheItems",
+    "CheckedBackups",
     "CopyCounts",
     "Db",
     "Export",
     "Items",
     "Keyspace",
     "Reader",
+    "RemovedBackups",
     "Snapshot",
     "Table",
     "TableItems",
@@ -28,24 +34,66 @@ __all__ = [
     "scatter",
 ]
 
+_T = TypeVar("_T")
+
+__version__: str
+
+# `Any` stands here for one thing only: the elements of an array, whose type is known when the
+# program runs.
+_Array = NDArray[Any]
+_Bools = NDArray[np.bool_]
+
+class _Tensor(Protocol):
+    """A tensor of any library, through DLPack."""
+
+    def __dlpack__(self) -> object: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class _TorchDtype(Protocol):
+    """`torch.float32`."""
+
+    @property
+    def itemsize(self) -> int: ...
+    @property
+    def is_floating_point(self) -> bool: ...
+
+class _TorchStream(Protocol):
+    @property
+    def cuda_stream(self) -> int: ...
+
+class _CupyStream(Protocol):
+    @property
+    def ptr(self) -> int: ...
+
+# A stream of CUDA's: its handle, or an object that has one.
+_Stream = int | _TorchStream | _CupyStream
+
 # `bytes`, or text that is encoded as UTF-8.
 _Bytes = bytes | bytearray | str
 # Many keys: objects, the rows of an array of uint8, or integers. Each integer is eight bytes,
 # big-endian.
 _ByteKeys = Iterable[_Bytes] | NDArray[np.integer[Any]]
 # Many values: objects, arrays, or the rows of an array of any type, as they are in memory.
-_Values = Iterable[_Bytes | NDArray[Any]] | NDArray[Any]
-# Entries of a mapping, or pairs.
-_Entries = Mapping[str, _Bytes] | Mapping[bytes, _Bytes] | Iterable[tuple[bytes | str, _Bytes]]
+_Values = Iterable[_Bytes | _Array] | _Array
+
+class _HasItems(Protocol):
+    """A mapping, a store or a cache."""
+
+    def items(self) -> Iterable[tuple[bytes | str, _Bytes]]: ...
+
+_Entries = _HasItems | Iterable[tuple[bytes | str, _Bytes]]
 _Durability = Literal["buffered", "synced"]
-_T = TypeVar("_T")
+# A number of bytes, or a text such as "2GiB".
+_Size = int | str
+# True is "if_missing", False is "never".
+_Create = bool | Literal["if_missing", "never", "must_be_new"]
+_PathLike = str | PathLike[str]
 
-__version__: str
-
-# Rows: an array, or a tensor through DLPack.
-_Rows = Any
+# Rows: an array, a tensor through DLPack, or numbers that fit the table's type.
+_Memory = _Array | _Tensor
+_Rows = _Memory | Sequence[float] | Sequence[Sequence[float]]
 _Indices = NDArray[np.int32] | NDArray[np.int64]
-_Pairs = _Indices | tuple[_Indices, _Indices] | Any
+_Pairs = _Indices | _Tensor | tuple[_Indices | _Tensor, _Indices | _Tensor]
 
 @final
 class CopyCounts:
@@ -63,8 +111,8 @@ class CopyCounts:
 # stream is a handle, or an object that has one.
 @overload
 def gather(
-    host: _Rows,
-    device: NDArray[Any],
+    host: _Memory,
+    device: _Array,
     pairs: _Pairs,
     *,
     absent: Literal["skip", "zero"] = "skip",
@@ -73,18 +121,18 @@ def gather(
 ) -> CopyCounts: ...
 @overload
 def gather(
-    host: _Rows,
-    device: _Rows,
+    host: _Memory,
+    device: _Memory,
     pairs: _Pairs,
     *,
     absent: Literal["skip", "zero"] = "skip",
     threads: int = 1,
-    stream: Any = None,
+    stream: _Stream | None = None,
 ) -> CopyCounts | None: ...
 @overload
 def scatter(
-    device: NDArray[Any],
-    host: _Rows,
+    device: _Array,
+    host: _Memory,
     pairs: _Pairs,
     *,
     absent: Literal["skip", "zero"] = "skip",
@@ -93,15 +141,28 @@ def scatter(
 ) -> CopyCounts: ...
 @overload
 def scatter(
-    device: _Rows,
-    host: _Rows,
+    device: _Memory,
+    host: _Memory,
     pairs: _Pairs,
     *,
     absent: Literal["skip", "zero"] = "skip",
     threads: int = 1,
-    stream: Any = None,
+    stream: _Stream | None = None,
 ) -> CopyCounts | None: ...
-def device_info() -> dict[str, Any]: ...
+
+class _Gpu(TypedDict):
+    name: str
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    memory_bytes: int
+    pci_address: str
+
+class _DeviceInfo(TypedDict):
+    isa: str
+    gpus: list[_Gpu]
+    no_gpu_because: str | None
+
+def device_info() -> _DeviceInfo: ...
 @final
 class Items(Iterator[_T], Generic[_T]):
     def __next__(self) -> _T: ...
@@ -117,8 +178,8 @@ class Reader:
     def get_many(self, keys: _ByteKeys, *, out: None = None, found: None = None) -> list[bytes | None]: ...
     @overload
     def get_many(
-        self, keys: _ByteKeys, *, out: NDArray[Any], found: NDArray[np.bool_] | None = None
-    ) -> NDArray[np.bool_]: ...
+        self, keys: _ByteKeys, *, out: _Array, found: _Bools | None = None
+    ) -> _Bools: ...
     def items(
         self,
         *,
@@ -173,19 +234,19 @@ class Keyspace(Reader):
 class Db(Keyspace):
     def __new__(
         cls,
-        path: str | PathLike[str],
+        path: _PathLike,
         *,
-        create: Literal["if_missing", "never", "must_be_new"] = "if_missing",
+        create: _Create = "if_missing",
         durability: _Durability = "buffered",
         wal: bool = True,
-        memory_limit_bytes: int | None = None,
-        memtable_bytes: int | None = None,
-        cache_bytes: int | None = None,
+        memory_limit_bytes: _Size | None = None,
+        memtable_bytes: _Size | None = None,
+        cache_bytes: _Size | None = None,
         ttl_seconds: float | None = None,
         read_only: bool = False,
     ) -> Self: ...
     @property
-    def path(self) -> PathLike[str]: ...
+    def path(self) -> Path: ...
     def keyspace(self, name: str, *, ttl_seconds: float | None = None) -> Keyspace: ...
     def keyspaces(self) -> list[str]: ...
     def drop_keyspace(self, name: str) -> None: ...
@@ -194,7 +255,7 @@ class Db(Keyspace):
     def compact(self) -> None: ...
     def wait_idle(self) -> None: ...
     def sync(self) -> None: ...
-    def checkpoint(self, into: str | PathLike[str]) -> None: ...
+    def checkpoint(self, into: _PathLike) -> None: ...
     def stats(self) -> dict[str, int]: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
@@ -240,7 +301,7 @@ class CacheItems(Iterator[_T], Generic[_T]):
 
 @final
 class Cache:
-    def __new__(cls, memory_limit_bytes: int = 64 << 20, *, max_item_bytes: int | None = None) -> Self: ...
+    def __new__(cls, memory_limit_bytes: _Size = 67108864, *, max_item_bytes: _Size | None = None) -> Self: ...
     @overload
     def get(self, key: _Bytes) -> bytes | None: ...
     @overload
@@ -250,8 +311,8 @@ class Cache:
     def get_many(self, keys: _ByteKeys, *, out: None = None, found: None = None) -> list[bytes | None]: ...
     @overload
     def get_many(
-        self, keys: _ByteKeys, *, out: NDArray[Any], found: NDArray[np.bool_] | None = None
-    ) -> NDArray[np.bool_]: ...
+        self, keys: _ByteKeys, *, out: _Array, found: _Bools | None = None
+    ) -> _Bools: ...
     def set(self, key: _Bytes, value: _Bytes, *, ttl_seconds: int | None = None) -> int | None: ...
     def add(self, key: _Bytes, value: _Bytes, *, ttl_seconds: int | None = None) -> int | None: ...
     def replace(self, key: _Bytes, value: _Bytes, *, ttl_seconds: int | None = None) -> int | None: ...
@@ -292,18 +353,17 @@ class Cache:
 
 # Integers of any width from 0 to 2**64 - 1, in any shape, or a tensor through DLPack. A negative
 # integer is the key with the same 64 bits. Floats, text and booleans are refused.
-_Keys = NDArray[np.integer[Any]] | Sequence[int] | Any
+_Keys = NDArray[np.integer[Any]] | _Tensor | Sequence[int] | Sequence[Sequence[int]]
 # "float32", np.float32, np.dtype("float32"), torch.float32.
-_Dtype = str | type[Any] | np.dtype[Any] | Any
+_Dtype = DTypeLike | _TorchDtype
+# Flags for keys: an array of bool, or a tensor of bool through DLPack.
+_Flags = _Bools | _Tensor
+_Given = TypeVar("_Given", bound=_Memory)
 
 @final
-class Export(Iterator[tuple[NDArray[np.uint64], NDArray[Any]]]):
-    def __next__(self) -> tuple[NDArray[np.uint64], NDArray[Any]]: ...
+class Export(Iterator[tuple[NDArray[np.uint64], _Array]]):
+    def __next__(self) -> tuple[NDArray[np.uint64], _Array]: ...
     def __iter__(self) -> Self: ...
-
-# Flags for keys: an array of bool, or a tensor of bool through DLPack.
-_Flags = NDArray[np.bool_] | Any
-_Given = TypeVar("_Given")
 
 @final
 class TableItems(Iterator[_T], Generic[_T]):
@@ -317,17 +377,22 @@ class Table:
         dim: int,
         dtype: _Dtype = "float32",
         *,
-        path: str | PathLike[str] | None = None,
+        path: _PathLike | None = None,
+        memory: _Size | None = None,
         host_capacity: int | None = None,
-        host_bytes: int | None = None,
+        host_bytes: _Size | None = None,
+        cache_bytes: _Size | None = None,
         device_capacity: int = 0,
         device: Literal["any", "cpu"] | int | None = None,
         score: Literal["lru", "lfu", "custom"] = "lfu",
         admission: Literal["always", "second_touch", "by_score"] = "second_touch",
         writes: Literal["through", "back"] = "through",
         overflow: Literal["refuse", "evict"] | None = None,
-        cache_bytes: int | None = None,
+        create: _Create = "if_missing",
+        read_only: bool = False,
     ) -> Self: ...
+    @property
+    def path(self) -> Path | None: ...
     @property
     def dim(self) -> int: ...
     @property
@@ -341,39 +406,44 @@ class Table:
     @overload
     def find(
         self, keys: _Keys, out: None = None, found: _Flags | None = None, *, stream: None = None
-    ) -> tuple[NDArray[Any], NDArray[np.bool_]]: ...
+    ) -> tuple[_Array, _Bools]: ...
     @overload
     def find(
-        self, keys: _Keys, out: _Given, found: _Flags | None = None, *, stream: Any = None
-    ) -> tuple[_Given, NDArray[np.bool_]]: ...
+        self, keys: _Keys, out: _Given, found: _Flags | None = None, *, stream: _Stream | None = None
+    ) -> tuple[_Given, _Bools]: ...
+    @overload
     def find_async(
-        self, keys: _Keys, out: _Rows | None = None, *, stream: Any = None
-    ) -> Future[tuple[NDArray[Any], NDArray[np.bool_]]]: ...
-    def contains(self, keys: _Keys) -> NDArray[np.bool_]: ...
+        self, keys: _Keys, out: None = None, *, stream: None = None
+    ) -> Future[tuple[_Array, _Bools]]: ...
+    @overload
+    def find_async(
+        self, keys: _Keys, out: _Given, *, stream: _Stream | None = None
+    ) -> Future[tuple[_Given, _Bools]]: ...
+    def contains(self, keys: _Keys) -> _Bools: ...
     def insert(self, keys: _Keys, rows: _Rows, *, scores: _Keys | None = None) -> None: ...
     def import_rows(self, keys: _Keys, rows: _Rows, *, scores: _Keys | None = None) -> None: ...
-    def assign(self, keys: _Keys, rows: _Rows) -> NDArray[np.bool_]: ...
-    def add_at(self, keys: _Keys, rows: _Rows) -> NDArray[np.bool_]: ...
+    def assign(self, keys: _Keys, rows: _Rows) -> _Bools: ...
+    def add_at(self, keys: _Keys, rows: _Rows) -> _Bools: ...
     def erase(self, keys: _Keys) -> None: ...
     def prefetch(self, keys: _Keys) -> None: ...
     def wait_idle(self) -> None: ...
     def export(self, batch: int = 65536) -> Export: ...
     def flush(self) -> None: ...
-    def checkpoint(self, into: str | PathLike[str]) -> None: ...
+    def checkpoint(self, into: _PathLike) -> None: ...
     def stats(self) -> dict[str, int]: ...
     def close(self) -> None: ...
     def keys(self) -> TableItems[int]: ...
-    def values(self) -> TableItems[NDArray[Any]]: ...
-    def items(self) -> TableItems[tuple[int, NDArray[Any]]]: ...
+    def values(self) -> TableItems[_Array]: ...
+    def items(self) -> TableItems[tuple[int, _Array]]: ...
     def __iter__(self) -> TableItems[int]: ...
     def __bool__(self) -> bool: ...
     def __len__(self) -> int: ...
     def __contains__(self, key: int, /) -> bool: ...
     @overload
-    def get(self, key: int) -> NDArray[Any] | None: ...
+    def get(self, key: int) -> _Array | None: ...
     @overload
-    def get(self, key: int, default: _T) -> NDArray[Any] | _T: ...
-    def __getitem__(self, key: int, /) -> NDArray[Any]: ...
+    def get(self, key: int, default: _T) -> _Array | _T: ...
+    def __getitem__(self, key: int, /) -> _Array: ...
     def __setitem__(self, key: int, row: _Rows, /) -> None: ...
     def __delitem__(self, key: int, /) -> None: ...
     def __enter__(self) -> Self: ...
@@ -384,5 +454,77 @@ class Table:
         traceback: TracebackType | None,
     ) -> None: ...
 
+@final
+class Backup:
+    @property
+    def number(self) -> int: ...
+    @property
+    def created_unix(self) -> int: ...
+    @property
+    def last_sequence(self) -> int: ...
+    @property
+    def keyspaces(self) -> int: ...
+    @property
+    def runs(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def own_bytes(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class BackupList:
+    @property
+    def backups(self) -> list[Backup]: ...
+    @property
+    def damaged(self) -> list[tuple[int, str]]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class CheckedBackups:
+    @property
+    def backups(self) -> int: ...
+    @property
+    def runs(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def leftovers(self) -> int: ...
+    @property
+    def problems(self) -> list[str]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class RemovedBackups:
+    @property
+    def backups(self) -> list[int]: ...
+    @property
+    def files(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class Backups:
+    def __new__(cls, path: _PathLike, *, create: _Create = "if_missing") -> Self: ...
+    @property
+    def path(self) -> Path: ...
+    def create(self, store: Db | Table) -> Backup: ...
+    def list(self) -> BackupList: ...
+    def verify(self) -> CheckedBackups: ...
+    def restore(self, into: _PathLike, *, number: int | None = None) -> Backup: ...
+    def keep(self, newest: int) -> RemovedBackups: ...
+    def delete(self, number: int) -> RemovedBackups: ...
+    def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        error: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
 # For the package's own benchmark.
-def _find_seconds(table: Table, batches: Sequence[_Keys], out: _Rows, found: _Flags) -> float: ...
+def _find_seconds(table: Table, batches: Sequence[_Keys], out: _Memory, found: _Flags) -> float: ...

@@ -17,12 +17,16 @@ use crate::errors::{cache_exception, closed, forked, invalid, is_forked, too_lar
 use crate::items::{Shown, default_of, key_error};
 use crate::keys::{Batch, Bytes, entries_of};
 use crate::rows::{Rows, expect_no_found};
+use crate::store_options::{Size, bytes_of};
+
+/// The memory of a cache of which nothing else is said.
+const DEFAULT_LIMIT: Size = Size(64 << 20);
 
 /// A cache of byte strings within a hard memory limit.
 ///
 /// `memory_limit_bytes`: the maximum memory for entries and index together; a full cache evicts
 /// entries that are not used. `max_item_bytes`: the maximum size of an entry, key and value
-/// together; 1 MiB by default.
+/// together; 1 MiB by default. A size is a number of bytes, or a text such as "2GiB" or "512MB".
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Cache {
     /// `None` once it is closed. Running calls keep the memory until they return.
@@ -153,12 +157,15 @@ fn expiry(cache: &forerun::cache::Cache, ttl_seconds: Option<u32>) -> Expiry {
 #[pymethods]
 impl Cache {
     #[new]
-    #[pyo3(signature = (memory_limit_bytes=64 << 20, *, max_item_bytes=None))]
-    fn new(memory_limit_bytes: usize, max_item_bytes: Option<usize>) -> PyResult<Cache> {
+    #[pyo3(
+        signature = (memory_limit_bytes=DEFAULT_LIMIT, *, max_item_bytes=None),
+        text_signature = "(memory_limit_bytes=67108864, *, max_item_bytes=None)"
+    )]
+    fn new(memory_limit_bytes: Size, max_item_bytes: Option<Size>) -> PyResult<Cache> {
         let default = CacheOptions::default();
         let cache = forerun::cache::Cache::new(CacheOptions {
-            memory_limit_bytes,
-            max_item_bytes: max_item_bytes.unwrap_or(default.max_item_bytes),
+            memory_limit_bytes: memory_limit_bytes.0,
+            max_item_bytes: bytes_of(max_item_bytes).unwrap_or(default.max_item_bytes),
             ..default
         });
         let cache = Arc::new(ProcessBound::new(cache.map_err(cache_exception)?));

@@ -3,21 +3,22 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forerun::{Access, Create, KeyspaceOptions, Options, WalMode};
+use forerun::{Access, KeyspaceOptions, Options, WalMode};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::batch::WriteBatch;
-use crate::errors::{exception, invalid, is_forked, unknown};
+use crate::errors::{exception, invalid, is_forked};
 use crate::keyspace::{Keyspace, durability_of};
 use crate::long::run_long;
 use crate::snapshot::SnapshotView;
 use crate::source::Source;
+use crate::store_options::{CreateStore, Size, bytes_of};
 
 /// An ordered, durable key-value store in a directory.
 ///
-/// `path`: the directory. `create`: "if_missing" creates a missing store, "never" raises
-/// `NotFoundError` for one, "must_be_new" raises `AlreadyExistsError` for an existing one.
+/// `path`: the directory. `create`: "if_missing" or True creates a missing store, "never" or False
+/// raises `NotFoundError` for one, "must_be_new" raises `AlreadyExistsError` for an existing one.
 /// `durability`: the default for writes. "buffered" survives the end of the process; "synced"
 /// survives the loss of power. `wal`: if False, there is no log, and entries that are not flushed
 /// are lost with the process. `memory_limit_bytes`: the maximum memory of all memtables; writes
@@ -26,7 +27,8 @@ use crate::source::Source;
 /// whole seconds; by default they never expire. `read_only`: changes nothing in the directory,
 /// which may be on a read-only file system; every write raises an error.
 ///
-/// An argument that is `None` takes the engine's default.
+/// A size is a number of bytes, or a text such as "2GiB" or "512MB". An argument that is `None`
+/// takes the engine's default.
 #[pyclass(extends = Keyspace, frozen, module = "forerun")]
 pub(crate) struct Db {
     path: PathBuf,
@@ -35,36 +37,35 @@ pub(crate) struct Db {
 #[pymethods]
 impl Db {
     #[new]
-    #[pyo3(signature = (
-        path, *, create="if_missing", durability="buffered", wal=true, memory_limit_bytes=None,
-        memtable_bytes=None, cache_bytes=None, ttl_seconds=None, read_only=false
-    ))]
+    #[pyo3(
+        signature = (
+            path, *, create=CreateStore::DEFAULT, durability="buffered", wal=true, memory_limit_bytes=None,
+            memtable_bytes=None, cache_bytes=None, ttl_seconds=None, read_only=false
+        ),
+        text_signature = "(path, *, create='if_missing', durability='buffered', wal=True, memory_limit_bytes=None, \
+            memtable_bytes=None, cache_bytes=None, ttl_seconds=None, read_only=False)"
+    )]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
         py: Python<'_>,
         path: PathBuf,
-        create: &str,
+        create: CreateStore,
         durability: &str,
         wal: bool,
-        memory_limit_bytes: Option<usize>,
-        memtable_bytes: Option<usize>,
-        cache_bytes: Option<usize>,
+        memory_limit_bytes: Option<Size>,
+        memtable_bytes: Option<Size>,
+        cache_bytes: Option<Size>,
         ttl_seconds: Option<f64>,
         read_only: bool,
     ) -> PyResult<PyClassInitializer<Db>> {
         let default = Options::default();
         let options = Options {
-            create: match create {
-                "if_missing" => Create::IfMissing,
-                "never" => Create::Never,
-                "must_be_new" => Create::MustBeNew,
-                other => return Err(unknown("create", other, "if_missing, never, must_be_new")),
-            },
+            create: create.0,
             durability: durability_of(durability)?,
             wal: if wal { WalMode::On } else { WalMode::Off },
-            memory_limit_bytes: memory_limit_bytes.unwrap_or(default.memory_limit_bytes),
-            memtable_bytes: memtable_bytes.unwrap_or(default.memtable_bytes),
-            cache_bytes: cache_bytes.unwrap_or(default.cache_bytes),
+            memory_limit_bytes: bytes_of(memory_limit_bytes).unwrap_or(default.memory_limit_bytes),
+            memtable_bytes: bytes_of(memtable_bytes).unwrap_or(default.memtable_bytes),
+            cache_bytes: bytes_of(cache_bytes).unwrap_or(default.cache_bytes),
             ttl: ttl_of(ttl_seconds)?,
             access: match read_only {
                 true => Access::ReadOnly,
@@ -168,6 +169,7 @@ impl Db {
         figures.set_item("last_sequence", stats.last_sequence)?;
         figures.set_item("memtables", stats.memtables)?;
         figures.set_item("memtables_used_bytes", stats.memtables_used_bytes)?;
+        figures.set_item("memtables_limit_bytes", stats.memtables_limit_bytes)?;
         figures.set_item(
             "runs",
             stats.levels.iter().map(|level| level.runs).sum::<usize>(),
@@ -179,6 +181,7 @@ impl Db {
         figures.set_item("cache_hits", stats.cache.hits)?;
         figures.set_item("cache_misses", stats.cache.misses)?;
         figures.set_item("cache_used_bytes", stats.cache.used_bytes)?;
+        figures.set_item("cache_limit_bytes", stats.cache.capacity_bytes)?;
         figures.set_item("lookup_batches", stats.lookup_batches)?;
         figures.set_item("lookup_keys", stats.lookup_keys)?;
         figures.set_item("write_batches", stats.write_batches)?;
@@ -216,7 +219,7 @@ impl Db {
 }
 
 /// The engine's handle to an open store.
-fn open(slf: &Bound<'_, Db>) -> PyResult<forerun::Db> {
+pub(crate) fn open(slf: &Bound<'_, Db>) -> PyResult<forerun::Db> {
     Ok(Keyspace::handles(slf.as_super())?.0)
 }
 

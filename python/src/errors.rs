@@ -36,7 +36,10 @@ pub(crate) fn exception(error: forerun::Error) -> PyErr {
         | E::KeyspaceName { .. }
         | E::KeyspaceTtl { .. }
         | E::LogOff => InvalidArgumentError::new_err(words),
-        E::NotAStore { .. } | E::UnknownKeyspace { .. } => NotFoundError::new_err(words),
+        E::NotAStore { .. }
+        | E::UnknownKeyspace { .. }
+        | E::NotBackups { .. }
+        | E::NoBackup { .. } => NotFoundError::new_err(words),
         E::AlreadyExists { .. } => AlreadyExistsError::new_err(words),
         E::Locked { .. } => LockedError::new_err(words),
         E::Closed => ClosedError::new_err(words),
@@ -86,6 +89,7 @@ pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
         E::Length { .. }
         | E::RowSize { .. }
         | E::HostCapacity { .. }
+        | E::MemoryBudget { .. }
         | E::NoDeviceTier { .. }
         | E::Destination { .. }
         | E::Conflict(_)

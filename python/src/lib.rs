@@ -16,6 +16,7 @@
 
 mod arrays;
 mod at_exit;
+mod backups;
 mod batch;
 mod borrows;
 mod cache;
@@ -42,12 +43,15 @@ mod reader;
 mod rows;
 mod snapshot;
 mod source;
+mod store_options;
 mod table;
 mod versions;
 
 /// The module `forerun._forerun`.
 #[pyo3::pymodule(name = "_forerun")]
 mod module {
+    #[pymodule_export]
+    use crate::backups::{Backup, BackupList, Backups, CheckedBackups, RemovedBackups};
     #[pymodule_export]
     use crate::batch::WriteBatch;
     #[pymodule_export]

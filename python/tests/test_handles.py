@@ -14,7 +14,13 @@ def handles(tmp_path):
     db["key"] = cache["key"] = b"value"
     table[7] = np.ones(4, np.float32)
     rows = np.zeros((2, 4))
+    backups = forerun.Backups(tmp_path / "backups")
     yield {
+        "Backup": backups.create(db),
+        "Backups": backups,
+        "BackupList": backups.list(),
+        "CheckedBackups": backups.verify(),
+        "RemovedBackups": backups.keep(1),
         "Db": db,
         "Keyspace": db.keyspace("other"),
         "Snapshot": db.snapshot(),
@@ -27,6 +33,7 @@ def handles(tmp_path):
         "CacheItems": cache.items(),
         "CopyCounts": forerun.gather(rows, rows.copy(), np.zeros((1, 2), np.int64)),
     }
+    backups.close()
     db.close()
 
 

@@ -11,13 +11,14 @@
 use crate::on_gpu::{self, OnGpu, Timer};
 use crate::output::{Output, Timing, on_stdout, or, write_facts};
 use anyhow::{Context, Result, ensure};
+use forerun_core::size::parse_count;
 use forerun_gpu::study::{RandomReads, RequestBytes};
 use forerun_gpu::{DeviceBuffer, Gpu};
 use forerun_measure::harness::{Case, Outcome, Plan, Sample, measure};
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::{Chart, Report, Section, Shape};
-use forerun_measure::size::{count, digits, parse_count, short, spread};
+use forerun_measure::size::{count, digits, short, spread};
 use forerun_measure::text_table::TextTable;
 use serde::{Deserialize, Serialize};
 use std::io::Write;

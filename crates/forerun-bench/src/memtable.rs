@@ -12,10 +12,11 @@ use crate::skew::Skew;
 use crate::workload::Dataset;
 use anyhow::{Result, anyhow};
 use forerun_core::Pages;
+use forerun_core::size::{parse_count, parse_size};
 use forerun_db::memtable::{MemTable, MemTableConfig, Strategy};
 use forerun_db::{Op, Values};
 use forerun_measure::progress::Progress;
-use forerun_measure::size::{count, parse_count, parse_share, parse_size, short};
+use forerun_measure::size::{count, parse_share, short};
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -2,10 +2,10 @@
 //! tables, pages.
 
 use anyhow::{Context, Result, ensure};
+use forerun_core::size::parse_size;
 use forerun_measure::harness::Plan;
 use forerun_measure::machine;
 use forerun_measure::report::Report;
-use forerun_measure::size::parse_size;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;

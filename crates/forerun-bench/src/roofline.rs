@@ -9,12 +9,13 @@
 
 use crate::output::{Output, Timing, on_stdout, write_facts};
 use anyhow::{Context, Result};
+use forerun_core::size::parse_size;
 use forerun_core::{Pages, arch};
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
 use forerun_measure::row::Row;
-use forerun_measure::size::{count, digits, parse_size, short, spread};
+use forerun_measure::size::{count, digits, short, spread};
 use forerun_measure::text_table::TextTable;
 use forerun_studies::roofline::{Cell, Config, IN_FLIGHT, Resume, Roofline, measure, resume};
 use std::collections::BTreeMap;

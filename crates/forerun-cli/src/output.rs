@@ -218,6 +218,15 @@ fn json_member(name: &str, bytes: &[u8], hex: bool) -> String {
     }
 }
 
+/// A member of a JSON object: `name` and the text, or `name_hex` and digits if the bytes are not
+/// UTF-8.
+pub fn json_bytes(name: &str, bytes: &[u8]) -> (String, serde_json::Value) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (name.to_owned(), text.into()),
+        Err(_) => (format!("{name}_hex"), Hex(bytes).to_string().into()),
+    }
+}
+
 struct Cell<'a> {
     bytes: &'a [u8],
     hex: bool,

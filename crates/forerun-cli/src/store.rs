@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::ValueEnum;
+use forerun_core::size::parse_size;
 use forerun_db::{Access, Checks, Create, Db, Durability, Error, Keyspace, Options, Recovery};
-use forerun_measure::size::parse_size;
 
 use crate::exit;
 

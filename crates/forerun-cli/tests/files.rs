@@ -293,6 +293,31 @@ fn the_files_are_shown_down_to_the_page() {
         told.contains(": leaf of ") && told.contains("key00002") && !told.contains("key00003"),
         "{told}"
     );
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        let arguments = [&["dump", "db", "--json"], arguments].concat();
+        serde_json::from_str(&place.succeeds(&arguments)).unwrap()
+    };
+    let manifest = &json(&[])["manifest"];
+    let run = &manifest["keyspaces"][0]["levels"][6][0];
+    assert_eq!(run["number"].to_string(), number);
+    assert_eq!(
+        (&run["entries"], &run["largest_key"]),
+        (&2000.into(), &"key01999".into())
+    );
+    assert_eq!(json(&["--run", number])["run"]["deletions"], 0);
+    let page = &json(&["--run", number, "--page", "0", "--rows", "3"])["page"];
+    assert_eq!(
+        (&page["kind"], page["rows"].as_array().unwrap().len()),
+        (&"leaf".into(), 3)
+    );
+    assert_eq!(page["rows"][2]["key"], "key00002");
+    let above = json(&["--run", number])["run"]["leaf_pages"].to_string();
+    let root = &json(&["--run", number, "--page", &above])["page"];
+    assert_eq!(
+        (&root["kind"], &root["rows"][0]["key"]),
+        (&"internal".into(), &serde_json::Value::Null)
+    );
+    assert!(root["rows"][0]["page"]["stored_bytes"].as_u64().unwrap() > 0);
     assert!(
         place
             .fails(3, &["dump", "db", "--run", number, "--page", "9999"])

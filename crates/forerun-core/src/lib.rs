@@ -7,6 +7,7 @@
 //! - [`Owner`], [`ProcessBound`] and [`PerProcess`]: which process a handle belongs to;
 //! - [`epoch`]: epoch-based reclamation that survives a fork;
 //! - [`region`]: zeroed memory from `mmap`, with huge pages if the kernel grants them;
+//! - [`size`]: sizes as people write them, such as `2GiB`;
 //! - [`sync`]: the locks, threads and clocks of all crates, which test builds can replace.
 
 #![cfg_attr(tsan, feature(test))]
@@ -17,6 +18,7 @@ pub mod hashing;
 mod interleave;
 mod process;
 pub mod region;
+pub mod size;
 pub mod sync;
 mod touch;
 

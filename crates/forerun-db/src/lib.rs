@@ -68,8 +68,12 @@ pub use options::{
     Access, Background, Create, Durability, KeyspaceOptions, Options, Recovery, TreeOptions,
     WalMode,
 };
+pub use run::dump::{PageDescription, RowContent, RowDescription};
 pub use run::{Compression, RunOptions};
 pub use tree::describe::{DescribeOptions, describe};
+pub use tree::description::{
+    Description, KeyspaceDescription, ManifestDescription, RunDescription, RunSummary,
+};
 pub use tree::offline::{CheckReport, check, check_with_io, repair, repair_with_io};
 pub use tree::repair::RepairReport;
 pub use tree::salvage::{KeyRange, Loss};

@@ -5,6 +5,10 @@ use crate::ghosts::Ghosts;
 use crate::inner::Policies;
 use crate::options::{Admission, Promotion};
 
+/// The filter remembers about as many keys as the tier has rows. It has twice the places, because a
+/// key replaces the other keys of its place.
+const PLACES_PER_ROW: usize = 2;
+
 /// The admission filter of a tier; each tier in memory has one.
 #[derive(Debug)]
 pub(crate) struct AdmissionFilter {
@@ -19,15 +23,8 @@ impl AdmissionFilter {
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory).
     pub(crate) fn new(policies: &Policies, capacity: usize) -> Result<AdmissionFilter> {
-        let counts = match policies.admission {
-            Admission::Always => false,
-            Admission::SecondTouch => true,
-            Admission::ByScore => policies.score.counts_lookups(),
-        };
-        // Remembers about as many keys as the tier has rows. It has twice the places, because a key
-        // replaces the other keys of its place.
-        let ghosts = (counts && policies.promotion == Promotion::OnFind && capacity > 0)
-            .then(|| Ghosts::new(capacity.saturating_mul(2)))
+        let ghosts = (Self::counts_lookups(policies) && capacity > 0)
+            .then(|| Ghosts::new(capacity.saturating_mul(PLACES_PER_ROW)))
             .transpose()?;
         Ok(AdmissionFilter {
             admission: policies.admission,
@@ -48,6 +45,24 @@ impl AdmissionFilter {
         let before = self.ghosts.as_ref().map_or(0, |ghosts| ghosts.touch(key));
         let admitted = self.admission != Admission::SecondTouch || before > 0;
         (admitted, before)
+    }
+
+    /// Bytes of memory for each row of the tier.
+    pub(crate) fn bytes_per_row(policies: &Policies) -> usize {
+        match Self::counts_lookups(policies) {
+            true => PLACES_PER_ROW * Ghosts::PLACE_BYTES,
+            false => 0,
+        }
+    }
+
+    /// Whether admission depends on earlier lookups.
+    fn counts_lookups(policies: &Policies) -> bool {
+        let counts = match policies.admission {
+            Admission::Always => false,
+            Admission::SecondTouch => true,
+            Admission::ByScore => policies.score.counts_lookups(),
+        };
+        counts && policies.promotion == Promotion::OnFind
     }
 
     /// Bytes of memory.

@@ -1,16 +1,18 @@
 //! Options for opening a table.
 
+use crate::admission::AdmissionFilter;
 use crate::device::Device;
 use crate::host::Host;
 use crate::inner::{Inner, Policies};
 use crate::interrupt::Interrupt;
+use crate::memory_budget::MemoryBudget;
 use crate::options::{Admission, DeviceChoice, HostCapacity, Moves, Overflow, Promotion, Writes};
 use crate::policy::Score;
 use crate::store::Store;
 use crate::table::Table;
 use crate::{Error, Result, RowType};
 use forerun_core::Pages;
-use forerun_db::{Db, Options, RunOptions};
+use forerun_db::{Access, Db, Options, RunOptions};
 use std::path::PathBuf;
 
 /// The maximum row size: a million bytes, more than an embedding or a token's keys and values need.
@@ -24,6 +26,7 @@ pub struct Builder {
     device_capacity: usize,
     device: DeviceChoice,
     host: Option<HostCapacity>,
+    memory_bytes: Option<usize>,
     pages: Pages,
     below: Below,
     store_options: Options,
@@ -50,6 +53,7 @@ impl Builder {
             device_capacity: 0,
             device: DeviceChoice::default(),
             host: None,
+            memory_bytes: None,
             pages: Pages::Huge,
             below: Below::Nothing,
             store_options: Options {
@@ -111,11 +115,36 @@ impl Builder {
         self
     }
 
-    /// Bytes of the host tier: rows, index and metadata. They do not include the memory of a store
-    /// ([`store_options`](Builder::store_options)).
+    /// Bytes of the host tier: rows, index, metadata and admission filter. They do not include the
+    /// memory of a store ([`store_options`](Builder::store_options)).
     /// [`Stats::memory_bytes`](crate::Stats::memory_bytes) is the sum of both.
     pub fn host_bytes(mut self, bytes: usize) -> Builder {
         self.host = Some(HostCapacity::Bytes(bytes));
+        self
+    }
+
+    /// The maximum memory of the table, in bytes: one budget for the host tier's rows, their index
+    /// and metadata, the admission filter, and the store's page cache and memtables. A quarter is
+    /// for pages, an eighth (at most 1 GiB) for memtables, all else for rows. Without a store, all
+    /// of it is for rows. [`Stats::memory_limit_bytes`](crate::Stats::memory_limit_bytes) is what
+    /// the parts add up to, and [`Stats::memory_bytes`](crate::Stats::memory_bytes) what is in use.
+    ///
+    /// It takes the place of [`host_capacity`](Builder::host_capacity) and
+    /// [`host_bytes`](Builder::host_bytes), and of the sizes in
+    /// [`store_options`](Builder::store_options). The device tier, and the buffers of calls under
+    /// way, are not part of it. Default: none.
+    ///
+    /// ```
+    /// use forerun_table::{Dtype, Table};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("rows");
+    /// let table = Table::builder(Dtype::F32, 64).memory_bytes(64 << 20).path(path).open()?;
+    /// assert!(table.stats().memory_limit_bytes <= 64 << 20);
+    /// # Ok::<(), forerun_table::Error>(())
+    /// ```
+    pub fn memory_bytes(mut self, bytes: usize) -> Builder {
+        self.memory_bytes = Some(bytes);
         self
     }
 
@@ -227,13 +256,26 @@ impl Builder {
             Below::Nothing => HostCapacity::Memory,
             Below::Path(_) | Below::Db(_) => HostCapacity::Rows(HOST_ROWS),
         };
-        let capacity = self.host.unwrap_or(by_default);
         let mut policies = self.policies;
         policies.overflow = self.overflow.unwrap_or_default();
-        let host = Host::new(self.row.bytes(), capacity, policies.score, self.pages)?;
+        let (capacity, store_options) = match (self.memory_bytes, &self.below) {
+            (None, _) => (self.host.unwrap_or(by_default), self.store_options),
+            (Some(bytes), Below::Nothing) => (HostCapacity::Bytes(bytes), self.store_options),
+            (Some(bytes), _) => {
+                let budget = MemoryBudget::with_store(bytes, self.row, policies.score)?;
+                let capacity = HostCapacity::Bytes(budget.host_bytes);
+                (capacity, budget.limit(self.store_options))
+            }
+        };
+        let filter_bytes = match self.below {
+            Below::Nothing => 0,
+            Below::Path(_) | Below::Db(_) => AdmissionFilter::bytes_per_row(&policies),
+        };
+        let (row_bytes, score) = (self.row.bytes(), policies.score);
+        let host = Host::new(row_bytes, capacity, filter_bytes, score, self.pages)?;
         let (db, is_ours) = match self.below {
             Below::Nothing => (None, false),
-            Below::Path(path) => (Some(Db::open(path, self.store_options)?), true),
+            Below::Path(path) => (Some(Db::open(path, store_options)?), true),
             Below::Db(db) => (Some(db), false),
         };
         let store = db
@@ -252,6 +294,16 @@ impl Builder {
                 limit_bytes: ROW_BYTES_MAX,
             });
         }
+        if self.memory_bytes.is_some() && self.host.is_some() {
+            return Err(Error::Conflict(
+                "`memory` is one budget for all parts of a table: give it, or the size of the host tier",
+            ));
+        }
+        if self.memory_bytes.is_some() && matches!(self.below, Below::Db(_)) {
+            return Err(Error::Conflict(
+                "an open store has limits of its own: give `memory` with the path of a store",
+            ));
+        }
         let has_store = !matches!(self.below, Below::Nothing);
         if has_store && self.overflow.is_some() {
             return Err(Error::Conflict(
@@ -261,6 +313,16 @@ impl Builder {
         if !has_store && self.policies.writes == Writes::Back {
             return Err(Error::Conflict(
                 "write-back needs a store: set a path in the builder",
+            ));
+        }
+        let is_read_only = match &self.below {
+            Below::Nothing => false,
+            Below::Path(_) => self.store_options.access == Access::ReadOnly,
+            Below::Db(db) => db.access() == Access::ReadOnly,
+        };
+        if is_read_only && self.policies.writes == Writes::Back {
+            return Err(Error::Conflict(
+                "a store that is open for reading only takes no rows that are written back",
             ));
         }
         Ok(())

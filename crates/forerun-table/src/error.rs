@@ -47,6 +47,18 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// The budget of [`Builder::memory_bytes`](crate::Builder::memory_bytes) is too small.
+    #[error(
+        "a memory budget of {asked_bytes} bytes is too small: a table of rows of {row} over a store needs at least {needed_bytes}"
+    )]
+    MemoryBudget {
+        /// The rows.
+        row: RowType,
+        /// What was asked for.
+        asked_bytes: usize,
+        /// The minimum.
+        needed_bytes: usize,
+    },
     /// The requested GPU is not available for a device tier.
     #[error("a device tier of {rows} rows on this GPU is impossible: {reason}")]
     NoDevice {

@@ -13,8 +13,10 @@ use crate::host::Victim;
 use crate::inner::Inner;
 use crate::interrupt::Interrupt;
 use crate::key_locks::KeyGuard;
-use crate::store::Store;
+use crate::store::{self, Store};
 use crate::{Error, Result};
+use forerun_core::sync::PoisonError;
+use forerun_db::{Backup, Backups};
 use std::path::Path;
 
 /// Rows in one write to the store.
@@ -27,7 +29,7 @@ impl Inner {
     /// Writes all dirty rows to the store and makes them durable.
     pub(crate) fn flush(&self) -> Result<()> {
         self.check_open()?;
-        let Some(store) = &self.store else {
+        let Some(store) = self.store_to_flush() else {
             return Ok(());
         };
         drop(self.clean(&self.interrupt)?);
@@ -37,11 +39,16 @@ impl Inner {
     /// [`flush`](Inner::flush) for a closed table: when it returns, the store has every write that
     /// has returned, or will return, without an error.
     pub(crate) fn flush_closed(&self) -> Result<()> {
-        let Some(store) = &self.store else {
+        let Some(store) = self.store_to_flush() else {
             return Ok(());
         };
         drop(self.clean(&Interrupt::default())?);
         Ok(store.db().flush_wal()?)
+    }
+
+    /// The store, if it takes writes.
+    fn store_to_flush(&self) -> Option<&Store> {
+        self.store.as_ref().filter(|store| !store.is_read_only())
     }
 
     /// A snapshot of the store, taken while it has all rows.
@@ -57,12 +64,40 @@ impl Inner {
         Ok((store, snapshot))
     }
 
+    /// The number of rows in all tiers.
+    pub(crate) fn count(&self) -> Result<u64> {
+        self.check_open()?;
+        if self.store.is_none() {
+            self.interrupt.check()?;
+            return Ok(self.host.linked() as u64);
+        }
+        let (_, snapshot) = self.snapshot()?;
+        // Not held during the scan: the caller's function may use the table.
+        let last = || self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((sequence, count)) = *last()
+            && sequence == snapshot.sequence()
+        {
+            return Ok(count);
+        }
+        let count = store::count_rows(&snapshot, &self.interrupt)?;
+        *last() = Some((snapshot.sequence(), count));
+        Ok(count)
+    }
+
     pub(crate) fn checkpoint(&self, into: &Path) -> Result<()> {
         self.check_open()?;
         let no_store = Error::NoStore { op: "checkpoint" };
         let store = self.store.as_ref().ok_or(no_store)?;
         drop(self.clean(&self.interrupt)?);
         Ok(store.db().checkpoint(into)?)
+    }
+
+    pub(crate) fn backup(&self, backups: &mut Backups) -> Result<Backup> {
+        self.check_open()?;
+        let no_store = Error::NoStore { op: "backup" };
+        let store = self.store.as_ref().ok_or(no_store)?;
+        drop(self.clean(&self.interrupt)?);
+        Ok(backups.create(store.db())?)
     }
 
     /// Writes all dirty rows to the store. No other thread can write until the guard is dropped.

@@ -26,6 +26,9 @@ pub(crate) struct Ghosts {
 }
 
 impl Ghosts {
+    /// Bytes of a place.
+    pub(crate) const PLACE_BYTES: usize = size_of::<AtomicU16>();
+
     /// A table that remembers about `keys` keys.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use crate::stats::{Clocks, Counters, DeviceStats, Stats};
 use crate::store::Store;
 use crate::worker::Queue;
 use crate::{Error, Result, RowType};
+use forerun_core::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The policies by which rows move.
@@ -36,6 +37,8 @@ pub(crate) struct Inner {
     /// Between the store and the host tier.
     pub(crate) admission_filter: AdmissionFilter,
     pub(crate) key_locks: KeyLocks,
+    /// The last count of all rows, and the sequence number that the store had then.
+    pub(crate) counted: Mutex<Option<(u64, u64)>>,
     pub(crate) counters: Counters,
     pub(crate) clocks: Clocks,
     pub(crate) queue: Queue,
@@ -64,6 +67,7 @@ impl Inner {
             host,
             store,
             key_locks: Default::default(),
+            counted: Default::default(),
             counters: Default::default(),
             clocks: Default::default(),
             queue: Default::default(),
@@ -109,6 +113,15 @@ impl Inner {
             return Err(Error::Closed);
         }
         Ok(())
+    }
+
+    /// Refuses writes to a closed table, and to one whose store was opened read-only.
+    pub(crate) fn check_takes_writes(&self) -> Result<()> {
+        self.check_open()?;
+        match &self.store {
+            Some(store) => store.check_access(),
+            None => Ok(()),
+        }
     }
 
     /// Refuses calls from now on. Writers that hold locks may still finish: closing takes all locks
@@ -174,24 +187,27 @@ impl Inner {
             .into_iter()
             .flatten();
         let admission_bytes: usize = filters.map(AdmissionFilter::memory_bytes).sum();
+        let host_bytes = (self.host.memory_bytes() + admission_bytes) as u64;
+        let store = self.store.as_ref().map(|store| store.db().stats());
+        let store_limit_bytes = store.as_ref().map_or(0, |store| {
+            store.cache.capacity_bytes + store.memtables_limit_bytes
+        });
         Stats {
             counts: self.counters.counts(),
             row_bytes: self.row.bytes() as u64,
             host_rows: self.host.linked() as u64,
             host_capacity_rows: self.host.capacity() as u64,
             host_dirty_rows: self.host.dirty() as u64,
-            host_bytes: (self.host.memory_bytes() + admission_bytes) as u64,
+            host_bytes,
             host_used_bytes: (self.host.used_bytes() + admission_bytes) as u64,
+            memory_limit_bytes: host_bytes + store_limit_bytes as u64,
             device: self.device_stats(),
             find: self.clocks.find.latency(),
             find_device: self.clocks.device.latency(),
             find_host: self.clocks.host.latency(),
             find_store: self.clocks.store.latency(),
             write: self.clocks.write.latency(),
-            store: self
-                .store
-                .as_ref()
-                .map(|store| Box::new(store.db().stats())),
+            store: store.map(Box::new),
         }
     }
 }

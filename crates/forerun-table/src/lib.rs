@@ -18,6 +18,7 @@
 //!   worker.rs                the background thread      admission.rs, ghosts.rs  which rows a lookup promotes
 //!   policy.rs                scores: ranks, ages        options.rs       capacities, admission, writes, overflow
 //!   close.rs, interrupt.rs   closing, interrupting      flush.rs, snapshot.rs    durability, views, export
+//!   memory_budget.rs         one limit for all parts
 //! ```
 //!
 //! Start with [`Table`].
@@ -43,6 +44,7 @@ mod inner;
 mod interrupt;
 mod key_locks;
 mod latency;
+mod memory_budget;
 mod misses;
 mod options;
 mod policy;

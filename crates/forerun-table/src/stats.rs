@@ -122,6 +122,9 @@ pub struct Stats {
     pub host_bytes: u64,
     /// Bytes of these in use now.
     pub host_used_bytes: u64,
+    /// The maximum of [`memory_bytes`](Stats::memory_bytes): the sum of the limits of the host
+    /// tier, and of the store's memtables and page cache.
+    pub memory_limit_bytes: u64,
     /// The device tier, if the table was built with one.
     pub device: Option<DeviceStats>,
     /// Duration of a batch of lookups, from call to answer.

@@ -8,9 +8,10 @@
 //!
 //! Big-endian keys sort in numeric order, so numbers near each other are on one page.
 
+use crate::interrupt::Interrupt;
 use crate::policy::Score;
 use crate::{Dtype, Error, Result, RowType};
-use forerun_db::{Db, Durability, Snapshot, Values, WriteBatch};
+use forerun_db::{Access, Db, Durability, Snapshot, Values, WriteBatch};
 
 /// The key of the description of the store's rows.
 const DESCRIPTION_KEY: &[u8] = b"forerun.table";
@@ -85,6 +86,21 @@ impl Store {
     /// The underlying store.
     pub(crate) fn db(&self) -> &Db {
         &self.db
+    }
+
+    /// Whether the store may not be changed.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.db.access() == Access::ReadOnly
+    }
+
+    /// Refuses changes of a store that was opened read-only.
+    pub(crate) fn check_access(&self) -> Result<()> {
+        match self.is_read_only() {
+            false => Ok(()),
+            true => Err(Error::Store(forerun_db::Error::ReadOnly {
+                path: self.db.path().to_owned(),
+            })),
+        }
     }
 
     /// The layout of the values.
@@ -240,6 +256,24 @@ pub(crate) fn rows_of(
             )
         }
     })
+}
+
+/// Keys counted between two questions whether to go on.
+const COUNTED_AT_ONCE: u64 = 4096;
+
+/// The number of a snapshot's entries that are rows.
+pub(crate) fn count_rows(snapshot: &Snapshot, interrupt: &Interrupt) -> Result<u64> {
+    let (mut count, mut entries) = (0, snapshot.iter());
+    while let Some(entry) = entries.next_entry()? {
+        // The description has a longer key.
+        if entry.key.len() == size_of::<StoreKey>() {
+            if count % COUNTED_AT_ONCE == 0 {
+                interrupt.check()?;
+            }
+            count += 1;
+        }
+    }
+    Ok(count)
 }
 
 /// Encodes the description of the rows: version, element code, whether scores follow, dimension.

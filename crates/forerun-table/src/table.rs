@@ -9,6 +9,7 @@ use crate::snapshot::{Export, Snapshot};
 use crate::stats::{DeviceStats, Stats};
 use crate::{Dtype, Error, Result, RowType, worker};
 use forerun_core::ProcessBound;
+use forerun_db::{Backup, Backups};
 use forerun_gpu::Gpu;
 use forerun_gpu::gather::Destination;
 use std::fmt;
@@ -320,6 +321,15 @@ impl Table {
         self.inner()?.checkpoint(into.as_ref())
     }
 
+    /// Backs up the store with all rows, as of now: see [`Backups`]. A restored backup is a store
+    /// that another table can open.
+    ///
+    /// # Errors
+    /// [`Error::NoStore`]; those of [`flush`](Table::flush) and of [`Backups::create`].
+    pub fn backup(&self, backups: &mut Backups) -> Result<Backup> {
+        self.inner()?.backup(backups)
+    }
+
     /// Makes all writes that have returned durable. Does nothing without a store.
     ///
     /// # Errors
@@ -352,17 +362,13 @@ impl Table {
         self.inner().map_or(0, |inner| inner.host.linked())
     }
 
-    /// Counts the rows in all tiers. With a store this scans it and takes as long as an export.
+    /// Counts the rows in all tiers. With a store this scans its keys, unless nothing was written
+    /// since the last count. Without one the count is at hand.
     ///
     /// # Errors
-    /// Those of [`export`](Table::export).
+    /// Those of [`export`](Table::export), and [`Error::Interrupted`].
     pub fn count(&self) -> Result<u64> {
-        let mut count = 0;
-        for rows in self.export(4096)? {
-            self.inner()?.interrupt.check()?;
-            count += rows?.keys.len() as u64;
-        }
-        Ok(count)
+        self.inner()?.count()
     }
 
     /// The table's figures since it was opened. All zeros in a fork.

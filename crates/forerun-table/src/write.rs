@@ -46,7 +46,7 @@ impl Inner {
     }
 
     fn check_batch(&self, keys: &[u64], rows: &[u8], scores: Option<&[u64]>) -> Result<()> {
-        self.check_open()?;
+        self.check_takes_writes()?;
         self.check_rows(keys, rows.len())?;
         match scores {
             Some(scores) => self.check_scores(keys, scores),
@@ -190,7 +190,7 @@ impl Inner {
         how: Update,
         found: &mut [bool],
     ) -> Result<usize> {
-        self.check_open()?;
+        self.check_takes_writes()?;
         self.check_rows(keys, rows.len())?;
         self.check_found(keys, found)?;
         let start = time::now();
@@ -221,7 +221,7 @@ impl Inner {
     }
 
     pub(crate) fn erase(&self, keys: &[u64]) -> Result<()> {
-        self.check_open()?;
+        self.check_takes_writes()?;
         let start = time::now();
         let mut failures = Failures::default();
         for (nth, part) in keys.chunks(self.host.chunk()).enumerate() {

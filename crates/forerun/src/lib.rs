@@ -72,16 +72,18 @@
 #![forbid(unsafe_code)]
 
 pub use forerun_core::arch::{Isa, isa};
+pub use forerun_core::size::{SizeError, format_size, parse_size};
 pub use forerun_core::{Forked, Owner, PerProcess, ProcessBound};
 pub use forerun_db::{
     Access, BackPressure, Background, Backup, BackupList, BackupProgress, Backups, BadRange,
     Bytewise, CacheStats, CheckReport, CheckedBackups, Checks, Comparator, Compression, Create, Db,
-    DescribeOptions, Durability, Entry, Error, Ingestion, Iter, KeyRange, Keyspace, KeyspaceBatch,
-    KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats, LevelStats, Loss, MAX_BATCH_BYTES,
-    MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES, MAX_VALUE_BYTES, Op, Ops, Options,
-    ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, RepairReport, Result,
-    ReverseBytewise, RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork, Values,
-    VerifyReport, WalMode, WriteBatch, check, describe, repair,
+    DescribeOptions, Description, Durability, Entry, Error, Ingestion, Iter, KeyRange, Keyspace,
+    KeyspaceBatch, KeyspaceDescription, KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats,
+    LevelStats, Loss, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES,
+    MAX_VALUE_BYTES, ManifestDescription, Op, Ops, Options, PageDescription, ReadBackend, Readable,
+    Recovery, RecoveryReport, RemovedBackups, RepairReport, Result, ReverseBytewise, RowContent,
+    RowDescription, RunDescription, RunOptions, RunSummary, Snapshot, Stats, Strategy, TreeOptions,
+    TreeWork, Values, VerifyReport, WalMode, WriteBatch, check, describe, repair,
 };
 
 /// Hash tables in memory for keys and values of fixed width, built for batched lookups.

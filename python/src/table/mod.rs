@@ -15,6 +15,7 @@ mod stats;
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 
+use forerun::Access;
 use forerun::table::{DeviceStats, Dtype, Update};
 use numpy::{PyArray1, PyArrayDyn};
 use pyo3::exceptions::PyKeyError;
@@ -28,7 +29,8 @@ use crate::interrupt;
 use crate::items::Shown;
 use crate::long::run_long;
 use crate::numbers::{Key, Numbers};
-use options::{Device, Policies, Sizes};
+use crate::store_options::{CreateStore, Size};
+use options::{Device, Place, Policies, Sizes};
 
 /// The result of `find`: the rows, and which keys were found.
 type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
@@ -37,21 +39,31 @@ type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
 ///
 /// `dim`: the number of elements in a row. `dtype`: the element type, as a name or as a type of
 /// NumPy or PyTorch. `path`: the directory of the store that holds all rows; without it the table
-/// lives only in memory. `host_capacity`: the maximum number of rows in host memory. `host_bytes`:
-/// the same limit in bytes, including the index; give one of the two. `device_capacity`: the
-/// maximum number of rows on the device; 0 for no device tier. `device`: "any" (the first GPU, or
-/// the CPU without one), "cpu", or the number of a GPU. `score`: which rows a tier evicts first:
-/// "lru", "lfu" or "custom" (the caller's `scores`). `admission`: which rows a lookup promotes:
-/// "always", "second_touch" (those that were looked up before) or "by_score". `writes`: "through"
-/// writes each row to the store before the call returns; "back" writes it when it leaves memory, or
-/// at `flush`. `overflow`: what a full table without `path` does: "refuse" new rows, or "evict"
-/// others. `cache_bytes`: the size of the store's page cache.
+/// lives only in memory. `memory`: the maximum host memory for rows, their index, and the store's
+/// pages and memtables together. Or set the parts one by one: `host_capacity`: the maximum number
+/// of rows in host memory. `host_bytes`: the same limit in bytes, including the index; give one of
+/// the two. `cache_bytes`: the size of the store's page cache. `device_capacity`: the maximum
+/// number of rows on the device, which is not part of `memory`; 0 for no device tier. `device`:
+/// "any" (the first GPU, or the CPU without one), "cpu", or the number of a GPU. `score`: which
+/// rows a tier evicts first: "lru", "lfu" or "custom" (the caller's `scores`). `admission`: which
+/// rows a lookup promotes: "always", "second_touch" (those that were looked up before) or
+/// "by_score". `writes`: "through" writes each row to the store before the call returns; "back"
+/// writes it when it leaves memory, or at `flush`. `overflow`: what a full table without `path`
+/// does: "refuse" new rows, or "evict" others. `create`: "if_missing" or True creates a missing
+/// store, "never" or False raises `NotFoundError` for one, "must_be_new" raises
+/// `AlreadyExistsError` for an existing one. `read_only`: changes nothing in the directory, which
+/// may be on a read-only file system; every write raises an error.
+///
+/// A size is a number of bytes, or a text such as "2GiB" or "512MB".
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Table {
     dtype: Dtype,
     dim: u32,
     /// Whether a lookup may wait for the disk or the device.
     waits: bool,
+    path: Option<PathBuf>,
+    /// Whether its memory has a limit other than the machine's.
+    has_limit: bool,
     /// `None` once it is closed.
     table: RwLock<Option<forerun::table::Table>>,
 }
@@ -61,11 +73,13 @@ impl Table {
     #[new]
     #[pyo3(
         signature = (
-            dim, dtype=None, *, path=None, host_capacity=None, host_bytes=None, device_capacity=0, device=None,
-            score="lfu", admission="second_touch", writes="through", overflow=None, cache_bytes=None
+            dim, dtype=None, *, path=None, memory=None, host_capacity=None, host_bytes=None, cache_bytes=None,
+            device_capacity=0, device=None, score="lfu", admission="second_touch", writes="through", overflow=None,
+            create=CreateStore::DEFAULT, read_only=false
         ),
-        text_signature = "(dim, dtype='float32', *, path=None, host_capacity=None, host_bytes=None, device_capacity=0, \
-            device=None, score='lfu', admission='second_touch', writes='through', overflow=None, cache_bytes=None)"
+        text_signature = "(dim, dtype='float32', *, path=None, memory=None, host_capacity=None, host_bytes=None, \
+            cache_bytes=None, device_capacity=0, device=None, score='lfu', admission='second_touch', writes='through', \
+            overflow=None, create='if_missing', read_only=False)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
@@ -73,15 +87,18 @@ impl Table {
         dim: u32,
         dtype: Option<&Bound<'_, PyAny>>,
         path: Option<PathBuf>,
+        memory: Option<Size>,
         host_capacity: Option<usize>,
-        host_bytes: Option<usize>,
+        host_bytes: Option<Size>,
+        cache_bytes: Option<Size>,
         device_capacity: usize,
         device: Option<Device>,
         score: &str,
         admission: &str,
         writes: &str,
         overflow: Option<&str>,
-        cache_bytes: Option<usize>,
+        create: CreateStore,
+        read_only: bool,
     ) -> PyResult<Table> {
         let dtype = dtype.map_or(Ok(Dtype::F32), options::dtype)?;
         let waits = path.is_some() || device_capacity > 0;
@@ -91,7 +108,23 @@ impl Table {
             host_capacity,
             host_bytes,
             cache_bytes,
+            memory,
         };
+        let place = Place {
+            path: path.clone(),
+            create,
+            access: match read_only {
+                true => Access::ReadOnly,
+                false => Access::ReadWrite,
+            },
+        };
+        let has_limit = path.is_some()
+            || [
+                host_capacity.is_some(),
+                host_bytes.is_some(),
+                memory.is_some(),
+            ]
+            .contains(&true);
         let policies = Policies {
             score,
             admission,
@@ -99,7 +132,7 @@ impl Table {
             overflow,
         };
         let builder = forerun::table::Table::builder(dtype, dim);
-        let builder = options::apply(builder, path, sizes, policies)?;
+        let builder = options::apply(builder, place, sizes, policies)?;
         let builder = builder.interrupt(interrupt::is_raised);
         let open = || builder.open();
         let table = interrupt::detach(py, "opening a table", open).map_err(table_exception)?;
@@ -108,8 +141,16 @@ impl Table {
             dtype,
             dim,
             waits,
+            path,
+            has_limit,
             table: RwLock::new(Some(table)),
         })
+    }
+
+    /// The directory of the store; `None` without one.
+    #[getter]
+    fn path(&self) -> Option<PathBuf> {
+        self.path.clone()
     }
 
     /// The elements in a row.
@@ -329,7 +370,8 @@ impl Table {
         self.is_closed()
     }
 
-    /// Counts the rows in all tiers. With `path` this scans the store.
+    /// The number of rows in all tiers. With `path`, counting them scans the store's keys, unless
+    /// nothing was written since the last count.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let table = self.open()?;
         let count = interrupt::detach(py, "counting rows", || table.count());
@@ -412,12 +454,18 @@ impl Table {
     }
 
     fn __repr__(&self) -> String {
-        let closed = if self.closed() { ", closed" } else { "" };
-        format!(
-            "forerun.Table(dim={}, dtype={:?}{closed})",
-            self.dim,
-            self.dtype.name()
-        )
+        let (dim, dtype) = (self.dim, self.dtype.name());
+        let mut parts = vec![format!("dim={dim}"), format!("dtype={dtype:?}")];
+        if let Some(path) = &self.path {
+            parts.push(format!("path={path:?}"));
+        }
+        match self.open() {
+            Ok(table) => parts.extend(stats::shown(&table.stats(), self.has_limit)),
+            Err(_) if self.is_closed() => parts.push("closed".to_owned()),
+            // A fork knows nothing of its parent's rows.
+            Err(_) => parts.push("of another process".to_owned()),
+        }
+        format!("forerun.Table({})", parts.join(", "))
     }
 
     fn __reduce__(&self) -> PyResult<()> {

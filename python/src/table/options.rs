@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use forerun::Options;
 use forerun::table::{
     Admission, Builder, DeviceChoice, Dtype, Overflow, Score, UnknownDtype, Writes,
 };
+use forerun::{Access, Options};
 use pyo3::prelude::*;
 
 use crate::errors::{invalid, unknown};
+use crate::store_options::{CreateStore, Size, bytes_of};
 
 /// The device of the device tier: "any" (the first GPU, or the CPU without one), "cpu", or a GPU's
 /// number.
@@ -31,14 +32,23 @@ impl Device {
     }
 }
 
+/// The store below, if there is one.
+pub(super) struct Place {
+    pub(super) path: Option<PathBuf>,
+    pub(super) create: CreateStore,
+    pub(super) access: Access,
+}
+
 /// The sizes of the tiers.
 pub(super) struct Sizes {
     pub(super) device_capacity: usize,
     pub(super) device: Option<Device>,
     pub(super) host_capacity: Option<usize>,
-    pub(super) host_bytes: Option<usize>,
+    pub(super) host_bytes: Option<Size>,
     /// The size of the store's page cache.
-    pub(super) cache_bytes: Option<usize>,
+    pub(super) cache_bytes: Option<Size>,
+    /// All of them but the device tier.
+    pub(super) memory: Option<Size>,
 }
 
 /// The policies by which rows move between tiers, by name.
@@ -72,7 +82,7 @@ pub(super) fn dtype(object: &Bound<'_, PyAny>) -> PyResult<Dtype> {
 
 pub(super) fn apply(
     mut builder: Builder,
-    path: Option<PathBuf>,
+    place: Place,
     sizes: Sizes,
     policies: Policies<'_>,
 ) -> PyResult<Builder> {
@@ -108,25 +118,48 @@ pub(super) fn apply(
             other => return Err(unknown("overflow", other, "refuse, evict")),
         });
     }
-    builder = match (sizes.host_capacity, sizes.host_bytes) {
-        (None, None) => builder,
-        (Some(rows), None) => builder.host_capacity(rows),
-        (None, Some(bytes)) => builder.host_bytes(bytes),
-        (Some(_), Some(_)) => {
+    let Some(path) = place.path else {
+        if place.access == Access::ReadOnly {
+            return Err(invalid("`read_only` is for a table with a `path`"));
+        }
+        if sizes.cache_bytes.is_some() {
             return Err(invalid(
-                "give the host tier's size either as `host_capacity`, in rows, or as `host_bytes`",
+                "`cache_bytes` is for the store's pages: give the table a `path`",
             ));
         }
+        return resize(builder, &sizes);
     };
-    if let Some(path) = path {
-        builder = builder.path(path);
+    let options = builder.default_store_options();
+    let builder = builder.path(path).store_options(Options {
+        cache_bytes: bytes_of(sizes.cache_bytes).unwrap_or(options.cache_bytes),
+        create: place.create.0,
+        access: place.access,
+        ..options
+    });
+    resize(builder, &sizes)
+}
+
+/// Sets the sizes of the tiers in host memory.
+fn resize(builder: Builder, sizes: &Sizes) -> PyResult<Builder> {
+    let others = [
+        ("host_capacity", sizes.host_capacity.is_some()),
+        ("host_bytes", sizes.host_bytes.is_some()),
+        ("cache_bytes", sizes.cache_bytes.is_some()),
+    ];
+    if sizes.memory.is_some()
+        && let Some((name, _)) = others.iter().find(|(_, is_given)| *is_given)
+    {
+        return Err(invalid(format!(
+            "`memory` is one budget for rows, index and pages: leave out `{name}`"
+        )));
     }
-    if let Some(cache_bytes) = sizes.cache_bytes {
-        let options = builder.default_store_options();
-        builder = builder.store_options(Options {
-            cache_bytes,
-            ..options
-        });
+    match (sizes.memory, sizes.host_capacity, sizes.host_bytes) {
+        (Some(Size(bytes)), ..) => Ok(builder.memory_bytes(bytes)),
+        (None, None, None) => Ok(builder),
+        (None, Some(rows), None) => Ok(builder.host_capacity(rows)),
+        (None, None, Some(Size(bytes))) => Ok(builder.host_bytes(bytes)),
+        (None, Some(_), Some(_)) => Err(invalid(
+            "give the host tier's size either as `host_capacity`, in rows, or as `host_bytes`",
+        )),
     }
-    Ok(builder)
 }

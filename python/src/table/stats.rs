@@ -1,12 +1,13 @@
 //! A table's figures for Python.
 
+use forerun::format_size;
 use forerun::table::Stats;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 pub(super) fn figures(py: Python<'_>, stats: Stats) -> PyResult<Bound<'_, PyDict>> {
     let figures = PyDict::new(py);
-    let device = stats.device.as_ref();
+    let (device, store) = (stats.device.as_ref(), stats.store.as_ref());
     for (name, figure) in [
         ("find_batches", stats.counts.find_batches),
         ("find_keys", stats.counts.find_keys),
@@ -30,6 +31,23 @@ pub(super) fn figures(py: Python<'_>, stats: Stats) -> PyResult<Bound<'_, PyDict
         ("host_bytes", stats.host_bytes),
         ("host_used_bytes", stats.host_used_bytes),
         ("memory_bytes", stats.memory_bytes()),
+        ("memory_limit_bytes", stats.memory_limit_bytes),
+        (
+            "cache_used_bytes",
+            store.map_or(0, |store| store.cache.used_bytes as u64),
+        ),
+        (
+            "cache_limit_bytes",
+            store.map_or(0, |store| store.cache.capacity_bytes as u64),
+        ),
+        (
+            "memtables_used_bytes",
+            store.map_or(0, |store| store.memtables_used_bytes as u64),
+        ),
+        (
+            "memtables_limit_bytes",
+            store.map_or(0, |store| store.memtables_limit_bytes as u64),
+        ),
         ("found_bytes", stats.found_bytes()),
         ("moved_bytes", stats.moved_bytes()),
         ("find_p50_ns", stats.find.p50_ns),
@@ -38,4 +56,22 @@ pub(super) fn figures(py: Python<'_>, stats: Stats) -> PyResult<Bound<'_, PyDict
         figures.set_item(name, figure)?;
     }
     Ok(figures)
+}
+
+/// The figures of a table's `repr`: its memory and capacity if they are limited, and what its tiers
+/// hold.
+pub(super) fn shown(stats: &Stats, has_limit: bool) -> Vec<String> {
+    let mut shown = Vec::new();
+    if has_limit {
+        let limit = format_size(stats.memory_limit_bytes);
+        shown.push(format!("memory={limit:?}"));
+        shown.push(format!("host_capacity={}", stats.host_capacity_rows));
+    }
+    shown.push(format!("host_rows={}", stats.host_rows));
+    if let Some(device) = &stats.device {
+        let name = if device.is_gpu { &device.name } else { "cpu" };
+        shown.push(format!("device={name:?}"));
+        shown.push(format!("device_rows={}", device.rows));
+    }
+    shown
 }

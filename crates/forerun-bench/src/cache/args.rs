@@ -1,7 +1,7 @@
 //! The arguments of the bench.
 
 use crate::output::{Output, Timing};
-use forerun_measure::size::parse_size;
+use forerun_core::size::parse_size;
 use std::path::PathBuf;
 
 /// What to measure.

@@ -3,8 +3,8 @@
 use super::setting::{Cap, Order, Study};
 use crate::on_gpu::OnGpu;
 use crate::output::Output;
+use forerun_core::size::parse_size;
 use forerun_gpu::gather::{Direction, Unit, Version};
-use forerun_measure::size::parse_size;
 
 /// Row gathers from pinned host memory to the GPU and back, against contiguous copies
 #[derive(clap::Args, Clone, Debug, Default)]

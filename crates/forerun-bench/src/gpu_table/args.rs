@@ -5,8 +5,9 @@ use super::way::Op;
 use crate::on_gpu::OnGpu;
 use crate::output::{Output, or};
 use crate::skew::Skew;
+use forerun_core::size::{parse_count, parse_size};
 use forerun_gpu::table::Lookup;
-use forerun_measure::size::{parse_count, parse_share, parse_size};
+use forerun_measure::size::parse_share;
 use std::path::PathBuf;
 
 /// The hash table in a GPU's memory: every operation, by load, width, row, hit rate, batch and skew

@@ -8,7 +8,8 @@ use crate::output::{Output, Threads, Timing, check_threads};
 use anyhow::{Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use forerun_core::arch::Isa;
-use forerun_measure::size::{parse_share, parse_size};
+use forerun_core::size::parse_size;
+use forerun_measure::size::parse_share;
 
 /// Which hash table wins: batched lookups by design, instruction set, size, load factor and more
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]

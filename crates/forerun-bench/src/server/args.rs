@@ -5,7 +5,7 @@ use super::request::Form;
 use crate::output::{Output, Timing, or};
 use crate::skew::Skew;
 use anyhow::{Result, ensure};
-use forerun_measure::size::{parse_count, parse_size};
+use forerun_core::size::{parse_count, parse_size};
 use std::fmt;
 use std::path::PathBuf;
 

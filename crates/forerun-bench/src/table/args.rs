@@ -3,7 +3,8 @@
 use super::access::Access;
 use crate::output::{Output, Threads, Timing, or};
 use anyhow::{Result, ensure};
-use forerun_measure::size::{parse_count, parse_share, parse_size};
+use forerun_core::size::{parse_count, parse_size};
+use forerun_measure::size::parse_share;
 use forerun_table::{Admission, Dtype, RowType, Score};
 use std::path::PathBuf;
 

@@ -5,7 +5,7 @@ use super::record::{KEY_BYTES_MAX, VALUE_BYTES};
 use super::truth::WRITERS_MAX;
 use crate::output::{Output, Threads, or};
 use anyhow::{Result, ensure};
-use forerun_measure::size::{parse_count, parse_size};
+use forerun_core::size::{parse_count, parse_size};
 use std::path::PathBuf;
 
 /// YCSB's core workloads A to F on the store, reads in batches

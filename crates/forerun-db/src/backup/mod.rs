@@ -115,6 +115,14 @@ impl Backups {
         Backups::open_with_io(Arc::new(OsIo), path, Create::IfMissing)
     }
 
+    /// Creates a directory of backups.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`]: there is one. Otherwise the same as for [`open`](Self::open).
+    pub fn create_new(path: impl AsRef<Path>) -> Result<Backups> {
+        Backups::open_with_io(Arc::new(OsIo), path, Create::MustBeNew)
+    }
+
     /// Opens a directory of backups on the given file system. The stores to back up may be on
     /// another one; backups are restored to this one.
     ///

@@ -67,7 +67,7 @@ use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::limiter::RateLimiter;
 use crate::tree::verify::VerifyReport;
-use crate::{Durability, Options, RecoveryReport, Result, WriteBatch};
+use crate::{Access, Durability, Options, RecoveryReport, Result, WriteBatch};
 
 use background::Workers;
 use closing::Open;
@@ -325,6 +325,11 @@ impl Db {
     /// Returns the store's directory.
     pub fn path(&self) -> &Path {
         self.open.constant(|open| &*open.inner.path)
+    }
+
+    /// Returns whether the store may be changed through this handle.
+    pub fn access(&self) -> Access {
+        *self.open.constant(|open| &open.inner.options.access)
     }
 
     /// Makes the log durable, marks its end, and unlocks the directory. Other handles and snapshots

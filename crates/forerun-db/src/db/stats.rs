@@ -208,6 +208,8 @@ pub struct Stats {
     pub memtables: usize,
     /// The memory of all memtables, in bytes, including flushed ones that iterators still hold.
     pub memtables_used_bytes: usize,
+    /// The maximum of that: [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes).
+    pub memtables_limit_bytes: usize,
     /// The levels of all keyspaces together, down to the last one that holds a run.
     pub levels: Vec<LevelStats>,
     /// What each keyspace holds, the store's own first.
@@ -285,6 +287,7 @@ impl Inner {
             }),
             memtables,
             memtables_used_bytes,
+            memtables_limit_bytes: self.options.memory_limit_bytes,
             levels,
             keyspaces,
             cache: self.cache.stats(),

@@ -1,6 +1,6 @@
-//! Prints a page for people to read.
+//! Describes a page, for people and programs to read.
 
-use std::fmt::Write as _;
+use std::fmt;
 
 use super::page::{GROUP_ROWS, Page, PageKind};
 use crate::versions::{Kind, MAX_SEQUENCE};
@@ -8,7 +8,8 @@ use crate::versions::{Kind, MAX_SEQUENCE};
 /// Bytes shown of a key or a value.
 const SHOWN_BYTES: usize = 48;
 
-/// The page as text: one line about the page, then one line for each of the first `max_rows` rows.
+/// A page, for people and programs to read. Displays as text: one line about the page, then one
+/// line for each row.
 ///
 /// ```text
 /// leaf of 14,212 bytes, 3 rows in 1 group, prefix "user:0000"
@@ -16,85 +17,166 @@ const SHOWN_BYTES: usize = 48;
 ///     0  31370000  "user:000017"            12  value of 5 bytes "hello"
 ///     1  31380000  "user:000018"             9  deletion
 /// ```
-pub(crate) fn page(page: Page<'_>, max_rows: usize) -> String {
-    let mut text = String::new();
-    // Writing to a string does not fail.
-    let _ = write_page(page, max_rows, &mut text);
-    text
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PageDescription {
+    /// Whether it is a leaf; if not, its rows lead to pages below.
+    pub is_leaf: bool,
+    /// Its size in bytes.
+    pub bytes: usize,
+    /// The number of its rows.
+    pub rows_total: usize,
+    /// The number of groups that its rows form.
+    pub groups: usize,
+    /// The prefix that all of its keys share.
+    pub prefix: Vec<u8>,
+    /// The rows to show, from the first on.
+    pub rows: Vec<RowDescription>,
 }
 
-fn write_page(page: Page<'_>, max_rows: usize, text: &mut String) -> std::fmt::Result {
-    let kind = match page.kind() {
-        PageKind::Leaf => "leaf",
-        PageKind::Internal => "internal page",
-    };
-    let (rows, groups) = (page.rows(), page.rows().div_ceil(GROUP_ROWS));
-    write!(
-        text,
-        "{kind} of {} bytes, {rows} row{} in {groups} group{}",
-        page.bytes().len(),
-        plural(rows),
-        plural(groups),
-    )?;
-    match page.prefix() {
-        [] => writeln!(text)?,
-        prefix => writeln!(text, ", prefix {}", Shown(prefix))?,
-    }
-    let shown = rows.min(max_rows);
+/// A row of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RowDescription {
+    /// The bytes of the key that a search compares first.
+    pub head: u32,
+    /// Its key. The first key of an internal page is empty: it comes before all others.
+    pub key: Vec<u8>,
+    /// The sequence number of its version; `None` for the newest possible one.
+    pub sequence: Option<u64>,
+    /// What is under the key.
+    pub content: RowContent,
+}
+
+/// What a row of a page holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RowContent {
+    /// A value.
+    Value(Vec<u8>),
+    /// A deletion.
+    Deletion,
+    /// A page below.
+    Page {
+        /// Its number in the run.
+        number: u32,
+        /// Where it begins in the file.
+        offset: u64,
+        /// Its bytes in the file.
+        stored_bytes: u64,
+        /// Its bytes in memory.
+        raw_bytes: u64,
+    },
+}
+
+/// Describes a page, with at most `max_rows` of its rows.
+pub(crate) fn page(page: Page<'_>, max_rows: usize) -> PageDescription {
+    let rows_total = page.rows();
+    let is_leaf = page.kind() == PageKind::Leaf;
     let mut key = Vec::new();
-    let mut keys = Vec::with_capacity(shown);
-    for row in 0..shown {
+    let rows = (0..rows_total.min(max_rows)).map(|row| {
         page.key_into(row, &mut key);
-        let first = row == 0 && page.kind() == PageKind::Internal;
-        keys.push(match first {
-            true => "(before all)".to_owned(),
-            false => Shown(&key).to_string(),
-        });
-    }
-    let wide = keys.iter().map(String::len).max().unwrap_or(0).max(3);
-    let place = rows.to_string().len().max(3);
-    writeln!(
-        text,
-        "  {:>place$}  head      {:wide$}  {:>10}  {}",
-        "row",
-        "key",
-        "sequence",
-        match page.kind() {
-            PageKind::Leaf => "what",
-            PageKind::Internal => "page below",
-        }
-    )?;
-    for (row, key) in keys.iter().enumerate() {
-        let sequence = match page.sequence(row) {
-            MAX_SEQUENCE => "newest".to_owned(),
-            sequence => sequence.to_string(),
-        };
-        write!(
-            text,
-            "  {row:>place$}  {:08x}  {key:wide$}  {sequence:>10}  ",
-            page.head(row),
-        )?;
-        match (page.kind(), page.version_kind(row)) {
-            (PageKind::Internal, _) => {
+        let content = match (is_leaf, page.version_kind(row)) {
+            (false, _) => {
                 let (number, location) = page.child(row);
-                writeln!(
-                    text,
-                    "number {number} at {}, {} bytes ({} in memory)",
-                    location.offset, location.stored_len, location.raw_len
-                )?;
+                RowContent::Page {
+                    number,
+                    offset: location.offset,
+                    stored_bytes: u64::from(location.stored_len),
+                    raw_bytes: u64::from(location.raw_len),
+                }
             }
-            (PageKind::Leaf, Kind::Deletion) => writeln!(text, "deletion")?,
-            (PageKind::Leaf, Kind::Value) => {
-                let value = page.value(row);
-                let len = value.len();
-                writeln!(text, "value of {len} byte{} {}", plural(len), Shown(value))?;
+            (true, Kind::Deletion) => RowContent::Deletion,
+            (true, Kind::Value) => RowContent::Value(page.value(row).to_vec()),
+        };
+        RowDescription {
+            head: page.head(row),
+            key: match row == 0 && !is_leaf {
+                true => Vec::new(),
+                false => key.clone(),
+            },
+            sequence: Some(page.sequence(row)).filter(|sequence| *sequence != MAX_SEQUENCE),
+            content,
+        }
+    });
+    PageDescription {
+        is_leaf,
+        bytes: page.bytes().len(),
+        rows_total,
+        groups: rows_total.div_ceil(GROUP_ROWS),
+        prefix: page.prefix().to_vec(),
+        rows: rows.collect(),
+    }
+}
+
+impl fmt::Display for PageDescription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.is_leaf {
+            true => "leaf",
+            false => "internal page",
+        };
+        let (rows, groups) = (self.rows_total, self.groups);
+        write!(
+            f,
+            "{kind} of {} bytes, {rows} row{} in {groups} group{}",
+            self.bytes,
+            plural(rows),
+            plural(groups),
+        )?;
+        match &self.prefix[..] {
+            [] => writeln!(f)?,
+            prefix => writeln!(f, ", prefix {}", Shown(prefix))?,
+        }
+        let keys = self.rows.iter().enumerate().map(|(at, row)| match at {
+            0 if !self.is_leaf => "(before all)".to_owned(),
+            _ => Shown(&row.key).to_string(),
+        });
+        let keys: Vec<String> = keys.collect();
+        let wide = keys.iter().map(String::len).max().unwrap_or(0).max(3);
+        let place = rows.to_string().len().max(3);
+        writeln!(
+            f,
+            "  {:>place$}  head      {:wide$}  {:>10}  {}",
+            "row",
+            "key",
+            "sequence",
+            match self.is_leaf {
+                true => "what",
+                false => "page below",
+            }
+        )?;
+        for (at, (row, key)) in self.rows.iter().zip(&keys).enumerate() {
+            let sequence = match row.sequence {
+                None => "newest".to_owned(),
+                Some(sequence) => sequence.to_string(),
+            };
+            write!(
+                f,
+                "  {at:>place$}  {:08x}  {key:wide$}  {sequence:>10}  ",
+                row.head,
+            )?;
+            match &row.content {
+                RowContent::Page {
+                    number,
+                    offset,
+                    stored_bytes,
+                    raw_bytes,
+                } => writeln!(
+                    f,
+                    "number {number} at {offset}, {stored_bytes} bytes ({raw_bytes} in memory)"
+                )?,
+                RowContent::Deletion => writeln!(f, "deletion")?,
+                RowContent::Value(value) => {
+                    let len = value.len();
+                    writeln!(f, "value of {len} byte{} {}", plural(len), Shown(value))?;
+                }
             }
         }
+        if self.rows.len() < rows {
+            writeln!(f, "  … and {} more", rows - self.rows.len())?;
+        }
+        Ok(())
     }
-    if shown < rows {
-        writeln!(text, "  … and {} more", rows - shown)?;
-    }
-    Ok(())
 }
 
 fn plural(count: usize) -> &'static str {
@@ -133,7 +215,7 @@ mod tests {
         builder.add(b"user:019", value, Payload::Value(&[b'x'; 1000]));
         let mut bytes = Vec::new();
         builder.finish(0, &mut bytes);
-        let text = page(Page::new(&bytes), 2);
+        let text = page(Page::new(&bytes), 2).to_string();
         let lines: Vec<&str> = text.lines().collect();
         let first = format!(
             "leaf of {} bytes, 3 rows in 1 group, prefix \"user:01\"",
@@ -149,7 +231,11 @@ mod tests {
                 "  … and 1 more",
             ]
         );
-        assert!(page(Page::new(&bytes), 9).contains("value of 1000 bytes \"xxx"));
+        assert!(
+            page(Page::new(&bytes), 9)
+                .to_string()
+                .contains("value of 1000 bytes \"xxx")
+        );
     }
 
     #[test]
@@ -165,7 +251,7 @@ mod tests {
         }
         let mut bytes = Vec::new();
         builder.finish(70, &mut bytes);
-        let text = page(Page::new(&bytes), usize::MAX);
+        let text = page(Page::new(&bytes), usize::MAX).to_string();
         assert!(
             text.contains("(before all)") && text.contains("newest"),
             "{text}"

@@ -1,17 +1,16 @@
-//! Describes a store's files for people: the runs it has, a run's metadata, a page's content.
+//! Reads a store's files to describe them: the runs it has, a run's metadata, a page's content.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::io::{Io, OsIo};
 use crate::run::{self, Holds, Page, PageKind, PageLocation, Run};
-use crate::tree::manifest::{Manifest, RunRecord};
+use crate::tree::description::{
+    Description, KeyspaceDescription, ManifestDescription, RunDescription, RunSummary,
+};
+use crate::tree::manifest::{Keyspace, Manifest, RunRecord};
 use crate::tree::offline::Place;
 use crate::{Access, Error, Options, Result};
-
-/// Bytes of a key to show.
-const SHOWN_BYTES: usize = 40;
 
 /// What [`describe`] shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,8 +24,8 @@ pub struct DescribeOptions {
     pub rows: usize,
 }
 
-/// Describes, as text, the files of a store that nobody has open: the manifest with its runs, one
-/// run, or one page of a run.
+/// Describes the files of a store that nobody has open: the manifest with its runs, one run, or one
+/// page of a run.
 ///
 /// # Errors
 /// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::ComparatorMismatch`],
@@ -36,7 +35,7 @@ pub fn describe(
     path: impl AsRef<Path>,
     options: &Options,
     what: DescribeOptions,
-) -> Result<String> {
+) -> Result<Description> {
     let path = path.as_ref();
     let io: Arc<dyn Io> = Arc::new(OsIo);
     let place = Place::open(&io, path, options, Access::ReadOnly)?;
@@ -46,18 +45,16 @@ pub fn describe(
         let order = options.order_of(path, &meta.keyspace_name, &meta.comparator)?;
         Run::open(&*io, &file, number, order, &place.cache)
     };
-    let mut text = String::new();
-    // Writing to a string does not fail.
-    let _ = match what {
-        DescribeOptions { run: None, .. } => match Manifest::read(&*io, path)? {
-            Some(manifest) => write_manifest(&mut text, &manifest, open),
-            None => writeln!(text, "no manifest: the store has no runs"),
-        },
+    Ok(match what {
+        DescribeOptions { run: None, .. } => {
+            let manifest = Manifest::read(&*io, path)?;
+            Description::Manifest(manifest.map(|manifest| describe_manifest(&manifest, open)))
+        }
         DescribeOptions {
             run: Some(number),
             page: None,
             ..
-        } => write_run(&mut text, &open(number)?),
+        } => Description::Run(Box::new(describe_run(&open(number)?))),
         DescribeOptions {
             run: Some(number),
             page: Some(page),
@@ -65,143 +62,79 @@ pub fn describe(
         } => {
             let run = open(number)?;
             let bytes = find_page(&run, page)?;
-            write!(
-                text,
-                "page {page} of run {number}: {}",
-                run::dump::page(Page::new(&bytes), rows)
-            )
+            Description::Page {
+                run: number,
+                number: page,
+                page: run::dump::page(Page::new(&bytes), rows),
+            }
         }
-    };
-    Ok(text)
+    })
 }
 
-fn write_manifest(
-    text: &mut String,
+fn describe_manifest(
     manifest: &Manifest,
     open: impl Fn(u64) -> Result<Run>,
-) -> std::fmt::Result {
-    writeln!(text, "next run       {}", manifest.next_run)?;
-    writeln!(text, "first segment  {}", manifest.first_segment)?;
-    writeln!(
-        text,
-        "in runs        up to sequence number {}",
-        manifest.flushed_sequence
-    )?;
-    for keyspace in &manifest.keyspaces {
-        writeln!(text, "keyspace {} {:?}", keyspace.id, keyspace.name)?;
-        writeln!(text, "  comparator   {}", keyspace.comparator)?;
-        for (level, records) in keyspace.levels.iter().enumerate() {
-            if records.is_empty() {
-                continue;
-            }
-            let bytes: u64 = records.iter().map(|run| run.bytes).sum();
-            writeln!(
-                text,
-                "  level {level}      {} run{}, {bytes} bytes",
-                records.len(),
-                if records.len() == 1 { "" } else { "s" }
-            )?;
-            for record in records {
-                write_record(text, record, &open)?;
-            }
-        }
-        if !keyspace.range_runs.is_empty() {
-            writeln!(text, "  deletions of ranges")?;
-        }
-        for record in &keyspace.range_runs {
-            write_record(text, record, &open)?;
-        }
-    }
-    Ok(())
-}
-
-fn write_record(
-    text: &mut String,
-    record: &RunRecord,
-    open: impl Fn(u64) -> Result<Run>,
-) -> std::fmt::Result {
-    write!(
-        text,
-        "    run {:>6}  {:>12} bytes  ",
-        record.number, record.bytes
-    )?;
-    match open(record.number) {
-        Ok(run) => {
-            let meta = run.meta();
-            let (from, to) = (Shown(&meta.smallest), Shown(&meta.largest));
-            writeln!(
-                text,
-                "{:>9} versions  @{}..{}  {from} .. {to}",
-                meta.entries, meta.smallest_sequence, meta.largest_sequence
-            )
-        }
-        Err(error) => writeln!(text, "{error}"),
+) -> ManifestDescription {
+    let summaries = |records: &[RunRecord]| -> Vec<RunSummary> {
+        records
+            .iter()
+            .map(|record| summary(record, &open))
+            .collect()
+    };
+    let describe = |keyspace: &Keyspace| KeyspaceDescription {
+        id: keyspace.id,
+        name: keyspace.name.clone(),
+        comparator: keyspace.comparator.clone(),
+        levels: keyspace
+            .levels
+            .iter()
+            .map(|records| summaries(records))
+            .collect(),
+        range_deletions: summaries(&keyspace.range_runs),
+    };
+    ManifestDescription {
+        next_run: manifest.next_run,
+        first_segment: manifest.first_segment,
+        flushed_sequence: manifest.flushed_sequence,
+        keyspaces: manifest.keyspaces.iter().map(describe).collect(),
     }
 }
 
-fn write_run(text: &mut String, run: &Run) -> std::fmt::Result {
-    let meta = run.meta();
-    let root = run.root_location();
-    writeln!(text, "run            {}", run.number())?;
-    writeln!(
-        text,
-        "file           {}, {} bytes",
-        run.path().display(),
-        meta.file_bytes
-    )?;
-    writeln!(text, "checksum       {:016x}", meta.checksum)?;
-    writeln!(
-        text,
-        "keyspace       {} {:?}",
-        meta.keyspace, meta.keyspace_name
-    )?;
-    writeln!(text, "comparator     {}", meta.comparator)?;
-    writeln!(
-        text,
-        "versions       {}, {} of them deletions{}",
-        meta.entries,
-        meta.deletions,
-        match meta.holds {
-            Holds::Keys => "",
-            Holds::Ranges => "; each deletes a range, from its key up to its value",
-        }
-    )?;
-    writeln!(text, "raw bytes      {}", meta.raw_bytes)?;
-    writeln!(
-        text,
-        "sequence       {}..{}{}",
-        meta.smallest_sequence,
-        meta.largest_sequence,
-        match meta.ingested_sequence {
-            0 => "",
-            _ => ", from an ingestion: the pages store 1",
-        }
-    )?;
-    writeln!(
-        text,
-        "keys           {} .. {}",
-        Shown(&meta.smallest),
-        Shown(&meta.largest)
-    )?;
-    writeln!(
-        text,
-        "created        {} (seconds since 1970)",
-        meta.created_unix
-    )?;
-    writeln!(
-        text,
-        "pages          {} leaves, {} above them",
-        meta.leaf_pages, meta.internal_pages
-    )?;
-    writeln!(text, "filter         {} bytes", run.filter_bytes())?;
-    writeln!(
-        text,
-        "root           page {} at {}, {} bytes, {} in memory",
-        meta.pages() - 1,
-        root.offset,
-        root.stored_len,
-        root.raw_len
-    )
+fn summary(record: &RunRecord, open: impl Fn(u64) -> Result<Run>) -> RunSummary {
+    RunSummary {
+        number: record.number,
+        bytes: record.bytes,
+        run: open(record.number).map(|run| describe_run(&run)),
+    }
+}
+
+fn describe_run(run: &Run) -> RunDescription {
+    let (meta, root) = (run.meta(), run.root_location());
+    RunDescription {
+        number: run.number(),
+        path: run.path().to_owned(),
+        file_bytes: meta.file_bytes,
+        checksum: meta.checksum,
+        keyspace: meta.keyspace,
+        keyspace_name: meta.keyspace_name.clone(),
+        comparator: meta.comparator.clone(),
+        entries: meta.entries,
+        deletions: meta.deletions,
+        holds_range_deletions: meta.holds == Holds::Ranges,
+        raw_bytes: meta.raw_bytes,
+        smallest_sequence: meta.smallest_sequence,
+        largest_sequence: meta.largest_sequence,
+        is_ingested: meta.ingested_sequence != 0,
+        smallest_key: meta.smallest.clone(),
+        largest_key: meta.largest.clone(),
+        created_unix: meta.created_unix,
+        leaf_pages: meta.leaf_pages,
+        internal_pages: meta.internal_pages,
+        filter_bytes: run.filter_bytes(),
+        root_offset: root.offset,
+        root_stored_bytes: u64::from(root.stored_len),
+        root_raw_bytes: u64::from(root.raw_len),
+    }
 }
 
 /// Finds a page by its number. Only the pages above it know where it is stored.
@@ -233,15 +166,4 @@ fn find_page(run: &Run, wanted: u32) -> Result<Vec<u8>> {
         run.meta().pages()
     );
     Err(Error::corrupt_file(run.path(), 0, reason))
-}
-
-/// A quoted key: unprintable bytes are escaped and long keys truncated.
-struct Shown<'a>(&'a [u8]);
-
-impl std::fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let cut = &self.0[..self.0.len().min(SHOWN_BYTES)];
-        let dots = if cut.len() < self.0.len() { "..." } else { "" };
-        write!(f, "\"{}{dots}\"", cut.escape_ascii())
-    }
 }

@@ -19,7 +19,8 @@
 //!   verify.rs      verifies every byte
 //!   repair.rs      rebuilds manifest and runs; salvage.rs reads damaged runs
 //!   checkpoint.rs  copies a store by hard links
-//!   offline.rs     checks and repairs a closed store; describe.rs prints it
+//!   offline.rs     checks and repairs a closed store; describe.rs reads what is
+//!                  in its files, for people and programs: description.rs
 //! ```
 
 pub(crate) mod build;
@@ -29,6 +30,7 @@ pub(crate) mod compact;
 #[cfg(test)]
 mod damage_tests;
 pub(crate) mod describe;
+pub(crate) mod description;
 #[cfg(test)]
 mod fixture;
 pub(crate) mod levels;

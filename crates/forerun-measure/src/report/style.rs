@@ -27,7 +27,7 @@ figure { margin: 1.25rem 0; background: var(--card); border: 1px solid var(--lin
 figcaption { margin-bottom: .5rem; }
 figcaption b { font-weight: 650; }
 figcaption span { color: var(--soft); font-size: .875rem; display: block; }
-svg { display: block; width: 100%; min-width: 34rem; height: auto; font: 12px system-ui, -apple-system, 'Segoe UI', sans-serif; }
+svg { display: block; width: 100%; height: auto; font: 12px system-ui, -apple-system, 'Segoe UI', sans-serif; }
 svg text { fill: var(--ink); font-variant-numeric: tabular-nums; }
 svg .soft { fill: var(--soft); }
 svg .head { font-weight: 650; }

@@ -95,7 +95,7 @@ mod tests {
     use forerun_core::Pages;
 
     fn host(rows: usize, score: Score) -> Host {
-        Host::new(8, HostCapacity::Rows(rows), score, Pages::Small).unwrap()
+        Host::new(8, HostCapacity::Rows(rows), 0, score, Pages::Small).unwrap()
     }
 
     fn put(host: &Host, key: u64, score: u64) {

@@ -84,11 +84,19 @@ const INDEX_BYTES: usize = 18;
 /// rows have fewer rows.
 pub(crate) const CHUNK_BYTES: usize = 16 << 20;
 
+/// The maximum number of rows in such a chunk.
+pub(crate) const CHUNK_ROWS: usize = 1024;
+
 /// Metadata bytes per row: index, key, state, mark, score.
 fn metadata_bytes(score: Score) -> usize {
     let index_bytes = INDEX_BYTES;
     let score_bytes = if score.is_custom() { 8 } else { 0 };
     index_bytes + 8 + 1 + 1 + score_bytes
+}
+
+/// The minimum bytes of a host tier, about: a few rows and their spare slots.
+pub(crate) fn bytes_min(row_bytes: usize, score: Score) -> usize {
+    (stride_bytes(row_bytes) + metadata_bytes(score)) * (SPARE_MIN + 17)
 }
 
 fn spare(rows: usize) -> usize {
@@ -102,17 +110,19 @@ fn fits_index(slots: usize) -> bool {
     slots.saturating_mul(INDEX_BYTES) <= memory_bytes / 8
 }
 
-/// The number of rows in a capacity.
-fn rows(capacity: HostCapacity, row_bytes: usize, score: Score) -> Result<usize> {
-    let refuse = |asked, unit, reason: String| Error::HostCapacity {
+fn refuse(asked: usize, unit: &'static str, reason: String) -> Error {
+    Error::HostCapacity {
         asked,
         unit,
         reason,
-    };
-    let (asked, unit, rows) = match capacity {
-        HostCapacity::Rows(rows) => (rows, "rows", rows),
+    }
+}
+
+/// The number of rows in a capacity, each of which takes `each` bytes.
+fn rows(capacity: HostCapacity, each: usize) -> Result<usize> {
+    let rows = match capacity {
+        HostCapacity::Rows(rows) => rows,
         HostCapacity::Bytes(bytes) => {
-            let each = stride_bytes(row_bytes) + metadata_bytes(score);
             let all = bytes / each;
             // The maximum number of rows that fit together with their spare slots.
             let kept = (all.saturating_sub(SPARE_MIN)).min(all / 17 * 16);
@@ -121,34 +131,67 @@ fn rows(capacity: HostCapacity, row_bytes: usize, score: Score) -> Result<usize>
                 let reason = format!("the minimum is {} bytes", each * (SPARE_MIN + 17));
                 return Err(refuse(bytes, "bytes", reason));
             }
-            (bytes, "bytes", kept)
+            return Ok(kept.min(ROWS_MAX));
         }
         HostCapacity::Memory => {
-            let each = stride_bytes(row_bytes) + metadata_bytes(score);
             let rows = physical_memory_bytes().unwrap_or(MEMORY_BYTES) / each;
             return Ok(rows.clamp(1, ROWS_MAX));
         }
     };
     match rows {
-        0 => Err(refuse(asked, unit, "the minimum is one row".to_owned())),
-        rows if rows > ROWS_MAX => Err(refuse(
-            asked,
-            unit,
-            format!("the maximum is {ROWS_MAX} rows"),
-        )),
+        0 => Err(refuse(0, "rows", "the minimum is one row".to_owned())),
+        rows if rows > ROWS_MAX => {
+            let reason = format!("the maximum is {ROWS_MAX} rows");
+            Err(refuse(rows, "rows", reason))
+        }
         rows => Ok(rows),
     }
 }
 
 impl Host {
+    /// An empty tier. `filter_bytes` is the memory of an admission filter for each row, which
+    /// counts against a capacity in bytes.
     pub(crate) fn new(
         row_bytes: usize,
         capacity: HostCapacity,
+        filter_bytes: usize,
         score: Score,
         pages: Pages,
     ) -> Result<Host> {
-        let is_ample = capacity == HostCapacity::Memory;
-        let capacity = rows(capacity, row_bytes, score)?;
+        let each = stride_bytes(row_bytes) + metadata_bytes(score) + filter_bytes;
+        let rows = rows(capacity, each)?;
+        match capacity {
+            HostCapacity::Rows(_) => Host::with_rows(row_bytes, rows, false, score, pages),
+            HostCapacity::Memory => Host::with_rows(row_bytes, rows, true, score, pages),
+            HostCapacity::Bytes(bytes) => {
+                let mut rows = rows;
+                loop {
+                    let host = Host::with_rows(row_bytes, rows, false, score, pages)?;
+                    // The index is made in whole segments, so it may be larger than estimated.
+                    let needed = host.memory_bytes() + rows * filter_bytes;
+                    let excess = needed.saturating_sub(bytes);
+                    match excess.div_ceil(each) {
+                        0 => return Ok(host),
+                        _ if rows == 1 => {
+                            let reason = format!("the minimum is {needed} bytes");
+                            return Err(refuse(bytes, "bytes", reason));
+                        }
+                        fewer => rows -= fewer.min(rows - 1),
+                    }
+                }
+            }
+        }
+    }
+
+    /// An empty tier of `capacity` rows. An ample one is larger than it will ever be full, so its
+    /// index grows.
+    fn with_rows(
+        row_bytes: usize,
+        capacity: usize,
+        is_ample: bool,
+        score: Score,
+        pages: Pages,
+    ) -> Result<Host> {
         let spare = spare(capacity);
         let slots = capacity + spare;
         let index_rows = if is_ample || !fits_index(slots) {
@@ -370,7 +413,7 @@ impl Host {
 
     /// The maximum number of rows that one call inserts at once; several calls may run in parallel.
     pub(crate) fn chunk(&self) -> usize {
-        let rows = (self.spare / 4).min(1024);
+        let rows = (self.spare / 4).min(CHUNK_ROWS);
         rows.min(self.at_once())
     }
 

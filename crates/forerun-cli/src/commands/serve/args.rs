@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use forerun_cache::{CacheOptions, WhenFull};
-use forerun_measure::size::parse_size;
+use forerun_core::size::parse_size;
 use forerun_server::{
     Address, Listen, MinVersion, ServerOptions, Settings, SnapshotOptions, TlsOptions, UNIX_MODE,
     VerifyClient,

@@ -1,0 +1,120 @@
+//! One budget of memory for a table: its division among the parts that use it.
+//!
+//! ```text
+//!   with a store     | host tier: rows, index, metadata, admission filter | pages, a quarter | memtables, an eighth |
+//!   without a store  | host tier                                                                                    |
+//! ```
+//!
+//! The device tier is not part of it: it has memory of its own.
+
+use crate::host::{CHUNK_BYTES, CHUNK_ROWS, bytes_min};
+use crate::policy::Score;
+use crate::{Error, Result, RowType};
+use forerun_db::Options;
+
+/// The store's share for the pages of its runs, and for their filters.
+const PAGES_SHARE: usize = 4;
+/// Its share for memtables.
+const MEMTABLES_SHARE: usize = 8;
+/// The maximum for memtables: larger ones do not make writes faster.
+const MEMTABLES_BYTES_MAX: usize = 1 << 30;
+/// Memtables that fit beside each other: one takes writes while another is flushed. Larger ones
+/// mean fewer runs to merge.
+const MEMTABLES: usize = 2;
+/// What a memtable needs for an entry besides its value, at most.
+const ENTRY_BYTES: usize = 128;
+
+/// The parts of a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryBudget {
+    /// For the host tier.
+    pub(crate) host_bytes: usize,
+    /// For the store's page cache; 0 without a store.
+    pages_bytes: usize,
+    /// For its memtables; 0 without a store.
+    memtables_bytes: usize,
+}
+
+impl MemoryBudget {
+    /// Divides a budget among the host tier and a store.
+    ///
+    /// # Errors
+    /// [`Error::MemoryBudget`]: it is too small.
+    pub(crate) fn with_store(bytes: usize, row: RowType, score: Score) -> Result<MemoryBudget> {
+        let chunk_bytes = memtables_bytes_min(row);
+        let host_min = bytes_min(row.bytes(), score);
+        // What remains after the pages holds the two others, each with at least its minimum.
+        let needed_bytes = (host_min + chunk_bytes).saturating_mul(2);
+        if bytes < needed_bytes {
+            return Err(Error::MemoryBudget {
+                row,
+                asked_bytes: bytes,
+                needed_bytes,
+            });
+        }
+        let pages_bytes = bytes / PAGES_SHARE;
+        let memtables_bytes = (bytes / MEMTABLES_SHARE)
+            .min(MEMTABLES_BYTES_MAX)
+            .max(chunk_bytes);
+        Ok(MemoryBudget {
+            host_bytes: bytes - pages_bytes - memtables_bytes,
+            pages_bytes,
+            memtables_bytes,
+        })
+    }
+
+    /// Limits the store's memory.
+    pub(crate) fn limit(self, options: Options) -> Options {
+        Options {
+            memory_limit_bytes: self.memtables_bytes,
+            memtable_bytes: options.memtable_bytes.min(self.memtables_bytes / MEMTABLES),
+            cache_bytes: self.pages_bytes,
+            ..options
+        }
+    }
+}
+
+/// The memory that memtables need for the rows of one write: a call's rows are written in chunks.
+fn memtables_bytes_min(row: RowType) -> usize {
+    let rows = (CHUNK_BYTES / row.bytes()).clamp(1, CHUNK_ROWS);
+    let chunk_bytes = rows * (row.bytes() + ENTRY_BYTES);
+    // A memtable takes an eighth for itself, and a nearly empty one stays beside it.
+    chunk_bytes + chunk_bytes / 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Dtype;
+
+    #[test]
+    fn the_parts_add_up_to_the_budget() {
+        for bytes in [4 << 20, 100 << 20, 2 << 30, 1 << 40] {
+            let row = RowType::new(Dtype::F32, 16);
+            let parts = MemoryBudget::with_store(bytes, row, Score::Lfu).unwrap();
+            let MemoryBudget {
+                host_bytes,
+                pages_bytes,
+                memtables_bytes,
+            } = parts;
+            assert_eq!(host_bytes + pages_bytes + memtables_bytes, bytes);
+            assert!(host_bytes >= bytes / 2, "{parts:?}");
+            let options = parts.limit(Options::default());
+            assert!(options.memtable_bytes * 2 <= options.memory_limit_bytes);
+        }
+    }
+
+    #[test]
+    fn a_budget_that_holds_no_write_is_refused_with_the_minimum() {
+        for dim in [1, 16, 4096, 1 << 18] {
+            let row = RowType::new(Dtype::F32, dim);
+            let Err(Error::MemoryBudget { needed_bytes, .. }) =
+                MemoryBudget::with_store(1000, row, Score::Lfu)
+            else {
+                panic!("1000 bytes for rows of {row}");
+            };
+            MemoryBudget::with_store(needed_bytes, row, Score::Lfu).unwrap();
+            MemoryBudget::with_store(needed_bytes - 1, row, Score::Lfu).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Arguments that several constructors take: sizes, and whether a store is created.
+
+use forerun::{Create, parse_size};
+use pyo3::prelude::*;
+use pyo3::types::PyBool;
+use pyo3::{Borrowed, FromPyObject};
+
+use crate::errors::{invalid, unknown};
+
+/// A number of bytes: an integer, or a text such as "2GiB".
+#[derive(Clone, Copy)]
+pub(crate) struct Size(pub(crate) usize);
+
+impl<'py> FromPyObject<'_, 'py> for Size {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Size> {
+        if let Ok(text) = object.extract::<String>() {
+            let bytes = parse_size(&text).map_err(|error| invalid(error.to_string()))?;
+            return Ok(Size(bytes));
+        }
+        if !object.is_instance_of::<PyBool>()
+            && let Ok(bytes) = object.extract()
+        {
+            return Ok(Size(bytes));
+        }
+        Err(invalid(format!(
+            "a size is a number of bytes, or a text such as \"2GiB\", not {} of type {}",
+            object.repr()?,
+            object.get_type().name()?
+        )))
+    }
+}
+
+/// The bytes of an optional size.
+pub(crate) fn bytes_of(size: Option<Size>) -> Option<usize> {
+    size.map(|Size(bytes)| bytes)
+}
+
+/// Whether a missing store is created: a word, or `True` and `False` for the two common ones.
+pub(crate) struct CreateStore(pub(crate) Create);
+
+impl CreateStore {
+    pub(crate) const DEFAULT: CreateStore = CreateStore(Create::IfMissing);
+}
+
+impl<'py> FromPyObject<'_, 'py> for CreateStore {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<CreateStore> {
+        const KNOWN: &str = "if_missing (True), never (False), must_be_new";
+        if let Ok(creates) = object.cast::<PyBool>() {
+            return Ok(CreateStore(match creates.is_true() {
+                true => Create::IfMissing,
+                false => Create::Never,
+            }));
+        }
+        let Ok(name) = object.extract::<String>() else {
+            return Err(unknown("create", &object.repr()?.to_string(), KNOWN));
+        };
+        Ok(CreateStore(match name.as_str() {
+            "if_missing" => Create::IfMissing,
+            "never" => Create::Never,
+            "must_be_new" => Create::MustBeNew,
+            other => return Err(unknown("create", other, KNOWN)),
+        }))
+    }
+}
