@@ -94,8 +94,8 @@ impl FaultIo {
         self.lock().hit.clone()
     }
 
-    /// The total bytes of all files. As on a real disk, a file that was removed counts as long as it
-    /// is open.
+    /// The total bytes of all files. As on a real disk, a file that was removed counts as long as
+    /// it is open.
     pub fn used_bytes(&self) -> u64 {
         self.lock().used_bytes()
     }

@@ -117,8 +117,8 @@ pub struct History {
     now: State,
     /// Entries that were seen to have expired since the store was opened.
     expired: State,
-    /// Values that may be there instead of those of the state. They had expired by an opening, which
-    /// could not tell, and are seen again if the clock is set back before another one.
+    /// Values that may be there instead of those of the state. They had expired by an opening,
+    /// which could not tell, and are seen again if the clock is set back before another one.
     hidden: BTreeMap<(Space, Key), Vec<Hidden>>,
     /// Every value that was ever put, with its key.
     ever: BTreeSet<(Key, Arc<[u8]>)>,

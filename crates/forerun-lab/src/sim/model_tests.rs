@@ -152,8 +152,8 @@ fn found(value: &str) -> Observed {
     Observed::from([((1, b"a".to_vec()), value.as_bytes().to_vec())])
 }
 
-/// Two writes, the last of which is in doubt. An opening at 20 sees neither: both have expired. Then
-/// the clock is set back.
+/// Two writes, the last of which is in doubt. An opening at 20 sees neither: both have expired.
+/// Then the clock is set back.
 fn hidden() -> (History, Plain) {
     let mut history = History::default();
     let plain = Plain::default();

@@ -1,5 +1,5 @@
-//! The store at rest: no thread uses it, and no call fails. It must become idle, hold what it should,
-//! stay within its limits, and take writes again.
+//! The store at rest: no thread uses it, and no call fails. It must become idle, hold what it
+//! should, stay within its limits, and take writes again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;

@@ -1,5 +1,5 @@
-//! Who reads the store now: readers keep memtables in memory, and only they may be the reason that a
-//! write gets none.
+//! Who reads the store now: readers keep memtables in memory, and only they may be the reason that
+//! a write gets none.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
