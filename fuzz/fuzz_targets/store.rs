@@ -11,11 +11,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, u8, Vec<(u16, u8)>, Option<u16>)| {
     let (recovery, file, changes, cut) = input;
-    let options = Options {
-        memory_limit_bytes: 64 << 10,
-        wal_segment_bytes: 300,
-        ..Options::default()
-    };
+    let options = Options::default().memory_limit_bytes(64 << 10).wal_segment_bytes(300);
     let io = FaultIo::new();
     let db =
         Db::open_with_io(Arc::new(io.clone()), "/store", options.clone()).expect("nothing fails");
@@ -57,10 +53,7 @@ fuzz_target!(|input: (u8, u8, Vec<(u16, u8)>, Option<u16>)| {
     match Db::open_with_io(
         Arc::new(io.clone()),
         "/store",
-        Options {
-            recovery,
-            ..options
-        },
+        options.recovery(recovery),
     ) {
         Ok(db) => {
             for entry in db.iter() {

@@ -163,11 +163,11 @@ impl Cache {
     )]
     fn new(memory_limit_bytes: Size, max_item_bytes: Option<Size>) -> PyResult<Cache> {
         let default = CacheOptions::default();
-        let cache = forerun::cache::Cache::new(CacheOptions {
-            memory_limit_bytes: memory_limit_bytes.0,
-            max_item_bytes: bytes_of(max_item_bytes).unwrap_or(default.max_item_bytes),
-            ..default
-        });
+        let cache = forerun::cache::Cache::new(
+            CacheOptions::default()
+                .memory_limit_bytes(memory_limit_bytes.0)
+                .max_item_bytes(bytes_of(max_item_bytes).unwrap_or(default.max_item_bytes)),
+        );
         let cache = Arc::new(ProcessBound::new(cache.map_err(cache_exception)?));
         Ok(Cache {
             cache: RwLock::new(Some(cache)),

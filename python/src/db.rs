@@ -59,20 +59,18 @@ impl Db {
         read_only: bool,
     ) -> PyResult<PyClassInitializer<Db>> {
         let default = Options::default();
-        let options = Options {
-            create: create.0,
-            durability: durability_of(durability)?,
-            wal: if wal { WalMode::On } else { WalMode::Off },
-            memory_limit_bytes: bytes_of(memory_limit_bytes).unwrap_or(default.memory_limit_bytes),
-            memtable_bytes: bytes_of(memtable_bytes).unwrap_or(default.memtable_bytes),
-            cache_bytes: bytes_of(cache_bytes).unwrap_or(default.cache_bytes),
-            ttl: ttl_of(ttl_seconds)?,
-            access: match read_only {
+        let options = Options::default()
+            .create(create.0)
+            .durability(durability_of(durability)?)
+            .wal(if wal { WalMode::On } else { WalMode::Off })
+            .memory_limit_bytes(bytes_of(memory_limit_bytes).unwrap_or(default.memory_limit_bytes))
+            .memtable_bytes(bytes_of(memtable_bytes).unwrap_or(default.memtable_bytes))
+            .cache_bytes(bytes_of(cache_bytes).unwrap_or(default.cache_bytes))
+            .ttl(ttl_of(ttl_seconds)?)
+            .access(match read_only {
                 true => Access::ReadOnly,
                 false => Access::ReadWrite,
-            },
-            ..default
-        };
+            });
         let opened = path.clone();
         let open = move || forerun::Db::open(opened, options);
         let db = run_long(py, "opening a store", open)?.map_err(exception)?;
@@ -99,10 +97,7 @@ impl Db {
         let space = match ttl_of(ttl_seconds)? {
             None => slf.py().detach(|| db.keyspace(name)),
             ttl => {
-                let options = KeyspaceOptions {
-                    ttl,
-                    ..KeyspaceOptions::default()
-                };
+                let options = KeyspaceOptions::default().ttl(ttl);
                 slf.py().detach(|| db.keyspace_with(name, options))
             }
         };

@@ -51,10 +51,7 @@ fn how(absent: &str, threads: usize) -> PyResult<(Absent, Extras<'static>)> {
     let threads =
         NonZeroUsize::new(threads).ok_or_else(|| invalid("`threads` must be at least 1"))?;
     let extras = Extras {
-        cpu: CpuOptions {
-            threads,
-            ..CpuOptions::default()
-        },
+        cpu: CpuOptions::default().threads(threads),
         ..Extras::default()
     };
     Ok((absent, extras))

@@ -220,12 +220,10 @@ impl Engine for RunEngine {
             Order::Bytewise => (Arc::new(Bytewise), false),
             Order::Reverse => (Arc::new(ReverseBytewise), true),
         };
-        let options = RunOptions {
-            page_bytes: self.page_bytes,
+        let options = RunOptions::default()
+            .page_bytes(self.page_bytes)
             // With everything in the cache, the form of the pages on disk does not matter.
-            compression: Compression::None,
-            ..RunOptions::default()
-        };
+            .compression(Compression::None);
         let path = dir.path().join("bench.run");
         let run = OneRun::build(&path, comparator, options, |add| {
             let mut entry = EntryBuffer::default();

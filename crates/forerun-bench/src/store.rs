@@ -34,11 +34,9 @@ impl Engine for DbEngine {
         let directory = need.directory()?;
         let default = Options::default();
         let cache_bytes = need.place.cache_bytes.map(usize::try_from).transpose()?;
-        let options = Options {
-            create: Create::MustBeNew,
-            cache_bytes: cache_bytes.unwrap_or(default.cache_bytes),
-            ..default
-        };
+        let options = Options::default()
+            .create(Create::MustBeNew)
+            .cache_bytes(cache_bytes.unwrap_or(default.cache_bytes));
         let db = Db::open(directory.path().join("db"), options)?;
         Ok(Box::new(DbStore { db, directory }))
     }

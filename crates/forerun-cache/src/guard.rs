@@ -4,7 +4,7 @@ use crate::blocks::record::State;
 use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::item::Item;
-use crate::lookup::Batch;
+use crate::lookup::{Batch, GROUP};
 use crate::request::Expiry;
 use crate::stats::Count;
 use forerun_core::arch::{self, dispatch};
@@ -44,7 +44,16 @@ impl Cache {
 
     /// Returns a copy of the value of a key. To read values in place or several keys at once, use
     /// [`Cache::pin`].
-    pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// cache.store(Store::set("CH/Bern", "46.948,7.447"));
+    /// assert_eq!(cache.get("CH/Bern").as_deref(), Some(&b"46.948,7.447"[..]));
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Option<Vec<u8>> {
         Some(self.pin().get(key)?.value().to_vec())
     }
 }
@@ -65,8 +74,19 @@ impl<'c> Guard<'c> {
     ///
     /// # Panics
     /// If `items` is not as long as `keys`.
-    pub fn multi_get<'g>(&'g self, keys: &[&[u8]], items: &mut [Option<Item<'g>>]) {
+    pub fn multi_get<'g, K: AsRef<[u8]>>(&'g self, keys: &[K], items: &mut [Option<Item<'g>>]) {
         assert_eq!(keys.len(), items.len(), "`items` must be as long as `keys`");
+        // A group of slices at a time, so that the lookup is compiled once for all types of keys.
+        for (keys, items) in keys.chunks(GROUP).zip(items.chunks_mut(GROUP)) {
+            let mut group: [&[u8]; GROUP] = [&[]; GROUP];
+            for (slice, key) in group.iter_mut().zip(keys) {
+                *slice = key.as_ref();
+            }
+            self.get_group(&group[..keys.len()], items);
+        }
+    }
+
+    fn get_group<'g>(&'g self, keys: &[&[u8]], items: &mut [Option<Item<'g>>]) {
         if self.cache.is_forked() {
             return items.fill(None);
         }
@@ -84,7 +104,12 @@ impl<'c> Guard<'c> {
     }
 
     /// Looks up one key.
-    pub fn get(&self, key: &[u8]) -> Option<Item<'_>> {
+    #[inline]
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Option<Item<'_>> {
+        self.get_slice(key.as_ref())
+    }
+
+    fn get_slice(&self, key: &[u8]) -> Option<Item<'_>> {
         if self.cache.is_forked() {
             return None;
         }
@@ -107,7 +132,12 @@ impl<'c> Guard<'c> {
 
     /// Looks up one key without leaving a trace: neither the item nor the statistics record the
     /// access.
-    pub fn peek(&self, key: &[u8]) -> Option<Item<'_>> {
+    #[inline]
+    pub fn peek(&self, key: impl AsRef<[u8]>) -> Option<Item<'_>> {
+        self.peek_slice(key.as_ref())
+    }
+
+    fn peek_slice(&self, key: &[u8]) -> Option<Item<'_>> {
         if self.cache.is_forked() {
             return None;
         }
@@ -118,7 +148,8 @@ impl<'c> Guard<'c> {
 
     /// Looks up one key and gives its item a new expiry. This never waits: if moving the item to
     /// others that expire at about the same time would need memory, the item stays where it is.
-    pub fn get_and_touch(&self, key: &[u8], expiry: Expiry) -> Option<Item<'_>> {
+    pub fn get_and_touch(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> Option<Item<'_>> {
+        let key = key.as_ref();
         self.cache.touch(key, expiry);
         self.get(key)
     }

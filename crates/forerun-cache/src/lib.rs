@@ -3,7 +3,7 @@
 //! ```
 //! use forerun_cache::{Cache, CacheOptions, Expiry, Store, Stored};
 //!
-//! let cache = Cache::new(CacheOptions { memory_limit_bytes: 32 << 20, ..CacheOptions::default() })?;
+//! let cache = Cache::new(CacheOptions::default().memory_limit_bytes(32 << 20))?;
 //! cache.store(Store { expiry: Expiry::At(cache.now() + 60), ..Store::set(b"CH/Bern", b"46.948,7.447") });
 //! cache.store(Store::set(b"CH/Biel", b"47.137,7.246"));
 //!

@@ -22,7 +22,7 @@ use crate::item::Item;
 use forerun_core::arch::{Simd, WithSimd};
 
 /// Keys per group: one bit each in a word, and more cache lines than memory fetches at a time.
-const GROUP: usize = 64;
+pub(crate) const GROUP: usize = 64;
 
 /// A batch of keys, and the slots for their items.
 pub(crate) struct Batch<'b, 'g> {

@@ -31,7 +31,7 @@ impl Cache {
     /// ```
     /// use forerun_cache::{Cache, CacheOptions};
     ///
-    /// let options = CacheOptions { memory_limit_max_bytes: 1 << 30, ..CacheOptions::default() };
+    /// let options = CacheOptions::default().memory_limit_max_bytes(1 << 30);
     /// let cache = Cache::new(options)?;
     /// cache.set_memory_limit(256 << 20)?;
     /// cache.set_memory_limit(16 << 20)?;

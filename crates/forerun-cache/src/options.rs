@@ -19,10 +19,13 @@ pub const MIN_MEMORY_BYTES: usize = 1 << 20;
 /// ```
 /// use forerun_cache::{Cache, CacheOptions};
 ///
-/// let cache = Cache::new(CacheOptions { memory_limit_bytes: 16 << 20, ..CacheOptions::default() })?;
+/// let cache = Cache::new(CacheOptions::default().memory_limit_bytes(16 << 20))?;
 /// # Ok::<(), forerun_cache::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[non_exhaustive]
 pub struct CacheOptions {
     /// The limit on all memory that the cache holds, in bytes: items with their keys and headers,
     /// the index, buffers for values that arrive in pieces ([`ValueBuffer`](crate::ValueBuffer)),
@@ -58,6 +61,18 @@ impl Default for CacheOptions {
     }
 }
 
+forerun_core::setters! {
+    CacheOptions {
+        memory_limit_bytes: usize,
+        memory_limit_max_bytes: usize,
+        max_item_bytes: usize,
+        when_full: WhenFull,
+        pages: Pages,
+    } into {
+        seed: Option<u64>,
+    }
+}
+
 impl CacheOptions {
     /// Checks that the options are valid.
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -82,6 +97,7 @@ impl CacheOptions {
 
 /// What a cache does with a new item when its memory is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum WhenFull {
     /// Evict less frequently used items.
     #[default]

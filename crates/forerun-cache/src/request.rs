@@ -76,15 +76,9 @@ impl Value<'_> {
     }
 }
 
-impl<'a> From<&'a [u8]> for Value<'a> {
-    fn from(bytes: &'a [u8]) -> Value<'a> {
-        Value::Bytes(bytes)
-    }
-}
-
-impl<'a, const N: usize> From<&'a [u8; N]> for Value<'a> {
-    fn from(bytes: &'a [u8; N]) -> Value<'a> {
-        Value::Bytes(bytes)
+impl<'a, B: AsRef<[u8]> + ?Sized> From<&'a B> for Value<'a> {
+    fn from(bytes: &'a B) -> Value<'a> {
+        Value::Bytes(bytes.as_ref())
     }
 }
 
@@ -136,9 +130,21 @@ pub struct Store<'a> {
 
 impl<'a> Store<'a> {
     /// Stores a value unconditionally, without flags or expiry. Override fields as needed.
-    pub fn set(key: &'a [u8], value: impl Into<Value<'a>>) -> Store<'a> {
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Store, Stored};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// let (key, value) = (String::from("key"), vec![1, 2, 3]);
+    /// assert!(matches!(cache.store(Store::set(&key, &value)), Stored::Stored { .. }));
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
+    pub fn set<K>(key: &'a K, value: impl Into<Value<'a>>) -> Store<'a>
+    where
+        K: AsRef<[u8]> + ?Sized,
+    {
         Store {
-            key,
+            key: key.as_ref(),
             value: value.into(),
             flags: 0,
             expiry: Expiry::Never,
@@ -188,9 +194,9 @@ pub struct Delete<'a> {
 
 impl<'a> Delete<'a> {
     /// Deletes a key unconditionally.
-    pub fn key(key: &'a [u8]) -> Delete<'a> {
+    pub fn key<K: AsRef<[u8]> + ?Sized>(key: &'a K) -> Delete<'a> {
         Delete {
-            key,
+            key: key.as_ref(),
             compare_cas: None,
         }
     }
@@ -215,9 +221,9 @@ pub struct Invalidate<'a> {
 
 impl<'a> Invalidate<'a> {
     /// Marks a key's item as stale.
-    pub fn key(key: &'a [u8]) -> Invalidate<'a> {
+    pub fn key<K: AsRef<[u8]> + ?Sized>(key: &'a K) -> Invalidate<'a> {
         Invalidate {
-            key,
+            key: key.as_ref(),
             compare_cas: None,
             new_cas: None,
             expiry: None,
@@ -274,9 +280,9 @@ pub struct Arithmetic<'a> {
 
 impl<'a> Arithmetic<'a> {
     /// Adds to an existing number.
-    pub fn increment(key: &'a [u8], delta: u64) -> Arithmetic<'a> {
+    pub fn increment<K: AsRef<[u8]> + ?Sized>(key: &'a K, delta: u64) -> Arithmetic<'a> {
         Arithmetic {
-            key,
+            key: key.as_ref(),
             delta,
             direction: Direction::Increment,
             compare_cas: None,
@@ -287,7 +293,7 @@ impl<'a> Arithmetic<'a> {
     }
 
     /// Subtracts from an existing number.
-    pub fn decrement(key: &'a [u8], delta: u64) -> Arithmetic<'a> {
+    pub fn decrement<K: AsRef<[u8]> + ?Sized>(key: &'a K, delta: u64) -> Arithmetic<'a> {
         Arithmetic {
             direction: Direction::Decrement,
             ..Arithmetic::increment(key, delta)

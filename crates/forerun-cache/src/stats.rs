@@ -8,6 +8,7 @@ use std::sync::atomic::{
 /// Counts since the cache was created, and its current contents. The counts of all threads are
 /// added up while the threads continue, so they come from about the same moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct CacheStats {
     /// Items in the cache. Includes expired items that are not yet reclaimed; excludes flushed

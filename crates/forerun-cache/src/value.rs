@@ -154,7 +154,8 @@ impl ValueBuffer {
     }
 
     /// Appends as many bytes as still fit and returns how many.
-    pub fn put(&mut self, bytes: &[u8]) -> usize {
+    pub fn put(&mut self, bytes: impl AsRef<[u8]>) -> usize {
+        let bytes = bytes.as_ref();
         let len = bytes.len().min(self.len() - self.filled);
         self.unfilled()[..len].copy_from_slice(&bytes[..len]);
         self.advance(len);

@@ -10,11 +10,11 @@ use testing::{cache, set};
 #[test]
 fn invalid_options_are_refused_with_a_message() {
     let new = |memory_limit_bytes, max_item_bytes| {
-        Cache::new(CacheOptions {
-            memory_limit_bytes,
-            max_item_bytes,
-            ..CacheOptions::default()
-        })
+        Cache::new(
+            CacheOptions::default()
+                .memory_limit_bytes(memory_limit_bytes)
+                .max_item_bytes(max_item_bytes),
+        )
     };
     let refusal = new(1000, 100).unwrap_err().to_string();
     assert!(
@@ -88,11 +88,11 @@ fn remove_expired_removes_expired_items_and_nothing_else() {
 
 #[test]
 fn a_refusing_cache_keeps_all_items_and_accepts_more_after_deletions() {
-    let cache = Cache::new(CacheOptions {
-        memory_limit_bytes: 8 << 20,
-        when_full: WhenFull::Refuse,
-        ..CacheOptions::default()
-    })
+    let cache = Cache::new(
+        CacheOptions::default()
+            .memory_limit_bytes(8 << 20)
+            .when_full(WhenFull::Refuse),
+    )
     .unwrap();
     let key = |n: u32| format!("key {n}");
     let mut count = 0;

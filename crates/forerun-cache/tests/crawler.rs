@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forerun_cache::{Cache, CacheOptions, Crawler, Cursor, Delete};
 
 fn cache(memory_limit_bytes: usize) -> Cache {
-    Cache::new(CacheOptions {
-        memory_limit_bytes,
-        seed: Some(3),
-        ..CacheOptions::default()
-    })
+    Cache::new(
+        CacheOptions::default()
+            .memory_limit_bytes(memory_limit_bytes)
+            .seed(3),
+    )
     .unwrap()
 }
 

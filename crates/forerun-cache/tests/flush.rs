@@ -12,11 +12,11 @@ use forerun_cache::{
 use testing::{set, visited};
 
 fn cache(when_full: WhenFull) -> Cache {
-    Cache::new(CacheOptions {
-        memory_limit_bytes: 8 << 20,
-        when_full,
-        ..CacheOptions::default()
-    })
+    Cache::new(
+        CacheOptions::default()
+            .memory_limit_bytes(8 << 20)
+            .when_full(when_full),
+    )
     .unwrap()
 }
 

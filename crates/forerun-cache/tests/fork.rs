@@ -16,11 +16,7 @@ use fork::Ending::{AtOnce, Exit};
 const LARGE: usize = 600 << 10;
 
 fn cache() -> Cache {
-    Cache::new(CacheOptions {
-        memory_limit_bytes: 16 << 20,
-        ..CacheOptions::default()
-    })
-    .unwrap()
+    Cache::new(CacheOptions::default().memory_limit_bytes(16 << 20)).unwrap()
 }
 
 fn use_all(cache: &Cache) {

@@ -30,11 +30,11 @@ fn an_item_is_found_with_all_its_fields() {
 
 #[test]
 fn values_of_every_size_come_back_whole() {
-    let cache = Cache::new(CacheOptions {
-        memory_limit_bytes: 256 << 20,
-        max_item_bytes: (64 << 20) + 1000,
-        ..CacheOptions::default()
-    })
+    let cache = Cache::new(
+        CacheOptions::default()
+            .memory_limit_bytes(256 << 20)
+            .max_item_bytes((64 << 20) + 1000),
+    )
     .unwrap();
     let block = cache.stats().block_len_bytes as usize;
     let edge = block / 8;

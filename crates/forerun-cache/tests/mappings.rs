@@ -13,11 +13,7 @@ fn mappings() -> usize {
 
 #[test]
 fn turnover_of_large_values_leaves_no_mappings_behind() {
-    let cache = Cache::new(CacheOptions {
-        memory_limit_bytes: 32 << 20,
-        ..CacheOptions::default()
-    })
-    .unwrap();
+    let cache = Cache::new(CacheOptions::default().memory_limit_bytes(32 << 20)).unwrap();
     let len = |n: u32| 33_000 + n as usize % 7 * 5000;
     let set = |n: u32| {
         let stored = cache.store(Store::set(&n.to_be_bytes(), &vec![n as u8; len(n)][..]));

@@ -45,12 +45,12 @@ fn turn_over(
 fn resident_memory_stays_within_the_limit_whatever_is_stored() {
     let value = vec![7; 1 << 20];
     let before = resident_bytes();
-    let cache = Cache::new(CacheOptions {
-        memory_limit_bytes: LIMIT,
-        // The kernel grants huge pages in units of two MiB, which would blur the measurement.
-        pages: Pages::Small,
-        ..CacheOptions::default()
-    })
+    let cache = Cache::new(
+        CacheOptions::default()
+            .memory_limit_bytes(LIMIT)
+            // The kernel grants huge pages in units of two MiB, which would blur the measurement.
+            .pages(Pages::Small),
+    )
     .unwrap();
     let mut rng = SmallRng::seed_from_u64(3);
     let small: &dyn Fn(&mut SmallRng) -> usize = &|rng| rng.random_range(0..100);

@@ -11,14 +11,14 @@ use testing::resident_bytes;
 const MIB: usize = 1 << 20;
 
 fn cache(when_full: WhenFull) -> Cache {
-    Cache::new(CacheOptions {
-        memory_limit_bytes: 8 * MIB,
-        memory_limit_max_bytes: 64 * MIB,
-        when_full,
-        // The kernel grants huge pages in units of two MiB, which would blur the measurement.
-        pages: Pages::Small,
-        ..CacheOptions::default()
-    })
+    Cache::new(
+        CacheOptions::default()
+            .memory_limit_bytes(8 * MIB)
+            .memory_limit_max_bytes(64 * MIB)
+            .when_full(when_full)
+            // The kernel grants huge pages in units of two MiB, which would blur the measurement.
+            .pages(Pages::Small),
+    )
     .unwrap()
 }
 

@@ -356,13 +356,13 @@ fn pair(
     keys: u16,
     is_exact: bool,
 ) -> Pair {
-    let cache = Cache::new(CacheOptions {
-        memory_limit_bytes,
-        max_item_bytes: memory_limit_bytes / 4,
-        when_full,
-        seed: Some(seed),
-        ..CacheOptions::default()
-    });
+    let cache = Cache::new(
+        CacheOptions::default()
+            .memory_limit_bytes(memory_limit_bytes)
+            .max_item_bytes(memory_limit_bytes / 4)
+            .when_full(when_full)
+            .seed(seed),
+    );
     Pair {
         cache: cache.unwrap(),
         map: HashMap::new(),

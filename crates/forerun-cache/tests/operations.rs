@@ -294,12 +294,12 @@ fn items_expire_in_their_second_and_a_touch_extends_it() {
 
 #[test]
 fn a_touch_does_not_evict_the_item_that_it_touches() {
-    let cache = Cache::new(CacheOptions {
-        memory_limit_bytes: 1 << 20,
-        max_item_bytes: 250_000,
-        seed: Some(1),
-        ..CacheOptions::default()
-    })
+    let cache = Cache::new(
+        CacheOptions::default()
+            .memory_limit_bytes(1 << 20)
+            .max_item_bytes(250_000)
+            .seed(1),
+    )
     .unwrap();
     let mut touches = 0;
     for n in 0..20_000u32 {

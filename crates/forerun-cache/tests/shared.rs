@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const KEYS: usize = 3000;
 
 fn cache(memory_limit_bytes: usize) -> Cache {
-    Cache::new(CacheOptions {
-        memory_limit_bytes,
-        max_item_bytes: memory_limit_bytes / 4,
-        ..CacheOptions::default()
-    })
+    Cache::new(
+        CacheOptions::default()
+            .memory_limit_bytes(memory_limit_bytes)
+            .max_item_bytes(memory_limit_bytes / 4),
+    )
     .unwrap()
 }
 

@@ -127,20 +127,18 @@ impl StoreOptions {
             RecoveryArg::DropTail => Recovery::DropTail,
             RecoveryArg::SkipCorrupt => Recovery::SkipCorrupt,
         };
-        let options = Options {
-            create,
-            access,
-            memory_limit_bytes: self.memory_limit,
-            memtable_bytes: self.memtable,
-            cache_bytes: self.cache,
-            checks: if self.paranoid {
+        let options = Options::default()
+            .create(create)
+            .access(access)
+            .memory_limit_bytes(self.memory_limit)
+            .memtable_bytes(self.memtable)
+            .cache_bytes(self.cache)
+            .checks(if self.paranoid {
                 Checks::Paranoid
             } else {
                 Checks::Off
-            },
-            recovery,
-            ..Options::default()
-        };
+            })
+            .recovery(recovery);
         let db = Db::open(path, options).context("cannot open the store")?;
         let recovery = db.recovery();
         for lost in recovery.dropped_tail.iter().chain(&recovery.skipped) {

@@ -18,6 +18,7 @@ pub mod hashing;
 mod interleave;
 mod process;
 pub mod region;
+mod setters;
 pub mod size;
 pub mod sync;
 mod touch;

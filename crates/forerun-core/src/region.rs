@@ -35,6 +35,7 @@ pub const MIN_ALIGN_BYTES: usize = 4096;
 
 /// Which pages to request from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Pages {
     /// The target's ordinary pages.
     Small,

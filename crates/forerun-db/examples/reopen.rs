@@ -53,14 +53,9 @@ fn measure(threads: u64, entries: usize, scan: impl Fn(u64) -> Iter + Sync) -> f
 
 fn main() -> forerun_db::Result<()> {
     let dir = std::env::temp_dir().join(format!("forerun-reopen-{}", std::process::id()));
-    let options = Options {
+    let options = Options::default()
         // Runs stay as they were flushed: four runs, and a memtable.
-        tree: TreeOptions {
-            level0_runs: 8,
-            ..TreeOptions::default()
-        },
-        ..Options::default()
-    };
+        .tree(TreeOptions::default().level0_runs(8));
     let db = Db::open(&dir, options)?;
     for run in 0..5 {
         for i in (run..KEYS).step_by(5) {

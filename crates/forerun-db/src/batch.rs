@@ -50,7 +50,22 @@ pub struct WriteBatch {
     keyspaces: Vec<u32>,
     /// The open store that the keyspaces belong to; 0 if the batch fits any.
     store: u64,
+    /// Why `extend` left out an operation.
+    refused: Option<Refused>,
 }
+
+/// An operation that was left out.
+#[derive(Clone, Debug)]
+struct Refused(Box<Error>);
+
+impl PartialEq for Refused {
+    /// Errors with the same message are the same: they name the lengths.
+    fn eq(&self, other: &Refused) -> bool {
+        self.0.to_string() == other.0.to_string()
+    }
+}
+
+impl Eq for Refused {}
 
 impl WriteBatch {
     /// An empty batch. It allocates nothing.
@@ -62,6 +77,7 @@ impl WriteBatch {
             last_keyspace: 0,
             keyspaces: Vec::new(),
             store: 0,
+            refused: None,
         }
     }
 
@@ -79,7 +95,9 @@ impl WriteBatch {
     /// # Errors
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`]. The batch is then
     /// unchanged.
-    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+    #[inline]
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        let (key, value) = (key.as_ref(), value.as_ref());
         self.push(Op::Put { key, value })
     }
 
@@ -87,7 +105,9 @@ impl WriteBatch {
     ///
     /// # Errors
     /// [`Error::KeyTooLong`], [`Error::BatchTooLong`]. The batch is then unchanged.
-    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
+    #[inline]
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        let key = key.as_ref();
         self.push(Op::Delete { key })
     }
 
@@ -116,7 +136,9 @@ impl WriteBatch {
     /// # Errors
     /// [`Error::KeyTooLong`], [`Error::BatchTooLong`]. The batch is then unchanged. Whether the
     /// range is empty is checked when the batch is written.
-    pub fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
+    #[inline]
+    pub fn delete_range(&mut self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
+        let (start, end) = (start.as_ref(), end.as_ref());
         self.push(Op::DeleteRange { start, end })
     }
 
@@ -142,6 +164,34 @@ impl WriteBatch {
         KeyspaceBatch {
             batch: self,
             keyspace,
+        }
+    }
+
+    /// Returns the error of the first entry that [`extend`](Extend::extend) could not add.
+    /// [`Db::write`](crate::Db::write) returns the same error and writes nothing.
+    ///
+    /// ```
+    /// use forerun_db::{Error, MAX_KEY_BYTES, WriteBatch};
+    ///
+    /// let long = "x".repeat(MAX_KEY_BYTES + 1);
+    /// let batch = WriteBatch::from_iter([("paris", "48.85,2.35"), (&long, "")]);
+    /// assert!(matches!(batch.check(), Err(Error::KeyTooLong { .. })));
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`]; for a
+    /// [`KeyspaceBatch`], [`Error::ForeignKeyspace`].
+    pub fn check(&self) -> Result<()> {
+        match &self.refused {
+            None => Ok(()),
+            Some(Refused(error)) => Err(Error::clone(error)),
+        }
+    }
+
+    /// Keeps the first error of an operation that was to be added.
+    fn note_refused(&mut self, added: Result<()>) {
+        if let (Err(error), None) = (added, &self.refused) {
+            self.refused = Some(Refused(Box::new(error)));
         }
     }
 
@@ -201,6 +251,7 @@ impl WriteBatch {
         self.last_keyspace = 0;
         self.keyspaces.clear();
         self.store = 0;
+        self.refused = None;
     }
 
     /// The number of operations.
@@ -256,6 +307,51 @@ impl WriteBatch {
     }
 }
 
+/// Adds an operation per pair that sets a key to a value.
+///
+/// `extend` cannot return an error. If an entry is too long, the batch remembers the error, and
+/// [`Db::write`](crate::Db::write) returns it and writes nothing: see [`WriteBatch::check`].
+///
+/// ```
+/// use forerun_db::{Db, Durability, Options, WriteBatch};
+/// use std::collections::BTreeMap;
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let db = Db::open(path, Options::default())?;
+/// let towns = BTreeMap::from([("oslo", "59.91,10.75"), ("paris", "48.85,2.35")]);
+/// let mut batch: WriteBatch = towns.iter().collect();
+/// batch.extend([("rome", "41.89,12.48")]);
+/// db.write(&batch, Durability::Buffered)?;
+/// assert_eq!(db.iter().count(), 3);
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
+impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Extend<(K, V)> for WriteBatch {
+    fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
+        for (key, value) in entries {
+            let added = self.put(key, value);
+            self.note_refused(added);
+        }
+    }
+}
+
+impl<K: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(K, V)> for WriteBatch {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> WriteBatch {
+        let mut batch = WriteBatch::new();
+        batch.extend(entries);
+        batch
+    }
+}
+
+impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Extend<(K, V)> for KeyspaceBatch<'_> {
+    fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
+        for (key, value) in entries {
+            let added = self.put(key, value);
+            self.batch.note_refused(added);
+        }
+    }
+}
+
 /// Reads `encoded` as a batch of `ops` operations, for fuzzing: whatever decodes must encode to the
 /// same bytes. Returns the number of operations.
 #[doc(hidden)]
@@ -284,7 +380,9 @@ impl KeyspaceBatch<'_> {
     /// # Errors
     /// The errors of [`WriteBatch::put`], and [`Error::ForeignKeyspace`] if the batch has
     /// operations for keyspaces of another store.
-    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+    #[inline]
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        let (key, value) = (key.as_ref(), value.as_ref());
         self.push(Op::Put { key, value })
     }
 
@@ -292,7 +390,9 @@ impl KeyspaceBatch<'_> {
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
+    #[inline]
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        let key = key.as_ref();
         self.push(Op::Delete { key })
     }
 
@@ -301,7 +401,9 @@ impl KeyspaceBatch<'_> {
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    pub fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
+    #[inline]
+    pub fn delete_range(&mut self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
+        let (start, end) = (start.as_ref(), end.as_ref());
         self.push(Op::DeleteRange { start, end })
     }
 

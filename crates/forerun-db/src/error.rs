@@ -14,6 +14,25 @@ use std::time::Duration;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation failed.
+///
+/// An error owns all that it names, so it can be sent to another thread and kept. Its message
+/// contains the cause, and [`source`](std::error::Error::source) returns nothing, so a report that
+/// walks the chain of sources prints each cause once. The fields give the details, and
+/// [`io_kind`](Error::io_kind) the kind of a failed system call:
+///
+/// ```
+/// use forerun_db::{Create, Db, Error, Options};
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let options = Options::default().create(Create::Never);
+/// match Db::open(path, options) {
+///     Err(Error::NotAStore { path, reason }) => println!("{}: {reason}", path.display()),
+///     Err(error) => return Err(error),
+///     Ok(_) => println!("opened"),
+/// }
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -93,6 +112,15 @@ pub enum Error {
         offset: u64,
         /// What was wrong with them.
         reason: String,
+    },
+    /// There is no answer at this position of [`Values`](crate::Values), because the batch had
+    /// fewer keys.
+    #[error("there is no answer at position {position}: the batch had {len} keys")]
+    NoSuchPosition {
+        /// The position that was asked for.
+        position: usize,
+        /// The number of keys in the batch.
+        len: usize,
     },
     /// An encoded batch could not be decoded.
     #[error("the batch is malformed at byte {offset}: {reason}")]
@@ -298,24 +326,24 @@ pub enum Error {
     #[error(transparent)]
     Forked(#[from] forerun_core::Forked),
     /// The operating system failed a call.
-    #[error("cannot {op} {}: {source}", .path.display())]
+    #[error("cannot {op} {}: {cause}", .path.display())]
     Io {
         /// The operation that failed: a verb, such as `"write"`.
         op: &'static str,
         /// The file or directory.
         path: PathBuf,
         /// The system's error.
-        source: Arc<io::Error>,
+        cause: Arc<io::Error>,
     },
 }
 
 impl Error {
     /// Wraps a failed call with its operation and path.
-    pub(crate) fn io(op: &'static str, path: &Path, source: io::Error) -> Error {
+    pub(crate) fn io(op: &'static str, path: &Path, cause: io::Error) -> Error {
         Error::Io {
             op,
             path: path.to_owned(),
-            source: Arc::new(source),
+            cause: Arc::new(cause),
         }
     }
 
@@ -331,7 +359,7 @@ impl Error {
     /// The kind of the failed system call, if this is one.
     pub fn io_kind(&self) -> Option<io::ErrorKind> {
         match self {
-            Error::Io { source, .. } => Some(source.kind()),
+            Error::Io { cause, .. } => Some(cause.kind()),
             Error::Poisoned { cause }
             | Error::CompactionFailed { cause, .. }
             | Error::KeyspaceStopped { cause, .. } => cause.io_kind(),
@@ -450,6 +478,10 @@ mod tests {
             "write",
             Path::new("wal"),
             io::Error::from(io::ErrorKind::StorageFull),
+        );
+        assert!(
+            std::error::Error::source(&full).is_none(),
+            "it is in the message"
         );
         let poisoned = Error::Poisoned {
             cause: Arc::new(full),

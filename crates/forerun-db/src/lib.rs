@@ -63,7 +63,9 @@ pub use db::{
 };
 pub use error::{Error, Result};
 pub use io::ReadBackend;
-pub use memtable::{Bytewise, Checks, Comparator, Entry, ReverseBytewise, Strategy};
+pub use memtable::{
+    Bytewise, Checks, Comparator, Entry, ReverseBytewise, Strategy, UnknownStrategy,
+};
 pub use options::{
     Access, Background, Create, Durability, KeyspaceOptions, Options, Recovery, TreeOptions,
     WalMode,

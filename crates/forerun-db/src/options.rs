@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forerun_core::Pages;
+use forerun_core::{Pages, setters};
 
 use crate::comparator::KeyOrder;
 use crate::io::ReadBackend;
@@ -15,6 +15,7 @@ use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
 
 /// What has happened to a write when it returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Durability {
     /// The operating system has it: it survives the end of the process, `kill -9` included, but not
     /// a power loss.
@@ -26,6 +27,7 @@ pub enum Durability {
 
 /// What opening does about bad bytes in the log. `docs/internals/format.md` lists the cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Recovery {
     /// Any bad byte is an error, even the end of a write that a crash cut short.
     Strict,
@@ -40,6 +42,7 @@ pub enum Recovery {
 
 /// Whether writes go to the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum WalMode {
     /// Every write goes to the log before it is visible.
     #[default]
@@ -51,6 +54,7 @@ pub enum WalMode {
 
 /// What opening does if there is no store, or if there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Create {
     /// Creates a store if there is none, with its directory and missing parent directories.
     #[default]
@@ -63,6 +67,7 @@ pub enum Create {
 
 /// Whether a store may be changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Access {
     /// The store may be changed.
     #[default]
@@ -82,7 +87,19 @@ pub enum Access {
 /// `level_factor`th of the next one's size, up to the first level for which this is at most
 /// `level1_bytes`: level 0 is merged into that one, and the levels between stay empty. So little
 /// data is stored twice.
+///
+/// ```
+/// use forerun_db::{Options, TreeOptions};
+///
+/// // Flushes and compactions write at most 50 MB per second.
+/// let tree = TreeOptions::default().write_rate_bytes(50_000_000);
+/// let options = Options::default().tree(tree);
+/// # let _ = options;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[non_exhaustive]
 pub struct TreeOptions {
     /// The number of runs in level 0 at which they are merged into the first level in use below.
     /// Default: 4.
@@ -118,6 +135,7 @@ impl Default for TreeOptions {
 
 /// Who flushes full memtables and compacts runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Background {
     /// Two background threads of the store, one for each.
     #[default]
@@ -138,16 +156,22 @@ pub enum Background {
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let path = directory.path().join("store");
-/// let sessions = KeyspaceOptions { ttl: Some(Duration::from_secs(3600)), ..KeyspaceOptions::default() };
-/// let options = Options { keyspaces: vec![("sessions".into(), sessions)], ..Options::default() };
+/// let sessions = KeyspaceOptions::default().ttl(Duration::from_secs(3600));
+/// let options = Options::default().keyspace("sessions", sessions);
 /// let db = Db::open(path, options)?;
 /// db.keyspace("sessions")?.put(b"4711", b"paris")?;
 /// assert_eq!(db.get(b"4711")?, None);
 /// # Ok::<(), forerun_db::Error>(())
 /// ```
 #[derive(Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[non_exhaustive]
 pub struct KeyspaceOptions {
     /// The order of keys. A keyspace keeps the one that it was created with. Default: [`Bytewise`].
+    ///
+    /// It is not serialized; deserialized options have the default.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub comparator: Arc<dyn Comparator>,
     /// How its runs are written.
     pub run: RunOptions,
@@ -183,15 +207,24 @@ impl fmt::Debug for KeyspaceOptions {
 
 /// How a store is opened. The defaults suit most uses.
 ///
+/// Each field has a setter of the same name, which takes and returns the options. Later releases
+/// may add fields.
+///
 /// ```
 /// use forerun_db::{Durability, Options};
 ///
-/// let options = Options { durability: Durability::Synced, memory_limit_bytes: 64 << 20, ..Options::default() };
-/// # let _ = options;
+/// let options = Options::default().durability(Durability::Synced).memory_limit_bytes(64 << 20);
+/// assert_eq!(options.memory_limit_bytes, 64 << 20);
 /// ```
 #[derive(Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[non_exhaustive]
 pub struct Options {
     /// The order of keys. A store keeps the one that it was created with. Default: [`Bytewise`].
+    ///
+    /// It is not serialized; deserialized options have the default.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub comparator: Arc<dyn Comparator>,
     /// The maximum memory of all memtables together, in bytes, including flushed ones that an
     /// iterator still holds. If the next memtable does not fit, writes wait for a flush. If only
@@ -286,6 +319,72 @@ impl Default for Options {
             access: Access::default(),
             keyspaces: Vec::new(),
         }
+    }
+}
+
+setters! {
+    TreeOptions {
+        level0_runs: usize,
+        level0_slow_runs: usize,
+        level0_stop_runs: usize,
+        level1_bytes: u64,
+        level_factor: u32,
+        run_bytes: u64,
+    } into {
+        write_rate_bytes: Option<u64>,
+    }
+}
+
+setters! {
+    KeyspaceOptions {
+        comparator: Arc<dyn Comparator>,
+        run: RunOptions,
+        tree: TreeOptions,
+    } into {
+        ttl: Option<Duration>,
+    }
+}
+
+setters! {
+    Options {
+        comparator: Arc<dyn Comparator>,
+        memory_limit_bytes: usize,
+        memtable_bytes: usize,
+        cache_bytes: usize,
+        pages: Pages,
+        run: RunOptions,
+        reads: ReadBackend,
+        tree: TreeOptions,
+        background: Background,
+        durability: Durability,
+        checks: Checks,
+        recovery: Recovery,
+        wal: WalMode,
+        wal_segment_bytes: u64,
+        create: Create,
+        access: Access,
+        keyspaces: Vec<(String, KeyspaceOptions)>,
+    } into {
+        max_open_files: Option<usize>,
+        ttl: Option<Duration>,
+    }
+}
+
+impl Options {
+    /// Adds the options of one keyspace to [`keyspaces`](#structfield.keyspaces).
+    ///
+    /// ```
+    /// use forerun_db::{KeyspaceOptions, Options, ReverseBytewise};
+    /// use std::sync::Arc;
+    ///
+    /// let newest_first = KeyspaceOptions::default().comparator(Arc::new(ReverseBytewise));
+    /// let options = Options::default().keyspace("events", newest_first);
+    /// assert_eq!(options.keyspaces.len(), 1);
+    /// ```
+    #[must_use]
+    pub fn keyspace(mut self, name: impl Into<String>, options: KeyspaceOptions) -> Options {
+        self.keyspaces.push((name.into(), options));
+        self
     }
 }
 

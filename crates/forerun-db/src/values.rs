@@ -65,15 +65,32 @@ impl Values {
         self.found
     }
 
-    /// Returns the value of the key at `position`; `None` if the key is not in the store or the
-    /// position is out of range.
+    /// Returns the value of the key at `position`, or `None` if the key is not there.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Error, Options, Values};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// let mut values = Values::new();
+    /// db.multi_get(&["atlantis"], &mut values)?;
+    /// assert_eq!(values.get(0)?, None);
+    /// assert!(matches!(values.get(1), Err(Error::NoSuchPosition { position: 1, len: 1 })));
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// The error for this one key; other keys of the batch may have values. It is returned by
-    /// value, so `?` converts it to any error type that can be made from [`Error`].
+    /// The error for this one key; other keys of the batch may have values.
+    /// [`Error::NoSuchPosition`] if the batch had no such position. Errors are returned by value,
+    /// so `?` converts them to any error type that can be made from [`Error`].
     pub fn get(&self, position: usize) -> Result<Option<&[u8]>> {
         match self.slots.get(position) {
-            None | Some(Slot::Missing) => Ok(None),
+            None => Err(Error::NoSuchPosition {
+                position,
+                len: self.slots.len(),
+            }),
+            Some(Slot::Missing) => Ok(None),
             Some(Slot::Found(range)) => Ok(Some(&self.bytes[range.clone()])),
             Some(Slot::Failed(error)) => Err(Error::clone(error)),
         }
@@ -94,6 +111,16 @@ impl Values {
         self.bytes.capacity()
             + self.slots.capacity() * size_of::<Slot>()
             + self.missing.capacity() * size_of::<u32>()
+    }
+
+    /// Copies the answers: a value, or `None` for a key that is not there, in the order of the
+    /// keys.
+    ///
+    /// # Errors
+    /// The first error of a key.
+    pub fn to_vec(&self) -> Result<Vec<Option<Vec<u8>>>> {
+        let owned = |answer: Result<Option<&[u8]>>| Ok(answer?.map(<[u8]>::to_vec));
+        self.iter().map(owned).collect()
     }
 
     /// Makes room for `len` answers, all of them "missing" until set.
@@ -148,7 +175,13 @@ mod tests {
         assert_eq!(values.get(1).unwrap(), None);
         assert_eq!(values.get(2).unwrap(), Some(&b"two"[..]));
         assert!(matches!(values.get(3), Err(Error::Closed)));
-        assert_eq!(values.get(4).unwrap(), None);
+        assert!(matches!(
+            values.get(4),
+            Err(Error::NoSuchPosition {
+                position: 4,
+                len: 4
+            })
+        ));
         assert_eq!(values.iter().filter(Result::is_err).count(), 1);
     }
 

@@ -48,6 +48,15 @@ impl ReadPoint {
             expired_sequence: 0,
         }
     }
+
+    /// The same point for a key whose versions up to `deleted_sequence` are deleted.
+    #[inline(always)]
+    pub(crate) fn without(self, deleted_sequence: u64) -> ReadPoint {
+        ReadPoint {
+            expired_sequence: self.expired_sequence.max(deleted_sequence),
+            ..self
+        }
+    }
 }
 
 /// One version, borrowed.

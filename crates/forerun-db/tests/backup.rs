@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::{STORE, open, tiny_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Background, Backups, Create, Db, Error, KeyspaceOptions, Options, ReverseBytewise, WalMode,
-    WriteBatch, check_with_io,
+    Background, Backups, Create, Db, Error, KeyspaceOptions, ReverseBytewise, WalMode, WriteBatch,
+    check_with_io,
 };
 
 const BACKUPS: &str = "/backups";
@@ -42,12 +42,10 @@ fn contents(db: &Db) -> Contents {
 /// go to both keyspaces in one batch.
 fn write_round(db: &Db, round: u64) {
     let comparator = Arc::new(ReverseBytewise);
-    let options = KeyspaceOptions {
-        comparator,
-        run: tiny_options().run,
-        tree: tiny_options().tree,
-        ..KeyspaceOptions::default()
-    };
+    let options = KeyspaceOptions::default()
+        .comparator(comparator)
+        .run(tiny_options().run)
+        .tree(tiny_options().tree);
     let reverse = db.keyspace_with("reverse", options).unwrap();
     for i in 0..60_u64 {
         let key = ((round * 37 + i * 11) % 150).to_be_bytes();
@@ -390,10 +388,7 @@ fn a_store_without_a_log_and_one_without_entries_are_backed_up_too() {
     assert_eq!((made.runs, made.last_sequence), (0, 0));
     assert_eq!(restored(&io, &backups, None, "/empty"), contents(&empty));
 
-    let options = Options {
-        wal: WalMode::Off,
-        ..tiny_options()
-    };
+    let options = tiny_options().wal(WalMode::Off);
     let db = Db::open_with_io(Arc::new(io.clone()), "/unlogged", options).unwrap();
     write_round(&db, 0);
     let then = contents(&db);
@@ -474,12 +469,10 @@ fn work_tells_how_far_it_is() {
 #[test]
 fn writers_go_on_while_backups_are_made_and_each_has_whole_batches() {
     let io = FaultIo::new();
-    let options = Options {
-        memory_limit_bytes: 1 << 20,
-        memtable_bytes: 32 << 10,
-        background: Background::Threads,
-        ..tiny_options()
-    };
+    let options = tiny_options()
+        .memory_limit_bytes(1 << 20)
+        .memtable_bytes(32 << 10)
+        .background(Background::Threads);
     let db = open(&io, &options).unwrap();
     let mut backups = backups(&io);
     let users = db.keyspace("other").unwrap();

@@ -192,10 +192,7 @@ fn a_restoration_that_fails_anywhere_leaves_a_store_that_is_whole_or_none() {
         match Db::open_with_io(
             Arc::new(io.clone()),
             "/restored",
-            forerun_db::Options {
-                create: Create::Never,
-                ..tiny_options()
-            },
+            tiny_options().create(Create::Never),
         ) {
             Ok(db) => assert_eq!(contents(&db), then[1], "{case}"),
             Err(error) => assert!(!done, "{case}: {error}"),

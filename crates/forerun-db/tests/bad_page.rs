@@ -19,26 +19,21 @@ const STOP_RUNS: usize = 6;
 
 /// Memtables of 64 KiB, and a short level 0.
 fn options() -> Options {
-    Options {
-        memtable_bytes: 64 << 10,
-        memory_limit_bytes: 512 << 10,
-        cache_bytes: 256 << 10,
-        wal_segment_bytes: 64 << 10,
-        background: Background::Threads,
-        run: RunOptions {
-            page_bytes: 4 << 10,
-            ..RunOptions::default()
-        },
-        tree: TreeOptions {
-            level0_runs: 2,
-            level0_slow_runs: 4,
-            level0_stop_runs: STOP_RUNS,
-            level1_bytes: 128 << 10,
-            run_bytes: 64 << 10,
-            ..TreeOptions::default()
-        },
-        ..small_options()
-    }
+    small_options()
+        .memtable_bytes(64 << 10)
+        .memory_limit_bytes(512 << 10)
+        .cache_bytes(256 << 10)
+        .wal_segment_bytes(64 << 10)
+        .background(Background::Threads)
+        .run(RunOptions::default().page_bytes(4 << 10))
+        .tree(
+            TreeOptions::default()
+                .level0_runs(2)
+                .level0_slow_runs(4)
+                .level0_stop_runs(STOP_RUNS)
+                .level1_bytes(128 << 10)
+                .run_bytes(64 << 10),
+        )
 }
 
 fn value(seed: u64) -> Vec<u8> {
@@ -50,15 +45,13 @@ fn value(seed: u64) -> Vec<u8> {
 /// damaged; also the run's file and its original bytes.
 fn damaged() -> (FaultIo, PathBuf, Vec<u8>) {
     let io = FaultIo::new();
-    let piling_up = Options {
-        tree: TreeOptions {
-            level0_runs: 90,
-            level0_slow_runs: 100,
-            level0_stop_runs: 101,
-            ..options().tree
-        },
-        ..options()
-    };
+    let piling_up = options().tree(
+        options()
+            .tree
+            .level0_runs(90)
+            .level0_slow_runs(100)
+            .level0_stop_runs(101),
+    );
     let db = open(&io, &piling_up).unwrap();
     let bad = db.keyspace("bad").unwrap();
     for round in 0..4 {
@@ -200,10 +193,7 @@ fn a_keyspace_that_cannot_be_compacted_says_why_and_heals_when_its_page_does() {
 fn a_repair_brings_a_keyspace_with_a_bad_page_back_to_work() {
     for background in [Background::Threads, Background::Caller] {
         let (io, _, _) = damaged();
-        let options = Options {
-            background,
-            ..options()
-        };
+        let options = options().background(background);
         let db = open(&io, &options).unwrap();
         let (good, bad) = (db.keyspace("good").unwrap(), db.keyspace("bad").unwrap());
         write_both(&good, &bad, &db).unwrap();

@@ -15,8 +15,7 @@ use common::hook_io::{Change, HookIo};
 use common::{STORE, open, tiny_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Backups, Create, Db, Durability, Error, Options, Result, TreeOptions, check_with_io,
-    repair_with_io,
+    Backups, Create, Db, Durability, Error, Options, Result, check_with_io, repair_with_io,
 };
 
 const COPY: &str = "/copy";
@@ -116,13 +115,7 @@ impl Gate {
 /// Little memory, and a level 0 large enough for all runs of the test, so that only the operation
 /// compacts.
 fn options() -> Options {
-    Options {
-        tree: TreeOptions {
-            level0_runs: 10,
-            ..tiny_options().tree
-        },
-        ..tiny_options()
-    }
+    tiny_options().tree(tiny_options().tree.level0_runs(10))
 }
 
 fn entries(db: &Db) -> BTreeMap<Vec<u8>, Vec<u8>> {
@@ -292,10 +285,7 @@ fn close_during(operation: Operation, change: usize) -> bool {
     expected.extend(written.map(|key| (key.into(), b"value".to_vec())));
     assert_eq!(entries(&reopened), expected, "{case}");
     if let Operation::Checkpoint | Operation::CheckpointByCopy = operation {
-        let copy = Options {
-            create: Create::Never,
-            ..options()
-        };
+        let copy = options().create(Create::Never);
         let copy = Db::open_with_io(Arc::new(disk), COPY, copy);
         match ended {
             Ok(()) => assert_eq!(entries(&copy.unwrap()), expected, "{case}"),

@@ -13,12 +13,10 @@ use forerun_db::{Db, Durability, Error, Options, Values, WalMode, WriteBatch};
 const THREADS: usize = 4;
 
 fn options(wal: WalMode) -> Options {
-    Options {
-        memory_limit_bytes: 16 << 20,
-        wal_segment_bytes: 20_000,
-        wal,
-        ..small_options()
-    }
+    small_options()
+        .memory_limit_bytes(16 << 20)
+        .wal_segment_bytes(20_000)
+        .wal(wal)
 }
 
 #[test]

@@ -15,20 +15,18 @@ use forerun_db::{
 
 /// Small memtables and runs, and the store's own background threads.
 fn busy_options() -> Options {
-    Options {
-        memory_limit_bytes: 1 << 20,
-        memtable_bytes: 64 << 10,
-        cache_bytes: 1 << 20,
-        wal_segment_bytes: 32 << 10,
-        background: Background::Threads,
-        tree: TreeOptions {
-            level1_bytes: 256 << 10,
-            level_factor: 4,
-            run_bytes: 64 << 10,
-            ..TreeOptions::default()
-        },
-        ..small_options()
-    }
+    small_options()
+        .memory_limit_bytes(1 << 20)
+        .memtable_bytes(64 << 10)
+        .cache_bytes(1 << 20)
+        .wal_segment_bytes(32 << 10)
+        .background(Background::Threads)
+        .tree(
+            TreeOptions::default()
+                .level1_bytes(256 << 10)
+                .level_factor(4)
+                .run_bytes(64 << 10),
+        )
 }
 
 fn key(i: u64) -> Vec<u8> {
@@ -45,10 +43,7 @@ fn value(i: u64, version: u64) -> Vec<u8> {
 fn a_settled_store_has_only_the_files_of_its_runs_and_the_end_of_its_log() {
     for background in [Background::Threads, Background::Caller] {
         let io = FaultIo::new();
-        let options = Options {
-            background,
-            ..busy_options()
-        };
+        let options = busy_options().background(background);
         let db = open(&io, &options).unwrap();
         for i in 0..6_000 {
             db.put(&key(i % 2_000), &value(i, 1)).unwrap();
@@ -75,10 +70,7 @@ fn a_store_holds_many_times_its_memory_and_gives_all_of_it_back() {
     let dir = tempfile::tempdir().unwrap();
     for reads in ReadBackend::ALL {
         let path = dir.path().join(reads.to_string());
-        let options = Options {
-            reads,
-            ..busy_options()
-        };
+        let options = busy_options().reads(reads);
         let db = Db::open(&path, options.clone()).unwrap();
         for version in 0..2 {
             let mut batch = WriteBatch::new();
@@ -289,13 +281,11 @@ fn a_full_disk_refuses_writes_with_its_error_and_loses_nothing() {
     for background in [Background::Caller, Background::Threads] {
         let io = FaultIo::new();
         // Without the log, only runs need the disk.
-        let options = Options {
-            background,
-            wal: WalMode::Off,
-            memory_limit_bytes: 64 << 10,
-            memtable_bytes: 16 << 10,
-            ..tiny_options()
-        };
+        let options = tiny_options()
+            .background(background)
+            .wal(WalMode::Off)
+            .memory_limit_bytes(64 << 10)
+            .memtable_bytes(16 << 10);
         let db = open(&io, &options).unwrap();
         io.set_capacity_bytes(Some(2_000));
         let mut written = 0;
@@ -452,10 +442,7 @@ fn handles_read_on_after_the_store_is_closed_and_its_runs_are_replaced() {
 #[test]
 fn what_is_older_than_the_time_to_live_is_not_found_and_its_runs_go_unread() {
     let io = FaultIo::new();
-    let options = Options {
-        ttl: Some(Duration::from_secs(3)),
-        ..tiny_options()
-    };
+    let options = tiny_options().ttl(Duration::from_secs(3));
     let db = open(&io, &options).unwrap();
     let name = |i: u64| format!("{i:05}").into_bytes();
     for i in 0..200 {

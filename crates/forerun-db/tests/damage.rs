@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use common::{batch, open, small_options};
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Error, Op, Options, Recovery};
+use forerun_db::{Error, Op, Recovery};
 
 const BATCHES: usize = 9;
 
@@ -88,13 +88,7 @@ impl Store {
         let io = self.io.kill();
         io.write(path, bytes);
         let before: Vec<_> = io.files().iter().map(|path| io.read(path)).collect();
-        match open(
-            &io,
-            &Options {
-                recovery,
-                ..small_options()
-            },
-        ) {
+        match open(&io, &small_options().recovery(recovery)) {
             Ok(db) => {
                 let entries: BTreeMap<_, _> = db.iter().map(|entry| entry.unwrap()).collect();
                 let batches = self.states.iter().position(|state| *state == entries);
@@ -345,10 +339,7 @@ fn a_store_with_skipped_damage_takes_writes_and_keeps_them() {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
             io.write(&path, &bad);
-            let options = Options {
-                recovery: Recovery::SkipCorrupt,
-                ..small_options()
-            };
+            let options = small_options().recovery(Recovery::SkipCorrupt);
             for round in 0..3 {
                 let db = open(&io, &options).unwrap_or_else(|error| panic!("{case}: {error}"));
                 for old in 0..round {

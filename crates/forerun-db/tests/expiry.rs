@@ -15,17 +15,11 @@ use proptest::prelude::*;
 const TTL: u64 = 5;
 
 fn lives(seconds: u64) -> KeyspaceOptions {
-    KeyspaceOptions {
-        ttl: Some(Duration::from_secs(seconds)),
-        ..KeyspaceOptions::default()
-    }
+    KeyspaceOptions::default().ttl(Duration::from_secs(seconds))
 }
 
 fn options() -> Options {
-    Options {
-        keyspaces: vec![("mortal".into(), lives(TTL))],
-        ..tiny_options()
-    }
+    tiny_options().keyspaces(vec![("mortal".into(), lives(TTL))])
 }
 
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
@@ -226,17 +220,14 @@ fn lives_for_its_time(io: &FaultIo, db: &Db, keyspace: &Keyspace, begun: u64, ca
 fn an_entry_in_a_memtable_expires_to_the_second_with_and_without_a_log() {
     for wal in [WalMode::On, WalMode::Off] {
         let io = FaultIo::new();
-        let db = open(&io, &Options { wal, ..options() }).unwrap();
+        let db = open(&io, &options().wal(wal)).unwrap();
         let mortal = db.keyspace("mortal").unwrap();
         for begun in [1_000, 2_000, 2_006, 2_012] {
             lives_for_its_time(&io, &db, &mortal, begun, &format!("{wal:?}"));
         }
     }
     let io = FaultIo::new();
-    let options = Options {
-        ttl: Some(Duration::from_secs(TTL)),
-        ..small_options()
-    };
+    let options = small_options().ttl(Duration::from_secs(TTL));
     let db = open(&io, &options).unwrap();
     lives_for_its_time(&io, &db, &db.own_keyspace(), 3_000, "the store's own");
 }
@@ -348,18 +339,9 @@ fn what_has_expired_leaves_the_disk_and_an_older_value_does_not_return_with_the_
 fn a_time_to_live_that_is_none_is_refused() {
     let io = FaultIo::new();
     for ttl in [Duration::ZERO, Duration::from_millis(1_500)] {
-        let own = Options {
-            ttl: Some(ttl),
-            ..small_options()
-        };
-        let of_keyspace = KeyspaceOptions {
-            ttl: Some(ttl),
-            ..KeyspaceOptions::default()
-        };
-        let listed = Options {
-            keyspaces: vec![("a".into(), of_keyspace.clone())],
-            ..small_options()
-        };
+        let own = small_options().ttl(ttl);
+        let of_keyspace = KeyspaceOptions::default().ttl(ttl);
+        let listed = small_options().keyspaces(vec![("a".into(), of_keyspace.clone())]);
         for options in [own, listed] {
             let refused = open(&io, &options);
             assert!(
@@ -405,15 +387,9 @@ fn a_keyspace_asked_for_with_another_time_to_live_says_which_it_has() {
     db.keyspace_with("mortal", KeyspaceOptions::default())
         .unwrap();
     drop(db);
-    let listed = Options {
-        keyspaces: vec![("mortal".into(), lives(7))],
-        ..small_options()
-    };
+    let listed = small_options().keyspaces(vec![("mortal".into(), lives(7))]);
     is_refused(open(&io, &listed).map(drop), "mortal", Some(TTL));
-    let own = Options {
-        ttl: Some(Duration::from_secs(7)),
-        ..small_options()
-    };
+    let own = small_options().ttl(Duration::from_secs(7));
     let refused = open(&io, &own).unwrap_err();
     let told =
         "the store's own keyspace has no time to live, but was opened with a time to live of 7 s";

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::hook_io::{Change, HookIo};
 use common::{STORE, entries, run_files, tiny_options};
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Background, Db, Error, Options, Result, TreeOptions, check_with_io};
+use forerun_db::{Background, Db, Error, Options, Result, check_with_io};
 
 /// The step of writing a manifest that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,14 +87,9 @@ impl Failing {
 }
 
 fn options(background: Background) -> Options {
-    Options {
-        background,
-        tree: TreeOptions {
-            level0_runs: 10,
-            ..tiny_options().tree
-        },
-        ..tiny_options()
-    }
+    tiny_options()
+        .background(background)
+        .tree(tiny_options().tree.level0_runs(10))
 }
 
 fn flush(db: &Db) -> Result<()> {

@@ -15,21 +15,15 @@ use forerun_db::{
 use fork::Ending::{AtOnce, Exit};
 
 fn options() -> Options {
-    Options {
-        memory_limit_bytes: 4 << 20,
-        memtable_bytes: 1 << 20,
-        pages: Pages::Small,
-        ..Options::default()
-    }
+    Options::default()
+        .memory_limit_bytes(4 << 20)
+        .memtable_bytes(1 << 20)
+        .pages(Pages::Small)
 }
 
 /// Options with which nearly every read goes to disk, through the given backend.
 fn cold(reads: ReadBackend) -> Options {
-    Options {
-        cache_bytes: 0,
-        reads,
-        ..options()
-    }
+    options().cache_bytes(0).reads(reads)
 }
 
 fn key(number: u64) -> [u8; 8] {
@@ -360,13 +354,7 @@ fn a_lock_that_outlives_its_process_in_a_child_names_the_child() {
     // The lock is released with the child, which ends now.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let db = loop {
-        match Db::open(
-            &path,
-            Options {
-                create: Create::Never,
-                ..options()
-            },
-        ) {
+        match Db::open(&path, options().create(Create::Never)) {
             Ok(db) => break db,
             Err(error) => assert!(std::time::Instant::now() < deadline, "{error}"),
         }

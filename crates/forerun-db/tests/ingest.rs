@@ -143,10 +143,7 @@ fn run_files(io: &FaultIo) -> usize {
 /// A store that flushes only for ingestions, and one that flushes and compacts all the time. The
 /// caller's thread does all the work, so that calls come in the same order each time.
 fn stores() -> [Options; 2] {
-    let flushes_rarely = Options {
-        background: Background::Caller,
-        ..small_options()
-    };
+    let flushes_rarely = small_options().background(Background::Caller);
     [flushes_rarely, tiny_options()]
 }
 
@@ -375,10 +372,7 @@ fn a_snapshot_from_before_sees_nothing_of_it_even_when_it_is_merged() {
 #[test]
 fn readers_see_ingestions_and_writes_in_the_order_they_were_made() {
     let directory = tempfile::tempdir().unwrap();
-    let options = Options {
-        background: Background::Threads,
-        ..tiny_options()
-    };
+    let options = tiny_options().background(Background::Threads);
     let db = Db::open(directory.path().join("store"), options).unwrap();
     let is_done = AtomicBool::new(false);
     let number = |value: Option<&[u8]>| -> u64 {
@@ -414,10 +408,7 @@ fn readers_see_ingestions_and_writes_in_the_order_they_were_made() {
 fn writers_beside_it_lose_nothing_and_win_where_they_come_later() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
-    let options = Options {
-        background: Background::Threads,
-        ..tiny_options()
-    };
+    let options = tiny_options().background(Background::Threads);
     let db = Db::open(&path, options.clone()).unwrap();
     std::thread::scope(|scope| {
         for writer in 0..2 {
@@ -457,10 +448,7 @@ fn writers_beside_it_lose_nothing_and_win_where_they_come_later() {
 #[test]
 fn without_a_log_an_ingestion_is_durable_all_the_same() {
     let io = FaultIo::new();
-    let options = Options {
-        wal: WalMode::Off,
-        ..tiny_options()
-    };
+    let options = tiny_options().wal(WalMode::Off);
     let db = open(&io, &options).unwrap();
     db.put(&key(0), b"before").unwrap();
     let mut told = Told::Nothing;

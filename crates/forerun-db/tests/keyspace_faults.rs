@@ -18,21 +18,13 @@ use forerun_db::{
 const NAMES: [&str; 3] = ["a", "b", "reverse"];
 
 fn keyspace(db: &Db, name: &str) -> forerun_db::Result<forerun_db::Keyspace> {
-    let options = KeyspaceOptions {
-        run: tiny_options().run,
-        tree: tiny_options().tree,
-        ..KeyspaceOptions::default()
-    };
+    let options = KeyspaceOptions::default()
+        .run(tiny_options().run)
+        .tree(tiny_options().tree);
     match name {
         "reverse" => {
             let comparator = Arc::new(ReverseBytewise);
-            db.keyspace_with(
-                name,
-                KeyspaceOptions {
-                    comparator,
-                    ..options
-                },
-            )
+            db.keyspace_with(name, options.comparator(comparator))
         }
         _ => db.keyspace(name),
     }
@@ -224,10 +216,7 @@ fn a_sound_store_of_several_keyspaces_is_found_sound() {
             a.cmp(b)
         }
     }
-    let other = KeyspaceOptions {
-        comparator: Arc::new(Other),
-        ..KeyspaceOptions::default()
-    };
+    let other = KeyspaceOptions::default().comparator(Arc::new(Other));
     drop(db.keyspace_with("other", other));
     db.close().unwrap();
     for refused in [
@@ -323,18 +312,16 @@ fn what_the_log_has_of_a_keyspace_that_never_was_is_damage() {
 
 /// Small memtables and runs, and the store's own background threads.
 fn busy_options() -> Options {
-    Options {
-        memory_limit_bytes: 1 << 20,
-        memtable_bytes: 32 << 10,
-        background: Background::Threads,
-        tree: TreeOptions {
-            level1_bytes: 64 << 10,
-            level_factor: 4,
-            run_bytes: 16 << 10,
-            ..TreeOptions::default()
-        },
-        ..small_options()
-    }
+    small_options()
+        .memory_limit_bytes(1 << 20)
+        .memtable_bytes(32 << 10)
+        .background(Background::Threads)
+        .tree(
+            TreeOptions::default()
+                .level1_bytes(64 << 10)
+                .level_factor(4)
+                .run_bytes(16 << 10),
+        )
 }
 
 #[test]

@@ -15,7 +15,7 @@ use forerun_core::sync::Barrier;
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::{
     Background, Db, Durability, Error, KeyspaceOptions, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES,
-    Options, TreeOptions, Values, WriteBatch,
+    TreeOptions, Values, WriteBatch,
 };
 
 #[test]
@@ -68,10 +68,7 @@ fn a_comparator_is_kept_and_a_wrong_or_missing_one_is_refused_by_name() {
         matches!(&missing, Error::KeyspaceComparator { keyspace, given: None, .. } if keyspace == "lengths"),
         "{missing}"
     );
-    let wrong = Options {
-        keyspaces: vec![("lengths".into(), reverse())],
-        ..tiny_options()
-    };
+    let wrong = tiny_options().keyspaces(vec![("lengths".into(), reverse())]);
     let wrong = open(&io, &wrong).unwrap_err();
     assert!(
         matches!(wrong, Error::KeyspaceComparator { given: Some(_), .. }),
@@ -84,26 +81,16 @@ fn a_comparator_is_kept_and_a_wrong_or_missing_one_is_refused_by_name() {
 
 #[test]
 fn options_that_make_no_sense_are_refused_with_words() {
-    let tree = TreeOptions {
-        level0_runs: 8,
-        level0_stop_runs: 8,
-        ..TreeOptions::default()
-    };
+    let tree = TreeOptions::default().level0_runs(8).level0_stop_runs(8);
     let io = FaultIo::new();
-    let options = Options {
-        tree,
-        ..small_options()
-    };
+    let options = small_options().tree(tree);
     let refused = open(&io, &options).unwrap_err();
     assert!(
         refused.to_string().contains("level0_stop_runs"),
         "{refused}"
     );
     let db = open(&io, &small_options()).unwrap();
-    let with_tree = KeyspaceOptions {
-        tree,
-        ..KeyspaceOptions::default()
-    };
+    let with_tree = KeyspaceOptions::default().tree(tree);
     let refused = db.keyspace_with("x", with_tree).unwrap_err();
     assert!(matches!(refused, Error::BadOption { .. }), "{refused}");
     assert!(db.keyspaces().is_empty());
@@ -276,18 +263,14 @@ fn who_waits_for_runs_of_level_0_goes_on_when_the_keyspace_is_given_a_higher_lim
         }
     };
     let io = HookIo::new(&FaultIo::new(), hook);
-    let options = Options {
-        background: Background::Threads,
-        ..small_options()
-    };
-    let with_stop = |level0_stop_runs| KeyspaceOptions {
-        tree: TreeOptions {
-            level0_runs: 2,
-            level0_slow_runs: 3,
-            level0_stop_runs,
-            ..TreeOptions::default()
-        },
-        ..KeyspaceOptions::default()
+    let options = small_options().background(Background::Threads);
+    let with_stop = |level0_stop_runs| {
+        KeyspaceOptions::default().tree(
+            TreeOptions::default()
+                .level0_runs(2)
+                .level0_slow_runs(3)
+                .level0_stop_runs(level0_stop_runs),
+        )
     };
     let db = Db::open_with_io(Arc::new(io), STORE, options).unwrap();
     let keyspace = db.keyspace_with("k", with_stop(3)).unwrap();

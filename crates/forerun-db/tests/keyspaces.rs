@@ -12,8 +12,8 @@ use common::{
 };
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Backups, Comparator, Create, Db, Durability, Error, Keyspace, KeyspaceOptions, Options,
-    Snapshot, Values, WriteBatch,
+    Backups, Comparator, Create, Db, Durability, Error, Keyspace, KeyspaceOptions, Snapshot,
+    Values, WriteBatch,
 };
 use proptest::prelude::*;
 
@@ -227,11 +227,9 @@ proptest! {
 #[test]
 fn a_hundred_keyspaces_share_the_memory_of_one() {
     let io = FaultIo::new();
-    let options = Options {
-        memory_limit_bytes: 1 << 20,
-        memtable_bytes: 256 << 10,
-        ..tiny_options()
-    };
+    let options = tiny_options()
+        .memory_limit_bytes(1 << 20)
+        .memtable_bytes(256 << 10);
     let db = open(&io, &options).unwrap();
     let keyspaces: Vec<_> = (0..100)
         .map(|i| db.keyspace(&format!("keyspace {i}")).unwrap())
@@ -303,14 +301,8 @@ fn a_batch_that_takes_more_than_a_memtable_is_let_in_whole() {
 fn entries_of_one_keyspace_expire_and_those_of_another_stay() {
     let io = FaultIo::new();
     io.set_unix_time_s(Some(1_000));
-    let mortal = KeyspaceOptions {
-        ttl: Some(Duration::from_secs(3)),
-        ..KeyspaceOptions::default()
-    };
-    let options = Options {
-        keyspaces: vec![("sessions".into(), mortal)],
-        ..tiny_options()
-    };
+    let mortal = KeyspaceOptions::default().ttl(Duration::from_secs(3));
+    let options = tiny_options().keyspaces(vec![("sessions".into(), mortal)]);
     let db = open(&io, &options).unwrap();
     let (sessions, users) = (
         db.keyspace("sessions").unwrap(),

@@ -19,14 +19,9 @@ use forerun_db::{
 #[test]
 fn a_page_size_out_of_bounds_counts_as_the_nearest_bound_in_the_cache_too() {
     for page_bytes in [0, 1, 1 << 40, usize::MAX] {
-        let options = Options {
-            cache_bytes: 1 << 20,
-            run: RunOptions {
-                page_bytes,
-                ..RunOptions::default()
-            },
-            ..small_options()
-        };
+        let options = small_options()
+            .cache_bytes(1 << 20)
+            .run(RunOptions::default().page_bytes(page_bytes));
         let db = open(&FaultIo::new(), &options).unwrap();
         for n in 0..4000_u32 {
             db.put(&n.to_be_bytes(), &[n as u8; 100]).unwrap();
@@ -58,13 +53,13 @@ fn a_store_of_more_runs_than_it_may_open_files_is_written_read_and_opened_again(
     const FILES: usize = 4;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let options = |reads| Options {
-        max_open_files: Some(FILES),
-        memory_limit_bytes: 8 << 20,
-        cache_bytes: 64 << 10,
-        pages: Pages::Small,
-        reads,
-        ..Options::default()
+    let options = |reads| {
+        Options::default()
+            .max_open_files(FILES)
+            .memory_limit_bytes(8 << 20)
+            .cache_bytes(64 << 10)
+            .pages(Pages::Small)
+            .reads(reads)
     };
     let db = Db::open(&path, options(ReadBackend::Auto)).unwrap();
     let key = |n: u32| n.to_be_bytes();
@@ -113,17 +108,15 @@ fn a_store_of_more_runs_than_it_may_open_files_is_written_read_and_opened_again(
 #[test]
 fn what_a_reader_holds_is_read_from_files_that_are_obsolete_and_closed() {
     let io = FaultIo::new();
-    let options = Options {
-        max_open_files: Some(1),
-        background: Background::Caller,
-        tree: TreeOptions {
-            level0_runs: 100,
-            level0_slow_runs: 200,
-            level0_stop_runs: 300,
-            ..TreeOptions::default()
-        },
-        ..tiny_options()
-    };
+    let options = tiny_options()
+        .max_open_files(1)
+        .background(Background::Caller)
+        .tree(
+            TreeOptions::default()
+                .level0_runs(100)
+                .level0_slow_runs(200)
+                .level0_stop_runs(300),
+        );
     let db = open(&io, &options).unwrap();
     let value = |n: u32| vec![n as u8; 700];
     for n in 0..60_u32 {
@@ -162,13 +155,11 @@ fn a_snapshot_of_a_closed_store_never_reads_a_file_that_another_store_has_put_th
     const KEYS: u32 = 2000;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let options = Options {
-        max_open_files: Some(1),
-        memory_limit_bytes: 8 << 20,
-        cache_bytes: 64 << 10,
-        pages: Pages::Small,
-        ..Options::default()
-    };
+    let options = Options::default()
+        .max_open_files(1)
+        .memory_limit_bytes(8 << 20)
+        .cache_bytes(64 << 10)
+        .pages(Pages::Small);
     let make = |value: u8| {
         let db = Db::open(&path, options.clone()).unwrap();
         let other = db.keyspace("other").unwrap();
@@ -200,13 +191,11 @@ fn a_snapshot_of_a_closed_store_never_reads_a_file_that_another_store_has_put_th
 }
 
 fn limited(memory_limit_bytes: usize, memtable_bytes: usize) -> Options {
-    Options {
-        memory_limit_bytes,
-        memtable_bytes,
-        background: Background::Threads,
-        wal_segment_bytes: 64 << 20,
-        ..small_options()
-    }
+    small_options()
+        .memory_limit_bytes(memory_limit_bytes)
+        .memtable_bytes(memtable_bytes)
+        .background(Background::Threads)
+        .wal_segment_bytes(64 << 20)
 }
 
 fn batch(values: u32, bytes: usize, seed: u8) -> WriteBatch {
@@ -270,10 +259,7 @@ fn batches_that_each_need_most_of_the_memory_never_have_it_together() {
 fn memtables_that_iterators_hold_count_and_a_writer_that_holds_them_is_told() {
     const LIMIT: usize = 1 << 20;
     for background in [Background::Threads, Background::Caller] {
-        let options = Options {
-            background,
-            ..limited(LIMIT, 128 << 10)
-        };
+        let options = limited(LIMIT, 128 << 10).background(background);
         let db = open(&FaultIo::new(), &options).unwrap();
         let mut held = Vec::new();
         let mut written = 0_u32;
@@ -391,21 +377,18 @@ fn a_write_that_finds_no_room_while_a_checkpoint_holds_flushes_up_goes_on_after_
 fn filters_keep_to_the_cache_and_come_back_when_there_is_room() {
     const CACHE: usize = 512 << 10;
     const KEYS: u32 = 80_000;
-    let options = |cache_bytes| Options {
-        cache_bytes,
-        memory_limit_bytes: 4 << 20,
-        run: RunOptions {
-            page_bytes: 4 << 10,
-            filter_bits_per_key: 64,
-            ..RunOptions::default()
-        },
-        tree: TreeOptions {
-            run_bytes: 128 << 10,
-            ..TreeOptions::default()
-        },
-        background: Background::Caller,
-        pages: Pages::Small,
-        ..Options::default()
+    let options = |cache_bytes| {
+        Options::default()
+            .cache_bytes(cache_bytes)
+            .memory_limit_bytes(4 << 20)
+            .run(
+                RunOptions::default()
+                    .page_bytes(4 << 10)
+                    .filter_bits_per_key(64),
+            )
+            .tree(TreeOptions::default().run_bytes(128 << 10))
+            .background(Background::Caller)
+            .pages(Pages::Small)
     };
     let unfiltered = |db: &Db| -> usize {
         let levels = db.stats().levels;

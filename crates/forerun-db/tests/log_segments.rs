@@ -5,7 +5,6 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{STORE, open, small_options, tiny_options};
-use forerun_db::Options;
 use forerun_db::io::fault::FaultIo;
 
 /// The log's segments in a directory, and their lengths.
@@ -21,10 +20,7 @@ fn segments(io: &FaultIo, dir: &str) -> Vec<(PathBuf, usize)> {
 #[test]
 fn a_flush_of_all_that_was_written_leaves_nothing_in_the_log_nor_in_a_checkpoint() {
     for options in [small_options(), tiny_options()] {
-        let options = Options {
-            wal_segment_bytes: 1 << 20,
-            ..options
-        };
+        let options = options.wal_segment_bytes(1 << 20);
         let io = FaultIo::new();
         let db = open(&io, &options).unwrap();
         for number in 0..200_u32 {

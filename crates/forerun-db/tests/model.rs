@@ -348,6 +348,6 @@ proptest! {
     ) {
         let comparator: Arc<dyn Comparator> = if reverse { Arc::new(ReverseBytewise) } else { Arc::new(Bytewise) };
         let options = if tiny { tiny_options() } else { small_options() };
-        run(&steps, &Options { comparator, ..options });
+        run(&steps, &options.comparator(comparator));
     }
 }

@@ -35,10 +35,7 @@ fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
 fn a_store_on_the_operating_systems_files_is_written_and_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a").join("b").join("store");
-    let options = Options {
-        wal_segment_bytes: 10_000,
-        ..Options::default()
-    };
+    let options = Options::default().wal_segment_bytes(10_000);
     let db = Db::open(&path, options.clone()).unwrap();
     assert_eq!((db.path(), db.recovery().clean_close), (&*path, false));
     for i in 0..500 {
@@ -84,22 +81,17 @@ fn a_store_on_the_operating_systems_files_is_written_and_read_back() {
 #[test]
 fn a_directory_that_is_no_store_is_refused_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let refuse = |path: &Path, create, word: &str| match Db::open(
-        path,
-        Options {
-            create,
-            ..Options::default()
-        },
-    ) {
-        Err(error @ Error::NotAStore { .. }) => {
-            let text = error.to_string();
-            assert!(
-                text.contains(word) && text.contains(path.to_str().unwrap()),
-                "{text}"
-            );
-        }
-        other => panic!("{other:?}"),
-    };
+    let refuse =
+        |path: &Path, create, word: &str| match Db::open(path, Options::default().create(create)) {
+            Err(error @ Error::NotAStore { .. }) => {
+                let text = error.to_string();
+                assert!(
+                    text.contains(word) && text.contains(path.to_str().unwrap()),
+                    "{text}"
+                );
+            }
+            other => panic!("{other:?}"),
+        };
     refuse(
         &dir.path().join("nothing"),
         Create::Never,
@@ -132,23 +124,13 @@ fn a_directory_that_is_no_store_is_refused_and_left_alone() {
 #[test]
 fn a_store_must_be_new_if_that_is_asked_for() {
     let io = FaultIo::new();
-    let options = Options {
-        create: Create::MustBeNew,
-        ..small_options()
-    };
+    let options = small_options().create(Create::MustBeNew);
     open(&io, &options).unwrap().close().unwrap();
     assert!(matches!(
         open(&io, &options),
         Err(Error::AlreadyExists { .. })
     ));
-    open(
-        &io,
-        &Options {
-            create: Create::Never,
-            ..small_options()
-        },
-    )
-    .unwrap();
+    open(&io, &small_options().create(Create::Never)).unwrap();
 }
 
 #[test]
@@ -257,10 +239,7 @@ impl Comparator for ByLength {
 #[test]
 fn a_store_keeps_its_comparator() {
     let io = FaultIo::new();
-    let by_length = Options {
-        comparator: Arc::new(ByLength),
-        ..small_options()
-    };
+    let by_length = small_options().comparator(Arc::new(ByLength));
     let db = open(&io, &by_length).unwrap();
     for key in ["aaa", "b", "cc"] {
         db.put(key.as_bytes(), b"").unwrap();
@@ -293,10 +272,7 @@ fn a_prefix_scan_ends_with_its_prefix_also_in_reverse_order_and_at_the_last_byte
         Arc::new(Bytewise) as Arc<dyn Comparator>,
         Arc::new(ReverseBytewise),
     ] {
-        let options = Options {
-            comparator,
-            ..small_options()
-        };
+        let options = small_options().comparator(comparator);
         let db = open(&FaultIo::new(), &options).unwrap();
         let keys: [&[u8]; 9] = [
             b"",
@@ -346,10 +322,7 @@ fn a_prefix_scan_ends_with_its_prefix_also_in_reverse_order_and_at_the_last_byte
 fn keys_and_values_over_their_limits_are_refused() {
     let db = open(
         &FaultIo::new(),
-        &Options {
-            memory_limit_bytes: 1 << 20,
-            ..small_options()
-        },
+        &small_options().memory_limit_bytes(1 << 20),
     )
     .unwrap();
     let key = vec![b'k'; MAX_KEY_BYTES + 1];
@@ -378,14 +351,7 @@ fn keys_and_values_over_their_limits_are_refused() {
 fn a_write_over_the_memory_limit_is_refused_and_leaves_nothing_behind() {
     let io = FaultIo::new();
     for wal in [WalMode::On, WalMode::Off] {
-        let db = open(
-            &io,
-            &Options {
-                wal,
-                ..small_options()
-            },
-        )
-        .unwrap();
+        let db = open(&io, &small_options().wal(wal)).unwrap();
         let before = db.stats();
         let mut batch = WriteBatch::new();
         batch.put(b"first", b"1").unwrap();
@@ -412,10 +378,7 @@ fn a_write_over_the_memory_limit_is_refused_and_leaves_nothing_behind() {
         db.put(key.as_bytes(), &vec![1; 40 << 10]).unwrap();
     }
     db.close().unwrap();
-    let less = Options {
-        memory_limit_bytes: 100 << 10,
-        ..small_options()
-    };
+    let less = small_options().memory_limit_bytes(100 << 10);
     let db = open(&io, &less).unwrap();
     assert!(db.recovery().clean_close);
     for key in ["a", "b", "c", "d"] {
@@ -434,14 +397,7 @@ fn without_the_log_a_store_reads_what_is_there_and_keeps_nothing() {
         .iter()
         .map(|path| (path.clone(), io.read(path)))
         .collect();
-    let db = open(
-        &io,
-        &Options {
-            wal: WalMode::Off,
-            ..small_options()
-        },
-    )
-    .unwrap();
+    let db = open(&io, &small_options().wal(WalMode::Off)).unwrap();
     db.put(b"unlogged", b"2").unwrap();
     db.delete(b"logged").unwrap();
     assert_eq!(db.get(b"unlogged").unwrap().as_deref(), Some(&b"2"[..]));
@@ -502,11 +458,7 @@ fn a_batch_larger_than_a_segment_is_one_record() {
 
 #[test]
 fn paranoid_checks_change_no_answer() {
-    let options = Options {
-        checks: Checks::Paranoid,
-        pages: Pages::Small,
-        ..small_options()
-    };
+    let options = small_options().checks(Checks::Paranoid).pages(Pages::Small);
     let db = open(&FaultIo::new(), &options).unwrap();
     for i in 0..100_u32 {
         db.put(&i.to_be_bytes(), b"v").unwrap();

@@ -73,10 +73,7 @@ impl Comparator for Panicking {
 }
 
 fn options(when: &When) -> Options {
-    Options {
-        comparator: Arc::new(Panicking(when.clone())),
-        ..small_options()
-    }
+    small_options().comparator(Arc::new(Panicking(when.clone())))
 }
 
 fn open(io: &FaultIo, options: &Options) -> Db {
@@ -98,10 +95,7 @@ fn assert_refused<T: std::fmt::Debug>(result: Result<T>, text: &str) {
 fn a_comparator_that_panics_while_a_batch_is_applied_stops_writes_and_nobody_hangs() {
     for wal in [WalMode::On, WalMode::Off] {
         let (when, io) = (When::default(), FaultIo::new());
-        let options = Options {
-            wal,
-            ..options(&when)
-        };
+        let options = options(&when).wal(wal);
         let db = open(&io, &options);
         db.put(b"a", b"1").unwrap();
         when.at_key(true);
@@ -134,16 +128,10 @@ fn a_batch_across_keyspaces_that_panics_is_visible_in_none_of_them() {
     let (when, io) = (When::default(), FaultIo::new());
     let keyspaces = ["x", "y"].map(|name| {
         let comparator: Arc<dyn Comparator> = Arc::new(Panicking(when.clone()));
-        let options = KeyspaceOptions {
-            comparator,
-            ..KeyspaceOptions::default()
-        };
+        let options = KeyspaceOptions::default().comparator(comparator);
         (name.to_owned(), options)
     });
-    let options = Options {
-        keyspaces: keyspaces.to_vec(),
-        ..small_options()
-    };
+    let options = small_options().keyspaces(keyspaces.to_vec());
     let db = open(&io, &options);
     let [x, y] = ["x", "y"].map(|name| db.keyspace(name).unwrap());
     let batch = |key: &[u8], other: &[u8]| {
@@ -179,10 +167,7 @@ fn a_batch_across_keyspaces_that_panics_is_visible_in_none_of_them() {
 #[test]
 fn writers_beside_one_that_panics_end_and_what_they_were_told_is_kept_is_there() {
     let (when, io) = (When::default(), FaultIo::new());
-    let options = Options {
-        memory_limit_bytes: 8 << 20,
-        ..options(&when)
-    };
+    let options = options(&when).memory_limit_bytes(8 << 20);
     let db = open(&io, &options);
     when.at_key(true);
     let written = AtomicU64::new(0);
@@ -231,15 +216,10 @@ fn writers_beside_one_that_panics_end_and_what_they_were_told_is_kept_is_there()
 fn a_worker_that_panics_stops_writes_and_nobody_hangs() {
     for worker in ["forerun-flush", "forerun-compact"] {
         let (when, io) = (When::default(), FaultIo::new());
-        let options = Options {
-            memtable_bytes: 16 << 10,
-            background: Background::Threads,
-            tree: TreeOptions {
-                level0_runs: 2,
-                ..TreeOptions::default()
-            },
-            ..options(&when)
-        };
+        let options = options(&when)
+            .memtable_bytes(16 << 10)
+            .background(Background::Threads)
+            .tree(TreeOptions::default().level0_runs(2));
         let db = open(&io, &options);
         db.put(b"a", b"1").unwrap();
         db.flush().unwrap();
@@ -289,10 +269,7 @@ fn a_worker_that_panics_stops_writes_and_nobody_hangs() {
 fn a_flush_or_compaction_of_the_callers_that_panics_is_an_error() {
     for background in [Background::Caller, Background::Threads] {
         let (when, io) = (When::default(), FaultIo::new());
-        let options = Options {
-            background,
-            ..options(&when)
-        };
+        let options = options(&when).background(background);
         let db = open(&io, &options);
         for key in [&b"a"[..], b"boom", b"c"] {
             db.put(key, b"1").unwrap();
@@ -459,10 +436,7 @@ fn a_file_system_that_panics_at_any_call_is_one_that_fails_there() {
             calls: Arc::default(),
             panics_at,
         };
-        let options = Options {
-            background,
-            ..tiny_options()
-        };
+        let options = tiny_options().background(background);
         let calls = Arc::clone(&io.calls);
         let model = io.io.clone();
         let kept = ends(&format!("a panic at call {panics_at}"), move || {

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use common::{STORE, open, run_files, small_options};
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::{
-    Background, Db, Durability, Error, Options, WriteBatch, check_with_io, repair_with_io,
+    Background, Db, Durability, Error, Options, Strategy, Values, WriteBatch, check_with_io,
+    repair_with_io,
 };
 
 /// How the ranges are arranged.
@@ -47,12 +48,10 @@ impl Shape {
 }
 
 fn options() -> Options {
-    Options {
-        memory_limit_bytes: 64 << 20,
-        memtable_bytes: 16 << 20,
-        background: Background::Caller,
-        ..small_options()
-    }
+    small_options()
+        .memory_limit_bytes(64 << 20)
+        .memtable_bytes(16 << 20)
+        .background(Background::Caller)
 }
 
 fn keys(count: u32) -> impl Iterator<Item = u32> {
@@ -169,10 +168,7 @@ fn a_batch_of_thirty_thousand_nested_ranges_is_written_and_read_back() {
 fn range_deletions_fill_a_memtable_like_any_other_write() {
     const COUNT: u32 = 4_000;
     for shape in SHAPES {
-        let options = Options {
-            memtable_bytes: 64 << 10,
-            ..options()
-        };
+        let options = options().memtable_bytes(64 << 10);
         let io = FaultIo::new();
         let db = open(&io, &options).unwrap();
         put_all(&db, COUNT);
@@ -208,11 +204,9 @@ fn a_log_of_range_deletions_is_replayed_into_less_memory_than_it_was_written_wit
         put_all(&db, COUNT);
         delete_all(&db, shape, COUNT);
         db.close().unwrap();
-        let less = Options {
-            memtable_bytes: 32 << 10,
-            memory_limit_bytes: 512 << 10,
-            ..options()
-        };
+        let less = options()
+            .memtable_bytes(32 << 10)
+            .memory_limit_bytes(512 << 10);
         let db = open(&io, &less).unwrap();
         assert!(db.stats().memtables_used_bytes <= 32 << 10);
         check(&db, shape, COUNT, "replayed");
@@ -222,11 +216,9 @@ fn a_log_of_range_deletions_is_replayed_into_less_memory_than_it_was_written_wit
 #[test]
 fn a_batch_of_ranges_that_does_not_fit_the_memory_limit_is_refused_and_not_logged() {
     let io = FaultIo::new();
-    let options = Options {
-        memory_limit_bytes: 128 << 10,
-        memtable_bytes: 64 << 10,
-        ..options()
-    };
+    let options = options()
+        .memory_limit_bytes(128 << 10)
+        .memtable_bytes(64 << 10);
     let db = open(&io, &options).unwrap();
     db.put(b"key", b"value").unwrap();
     let mut batch = WriteBatch::new();
@@ -427,5 +419,66 @@ fn a_call_that_fails_or_a_power_loss_anywhere_brings_no_deleted_key_back() {
             assert!(checked.problems.is_empty(), "{:?}", checked.problems);
         }
         assert!(hits > 20, "{hits}");
+    }
+}
+
+/// Keys that are deleted by a range, put again afterwards, deleted singly, or never covered, in
+/// runs, in a full memtable and in the active one.
+#[test]
+fn every_strategy_gives_the_same_answers_beside_a_live_range_deletion() {
+    const COUNT: u32 = 700;
+    let io = FaultIo::new();
+    let db = open(&io, &options()).unwrap();
+    let put = |key: u32, value: &str| db.put(key.to_be_bytes(), value).unwrap();
+    for key in 0..COUNT {
+        put(key, "old");
+    }
+    db.flush().unwrap();
+    let before = db.snapshot();
+    for key in (0..COUNT).step_by(5) {
+        put(key, "covered");
+    }
+    db.delete_range(100_u32.to_be_bytes(), 500_u32.to_be_bytes())
+        .unwrap();
+    for key in (0..COUNT).step_by(7) {
+        put(key, "new");
+    }
+    for key in (0..COUNT).step_by(11) {
+        db.delete(key.to_be_bytes()).unwrap();
+    }
+    let wanted = |key: u32| match key {
+        COUNT.. => None,
+        _ if key.is_multiple_of(11) => None,
+        _ if key.is_multiple_of(7) => Some(&b"new"[..]),
+        100..500 => None,
+        _ if key.is_multiple_of(5) => Some(&b"covered"[..]),
+        _ => Some(&b"old"[..]),
+    };
+    // Some keys twice, in no order.
+    let numbers: Vec<u32> = (0..2 * COUNT).map(|n| n * 379 % (COUNT + 20)).collect();
+    let keys: Vec<[u8; 4]> = numbers.iter().map(|key| key.to_be_bytes()).collect();
+    let mut values = Values::new();
+    for when in ["in memory", "flushed"] {
+        if when == "flushed" {
+            db.flush().unwrap();
+        }
+        for strategy in Strategy::ALL {
+            db.multi_get_with(&keys, strategy, &mut values).unwrap();
+            for (at, &number) in numbers.iter().enumerate() {
+                let found = values.get(at).unwrap();
+                assert_eq!(found, wanted(number), "{strategy} {when}: key {number}");
+            }
+            before.multi_get_with(&keys, strategy, &mut values).unwrap();
+            for (at, &number) in numbers.iter().enumerate() {
+                let old = (number < COUNT).then_some(&b"old"[..]);
+                assert_eq!(values.get(at).unwrap(), old, "{strategy} {when}: before");
+            }
+        }
+        for &number in &numbers {
+            let found = db.get(number.to_be_bytes()).unwrap();
+            assert_eq!(found.as_deref(), wanted(number), "{when}: key {number}");
+            let len = db.read(number.to_be_bytes(), <[u8]>::len).unwrap();
+            assert_eq!(len, wanted(number).map(<[u8]>::len), "{when}: key {number}");
+        }
     }
 }

@@ -57,10 +57,7 @@ impl Io for ReadOnlyIo {
 }
 
 fn open_read_only(io: &FaultIo, options: &Options) -> Result<Db> {
-    let options = Options {
-        access: Access::ReadOnly,
-        ..options.clone()
-    };
+    let options = options.clone().access(Access::ReadOnly);
     Db::open_with_io(Arc::new(ReadOnlyIo(io.clone())), STORE, options)
 }
 
@@ -218,10 +215,7 @@ fn a_torn_end_of_the_log_is_told_and_stays_where_it_is() {
 
 #[test]
 fn a_log_that_memory_does_not_hold_is_refused() {
-    let options = Options {
-        memory_limit_bytes: 8 << 10,
-        ..tiny_options()
-    };
+    let options = tiny_options().memory_limit_bytes(8 << 10);
     let opened = open_read_only(&store(false), &options);
     assert!(
         matches!(opened, Err(Error::MemoryLimit { .. })),
@@ -241,10 +235,7 @@ fn there_is_nothing_to_read_where_there_is_no_store() {
 fn readers_share_a_store_and_a_writer_has_it_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
-    let reading = Options {
-        access: Access::ReadOnly,
-        ..small_options()
-    };
+    let reading = small_options().access(Access::ReadOnly);
     let writer = Db::open(&path, small_options()).unwrap();
     writer.put(b"key", b"value").unwrap();
     let is_locked = |opened: Result<Db>| matches!(opened, Err(Error::Locked { .. }));

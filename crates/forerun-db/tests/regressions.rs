@@ -33,10 +33,7 @@ impl Comparator for Folding {
 
 fn folding(options: Options) -> (Arc<Folding>, Options) {
     let order = Arc::new(Folding::default());
-    let options = Options {
-        comparator: Arc::clone(&order) as Arc<dyn Comparator>,
-        ..options
-    };
+    let options = options.comparator(Arc::clone(&order) as Arc<dyn Comparator>);
     (order, options)
 }
 

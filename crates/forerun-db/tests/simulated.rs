@@ -11,25 +11,19 @@ use forerun_db::{Db, Durability, KeyspaceOptions, Options, TreeOptions, WriteBat
 
 /// Small sizes, so that there are many flushes and compactions.
 fn options() -> Options {
-    let tree = TreeOptions {
-        level0_runs: 2,
-        level1_bytes: 32 << 10,
-        run_bytes: 16 << 10,
-        ..TreeOptions::default()
-    };
-    let short = KeyspaceOptions {
-        ttl: Some(Duration::from_secs(5)),
-        tree,
-        ..KeyspaceOptions::default()
-    };
-    Options {
-        memtable_bytes: 64 << 10,
-        wal_segment_bytes: 32 << 10,
-        cache_bytes: 1 << 20,
-        tree,
-        keyspaces: vec![("short".into(), short)],
-        ..Options::default()
-    }
+    let tree = TreeOptions::default()
+        .level0_runs(2)
+        .level1_bytes(32 << 10)
+        .run_bytes(16 << 10);
+    let short = KeyspaceOptions::default()
+        .ttl(Duration::from_secs(5))
+        .tree(tree);
+    Options::default()
+        .memtable_bytes(64 << 10)
+        .wal_segment_bytes(32 << 10)
+        .cache_bytes(1 << 20)
+        .tree(tree)
+        .keyspaces(vec![("short".into(), short)])
 }
 
 /// One operation of a user. Calls may fail, because others drop keyspaces and disks fail.

@@ -243,10 +243,7 @@ fn trial() -> impl Strategy<Value = Trial> {
                 let update = if set { MapUpdate::Set } else { MapUpdate::Clear };
                 (shared, update, wide)
             }),
-            cpu: CpuOptions {
-                prefetch_distance: how.0.checked_sub(1),
-                threads: NonZeroUsize::new(how.1).unwrap(),
-            },
+            cpu: CpuOptions::default().prefetch_distance(how.0.checked_sub(1)).threads(NonZeroUsize::new(how.1).unwrap()),
             slack,
         })
 }
@@ -303,10 +300,9 @@ fn pairs_with_one_destination_are_made_in_their_order_by_any_number_of_threads()
             by_layer: false,
             count: Some(2900),
             map: Some((true, MapUpdate::Set, false)),
-            cpu: CpuOptions {
-                prefetch_distance: Some(2),
-                threads: NonZeroUsize::new(threads).unwrap(),
-            },
+            cpu: CpuOptions::default()
+                .prefetch_distance(2)
+                .threads(NonZeroUsize::new(threads).unwrap()),
             slack: 0,
         });
     }

@@ -52,13 +52,11 @@ fn on_shim(order: Order, options: TableOptions) -> Option<GpuTable> {
 }
 
 fn small(width: Width, candidates: Candidates, buckets: u64) -> TableOptions {
-    TableOptions {
-        width,
-        candidates,
-        policy: Policy::Custom,
-        score_bytes: ScoreBytes::Eight,
-        ..TableOptions::new(u64::from(width.slots()) * buckets, 16)
-    }
+    TableOptions::new(u64::from(width.slots()) * buckets, 16)
+        .width(width)
+        .candidates(candidates)
+        .policy(Policy::Custom)
+        .score_bytes(ScoreBytes::Eight)
 }
 
 /// All entries by key. Panics if a key appears twice or if the reported size is wrong.

@@ -133,7 +133,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn a_table_behaves_like_a_map(seed: u64, steps in prop::collection::vec(step(), 1..60)) {
-        let table = HashTable::with_options(Options { seed: Some(seed), ..Options::default() }).unwrap();
+        let table = HashTable::with_options(Options::default().seed(seed)).unwrap();
         let mut map = HashMap::new();
         for step in &steps {
             apply(step, &table, &mut map);

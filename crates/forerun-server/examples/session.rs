@@ -65,11 +65,8 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let cache = Arc::new(
-            Cache::new(CacheOptions {
-                memory_limit_bytes: 1 << 30,
-                ..CacheOptions::default()
-            })
-            .expect("the options are fine"),
+            Cache::new(CacheOptions::default().memory_limit_bytes(1 << 30))
+                .expect("the options are fine"),
         );
         for number in 0..ITEMS {
             cache.store(Store::set(key(number).as_bytes(), &[b'v'; VALUE_BYTES]));

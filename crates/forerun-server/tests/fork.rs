@@ -30,10 +30,8 @@ fn a_server_goes_on_whatever_a_child_does_with_its_handles() {
     for ending in [AtOnce, Exit] {
         let cache = Arc::new(Cache::new(CacheOptions::default()).unwrap());
         let listen = Listen::parse("127.0.0.1:0", 0).unwrap();
-        let options = ServerOptions {
-            metrics: Some("127.0.0.1:0".parse().unwrap()),
-            ..ServerOptions::new(listen)
-        };
+        let options =
+            ServerOptions::new(listen).metrics(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
         let server = Server::start(options, cache).unwrap();
         assert_eq!(ask(&server, "set key 0 0 5\r\nvalue\r\n"), "STORED\r\n");
         let mut handle = Some(server);

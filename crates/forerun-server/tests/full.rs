@@ -11,11 +11,7 @@ const EXPIRATIONS: [&str; 6] = ["30", "300", "3000", "30000", "300000", "2000000
 
 /// A client of an 8 MiB cache that has already evicted items.
 fn client(value_bytes: usize) -> Client {
-    let options = CacheOptions {
-        memory_limit_bytes: 8 << 20,
-        seed: Some(7),
-        ..CacheOptions::default()
-    };
+    let options = CacheOptions::default().memory_limit_bytes(8 << 20).seed(7);
     let mut client = Client::with(options, Settings::default());
     let value = "v".repeat(value_bytes);
     for n in 0..(10 << 20) / value_bytes {

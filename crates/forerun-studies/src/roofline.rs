@@ -149,7 +149,14 @@ pub enum RooflineError {
     },
     /// A buffer could not be had.
     #[error("the roofline's buffer: {0}")]
-    Region(#[from] RegionError),
+    Region(RegionError),
+}
+
+/// The message contains the cause, so it is not a source as well.
+impl From<RegionError> for RooflineError {
+    fn from(cause: RegionError) -> RooflineError {
+        RooflineError::Region(cause)
+    }
 }
 
 /// What was measured.

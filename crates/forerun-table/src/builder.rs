@@ -6,7 +6,9 @@ use crate::host::Host;
 use crate::inner::{Inner, Policies};
 use crate::interrupt::Interrupt;
 use crate::memory_budget::MemoryBudget;
-use crate::options::{Admission, DeviceChoice, HostCapacity, Moves, Overflow, Promotion, Writes};
+#[cfg(feature = "gpu")]
+use crate::options::DeviceChoice;
+use crate::options::{Admission, HostCapacity, Moves, Overflow, Promotion, Writes};
 use crate::policy::Score;
 use crate::store::Store;
 use crate::table::Table;
@@ -23,7 +25,9 @@ const ROW_BYTES_MAX: usize = 1 << 20;
 #[must_use]
 pub struct Builder {
     row: RowType,
+    #[cfg(feature = "gpu")]
     device_capacity: usize,
+    #[cfg(feature = "gpu")]
     device: DeviceChoice,
     host: Option<HostCapacity>,
     memory_bytes: Option<usize>,
@@ -50,21 +54,18 @@ impl Builder {
     pub(crate) fn new(row: RowType) -> Builder {
         Builder {
             row,
+            #[cfg(feature = "gpu")]
             device_capacity: 0,
+            #[cfg(feature = "gpu")]
             device: DeviceChoice::default(),
             host: None,
             memory_bytes: None,
             pages: Pages::Huge,
             below: Below::Nothing,
-            store_options: Options {
+            store_options: Options::default()
                 // A store lookup reads one page per row, so small pages read fewer bytes
                 // (docs/guide/table.md).
-                run: RunOptions {
-                    page_bytes: RunOptions::MIN_PAGE_BYTES,
-                    ..RunOptions::default()
-                },
-                ..Options::default()
-            },
+                .run(RunOptions::default().page_bytes(RunOptions::MIN_PAGE_BYTES)),
             policies: Policies {
                 score: Score::default(),
                 admission: Admission::default(),
@@ -93,12 +94,14 @@ impl Builder {
     /// println!("rows in use are copied to {}", device.name);
     /// # Ok::<(), forerun_table::Error>(())
     /// ```
+    #[cfg(feature = "gpu")]
     pub fn device_capacity(mut self, rows: usize) -> Builder {
         self.device_capacity = rows;
         self
     }
 
     /// The device that holds the device tier. Default: the first GPU, or the CPU if there is none.
+    #[cfg(feature = "gpu")]
     pub fn device(mut self, choice: DeviceChoice) -> Builder {
         self.device = choice;
         self
@@ -240,14 +243,24 @@ impl Builder {
     ///   thread.
     pub fn open(self) -> Result<Table> {
         self.check()?;
-        let device = match self.device_capacity {
-            0 => None,
+        let device = self.open_device()?;
+        self.open_over(device)
+    }
+
+    #[cfg(feature = "gpu")]
+    fn open_device(&self) -> Result<Option<Device>> {
+        match self.device_capacity {
+            0 => Ok(None),
             rows => {
                 let bytes = self.row.bytes();
-                Some(Device::open(self.device, rows, bytes, &self.policies)?)
+                Device::open(self.device, rows, bytes, &self.policies).map(Some)
             }
-        };
-        self.open_over(device)
+        }
+    }
+
+    #[cfg(not(feature = "gpu"))]
+    fn open_device(&self) -> Result<Option<Device>> {
+        Ok(None)
     }
 
     /// Opens the other tiers.

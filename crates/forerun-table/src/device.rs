@@ -25,7 +25,7 @@ use crate::ring_pool::RingPool;
 use crate::stats::DeviceStats;
 use crate::{Error, Result};
 use forerun_core::sync::{OnceLock, RwLock, RwLockReadGuard};
-use forerun_gpu::gather::Destination;
+pub(crate) use forerun_gpu::gather::Destination;
 use forerun_gpu::table::{
     Answers, Batch, Candidates, Entries, GpuTable, Operation, Status, TableError, TableOptions,
     Width,
@@ -54,7 +54,7 @@ pub(crate) struct Device {
     gpu: Option<Gpu>,
     /// The staging memory through which rows of the lower tiers reach the device.
     pub(crate) ring_pool: RingPool,
-    pub(crate) admission_filter: AdmissionFilter,
+    admission_filter: AdmissionFilter,
     rows: AtomicUsize,
     /// Rows inserted so far. The epochs of [`Score::Lfu`] are derived from it.
     taken: AtomicU64,
@@ -180,6 +180,11 @@ impl Device {
             self.lose(&error);
         }
         error.into()
+    }
+
+    /// Decides which rows lookups promote to the tier.
+    pub(crate) fn admission_filter(&self) -> &AdmissionFilter {
+        &self.admission_filter
     }
 
     /// The GPU that holds the tier, if one does.

@@ -10,17 +10,26 @@
 //! atomic: the store has a demoted row all the time. A row is promoted under the lock of its key,
 //! while the host tier has the newest version.
 
+#[cfg(feature = "gpu")]
 use crate::device::{Exchange, Incoming};
 use crate::host::Victim;
-use crate::host_moves::{Origin, PromotionBatch};
+use crate::host_moves::Origin;
+#[cfg(feature = "gpu")]
+use crate::host_moves::PromotionBatch;
 use crate::inner::Inner;
 use crate::worker::PendingMoves;
 
 /// Rows promoted together. Writers of their keys wait meanwhile.
+#[cfg(feature = "gpu")]
 const PROMOTION_BATCH: usize = 256;
 
 impl Inner {
+    /// There is no device tier to promote to.
+    #[cfg(not(feature = "gpu"))]
+    pub(crate) fn promote_to_device(&self, _keys: &[u64], _origin: Origin) {}
+
     /// Copies rows of the host tier to the device, as far as it takes them.
+    #[cfg(feature = "gpu")]
     pub(crate) fn promote_to_device(&self, keys: &[u64], origin: Origin) {
         let Some(device) = self.device() else {
             return;
@@ -56,6 +65,7 @@ impl Inner {
     }
 
     /// Moves rows that the device evicted to the host tier.
+    #[cfg(feature = "gpu")]
     fn demote_from_device(&self, exchange: Exchange) {
         let left = &exchange.left;
         self.counters.device_demoted_rows.add(left.len());
@@ -128,7 +138,7 @@ impl Inner {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "gpu"))]
 mod tests {
     use crate::testing::broken_device::broken;
     use crate::{Builder, DeviceChoice, Dtype, Error, Moves, Table, Writes};

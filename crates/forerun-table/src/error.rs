@@ -2,6 +2,7 @@
 
 use crate::RowType;
 use forerun_core::RegionError;
+#[cfg(feature = "gpu")]
 use forerun_gpu::GpuError;
 use std::fmt;
 use std::time::Duration;
@@ -37,6 +38,16 @@ pub enum Error {
         /// The maximum row size in bytes.
         limit_bytes: usize,
     },
+    /// The type of a [`TypedTable`](crate::TypedTable)'s rows is not as long as a row.
+    #[error("{type_name} has {type_bytes} bytes; a row of {row} has {}", .row.bytes())]
+    TypeSize {
+        /// The table's rows.
+        row: RowType,
+        /// The type.
+        type_name: &'static str,
+        /// The size of the type in bytes.
+        type_bytes: usize,
+    },
     /// The host tier cannot have this size.
     #[error("a host tier of {asked} {unit} is impossible: {reason}")]
     HostCapacity {
@@ -60,6 +71,7 @@ pub enum Error {
         needed_bytes: usize,
     },
     /// The requested GPU is not available for a device tier.
+    #[cfg(feature = "gpu")]
     #[error("a device tier of {rows} rows on this GPU is impossible: {reason}")]
     NoDevice {
         /// The requested number of rows.
@@ -145,7 +157,7 @@ pub enum Error {
     Thread(String),
     /// The system refused memory.
     #[error("cannot allocate the rows of the host tier: {0}")]
-    Memory(#[from] RegionError),
+    Memory(RegionError),
     /// The host tier's index failed.
     #[error(transparent)]
     Index(#[from] forerun_hash::Error),
@@ -157,11 +169,19 @@ pub enum Error {
     Store(#[from] forerun_db::Error),
 }
 
+#[cfg(feature = "gpu")]
 impl From<forerun_gpu::table::TableError> for Error {
     fn from(error: forerun_gpu::table::TableError) -> Error {
         Error::Device {
             reason: error.to_string(),
         }
+    }
+}
+
+/// The message contains the cause, so it is not a source as well.
+impl From<RegionError> for Error {
+    fn from(cause: RegionError) -> Error {
+        Error::Memory(cause)
     }
 }
 

@@ -11,7 +11,7 @@
 //! the caller's memory or to the device's (`find_to_device.rs`): the lower tiers hand their rows to
 //! a [`Receiver`].
 
-use crate::device::Device;
+use crate::device::{Destination, Device};
 use crate::host::{Host, Slots};
 use crate::host_moves::{Origin, PromotionBatch};
 use crate::inner::Inner;
@@ -24,7 +24,6 @@ use crate::worker::{PIECE_KEYS, PendingMoves};
 use crate::{Error, Failures, Result};
 use forerun_core::sync::time;
 use forerun_db::Values;
-use forerun_gpu::gather::Destination;
 use std::cell::Cell;
 use std::time::Instant;
 
@@ -231,12 +230,12 @@ impl<'l> Lookup<'l> {
             let place = |nth: usize| misses.at[nth];
             hits += rows.take_from(host, &misses.keys, place, flags, &mut scratch.slots);
             if promotes {
-                device.admission_filter.prefetch(&misses.keys);
+                device.admission_filter().prefetch(&misses.keys);
             }
             for (nth, _) in flags.iter().enumerate().filter(|(_, found)| **found) {
                 found[misses.at[nth]] = true;
                 let fits = self.moves.to_device.len() < PIECE_KEYS;
-                if promotes && device.admission_filter.admits(misses.keys[nth]).0 && fits {
+                if promotes && device.admission_filter().admits(misses.keys[nth]).0 && fits {
                     self.moves.to_device.push(misses.keys[nth]);
                 }
             }
@@ -282,6 +281,7 @@ impl<'l> Lookup<'l> {
     }
 
     /// Ends a batch whose answers do not count.
+    #[cfg(feature = "gpu")]
     pub(crate) fn fail(self) {
         self.scratch.keep();
         let keys = self.keys.len();

@@ -35,7 +35,19 @@ pub(crate) enum Origin {
     /// They were prefetched: no score keeps them out.
     Asked,
     /// The device evicted them.
+    #[cfg(feature = "gpu")]
     Device,
+}
+
+impl Origin {
+    /// Whether the rows come from the store.
+    fn is_below(self) -> bool {
+        match self {
+            Origin::Found | Origin::Asked => true,
+            #[cfg(feature = "gpu")]
+            Origin::Device => false,
+        }
+    }
 }
 
 /// Rows to be promoted to the host tier. The store has all of them.
@@ -138,7 +150,7 @@ impl Inner {
             }
             self.trim();
         }
-        if promotions.origin != Origin::Device {
+        if promotions.origin.is_below() {
             self.counters.promoted_rows.add(promoted);
             self.counters.unpromoted_rows.add(asked - promoted);
         }

@@ -86,6 +86,7 @@ impl Inner {
     ///
     /// # Errors
     /// [`Error::NoDeviceTier`].
+    #[cfg(feature = "gpu")]
     pub(crate) fn device_for(&self, op: &'static str) -> Result<&Device> {
         self.device.as_ref().ok_or(Error::NoDeviceTier { op })
     }
@@ -182,7 +183,7 @@ impl Inner {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let device_filter = self.device.as_ref().map(|device| &device.admission_filter);
+        let device_filter = self.device.as_ref().map(Device::admission_filter);
         let filters = [Some(&self.admission_filter), device_filter]
             .into_iter()
             .flatten();

@@ -31,6 +31,7 @@ impl Default for Latencies {
 
 /// Durations of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Latency {
     /// Number of calls.

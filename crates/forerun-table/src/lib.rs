@@ -21,6 +21,9 @@
 //!   memory_budget.rs         one limit for all parts
 //! ```
 //!
+//! The device tier needs the feature `gpu`, which is on by default. Without it, `device_none.rs`
+//! replaces `device.rs`, and the crate does not depend on `forerun-gpu`.
+//!
 //! Start with [`Table`].
 
 #![deny(unsafe_code)]
@@ -30,10 +33,15 @@
 mod admission;
 mod builder;
 mod close;
+#[cfg(feature = "gpu")]
+mod device;
+#[cfg(not(feature = "gpu"))]
+#[path = "device_none.rs"]
 mod device;
 mod device_moves;
 mod error;
 mod find;
+#[cfg(feature = "gpu")]
 mod find_to_device;
 mod flush;
 mod ghosts;
@@ -48,29 +56,35 @@ mod memory_budget;
 mod misses;
 mod options;
 mod policy;
+#[cfg(feature = "gpu")]
 mod ring_pool;
 mod row;
 mod snapshot;
 mod stats;
 mod store;
 mod table;
-#[cfg(test)]
+#[cfg(all(test, feature = "gpu"))]
 mod testing;
+mod typed;
 mod worker;
 mod write;
 
 pub use builder::Builder;
 pub use close::WeakTable;
+#[cfg(feature = "gpu")]
 pub use device::Pointers;
 pub use error::{Error, Failures, Result};
+#[cfg(feature = "gpu")]
 pub use forerun_gpu::gather::Destination;
 pub use latency::Latency;
+#[cfg(feature = "gpu")]
+pub use options::DeviceChoice;
 pub use options::{
-    Admission, DeviceChoice, EvictionCallback, HostCapacity, Moves, Overflow, Promotion, Update,
-    Writes,
+    Admission, EvictionCallback, HostCapacity, Moves, Overflow, Promotion, Update, Writes,
 };
 pub use policy::Score;
 pub use row::{Dtype, RowType, UnknownDtype};
 pub use snapshot::{Export, Rows, Snapshot};
 pub use stats::{Counts, DeviceStats, Stats};
 pub use table::Table;
+pub use typed::TypedTable;

@@ -65,12 +65,11 @@ impl MemoryBudget {
 
     /// Limits the store's memory.
     pub(crate) fn limit(self, options: Options) -> Options {
-        Options {
-            memory_limit_bytes: self.memtables_bytes,
-            memtable_bytes: options.memtable_bytes.min(self.memtables_bytes / MEMTABLES),
-            cache_bytes: self.pages_bytes,
-            ..options
-        }
+        let memtable_bytes = options.memtable_bytes.min(self.memtables_bytes / MEMTABLES);
+        options
+            .memory_limit_bytes(self.memtables_bytes)
+            .memtable_bytes(memtable_bytes)
+            .cache_bytes(self.pages_bytes)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 /// The capacity of the host tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum HostCapacity {
     /// This many rows. A few spare slots, at most a 16th or some hundred, hold new rows until they
     /// replace old ones.
@@ -17,7 +18,9 @@ pub enum HostCapacity {
 }
 
 /// The device of the device tier.
+#[cfg(feature = "gpu")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum DeviceChoice {
     /// The first GPU; without one, the CPU, which does the same in ordinary memory.
     #[default]
@@ -31,6 +34,7 @@ pub enum DeviceChoice {
 /// Which rows a lookup promotes: from the store to the host tier, and from there to the device
 /// tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Admission {
     /// All rows.
     Always,
@@ -47,6 +51,7 @@ pub enum Admission {
 
 /// What promotes a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Promotion {
     /// Lookups, subject to [`Admission`], and [`prefetch`](crate::Table::prefetch).
     #[default]
@@ -57,6 +62,7 @@ pub enum Promotion {
 
 /// When a written row reaches the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Writes {
     /// Before the call returns: the row then survives the end of the process.
     #[default]
@@ -67,6 +73,7 @@ pub enum Writes {
 
 /// Which thread moves rows between the tiers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Moves {
     /// A background thread of the table, so that lookups do not wait for moves.
     #[default]

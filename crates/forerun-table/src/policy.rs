@@ -7,6 +7,7 @@
 //!
 //! A new policy is a variant of [`Score`] and an arm in each function here.
 
+#[cfg(feature = "gpu")]
 use forerun_gpu::table::Policy;
 
 /// The maximum count of a row's uses.
@@ -18,6 +19,7 @@ const AGE_MAX: u8 = 128;
 
 /// Which rows leave a tier first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Score {
     /// The least recently used. The host tier tells uses apart by 16ths of a turnover of its rows.
     Lru,
@@ -80,6 +82,7 @@ impl Score {
     }
 
     /// The mark of a row to be evicted among the first.
+    #[cfg(any(test, feature = "gpu"))]
     pub(crate) fn coldest_mark(self, now: u8) -> u8 {
         match self {
             Score::Lru => now.wrapping_sub(AGE_MAX),
@@ -96,6 +99,7 @@ impl Score {
     }
 
     /// The number of uses in a mark, if it counts them.
+    #[cfg(feature = "gpu")]
     pub(crate) fn uses_of_mark(self, mark: u8) -> u8 {
         match self {
             Score::Lfu => mark,
@@ -122,6 +126,7 @@ impl Score {
     }
 
     /// The policy of the device's table.
+    #[cfg(feature = "gpu")]
     pub(crate) fn device_policy(self) -> Policy {
         match self {
             Score::Lru => Policy::Lru,
@@ -133,11 +138,13 @@ impl Score {
     }
 
     /// Whether rows take a score along to the device.
+    #[cfg(feature = "gpu")]
     pub(crate) fn sends_scores(self) -> bool {
         self != Score::Lru
     }
 
     /// The score that a row takes along to the device.
+    #[cfg(feature = "gpu")]
     pub(crate) fn device_score(self, uses: u8, custom: u64) -> u64 {
         match self {
             Score::Custom => custom,
@@ -146,6 +153,7 @@ impl Score {
     }
 
     /// The number of uses of a row that the device evicted, from its score there.
+    #[cfg(feature = "gpu")]
     pub(crate) fn uses_of_device_score(self, score: u64) -> u16 {
         match self {
             Score::Lfu => (score & 0xffff_ffff).min(u64::from(u16::MAX)) as u16,

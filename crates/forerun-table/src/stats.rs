@@ -7,6 +7,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// Counts since the table was opened.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize))]
         #[non_exhaustive]
         pub struct Counts { $($(#[$doc])* pub $name: u64),* }
 
@@ -89,6 +90,7 @@ pub(crate) struct Clocks {
 
 /// Description and contents of a device tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DeviceStats {
     /// The device's name: `GPU 0, NVIDIA H100`, or `the CPU`.
@@ -106,6 +108,7 @@ pub struct DeviceStats {
 
 /// A table's contents, and its activity since it was opened.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
     /// Number of events of each kind.

@@ -2,7 +2,9 @@
 
 use crate::builder::Builder;
 use crate::close::{Open, WeakTable};
-use crate::device::{Device, Pointers};
+use crate::device::Device;
+#[cfg(feature = "gpu")]
+use crate::device::Pointers;
 use crate::inner::Inner;
 use crate::options::{Moves, Update};
 use crate::snapshot::{Export, Snapshot};
@@ -10,7 +12,9 @@ use crate::stats::{DeviceStats, Stats};
 use crate::{Dtype, Error, Result, RowType, worker};
 use forerun_core::ProcessBound;
 use forerun_db::{Backup, Backups};
+#[cfg(feature = "gpu")]
 use forerun_gpu::Gpu;
+#[cfg(feature = "gpu")]
 use forerun_gpu::gather::Destination;
 use std::fmt;
 use std::path::Path;
@@ -138,6 +142,7 @@ impl Table {
     /// memory left. No key counts as found then, and the content of `rows` is unspecified.
     /// [`find`](Table::find) still works. [`Error::NoDeviceTier`], [`Error::Destination`],
     /// [`Error::Length`], [`Error::Closed`]: nothing was looked up.
+    #[cfg(feature = "gpu")]
     pub fn find_to_device<'r>(
         &self,
         keys: &[u64],
@@ -245,6 +250,7 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::NoDeviceTier`], [`Error::Device`], [`Error::Closed`].
+    #[cfg(feature = "gpu")]
     pub fn find_ptr(&self, keys: &[u64]) -> Result<Pointers<'_>> {
         let inner = self.inner()?;
         inner.check_open()?;
@@ -344,6 +350,7 @@ impl Table {
     }
 
     /// The GPU of the device tier; `None` if that tier is on the CPU or does not exist.
+    #[cfg(feature = "gpu")]
     pub fn gpu(&self) -> Option<Gpu> {
         let device = self.inner().ok()?.device_for("gpu").ok()?;
         device.gpu().cloned()

@@ -16,13 +16,11 @@ const KEYS: u64 = 40;
 
 /// A table over a disk that can be made to fail. A device of 1 row has one bucket of 16.
 fn open(io: &FaultIo, writes: Writes, device_rows: usize, rows: usize) -> Result<Table, Error> {
-    let options = Options {
-        memtable_bytes: 64 << 10,
-        cache_bytes: 64 << 10,
-        background: Background::Caller,
-        reads: ReadBackend::Sync,
-        ..Options::default()
-    };
+    let options = Options::default()
+        .memtable_bytes(64 << 10)
+        .cache_bytes(64 << 10)
+        .background(Background::Caller)
+        .reads(ReadBackend::Sync);
     let db = Db::open_with_io(Arc::new(io.clone()), "store", options)?;
     Table::builder(Dtype::I64, WORDS as u32)
         .device_capacity(device_rows)
@@ -152,11 +150,7 @@ fn rows_above_are_found_while_the_disk_cannot_be_read() {
     let table = open(&io, Writes::Through, 0, 20).unwrap();
     insert(&table, 0..KEYS, 1).unwrap();
     drop(table);
-    let options = Options {
-        cache_bytes: 0,
-        reads: ReadBackend::Sync,
-        ..Options::default()
-    };
+    let options = Options::default().cache_bytes(0).reads(ReadBackend::Sync);
     let db = Db::open_with_io(Arc::new(io.clone()), "store", options).unwrap();
     db.flush().unwrap();
     let table = Table::builder(Dtype::I64, WORDS as u32)

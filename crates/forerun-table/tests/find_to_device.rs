@@ -87,12 +87,10 @@ const KEYS: u64 = 2000;
 /// A table with small tiers over many pages, none of them cached, of a disk that can be made to
 /// fail.
 fn over_pages(io: &FaultIo) -> Table {
-    let options = Options {
-        cache_bytes: 0,
-        background: Background::Caller,
-        reads: ReadBackend::Sync,
-        ..Options::default()
-    };
+    let options = Options::default()
+        .cache_bytes(0)
+        .background(Background::Caller)
+        .reads(ReadBackend::Sync);
     let db = Db::open_with_io(Arc::new(io.clone()), "store", options).unwrap();
     let table = Table::builder(Dtype::I64, WORDS as u32)
         .device_capacity(16)

@@ -7,7 +7,6 @@ mod fork;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forerun_db::Options;
 use forerun_table::{Dtype, Error, Result, Table, Update, Writes};
 use fork::Ending::{AtOnce, Exit};
 
@@ -16,11 +15,10 @@ const ROWS: u64 = 4000;
 /// A table with most of its rows only on disk.
 fn open(path: &Path, writes: Writes) -> Table {
     let builder = Table::builder(Dtype::I64, 8).path(path).writes(writes);
-    let store_options = Options {
-        cache_bytes: 0,
-        memory_limit_bytes: 8 << 20,
-        ..builder.default_store_options()
-    };
+    let store_options = builder
+        .default_store_options()
+        .cache_bytes(0)
+        .memory_limit_bytes(8 << 20);
     let builder = builder.store_options(store_options);
     builder
         .host_capacity(500)

@@ -15,11 +15,9 @@ const KEYS: u64 = 2000;
 const MEMTABLE_BYTES: usize = 64 << 10;
 
 fn open(io: &FaultIo, writes: Writes) -> Table {
-    let options = Options {
-        memtable_bytes: MEMTABLE_BYTES,
-        background: Background::Caller,
-        ..Options::default()
-    };
+    let options = Options::default()
+        .memtable_bytes(MEMTABLE_BYTES)
+        .background(Background::Caller);
     let db = Db::open_with_io(Arc::new(io.clone()), "store", options).unwrap();
     Table::builder(Dtype::I64, WORDS as u32)
         .device_capacity(16)
@@ -90,11 +88,9 @@ fn an_import_for_which_there_is_no_disk_fails_all_its_keys_and_changes_none() {
 
 #[test]
 fn a_store_of_another_order_takes_large_imports_as_well() {
-    let options = Options {
-        memtable_bytes: MEMTABLE_BYTES,
-        comparator: Arc::new(ReverseBytewise),
-        ..Options::default()
-    };
+    let options = Options::default()
+        .memtable_bytes(MEMTABLE_BYTES)
+        .comparator(Arc::new(ReverseBytewise));
     let db = Db::open_with_io(Arc::new(FaultIo::new()), "store", options).unwrap();
     let table = Table::builder(Dtype::I64, WORDS as u32)
         .db(db)

@@ -131,11 +131,9 @@ impl Beside {
     }
 
     fn open(&mut self) {
-        let options = Options {
-            memtable_bytes: 64 << 10,
-            background: Background::Caller,
-            ..Options::default()
-        };
+        let options = Options::default()
+            .memtable_bytes(64 << 10)
+            .background(Background::Caller);
         let shape = &self.shape;
         let db = Db::open_with_io(self.io.clone(), "store", options).unwrap();
         let table = Table::builder(Dtype::I64, WORDS)

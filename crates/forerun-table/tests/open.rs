@@ -301,10 +301,7 @@ fn a_table_over_a_read_only_store_is_read_and_takes_no_writes() {
     let table = builder().open().unwrap();
     table.insert(&[1, 2], b"one.two.").unwrap();
     table.close().unwrap();
-    let options = Options {
-        access: Access::ReadOnly,
-        ..builder().default_store_options()
-    };
+    let options = builder().default_store_options().access(Access::ReadOnly);
     let back = builder()
         .store_options(options.clone())
         .writes(Writes::Back);

@@ -170,11 +170,9 @@ fn over_a_store(
     admission: Admission,
 ) {
     let directory = tempfile::tempdir().unwrap();
-    let options = Options {
-        memtable_bytes: 4 << 20,
-        cache_bytes: 1 << 20,
-        ..Options::default()
-    };
+    let options = Options::default()
+        .memtable_bytes(4 << 20)
+        .cache_bytes(1 << 20);
     let table = Table::builder(Dtype::I64, WORDS as u32)
         .device_capacity(device_rows)
         .host_capacity(300)

@@ -8,10 +8,7 @@
 use forerun::cache::{Cache, CacheOptions, Expiry, Store};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let cache = Cache::new(CacheOptions {
-        memory_limit_bytes: 64 << 20,
-        ..CacheOptions::default()
-    })?;
+    let cache = Cache::new(CacheOptions::default().memory_limit_bytes(64 << 20))?;
     let mut computed = 0;
     for request in 0..1000_u64 {
         let ids: Vec<u64> = (0..50).map(|n| (request * 7 + n * n) % 5000).collect();

@@ -15,10 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Sessions have a keyspace of their own and expire after an hour.
     let hour = Duration::from_secs(3600);
-    let options = KeyspaceOptions {
-        ttl: Some(hour),
-        ..KeyspaceOptions::default()
-    };
+    let options = KeyspaceOptions::default().ttl(hour);
     let sessions = db.keyspace_with("sessions", options)?;
 
     // One batch spans keyspaces. It is atomic, and it survives a loss of power once `write` has

@@ -18,9 +18,9 @@
 //!
 //! // A batch of writes is atomic.
 //! let mut batch = WriteBatch::new();
-//! batch.put(b"CH/Biel", b"47.137,7.246")?;
-//! batch.put(b"CH/Bern", b"46.948,7.447")?;
-//! batch.put(b"DE/Bonn", b"50.734,7.100")?;
+//! batch.put("CH/Biel", "47.137,7.246")?;
+//! batch.put("CH/Bern", "46.948,7.447")?;
+//! batch.put("DE/Bonn", "50.734,7.100")?;
 //! db.write(&batch, Durability::Synced)?;
 //!
 //! // Answers come in the order of the keys, in memory that the next batch reuses.
@@ -32,21 +32,21 @@
 //!
 //! // A snapshot does not change when the store does.
 //! let snapshot = db.snapshot();
-//! db.delete(b"CH/Bern")?;
-//! assert_eq!(snapshot.get(b"CH/Bern")?.as_deref(), Some(&b"46.948,7.447"[..]));
-//! assert_eq!(db.get(b"CH/Bern")?, None);
+//! db.delete("CH/Bern")?;
+//! assert_eq!(snapshot.get("CH/Bern")?.as_deref(), Some(&b"46.948,7.447"[..]));
+//! assert_eq!(db.get("CH/Bern")?, None);
 //!
 //! // Entries in order, from either end.
-//! let last = db.prefix(b"CH/").next_back().transpose()?;
+//! let last = db.prefix("CH/").next_back().transpose()?;
 //! assert_eq!(last, Some((b"CH/Biel".to_vec(), b"47.137,7.246".to_vec())));
 //!
 //! // Each keyspace has its own keys, and a batch may span keyspaces.
 //! let countries = db.keyspace("countries")?;
 //! let mut batch = WriteBatch::new();
-//! batch.keyspace(&countries).put(b"FR", b"France")?;
-//! batch.put(b"FR/Lyon", b"45.764,4.836")?;
+//! batch.keyspace(&countries).put("FR", "France")?;
+//! batch.put("FR/Lyon", "45.764,4.836")?;
 //! db.write(&batch, Durability::Synced)?;
-//! assert_eq!(countries.get(b"FR")?.as_deref(), Some(&b"France"[..]));
+//! assert_eq!(countries.get("FR")?.as_deref(), Some(&b"France"[..]));
 //! drop(countries);
 //! db.close()?;
 //! # Ok(())
@@ -61,6 +61,26 @@
 //! the gain on real data on your machine. The instruction set is chosen when the program starts
 //! ([`isa`]), so a plain build is as fast as one built for the machine.
 //!
+//! # Reading
+//! [`Db::get`] returns an owned value, [`Db::read`] lends it to a closure without a copy,
+//! [`Db::multi_get`] fills [`Values`], which are reused, and [`Db::multi_get_vec`] returns a
+//! vector. [`Iter`] is an iterator of owned pairs, and its [`next_entry`](Iter::next_entry) lends
+//! entries instead. [`Keyspace`], [`Snapshot`] and [`KeyspaceSnapshot`] have the same methods, and
+//! [`Readable`] is their trait.
+//!
+//! # Errors
+//! Each part has one error type: [`Error`], `cache::Error`, [`hash::Error`], `table::Error`. They
+//! own what they contain, are `Send`, `Sync` and `'static`, and convert with `?` to `anyhow::Error`
+//! and `Box<dyn std::error::Error>`. The message names the cause.
+//!
+//! # Cargo features
+//! | feature | default | what |
+//! |---|---|---|
+//! | `cache` | on | the cache of byte strings, `forerun::cache` |
+//! | `table` | on | the table of rows, `forerun::table` |
+//! | `gpu` | off | row gathers, `forerun::gpu`, and the table's device tier |
+//! | `serde` | off | options, statistics and reports implement `Serialize` |
+//!
 //! # What is on disk
 //! Every write goes to the log first: to the operating system ([`Durability::Buffered`]) or to
 //! stable storage ([`Durability::Synced`]). Opening a store replays the log; an incomplete write at
@@ -71,9 +91,9 @@
 
 #![forbid(unsafe_code)]
 
-pub use forerun_core::arch::{Isa, isa};
+pub use forerun_core::arch::{Isa, ParseIsaError, isa};
 pub use forerun_core::size::{SizeError, format_size, parse_size};
-pub use forerun_core::{Forked, Owner, PerProcess, ProcessBound};
+pub use forerun_core::{Backing, Forked, Owner, Pages, PerProcess, ProcessBound, RegionError};
 pub use forerun_db::{
     Access, BackPressure, Background, Backup, BackupList, BackupProgress, Backups, BadRange,
     Bytewise, CacheStats, CheckReport, CheckedBackups, Checks, Comparator, Compression, Create, Db,
@@ -83,8 +103,14 @@ pub use forerun_db::{
     MAX_VALUE_BYTES, ManifestDescription, Op, Ops, Options, PageDescription, ReadBackend, Readable,
     Recovery, RecoveryReport, RemovedBackups, RepairReport, Result, ReverseBytewise, RowContent,
     RowDescription, RunDescription, RunOptions, RunSummary, Snapshot, Stats, Strategy, TreeOptions,
-    TreeWork, Values, VerifyReport, WalMode, WriteBatch, check, describe, repair,
+    TreeWork, UnknownStrategy, Values, VerifyReport, WalMode, WriteBatch, check, check_with_io,
+    describe, repair, repair_with_io,
 };
+
+/// The file system of a store, which [`Db::open_with_io`] replaces.
+pub mod io {
+    pub use forerun_db::io::{Io, IoFile, OpenMode, OsIo, UnknownReadBackend};
+}
 
 /// Hash tables in memory for keys and values of fixed width, built for batched lookups.
 ///
@@ -118,18 +144,20 @@ pub mod hash {
 /// use forerun::cache::{Cache, CacheOptions, Expiry, Store};
 ///
 /// # fn main() -> Result<(), forerun::cache::Error> {
-/// let cache = Cache::new(CacheOptions { memory_limit_bytes: 64 << 20, ..CacheOptions::default() })?;
-/// cache.store(Store { expiry: Expiry::At(cache.now() + 60), ..Store::set(b"CH/Bern", b"46.948,7.447") });
+/// let cache = Cache::new(CacheOptions::default().memory_limit_bytes(64 << 20))?;
+/// let in_a_minute = Expiry::At(cache.now() + 60);
+/// cache.store(Store { expiry: in_a_minute, ..Store::set("CH/Bern", "46.948,7.447") });
 ///
 /// // Values are read in place while the guard lives.
 /// let guard = cache.pin();
 /// let mut items = [None; 2];
-/// guard.multi_get(&[b"CH/Bern", b"FR/Lyon"], &mut items);
+/// guard.multi_get(&["CH/Bern", "FR/Lyon"], &mut items);
 /// assert_eq!(items[0].unwrap().value(), b"46.948,7.447");
 /// assert!(items[1].is_none());
 /// # Ok(())
 /// # }
 /// ```
+#[cfg(feature = "cache")]
 pub mod cache {
     pub use forerun_cache::*;
 }
@@ -146,6 +174,7 @@ pub mod cache {
 /// assert_eq!(device, [30, 31, 10, 11]);
 /// # Ok::<(), forerun::gpu::gather::GatherError>(())
 /// ```
+#[cfg(feature = "gpu")]
 pub mod gpu {
     pub use forerun_gpu::*;
 }
@@ -160,36 +189,40 @@ pub mod gpu {
 /// # let path = directory.path().join("embeddings");
 /// // Rows of four floats; a million in memory, the rest in a store.
 /// let table = Table::builder(Dtype::F32, 4).host_capacity(1_000_000).path(path).open()?;
-/// let row = [1.0f32, 2.0, 3.0, 4.0].map(f32::to_le_bytes).concat();
-/// table.insert(&[30_522], &row)?;
+/// let rows = table.typed::<[f32; 4]>()?;
+/// rows.insert(&[30_522], &[[1.0, 2.0, 3.0, 4.0]])?;
 ///
 /// // A batch of keys; the rows of those that are present.
-/// let (mut rows, mut found) = ([0; 32], [false; 2]);
-/// assert_eq!(table.find(&[7, 30_522], &mut rows, &mut found)?, 1);
+/// let (mut answers, mut found) = ([[0.0; 4]; 2], [false; 2]);
+/// assert_eq!(rows.find(&[7, 30_522], &mut answers, &mut found)?, 1);
 /// assert_eq!(found, [false, true]);
-/// assert_eq!(rows[16..], row);
+/// assert_eq!(answers[1], [1.0, 2.0, 3.0, 4.0]);
 /// table.close()?;
 /// # Ok(())
 /// # }
 /// ```
+#[cfg(feature = "table")]
 pub mod table {
     pub use forerun_table::{
-        Admission, Builder, Counts, Destination, DeviceChoice, DeviceStats, Dtype, Error,
-        EvictionCallback, Export, Failures, HostCapacity, Latency, Moves, Overflow, Pointers,
-        Promotion, Result, RowType, Rows, Score, Snapshot, Stats, Table, UnknownDtype, Update,
-        WeakTable, Writes,
+        Admission, Builder, Counts, DeviceStats, Dtype, Error, EvictionCallback, Export, Failures,
+        HostCapacity, Latency, Moves, Overflow, Promotion, Result, RowType, Rows, Score, Snapshot,
+        Stats, Table, TypedTable, UnknownDtype, Update, WeakTable, Writes,
     };
+    #[cfg(feature = "gpu")]
+    pub use forerun_table::{Destination, DeviceChoice, Pointers};
 }
 
 /// What most programs use: `use forerun::prelude::*;`.
 pub mod prelude {
+    #[cfg(feature = "cache")]
     pub use crate::cache::{Cache, CacheOptions};
-    pub use crate::table::Table;
-    pub use crate::{Db, Durability, Options, Snapshot, Strategy, Values, WriteBatch};
+    #[cfg(feature = "table")]
+    pub use crate::table::{Dtype, Table};
+    pub use crate::{Db, Durability, Keyspace, Options, Snapshot, Strategy, Values, WriteBatch};
 }
 
 /// The examples of the project's and the crate's README, compiled with the tests.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "cache", feature = "table"))]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use forerun::Access;
 use forerun::table::{
     Admission, Builder, DeviceChoice, Dtype, Overflow, Score, UnknownDtype, Writes,
 };
-use forerun::{Access, Options};
 use pyo3::prelude::*;
 
 use crate::errors::{invalid, unknown};
@@ -130,12 +130,12 @@ pub(super) fn apply(
         return resize(builder, &sizes);
     };
     let options = builder.default_store_options();
-    let builder = builder.path(path).store_options(Options {
-        cache_bytes: bytes_of(sizes.cache_bytes).unwrap_or(options.cache_bytes),
-        create: place.create.0,
-        access: place.access,
-        ..options
-    });
+    let cache_bytes = bytes_of(sizes.cache_bytes).unwrap_or(options.cache_bytes);
+    let options = options
+        .cache_bytes(cache_bytes)
+        .create(place.create.0)
+        .access(place.access);
+    let builder = builder.path(path).store_options(options);
     resize(builder, &sizes)
 }
 

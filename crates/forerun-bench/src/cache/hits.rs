@@ -86,11 +86,11 @@ pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<HitsRo
         // Our cache gets as much memory as memcached actually took, whatever its limit was.
         let held = theirs.as_ref().and_then(|theirs| theirs.held_bytes);
         let limit_bytes = held.map_or(memory_bytes, |held| held as usize);
-        let cache = Cache::new(CacheOptions {
-            memory_limit_bytes: limit_bytes,
-            max_item_bytes: (limit_bytes / 2).min(1 << 20),
-            ..CacheOptions::default()
-        })?;
+        let cache = Cache::new(
+            CacheOptions::default()
+                .memory_limit_bytes(limit_bytes)
+                .max_item_bytes((limit_bytes / 2).min(1 << 20)),
+        )?;
         let hits = play(&load, &mut Ours(&cache), &mut step)?;
         let mut ours = row("forerun", hits, Some(cache.stats().memory_bytes));
         drop(cache);

@@ -45,11 +45,11 @@ fn value(n: usize, len: usize) -> Vec<u8> {
 pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<MultigetRow>> {
     let items = args.items();
     let item_bytes = args.value + key(0).len() + 64;
-    let cache = Cache::new(CacheOptions {
-        memory_limit_bytes: items * item_bytes * 3 / 2 + (64 << 20),
-        max_item_bytes: args.value + 1024,
-        ..CacheOptions::default()
-    })?;
+    let cache = Cache::new(
+        CacheOptions::default()
+            .memory_limit_bytes(items * item_bytes * 3 / 2 + (64 << 20))
+            .max_item_bytes(args.value + 1024),
+    )?;
     let mut memc3 = MemC3::new(items, items * item_bytes);
     let bar = progress.steps("filling", items as u64);
     for n in 0..items {

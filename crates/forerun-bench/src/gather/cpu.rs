@@ -28,6 +28,7 @@ impl Way {
             Way::Rows(CpuOptions {
                 prefetch_distance,
                 threads,
+                ..
             }) => {
                 let fetch = match prefetch_distance {
                     Some(0) => "memcpy".to_owned(),
@@ -49,10 +50,11 @@ impl Way {
             .filter_map(NonZeroUsize::new)
         {
             for prefetch_distance in args.ahead() {
-                let way = Way::Rows(CpuOptions {
-                    prefetch_distance,
-                    threads,
-                });
+                let way = Way::Rows(
+                    CpuOptions::default()
+                        .prefetch_distance(prefetch_distance)
+                        .threads(threads),
+                );
                 if !ways.contains(&way) {
                     ways.push(way);
                 }

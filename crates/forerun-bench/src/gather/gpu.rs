@@ -219,10 +219,7 @@ impl Fixture {
         spec.device.rows = rows;
         let pairs = Pairs::interleaved(Indices::I32(&self.pair_list))?;
         let extras = || cpu::Extras {
-            cpu: CpuOptions {
-                threads: self.threads,
-                ..CpuOptions::default()
-            },
+            cpu: CpuOptions::default().threads(self.threads),
             ..cpu::Extras::default()
         };
         let start = Instant::now();

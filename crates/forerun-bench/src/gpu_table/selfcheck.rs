@@ -32,12 +32,10 @@ pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
 }
 
 fn form(width: Width, candidates: Candidates, slots: u64) -> TableOptions {
-    TableOptions {
-        width,
-        candidates,
-        policy: Policy::Custom,
-        ..TableOptions::new(slots, ROW_BYTES)
-    }
+    TableOptions::new(slots, ROW_BYTES)
+        .width(width)
+        .candidates(candidates)
+        .policy(Policy::Custom)
 }
 
 /// Compares tables made by `make` with the CPU's table.
@@ -433,23 +431,15 @@ mod tests {
 
     #[test]
     fn the_check_finds_a_table_that_keeps_something_else() {
-        let keeps_scores_by_time = |options| {
-            Ok(GpuTable::on_cpu(TableOptions {
-                policy: Policy::Lru,
-                ..options
-            })?)
-        };
+        let keeps_scores_by_time =
+            |options: TableOptions| Ok(GpuTable::on_cpu(options.policy(Policy::Lru))?);
         let said = compare(&keeps_scores_by_time, &Progress::hidden()).unwrap_err();
         assert!(
             format!("{said:#}").contains("answers otherwise"),
             "{said:#}"
         );
-        let forgets_half = |options: TableOptions| {
-            Ok(GpuTable::on_cpu(TableOptions {
-                capacity: options.capacity / 8,
-                ..options
-            })?)
-        };
+        let forgets_half =
+            |options: TableOptions| Ok(GpuTable::on_cpu(options.capacity(options.capacity / 8))?);
         assert!(compare(&forgets_half, &Progress::hidden()).is_err());
     }
 }

@@ -258,12 +258,10 @@ impl Setting {
 
     /// Options for a table of this many slots that is otherwise like this one.
     pub(super) fn options(&self, slots: u64) -> TableOptions {
-        TableOptions {
-            width: self.buckets.width,
-            candidates: self.buckets.candidates,
-            policy: Policy::Lru,
-            ..TableOptions::new(slots, self.row_bytes())
-        }
+        TableOptions::new(slots, self.row_bytes())
+            .width(self.buckets.width)
+            .candidates(self.buckets.candidates)
+            .policy(Policy::Lru)
     }
 
     /// Whether a table made for the other setting will do, as it is filled.

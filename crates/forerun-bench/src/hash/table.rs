@@ -37,11 +37,11 @@ impl Contender<u64, u64> for Production {
     }
 
     fn open(&self, slots: usize, _load_factor: f64) -> Result<Box<dyn Subject<u64, u64>>> {
-        let table = HashTable::with_options(Options {
-            capacity: (slots as f64 * PLANNED_LOAD) as usize,
-            seed: Some(super::ours::SEED),
-            ..Options::default()
-        })?;
+        let table = HashTable::with_options(
+            Options::default()
+                .capacity((slots as f64 * PLANNED_LOAD) as usize)
+                .seed(super::ours::SEED),
+        )?;
         Ok(Box::new(Filled(table)))
     }
 }

@@ -112,10 +112,9 @@ impl Ours {
             .score(self.score)
             .admission(self.admission)
             .moves(self.moves);
-        let mut options = Options {
-            cache_bytes: need.cache_bytes as usize,
-            ..builder.default_store_options()
-        };
+        let mut options = builder
+            .default_store_options()
+            .cache_bytes(need.cache_bytes as usize);
         if let Some(page_bytes) = self.page_bytes {
             options.run.page_bytes = page_bytes;
         }

@@ -9,7 +9,12 @@ use crate::write::{Decision, NewItem, OnShortage, Operation, Outcome};
 
 impl Cache {
     /// Gives an item a new expiry. Returns whether the item exists.
-    pub fn touch(&self, key: &[u8], expiry: Expiry) -> bool {
+    #[inline]
+    pub fn touch(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> bool {
+        self.touch_slice(key.as_ref(), expiry)
+    }
+
+    fn touch_slice(&self, key: &[u8], expiry: Expiry) -> bool {
         if self.is_forked() {
             return false;
         }

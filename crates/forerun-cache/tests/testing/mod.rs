@@ -6,11 +6,7 @@ use forerun_cache::{Cache, CacheOptions, Cursor, Store, Stored};
 
 /// A cache with this memory limit and default options.
 pub fn cache(memory_limit_bytes: usize) -> Cache {
-    Cache::new(CacheOptions {
-        memory_limit_bytes,
-        ..CacheOptions::default()
-    })
-    .unwrap()
+    Cache::new(CacheOptions::default().memory_limit_bytes(memory_limit_bytes)).unwrap()
 }
 
 /// The CAS number of a store that succeeded.

@@ -44,11 +44,10 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let what = DescribeOptions {
-        run: args.run,
-        page: args.page,
-        rows: args.rows,
-    };
+    let what = DescribeOptions::default()
+        .run(args.run)
+        .page(args.page)
+        .rows(args.rows);
     let description = forerun_db::describe(&args.path, &Options::default(), what)
         .context("cannot show the store")?;
     let mut out = Out::stdout();

@@ -91,7 +91,12 @@ impl Ingestion {
     ///   [`Error::KeyTooLong`], [`Error::ValueTooLong`]. The entry is not added; others still can
     ///   be.
     /// - [`Error::Io`], [`Error::Closed`]: the ingestion can no longer be committed.
-    pub fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+    #[inline]
+    pub fn add(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.add_slices(key.as_ref(), value.as_ref())
+    }
+
+    fn add_slices(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         Op::Put { key, value }.check_lengths()?;
         self.push(key, Kind::Value, value)
     }
@@ -100,7 +105,12 @@ impl Ingestion {
     ///
     /// # Errors
     /// The same as for [`add`](Self::add).
-    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
+    #[inline]
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_slice(key.as_ref())
+    }
+
+    fn delete_slice(&mut self, key: &[u8]) -> Result<()> {
         Op::Delete { key }.check_lengths()?;
         self.push(key, Kind::Deletion, &[])
     }

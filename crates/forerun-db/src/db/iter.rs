@@ -27,8 +27,9 @@ use crate::{Error, Result};
 
 /// An iterator over the entries of a range, as one snapshot sees them.
 ///
-/// As an [`Iterator`] it returns owned pairs. [`next_entry`](Iter::next_entry) and
-/// [`next_entry_back`](Iter::next_entry_back) lend each entry and copy nothing. An error ends the
+/// As an [`Iterator`] it returns owned pairs, which takes two allocations per entry.
+/// [`next_entry`](Iter::next_entry) and [`next_entry_back`](Iter::next_entry_back) lend each entry
+/// until the next call and allocate nothing. Both kinds of calls can be mixed. An error ends the
 /// iterator.
 ///
 /// ```
@@ -50,9 +51,10 @@ pub struct Iter {
     /// `None` after a failure.
     cursor: Option<Box<Cursor>>,
     range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
-    /// The keys of the entries that the front and the back returned last, if any.
-    front: Option<Vec<u8>>,
-    back: Option<Vec<u8>>,
+    /// Whether the front and the back have returned an entry. Until the iterator has ended, their
+    /// cursors stay on the entries that they returned last.
+    is_front_begun: bool,
+    is_back_begun: bool,
     error: Option<Error>,
     is_done: bool,
     owner: Owner,
@@ -63,8 +65,8 @@ impl Iter {
         Iter {
             cursor: Some(cursor),
             range,
-            front: None,
-            back: None,
+            is_front_begun: false,
+            is_back_begun: false,
             error: None,
             is_done: false,
             owner: Owner::this_process(),
@@ -76,8 +78,8 @@ impl Iter {
         Iter {
             cursor: None,
             range: (Bound::Unbounded, Bound::Unbounded),
-            front: None,
-            back: None,
+            is_front_begun: false,
+            is_back_begun: false,
             error: Some(error),
             is_done: false,
             owner: Owner::this_process(),
@@ -102,9 +104,8 @@ impl Iter {
         let has_entry = self.guard(Iter::step_front);
         self.is_done = !self.note(has_entry)?;
         let cursor = self.cursor.as_ref().filter(|_| !self.is_done);
-        let entry = cursor.and_then(|cursor| cursor.front());
-        keep(&mut self.front, &entry);
-        Ok(entry)
+        self.is_front_begun = true;
+        Ok(cursor.and_then(|cursor| cursor.front()))
     }
 
     /// Moves the front to the next entry. Returns whether it lies in the range and before the back.
@@ -112,7 +113,7 @@ impl Iter {
         let Some(cursor) = &mut self.cursor else {
             return Ok(false);
         };
-        let (start, is_begun) = (&self.range.0, self.front.is_some());
+        let (start, is_begun) = (&self.range.0, self.is_front_begun);
         let moved = cursor.move_front(|front| {
             let entry = match start {
                 _ if is_begun => front.next(),
@@ -124,8 +125,9 @@ impl Iter {
         });
         moved?;
         let order = cursor.order();
-        let is_inside = |entry: Entry<'_>| match (&self.back, &self.range.1) {
-            (Some(back), _) => order.compare(entry.key, back) == Ordering::Less,
+        let back = cursor.back().filter(|_| self.is_back_begun);
+        let is_inside = |entry: Entry<'_>| match (back, &self.range.1) {
+            (Some(back), _) => order.compare(entry.key, back.key) == Ordering::Less,
             (None, Bound::Unbounded) => true,
             (None, Bound::Included(end)) => order.compare(entry.key, end) != Ordering::Greater,
             (None, Bound::Excluded(end)) => order.compare(entry.key, end) == Ordering::Less,
@@ -144,9 +146,8 @@ impl Iter {
         let has_entry = self.guard(Iter::step_back);
         self.is_done = !self.note(has_entry)?;
         let cursor = self.cursor.as_ref().filter(|_| !self.is_done);
-        let entry = cursor.and_then(|cursor| cursor.back());
-        keep(&mut self.back, &entry);
-        Ok(entry)
+        self.is_back_begun = true;
+        Ok(cursor.and_then(|cursor| cursor.back()))
     }
 
     /// Moves the back to the previous entry. Returns whether it lies in the range and after the
@@ -155,7 +156,7 @@ impl Iter {
         let Some(cursor) = &mut self.cursor else {
             return Ok(false);
         };
-        let (end, is_begun) = (&self.range.1, self.back.is_some());
+        let (end, is_begun) = (&self.range.1, self.is_back_begun);
         let moved = cursor.move_back(|back| {
             let entry = match end {
                 _ if is_begun => back.prev(),
@@ -167,8 +168,9 @@ impl Iter {
         });
         moved?;
         let order = cursor.order();
-        let is_inside = |entry: Entry<'_>| match (&self.front, &self.range.0) {
-            (Some(front), _) => order.compare(entry.key, front) == Ordering::Greater,
+        let front = cursor.front().filter(|_| self.is_front_begun);
+        let is_inside = |entry: Entry<'_>| match (front, &self.range.0) {
+            (Some(front), _) => order.compare(entry.key, front.key) == Ordering::Greater,
             (None, Bound::Unbounded) => true,
             (None, Bound::Included(start)) => order.compare(entry.key, start) != Ordering::Less,
             (None, Bound::Excluded(start)) => order.compare(entry.key, start) == Ordering::Greater,
@@ -216,15 +218,6 @@ impl Drop for Iter {
                 false => std::mem::forget(cursor),
             }
         }
-    }
-}
-
-/// Keeps an entry's key, reusing the memory of the last one.
-fn keep(last: &mut Option<Vec<u8>>, entry: &Option<Entry<'_>>) {
-    if let Some(entry) = entry {
-        let key = last.get_or_insert_default();
-        key.clear();
-        key.extend_from_slice(entry.key);
     }
 }
 

@@ -34,7 +34,7 @@ use crate::{Db, Durability, Error, KeyspaceOptions, Op, Result, WriteBatch};
 /// # let path = directory.path().join("store");
 /// let db = Db::open(path, Options::default())?;
 /// let users = db.keyspace("users")?;
-/// let newest_first = KeyspaceOptions { comparator: Arc::new(ReverseBytewise), ..KeyspaceOptions::default() };
+/// let newest_first = KeyspaceOptions::default().comparator(Arc::new(ReverseBytewise));
 /// let events = db.keyspace_with("events", newest_first)?;
 /// users.put(b"4711", b"Ada")?;
 /// events.put(b"2026-01-01", b"hello")?;
@@ -153,41 +153,52 @@ impl Keyspace {
     ///
     /// # Errors
     /// The errors of [`Db::put`], and [`Error::KeyspaceDropped`].
-    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        let durability = self.inner()?.options.durability;
-        self.put_with(key, value, durability)
+    #[inline]
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        self.write_one(Op::Put { key, value }, None)
     }
 
     /// [`put`](Self::put) with the given durability.
     ///
     /// # Errors
     /// The same as for [`put`](Self::put).
-    pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
-        self.write_one(Op::Put { key, value }, durability)
+    #[inline]
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<()> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        self.write_one(Op::Put { key, value }, Some(durability))
     }
 
     /// Removes `key`. See [`Db::delete`].
     ///
     /// # Errors
     /// The same as for [`put`](Self::put).
-    pub fn delete(&self, key: &[u8]) -> Result<()> {
-        let durability = self.inner()?.options.durability;
-        self.delete_with(key, durability)
+    #[inline]
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        let key = key.as_ref();
+        self.write_one(Op::Delete { key }, None)
     }
 
     /// [`delete`](Self::delete) with the given durability.
     ///
     /// # Errors
     /// The same as for [`put`](Self::put).
-    pub fn delete_with(&self, key: &[u8], durability: Durability) -> Result<()> {
-        self.write_one(Op::Delete { key }, durability)
+    #[inline]
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
+        let key = key.as_ref();
+        self.write_one(Op::Delete { key }, Some(durability))
     }
 
     /// Removes all keys from `start` (included) to `end` (excluded). See [`Db::delete_range`].
     ///
     /// # Errors
     /// As [`put`](Self::put), and [`Error::EmptyRange`].
-    pub fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<()> {
+    pub fn delete_range(&self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.keyspace(self).delete_range(start, end)?;
         let inner = self.inner()?;
@@ -234,7 +245,7 @@ impl Keyspace {
         &self.data
     }
 
-    fn write_one(&self, op: Op<'_>, durability: Durability) -> Result<()> {
+    fn write_one(&self, op: Op<'_>, durability: Option<Durability>) -> Result<()> {
         self.inner()?.write_one(&self.data, op, durability)
     }
 

@@ -67,7 +67,7 @@ use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::limiter::RateLimiter;
 use crate::tree::verify::VerifyReport;
-use crate::{Access, Durability, Options, RecoveryReport, Result, WriteBatch};
+use crate::{Access, Durability, Op, Options, RecoveryReport, Result, WriteBatch};
 
 use background::Workers;
 use closing::Open;
@@ -232,18 +232,20 @@ impl Db {
     /// # Errors
     /// As [`write`](Self::write), and [`Error::KeyTooLong`](crate::Error::KeyTooLong),
     /// [`Error::ValueTooLong`](crate::Error::ValueTooLong).
-    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        let durability = self.inner()?.options.durability;
-        self.put_with(key, value, durability)
+    #[inline]
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        self.write_one(Op::Put { key, value }, None)
     }
 
     /// Removes `key`, whether or not it is there, with the durability in [`Options::durability`].
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    pub fn delete(&self, key: &[u8]) -> Result<()> {
-        let durability = self.inner()?.options.durability;
-        self.delete_with(key, durability)
+    #[inline]
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        let key = key.as_ref();
+        self.write_one(Op::Delete { key }, None)
     }
 
     /// Removes all keys from `start` (included) to `end` (excluded), with the durability in
@@ -252,7 +254,7 @@ impl Db {
     ///
     /// # Errors
     /// As [`put`](Self::put), and [`Error::EmptyRange`](crate::Error::EmptyRange).
-    pub fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<()> {
+    pub fn delete_range(&self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.delete_range(start, end)?;
         let durability = self.inner()?.options.durability;
@@ -263,18 +265,25 @@ impl Db {
     ///
     /// # Errors
     /// The same as for [`put`](Self::put).
-    pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
-        let inner = self.inner()?;
-        inner.write_one(&inner.own, crate::Op::Put { key, value }, durability)
+    #[inline]
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<()> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        self.write_one(Op::Put { key, value }, Some(durability))
     }
 
     /// [`delete`](Self::delete) with the given durability.
     ///
     /// # Errors
     /// The same as for [`delete`](Self::delete).
-    pub fn delete_with(&self, key: &[u8], durability: Durability) -> Result<()> {
-        let inner = self.inner()?;
-        inner.write_one(&inner.own, crate::Op::Delete { key }, durability)
+    #[inline]
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
+        let key = key.as_ref();
+        self.write_one(Op::Delete { key }, Some(durability))
     }
 
     /// Applies a batch, which may span keyspaces. Readers see all of it or none of it, and so does
@@ -474,6 +483,11 @@ impl Db {
 
     fn inner(&self) -> Result<&Arc<Inner>> {
         Ok(&self.open.get()?.inner)
+    }
+
+    fn write_one(&self, op: Op<'_>, durability: Option<Durability>) -> Result<()> {
+        let inner = self.inner()?;
+        inner.write_one(&inner.own, op, durability)
     }
 
     fn view(&self) -> Result<View<'_>> {

@@ -37,7 +37,13 @@ pub trait Readable: sealed::Sealed {
     ///
     /// # Errors
     /// See [`Db::get`](crate::Db::get).
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
+    fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>>;
+
+    /// Passes the value of `key` to `read` without copying it. See [`Db::read`](crate::Db::read).
+    ///
+    /// # Errors
+    /// See [`Db::get`](crate::Db::get).
+    fn read<T>(&self, key: impl AsRef<[u8]>, read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>>;
 
     /// Looks up all `keys` at once. See [`Db::multi_get`](crate::Db::multi_get).
     ///
@@ -57,6 +63,13 @@ pub trait Readable: sealed::Sealed {
         values: &mut Values,
     ) -> Result<()>;
 
+    /// Looks up all `keys` at once and returns copies of the answers. See
+    /// [`Db::multi_get_vec`](crate::Db::multi_get_vec).
+    ///
+    /// # Errors
+    /// See [`Db::multi_get_vec`](crate::Db::multi_get_vec).
+    fn multi_get_vec<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>>;
+
     /// Iterates over all entries. See [`Db::iter`](crate::Db::iter).
     fn iter(&self) -> Iter;
 
@@ -65,7 +78,7 @@ pub trait Readable: sealed::Sealed {
 
     /// Iterates over the entries whose keys start with `prefix`. See
     /// [`Db::prefix`](crate::Db::prefix).
-    fn prefix(&self, prefix: &[u8]) -> Iter;
+    fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter;
 }
 
 pub(super) mod sealed {
@@ -88,8 +101,55 @@ macro_rules! readable {
             /// [`Error::CorruptEntry`](crate::Error::CorruptEntry), with paranoid checks only;
             /// [`Error::Forked`](crate::Error::Forked) in a fork.
             #[doc = $errors]
-            pub fn get(&self, key: &[u8]) -> $crate::Result<Option<Vec<u8>>> {
+            #[inline]
+            pub fn get(&self, key: impl AsRef<[u8]>) -> $crate::Result<Option<Vec<u8>>> {
+                self.get_slice(key.as_ref())
+            }
+
+            fn get_slice(&self, key: &[u8]) -> $crate::Result<Option<Vec<u8>>> {
                 self.view()?.get(key)
+            }
+
+            /// Passes the value of `key` to `read`, which borrows it from the memory where it is,
+            /// and returns the result of `read`, or `None` if the key is not there. Unlike
+            /// [`get`](Self::get), this copies and allocates nothing.
+            #[doc = $moment]
+            ///
+            /// Keep `read` short: while it runs, the store frees no memtable and no page that is
+            /// evicted. With a comparator of your own, the value is copied first, so that a panic
+            /// of `read` is not taken for one of the comparator.
+            ///
+            /// ```
+            /// use forerun_db::{Db, Options};
+            ///
+            /// # let directory = tempfile::tempdir().unwrap();
+            /// # let path = directory.path().join("store");
+            /// let db = Db::open(path, Options::default())?;
+            /// db.put("paris", "48.85,2.35")?;
+            /// let comma = db.read("paris", |value| value.iter().position(|byte| *byte == b','))?;
+            /// assert_eq!(comma, Some(Some(5)));
+            /// # Ok::<(), forerun_db::Error>(())
+            /// ```
+            ///
+            /// # Errors
+            /// See [`get`](Self::get).
+            #[inline]
+            pub fn read<T>(
+                &self,
+                key: impl AsRef<[u8]>,
+                read: impl FnOnce(&[u8]) -> T,
+            ) -> $crate::Result<Option<T>> {
+                let mut read = Some(read);
+                let mut result = None;
+                // The lookup itself is compiled once, for all closures.
+                self.read_slice(key.as_ref(), &mut |value| {
+                    result = read.take().map(|read| read(value));
+                })?;
+                Ok(result)
+            }
+
+            fn read_slice(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> $crate::Result<()> {
+                self.view()?.read(key, read)
             }
 
             /// Looks up all `keys` at once and puts the answers into `values`, in the order of the
@@ -112,6 +172,10 @@ macro_rules! readable {
             /// [`multi_get`](Self::multi_get) with a given strategy. All strategies give the same
             /// answers.
             ///
+            /// The strategy applies to the memtables. While range deletions are in force, it
+            /// applies to groups of 256 keys, and each key is first looked up in the ranges; once
+            /// every run that a range covers has been rewritten, the range is forgotten.
+            ///
             /// # Errors
             /// See [`multi_get`](Self::multi_get).
             pub fn multi_get_with<K: AsRef<[u8]>>(
@@ -121,6 +185,33 @@ macro_rules! readable {
                 values: &mut $crate::Values,
             ) -> $crate::Result<()> {
                 self.view()?.multi_get(keys, strategy, values)
+            }
+
+            /// Looks up all `keys` at once and returns copies of the answers: for each key its
+            /// value, or `None` if it is not there. [`multi_get`](Self::multi_get) does the same
+            /// without an allocation per value.
+            ///
+            /// ```
+            /// use forerun_db::{Db, Options};
+            ///
+            /// # let directory = tempfile::tempdir().unwrap();
+            /// # let path = directory.path().join("store");
+            /// let db = Db::open(path, Options::default())?;
+            /// db.put("paris", "48.85,2.35")?;
+            /// let values = db.multi_get_vec(&["paris", "atlantis"])?;
+            /// assert_eq!(values, [Some(b"48.85,2.35".to_vec()), None]);
+            /// # Ok::<(), forerun_db::Error>(())
+            /// ```
+            ///
+            /// # Errors
+            /// See [`multi_get`](Self::multi_get). The error of any key is the error of the call.
+            pub fn multi_get_vec<K: AsRef<[u8]>>(
+                &self,
+                keys: &[K],
+            ) -> $crate::Result<Vec<Option<Vec<u8>>>> {
+                let mut values = $crate::Values::new();
+                self.multi_get(keys, &mut values)?;
+                values.to_vec()
             }
 
             /// Iterates over all entries, in key order.
@@ -153,16 +244,24 @@ macro_rules! readable {
             /// [`ReverseBytewise`](crate::ReverseBytewise) do. With any other comparator the
             /// iterator returns [`Error::PrefixOrder`](crate::Error::PrefixOrder) and ends.
             #[doc = $errors]
-            pub fn prefix(&self, prefix: &[u8]) -> $crate::Iter {
-                self.begin(|view| view.prefix(prefix))
+            pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> $crate::Iter {
+                self.begin(|view| view.prefix(prefix.as_ref()))
             }
         }
 
         impl $crate::db::readable::sealed::Sealed for $source {}
 
         impl $crate::Readable for $source {
-            fn get(&self, key: &[u8]) -> $crate::Result<Option<Vec<u8>>> {
+            fn get(&self, key: impl AsRef<[u8]>) -> $crate::Result<Option<Vec<u8>>> {
                 self.get(key)
+            }
+
+            fn read<T>(
+                &self,
+                key: impl AsRef<[u8]>,
+                read: impl FnOnce(&[u8]) -> T,
+            ) -> $crate::Result<Option<T>> {
+                self.read(key, read)
             }
 
             fn multi_get<K: AsRef<[u8]>>(
@@ -182,6 +281,13 @@ macro_rules! readable {
                 self.multi_get_with(keys, strategy, values)
             }
 
+            fn multi_get_vec<K: AsRef<[u8]>>(
+                &self,
+                keys: &[K],
+            ) -> $crate::Result<Vec<Option<Vec<u8>>>> {
+                self.multi_get_vec(keys)
+            }
+
             fn iter(&self) -> $crate::Iter {
                 self.iter()
             }
@@ -190,8 +296,18 @@ macro_rules! readable {
                 self.range(range)
             }
 
-            fn prefix(&self, prefix: &[u8]) -> $crate::Iter {
+            fn prefix(&self, prefix: impl AsRef<[u8]>) -> $crate::Iter {
                 self.prefix(prefix)
+            }
+        }
+
+        /// Iterates over all entries, in key order, as `iter` does.
+        impl IntoIterator for &$source {
+            type Item = $crate::Result<(Vec<u8>, Vec<u8>)>;
+            type IntoIter = $crate::Iter;
+
+            fn into_iter(self) -> $crate::Iter {
+                self.iter()
             }
         }
     };

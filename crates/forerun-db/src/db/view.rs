@@ -17,13 +17,12 @@ use super::iter::Iter;
 use super::keyspace_data::KeyspaceData;
 use super::snapshots::{Expired, ReadPoint, Seen};
 use super::super_version::SuperVersion;
-use crate::memtable::{Bytewise, Comparator, Lookup, ReverseBytewise, Strategy};
+use crate::memtable::{Bytewise, Comparator, CoveredKey, Lookup, ReverseBytewise, Strategy};
 use crate::panics;
 use crate::planted::{self, Defect};
 use crate::run::SearchKey;
 use crate::run::lookup::Found;
 use crate::tree::lookup;
-use crate::versions::{Kind, VersionCursor};
 use crate::{Error, Result, Values};
 
 /// Keys that are looked up in runs together. More in flight hide no more latency, and their state
@@ -125,18 +124,30 @@ impl<'a> View<'a> {
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let may_panic = self.keyspace.order().may_panic();
-        panics::catch_if(may_panic, "looking up a key", || self.find(key))
+        panics::catch_if(may_panic, "looking up a key", || {
+            self.find(key, <[u8]>::to_vec)
+        })
     }
 
-    fn find(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.inner.counters.count_lookups(1);
-        let cover = self.version.cover(key, self.read_point.sequence);
-        if cover > 0 {
-            return self.get_covered(key, cover);
+    /// Passes the value of a key to `read`, at most once.
+    pub(super) fn read(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<()> {
+        if !self.keyspace.order().may_panic() {
+            return self.find(key, read).map(drop);
         }
+        // A panic of `read` is its caller's: it is not caught with those of the comparator.
+        if let Some(value) = self.get(key)? {
+            read(&value);
+        }
+        Ok(())
+    }
+
+    fn find<T>(&self, key: &[u8], take: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        self.inner.counters.count_lookups(1);
+        let covered = self.covered(key);
+        let read_point = self.read_point.without(covered.deleted_sequence);
         for table in &self.version.tables {
-            match table.memtable.get_as_of(key, self.read_point)? {
-                Lookup::Value(value) => return Ok(Some(value.to_vec())),
+            match table.memtable.get_as_of(key, read_point)? {
+                Lookup::Value(value) => return Ok(Some(take(value))),
                 Lookup::Deleted => return Ok(None),
                 Lookup::Missing => {}
             }
@@ -144,13 +155,13 @@ impl<'a> View<'a> {
         if self.version.levels.run_count() == 0 {
             return Ok(None);
         }
-        let key = self.search_key(key);
+        let key = self.search_key(covered);
         lookup::get(
             &self.version.levels,
             key,
             &self.version.reading,
             |found| match found {
-                Found::Value(value) => Some(value.to_vec()),
+                Found::Value(value) => Some(take(value)),
                 Found::Deleted | Found::Missing => None,
             },
         )
@@ -173,11 +184,13 @@ impl<'a> View<'a> {
     fn find_all<K: AsRef<[u8]>>(&self, keys: &[K], strategy: Strategy, values: &mut Values) {
         self.inner.counters.count_lookups(keys.len());
         values.reset(keys.len());
-        if self.version.has_ranges() {
-            return self.multi_get_ranged(keys, values);
-        }
         let mut missing = values.take_missing();
         let older = match self.version.tables.split_first() {
+            // Each key is first looked up in the range deletions.
+            _ if self.version.has_ranges() => {
+                missing.extend(0..keys.len() as u32);
+                &self.version.tables[..]
+            }
             Some((newest, older)) => {
                 let answer = |position: usize, lookup: Result<Lookup<'_>>| match lookup {
                     Ok(Lookup::Value(value)) => values.set_found(position, value),
@@ -205,63 +218,42 @@ impl<'a> View<'a> {
         values.keep_missing(missing);
     }
 
-    fn search_key<'k>(&self, key: &'k [u8]) -> SearchKey<'k> {
+    /// The key, with the newest range deletion that covers it.
+    fn covered<'k>(&self, key: &'k [u8]) -> CoveredKey<'k> {
+        CoveredKey {
+            bytes: key,
+            deleted_sequence: self.version.cover(key, self.read_point.sequence),
+        }
+    }
+
+    fn search_key<'k>(&self, key: CoveredKey<'k>) -> SearchKey<'k> {
+        let read_point = self.read_point.without(key.deleted_sequence);
         SearchKey {
-            expired_sequence: self.read_point.expired_sequence,
-            ..SearchKey::new(key, self.read_point.sequence)
+            expired_sequence: read_point.expired_sequence,
+            ..SearchKey::new(key.bytes, read_point.sequence)
         }
     }
 
-    /// The value of a key that a range deletion at sequence number `cover` covers: only newer
-    /// versions count.
-    fn get_covered(&self, key: &[u8], cover: u64) -> Result<Option<Vec<u8>>> {
-        let mut versions = self.version.versions(self.keyspace.order());
-        versions.seek(key, self.read_point.sequence)?;
-        let gone = cover.max(self.read_point.expired_sequence);
-        let newest = versions.at().filter(|at| {
-            let is_alive = at.sequence > gone && at.kind == Kind::Value;
-            is_alive && self.keyspace.order().compare(at.key, key).is_eq()
-        });
-        Ok(newest.map(|at| at.value.to_vec()))
-    }
-
-    /// [`multi_get`](Self::multi_get) when there are range deletions: keys outside all ranges are
-    /// looked up as usual, the others one at a time.
-    fn multi_get_ranged<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) {
-        let mut missing = values.take_missing();
-        for (position, key) in keys.iter().enumerate() {
-            let key = key.as_ref();
-            match self.version.cover(key, self.read_point.sequence) {
-                0 => missing.push(position as u32),
-                cover => match self.get_covered(key, cover) {
-                    Ok(Some(value)) => values.set_found(position, &value),
-                    Ok(None) => {}
-                    Err(error) => values.set_failed(position, error),
-                },
-            }
-        }
-        for batch in missing.chunks_mut(RUN_BATCH) {
-            self.look_below(keys, batch, &self.version.tables, Strategy::Auto, values);
-        }
-        values.keep_missing(missing);
-    }
-
-    /// Looks up keys that the newest memtable does not hold, at most [`RUN_BATCH`] of them.
+    /// Looks up keys in these memtables and in the runs, at most [`RUN_BATCH`] of them.
     fn look_below<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
         positions: &mut [u32],
-        older: &[Arc<super::super_version::Table>],
+        tables: &[Arc<super::super_version::Table>],
         strategy: Strategy,
         values: &mut Values,
     ) {
         let mut left = positions.len();
-        for table in older {
-            // The positions of keys that are still missing move to the front, for the next lookup.
-            let mut batch: [&[u8]; RUN_BATCH] = [&[]; RUN_BATCH];
-            for (key, position) in batch.iter_mut().zip(&positions[..left]) {
-                *key = keys[*position as usize].as_ref();
-            }
+        let mut batch = [CoveredKey::NONE; RUN_BATCH];
+        let has_ranges = self.version.has_ranges();
+        for (key, position) in batch.iter_mut().zip(&*positions) {
+            let bytes = keys[*position as usize].as_ref();
+            *key = match has_ranges {
+                true => self.covered(bytes),
+                false => CoveredKey::outside_ranges(bytes),
+            };
+        }
+        for table in tables {
             let mut is_missing = [false; RUN_BATCH];
             let memtable = &table.memtable;
             memtable.multi_get_as_of(&batch[..left], self.read_point, strategy, |i, lookup| {
@@ -273,10 +265,12 @@ impl<'a> View<'a> {
                     Err(error) => values.set_failed(position, error),
                 }
             });
+            // Keys that are still missing move to the front, for the next lookup.
             let mut kept = 0;
             for i in 0..left {
                 if is_missing[i] {
                     positions[kept] = positions[i];
+                    batch[kept] = batch[i];
                     kept += 1;
                 }
             }
@@ -285,12 +279,13 @@ impl<'a> View<'a> {
         if left == 0 || self.version.levels.run_count() == 0 {
             return;
         }
-        let mut batch = [SearchKey::NONE; RUN_BATCH];
-        for (key, position) in batch.iter_mut().zip(&positions[..left]) {
-            *key = self.search_key(keys[*position as usize].as_ref());
+        let mut search_keys = [SearchKey::NONE; RUN_BATCH];
+        for (search_key, key) in search_keys.iter_mut().zip(&batch[..left]) {
+            *search_key = self.search_key(*key);
         }
+        let search_keys = &search_keys[..left];
         let reading = &self.version.reading;
-        lookup::multi_get(&self.version.levels, &batch[..left], reading, |i, found| {
+        lookup::multi_get(&self.version.levels, search_keys, reading, |i, found| {
             let position = positions[i] as usize;
             match found {
                 Ok(Found::Value(value)) => values.set_found(position, value),

@@ -90,8 +90,9 @@ impl Inner {
         &self,
         keyspace: &Arc<KeyspaceData>,
         op: Op<'_>,
-        durability: Durability,
+        durability: Option<Durability>,
     ) -> Result<()> {
+        let durability = durability.unwrap_or(self.options.durability);
         // Encoded into a buffer that the thread keeps, so a single write allocates nothing but its
         // entry.
         thread_local!(static SCRATCH: RefCell<WriteBatch> = const { RefCell::new(WriteBatch::new()) });
@@ -121,6 +122,7 @@ impl Inner {
     }
 
     pub(super) fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<u64> {
+        batch.check()?;
         if batch.is_empty() {
             if durability == Durability::Synced {
                 self.flush_wal()?;

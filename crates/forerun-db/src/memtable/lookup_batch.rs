@@ -18,20 +18,79 @@ use crate::versions::ReadPoint;
 /// for 24 misses: from 12 to 24 lookups measure alike, and 32 are slower.
 const IN_FLIGHT: usize = 16;
 
+/// A key of a batch.
+pub(crate) trait BatchKey {
+    fn bytes(&self) -> &[u8];
+
+    /// Versions of this key up to this sequence number are deleted, besides those that are expired
+    /// for the whole batch.
+    #[inline(always)]
+    fn deleted_sequence(&self) -> u64 {
+        0
+    }
+}
+
+impl<K: AsRef<[u8]>> BatchKey for K {
+    #[inline(always)]
+    fn bytes(&self) -> &[u8] {
+        self.as_ref()
+    }
+}
+
+/// A key that a range deletion may cover.
+#[derive(Clone, Copy)]
+pub(crate) struct CoveredKey<'k> {
+    pub(crate) bytes: &'k [u8],
+    /// The sequence number of the newest range deletion that covers it, or 0.
+    pub(crate) deleted_sequence: u64,
+}
+
+impl<'k> CoveredKey<'k> {
+    /// Fills arrays.
+    pub(crate) const NONE: CoveredKey<'static> = CoveredKey::outside_ranges(&[]);
+
+    /// A key that no range deletion covers.
+    pub(crate) const fn outside_ranges(bytes: &'k [u8]) -> CoveredKey<'k> {
+        CoveredKey {
+            bytes,
+            deleted_sequence: 0,
+        }
+    }
+}
+
+impl BatchKey for CoveredKey<'_> {
+    #[inline(always)]
+    fn bytes(&self) -> &[u8] {
+        self.bytes
+    }
+
+    #[inline(always)]
+    fn deleted_sequence(&self) -> u64 {
+        self.deleted_sequence
+    }
+}
+
 /// A batch: its keys, and what it sees.
 pub(super) struct Batch<'k, K> {
     pub(super) keys: &'k [K],
     pub(super) read_point: ReadPoint,
 }
 
-impl<'k, K: AsRef<[u8]>> Batch<'k, K> {
+impl<'k, K: BatchKey> Batch<'k, K> {
     #[inline(always)]
     pub(super) fn key(&self, position: usize) -> &'k [u8] {
-        self.keys[position].as_ref()
+        self.keys[position].bytes()
+    }
+
+    /// What the lookup of this key sees.
+    #[inline(always)]
+    pub(super) fn read_point(&self, position: usize) -> ReadPoint {
+        self.read_point
+            .without(self.keys[position].deleted_sequence())
     }
 
     pub(super) fn target(&self, list: &SkipList, position: usize) -> Target<'k> {
-        Target::new(list.order(), self.key(position), self.read_point)
+        Target::new(list.order(), self.key(position), self.read_point(position))
     }
 
     /// The positions in key order, each with its key's prefix.
@@ -83,7 +142,7 @@ fn choose(list: &SkipList, keys: usize) -> Strategy {
 }
 
 /// Runs a batch with a strategy.
-pub(super) fn run<'a, V: Visit, K: AsRef<[u8]>>(
+pub(super) fn run<'a, V: Visit, K: BatchKey>(
     list: &'a SkipList,
     batch: &Batch<'_, K>,
     strategy: Strategy,
@@ -91,11 +150,9 @@ pub(super) fn run<'a, V: Visit, K: AsRef<[u8]>>(
 ) {
     match strategy {
         Strategy::Single => {
-            for (position, key) in batch.keys.iter().enumerate() {
-                sink(
-                    position,
-                    find_alone::<V>(list, key.as_ref(), batch.read_point),
-                );
+            for position in 0..batch.keys.len() {
+                let (key, read_point) = (batch.key(position), batch.read_point(position));
+                sink(position, find_alone::<V>(list, key, read_point));
             }
         }
         Strategy::Finger => finger::<V, K>(list, batch, sink),
@@ -113,7 +170,7 @@ pub(super) fn run<'a, V: Visit, K: AsRef<[u8]>>(
 
 /// Runs the searches as coroutines, started in the order of `place`, which returns the position of
 /// the next key.
-fn interleaved<'a, V: Visit, K: AsRef<[u8]>>(
+fn interleaved<'a, V: Visit, K: BatchKey>(
     list: &'a SkipList,
     batch: &Batch<'_, K>,
     place: impl Fn(usize) -> usize,
@@ -183,7 +240,7 @@ impl<'a, 'k, V: Visit, I: ExactSizeIterator<Item = Target<'k>>> Iterator for Ent
 
 /// Searches the keys in order. Each search starts from the path of the one before: it goes up the
 /// path until it does not overshoot, then down.
-fn finger<'a, V: Visit, K: AsRef<[u8]>>(
+fn finger<'a, V: Visit, K: BatchKey>(
     list: &'a SkipList,
     batch: &Batch<'_, K>,
     mut sink: impl FnMut(usize, Checked<Lookup<'a>>),

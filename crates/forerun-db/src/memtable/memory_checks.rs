@@ -5,6 +5,7 @@ use super::skip_list::SkipList;
 
 /// Whether a memtable checks what it reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Checks {
     /// Memory is trusted.
     #[default]

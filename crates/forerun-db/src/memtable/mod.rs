@@ -41,12 +41,13 @@ use forerun_core::{Backing, Pages};
 pub use crate::comparator::{Bytewise, Comparator, ReverseBytewise};
 pub use crate::versions::Entry;
 pub use descent::Lookup;
+pub(crate) use lookup_batch::CoveredKey;
 pub use memory_checks::Checks;
 pub use prepared::Prepared;
 pub use strategy::{Strategy, UnknownStrategy};
 
 use self::arena::Full;
-use self::lookup_batch::Batch;
+use self::lookup_batch::{Batch, BatchKey};
 use self::memory_checks::{Checked, Corrupt, Paranoid, Trusting};
 use self::node::{Node, Seal};
 use self::prepared::Refused;
@@ -214,7 +215,7 @@ impl MemTable {
 
     /// [`multi_get`](Self::multi_get) for entries that expire, as in
     /// [`get_as_of`](Self::get_as_of).
-    pub(crate) fn multi_get_as_of<'a, K: AsRef<[u8]>>(
+    pub(crate) fn multi_get_as_of<'a, K: BatchKey>(
         &'a self,
         keys: &[K],
         read_point: ReadPoint,

@@ -12,7 +12,7 @@
 //! batch pass it.
 
 use super::descent::{Lookup, prefetch_value};
-use super::lookup_batch::{Batch, Sorted};
+use super::lookup_batch::{Batch, BatchKey, Sorted};
 use super::memory_checks::{Checked, Visit};
 use super::node::{Node, Stands, Target};
 use super::skip_list::SkipList;
@@ -30,7 +30,7 @@ struct Group<'a> {
 /// A group, and the node it waits for.
 type Pending<'a> = (Group<'a>, Node<'a>);
 
-pub(super) fn partition<'a, V: Visit, K: AsRef<[u8]>>(
+pub(super) fn partition<'a, V: Visit, K: BatchKey>(
     list: &'a SkipList,
     batch: &Batch<'_, K>,
     mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
@@ -104,16 +104,17 @@ pub(super) fn partition<'a, V: Visit, K: AsRef<[u8]>>(
         }
         std::mem::swap(&mut pending, &mut next_round);
     }
-    for &(_, node) in &hits {
-        if let Lookup::Value(value) = Lookup::of(node, batch.read_point.expired_sequence) {
+    let lookup = |position, node| {
+        let expired_sequence = batch.read_point(position).expired_sequence;
+        Lookup::of(node, expired_sequence)
+    };
+    for &(position, node) in &hits {
+        if let Lookup::Value(value) = lookup(position, node) {
             prefetch_value(value);
         }
     }
     for (position, node) in hits {
-        sink(
-            position,
-            Ok(Lookup::of(node, batch.read_point.expired_sequence)),
-        );
+        sink(position, Ok(lookup(position, node)));
     }
 }
 

@@ -62,7 +62,18 @@ pub(crate) use writer::RunWriter;
 use std::path::{Path, PathBuf};
 
 /// How the pages of a run are written.
+///
+/// ```
+/// use forerun_db::{Compression, Options, RunOptions};
+///
+/// let run = RunOptions::default().page_bytes(4 << 10).compression(Compression::None);
+/// let options = Options::default().run(run);
+/// # let _ = options;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[non_exhaustive]
 pub struct RunOptions {
     /// Maximum size of a page, from 4 KiB to 64 KiB. Values outside that range are clamped. Only a
     /// page with a single row, or an internal page with two, may be larger. Default: 16 KiB.
@@ -84,6 +95,10 @@ impl Default for RunOptions {
     }
 }
 
+forerun_core::setters! {
+    RunOptions { page_bytes: usize, compression: Compression, filter_bits_per_key: u32 }
+}
+
 impl RunOptions {
     /// The lowest limit for a page.
     pub const MIN_PAGE_BYTES: usize = 4 << 10;
@@ -99,6 +114,7 @@ impl RunOptions {
 
 /// How the pages of a run are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Compression {
     /// Pages are not compressed.
     None,

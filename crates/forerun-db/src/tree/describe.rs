@@ -14,6 +14,7 @@ use crate::{Access, Error, Options, Result};
 
 /// What [`describe`] shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DescribeOptions {
     /// Show the run with this number instead of the manifest.
     pub run: Option<u64>,
@@ -22,6 +23,10 @@ pub struct DescribeOptions {
     pub page: Option<u32>,
     /// Maximum number of rows of the page to show.
     pub rows: usize,
+}
+
+forerun_core::setters! {
+    DescribeOptions { rows: usize } into { run: Option<u64>, page: Option<u32> }
 }
 
 /// Describes the files of a store that nobody has open: the manifest with its runs, one run, or one

@@ -19,34 +19,27 @@ pub const STORE: &str = "/store";
 
 /// Options for a store that is opened thousands of times: little memory, short segments.
 pub fn small_options() -> Options {
-    Options {
-        memory_limit_bytes: 256 << 10,
-        pages: Pages::Small,
-        wal_segment_bytes: 700,
-        ..Options::default()
-    }
+    Options::default()
+        .memory_limit_bytes(256 << 10)
+        .pages(Pages::Small)
+        .wal_segment_bytes(700)
 }
 
 /// Options under which a few writes fill a memtable and a few memtables trigger a compaction. The
 /// writing thread does all the work, so the file system calls come in the same order each time.
 pub fn tiny_options() -> Options {
-    Options {
-        memtable_bytes: 2 << 10,
-        cache_bytes: 128 << 10,
-        background: Background::Caller,
-        run: RunOptions {
-            page_bytes: 4 << 10,
-            ..RunOptions::default()
-        },
-        tree: TreeOptions {
-            level0_runs: 2,
-            level1_bytes: 6 << 10,
-            level_factor: 2,
-            run_bytes: 3 << 10,
-            ..TreeOptions::default()
-        },
-        ..small_options()
-    }
+    small_options()
+        .memtable_bytes(2 << 10)
+        .cache_bytes(128 << 10)
+        .background(Background::Caller)
+        .run(RunOptions::default().page_bytes(4 << 10))
+        .tree(
+            TreeOptions::default()
+                .level0_runs(2)
+                .level1_bytes(6 << 10)
+                .level_factor(2)
+                .run_bytes(3 << 10),
+        )
 }
 
 /// Opens the store.
@@ -213,27 +206,19 @@ impl Comparator for ByLength {
 }
 
 pub fn by_length() -> KeyspaceOptions {
-    KeyspaceOptions {
-        comparator: Arc::new(ByLength),
-        tree: tiny_options().tree,
-        run: tiny_options().run,
-        ..KeyspaceOptions::default()
-    }
+    KeyspaceOptions::default()
+        .comparator(Arc::new(ByLength))
+        .tree(tiny_options().tree)
+        .run(tiny_options().run)
 }
 
 pub fn reverse() -> KeyspaceOptions {
-    KeyspaceOptions {
-        comparator: Arc::new(ReverseBytewise),
-        ..by_length()
-    }
+    by_length().comparator(Arc::new(ReverseBytewise))
 }
 
 /// Options that know all comparators of the tests.
 pub fn options_with_orders() -> Options {
-    Options {
-        keyspaces: vec![("lengths".into(), by_length())],
-        ..tiny_options()
-    }
+    tiny_options().keyspaces(vec![("lengths".into(), by_length())])
 }
 
 /// All entries, in order.

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use forerun_db::io::fault::FaultIo;
 use forerun_db::planted::Defect;
-use forerun_db::{
-    Access, Compression, Db, Options, Result, RunOptions, TreeOptions, repair_with_io,
-};
+use forerun_db::{Access, Compression, Db, Options, Result, repair_with_io};
 
 use crate::breaks;
 use crate::common::{STORE, open, run_files, tiny_options};
@@ -21,25 +19,13 @@ fn value(key: u8) -> Vec<u8> {
 /// Values stored uncompressed in one run.
 fn uncompressed() -> Options {
     let options = tiny_options();
-    Options {
-        memtable_bytes: 64 << 10,
-        tree: TreeOptions {
-            run_bytes: 64 << 10,
-            ..options.tree
-        },
-        run: RunOptions {
-            compression: Compression::None,
-            ..options.run
-        },
-        ..options
-    }
+    let tree = options.tree.run_bytes(64 << 10);
+    let run = options.run.compression(Compression::None);
+    options.memtable_bytes(64 << 10).tree(tree).run(run)
 }
 
 fn open_read_only(io: &FaultIo) -> Result<Db> {
-    let options = Options {
-        access: Access::ReadOnly,
-        ..tiny_options()
-    };
+    let options = tiny_options().access(Access::ReadOnly);
     open(io, &options)
 }
 
@@ -81,10 +67,7 @@ fn a_repair_reports_what_is_lost() {
 fn an_opening_for_reading_only_shows_all_of_the_log() {
     breaks(Defect::ReadOnlyForgetsMemtables, || {
         let io = FaultIo::new();
-        let large = Options {
-            memtable_bytes: 64 << 10,
-            ..tiny_options()
-        };
+        let large = tiny_options().memtable_bytes(64 << 10);
         let db = open(&io, &large).unwrap();
         (0..KEYS).for_each(|key| db.put(&[key], &value(key)).unwrap());
         let io = io.kill();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::planted::Defect;
-use forerun_db::{Backups, Create, Db, Durability, Error, Options};
+use forerun_db::{Backups, Create, Db, Durability, Error};
 
 use crate::common::hook_io::{Change, HookIo};
 use crate::common::{STORE, open, run_files, tiny_options};
@@ -211,10 +211,7 @@ fn a_checkpoint_stays_as_it_was() {
 }
 
 fn open_copy(io: &FaultIo) -> Db {
-    let options = Options {
-        create: Create::Never,
-        ..tiny_options()
-    };
+    let options = tiny_options().create(Create::Never);
     Db::open_with_io(Arc::new(io.clone()), COPY, options).unwrap()
 }
 

@@ -37,10 +37,7 @@ fn is_there_after(seconds: u64) -> bool {
     let io = FaultIo::new();
     io.set_unix_time_s(Some(1_000));
     let db = open(&io, &tiny_options()).unwrap();
-    let options = KeyspaceOptions {
-        ttl: Some(Duration::from_secs(10)),
-        ..KeyspaceOptions::default()
-    };
+    let options = KeyspaceOptions::default().ttl(Duration::from_secs(10));
     let mortal = db.keyspace_with("mortal", options).unwrap();
     mortal.put(b"key", b"value").unwrap();
     io.set_unix_time_s(Some(1_000 + seconds));
@@ -63,10 +60,7 @@ fn what_has_expired_stays_away_when_the_clock_is_set_back() {
         let io = FaultIo::new();
         io.set_unix_time_s(Some(1_000));
         let db = open(&io, &tiny_options()).unwrap();
-        let options = KeyspaceOptions {
-            ttl: Some(Duration::from_secs(10)),
-            ..KeyspaceOptions::default()
-        };
+        let options = KeyspaceOptions::default().ttl(Duration::from_secs(10));
         let mortal = db.keyspace_with("mortal", options).unwrap();
         mortal.put(b"key", b"value").unwrap();
         io.set_unix_time_s(Some(1_011));
@@ -79,11 +73,9 @@ fn what_has_expired_stays_away_when_the_clock_is_set_back() {
 #[test]
 fn a_batch_is_visible_whole_or_not_at_all() {
     breaks(Defect::BatchInTwoSteps, || {
-        let options = Options {
-            memory_limit_bytes: 8 << 20,
-            memtable_bytes: 4 << 20,
-            ..tiny_options()
-        };
+        let options = tiny_options()
+            .memory_limit_bytes(8 << 20)
+            .memtable_bytes(4 << 20);
         let db = open(&FaultIo::new(), &options).unwrap();
         let is_whole = |db: &Db| {
             let mut values = Values::new();
@@ -110,21 +102,16 @@ fn a_batch_is_visible_whole_or_not_at_all() {
 
 /// Small pages and the smallest possible cache.
 fn few_pages() -> Options {
-    Options {
-        cache_bytes: 64 << 10,
-        memtable_bytes: 64 << 10,
-        run: RunOptions {
-            page_bytes: 4 << 10,
-            ..RunOptions::default()
-        },
-        tree: TreeOptions {
-            level0_runs: 90,
-            level0_slow_runs: 100,
-            level0_stop_runs: 101,
-            ..TreeOptions::default()
-        },
-        ..tiny_options()
-    }
+    tiny_options()
+        .cache_bytes(64 << 10)
+        .memtable_bytes(64 << 10)
+        .run(RunOptions::default().page_bytes(4 << 10))
+        .tree(
+            TreeOptions::default()
+                .level0_runs(90)
+                .level0_slow_runs(100)
+                .level0_stop_runs(101),
+        )
 }
 
 fn value(number: u64) -> Vec<u8> {

@@ -30,17 +30,13 @@ fn a_snapshot_keeps_the_newest_version_that_it_sees() {
 
 /// Level 0 is merged into level 5, and level 6 holds everything that existed before.
 fn two_levels() -> Options {
-    Options {
-        memtable_bytes: 64 << 10,
-        tree: TreeOptions {
-            level0_runs: 2,
-            level1_bytes: 8 << 10,
-            level_factor: 10,
-            run_bytes: 64 << 10,
-            ..TreeOptions::default()
-        },
-        ..tiny_options()
-    }
+    tiny_options().memtable_bytes(64 << 10).tree(
+        TreeOptions::default()
+            .level0_runs(2)
+            .level1_bytes(8 << 10)
+            .level_factor(10)
+            .run_bytes(64 << 10),
+    )
 }
 
 /// Bytes that do not compress.
@@ -102,20 +98,15 @@ fn range_deletions_keep_to_the_limit_of_memory() {
 #[test]
 fn a_bad_page_of_one_keyspace_refuses_no_writes_of_another() {
     breaks(Defect::BadPageStopsAll, || {
-        let piling_up = Options {
-            run: RunOptions {
-                page_bytes: 4 << 10,
-                ..RunOptions::default()
-            },
-            tree: TreeOptions {
-                level0_runs: 90,
-                level0_slow_runs: 100,
-                level0_stop_runs: 101,
-                ..TreeOptions::default()
-            },
-            memtable_bytes: 64 << 10,
-            ..tiny_options()
-        };
+        let piling_up = tiny_options()
+            .run(RunOptions::default().page_bytes(4 << 10))
+            .tree(
+                TreeOptions::default()
+                    .level0_runs(90)
+                    .level0_slow_runs(100)
+                    .level0_stop_runs(101),
+            )
+            .memtable_bytes(64 << 10);
         let io = FaultIo::new();
         let db = open(&io, &piling_up).unwrap();
         let bad = db.keyspace("bad").unwrap();
@@ -162,16 +153,10 @@ fn readers_find_the_key_while_an_ingestion_commits() {
             }
             Ok(())
         });
-        let options = Options {
-            background: Background::Threads,
-            wal_segment_bytes: 1,
-            tree: TreeOptions {
-                level0_runs: 1,
-                level1_bytes: 1,
-                ..TreeOptions::default()
-            },
-            ..small_options()
-        };
+        let options = small_options()
+            .background(Background::Threads)
+            .wal_segment_bytes(1)
+            .tree(TreeOptions::default().level0_runs(1).level1_bytes(1));
         let db = open_hooked(&io, options);
         db.put(b"k", b"old").unwrap();
         db.flush().unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forerun_db::io::fault::FaultIo;
 use forerun_db::planted::Defect;
-use forerun_db::{Background, Comparator, Durability, Options, TreeOptions};
+use forerun_db::{Background, Comparator, Durability};
 
 use crate::common::hook_io::{Change, HookIo};
 use crate::common::{open, small_options, tiny_options};
@@ -37,10 +37,7 @@ impl Comparator for Panicking {
 #[test]
 fn a_write_behind_a_comparator_that_panicked_is_refused() {
     breaks(Defect::PanicLeavesHole, || {
-        let options = Options {
-            comparator: Arc::new(Panicking::default()),
-            ..small_options()
-        };
+        let options = small_options().comparator(Arc::new(Panicking::default()));
         let db = open(&FaultIo::new(), &options).unwrap();
         db.put(b"a", b"1").unwrap();
         db.put(b"boom", b"2").unwrap_err();
@@ -52,11 +49,9 @@ fn a_write_behind_a_comparator_that_panicked_is_refused() {
 fn who_waits_for_a_worker_that_panicked_is_told() {
     breaks(Defect::PanicUntold, || {
         let comparator = Arc::new(Panicking::default());
-        let options = Options {
-            comparator: Arc::clone(&comparator) as Arc<dyn Comparator>,
-            background: Background::Threads,
-            ..small_options()
-        };
+        let options = small_options()
+            .comparator(Arc::clone(&comparator) as Arc<dyn Comparator>)
+            .background(Background::Threads);
         let db = open(&FaultIo::new(), &options).unwrap();
         for round in 0..2 {
             for key in [b"a", b"b", b"c"] {
@@ -109,13 +104,7 @@ fn closing_waits_for_a_compaction_in_another_thread() {
             }
             Ok(())
         });
-        let options = Options {
-            tree: TreeOptions {
-                level0_runs: 10,
-                ..tiny_options().tree
-            },
-            ..tiny_options()
-        };
+        let options = tiny_options().tree(tiny_options().tree.level0_runs(10));
         let db = open_hooked(&io, options);
         for value in [b"1", b"2"] {
             db.put(b"key", value).unwrap();

@@ -110,12 +110,12 @@ pub enum TableError {
         problem: String,
     },
     /// The system failed to read or write a file.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {cause}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// The system's error.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The device's error.
     #[error(transparent)]

@@ -36,9 +36,9 @@ impl GpuTable {
     /// # Errors
     /// The system's error or the device's.
     pub fn save(&mut self, path: &Path) -> Result<(), TableError> {
-        let io = |source| TableError::Io {
+        let io = |cause| TableError::Io {
             path: path.to_owned(),
-            source,
+            cause,
         };
         let file = File::create(path).map_err(io)?;
         let mut out = BufWriter::new(file);
@@ -77,9 +77,9 @@ impl GpuTable {
     /// The file is not a saved table, is damaged or truncated (earlier entries stay inserted); the
     /// system's error; the device's.
     pub fn load(&mut self, path: &Path) -> Result<u64, TableError> {
-        let file = File::open(path).map_err(|source| TableError::Io {
+        let file = File::open(path).map_err(|cause| TableError::Io {
             path: path.to_owned(),
-            source,
+            cause,
         })?;
         let mut reader = Reader {
             path: path.to_owned(),
@@ -164,9 +164,9 @@ impl<R: Read> Reader<R> {
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 Err(self.fault(self.offset, format!("it ends in {what}")))
             }
-            Err(source) => Err(TableError::Io {
+            Err(cause) => Err(TableError::Io {
                 path: self.path.clone(),
-                source,
+                cause,
             }),
         }
     }

@@ -96,12 +96,13 @@ impl ScoreBytes {
 /// ```
 /// use forerun_gpu::table::{GpuTable, Policy, TableOptions};
 ///
-/// let options = TableOptions { policy: Policy::Custom, ..TableOptions::new(100_000, 32) };
+/// let options = TableOptions::new(100_000, 32).policy(Policy::Custom);
 /// let table = GpuTable::on_cpu(options)?;
 /// assert!(table.capacity() >= 100_000 && table.capacity() % 256 == 0);
 /// # Ok::<(), forerun_gpu::table::TableError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TableOptions {
     /// Slots, rounded up to whole buckets (to pairs of buckets with two candidates).
     pub capacity: u64,
@@ -128,6 +129,19 @@ pub struct TableOptions {
 const ROW_BYTES_MAX: u64 = 1 << 30;
 /// The maximum number of slots: slot number times row size stays below 2^63.
 const SLOTS_MAX: u64 = 1 << 40;
+
+forerun_core::setters! {
+    TableOptions {
+        capacity: u64,
+        max_capacity: u64,
+        row_bytes: u64,
+        width: Width,
+        candidates: Candidates,
+        policy: Policy,
+        score_bytes: ScoreBytes,
+        device_row_bytes_max: u64,
+    }
+}
 
 impl TableOptions {
     /// Options for this many slots and rows of this many bytes.

@@ -87,16 +87,16 @@ fn options() -> impl Strategy<Value = TableOptions> {
     let policy = prop::sample::select(vec![Policy::Lfu, Policy::EpochLfu, Policy::Custom]);
     let row_bytes = prop::sample::select(vec![0u64, 4, 8, 12, 16, 36, 160]);
     (width, candidates, policy, row_bytes, any::<bool>(), 0u64..3).prop_map(
-        |(width, candidates, policy, row_bytes, narrow, split)| TableOptions {
-            width,
-            candidates,
-            policy,
-            score_bytes: match narrow && policy != Policy::EpochLfu {
-                true => ScoreBytes::Four,
-                false => ScoreBytes::Eight,
-            },
-            device_row_bytes_max: [u64::MAX, 0, 70 * row_bytes][split as usize],
-            ..TableOptions::new(256, row_bytes)
+        |(width, candidates, policy, row_bytes, narrow, split)| {
+            TableOptions::new(256, row_bytes)
+                .width(width)
+                .candidates(candidates)
+                .policy(policy)
+                .score_bytes(match narrow && policy != Policy::EpochLfu {
+                    true => ScoreBytes::Four,
+                    false => ScoreBytes::Eight,
+                })
+                .device_row_bytes_max([u64::MAX, 0, 70 * row_bytes][split as usize])
         },
     )
 }

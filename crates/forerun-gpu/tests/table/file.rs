@@ -57,10 +57,7 @@ fn a_file_of_another_kind_of_table_is_refused_with_both_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("table");
     filled().save(&path).unwrap();
-    let options = TableOptions {
-        policy: Policy::Lfu,
-        ..TableOptions::new(100, 16)
-    };
+    let options = TableOptions::new(100, 16).policy(Policy::Lfu);
     let said = GpuTable::on_cpu(options).unwrap().load(&path).unwrap_err();
     assert!(
         said.to_string()

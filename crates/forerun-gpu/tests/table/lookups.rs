@@ -205,11 +205,9 @@ fn rows_go_from_the_device_to_the_device() {
             if row_bytes == LONG && offset != 16 {
                 continue;
             }
-            let options = TableOptions {
-                width: Width::W16,
-                candidates: Candidates::One,
-                ..TableOptions::new(16, row_bytes)
-            };
+            let options = TableOptions::new(16, row_bytes)
+                .width(Width::W16)
+                .candidates(Candidates::One);
             let Some(shim) = Shim::start(Order::Seeded(row_bytes + offset)) else {
                 return;
             };

@@ -33,10 +33,7 @@ fn kept_of_the_best(table: &mut GpuTable, rounds: usize, seed: u64) -> f64 {
 }
 
 fn options(slots: u64) -> TableOptions {
-    TableOptions {
-        policy: Policy::Custom,
-        ..TableOptions::new(slots, 8)
-    }
+    TableOptions::new(slots, 8).policy(Policy::Custom)
 }
 
 #[test]
@@ -58,12 +55,10 @@ fn the_kernels_keep_the_best_as_well() {
 #[test]
 fn nothing_is_evicted_before_98_of_100_slots_are_taken() {
     let first = |width, candidates| {
-        let options = TableOptions {
-            width,
-            candidates,
-            row_bytes: 0,
-            ..options(1 << 17)
-        };
+        let options = options(1 << 17)
+            .width(width)
+            .candidates(candidates)
+            .row_bytes(0);
         let mut table = GpuTable::on_cpu(options).unwrap();
         let mut random = SmallRng::seed_from_u64(5);
         loop {

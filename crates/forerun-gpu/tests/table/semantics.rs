@@ -111,11 +111,9 @@ fn assignments_change_what_is_there_and_nothing_else() {
 #[test]
 fn scores_follow_their_policies() {
     let made = |policy, score_bytes| {
-        let options = TableOptions {
-            policy,
-            score_bytes,
-            ..small(Width::W16, Candidates::One, 1)
-        };
+        let options = small(Width::W16, Candidates::One, 1)
+            .policy(policy)
+            .score_bytes(score_bytes);
         GpuTable::on_cpu(options).unwrap()
     };
     let scores = |table: &mut GpuTable, batches: &[(u64, Option<u64>)]| {
@@ -332,10 +330,7 @@ fn wrong_batches_and_options_are_refused_by_name() {
         of(TableOptions::new(1, 1 << 31)),
         TableError::RowTooLong { .. }
     ));
-    let narrow = TableOptions {
-        score_bytes: ScoreBytes::Four,
-        ..TableOptions::new(1, 1)
-    };
+    let narrow = TableOptions::new(1, 1).score_bytes(ScoreBytes::Four);
     assert!(matches!(
         of(narrow),
         TableError::NarrowScores {

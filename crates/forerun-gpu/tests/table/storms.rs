@@ -1,7 +1,7 @@
 //! Writers in many schedules: the invariants hold in any order.
 
 use crate::{Order, contents, on_shim, row_of, rows_of, small};
-use forerun_gpu::table::{Candidates, Element, GpuTable, Policy, Status, TableOptions, Width};
+use forerun_gpu::table::{Candidates, Element, GpuTable, Policy, Status, Width};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[test]
@@ -76,10 +76,7 @@ fn a_storm_of_the_greatest_keys_and_of_equal_digests_loses_none() {
 #[test]
 fn sums_and_counts_lose_nothing() {
     for seed in 0..8 {
-        let options = TableOptions {
-            policy: Policy::Lfu,
-            ..small(Width::W32, Candidates::Two, 4)
-        };
+        let options = small(Width::W32, Candidates::Two, 4).policy(Policy::Lfu);
         let Some(mut table) = on_shim(Order::Seeded(seed), options) else {
             return;
         };
@@ -215,10 +212,7 @@ fn the_latest_are_kept_by_time() {
         .take(4)
         .enumerate()
     {
-        let options = TableOptions {
-            policy,
-            ..small(Width::W16, Candidates::One, 1)
-        };
+        let options = small(Width::W16, Candidates::One, 1).policy(policy);
         let Some(kernels) = on_shim(Order::Seeded(seed as u64), options) else {
             return;
         };

@@ -50,7 +50,7 @@ use std::sync::atomic::Ordering;
 pub enum Error {
     /// There is no memory for new buckets. The table is unchanged.
     #[error("cannot allocate the buckets of a hash table: {0}")]
-    Memory(#[from] RegionError),
+    Memory(RegionError),
     /// The buckets exceed the address space. The table is unchanged.
     #[error("{buckets} buckets of 64 bytes exceed the address space")]
     TooLarge {
@@ -66,17 +66,27 @@ pub enum Error {
     },
 }
 
+/// The message contains the cause, so it is not a source as well.
+impl From<RegionError> for Error {
+    fn from(cause: RegionError) -> Error {
+        Error::Memory(cause)
+    }
+}
+
 /// The options of a table.
 ///
 /// ```
 /// use forerun_hash::{HashTable, Options};
 ///
-/// let options = Options { capacity: 1_000_000, ..Options::default() };
+/// let options = Options::default().capacity(1_000_000);
 /// let table = HashTable::with_options(options)?;
 /// assert!(table.slots() >= 1_000_000);
 /// # Ok::<(), forerun_hash::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[non_exhaustive]
 pub struct Options {
     /// The number of entries to allocate memory for. If more are inserted, the table grows.
     pub capacity: usize,
@@ -85,6 +95,10 @@ pub struct Options {
     /// The seed of the hash function. `None` draws a random one, which tables of untrusted keys
     /// need.
     pub seed: Option<u64>,
+}
+
+forerun_core::setters! {
+    Options { capacity: usize, pages: Pages } into { seed: Option<u64> }
 }
 
 /// A hash table of `u64` to `u64` for any number of concurrent readers and writers, built for

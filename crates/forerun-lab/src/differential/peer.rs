@@ -118,11 +118,11 @@ impl Peer {
     /// Starts this workspace's server in `dir`.
     pub(super) fn ours(dir: &Path) -> Result<Self> {
         let socket = dir.join("forerun.sock");
-        let cache = Cache::new(CacheOptions {
-            memory_limit_bytes: MEMORY_MIB << 20,
-            max_item_bytes: 4 << 20,
-            ..CacheOptions::default()
-        })?;
+        let cache = Cache::new(
+            CacheOptions::default()
+                .memory_limit_bytes(MEMORY_MIB << 20)
+                .max_item_bytes(4 << 20),
+        )?;
         let mut options = ServerOptions::new(vec![Listen::unix(&socket, 0o700)]);
         options.drain_timeout = Duration::ZERO;
         let version_line = format!("VERSION {}\r\n", options.settings.version).into_bytes();

@@ -112,11 +112,11 @@ impl Copies {
         model: &mut Model,
     ) -> Result<(), Failure> {
         let wrong = |what: String| Failure::new("snapshot", what);
-        let cache = Cache::new(CacheOptions {
-            memory_limit_bytes: 256 << 20,
-            max_item_bytes: 1 << 20,
-            ..CacheOptions::default()
-        });
+        let cache = Cache::new(
+            CacheOptions::default()
+                .memory_limit_bytes(256 << 20)
+                .max_item_bytes(1 << 20),
+        );
         let cache = cache.map_err(|error| wrong(error.to_string()))?;
         let disk = sim.set_disk(DiskPlan::default());
         let read = read_snapshot(sim, &cache, path);

@@ -46,13 +46,13 @@ fn make_papers() -> anyhow::Result<Papers> {
         std::fs::write(&path, text)?;
         Ok(path)
     };
-    let server = TlsOptions {
-        certificates: write("cert.pem", certificate.pem())?,
-        key: write("key.pem", key.serialize_pem())?,
-        authorities: None,
-        verify_client: VerifyClient::No,
-        min_version: MinVersion::Tls12,
-    };
+    let server = TlsOptions::new(
+        write("cert.pem", certificate.pem())?,
+        write("key.pem", key.serialize_pem())?,
+    )
+    .authorities(None)
+    .verify_client(VerifyClient::No)
+    .min_version(MinVersion::Tls12);
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(certificate.der().to_vec()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -170,10 +170,10 @@ impl<'p> World<'p> {
         options.idle_timeout = Duration::from_secs(self.plan.idle_timeout_s);
         options.drain_timeout = Duration::from_secs(self.plan.drain_timeout_s);
         options.tls = self.plan.tls.then(|| self.papers.server.clone());
-        options.snapshot = self.plan.snapshot.then(|| SnapshotOptions {
-            path: SNAPSHOT.into(),
-            ignore_bad: false,
-            live_bytes_per_s: None,
+        options.snapshot = self.plan.snapshot.then(|| {
+            SnapshotOptions::new(SNAPSHOT)
+                .ignore_bad(false)
+                .live_bytes_per_s(None)
         });
         self.sim.begin_cache();
         if self.plan.restart_after_s.is_none() || self.life == 1 {
@@ -448,12 +448,12 @@ impl<'p> World<'p> {
 }
 
 fn new_cache(plan: &Plan) -> Result<Arc<Cache>, Failure> {
-    let cache = Cache::new(CacheOptions {
-        memory_limit_bytes: plan.memory_mib << 20,
-        max_item_bytes: plan.max_item_bytes,
-        seed: Some(plan.seed),
-        ..CacheOptions::default()
-    });
+    let cache = Cache::new(
+        CacheOptions::default()
+            .memory_limit_bytes(plan.memory_mib << 20)
+            .max_item_bytes(plan.max_item_bytes)
+            .seed(plan.seed),
+    );
     cache
         .map(Arc::new)
         .map_err(|error| Failure::new("cache", error.to_string()))

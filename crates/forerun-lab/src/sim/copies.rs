@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forerun_db::{Background, Backups, Create, Db, Error, Options};
+use forerun_db::{Background, Backups, Create, Db, Error};
 
 use super::compare::compare;
 use super::draw::{private_name, shared_name};
@@ -240,11 +240,11 @@ impl World {
         memory: &Memory,
         expected: &Expected,
     ) -> forerun_db::Result<Result<(), String>> {
-        let options = Options {
-            create: Create::Never,
-            background: Background::Caller,
-            ..self.options.clone()
-        };
+        let options = self
+            .options
+            .clone()
+            .create(Create::Never)
+            .background(Background::Caller);
         let begun = self.begin();
         let db = Db::open_with_io(Arc::new(io.clone()), path, options)?;
         let mut spaces = vec![db.own_keyspace()];

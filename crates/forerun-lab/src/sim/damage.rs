@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forerun_db::{Access, Create, Db, Error, Loss, Options, RepairReport, Values};
+use forerun_db::{Access, Create, Db, Error, Loss, RepairReport, Values};
 use forerun_db::{check_with_io, repair_with_io};
 
 use super::compare::{check_value, show_place};
@@ -183,11 +183,7 @@ fn look_at_repaired(
 }
 
 fn open(world: &World, io: &SimIo, access: Access) -> forerun_db::Result<Opened> {
-    let options = Options {
-        access,
-        create: Create::Never,
-        ..world.options.clone()
-    };
+    let options = world.options.clone().access(access).create(Create::Never);
     let db = Db::open_with_io(Arc::new(io.clone()), STORE, options)?;
     let mut spaces = vec![db.own_keyspace()];
     // A repair may have lost the names of keyspaces that were in no run.

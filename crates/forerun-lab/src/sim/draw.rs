@@ -258,20 +258,18 @@ impl Draw {
                 Order::Folding,
             ]),
             ttl_s: self.of(&[None, None, Some(1), Some(3), Some(20)]),
-            run: RunOptions {
-                page_bytes: 4 << 10,
-                compression: self.of(&[Compression::None, Compression::Lz4]),
-                filter_bits_per_key: self.of(&[0, 2, 10]),
-            },
-            tree: TreeOptions {
-                level0_runs,
-                level0_slow_runs: level0_runs + self.random.random_range(1..6),
-                level0_stop_runs: level0_runs + self.random.random_range(1..8),
-                level1_bytes: self.of(&[2 << 10, 6 << 10, 1 << 20]),
-                level_factor: self.of(&[2, 4, 10]),
-                run_bytes: self.of(&[1 << 10, 3 << 10, 64 << 10]),
-                write_rate_bytes: self.of(&[None, None, None, Some(64 << 10)]),
-            },
+            run: RunOptions::default()
+                .page_bytes(4 << 10)
+                .compression(self.of(&[Compression::None, Compression::Lz4]))
+                .filter_bits_per_key(self.of(&[0, 2, 10])),
+            tree: TreeOptions::default()
+                .level0_runs(level0_runs)
+                .level0_slow_runs(level0_runs + self.random.random_range(1..6))
+                .level0_stop_runs(level0_runs + self.random.random_range(1..8))
+                .level1_bytes(self.of(&[2 << 10, 6 << 10, 1 << 20]))
+                .level_factor(self.of(&[2, 4, 10]))
+                .run_bytes(self.of(&[1 << 10, 3 << 10, 64 << 10]))
+                .write_rate_bytes(self.of(&[None, None, None, Some(64 << 10)])),
         }
     }
 

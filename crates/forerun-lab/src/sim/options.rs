@@ -20,36 +20,32 @@ impl StoreShape {
         let private = (0..THREADS).map(|n| (private_name(n), self.private.options(panics)));
         keyspaces.extend(private);
         let own_options = own.options(panics);
-        Options {
-            comparator: own_options.comparator,
-            memory_limit_bytes: self.memory_limit_bytes,
-            memtable_bytes: self.memtable_bytes,
-            cache_bytes: self.cache_bytes,
-            max_open_files: self.max_open_files,
-            pages: Pages::Small,
-            run: own.run,
-            ttl: own_options.ttl,
-            reads: ReadBackend::Sync,
-            tree: own.tree,
-            background: self.background,
-            durability: self.durability,
-            checks: self.checks,
-            wal: self.wal,
-            wal_segment_bytes: self.segment_bytes,
-            keyspaces,
-            ..Options::default()
-        }
+        Options::default()
+            .comparator(own_options.comparator)
+            .memory_limit_bytes(self.memory_limit_bytes)
+            .memtable_bytes(self.memtable_bytes)
+            .cache_bytes(self.cache_bytes)
+            .max_open_files(self.max_open_files)
+            .pages(Pages::Small)
+            .run(own.run)
+            .ttl(own_options.ttl)
+            .reads(ReadBackend::Sync)
+            .tree(own.tree)
+            .background(self.background)
+            .durability(self.durability)
+            .checks(self.checks)
+            .wal(self.wal)
+            .wal_segment_bytes(self.segment_bytes)
+            .keyspaces(keyspaces)
     }
 }
 
 impl SpaceShape {
     fn options(&self, panics: &Panics) -> KeyspaceOptions {
-        KeyspaceOptions {
-            comparator: self.order.comparator(panics),
-            run: self.run,
-            tree: self.tree,
-            ttl: self.ttl_s.map(Duration::from_secs),
-            ..KeyspaceOptions::default()
-        }
+        KeyspaceOptions::default()
+            .comparator(self.order.comparator(panics))
+            .run(self.run)
+            .tree(self.tree)
+            .ttl(self.ttl_s.map(Duration::from_secs))
     }
 }

@@ -38,14 +38,15 @@ impl User<'_> {
         let race = Race {
             world: self.world,
             path: copies.next_path(self.memory.thread, "race"),
-            options: Options {
-                create,
-                background: Background::Caller,
-                durability: Durability::Synced,
-                ttl: None,
-                wal: WalMode::On,
-                ..self.world.options.clone()
-            },
+            options: self
+                .world
+                .options
+                .clone()
+                .create(create)
+                .background(Background::Caller)
+                .durability(Durability::Synced)
+                .ttl(None)
+                .wal(WalMode::On),
             holders: AtomicU64::new(0),
             openings: AtomicU64::new(0),
             written: Mutex::default(),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forerun_db::{Access, Create, Db, Error, Keyspace, Options};
+use forerun_db::{Access, Create, Db, Error, Keyspace};
 
 use super::draw::shared_name;
 use super::faults::SimIo;
@@ -59,11 +59,7 @@ impl World {
     /// Opens the store twice at the same time, and returns its contents.
     fn read_twice(&self, io: &SimIo) -> forerun_db::Result<Outcome<Option<Seen>>> {
         let with = |access| {
-            let options = Options {
-                access,
-                create: Create::Never,
-                ..self.options.clone()
-            };
+            let options = self.options.clone().access(access).create(Create::Never);
             Db::open_with_io(Arc::new(io.clone()), STORE, options)
         };
         let first = match with(Access::ReadOnly) {

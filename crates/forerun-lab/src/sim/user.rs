@@ -422,11 +422,12 @@ impl<'w> User<'w> {
 
     /// Tries to open the store although it is open.
     fn open_twice(&mut self, access: Access) -> Outcome {
-        let options = forerun_db::Options {
-            create: Create::Never,
-            access,
-            ..self.world.options.clone()
-        };
+        let options = self
+            .world
+            .options
+            .clone()
+            .create(Create::Never)
+            .access(access);
         let second = Db::open_with_io(Arc::new(self.world.io()), STORE, options);
         let is_same = self
             .world

@@ -233,10 +233,10 @@ impl World {
     fn is_allowed(&self, error: &Error, is_closing: bool, io: &SimIo) -> bool {
         match error {
             // A run that the next opening has deleted.
-            Error::Io { path, source, .. } if source.kind() == ErrorKind::NotFound => {
+            Error::Io { path, cause, .. } if cause.kind() == ErrorKind::NotFound => {
                 is_closing && path.extension().is_some_and(|of| of == "run")
             }
-            Error::Io { path, source, .. } => io.explains(path, source),
+            Error::Io { path, cause, .. } => io.explains(path, cause),
             Error::Closed => is_closing,
             Error::ForeignKeyspace { .. } => is_closing,
             Error::Panicked { message, .. } => message == PLANNED_PANIC,

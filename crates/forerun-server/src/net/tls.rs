@@ -37,6 +37,7 @@ pub enum MinVersion {
 
 /// The files and settings for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TlsOptions {
     /// PEM file of the server's certificate and its intermediate certificates (`ssl_chain_cert`).
     pub certificates: PathBuf,
@@ -51,7 +52,26 @@ pub struct TlsOptions {
     pub min_version: MinVersion,
 }
 
+forerun_core::setters! {
+    TlsOptions { verify_client: VerifyClient, min_version: MinVersion } into {
+        certificates: PathBuf,
+        key: PathBuf,
+        authorities: Option<PathBuf>,
+    }
+}
+
 impl TlsOptions {
+    /// A certificate with its key. Clients need no certificate, and TLS 1.2 is accepted.
+    pub fn new(certificates: impl Into<PathBuf>, key: impl Into<PathBuf>) -> TlsOptions {
+        TlsOptions {
+            certificates: certificates.into(),
+            key: key.into(),
+            authorities: None,
+            verify_client: VerifyClient::default(),
+            min_version: MinVersion::default(),
+        }
+    }
+
     /// Reads the files and builds rustls's configuration.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use crate::settings::Settings;
 
 /// Options of [`Server::start`](crate::Server::start).
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ServerOptions {
     /// Listen addresses; at least one.
     pub listen: Vec<Listen>,
@@ -42,6 +43,7 @@ pub struct ServerOptions {
 
 /// The file that a server loads at its start and writes at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SnapshotOptions {
     /// The file. If it does not exist, the cache starts empty. The server removes it before it
     /// serves clients and writes it again at its end, so a server that is killed never brings back
@@ -56,6 +58,42 @@ pub struct SnapshotOptions {
     /// as fast as possible without delaying the workers. The file at the end is always written at
     /// the speed of the disk.
     pub live_bytes_per_s: Option<NonZeroU64>,
+}
+
+forerun_core::setters! {
+    ServerOptions {
+        listen: Vec<Listen>,
+        threads: usize,
+        connection_limit: usize,
+        listen_backlog: u32,
+        idle_timeout: Duration,
+        drain_timeout: Duration,
+        settings: Settings,
+    } into {
+        tls: Option<TlsOptions>,
+        auth_file: Option<PathBuf>,
+        snapshot: Option<SnapshotOptions>,
+        metrics: Option<SocketAddr>,
+    }
+}
+
+forerun_core::setters! {
+    SnapshotOptions { ignore_bad: bool } into {
+        path: PathBuf,
+        live_bytes_per_s: Option<NonZeroU64>,
+    }
+}
+
+impl SnapshotOptions {
+    /// Options for this file: a bad file is an error, and copies of the running server are written
+    /// at full speed.
+    pub fn new(path: impl Into<PathBuf>) -> SnapshotOptions {
+        SnapshotOptions {
+            path: path.into(),
+            ignore_bad: false,
+            live_bytes_per_s: None,
+        }
+    }
 }
 
 impl ServerOptions {

@@ -73,12 +73,10 @@ fn expand(bytes: &[u8]) -> Vec<u8> {
 /// Returns the answers to `stream`. The stream arrives in pieces whose lengths follow from `cuts`,
 /// which repeat; without cuts it is one piece. The client reads `step` bytes at a time.
 fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
-    let options = CacheOptions {
-        memory_limit_bytes: 8 << 20,
-        max_item_bytes: 400_000,
-        seed: Some(1),
-        ..CacheOptions::default()
-    };
+    let options = CacheOptions::default()
+        .memory_limit_bytes(8 << 20)
+        .max_item_bytes(400_000)
+        .seed(1);
     let Ok(cache) = Cache::new(options) else {
         return Vec::new();
     };

@@ -377,11 +377,9 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
 /// Reads any bytes as a snapshot into a small cache. It must end without a panic.
 #[doc(hidden)]
 pub fn fuzz_snapshot(bytes: &[u8]) {
-    let options = forerun_cache::CacheOptions {
-        memory_limit_bytes: 4 << 20,
-        max_item_bytes: 1 << 20,
-        ..Default::default()
-    };
+    let options = forerun_cache::CacheOptions::default()
+        .memory_limit_bytes(4 << 20)
+        .max_item_bytes(1 << 20);
     if let Ok(cache) = Cache::new(options) {
         // An error is a valid result.
         let _ = read_from(&cache, bytes, 0);

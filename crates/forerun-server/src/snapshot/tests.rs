@@ -8,11 +8,11 @@ use std::fs;
 const NOW_UNIX_S: u64 = 1_800_000_000;
 
 fn cache() -> Cache {
-    Cache::new(CacheOptions {
-        memory_limit_bytes: 64 << 20,
-        max_item_bytes: 8 << 20,
-        ..CacheOptions::default()
-    })
+    Cache::new(
+        CacheOptions::default()
+            .memory_limit_bytes(64 << 20)
+            .max_item_bytes(8 << 20),
+    )
     .expect("a cache")
 }
 
@@ -260,11 +260,7 @@ impl Write for Busy<'_> {
 
 #[test]
 fn no_set_is_refused_while_a_snapshot_waits_for_its_disk() {
-    let cache = Cache::new(CacheOptions {
-        memory_limit_bytes: 16 << 20,
-        ..CacheOptions::default()
-    })
-    .expect("a cache");
+    let cache = Cache::new(CacheOptions::default().memory_limit_bytes(16 << 20)).expect("a cache");
     for n in 0..1000_u32 {
         cache.store(Store::set(&(n + 1_000_000).to_be_bytes(), &[2; 100_000]));
     }

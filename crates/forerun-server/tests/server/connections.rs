@@ -32,10 +32,7 @@ fn several_listeners_serve_one_cache() {
 
 #[test]
 fn one_connection_too_many_is_told_so_and_a_freed_place_is_taken() {
-    let server = start(ServerOptions {
-        connection_limit: 2,
-        ..options()
-    });
+    let server = start(options().connection_limit(2));
     let mut first = connect(&server);
     ask(&mut first, "mn\r\n", "MN\r\n");
     let mut second = connect(&server);
@@ -53,10 +50,7 @@ fn one_connection_too_many_is_told_so_and_a_freed_place_is_taken() {
 
 #[test]
 fn a_silent_connection_is_closed_and_one_that_speaks_is_not() {
-    let server = start(ServerOptions {
-        idle_timeout: Duration::from_secs(1),
-        ..options()
-    });
+    let server = start(options().idle_timeout(Duration::from_secs(1)));
     let mut silent = connect(&server);
     let mut speaks = connect(&server);
     let mut over = silent.try_clone().expect("a second handle");
@@ -129,10 +123,7 @@ fn connections_are_described() {
 
 #[test]
 fn metrics_are_served_over_http() {
-    let server = start(ServerOptions {
-        metrics: Some(([127, 0, 0, 1], 0).into()),
-        ..options()
-    });
+    let server = start(options().metrics(Some(([127, 0, 0, 1], 0).into())));
     ask(&mut connect(&server), "get k\r\n", "END\r\n");
     let address = server.metrics_address().expect("it was asked for");
     let get = |request: &str| {
@@ -174,10 +165,7 @@ fn a_binary_client_is_answered_and_closed() {
     let users = dir.path().join("users");
     std::fs::write(&users, "alice:s3cret\n").expect("a file");
     for auth_file in [None, Some(users)] {
-        let server = start(ServerOptions {
-            auth_file,
-            ..options()
-        });
+        let server = start(options().auth_file(auth_file));
         let mut stream = connect(&server);
         let mut request = [0; 24];
         request[..2].copy_from_slice(&[0x80, 0x0b]);
@@ -202,10 +190,7 @@ fn users_are_read_again_when_that_is_asked_for() {
     let dir = tempfile::tempdir().expect("a directory");
     let users = dir.path().join("users");
     std::fs::write(&users, "alice:old\n").expect("a file");
-    let server = start(ServerOptions {
-        auth_file: Some(users.clone()),
-        ..options()
-    });
+    let server = start(options().auth_file(users.clone()));
     let mut stays = connect(&server);
     ask(&mut stays, "set x 0 0 9\r\nalice old\r\n", "STORED\r\n");
     std::fs::write(&users, "alice:new\n").expect("a file");

@@ -4,8 +4,6 @@ use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use forerun_server::ServerOptions;
-
 use super::place::{PATIENCE, ask, connect, expect, options, rest, start, stat, tcp, until};
 
 #[test]
@@ -81,10 +79,7 @@ fn requests_behind_the_answer_that_a_slow_reader_reads_are_answered() {
 
 #[test]
 fn a_reader_that_never_reads_does_not_hold_up_the_end() {
-    let server = start(ServerOptions {
-        drain_timeout: Duration::from_millis(200),
-        ..options()
-    });
+    let server = start(options().drain_timeout(Duration::from_millis(200)));
     let mut stream = connect(&server);
     let value = "x".repeat(500_000);
     ask(

@@ -45,13 +45,10 @@ impl Papers {
     }
 
     pub fn options(&self, verify_client: VerifyClient) -> TlsOptions {
-        TlsOptions {
-            certificates: self.path("server.pem"),
-            key: self.path("server.key"),
-            authorities: Some(self.path("ca.pem")),
-            verify_client,
-            min_version: MinVersion::Tls12,
-        }
+        TlsOptions::new(self.path("server.pem"), self.path("server.key"))
+            .authorities(self.path("ca.pem"))
+            .verify_client(verify_client)
+            .min_version(MinVersion::Tls12)
     }
 
     /// A TLS client with or without a certificate.

@@ -14,10 +14,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Options for a server on a free port of the loopback interface.
 pub fn options() -> ServerOptions {
     let loopback = Listen::parse("127.0.0.1:0", 0).expect("it is an address");
-    ServerOptions {
-        threads: 2,
-        ..ServerOptions::new(loopback)
-    }
+    ServerOptions::new(loopback).threads(2)
 }
 
 pub fn cache() -> Arc<Cache> {

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use forerun_server::{Error, Listen, Server, ServerOptions, TlsOptions, VerifyClient};
+use forerun_server::{Error, Listen, Server, TlsOptions, VerifyClient};
 
 use super::papers::Papers;
 use super::place::{ask, cache, connect, options, rest, start, stat};
@@ -12,10 +12,7 @@ use super::place::{ask, cache, connect, options, rest, start, stat};
 #[test]
 fn commands_go_through_tls_whatever_their_size() {
     let papers = Papers::new();
-    let server = start(ServerOptions {
-        tls: Some(papers.options(VerifyClient::No)),
-        ..options()
-    });
+    let server = start(options().tls(papers.options(VerifyClient::No)));
     let mut stream = papers.client(None, &server);
     ask(&mut stream, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
     ask(&mut stream, "get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
@@ -70,10 +67,7 @@ fn clients_are_verified_as_asked() {
         (VerifyClient::Request, true, false),
         (VerifyClient::Require, false, false),
     ] {
-        let server = start(ServerOptions {
-            tls: Some(papers.options(mode)),
-            ..options()
-        });
+        let server = start(options().tls(papers.options(mode)));
         for (shows, let_in) in [
             (None, none),
             (Some("client"), true),
@@ -93,50 +87,23 @@ fn clients_are_verified_as_asked() {
 fn bad_files_are_named() {
     let papers = Papers::new();
     let fails = |tls: TlsOptions, name: &str| {
-        let options = ServerOptions {
-            tls: Some(tls),
-            ..options()
-        };
+        let options = options().tls(tls);
         let error = Server::start(options, cache()).expect_err("it is bad");
         assert!(matches!(error, Error::Tls { .. }), "{error}");
         assert!(error.to_string().contains(name), "{error}");
     };
     let good = papers.options(VerifyClient::Require);
     fails(
-        TlsOptions {
-            certificates: papers.path("none.pem"),
-            ..good.clone()
-        },
+        good.clone().certificates(papers.path("none.pem")),
         "none.pem",
     );
+    fails(good.clone().key(papers.path("ca.pem")), "ca.pem");
+    fails(good.clone().key(papers.path("client.key")), "server.pem");
     fails(
-        TlsOptions {
-            key: papers.path("ca.pem"),
-            ..good.clone()
-        },
-        "ca.pem",
-    );
-    fails(
-        TlsOptions {
-            key: papers.path("client.key"),
-            ..good.clone()
-        },
-        "server.pem",
-    );
-    fails(
-        TlsOptions {
-            authorities: Some(papers.path("client.key")),
-            ..good.clone()
-        },
+        good.clone().authorities(papers.path("client.key")),
         "client.key",
     );
-    fails(
-        TlsOptions {
-            authorities: None,
-            ..good
-        },
-        "no file of authorities",
-    );
+    fails(good.authorities(None), "no file of authorities");
 }
 
 #[test]
@@ -144,10 +111,7 @@ fn only_users_get_in() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("users");
     fs::write(&file, "alice:s3cret\nbob:hunter2\n").expect("a file");
-    let server = start(ServerOptions {
-        auth_file: Some(file.clone()),
-        ..options()
-    });
+    let server = start(options().auth_file(file.clone()));
     let mut stream = connect(&server);
     ask(&mut stream, "get k\r\n", "CLIENT_ERROR unauthenticated\r\n");
     ask(
@@ -168,10 +132,7 @@ fn only_users_get_in() {
         "STORED\r\n",
     );
     fs::write(&file, "alice\n").expect("a file");
-    let bad = ServerOptions {
-        auth_file: Some(file),
-        ..options()
-    };
+    let bad = options().auth_file(file);
     let error = Server::start(bad, cache()).expect_err("it is no file of users");
     assert!(error.to_string().contains("line 1"), "{error}");
 }

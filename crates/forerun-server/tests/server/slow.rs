@@ -105,11 +105,11 @@ fn one_request_for_100_000_keys_streams_out() {
 #[test]
 fn a_large_value_goes_to_many_slow_readers_without_copies() {
     let _alone = alone();
-    let cache = Cache::new(CacheOptions {
-        memory_limit_bytes: 64 << 20,
-        max_item_bytes: 16 << 20,
-        ..CacheOptions::default()
-    });
+    let cache = Cache::new(
+        CacheOptions::default()
+            .memory_limit_bytes(64 << 20)
+            .max_item_bytes(16 << 20),
+    );
     let cache = Arc::new(cache.expect("a cache"));
     let server = Server::start(options(), cache).expect("it starts");
     let mut stream = connect(&server);

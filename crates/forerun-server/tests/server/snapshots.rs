@@ -17,14 +17,11 @@ use forerun_server::{
 use super::place::{ask, cache, connect, expect, options, start, stat, until};
 
 fn with_snapshot(path: &Path, ignore_bad: bool) -> ServerOptions {
-    ServerOptions {
-        snapshot: Some(SnapshotOptions {
-            path: path.to_owned(),
-            ignore_bad,
-            live_bytes_per_s: None,
-        }),
-        ..options()
-    }
+    options().snapshot(
+        SnapshotOptions::new(path.to_owned())
+            .ignore_bad(ignore_bad)
+            .live_bytes_per_s(None),
+    )
 }
 
 #[test]
@@ -226,14 +223,9 @@ fn a_server_that_does_not_start_leaves_the_snapshot() {
     let holder = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = holder.local_addr().expect("an address");
     for options in [
-        ServerOptions {
-            listen: Listen::parse(&taken.to_string(), 0).expect("it is an address"),
-            ..with_snapshot(&path, false)
-        },
-        ServerOptions {
-            metrics: Some(taken),
-            ..with_snapshot(&path, false)
-        },
+        with_snapshot(&path, false)
+            .listen(Listen::parse(&taken.to_string(), 0).expect("it is an address")),
+        with_snapshot(&path, false).metrics(taken),
     ] {
         Server::start(options, cache()).expect_err("the address is taken");
         assert_eq!(fs::read(&path).expect("it is left"), before);

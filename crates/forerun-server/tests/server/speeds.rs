@@ -198,11 +198,11 @@ impl Place {
             .extend(Listen::parse("notls:127.0.0.1:0", 0).expect("it is an address"));
         options.tls = Some(papers.options(VerifyClient::No));
         options.drain_timeout = drain_timeout;
-        let cache = Cache::new(CacheOptions {
-            memory_limit_bytes: 128 << 20,
-            max_item_bytes: 2 << 20,
-            ..CacheOptions::default()
-        });
+        let cache = Cache::new(
+            CacheOptions::default()
+                .memory_limit_bytes(128 << 20)
+                .max_item_bytes(2 << 20),
+        );
         let server = Server::start(options, Arc::new(cache.expect("a cache")));
         let place = Place {
             papers,

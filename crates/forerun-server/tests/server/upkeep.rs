@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use forerun_cache::{Cache, CacheOptions};
-use forerun_server::{Server, ServerOptions, Settings};
+use forerun_server::{Server, Settings};
 
 use super::place::{ask, connect, options, stat, until};
 
 #[test]
 fn a_lower_memory_limit_holds_after_a_while_and_nothing_else_is_lost() {
-    let cache = Cache::new(CacheOptions {
-        memory_limit_bytes: 16 << 20,
-        memory_limit_max_bytes: 128 << 20,
-        ..CacheOptions::default()
-    });
+    let cache = Cache::new(
+        CacheOptions::default()
+            .memory_limit_bytes(16 << 20)
+            .memory_limit_max_bytes(128 << 20),
+    );
     let cache = Arc::new(cache.expect("a cache"));
     let server = Server::start(options(), cache.clone()).expect("it starts");
     let mut stream = connect(&server);
@@ -40,13 +40,10 @@ fn a_lower_memory_limit_holds_after_a_while_and_nothing_else_is_lost() {
 #[test]
 fn expired_items_are_removed_when_somebody_asks_for_it() {
     let server = Server::start(
-        ServerOptions {
-            settings: Settings {
-                debug_commands: true,
-                ..Settings::default()
-            },
-            ..options()
-        },
+        options().settings(Settings {
+            debug_commands: true,
+            ..Settings::default()
+        }),
         super::place::cache(),
     )
     .expect("it starts");

@@ -374,12 +374,14 @@ impl Host {
     }
 
     /// The counted uses of a slot's row, if the policy counts them.
+    #[cfg(feature = "gpu")]
     pub(crate) fn uses(&self, slot: u32) -> u8 {
         let mark = self.marks[slot as usize].load(Ordering::Relaxed);
         self.score.uses_of_mark(mark)
     }
 
     /// Makes a slot's row one of the first to be evicted.
+    #[cfg(feature = "gpu")]
     pub(crate) fn cool(&self, slot: u32) {
         let mark = self.score.coldest_mark(self.generation());
         self.marks[slot as usize].store(mark, Ordering::Relaxed);

@@ -118,11 +118,10 @@ impl RowSlab {
             len_bytes: usize::MAX,
         };
         let len_bytes = stride_bytes.checked_mul(slots as usize).ok_or(too_large)?;
-        let options = forerun_hash::Options {
-            capacity: index_rows,
-            pages,
-            seed: None,
-        };
+        let options = forerun_hash::Options::default()
+            .capacity(index_rows)
+            .pages(pages)
+            .seed(None);
         Ok(RowSlab {
             index: HashTable::with_options(options)?,
             arena: Arc::new(Arena {

@@ -52,18 +52,16 @@ const OPEN_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Small memtables, runs and levels, so that kills also hit flushes and compactions at every depth.
 fn options() -> Options {
-    Options {
-        wal_segment_bytes: SEGMENT_BYTES,
-        memtable_bytes: 192 << 10,
-        cache_bytes: 1 << 20,
-        tree: TreeOptions {
-            level1_bytes: 1 << 20,
-            level_factor: 4,
-            run_bytes: 128 << 10,
-            ..TreeOptions::default()
-        },
-        ..Options::default()
-    }
+    Options::default()
+        .wal_segment_bytes(SEGMENT_BYTES)
+        .memtable_bytes(192 << 10)
+        .cache_bytes(1 << 20)
+        .tree(
+            TreeOptions::default()
+                .level1_bytes(1 << 20)
+                .level_factor(4)
+                .run_bytes(128 << 10),
+        )
 }
 
 /// The assumed duration of an operation before one has completed.

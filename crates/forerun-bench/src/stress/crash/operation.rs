@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::Context;
-use forerun::{Backups, Create, Db, Options, WriteBatch};
+use forerun::{Backups, Create, Db, WriteBatch};
 
 use super::options;
 use forerun_cli::exit::CheckFailed;
@@ -204,10 +204,7 @@ fn checkpoint_path(store: &Path, n: u64) -> PathBuf {
 }
 
 fn open_copy(path: &Path) -> Result<Db, forerun::Error> {
-    let options = Options {
-        create: Create::Never,
-        ..options()
-    };
+    let options = options().create(Create::Never);
     Db::open(path, options)
 }
 

@@ -47,17 +47,15 @@ fn form(room: Room, number: u64, slots: u64) -> TableOptions {
         (Room::Scarce, 0) => Candidates::One,
         _ => Candidates::Two,
     };
-    TableOptions {
-        width: Width::ALL[3 - (number / 2 % 4) as usize],
-        candidates,
+    TableOptions::new(slots, ROW_BYTES)
+        .width(Width::ALL[3 - (number / 2 % 4) as usize])
+        .candidates(candidates)
         // Every fourth table has some rows in the host's memory.
-        device_row_bytes_max: if number % 4 == 3 {
+        .device_row_bytes_max(if number % 4 == 3 {
             slots * ROW_BYTES / 2
         } else {
             u64::MAX
-        },
-        ..TableOptions::new(slots, ROW_BYTES)
-    }
+        })
 }
 
 /// Runs it.

@@ -136,25 +136,19 @@ impl Lap {
         // Every other one flushes and compacts all the time, with a cache that holds little of the
         // store.
         let options = if self.number % 2 == 1 {
-            Options {
-                memtable_bytes: 256 << 10,
-                cache_bytes: 1 << 20,
-                tree: TreeOptions {
-                    level1_bytes: 1 << 20,
-                    level_factor: 4,
-                    run_bytes: 256 << 10,
-                    ..TreeOptions::default()
-                },
-                ..Options::default()
-            }
+            Options::default()
+                .memtable_bytes(256 << 10)
+                .cache_bytes(1 << 20)
+                .tree(
+                    TreeOptions::default()
+                        .level1_bytes(1 << 20)
+                        .level_factor(4)
+                        .run_bytes(256 << 10),
+                )
         } else {
             Options::default()
         };
-        let options = Options {
-            checks,
-            wal_segment_bytes: 1 << 20,
-            ..options
-        };
+        let options = options.checks(checks).wal_segment_bytes(1 << 20);
         let db = Db::open(path, options.clone()).context("cannot open the store")?;
         let threads = models.len();
         let stopped = AtomicBool::new(false);

@@ -167,12 +167,10 @@ fn measure_large(
 ) -> anyhow::Result<Vec<Row>> {
     let db = Db::open(
         dir,
-        Options {
-            wal: WalMode::Off,
-            memory_limit_bytes: LARGE_MEMORY_BYTES,
-            memtable_bytes: LARGE_MEMORY_BYTES / 2,
-            ..Options::default()
-        },
+        Options::default()
+            .wal(WalMode::Off)
+            .memory_limit_bytes(LARGE_MEMORY_BYTES)
+            .memtable_bytes(LARGE_MEMORY_BYTES / 2),
     )
     .context("cannot open the large store")?;
     fill_large(&db, records, entries)?;

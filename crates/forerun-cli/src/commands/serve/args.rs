@@ -198,16 +198,14 @@ fn parse_item_size(text: &str) -> Result<usize, String> {
 impl Args {
     /// The cache options from the command line.
     pub fn cache(&self) -> CacheOptions {
-        CacheOptions {
-            memory_limit_bytes: self.memory_limit,
-            memory_limit_max_bytes: self.memory_limit.saturating_mul(RAISE_MOST),
-            max_item_bytes: self.max_item_size,
-            when_full: match self.disable_evictions {
+        CacheOptions::default()
+            .memory_limit_bytes(self.memory_limit)
+            .memory_limit_max_bytes(self.memory_limit.saturating_mul(RAISE_MOST))
+            .max_item_bytes(self.max_item_size)
+            .when_full(match self.disable_evictions {
                 true => WhenFull::Refuse,
                 false => WhenFull::Evict,
-            },
-            ..CacheOptions::default()
-        }
+            })
     }
 
     /// File descriptors for all connections and for everything else.
@@ -221,30 +219,28 @@ impl Args {
             Some(threads) => usize::from(threads),
             None => std::thread::available_parallelism().map_or(1, usize::from),
         };
-        Ok(ServerOptions {
-            threads,
-            connection_limit: self.conn_limit as usize,
-            listen_backlog: self.listen_backlog,
-            idle_timeout: Duration::from_secs(self.idle_timeout.into()),
-            drain_timeout: Duration::from_secs(self.drain_timeout.into()),
-            tls: self.tls.options(),
-            auth_file: self.auth_file.clone(),
-            snapshot: self.snapshot.clone().map(|path| SnapshotOptions {
-                path,
-                ignore_bad: self.snapshot_ignore_bad,
-                live_bytes_per_s: self.snapshot_rate,
-            }),
-            metrics: self.metrics,
-            settings: Settings {
+        Ok(ServerOptions::new(self.places()?)
+            .threads(threads)
+            .connection_limit(self.conn_limit as usize)
+            .listen_backlog(self.listen_backlog)
+            .idle_timeout(Duration::from_secs(self.idle_timeout.into()))
+            .drain_timeout(Duration::from_secs(self.drain_timeout.into()))
+            .tls(self.tls.options())
+            .auth_file(self.auth_file.clone())
+            .snapshot(self.snapshot.clone().map(|path| {
+                SnapshotOptions::new(path)
+                    .ignore_bad(self.snapshot_ignore_bad)
+                    .live_bytes_per_s(self.snapshot_rate)
+            }))
+            .metrics(self.metrics)
+            .settings(Settings {
                 flush_enabled: !self.disable_flush_all,
                 shutdown_command: self.enable_shutdown,
                 dump_enabled: !self.disable_dumping,
                 crawler_enabled: !self.no_lru_crawler,
                 debug_commands: self.debug_commands,
                 ..Settings::default()
-            },
-            ..ServerOptions::new(self.places()?)
-        })
+            }))
     }
 
     fn places(&self) -> anyhow::Result<Vec<Listen>> {
@@ -287,20 +283,19 @@ impl TlsArgs {
         if !self.enable_ssl {
             return None;
         }
-        Some(TlsOptions {
-            certificates: self.ssl_chain_cert.clone()?,
-            key: self.ssl_key.clone()?,
-            authorities: self.ssl_ca_cert.clone(),
-            verify_client: match self.ssl_verify_mode {
-                0 => VerifyClient::No,
-                1 => VerifyClient::Request,
-                _ => VerifyClient::Require,
-            },
-            min_version: match self.ssl_min_version {
-                Version::Tls12 => MinVersion::Tls12,
-                Version::Tls13 => MinVersion::Tls13,
-            },
-        })
+        Some(
+            TlsOptions::new(self.ssl_chain_cert.clone()?, self.ssl_key.clone()?)
+                .authorities(self.ssl_ca_cert.clone())
+                .verify_client(match self.ssl_verify_mode {
+                    0 => VerifyClient::No,
+                    1 => VerifyClient::Request,
+                    _ => VerifyClient::Require,
+                })
+                .min_version(match self.ssl_min_version {
+                    Version::Tls12 => MinVersion::Tls12,
+                    Version::Tls13 => MinVersion::Tls13,
+                }),
+        )
     }
 }
 

@@ -33,6 +33,7 @@ const STUDY: usize = if cfg!(any(test, feature = "study")) {
 
 /// How a page is searched for a key. All searches give the same answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum PageSearch {
     /// Bisects the rows. Each step reads the row's entry, then its key.
     #[cfg(any(test, feature = "study"))]

@@ -41,12 +41,17 @@ pub struct Extras<'a> {
 
 /// How rows are copied on the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CpuOptions {
     /// How many rows ahead the source's lines are prefetched; 0 for no prefetching. Default: by row
     /// size ([`default_prefetch_distance`]).
     pub prefetch_distance: Option<usize>,
     /// Threads that divide the rows.
     pub threads: NonZeroUsize,
+}
+
+forerun_core::setters! {
+    CpuOptions { threads: NonZeroUsize } into { prefetch_distance: Option<usize> }
 }
 
 impl Default for CpuOptions {

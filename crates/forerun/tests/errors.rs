@@ -1,0 +1,34 @@
+//! Errors as a program meets them: under `?`, in `anyhow`, on another thread.
+
+use forerun::prelude::*;
+use forerun::{Create, Error};
+
+/// Opens a store with a name that is too long for every file system.
+fn open_too_long_a_name() -> anyhow::Result<Db> {
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("x".repeat(300));
+    Ok(Db::open(path, Options::default())?)
+}
+
+#[test]
+fn a_chain_of_causes_names_each_of_them_once() {
+    let error = open_too_long_a_name().unwrap_err();
+    let system = match error.downcast_ref() {
+        Some(Error::Io { cause, .. }) => cause.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let chain = format!("{error:#}");
+    assert_eq!(chain.matches(&system).count(), 1, "{chain}");
+    assert_eq!(error.to_string(), chain);
+}
+
+#[test]
+fn an_error_outlives_what_it_is_about() {
+    let error = std::thread::spawn(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options::default().create(Create::Never);
+        Db::open(directory.path().join("missing"), options).unwrap_err()
+    });
+    let boxed: Box<dyn std::error::Error + Send + Sync> = error.join().unwrap().into();
+    assert!(boxed.to_string().contains("missing"), "{boxed}");
+}
