@@ -11,7 +11,9 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, u8, Vec<(u16, u8)>, Option<u16>)| {
     let (recovery, file, changes, cut) = input;
-    let options = Options::default().memory_limit_bytes(64 << 10).wal_segment_bytes(300);
+    let options = Options::default()
+        .memory_limit_bytes(64 << 10)
+        .wal_segment_bytes(300);
     let io = FaultIo::new();
     let db =
         Db::open_with_io(Arc::new(io.clone()), "/store", options.clone()).expect("nothing fails");
@@ -50,11 +52,7 @@ fuzz_target!(|input: (u8, u8, Vec<(u16, u8)>, Option<u16>)| {
 
     let recovery =
         [Recovery::DropTail, Recovery::Strict, Recovery::SkipCorrupt][usize::from(recovery) % 3];
-    match Db::open_with_io(
-        Arc::new(io.clone()),
-        "/store",
-        options.recovery(recovery),
-    ) {
+    match Db::open_with_io(Arc::new(io.clone()), "/store", options.recovery(recovery)) {
         Ok(db) => {
             for entry in db.iter() {
                 let (key, value) = entry.expect("entries are read");
