@@ -13,9 +13,10 @@ use crate::common::{open, tiny_options};
 fn an_iterator_that_goes_backward_shows_the_newest_version() {
     breaks(Defect::BackwardStale, || {
         let db = open(&FaultIo::new(), &tiny_options()).unwrap();
-        (0..20_u8).for_each(|i| db.put(b"key", &[i]).unwrap());
+        // Few enough that no flush drops the older versions.
+        (0..5_u8).for_each(|i| db.put(b"key", &[i]).unwrap());
         let last = db.iter().next_back().unwrap().unwrap();
-        last == (b"key".to_vec(), vec![19])
+        last == (b"key".to_vec(), vec![4])
     });
 }
 
