@@ -12,11 +12,12 @@ use crate::common::{open, tiny_options};
 #[test]
 fn an_iterator_that_goes_backward_shows_the_newest_version() {
     breaks(Defect::BackwardStale, || {
-        let db = open(&FaultIo::new(), &tiny_options()).unwrap();
-        // Few enough that no flush drops the older versions.
-        (0..5_u8).for_each(|i| db.put(b"key", &[i]).unwrap());
+        // A flush would drop the older versions, so all of them must fit a memtable.
+        let options = tiny_options().memtable_bytes(16 << 10);
+        let db = open(&FaultIo::new(), &options).unwrap();
+        (0..20_u8).for_each(|i| db.put(b"key", &[i]).unwrap());
         let last = db.iter().next_back().unwrap().unwrap();
-        last == (b"key".to_vec(), vec![4])
+        last == (b"key".to_vec(), vec![19])
     });
 }
 
