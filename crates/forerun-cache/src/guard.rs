@@ -82,11 +82,16 @@ impl<'c> Guard<'c> {
             for (slice, key) in group.iter_mut().zip(keys) {
                 *slice = key.as_ref();
             }
-            self.get_group(&group[..keys.len()], items);
+            self.multi_get_slices(&group[..keys.len()], items);
         }
     }
 
-    fn get_group<'g>(&'g self, keys: &[&[u8]], items: &mut [Option<Item<'g>>]) {
+    /// [`multi_get`](Guard::multi_get) of keys that are slices already. Nothing is copied.
+    ///
+    /// # Panics
+    /// If `items` is not as long as `keys`.
+    pub fn multi_get_slices<'g>(&'g self, keys: &[&[u8]], items: &mut [Option<Item<'g>>]) {
+        assert_eq!(keys.len(), items.len(), "`items` must be as long as `keys`");
         if self.cache.is_forked() {
             return items.fill(None);
         }

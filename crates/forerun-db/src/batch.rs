@@ -254,14 +254,16 @@ impl WriteBatch {
         self.refused = None;
     }
 
-    /// The number of operations.
+    /// The number of operations. Those that [`extend`](Extend::extend) could not add are not
+    /// counted: see [`check`](Self::check).
     pub fn len(&self) -> usize {
         self.ops
     }
 
-    /// Whether there are no operations.
+    /// Whether there is nothing to write: no operation, and no error of
+    /// [`extend`](Extend::extend) that [`Db::write`](crate::Db::write) would return.
     pub fn is_empty(&self) -> bool {
-        self.ops == 0
+        self.ops == 0 && self.refused.is_none()
     }
 
     /// The operations, in the order in which they were added.
@@ -309,8 +311,9 @@ impl WriteBatch {
 
 /// Adds an operation per pair that sets a key to a value.
 ///
-/// `extend` cannot return an error. If an entry is too long, the batch remembers the error, and
-/// [`Db::write`](crate::Db::write) returns it and writes nothing: see [`WriteBatch::check`].
+/// `extend` cannot return an error. If an entry is too long, the batch remembers the error and takes
+/// no more entries by `extend`. [`Db::write`](crate::Db::write) returns the error and writes
+/// nothing: see [`WriteBatch::check`].
 ///
 /// ```
 /// use forerun_db::{Db, Durability, Options, WriteBatch};
@@ -329,6 +332,9 @@ impl WriteBatch {
 impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Extend<(K, V)> for WriteBatch {
     fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
         for (key, value) in entries {
+            if self.refused.is_some() {
+                return;
+            }
             let added = self.put(key, value);
             self.note_refused(added);
         }
@@ -346,6 +352,9 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(K, V)> for WriteBatch {
 impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Extend<(K, V)> for KeyspaceBatch<'_> {
     fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
         for (key, value) in entries {
+            if self.batch.refused.is_some() {
+                return;
+            }
             let added = self.put(key, value);
             self.batch.note_refused(added);
         }

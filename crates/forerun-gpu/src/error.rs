@@ -81,7 +81,7 @@ pub enum GpuError {
     #[error(
         "CUDA cannot be used in a fork of a process that uses it; start a new process instead (\"spawn\"): {0}"
     )]
-    Forked(#[from] forerun_core::Forked),
+    Forked(forerun_core::Forked),
     /// A read or write is outside the buffer.
     #[error("bytes {offset} to {offset}+{len} are outside a buffer of {buffer_len} bytes")]
     OutOfBounds {
@@ -129,6 +129,13 @@ impl GpuError {
             self,
             GpuError::NoDriver | GpuError::StubDriver | GpuError::NoDevice
         )
+    }
+}
+
+// Not `#[from]`, which would make the error of the fork the source, too: the message names it.
+impl From<forerun_core::Forked> for GpuError {
+    fn from(forked: forerun_core::Forked) -> GpuError {
+        GpuError::Forked(forked)
     }
 }
 

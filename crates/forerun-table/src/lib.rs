@@ -88,3 +88,5 @@ pub use snapshot::{Export, Rows, Snapshot};
 pub use stats::{Counts, DeviceStats, Stats};
 pub use table::Table;
 pub use typed::TypedTable;
+// Rows of `TypedTable` have its traits.
+pub use zerocopy;

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A [`Table`] whose rows are values of type `T`: an array such as `[f32; 64]`, or a struct that
-/// derives zerocopy's traits. Rows are copied as bytes and never converted, so the elements of `T`
+/// derives the traits of [`zerocopy`](crate::zerocopy). Rows are copied as bytes and never converted, so the elements of `T`
 /// have the machine's byte order.
 ///
 /// A handle, made by [`Table::typed`]. Clones share the open table. What is not here is at
@@ -31,7 +31,8 @@ pub struct TypedTable<T> {
 }
 
 impl Table {
-    /// Returns a handle for rows that are values of type `T`.
+    /// Returns a handle for rows that are values of type `T`. Only the size of `T` is checked:
+    /// [`Update::Add`](crate::Update::Add) adds elements of the table's own type.
     ///
     /// # Errors
     /// [`Error::TypeSize`]: `T` is not as long as a row.
@@ -57,7 +58,8 @@ impl<T: FromBytes + IntoBytes + Immutable> TypedTable<T> {
         &self.table
     }
 
-    /// Returns the row of one key. Batches are faster: see [`find`](TypedTable::find).
+    /// Returns the row of one key. Batches are faster: see [`find`](TypedTable::find). The row is
+    /// returned on the stack; for rows of many kilobytes, pass a `Vec` to `find`.
     ///
     /// # Errors
     /// Those of [`Table::find`].

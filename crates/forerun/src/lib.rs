@@ -79,7 +79,7 @@
 //! | `cache` | on | the cache of byte strings, `forerun::cache` |
 //! | `table` | on | the table of rows, `forerun::table` |
 //! | `gpu` | off | row gathers, `forerun::gpu`, and the table's device tier |
-//! | `serde` | off | options, statistics and reports implement `Serialize` |
+//! | `serde` | off | options implement `Serialize` and `Deserialize`, statistics `Serialize` |
 //!
 //! # What is on disk
 //! Every write goes to the log first: to the operating system ([`Durability::Buffered`]) or to
@@ -206,7 +206,7 @@ pub mod table {
     pub use forerun_table::{
         Admission, Builder, Counts, DeviceStats, Dtype, Error, EvictionCallback, Export, Failures,
         HostCapacity, Latency, Moves, Overflow, Promotion, Result, RowType, Rows, Score, Snapshot,
-        Stats, Table, TypedTable, UnknownDtype, Update, WeakTable, Writes,
+        Stats, Table, TypedTable, UnknownDtype, Update, WeakTable, Writes, zerocopy,
     };
     #[cfg(feature = "gpu")]
     pub use forerun_table::{Destination, DeviceChoice, Pointers};

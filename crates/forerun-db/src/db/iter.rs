@@ -101,6 +101,8 @@ impl Iter {
         if self.is_over()? {
             return Ok(None);
         }
+        // An iterator whose step panics has ended: its cursor has no position.
+        self.is_done = true;
         let has_entry = self.guard(Iter::step_front);
         self.is_done = !self.note(has_entry)?;
         let cursor = self.cursor.as_ref().filter(|_| !self.is_done);
@@ -143,6 +145,7 @@ impl Iter {
         if self.is_over()? {
             return Ok(None);
         }
+        self.is_done = true;
         let has_entry = self.guard(Iter::step_back);
         self.is_done = !self.note(has_entry)?;
         let cursor = self.cursor.as_ref().filter(|_| !self.is_done);

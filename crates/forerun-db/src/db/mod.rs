@@ -299,6 +299,7 @@ impl Db {
     ///   whole, or not at all.
     /// - [`Error::LogOff`](crate::Error::LogOff): [`Durability::Synced`] without a log.
     /// - [`Error::EmptyRange`](crate::Error::EmptyRange): the batch deletes an empty range.
+    /// - The error of [`WriteBatch::check`], if an entry of `extend` was too long.
     /// - [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped),
     ///   [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace): nothing was logged or applied.
     /// - [`Error::Closed`](crate::Error::Closed).

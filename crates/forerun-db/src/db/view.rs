@@ -243,6 +243,10 @@ impl<'a> View<'a> {
         strategy: Strategy,
         values: &mut Values,
     ) {
+        let has_runs = self.version.levels.run_count() != 0;
+        if tables.is_empty() && !has_runs {
+            return;
+        }
         let mut left = positions.len();
         let mut batch = [CoveredKey::NONE; RUN_BATCH];
         let has_ranges = self.version.has_ranges();
@@ -276,7 +280,7 @@ impl<'a> View<'a> {
             }
             left = kept;
         }
-        if left == 0 || self.version.levels.run_count() == 0 {
+        if left == 0 || !has_runs {
             return;
         }
         let mut search_keys = [SearchKey::NONE; RUN_BATCH];

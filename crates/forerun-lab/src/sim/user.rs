@@ -174,7 +174,8 @@ impl<'w> User<'w> {
     /// Checks whether another thread has closed and reopened the store, and which of this thread's
     /// keys it then holds.
     fn refresh(&mut self) -> Outcome {
-        const TRIES: usize = 200;
+        // 100 s: time also passes beside the thread that opens the store.
+        const TRIES: usize = 20_000;
         for _ in 0..TRIES {
             match self.world.store() {
                 Some(opened) if opened.number == self.opened.number => return Ok(()),

@@ -267,7 +267,7 @@ impl<'b, 'g> Lookups<'b, 'g> {
         self.items.clear();
         self.items.resize(count, None);
         self.guard
-            .multi_get(&self.keys[self.next..self.next + count], &mut self.items);
+            .multi_get_slices(&self.keys[self.next..self.next + count], &mut self.items);
         for place in 0..FETCH_AHEAD {
             self.fetch(place);
         }
