@@ -64,13 +64,19 @@ FORERUN_DEVICE void product_tile(const ProductParams& p, Tiles& shared, u32 row,
     }
 }
 
-}  // namespace forerun
-
-FORERUN_KERNEL(256) busy_product(const forerun::ProductParams p) {
-    using namespace forerun;
+FORERUN_DEVICE void multiply(const ProductParams& p) {
     FORERUN_SHARED(Tiles, shared);
     const u32 across = u32(p.n / tile);
     for (u32 i = block_in_grid(); i < across * across; i += blocks_in_grid()) {
         product_tile(p, shared, i / across * tile, i % across * tile);
     }
 }
+
+}  // namespace forerun
+
+#define KERNEL(name, threads, registers)                                                          \
+    FORERUN_KERNEL_WITHIN(threads, registers) name(const forerun::ProductParams p) {              \
+        forerun::multiply(p);                                                                     \
+    }
+#include "busy.list"
+#undef KERNEL
