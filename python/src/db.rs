@@ -159,7 +159,8 @@ impl Db {
 
     /// Returns the store's counters as a dict.
     fn stats<'py>(slf: &Bound<'py, Db>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = open(slf)?.stats();
+        let db = open(slf)?;
+        let stats = slf.py().detach(|| db.stats());
         let figures = PyDict::new(slf.py());
         figures.set_item("last_sequence", stats.last_sequence)?;
         figures.set_item("memtables", stats.memtables)?;

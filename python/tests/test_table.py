@@ -3,7 +3,9 @@
 import asyncio
 import pickle
 import random
+import sys
 import threading
+import time
 
 import forerun
 import numpy as np
@@ -273,3 +275,24 @@ def test_rows_of_16_bits_that_repeat_in_a_call_are_summed_before_they_are_rounde
     table.insert([1], np.zeros((1, 2), np.float16))
     table.add_at(np.ones(4095, np.uint64), np.ones((4095, 2), np.float16))
     assert table[1].tolist() == [4096.0, 4096.0]
+
+
+@pytest.mark.parametrize("read", [forerun.Table.stats, repr])
+def test_other_threads_run_while_figures_are_read(tmp_path, read):
+    # No thread is made to give up the interpreter: others run only while a call lets go of it.
+    go, ran, interval = threading.Lock(), threading.Event(), sys.getswitchinterval()
+    with forerun.Table(4, path=tmp_path / "rows") as table:
+        go.acquire()
+        other = threading.Thread(target=lambda: go.acquire() and ran.set())
+        other.start()
+        sys.setswitchinterval(1000)
+        try:
+            go.release()
+            deadline = time.monotonic() + 20
+            while not ran.is_set() and time.monotonic() < deadline:
+                read(table)
+            has_run = ran.is_set()
+        finally:
+            sys.setswitchinterval(interval)
+        other.join()
+    assert has_run
