@@ -287,7 +287,7 @@ pub struct Options {
     /// What to do if there is no store. Default: [`Create::IfMissing`].
     pub create: Create,
     /// Whether the store may be changed. Default: [`Access::ReadWrite`]. With [`Access::ReadOnly`],
-    /// no store is created.
+    /// no store is created, and [`Create::MustBeNew`] is an error.
     pub access: Access,
     /// Options of keyspaces, by name. A keyspace that is not listed uses this store's `run` and
     /// `tree`, has no time to live, and is ordered by [`Bytewise`], or by [`ReverseBytewise`] if it
@@ -409,6 +409,12 @@ impl Options {
     pub(crate) fn check(&self) -> Result<()> {
         self.tree.check()?;
         check_ttl(self.ttl)?;
+        if self.access == Access::ReadOnly && self.create == Create::MustBeNew {
+            return Err(Error::BadOption {
+                option: "create",
+                reason: "a store that is opened for reading only cannot be new".into(),
+            });
+        }
         for (name, options) in &self.keyspaces {
             check_keyspace_name(name)?;
             options.check()?;

@@ -11,8 +11,8 @@ use common::{open, small_options};
 use forerun_core::Pages;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Bytewise, Checks, Comparator, Create, Db, Durability, Error, MAX_KEY_BYTES, MAX_VALUE_BYTES,
-    Op, Options, ReverseBytewise, Values, WalMode, WriteBatch,
+    Access, Bytewise, Checks, Comparator, Create, Db, Durability, Error, MAX_KEY_BYTES,
+    MAX_VALUE_BYTES, Op, Options, ReverseBytewise, Values, WalMode, WriteBatch,
 };
 
 /// Names and bytes of all files of a directory.
@@ -131,6 +131,20 @@ fn a_store_must_be_new_if_that_is_asked_for() {
         Err(Error::AlreadyExists { .. })
     ));
     open(&io, &small_options().create(Create::Never)).unwrap();
+}
+
+#[test]
+fn a_store_that_must_be_new_cannot_be_opened_for_reading_only() {
+    let io = FaultIo::new();
+    let options = small_options().create(Create::MustBeNew);
+    let read_only = options.clone().access(Access::ReadOnly);
+    let refused = |opened: Result<_, Error>| match opened {
+        Err(Error::BadOption { option, .. }) => assert_eq!(option, "create"),
+        other => panic!("{:?}", other.map(|_: forerun_db::Db| ())),
+    };
+    refused(open(&io, &read_only));
+    open(&io, &options).unwrap().close().unwrap();
+    refused(open(&io, &read_only));
 }
 
 #[test]

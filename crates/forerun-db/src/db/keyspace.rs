@@ -1,6 +1,7 @@
 //! Keyspaces as users see them: handles, and how keyspaces are created and dropped.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use forerun_core::ProcessBound;
 use forerun_core::sync::PoisonError;
@@ -142,6 +143,12 @@ impl Keyspace {
     /// keyspace has 0.
     pub fn id(&self) -> u32 {
         self.data.id()
+    }
+
+    /// Returns how long entries live; `None` if they never expire.
+    pub fn ttl(&self) -> Option<Duration> {
+        let expiry = self.data.expiry.as_ref();
+        expiry.map(|expiry| Duration::from_secs(expiry.ttl()))
     }
 
     /// Returns the name of the comparator that orders the keys.
