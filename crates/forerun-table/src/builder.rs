@@ -127,15 +127,23 @@ impl Builder {
     }
 
     /// The maximum memory of the table, in bytes: one budget for the host tier's rows, their index
-    /// and metadata, the admission filter, and the store's page cache and memtables. A quarter is
+    /// and metadata, the admission filters, and the store's page cache and memtables. A quarter is
     /// for pages, an eighth (at most 1 GiB) for memtables, all else for rows. Without a store, all
     /// of it is for rows. [`Stats::memory_limit_bytes`](crate::Stats::memory_limit_bytes) is what
     /// the parts add up to, and [`Stats::memory_bytes`](crate::Stats::memory_bytes) what is in use.
+    /// A store that is opened for reading only keeps its log in memtables: if the log is long, they
+    /// take up to half of the budget, and the rows get less.
     ///
-    /// It takes the place of [`host_capacity`](Builder::host_capacity) and
-    /// [`host_bytes`](Builder::host_bytes), and of the sizes in
-    /// [`store_options`](Builder::store_options). The device tier, and the buffers of calls under
-    /// way, are not part of it. Default: none.
+    /// [`open`](Builder::open) refuses it together with [`host_capacity`](Builder::host_capacity)
+    /// or [`host_bytes`](Builder::host_bytes). Of [`store_options`](Builder::store_options) it
+    /// replaces [`Options::cache_bytes`] and [`Options::memory_limit_bytes`], whatever they are,
+    /// and lowers [`Options::memtable_bytes`] to half of what memtables may take.
+    ///
+    /// Outside of it are the rows of the device tier and the buffers of calls under way. Two parts
+    /// can exceed their share: a store keeps the root pages of its runs and 8 bytes for each page
+    /// of 4 KiB in memory, even if the cache's share is smaller; and if rows are short and the
+    /// budget is a large part of the machine's memory, the index starts small, and may exceed its
+    /// share while it grows. Default: none.
     ///
     /// ```
     /// use forerun_table::{Dtype, Table};
@@ -234,8 +242,8 @@ impl Builder {
     /// Opens the table.
     ///
     /// # Errors
-    /// - [`Error::RowSize`], [`Error::HostCapacity`], [`Error::Conflict`]: the options are
-    ///   impossible.
+    /// - [`Error::RowSize`], [`Error::HostCapacity`], [`Error::MemoryBudget`],
+    ///   [`Error::LogMemory`], [`Error::Conflict`]: the options are impossible.
     /// - [`Error::NoDevice`], [`Error::Device`]: the device tier cannot be made.
     /// - [`Error::OtherTable`]: the store holds other rows.
     /// - [`Error::Store`]: the store cannot be opened.
@@ -271,25 +279,38 @@ impl Builder {
         };
         let mut policies = self.policies;
         policies.overflow = self.overflow.unwrap_or_default();
-        let (capacity, store_options) = match (self.memory_bytes, &self.below) {
-            (None, _) => (self.host.unwrap_or(by_default), self.store_options),
-            (Some(bytes), Below::Nothing) => (HostCapacity::Bytes(bytes), self.store_options),
-            (Some(bytes), _) => {
-                let budget = MemoryBudget::with_store(bytes, self.row, policies.score)?;
-                let capacity = HostCapacity::Bytes(budget.host_bytes);
-                (capacity, budget.limit(self.store_options))
-            }
-        };
+        let (row_bytes, score) = (self.row.bytes(), policies.score);
+        let mut capacity = self.host.unwrap_or(by_default);
+        let mut store_options = self.store_options;
+        let mut read_only = None;
+        if let Some(bytes) = self.memory_bytes {
+            let filter = device.as_ref().map(Device::admission_filter);
+            let filter_bytes = filter.map_or(0, AdmissionFilter::memory_bytes);
+            let host_bytes = if matches!(self.below, Below::Nothing) {
+                bytes.saturating_sub(filter_bytes)
+            } else {
+                let mut parts = MemoryBudget::with_store(bytes, filter_bytes, self.row, score)?;
+                if let Below::Path(path) = &self.below
+                    && store_options.access == Access::ReadOnly
+                {
+                    let opened = parts.open_read_only(path, &store_options, self.row, score)?;
+                    (read_only, parts) = (Some(opened.0), opened.1);
+                }
+                store_options = parts.limit(store_options);
+                parts.host_bytes
+            };
+            capacity = HostCapacity::Bytes(host_bytes);
+        }
         let filter_bytes = match self.below {
             Below::Nothing => 0,
             Below::Path(_) | Below::Db(_) => AdmissionFilter::bytes_per_row(&policies),
         };
-        let (row_bytes, score) = (self.row.bytes(), policies.score);
         let host = Host::new(row_bytes, capacity, filter_bytes, score, self.pages)?;
-        let (db, is_ours) = match self.below {
-            Below::Nothing => (None, false),
-            Below::Path(path) => (Some(Db::open(path, store_options)?), true),
-            Below::Db(db) => (Some(db), false),
+        let (db, is_ours) = match (self.below, read_only) {
+            (Below::Nothing, _) => (None, false),
+            (Below::Path(_), Some(db)) => (Some(db), true),
+            (Below::Path(path), None) => (Some(Db::open(path, store_options)?), true),
+            (Below::Db(db), _) => (Some(db), false),
         };
         let store = db
             .map(|db| Store::open(db, self.row, policies.score))

@@ -70,6 +70,17 @@ pub enum Error {
         /// The minimum.
         needed_bytes: usize,
     },
+    /// The log of a store that is opened for reading only, which takes memory, does not fit into
+    /// the budget of [`Builder::memory_bytes`](crate::Builder::memory_bytes).
+    #[error(
+        "a memory budget of {asked_bytes} bytes is too small for the log of the store at {path}: raise `memory`, or open the table for writing once"
+    )]
+    LogMemory {
+        /// The store.
+        path: String,
+        /// What was asked for.
+        asked_bytes: usize,
+    },
     /// The requested GPU is not available for a device tier.
     #[cfg(feature = "gpu")]
     #[error("a device tier of {rows} rows on this GPU is impossible: {reason}")]

@@ -71,7 +71,7 @@ impl Inner {
             self.interrupt.check()?;
             return Ok(self.host.linked() as u64);
         }
-        let (_, snapshot) = self.snapshot()?;
+        let (store, snapshot) = self.snapshot()?;
         // Not held during the scan: the caller's function may use the table.
         let last = || self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((sequence, count)) = *last()
@@ -80,7 +80,10 @@ impl Inner {
             return Ok(count);
         }
         let count = store::count_rows(&snapshot, &self.interrupt)?;
-        *last() = Some((snapshot.sequence(), count));
+        // Rows that expire do not change the sequence number.
+        if store.db().own_keyspace().ttl().is_none() {
+            *last() = Some((snapshot.sequence(), count));
+        }
         Ok(count)
     }
 

@@ -5,17 +5,23 @@
 //!   without a store  | host tier                                                                                    |
 //! ```
 //!
-//! The device tier is not part of it: it has memory of its own.
+//! A store that is opened for reading only keeps its log in memtables. If the log needs more than
+//! an eighth, the rows give up space until memtables have a half.
+//!
+//! The rows of the device tier are not part of it: they have memory of their own.
 
 use crate::host::{CHUNK_BYTES, CHUNK_ROWS, bytes_min};
 use crate::policy::Score;
 use crate::{Error, Result, RowType};
-use forerun_db::Options;
+use forerun_db::{Db, Options};
+use std::path::Path;
 
 /// The store's share for the pages of its runs, and for their filters.
 const PAGES_SHARE: usize = 4;
 /// Its share for memtables.
 const MEMTABLES_SHARE: usize = 8;
+/// Its share for memtables that hold a long log, if the store is opened for reading only.
+const LOG_SHARE: usize = 2;
 /// The maximum for memtables: larger ones do not make writes faster.
 const MEMTABLES_BYTES_MAX: usize = 1 << 30;
 /// Memtables that fit beside each other: one takes writes while another is flushed. Larger ones
@@ -33,18 +39,25 @@ pub(crate) struct MemoryBudget {
     pages_bytes: usize,
     /// For its memtables; 0 without a store.
     memtables_bytes: usize,
+    /// What was asked for: all of these, and what was taken before.
+    asked_bytes: usize,
 }
 
 impl MemoryBudget {
-    /// Divides a budget among the host tier and a store.
+    /// Divides a budget, of which some bytes are taken, among the host tier and a store.
     ///
     /// # Errors
     /// [`Error::MemoryBudget`]: it is too small.
-    pub(crate) fn with_store(bytes: usize, row: RowType, score: Score) -> Result<MemoryBudget> {
+    pub(crate) fn with_store(
+        bytes: usize,
+        taken_bytes: usize,
+        row: RowType,
+        score: Score,
+    ) -> Result<MemoryBudget> {
         let chunk_bytes = memtables_bytes_min(row);
         let host_min = bytes_min(row.bytes(), score);
         // What remains after the pages holds the two others, each with at least its minimum.
-        let needed_bytes = (host_min + chunk_bytes).saturating_mul(2);
+        let needed_bytes = (host_min + chunk_bytes).saturating_mul(2) + taken_bytes;
         if bytes < needed_bytes {
             return Err(Error::MemoryBudget {
                 row,
@@ -52,6 +65,8 @@ impl MemoryBudget {
                 needed_bytes,
             });
         }
+        let asked_bytes = bytes;
+        let bytes = bytes - taken_bytes;
         let pages_bytes = bytes / PAGES_SHARE;
         let memtables_bytes = (bytes / MEMTABLES_SHARE)
             .min(MEMTABLES_BYTES_MAX)
@@ -60,7 +75,46 @@ impl MemoryBudget {
             host_bytes: bytes - pages_bytes - memtables_bytes,
             pages_bytes,
             memtables_bytes,
+            asked_bytes,
         })
+    }
+
+    /// Takes space from the rows for a log that a store keeps in its memtables; `None` if it was
+    /// taken before, or there is none to take.
+    fn for_long_log(self, row: RowType, score: Score) -> Option<MemoryBudget> {
+        let both_bytes = self.host_bytes + self.memtables_bytes;
+        // The minimum is an estimate, and does not include the admission filter.
+        let most_bytes = both_bytes.saturating_sub(2 * bytes_min(row.bytes(), score));
+        let memtables_bytes = ((both_bytes + self.pages_bytes) / LOG_SHARE).min(most_bytes);
+        (memtables_bytes > self.memtables_bytes).then(|| MemoryBudget {
+            host_bytes: both_bytes - memtables_bytes,
+            memtables_bytes,
+            ..self
+        })
+    }
+
+    /// Opens a store for reading only, and returns the division that its log leaves.
+    ///
+    /// # Errors
+    /// [`Error::LogMemory`], [`Error::Store`].
+    pub(crate) fn open_read_only(
+        self,
+        path: &Path,
+        options: &Options,
+        row: RowType,
+        score: Score,
+    ) -> Result<(Db, MemoryBudget)> {
+        match Db::open(path, self.limit(options.clone())) {
+            Ok(db) => Ok((db, self)),
+            Err(forerun_db::Error::MemoryLimit { .. }) => match self.for_long_log(row, score) {
+                Some(parts) => parts.open_read_only(path, options, row, score),
+                None => Err(Error::LogMemory {
+                    path: path.display().to_string(),
+                    asked_bytes: self.asked_bytes,
+                }),
+            },
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Limits the store's memory.
@@ -90,12 +144,14 @@ mod tests {
     fn the_parts_add_up_to_the_budget() {
         for bytes in [4 << 20, 100 << 20, 2 << 30, 1 << 40] {
             let row = RowType::new(Dtype::F32, 16);
-            let parts = MemoryBudget::with_store(bytes, row, Score::Lfu).unwrap();
+            let parts = MemoryBudget::with_store(bytes, 0, row, Score::Lfu).unwrap();
             let MemoryBudget {
                 host_bytes,
                 pages_bytes,
                 memtables_bytes,
+                asked_bytes,
             } = parts;
+            assert_eq!(asked_bytes, bytes);
             assert_eq!(host_bytes + pages_bytes + memtables_bytes, bytes);
             assert!(host_bytes >= bytes / 2, "{parts:?}");
             let options = parts.limit(Options::default());
@@ -104,16 +160,33 @@ mod tests {
     }
 
     #[test]
+    fn a_long_log_takes_up_to_half_of_the_budget_from_the_rows() {
+        let row = RowType::new(Dtype::F32, 16);
+        for bytes in [4 << 20, 100 << 20, 2 << 30, 1 << 40] {
+            let parts = MemoryBudget::with_store(bytes, 0, row, Score::Lfu).unwrap();
+            let parts = parts.for_long_log(row, Score::Lfu).unwrap();
+            assert_eq!(parts.memtables_bytes, bytes / 2);
+            assert_eq!(parts.host_bytes + parts.pages_bytes, bytes / 2);
+            assert_eq!(parts.for_long_log(row, Score::Lfu), None);
+        }
+        let smallest = 2 * (bytes_min(row.bytes(), Score::Lfu) + memtables_bytes_min(row));
+        let parts = MemoryBudget::with_store(smallest, 0, row, Score::Lfu).unwrap();
+        if let Some(parts) = parts.for_long_log(row, Score::Lfu) {
+            assert!(parts.host_bytes >= 2 * bytes_min(row.bytes(), Score::Lfu));
+        }
+    }
+
+    #[test]
     fn a_budget_that_holds_no_write_is_refused_with_the_minimum() {
         for dim in [1, 16, 4096, 1 << 18] {
             let row = RowType::new(Dtype::F32, dim);
             let Err(Error::MemoryBudget { needed_bytes, .. }) =
-                MemoryBudget::with_store(1000, row, Score::Lfu)
+                MemoryBudget::with_store(1000, 0, row, Score::Lfu)
             else {
                 panic!("1000 bytes for rows of {row}");
             };
-            MemoryBudget::with_store(needed_bytes, row, Score::Lfu).unwrap();
-            MemoryBudget::with_store(needed_bytes - 1, row, Score::Lfu).unwrap_err();
+            MemoryBudget::with_store(needed_bytes, 0, row, Score::Lfu).unwrap();
+            MemoryBudget::with_store(needed_bytes - 1, 0, row, Score::Lfu).unwrap_err();
         }
     }
 }

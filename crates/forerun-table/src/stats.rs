@@ -126,7 +126,8 @@ pub struct Stats {
     /// Bytes of these in use now.
     pub host_used_bytes: u64,
     /// The maximum of [`memory_bytes`](Stats::memory_bytes): the sum of the limits of the host
-    /// tier, and of the store's memtables and page cache.
+    /// tier, and of the store's memtables and page cache. The exceptions are listed at
+    /// [`Builder::memory_bytes`](crate::Builder::memory_bytes).
     pub memory_limit_bytes: u64,
     /// The device tier, if the table was built with one.
     pub device: Option<DeviceStats>,

@@ -68,6 +68,13 @@ impl Store {
                         reason: "it has entries and no description of rows".to_owned(),
                     });
                 }
+                if db.access() == Access::ReadOnly {
+                    return Err(Error::OtherTable {
+                        path: db.path().display().to_string(),
+                        row,
+                        reason: "it is empty".to_owned(),
+                    });
+                }
                 db.put(DESCRIPTION_KEY, &description)?;
             }
         }

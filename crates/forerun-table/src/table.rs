@@ -322,7 +322,8 @@ impl Table {
     /// open it.
     ///
     /// # Errors
-    /// [`Error::NoStore`]; those of [`flush`](Table::flush).
+    /// [`Error::NoStore`]; those of [`flush`](Table::flush). A store that is open for reading only
+    /// returns [`ReadOnly`](forerun_db::Error::ReadOnly): its log would have to be flushed first.
     pub fn checkpoint(&self, into: impl AsRef<Path>) -> Result<()> {
         self.inner()?.checkpoint(into.as_ref())
     }
@@ -331,7 +332,8 @@ impl Table {
     /// that another table can open.
     ///
     /// # Errors
-    /// [`Error::NoStore`]; those of [`flush`](Table::flush) and of [`Backups::create`].
+    /// [`Error::NoStore`]; those of [`flush`](Table::flush) and of [`Backups::create`]. A store
+    /// that is open for reading only returns [`ReadOnly`](forerun_db::Error::ReadOnly).
     pub fn backup(&self, backups: &mut Backups) -> Result<Backup> {
         self.inner()?.backup(backups)
     }

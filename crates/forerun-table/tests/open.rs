@@ -3,9 +3,11 @@
 mod common;
 
 use common::find;
-use forerun_db::{Access, Backups, Db, Options};
+use forerun_db::io::fault::FaultIo;
+use forerun_db::{Access, Backups, Create, Db, Options};
 use forerun_table::{DeviceChoice, Dtype, Error, Moves, Overflow, Score, Table, Writes};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn refusal(opened: Result<Table, Error>) -> String {
     opened.unwrap_err().to_string()
@@ -375,4 +377,103 @@ fn a_backup_has_the_rows_that_were_not_yet_written_back() {
         nowhere.backup(&mut backups),
         Err(Error::NoStore { op: "backup" })
     ));
+}
+
+#[test]
+fn a_count_leaves_out_rows_that_have_expired_since_the_last() {
+    let io = FaultIo::new();
+    io.set_unix_time_s(Some(1000));
+    let options = Options::default().ttl(Some(Duration::from_secs(1)));
+    let db = Db::open_with_io(Arc::new(io.clone()), "store", options).unwrap();
+    let table = Table::builder(Dtype::U8, 4).db(db).open().unwrap();
+    table.insert(&[1, 2, 3], b"one.two.tre.").unwrap();
+    assert_eq!((table.count().unwrap(), table.count().unwrap()), (3, 3));
+    io.set_unix_time_s(Some(1002));
+    assert_eq!(table.count().unwrap(), 0);
+}
+
+#[test]
+fn a_table_opened_for_reading_only_is_neither_new_nor_copied_nor_made_of_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, empty, none] = ["rows", "empty", "none"].map(|name| directory.path().join(name));
+    let builder = |path| Table::builder(Dtype::U8, 4).path(path);
+    builder(&path).open().unwrap().close().unwrap();
+    let options = Options::default().access(Access::ReadOnly);
+    let new = options.clone().create(Create::MustBeNew);
+    let refused = builder(&path).store_options(new).open().unwrap_err();
+    let is_option = matches!(&refused, Error::Store(forerun_db::Error::BadOption { .. }));
+    assert!(is_option, "{refused}");
+
+    Db::open(&empty, Options::default()).unwrap();
+    let opened = builder(&empty).store_options(options.clone()).open();
+    let words = refusal(opened);
+    assert!(words.contains("does not hold a table"), "{words}");
+    assert!(words.contains("it is empty"), "{words}");
+    std::fs::create_dir(&none).unwrap();
+    let words = refusal(builder(&none).store_options(options.clone()).open());
+    assert!(words.contains("is not a Forerun store"), "{words}");
+
+    let table = builder(&path).store_options(options).open().unwrap();
+    let mut backups = Backups::open_or_create(directory.path().join("backups")).unwrap();
+    let copy = directory.path().join("copy");
+    for error in [
+        table.checkpoint(&copy).unwrap_err(),
+        table.backup(&mut backups).unwrap_err(),
+    ] {
+        let is_read_only = matches!(&error, Error::Store(forerun_db::Error::ReadOnly { .. }));
+        assert!(is_read_only, "{error}");
+    }
+    assert!(!copy.exists() && backups.list().unwrap().backups.is_empty());
+}
+
+#[test]
+fn a_long_log_of_a_store_opened_for_reading_only_takes_the_space_of_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rows");
+    let builder = || Table::builder(Dtype::F32, 64).path(&path);
+    let table = builder().open().unwrap();
+    let keys: Vec<u64> = (0..12_000).collect();
+    table.insert(&keys, &vec![7; keys.len() * 256]).unwrap();
+    table.close().unwrap();
+    let options = builder().default_store_options().access(Access::ReadOnly);
+    let open = |bytes| {
+        let builder = builder().store_options(options.clone());
+        builder.memory_bytes(bytes).open()
+    };
+    for bytes in [12 << 20, 64 << 20] {
+        let table = open(bytes).unwrap();
+        assert_eq!(table.count().unwrap(), 12_000);
+        let stats = table.stats();
+        assert!(
+            stats.memory_bytes() <= stats.memory_limit_bytes,
+            "{stats:?}"
+        );
+        assert!(stats.memory_limit_bytes <= bytes as u64, "{stats:?}");
+    }
+    let Err(Error::MemoryBudget { needed_bytes, .. }) = open(1000) else {
+        panic!("1000 bytes for a table");
+    };
+    for bytes in [4 << 20, needed_bytes] {
+        let Err(small @ Error::LogMemory { .. }) = open(bytes) else {
+            panic!("3 MB in memtables of {bytes} / 2 bytes");
+        };
+        let words = small.to_string();
+        assert!(words.contains("raise `memory`"), "{words}");
+        assert!(words.contains(&format!("of {bytes} bytes")), "{words}");
+    }
+}
+
+#[test]
+fn the_admission_filter_of_a_device_tier_is_part_of_the_budget() {
+    const BUDGET: usize = 16 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let builder = Table::builder(Dtype::U8, 4)
+        .device(DeviceChoice::Cpu)
+        .device_capacity(1 << 20)
+        .memory_bytes(BUDGET);
+    let on_disk = builder.clone().path(directory.path().join("rows"));
+    for builder in [builder, on_disk] {
+        let stats = builder.open().unwrap().stats();
+        assert!(stats.memory_limit_bytes <= BUDGET as u64, "{stats:?}");
+    }
 }
