@@ -206,7 +206,8 @@ impl Backups {
         self.path.clone()
     }
 
-    /// Backs up a store or a table as it is now. Reads and writes go on meanwhile.
+    /// Backs up a store or a table as it is now. Reads and writes go on meanwhile. One opened with
+    /// `read_only` raises `ReadOnlyError`.
     fn create(&self, py: Python<'_>, store: Backed<'_>) -> PyResult<Backup> {
         let handle = match &store {
             Backed::Db(db) => Handle::Db(db::open(db)?),

@@ -97,7 +97,9 @@ pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
         E::NoDevice { .. } | E::Device { .. } => DeviceError::new_err(words),
         E::OtherTable { .. } => VersionError::new_err(words),
         E::BadRow { .. } => CorruptionError::new_err(words),
-        E::Full { .. } | E::Memory(_) | E::Index(_) => MemoryLimitError::new_err(words),
+        E::Full { .. } | E::LogMemory { .. } | E::Memory(_) | E::Index(_) => {
+            MemoryLimitError::new_err(words)
+        }
         E::Forked(_) => ForkedError::new_err(words),
         E::Closed => ClosedError::new_err(words),
         E::Interrupted => crate::interrupt::raised(),

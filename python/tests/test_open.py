@@ -95,6 +95,14 @@ def test_a_mistyped_path_is_an_error_if_nothing_is_to_be_created(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["rows", "store"]
     with pytest.raises(errors.AlreadyExistsError):
         forerun.Table(4, path=tmp_path / "rows", create="must_be_new")
+    for create in (False, "never", "must_be_new"):
+        with pytest.raises(errors.InvalidArgumentError, match="`create` is for the store"):
+            forerun.Table(4, create=create)
+    for path in (tmp_path / "rows", tmp_path / "store", tmp_path / "none"):
+        with pytest.raises(errors.InvalidArgumentError, match="for reading only cannot be new"):
+            forerun.Table(4, path=path, read_only=True, create="must_be_new")
+        with pytest.raises(errors.InvalidArgumentError, match="for reading only cannot be new"):
+            forerun.Db(path, read_only=True, create="must_be_new")
     for create in ("no", 7, None):
         with pytest.raises(errors.InvalidArgumentError, match="`create` must be one of"):
             forerun.Table(4, path=tmp_path / "other", create=create)
@@ -126,6 +134,10 @@ def test_a_table_opened_for_reading_only_is_read_and_left_alone(tmp_path):
                 write()
         assert np.array_equal(table.find(np.arange(1000))[0], rows)
         table.flush()
+        with forerun.Backups(tmp_path / "backups") as backups:
+            for copy in (lambda: table.checkpoint(tmp_path / "copy"), lambda: backups.create(table)):
+                with pytest.raises(errors.ReadOnlyError):
+                    copy()
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()} == files
     with pytest.raises(errors.NotFoundError):
         forerun.Table(4, path=tmp_path / "none", read_only=True)
@@ -133,6 +145,20 @@ def test_a_table_opened_for_reading_only_is_read_and_left_alone(tmp_path):
         forerun.Table(4, path=tmp_path / "rows", read_only=True, writes="back")
     with pytest.raises(errors.InvalidArgumentError, match="path"):
         forerun.Table(4, read_only=True)
+    forerun.Db(tmp_path / "empty").close()
+    with pytest.raises(errors.VersionError, match="does not hold a table .*: it is empty"):
+        forerun.Table(4, path=tmp_path / "empty", read_only=True)
+
+
+def test_a_long_log_needs_memory_to_be_read_and_the_error_says_which(tmp_path):
+    with forerun.Table(64, path=tmp_path / "rows") as table:
+        table.insert(np.arange(12_000), np.zeros((12_000, 64), np.float32))
+    for memory in ("12MiB", "64MiB"):
+        with forerun.Table(64, path=tmp_path / "rows", read_only=True, memory=memory) as table:
+            assert len(table) == 12_000
+            assert table.stats()["memory_bytes"] <= table.stats()["memory_limit_bytes"]
+    with pytest.raises(errors.MemoryLimitError, match="raise `memory`"):
+        forerun.Table(64, path=tmp_path / "rows", read_only=True, memory="4MiB")
 
 
 def test_rows_are_counted_without_reading_them_twice(tmp_path):

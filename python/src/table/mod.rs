@@ -40,17 +40,18 @@ type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
 /// `dim`: the number of elements in a row. `dtype`: the element type, as a name or as a type of
 /// NumPy or PyTorch. `path`: the directory of the store that holds all rows; without it the table
 /// lives only in memory. `memory`: the maximum host memory for rows, their index, and the store's
-/// pages and memtables together. Or set the parts one by one: `host_capacity`: the maximum number
-/// of rows in host memory. `host_bytes`: the same limit in bytes, including the index; give one of
-/// the two. `cache_bytes`: the size of the store's page cache. `device_capacity`: the maximum
-/// number of rows on the device, which is not part of `memory`; 0 for no device tier. `device`:
-/// "any" (the first GPU, or the CPU without one), "cpu", or the number of a GPU. `score`: which
-/// rows a tier evicts first: "lru", "lfu" or "custom" (the caller's `scores`). `admission`: which
-/// rows a lookup promotes: "always", "second_touch" (those that were looked up before) or
-/// "by_score". `writes`: "through" writes each row to the store before the call returns; "back"
-/// writes it when it leaves memory, or at `flush`. `overflow`: what a full table without `path`
-/// does: "refuse" new rows, or "evict" others. `create`: "if_missing" or True creates a missing
-/// store, "never" or False raises `NotFoundError` for one, "must_be_new" raises
+/// pages and memtables together, apart from what a store needs for its pages at least: a root page
+/// for each run, and 8 bytes for each page of 4 KiB. Or set the parts one by one: `host_capacity`:
+/// the maximum number of rows in host memory. `host_bytes`: the same limit in bytes, including the
+/// index; give one of the two. `cache_bytes`: the size of the store's page cache.
+/// `device_capacity`: the maximum number of rows on the device, which is not part of `memory`; 0
+/// for no device tier. `device`: "any" (the first GPU, or the CPU without one), "cpu", or the
+/// number of a GPU. `score`: which rows a tier evicts first: "lru", "lfu" or "custom" (the caller's
+/// `scores`). `admission`: which rows a lookup promotes: "always", "second_touch" (those that were
+/// looked up before) or "by_score". `writes`: "through" writes each row to the store before the
+/// call returns; "back" writes it when it leaves memory, or at `flush`. `overflow`: what a full
+/// table without `path` does: "refuse" new rows, or "evict" others. `create`: "if_missing" or True
+/// creates a missing store, "never" or False raises `NotFoundError` for one, "must_be_new" raises
 /// `AlreadyExistsError` for an existing one. `read_only`: changes nothing in the directory, which
 /// may be on a read-only file system; every write raises an error.
 ///
@@ -333,7 +334,8 @@ impl Table {
         interrupt::detach(py, "flushing a table", flush).map_err(table_exception)
     }
 
-    /// Writes a store with all rows, as of now, to a new directory.
+    /// Writes a store with all rows, as of now, to a new directory. A table opened with `read_only`
+    /// raises `ReadOnlyError`.
     fn checkpoint(&self, py: Python<'_>, into: PathBuf) -> PyResult<()> {
         let table = self.open()?;
         run_long(py, "making a checkpoint", move || table.checkpoint(into))?
@@ -342,7 +344,9 @@ impl Table {
 
     /// Returns the table's counters as a dict.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        stats::figures(py, self.open()?.stats())
+        let table = self.open()?;
+        // The figures of a store are read under its locks.
+        stats::figures(py, py.detach(|| table.stats()))
     }
 
     /// Closes the table. All written rows are durable afterwards. If another thread is closing it,
@@ -453,14 +457,17 @@ impl Table {
         }
     }
 
-    fn __repr__(&self) -> String {
+    fn __repr__(&self, py: Python<'_>) -> String {
         let (dim, dtype) = (self.dim, self.dtype.name());
         let mut parts = vec![format!("dim={dim}"), format!("dtype={dtype:?}")];
         if let Some(path) = &self.path {
             parts.push(format!("path={path:?}"));
         }
         match self.open() {
-            Ok(table) => parts.extend(stats::shown(&table.stats(), self.has_limit)),
+            Ok(table) => {
+                let stats = py.detach(|| table.stats());
+                parts.extend(stats::shown(&stats, self.has_limit));
+            }
             Err(_) if self.is_closed() => parts.push("closed".to_owned()),
             // A fork knows nothing of its parent's rows.
             Err(_) => parts.push("of another process".to_owned()),

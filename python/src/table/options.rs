@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use forerun::Access;
 use forerun::table::{
     Admission, Builder, DeviceChoice, Dtype, Overflow, Score, UnknownDtype, Writes,
 };
+use forerun::{Access, Create};
 use pyo3::prelude::*;
 
 use crate::errors::{invalid, unknown};
@@ -121,6 +121,11 @@ pub(super) fn apply(
     let Some(path) = place.path else {
         if place.access == Access::ReadOnly {
             return Err(invalid("`read_only` is for a table with a `path`"));
+        }
+        if place.create.0 != Create::IfMissing {
+            return Err(invalid(
+                "`create` is for the store of a table: give the table a `path`",
+            ));
         }
         if sizes.cache_bytes.is_some() {
             return Err(invalid(
