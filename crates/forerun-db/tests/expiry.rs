@@ -366,6 +366,9 @@ fn a_keyspace_asked_for_with_another_time_to_live_says_which_it_has() {
     let db = open(&io, &options()).unwrap();
     db.keyspace("mortal").unwrap();
     db.keyspace("eternal").unwrap();
+    let ttl = |name| db.keyspace(name).unwrap().ttl();
+    assert_eq!(ttl("mortal"), Some(Duration::from_secs(TTL)));
+    assert_eq!(ttl("eternal"), None);
     let ask = |db: &Db, name: &str| db.keyspace_with(name, lives(7)).map(drop);
     let is_refused = |asked: Result<(), Error>, name: &str, has: Option<u64>| match asked {
         Err(Error::KeyspaceTtl {
