@@ -311,8 +311,8 @@ impl WriteBatch {
 
 /// Adds an operation per pair that sets a key to a value.
 ///
-/// `extend` cannot return an error. If an entry is too long, the batch remembers the error and takes
-/// no more entries by `extend`. [`Db::write`](crate::Db::write) returns the error and writes
+/// `extend` cannot return an error. If an entry is too long, the batch remembers the error and
+/// takes no more entries by `extend`. [`Db::write`](crate::Db::write) returns the error and writes
 /// nothing: see [`WriteBatch::check`].
 ///
 /// ```

@@ -7,8 +7,8 @@ use std::marker::PhantomData;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A [`Table`] whose rows are values of type `T`: an array such as `[f32; 64]`, or a struct that
-/// derives the traits of [`zerocopy`](crate::zerocopy). Rows are copied as bytes and never converted, so the elements of `T`
-/// have the machine's byte order.
+/// derives the traits of [`zerocopy`](crate::zerocopy). Rows are copied as bytes and never
+/// converted, so the elements of `T` have the machine's byte order.
 ///
 /// A handle, made by [`Table::typed`]. Clones share the open table. What is not here is at
 /// [`table`](TypedTable::table).

@@ -115,11 +115,11 @@ macro_rules! readable {
             /// [`get`](Self::get), this copies and allocates nothing.
             #[doc = $moment]
             ///
-            /// Keep `read` short. While it runs, no store, table or hash table of this process reuses
-            /// the memory of what it evicts or replaces, and this store frees no memtable. So do
-            /// not block in it, and do not write to a store or a table: writes that need that memory
-            /// fail after a time limit. With a comparator of your own, the value is copied first, so
-            /// that a panic of `read` is not taken for one of the comparator.
+            /// Keep `read` short. While it runs, no store, table or hash table of this process
+            /// reuses the memory of what it evicts or replaces, and this store frees no memtable.
+            /// So do not block in it, and do not write to a store or a table: writes that need that
+            /// memory fail after a time limit. With a comparator of your own, the value is copied
+            /// first, so that a panic of `read` is not taken for one of the comparator.
             ///
             /// ```
             /// use forerun_db::{Db, Options};
