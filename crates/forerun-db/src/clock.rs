@@ -209,6 +209,10 @@ pub(crate) struct Expiry {
     ttl: u64,
     /// The second of the last computation.
     second: AtomicU64,
+    /// That computation holds for readers to whom numbers up to this one are visible.
+    holds_up_to: AtomicU64,
+    /// Held while it is computed, so that the three numbers stay those of one computation.
+    computing: Mutex<()>,
     /// Everything up to this sequence number has expired. Never decreases.
     expired_sequence: AtomicU64,
 }
@@ -219,6 +223,8 @@ impl Expiry {
         Expiry {
             ttl,
             second: AtomicU64::new(0),
+            holds_up_to: AtomicU64::new(0),
+            computing: Mutex::new(()),
             expired_sequence: AtomicU64::new(expired_sequence),
         }
     }
@@ -233,9 +239,11 @@ impl Expiry {
     #[inline]
     pub(crate) fn expired_sequence(&self, clock: &Clock, visible: u64) -> u64 {
         let now = clock.now();
-        // Acquire pairs with the release in `work_out`: a thread that sees the second sees the
-        // number of that second or of a later one.
-        if self.second.load(Ordering::Acquire) != now {
+        // Acquire, here and below, pairs with the releases in `work_out`: a thread that sees either
+        // number sees the expired number of that computation or of a later one.
+        if self.second.load(Ordering::Acquire) != now
+            || self.holds_up_to.load(Ordering::Acquire) < visible
+        {
             self.work_out(clock, now, visible);
         }
         self.expired_sequence.load(Ordering::Relaxed)
@@ -243,12 +251,21 @@ impl Expiry {
 
     #[cold]
     fn work_out(&self, clock: &Clock, now: u64, visible: u64) {
+        // Nothing panics while the lock is held.
+        let _computing = self
+            .computing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let expired = clock.expired(now, self.ttl, visible);
-        // Relaxed: the store below publishes it.
+        // Relaxed: the stores below publish it.
         match planted::is(Defect::ExpiredReturns) {
             true => self.expired_sequence.store(expired, Ordering::Relaxed),
             false => drop(self.expired_sequence.fetch_max(expired, Ordering::Relaxed)),
         }
+        // A reader who sees less than others, because it holds a snapshot or was stopped for a
+        // while, may find that all it sees has expired. More may have expired for the others.
+        let holds_up_to = if expired < visible { u64::MAX } else { visible };
+        self.holds_up_to.store(holds_up_to, Ordering::Release);
         self.second.store(now, Ordering::Release);
     }
 }
@@ -298,6 +315,21 @@ mod tests {
         assert_eq!(clock.expired(100, 1, 5), 5);
         assert_eq!(clock.expired(90, 20, 5), 5);
         assert_eq!(clock.expired(90, 20, 9), 7);
+    }
+
+    #[test]
+    fn what_has_expired_does_not_depend_on_who_looked_first() {
+        let (io, clock) = clock(100, &[1]);
+        clock.note(100, 1);
+        clock.note(103, 17);
+        io.set_unix_time_s(Some(103));
+        let expiry = Expiry::new(1, 0);
+        assert_eq!(expiry.expired_sequence(&clock, 12), 12);
+        assert_eq!(expiry.expired_sequence(&clock, 18), 16);
+        // Likewise if nothing was written since.
+        io.set_unix_time_s(Some(110));
+        assert_eq!(expiry.expired_sequence(&clock, 18), 18);
+        assert_eq!(expiry.expired_sequence(&clock, 20), 20);
     }
 
     #[test]
