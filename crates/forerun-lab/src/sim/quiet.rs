@@ -22,7 +22,7 @@ const PAGES_SHARE: usize = 4;
 
 /// The cache may have lent so much beyond its limit to readers that have gone: pages are freed in a
 /// later epoch. A cache of the larger size has space for that.
-const LENT_MAX_BYTES: usize = 128 << 10;
+const LENT_MAX_BYTES: usize = 512 << 10;
 const LARGE_CACHE_BYTES: usize = 512 << 10;
 
 /// Runs that were replaced, but whose files are not closed yet: that too happens in a later epoch.
