@@ -1,6 +1,6 @@
 // What the adapters share: the setting from the command line, the keys of `forerun-bench
 // gpu-table`, the two clocks, and a line of JSON a result, named as
-// crates/forerun-bench/src/gpu_table/row.rs has it.
+// crates/forerun-bench/src/gpu_table/result_row.rs has it.
 //
 //   keys put in    key_of(0), key_of(1), ...                                      until the table is as full as asked for
 //   asked for      a sample of them, evenly over the time of their coming, of those that are there; keys that never came

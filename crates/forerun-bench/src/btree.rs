@@ -6,10 +6,10 @@
 //! measure peers: see [`run_with`].
 
 use crate::engine::{Engine, Need, Reader, Store, Writer};
-use crate::lookup::{Lookups, Workload};
+use crate::lookup_output::show;
+use crate::lookup_workloads::{Lookups, Workload};
 use crate::output::{Output, Threads, Timing, on_stdout, or};
 use crate::roofline::lines_per_second;
-use crate::show::show;
 use crate::skew::Skew;
 use crate::workload::{Dataset, EntryBuffer};
 use anyhow::{Context, Result, bail};

@@ -3,16 +3,18 @@
 //!
 //! ```text
 //!   roofline, memtable, btree, ycsb/, hash/, gather/, gpu_table/, gpu_roofline,
-//!   server/, cache/, table/
-//!                         the benches: Args and run()
-//!   lookup, loaded_engine, show   lookup workloads over any engine; its store between the turns; the output
-//!   engine                the interface of a store, ours or a peer's
-//!   store                 Db as such a store
-//!   workload, skew        keys, values, lookups
-//!   threads               pinned threads that start together
-//!   page                  results as a table and as a page; panels: what all pages share
-//!   on_gpu                shared code of the GPU benches
-//!   output, process       the options that all benches share; this process's use of resources
+//!   server/, cache/, table/     the benches: Args and run()
+//!   lookup_workloads            lookups and inserts over any engine
+//!   loaded_engine               its store between the turns
+//!   lookup_output, lookup_page  their results as tables and as a page
+//!   engine                      the interface of a store, ours or a peer's
+//!   store_engine                Db as such a store
+//!   workload, skew              keys, values, lookups
+//!   threads                     pinned threads that start together
+//!   panels                      what all pages share
+//!   on_gpu                      shared code of the GPU benches
+//!   output                      the options that all benches share
+//!   process_usage               this process's use of resources
 //! ```
 //!
 //! # The command
@@ -45,18 +47,18 @@ pub mod gpu_roofline;
 pub mod gpu_table;
 pub mod hash;
 mod loaded_engine;
-pub mod lookup;
+mod lookup_output;
+pub mod lookup_page;
+pub mod lookup_workloads;
 pub mod memtable;
 pub mod on_gpu;
 pub mod output;
-pub mod page;
 mod panels;
-pub mod process;
+pub mod process_usage;
 pub mod roofline;
 pub mod server;
-mod show;
 pub mod skew;
-pub mod store;
+pub mod store_engine;
 pub mod table;
 pub mod threads;
 pub mod workload;

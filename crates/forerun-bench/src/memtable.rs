@@ -4,10 +4,10 @@
 //! The bench can also measure peers: see [`run_with`].
 
 use crate::engine::{Engine, Need, Reader, Store, Writer};
-use crate::lookup::{Lookups, Workload};
+use crate::lookup_output::show;
+use crate::lookup_workloads::{Lookups, Workload};
 use crate::output::{Output, Threads, Timing, on_stdout, or};
 use crate::roofline::{PagesArg, lines_per_second};
-use crate::show::show;
 use crate::skew::Skew;
 use crate::workload::Dataset;
 use anyhow::{Result, anyhow};

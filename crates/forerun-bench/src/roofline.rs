@@ -14,7 +14,7 @@ use forerun_core::{Pages, arch};
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 use forerun_measure::size::{count, digits, short, spread};
 use forerun_measure::text_table::TextTable;
 use forerun_studies::roofline::{Cell, Config, IN_FLIGHT, Resume, Roofline, measure, resume};

@@ -6,7 +6,7 @@ use forerun_bench::ycsb::YcsbRow;
 use forerun_bench::{btree, hash, memtable, roofline, ycsb};
 use forerun_measure::progress::Progress;
 use forerun_measure::report::check_html;
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::path::Path;

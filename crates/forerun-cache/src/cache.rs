@@ -1,7 +1,7 @@
 //! The cache: its parts, its statistics, and lookups by key.
 
 use crate::blocks::Blocks;
-use crate::blocks::record::Record;
+use crate::blocks::item_layout::Record;
 use crate::blocks::victim::Evacuation;
 use crate::budget::{Budget, Purpose};
 use crate::epoch::{Epochs, Pinned};

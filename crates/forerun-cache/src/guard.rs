@@ -1,6 +1,6 @@
 //! Guards: they let readers use items in place.
 
-use crate::blocks::record::State;
+use crate::blocks::item_layout::State;
 use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::item::Item;

@@ -1,6 +1,6 @@
 //! The result of a lookup.
 
-use crate::blocks::record::{CLAIMED, FETCHED, Record, STALE, Tags};
+use crate::blocks::item_layout::{CLAIMED, FETCHED, Record, STALE, Tags};
 use crate::request::Expiry;
 use crate::value::SharedValue;
 use std::fmt;

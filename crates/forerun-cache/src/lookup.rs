@@ -12,7 +12,7 @@
 //! When a tag matches by chance, which happens once in some thousand lookups, the key is looked up
 //! again on its own.
 
-use crate::blocks::record::{Record, State};
+use crate::blocks::item_layout::{Record, State};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::index::bucket::{Entry, ItemRef};

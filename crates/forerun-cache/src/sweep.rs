@@ -1,6 +1,6 @@
 //! Removes items one by one, one segment of the index after another.
 
-use crate::blocks::record::Record;
+use crate::blocks::item_layout::Record;
 use crate::budget::Purpose;
 use crate::cache::Cache;
 use crate::generation::Moment;

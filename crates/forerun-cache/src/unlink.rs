@@ -1,7 +1,7 @@
 //! Removes items from the index, and accounts for the consequences: dead bytes, shares of large
 //! values, counts.
 
-use crate::blocks::record::FETCHED;
+use crate::blocks::item_layout::FETCHED;
 use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::index::bucket::ItemRef;

@@ -10,7 +10,7 @@
 //! gives up the attempt, makes room, and starts another.
 
 use crate::blocks::Requester;
-use crate::blocks::record::{FETCHED, NewRecord, NewValue, Record, len_of, size_bytes};
+use crate::blocks::item_layout::{FETCHED, NewRecord, NewValue, Record, len_of, size_bytes};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::eviction::Queue;

@@ -26,8 +26,8 @@ mod commands;
 pub mod exit;
 mod input;
 mod measure;
+mod open_store;
 pub mod output;
-mod store;
 
 use std::process::ExitCode;
 

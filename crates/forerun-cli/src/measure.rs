@@ -13,7 +13,7 @@ use anyhow::Context;
 use forerun_db::{Db, Strategy, Values};
 use forerun_measure::harness::{self, Case, Plan, Sample, Turn};
 use forerun_measure::progress::Progress;
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 use forerun_measure::size::{digits, short, spread};
 use forerun_measure::text_table::TextTable;
 

@@ -81,7 +81,7 @@ pub use tree::repair::RepairReport;
 pub use tree::salvage::{KeyRange, Loss};
 pub use tree::verify::VerifyReport;
 pub use values::Values;
-pub use wal::report::{BadRange, RecoveryReport};
+pub use wal::recovery_report::{BadRange, RecoveryReport};
 
 /// Longest key: 64 KiB. The empty key is a key.
 pub const MAX_KEY_BYTES: usize = 65_536;

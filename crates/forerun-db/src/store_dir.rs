@@ -21,8 +21,8 @@ use crate::io::{Io, OpenMode, read_all};
 use crate::planted::{self, Defect};
 use crate::sealed::{Kind, VERSION_BYTES, put_bytes};
 use crate::wal::closed::{self, Closed};
+use crate::wal::log_file;
 use crate::wal::record::u32_at;
-use crate::wal::segment;
 use crate::{Create, Error, Result};
 
 pub(crate) use lock::Lock;
@@ -81,7 +81,7 @@ impl StoreDir {
         let names = names(io, path, &STORE)?.unwrap_or_default();
         let mut segments: Vec<u64> = names
             .iter()
-            .filter_map(|name| segment::number(name))
+            .filter_map(|name| log_file::number(name))
             .collect();
         segments.sort_unstable();
         self.segments = segments;

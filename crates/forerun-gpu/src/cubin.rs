@@ -10,10 +10,10 @@
 //! time. NVRTC is a library of the CUDA toolkit. It is loaded at run time, and only if it is
 //! needed.
 
-mod cache;
+mod disk_cache;
 mod nvrtc;
 
-use cache::Cache;
+use disk_cache::Cache;
 use std::borrow::Cow;
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
@@ -79,7 +79,7 @@ fn embedded(capability: (u32, u32)) -> Option<&'static [u8]> {
 fn compiled(capability: (u32, u32), cache: Option<&Cache>) -> Result<Vec<u8>, CubinError> {
     let compiler = nvrtc::Compiler::load().ok_or(CubinError::NoCompiler { capability })?;
     let version = compiler.version()?;
-    let key = cache::Key::of(&(SOURCE, capability, version, nvrtc::OPTIONS));
+    let key = disk_cache::Key::of(&(SOURCE, capability, version, nvrtc::OPTIONS));
     if let Some(image) = cache.and_then(|cache| cache.get(&key)) {
         return Ok(image);
     }

@@ -57,7 +57,7 @@ pub mod harness;
 pub mod machine;
 pub mod progress;
 pub mod report;
-pub mod row;
+pub mod result_row;
 pub mod size;
 pub mod text_table;
 pub mod typical;

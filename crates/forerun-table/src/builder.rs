@@ -1,7 +1,8 @@
 //! Options for opening a table.
 
 use crate::admission::AdmissionFilter;
-use crate::device::Device;
+use crate::device_tier::Device;
+use crate::disk_tier::Store;
 use crate::host::Host;
 use crate::inner::{Inner, Policies};
 use crate::interrupt::Interrupt;
@@ -10,7 +11,6 @@ use crate::memory_budget::MemoryBudget;
 use crate::options::DeviceChoice;
 use crate::options::{Admission, HostCapacity, Moves, Overflow, Promotion, Writes};
 use crate::policy::Score;
-use crate::store::Store;
 use crate::table::Table;
 use crate::{Error, Result, RowType};
 use forerun_core::Pages;

@@ -6,18 +6,18 @@
 //!   write    lock ──> invalidate the copies ──> write store, host tier ──> bump versions ──> unlock ──> promote again
 //! ```
 //!
-//! The device holds only copies (`device.rs`), so nothing here can lose a row and no move must be
+//! The device holds only copies (`device_tier.rs`), so nothing here can lose a row and no move must be
 //! atomic: the store has a demoted row all the time. A row is promoted under the lock of its key,
 //! while the host tier has the newest version.
 
+use crate::background_moves::PendingMoves;
 #[cfg(feature = "gpu")]
-use crate::device::{Exchange, Incoming};
+use crate::device_tier::{Exchange, Incoming};
 use crate::host::Victim;
 use crate::host_moves::Origin;
 #[cfg(feature = "gpu")]
 use crate::host_moves::PromotionBatch;
 use crate::inner::Inner;
-use crate::worker::PendingMoves;
 
 /// Rows promoted together. Writers of their keys wait meanwhile.
 #[cfg(feature = "gpu")]

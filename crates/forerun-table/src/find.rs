@@ -11,7 +11,9 @@
 //! the caller's memory or to the device's (`find_to_device.rs`): the lower tiers hand their rows to
 //! a [`Receiver`].
 
-use crate::device::{Destination, Device};
+use crate::background_moves::{PIECE_KEYS, PendingMoves};
+use crate::device_tier::{Destination, Device};
+use crate::disk_tier::{Store, StoreKey};
 use crate::host::{Host, Slots};
 use crate::host_moves::{Origin, PromotionBatch};
 use crate::inner::Inner;
@@ -19,8 +21,6 @@ use crate::interrupt::Interrupt;
 use crate::key_locks::Version;
 use crate::misses::Misses;
 use crate::options::Promotion;
-use crate::store::{Store, StoreKey};
-use crate::worker::{PIECE_KEYS, PendingMoves};
 use crate::{Error, Failures, Result};
 use forerun_core::sync::time;
 use forerun_db::Values;

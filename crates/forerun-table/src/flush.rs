@@ -9,11 +9,11 @@
 //! already visited. So only a pass that keeps all writers out is sure to see every row that was
 //! dirty when the flush began. The earlier passes leave it little to do.
 
+use crate::disk_tier::{self, Store};
 use crate::host::Victim;
 use crate::inner::Inner;
 use crate::interrupt::Interrupt;
 use crate::key_locks::KeyGuard;
-use crate::store::{self, Store};
 use crate::{Error, Result};
 use forerun_core::sync::PoisonError;
 use forerun_db::{Backup, Backups};
@@ -79,7 +79,7 @@ impl Inner {
         {
             return Ok(count);
         }
-        let count = store::count_rows(&snapshot, &self.interrupt)?;
+        let count = disk_tier::count_rows(&snapshot, &self.interrupt)?;
         // Rows that expire do not change the sequence number.
         if store.db().own_keyspace().ttl().is_none() {
             *last() = Some((snapshot.sequence(), count));

@@ -11,11 +11,11 @@
 //! row is in the store before it leaves the index, so a lookup always finds it, in the host tier or
 //! below.
 
+use crate::disk_tier::Store;
 use crate::host::{Reservation, RowMeta, Victim};
 use crate::inner::Inner;
 use crate::key_locks::Version;
 use crate::options::{Admission, Overflow};
-use crate::store::Store;
 use crate::{Error, Result};
 use std::time::{Duration, Instant};
 

@@ -10,9 +10,9 @@
 
 use forerun_core::sync::time;
 
+use crate::disk_tier::Store;
 use crate::find::Scratch;
 use crate::inner::Inner;
-use crate::store::Store;
 use crate::{Error, Failures, Result};
 
 /// Keys that are unlinked together.

@@ -1,15 +1,15 @@
 //! The state that a table's handles and its background thread share.
 
 use crate::admission::AdmissionFilter;
-use crate::device::Device;
+use crate::background_moves::Queue;
+use crate::device_tier::Device;
+use crate::disk_tier::Store;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::key_locks::{KeyGuard, KeyLocks};
 use crate::options::{Admission, Moves, Overflow, Promotion, Writes};
 use crate::policy::Score;
 use crate::stats::{Clocks, Counters, DeviceStats, Stats};
-use crate::store::Store;
-use crate::worker::Queue;
 use crate::{Error, Result, RowType};
 use forerun_core::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,19 +10,27 @@
 //!                    v                   v
 //!                  store: a Db on disk
 //!
-//!   table.rs, builder.rs     the public interface       device.rs        the device tier, on a GPU or the CPU
-//!   find.rs, misses.rs       lookups; keys still open   host/            the host tier: row slab (with `unsafe`), clock
-//!   find_to_device.rs        rows into device memory    ring_pool.rs     the pinned memory that they pass through
-//!   write.rs, ingest.rs      insert, update, erase      store.rs         the rows on disk
-//!   host_moves.rs, device_moves.rs  promotion, demotion key_locks.rs     locks of writers, versions of keys
-//!   worker.rs                the background thread      admission.rs, ghosts.rs  which rows a lookup promotes
-//!   policy.rs                scores: ranks, ages        options.rs       capacities, admission, writes, overflow
-//!   close.rs, interrupt.rs   closing, interrupting      flush.rs, snapshot.rs    durability, views, export
-//!   memory_budget.rs         one limit for all parts
+//!   table.rs, builder.rs            the public interface
+//!   find.rs, misses.rs              lookups; keys still open
+//!   find_to_device.rs               rows into device memory
+//!   ring_pool.rs                    the pinned memory that they pass through
+//!   write.rs, ingest.rs             insert, update, erase
+//!   key_locks.rs                    locks of writers, versions of keys
+//!   device_tier.rs                  the device tier, on a GPU or the CPU
+//!   host/                           the host tier: row slab (with `unsafe`), clock
+//!   disk_tier.rs                    the rows on disk
+//!   host_moves.rs, device_moves.rs  promotion, demotion
+//!   background_moves.rs             the thread that does both, and its queue
+//!   admission.rs, ghosts.rs         which rows a lookup promotes
+//!   policy.rs                       scores: ranks, ages
+//!   options.rs, row_type.rs         capacities, admission, writes, overflow; the type of rows
+//!   memory_budget.rs                one limit for all parts
+//!   close.rs, interrupt.rs          closing, interrupting
+//!   flush.rs, snapshot.rs           durability, views, export
 //! ```
 //!
 //! The device tier needs the feature `gpu`, which is on by default. Without it, `device_none.rs`
-//! replaces `device.rs`, and the crate does not depend on `forerun-gpu`.
+//! replaces `device_tier.rs`, and the crate does not depend on `forerun-gpu`.
 //!
 //! Start with [`Table`].
 
@@ -31,14 +39,16 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod admission;
+mod background_moves;
 mod builder;
 mod close;
+mod device_moves;
 #[cfg(feature = "gpu")]
-mod device;
+mod device_tier;
 #[cfg(not(feature = "gpu"))]
 #[path = "device_none.rs"]
-mod device;
-mod device_moves;
+mod device_tier;
+mod disk_tier;
 mod error;
 mod find;
 #[cfg(feature = "gpu")]
@@ -58,21 +68,19 @@ mod options;
 mod policy;
 #[cfg(feature = "gpu")]
 mod ring_pool;
-mod row;
+mod row_type;
 mod snapshot;
 mod stats;
-mod store;
 mod table;
 #[cfg(all(test, feature = "gpu"))]
 mod testing;
 mod typed;
-mod worker;
 mod write;
 
 pub use builder::Builder;
 pub use close::WeakTable;
 #[cfg(feature = "gpu")]
-pub use device::Pointers;
+pub use device_tier::Pointers;
 pub use error::{Error, Failures, Result};
 #[cfg(feature = "gpu")]
 pub use forerun_gpu::gather::Destination;
@@ -83,7 +91,7 @@ pub use options::{
     Admission, EvictionCallback, HostCapacity, Moves, Overflow, Promotion, Update, Writes,
 };
 pub use policy::Score;
-pub use row::{Dtype, RowType, UnknownDtype};
+pub use row_type::{Dtype, RowType, UnknownDtype};
 pub use snapshot::{Export, Rows, Snapshot};
 pub use stats::{Counts, DeviceStats, Stats};
 pub use table::Table;

@@ -1,7 +1,7 @@
 //! Snapshots of a table, and the export of rows batch by batch.
 
+use crate::disk_tier::{Format, Store, rows_of};
 use crate::inner::Inner;
-use crate::store::{Format, Store, rows_of};
 use crate::{Failures, Result, RowType};
 use forerun_core::ProcessBound;
 use forerun_db::Values;

@@ -2,14 +2,14 @@
 
 use crate::builder::Builder;
 use crate::close::{Open, WeakTable};
-use crate::device::Device;
+use crate::device_tier::Device;
 #[cfg(feature = "gpu")]
-use crate::device::Pointers;
+use crate::device_tier::Pointers;
 use crate::inner::Inner;
 use crate::options::{Moves, Update};
 use crate::snapshot::{Export, Snapshot};
 use crate::stats::{DeviceStats, Stats};
-use crate::{Dtype, Error, Result, RowType, worker};
+use crate::{Dtype, Error, Result, RowType, background_moves};
 use forerun_core::ProcessBound;
 use forerun_db::{Backup, Backups};
 #[cfg(feature = "gpu")]
@@ -83,7 +83,7 @@ impl Table {
         let thread = match inner.policies.moves {
             Moves::Caller => None,
             Moves::Background => {
-                let thread = worker::start(&inner);
+                let thread = background_moves::start(&inner);
                 Some(thread.map_err(|error| Error::Thread(error.to_string()))?)
             }
         };

@@ -11,11 +11,11 @@
 
 use forerun_core::sync::time;
 
+use crate::disk_tier::Store;
 use crate::find::Scratch;
 use crate::host::{Reservation, RowMeta};
 use crate::inner::Inner;
 use crate::options::{Moves, Overflow, Update};
-use crate::store::Store;
 use crate::{Error, Failures, Result};
 
 impl Inner {

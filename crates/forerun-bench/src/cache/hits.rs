@@ -1,12 +1,12 @@
 //! The hit ratio of get-or-set, at several memory sizes, compared with memcached's.
 
 use super::args::Args;
-use super::load::Load;
 use super::memcached::Memcached;
+use super::workload::Load;
 use anyhow::Result;
 use forerun_cache::{Cache, CacheOptions, Store};
 use forerun_measure::progress::Progress;
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 use forerun_measure::size::{count, short};
 use forerun_measure::text_table::TextTable;
 use serde::{Deserialize, Serialize};

@@ -109,7 +109,7 @@ impl Memcached {
 
     /// Bytes of the process's memory that are resident in RAM.
     pub(super) fn resident_bytes(&self) -> Option<u64> {
-        crate::process::resident_bytes_of(self.child.id())
+        crate::process_usage::resident_bytes_of(self.child.id())
     }
 }
 

@@ -7,10 +7,10 @@
 
 mod args;
 mod hits;
-mod load;
 mod memc3;
 mod memcached;
 mod multiget;
+mod workload;
 
 pub use args::Args;
 pub use hits::HitsRow;

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use forerun_cache::{Cache, CacheOptions, Store, Stored};
 use forerun_measure::harness::{Case, Sample, Turn, measure};
 use forerun_measure::progress::Progress;
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 use forerun_measure::size::{count, digits, short, spread};
 use forerun_measure::text_table::TextTable;
 use rand::rngs::SmallRng;

@@ -11,7 +11,7 @@
 
 use super::args::Args;
 use super::gpu::{Fixture, Way};
-use super::row::GatherRow;
+use super::result_row::GatherRow;
 use super::setting::Setting;
 use anyhow::Result;
 use forerun_gpu::gather::Direction;

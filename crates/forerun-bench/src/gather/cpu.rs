@@ -1,7 +1,7 @@
 //! The batch on the CPU, which is measured if there is no GPU.
 
 use super::args::Args;
-use super::row::GatherRow;
+use super::result_row::GatherRow;
 use super::setting::{POISON, Setting, fill, verify};
 use anyhow::{Context, Result};
 use forerun_gpu::gather::cpu::{self, CpuOptions, Extras, Indices, Pairs};

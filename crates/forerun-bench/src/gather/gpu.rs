@@ -8,7 +8,7 @@
 //! | `cpu-then-copy` | rows gathered by the CPU's threads into pinned memory, then one copy (or the reverse), by the clock |
 
 use super::args::Args;
-use super::row::GatherRow;
+use super::result_row::GatherRow;
 use super::setting::{POISON, Setting, Study, fill, verify};
 use crate::on_gpu::Timer;
 use anyhow::{Context, Result};

@@ -2,10 +2,14 @@
 //! contiguous copies and other alternatives.
 //!
 //! ```text
-//!   args.rs       the command line           setting.rs   what is copied, and its check byte by byte
-//!   gpu.rs        the ways on a GPU          beside.rs    a matrix product during the copy
-//!   cpu.rs        the CPU's copy             pytorch.rs   PyTorch's way, by pytorch.py
-//!   selfcheck.rs  --check                    row.rs, show.rs   results
+//!   args.rs                 the command line
+//!   setting.rs              what is copied, and its check byte by byte
+//!   gpu.rs                  the alternatives on a GPU
+//!   beside.rs               a matrix product during the copy
+//!   cpu.rs                  the CPU's copy
+//!   pytorch.rs              PyTorch's copy, by pytorch.py
+//!   selfcheck.rs            --check
+//!   result_row.rs, show.rs  results
 //! ```
 //!
 //! If no GPU is found, the bench says so, measures the CPU's copy and exits successfully. It then
@@ -16,13 +20,13 @@ mod beside;
 mod cpu;
 mod gpu;
 mod pytorch;
-mod row;
+mod result_row;
 mod selfcheck;
 mod setting;
 mod show;
 
 pub use args::Args;
-pub use row::GatherRow;
+pub use result_row::GatherRow;
 pub use setting::{Cap, Order, Study};
 
 use crate::on_gpu::{self, report_check};

@@ -1,7 +1,7 @@
 //! PyTorch for comparison: `pytorch.py`, if python3 and torch with CUDA are installed.
 
 use super::args::Args;
-use super::row::GatherRow;
+use super::result_row::GatherRow;
 use super::setting::{Order, Setting};
 use anyhow::{Context, Result, bail, ensure};
 use forerun_gpu::gather::Direction;

@@ -1,6 +1,6 @@
 //! The results in the format of the published record, as tables, and as a page.
 
-use super::row::GatherRow;
+use super::result_row::GatherRow;
 use super::setting::{Setting, Study};
 use crate::panels::{distinct, push_series};
 use forerun_measure::report::{Chart, Report, Section, Shape};

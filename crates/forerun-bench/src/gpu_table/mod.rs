@@ -2,11 +2,14 @@
 //! form, row size, hit rate, batch and skew.
 //!
 //! ```text
-//!   args.rs       the command line      setting.rs  the tables and their requests
-//!   way.rs        operations            keys.rs     keys, rows, calls
-//!   fixture.rs    a filled table, and one call to it
-//!   selfcheck.rs  --check               peer.rs     other tables, measured by their own programs
-//!   row.rs, show.rs   results
+//!   args.rs                 the command line
+//!   setting.rs              the tables and their requests
+//!   way.rs                  operations
+//!   keys.rs                 keys, rows, calls
+//!   fixture.rs              a filled table, and one call to it
+//!   selfcheck.rs            --check
+//!   peer.rs                 other tables, measured by their own programs
+//!   result_row.rs, show.rs  results
 //! ```
 //!
 //! If no GPU is found, the bench says so, measures the table on the CPU and exits successfully. It
@@ -16,14 +19,14 @@ mod args;
 mod fixture;
 mod keys;
 mod peer;
-mod row;
+mod result_row;
 mod selfcheck;
 mod setting;
 mod show;
 mod way;
 
 pub use args::Args;
-pub use row::GpuTableRow;
+pub use result_row::GpuTableRow;
 pub use setting::{Buckets, Study};
 pub use way::Op;
 

@@ -3,13 +3,13 @@
 //!
 //! ```text
 //!   PROGRAM --device 0 --slots N --dim 8 --load 0.5,0.75,1 --hit-rate 0.6 --batch N --rounds N
-//!   -> {"bench":"gpu-table","engine":"hierarchicalkv","op":"find_ptr", ...}      a line per result, as in `row.rs`
+//!   -> {"bench":"gpu-table","engine":"hierarchicalkv","op":"find_ptr", ...}      a line per result, as in `result_row.rs`
 //! ```
 //!
 //! `suites/gpu-peers` has the sources and says how to build them, outside this tree.
 
 use super::args::Args;
-use super::row::GpuTableRow;
+use super::result_row::GpuTableRow;
 use super::setting::Setting;
 use anyhow::{Context, Result, ensure};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! The results as tables, and as a page.
 
-use super::row::GpuTableRow;
+use super::result_row::GpuTableRow;
 use super::setting::Study;
 use crate::panels::{distinct, push_series};
 use forerun_measure::report::{Chart, Report, Section, Shape};

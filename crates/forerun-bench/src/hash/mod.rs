@@ -2,12 +2,18 @@
 //! machine.
 //!
 //! ```text
-//!   args.rs         the command line              study.rs   the five studies
-//!   sweep.rs        lists that multiply to cells  keys.rs    keys, values, streams
-//!   contender.rs    the interface of a table      ours.rs, table.rs   Forerun's tables
-//!   table_group.rs  tables in memory              turn.rs    one turn of a case
-//!   measure/        rounds over a sweep, rows     row.rs     a result
-//!   show.rs         tables                        plot.rs    plots and the page
+//!   args.rs                       the command line
+//!   study.rs                      the five studies
+//!   sweep.rs                      lists that multiply to cells
+//!   keys.rs                       keys, values, streams
+//!   contender.rs                  the interface of a table
+//!   ours.rs, production_table.rs  Forerun's tables
+//!   table_group.rs                tables in memory
+//!   turn.rs                       one turn of a case
+//!   measure/                      rounds over a sweep, rows
+//!   result_row.rs                 a result
+//!   show.rs                       tables
+//!   plot.rs                       plots and the page
 //! ```
 //!
 //! The bench can also measure peers: see [`run_with`].
@@ -18,17 +24,17 @@ pub mod keys;
 mod measure;
 mod ours;
 mod plot;
-mod row;
+mod production_table;
+mod result_row;
 mod show;
 mod study;
 mod sweep;
-mod table;
 mod table_group;
 mod turn;
 
 pub use args::Args;
 pub use keys::Skew;
-pub use row::HashRow;
+pub use result_row::HashRow;
 pub use turn::UpdateKind;
 
 use crate::output::{on_stdout, write_facts};
@@ -270,7 +276,7 @@ impl Visit for Measure<'_> {
 /// Calls `use_all` with all contenders for keys and values of 8 bytes.
 fn with_wide<T>(peers: &[Peer<'_>], use_all: impl FnOnce(&[Peer<'_>]) -> T) -> T {
     let designs = ours::designs();
-    let mut all: Vec<Peer<'_>> = vec![&table::Production];
+    let mut all: Vec<Peer<'_>> = vec![&production_table::Production];
     all.extend(refs::<u64, u64>(&designs));
     all.extend(peers);
     use_all(&all)

@@ -8,11 +8,11 @@
 //! ```
 
 use super::contender::GET;
-use super::row::HashRow;
+use super::result_row::HashRow;
 use super::show::{self, cell};
 use super::study::Study;
 use super::sweep::Axis;
-use crate::page::times;
+use crate::lookup_page::times;
 use crate::panels::{self, Range, distinct, push_legend, push_series};
 use forerun_measure::report::{Chart, Report, Scale, Section, Shape};
 use forerun_measure::size::digits;

@@ -1,9 +1,9 @@
 //! The rows of a study as tables.
 
-use super::row::HashRow;
+use super::result_row::HashRow;
 use super::study::Study;
 use super::sweep::Axis;
-use crate::page::{or_dash, percent, times};
+use crate::lookup_page::{or_dash, percent, times};
 use forerun_measure::size::{count, digits, short, spread};
 use forerun_measure::text_table::TextTable;
 
@@ -206,7 +206,7 @@ pub(super) fn legend(rounds: usize) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use forerun_measure::row::Row;
+    use forerun_measure::result_row::Row;
 
     /// Rows of two designs; the second is full in the second cell.
     pub(crate) fn rows() -> Vec<HashRow> {

@@ -1,11 +1,15 @@
 //! `forerun-bench server`: the cache server over the network, compared with memcached.
 //!
 //! ```text
-//!  args.rs     the command line               data.rs     items: keys, values, their choice
-//!  process.rs  a server's process, its cores  request.rs  requests, composed in advance, and their replies
-//!  client.rs   the load                       reply.rs    replies that are not the expected ones
-//!  row.rs      a result                       show.rs     tables, the page
-//!  tail/       a study: sets into a full cache under disturbances
+//!  args.rs            the command line
+//!  data.rs            items: keys, values, their choice
+//!  server_process.rs  a server's process, its cores
+//!  request.rs         requests, composed in advance, and their replies
+//!  client.rs          the load
+//!  reply.rs           replies that are not the expected ones
+//!  result_row.rs      a result
+//!  show.rs            tables, the page
+//!  tail/              a study: sets into a full cache under disturbances
 //!
 //!  for each value size                        the servers started and loaded
 //!    for each access x form x keys a request  (harness)
@@ -17,15 +21,15 @@ pub mod client;
 #[cfg(test)]
 mod client_tests;
 pub mod data;
-pub mod process;
 pub mod reply;
 pub mod request;
-mod row;
+mod result_row;
+pub mod server_process;
 mod show;
 mod tail;
 
 pub use args::{Args, Study};
-pub use row::ServerRow;
+pub use result_row::ServerRow;
 
 use crate::output::{on_stdout, write_facts};
 use crate::skew::Skew;
@@ -37,10 +41,10 @@ use forerun_measure::harness::{self, Case, Outcome, Sample, Turn};
 use forerun_measure::machine;
 use forerun_measure::progress::{Bar, Progress};
 use forerun_measure::report::Report;
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 use hdrhistogram::Histogram;
-use process::{Process, Program, Share, Split};
 use request::{Form, Requests};
+use server_process::{Process, Program, Share, Split};
 use std::cell::RefCell;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -322,7 +326,7 @@ impl Bench<'_> {
                     let cores = &self.split.client;
                     scope.spawn(move || {
                         if let Some(core) = cores.get(at % cores.len().max(1)) {
-                            process::pin(&[*core]);
+                            server_process::pin(&[*core]);
                         }
                         let mut latencies = client::latencies()?;
                         let answered = client.drive(requests, until, &mut latencies)?;

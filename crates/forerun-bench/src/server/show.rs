@@ -1,7 +1,7 @@
 //! The rows of the server bench as tables and plots.
 
-use super::row::ServerRow;
-use crate::page::{or_dash, percent, times};
+use super::result_row::ServerRow;
+use crate::lookup_page::{or_dash, percent, times};
 use crate::panels::{batches, panels, push_legend, push_series, push_table};
 use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
 use forerun_measure::size::{count, digits, short, spread};
@@ -150,7 +150,7 @@ fn tiles(rows: &[ServerRow]) -> Vec<Tile> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forerun_measure::row::Row;
+    use forerun_measure::result_row::Row;
 
     fn rows() -> Vec<ServerRow> {
         let mut rows = Vec::new();

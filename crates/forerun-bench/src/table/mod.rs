@@ -1,10 +1,12 @@
 //! `forerun-bench table`: rows in memory and on disk, by access, budget and batch.
 //!
 //! ```text
-//!  args.rs       the command line       access.rs   the rows, and which are requested
-//!  contender.rs  the interface of a table, ours or a peer's
-//!  row.rs        a result               show.rs     tables, the page
-//!  replay.rs     each access once instead of rounds, to compare policies
+//!  args.rs          the command line
+//!  access.rs        the rows, and which are requested
+//!  contender.rs     the interface of a table, ours or a peer's
+//!  result_row.rs    a result
+//!  show.rs          tables, the page
+//!  trace_replay.rs  each access once instead of rounds, to compare policies
 //!
 //!  for each access                      a loaded store per engine
 //!    for each budget                    opened, and used untimed until memory is warm
@@ -20,12 +22,12 @@
 pub mod access;
 mod args;
 pub mod contender;
-mod replay;
-mod row;
+mod result_row;
 mod show;
+mod trace_replay;
 
 pub use args::Args;
-pub use row::TableRow;
+pub use result_row::TableRow;
 
 use crate::output::{on_stdout, write_facts};
 use crate::threads::Cores;
@@ -38,7 +40,7 @@ use forerun_measure::harness::{self, Case, Outcome, Sample};
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::Report;
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 use forerun_studies::roofline::Probe;
 use forerun_table::Moves;
 use std::cell::Cell;

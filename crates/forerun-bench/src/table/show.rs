@@ -1,8 +1,8 @@
 //! The results as tables and as a page.
 
-use super::row::TableRow;
+use super::result_row::TableRow;
+use crate::lookup_page::{or_dash, times};
 use crate::output::write_facts;
-use crate::page::{or_dash, times};
 use crate::panels::{batches, panels, push_legend, push_series, push_table};
 use anyhow::Result;
 use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
@@ -182,7 +182,7 @@ fn plot(rows: &[&TableRow]) -> Chart {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forerun_measure::row::Row;
+    use forerun_measure::result_row::Row;
 
     fn row(batch: u64, budget: f64) -> TableRow {
         TableRow {

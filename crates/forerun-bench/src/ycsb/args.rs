@@ -1,8 +1,8 @@
 //! The command line of the bench `ycsb`.
 
+use super::expected_versions::WRITERS_MAX;
 use super::mix::Workload;
 use super::record::{KEY_BYTES_MAX, VALUE_BYTES};
-use super::truth::WRITERS_MAX;
 use crate::output::{Output, Threads, or};
 use anyhow::{Result, ensure};
 use forerun_core::size::{parse_count, parse_size};

@@ -15,9 +15,9 @@
 //!
 //! Only calls of the store are timed. Drawing, composing keys and values, and checking are not.
 
+use super::expected_versions::{Begun, Truth};
 use super::mix::{Operation, Operations};
 use super::record;
-use super::truth::{Begun, Truth};
 use crate::engine::{Reader, Store, Writer};
 use crate::workload::EntryBuffer;
 use anyhow::{Context, Result, ensure};

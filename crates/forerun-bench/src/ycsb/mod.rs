@@ -1,11 +1,15 @@
 //! `forerun-bench ycsb`: the core workloads of YCSB on [`forerun_db::Db`], and on peers.
 //!
 //! ```text
-//!  args.rs     the command line               record.rs  keys and values of a record
-//!  stand.rs    a store, loaded; its turns     choose.rs  zipfian, scrambled, latest
-//!  client.rs   batches, clock, checks         mix.rs     workloads A to F, their operations
-//!  row.rs      a result                       truth.rs   what a read may find
-//!  show.rs     tables, the page
+//!  args.rs               the command line
+//!  record.rs             keys and values of a record
+//!  stand.rs              a store, loaded; its turns
+//!  choose.rs             zipfian, scrambled, latest
+//!  client.rs             batches, clock, checks
+//!  mix.rs                workloads A to F, their operations
+//!  result_row.rs         a result
+//!  expected_versions.rs  what a read may find
+//!  show.rs               tables, the page
 //!
 //!  for each cache size                        a loaded store per engine; then for each workload
 //!    round after round                        (harness)
@@ -19,26 +23,26 @@
 mod args;
 pub mod choose;
 pub mod client;
+pub mod expected_versions;
 pub mod mix;
 pub mod record;
-mod row;
+mod result_row;
 mod show;
 mod stand;
-pub mod truth;
 
 pub use args::Args;
-pub use row::{Loaded, YcsbRow};
+pub use result_row::{Loaded, YcsbRow};
 
 use crate::engine::{Engine, Place};
 use crate::output::{Timing, on_stdout, write_facts};
-use crate::store::DbEngine;
+use crate::store_engine::DbEngine;
 use anyhow::{Context, Result};
 use args::Plan;
 use forerun_measure::harness::{self, Case, Outcome};
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::Report;
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 use hdrhistogram::Histogram;
 use mix::{Requests, Workload};
 use record::{KEY_BYTES_MAX, VALUE_BYTES};

@@ -1,9 +1,9 @@
 //! The rows as tables for the terminal and as a page.
 
 use super::mix::Workload;
-use super::row::YcsbRow;
+use super::result_row::YcsbRow;
+use crate::lookup_page::{or_dash, times};
 use crate::output::write_facts;
-use crate::page::{or_dash, times};
 use crate::panels::{batches, panels, push_legend, push_series, push_table};
 use anyhow::Result;
 use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
@@ -254,7 +254,7 @@ fn plot(rows: &[&YcsbRow]) -> Chart {
 mod tests {
     use super::*;
     use crate::ycsb::Loaded;
-    use forerun_measure::row::Row;
+    use forerun_measure::result_row::Row;
 
     fn row(case: &str, engine: &str, batch: u64, rate: f64) -> YcsbRow {
         YcsbRow {

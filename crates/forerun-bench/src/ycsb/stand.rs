@@ -13,12 +13,12 @@
 //! records.
 
 use super::client::Client;
+use super::expected_versions::Truth;
 use super::mix::Requests;
 use super::record::{self, KEY_BYTES_MAX, VALUE_BYTES};
-use super::row::Loaded;
-use super::truth::Truth;
+use super::result_row::Loaded;
 use crate::engine::{Engine, Need, Place, Store};
-use crate::process;
+use crate::process_usage;
 use crate::threads::Cores;
 use crate::workload::EntryBuffer;
 use anyhow::{Context, Result};
@@ -96,7 +96,10 @@ impl<'a> Stand<'a> {
             place,
         };
         let truth = Truth::new(room.records.saturating_add(room.inserts))?;
-        let before = (process::resident_bytes(), process::written_bytes());
+        let before = (
+            process_usage::resident_bytes(),
+            process_usage::written_bytes(),
+        );
         let store = engine.open(&need)?;
         let bar = progress.steps(&format!("loading {}", engine.name()), room.records);
         let mut load = fill(&*store, &truth, room.records, |done| bar.at(done))?;
@@ -108,15 +111,15 @@ impl<'a> Stand<'a> {
         let since = |before: Option<u64>, now: Option<u64>| Some(now?.saturating_sub(before?));
         let disk_bytes = store
             .directory()
-            .map(process::directory_bytes)
+            .map(process_usage::directory_bytes)
             .transpose()?;
         load.loaded = Loaded {
             data_bytes,
             settle_seconds: start.elapsed().as_secs_f64(),
             disk_bytes,
             disk_bytes_per_byte: disk_bytes.map(per_byte),
-            write_amplification: since(before.1, process::written_bytes()).map(per_byte),
-            resident_bytes: since(before.0, process::resident_bytes()),
+            write_amplification: since(before.1, process_usage::written_bytes()).map(per_byte),
+            resident_bytes: since(before.0, process_usage::resident_bytes()),
         };
         bar.tell("reading all");
         let all = Requests::all(room.records).operations(0);

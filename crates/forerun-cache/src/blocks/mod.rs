@@ -18,9 +18,9 @@
     reason = "the mapping's bytes are read and written as items"
 )]
 
-mod meta;
+mod block_state;
+pub(crate) mod item_layout;
 mod pool;
-pub(crate) mod record;
 mod ttl_class;
 pub(crate) mod victim;
 
@@ -30,12 +30,12 @@ use crate::eviction::Queue;
 use crate::index::bucket::ItemRef;
 use crate::sync::unpoisoned;
 use crate::value::LargeValue;
+use block_state::Meta;
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
 use forerun_core::sync::{Mutex, MutexGuard};
 use forerun_core::{Pages, Region, RegionError};
-use meta::Meta;
+use item_layout::{NewRecord, Record};
 use pool::{EVICTOR_RESERVE, Pool};
-use record::{NewRecord, Record};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -206,7 +206,7 @@ impl Blocks {
         let bytes = record.size_bytes();
         let allocation = self.allocate(queue, ttl_class, bytes, Requester::Evictor)?;
         // SAFETY: as in `write`; this function's contract says that the segment is locked.
-        unsafe { record::copy(record, self.at(allocation.item.offset_bytes()), frequency) };
+        unsafe { item_layout::copy(record, self.at(allocation.item.offset_bytes()), frequency) };
         Some(allocation)
     }
 

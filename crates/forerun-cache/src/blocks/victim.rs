@@ -6,9 +6,9 @@
     reason = "the items of a block are found one after another"
 )]
 
-use super::meta::Meta;
+use super::block_state::Meta;
+use super::item_layout::Record;
 use super::pool::Pool;
-use super::record::Record;
 use super::{Blocks, NONE};
 use crate::eviction::{Policy, Queue};
 use crate::generation::Moment;

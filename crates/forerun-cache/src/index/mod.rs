@@ -20,9 +20,9 @@
 pub(crate) mod bucket;
 #[cfg(all(loom, test))]
 mod loom_tests;
-pub(crate) mod memory;
 pub(crate) mod place;
 pub(crate) mod segment;
+pub(crate) mod segment_memory;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -31,9 +31,9 @@ use crate::epoch::Pinned;
 use crate::sync::{AtomicPtr, Mutex, Ordering, unpoisoned};
 use bucket::{ItemRef, SLOTS};
 use forerun_core::{Pages, RegionError};
-use memory::{OwnedSegment, SegmentMemory};
 use place::{BUCKETS, DEPTH_MAX, Place};
 use segment::{LockedSegment, Segment};
+use segment_memory::{OwnedSegment, SegmentMemory};
 use std::sync::Arc;
 
 /// Maps a hash to its segment.

@@ -1,7 +1,7 @@
 //! Arithmetic on values that are decimal numbers.
 
 use super::{compares_unequal, is_key, rewritten};
-use crate::blocks::record::{FETCHED, Record};
+use crate::blocks::item_layout::{FETCHED, Record};
 use crate::cache::Cache;
 use crate::request::{Arithmetic, Counted, Direction, Expiry};
 use crate::write::{Decision, NewBody, NewItem, Operation, Outcome};

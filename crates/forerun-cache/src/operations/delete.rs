@@ -1,7 +1,7 @@
 //! Deleting, invalidating and claiming items.
 
 use super::{compares_unequal, rewritten};
-use crate::blocks::record::{CLAIMED, FETCHED, Record, STALE};
+use crate::blocks::item_layout::{CLAIMED, FETCHED, Record, STALE};
 use crate::cache::Cache;
 use crate::index::place::Place;
 use crate::item::Item;

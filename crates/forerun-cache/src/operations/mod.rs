@@ -5,7 +5,7 @@ mod delete;
 mod store;
 mod touch;
 
-use crate::blocks::record::Record;
+use crate::blocks::item_layout::Record;
 use crate::options::MAX_KEY_BYTES;
 use crate::write::{NewBody, NewItem};
 use std::borrow::Cow;

@@ -1,7 +1,7 @@
 //! Stores items, and provides the buffers for values that arrive in pieces.
 
 use super::is_key;
-use crate::blocks::record::{CLAIMED, Record, STALE};
+use crate::blocks::item_layout::{CLAIMED, Record, STALE};
 use crate::budget::Charge;
 use crate::cache::Cache;
 use crate::options::{Error, ITEM_OVERHEAD_BYTES, MAX_KEY_BYTES};

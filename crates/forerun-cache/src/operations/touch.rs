@@ -1,7 +1,7 @@
 //! Gives items a new expiry.
 
 use super::rewritten;
-use crate::blocks::record::Record;
+use crate::blocks::item_layout::Record;
 use crate::cache::Cache;
 use crate::index::place::Place;
 use crate::request::Expiry;

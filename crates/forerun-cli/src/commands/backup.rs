@@ -11,8 +11,8 @@ use forerun_measure::progress::Progress;
 use serde_json::json;
 
 use crate::exit::{self, CheckFailed, Outcome};
+use crate::open_store::StoreOptions;
 use crate::output::{self, Out};
-use crate::store::StoreOptions;
 
 /// Back up a store, or list, verify and prune existing backups
 ///

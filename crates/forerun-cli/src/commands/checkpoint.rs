@@ -7,8 +7,8 @@ use anyhow::Context;
 use serde_json::json;
 
 use crate::exit::Outcome;
+use crate::open_store::StoreArgs;
 use crate::output::{self, Out};
-use crate::store::StoreArgs;
 
 /// Copy the present state of a store to another directory
 ///

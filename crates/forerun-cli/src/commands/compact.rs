@@ -6,8 +6,8 @@ use anyhow::Context;
 use serde_json::json;
 
 use crate::exit::Outcome;
+use crate::open_store::StoreArgs;
 use crate::output::{self, Out};
-use crate::store::StoreArgs;
 
 /// Merge all runs of a store and reclaim the space of overwritten and deleted entries
 ///

@@ -7,7 +7,7 @@ use forerun_db::WriteBatch;
 
 use crate::commands::get::parse_key;
 use crate::exit::Outcome;
-use crate::store::{DurabilityArg, KeyspaceArgs, StoreArgs};
+use crate::open_store::{DurabilityArg, KeyspaceArgs, StoreArgs};
 
 /// Delete keys from a store
 ///

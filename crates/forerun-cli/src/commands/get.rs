@@ -6,8 +6,8 @@ use anyhow::{Context, anyhow};
 use forerun_db::Values;
 
 use crate::exit::{self, Outcome, UsageError};
+use crate::open_store::{KeyspaceArgs, StoreArgs};
 use crate::output::{EntryStyle, Named, Out, parse_hex};
-use crate::store::{KeyspaceArgs, StoreArgs};
 
 /// Print the values of keys
 ///

@@ -21,8 +21,8 @@ use forerun_measure::progress::{Progress, RateBar};
 use crate::exit::{self, Outcome, UsageError};
 use crate::input::Source;
 use crate::input::rows::{BadRow, Format, KeySpec, Row, Rows, Step, parse_delimiter};
+use crate::open_store::{DurabilityArg, KeyspaceArgs, StoreArgs};
 use crate::output::{self, Out};
-use crate::store::{DurabilityArg, KeyspaceArgs, StoreArgs};
 
 /// Maximum rows per batch.
 const BATCH_ROWS: usize = 512;

@@ -9,9 +9,9 @@ use forerun_measure::progress::Progress;
 
 use crate::exit::{self, Outcome};
 use crate::input::Source;
-use crate::input::keys::Keys;
+use crate::input::key_list::Keys;
+use crate::open_store::{KeyspaceArgs, StoreArgs};
 use crate::output::{self, EntryStyle, Named, Out};
-use crate::store::{KeyspaceArgs, StoreArgs};
 
 /// Look up a list of keys in batches
 ///

@@ -8,7 +8,7 @@ use forerun_db::WriteBatch;
 
 use crate::commands::get::parse_key;
 use crate::exit::{Outcome, UsageError};
-use crate::store::{DurabilityArg, KeyspaceArgs, StoreArgs};
+use crate::open_store::{DurabilityArg, KeyspaceArgs, StoreArgs};
 
 /// Write entries to a store
 ///

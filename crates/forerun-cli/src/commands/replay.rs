@@ -13,14 +13,14 @@ use anyhow::Context;
 use forerun_db::{Db, Durability, Strategy, Values, WriteBatch};
 use forerun_measure::harness::Plan;
 use forerun_measure::progress::Progress;
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 
 use crate::exit::{Outcome, UsageError};
 use crate::input::Source;
 use crate::input::trace::{Trace, TraceFormat};
 use crate::measure::{Length, Lookups, table};
+use crate::open_store::StoreArgs;
 use crate::output::{self, Out};
-use crate::store::StoreArgs;
 
 /// Batch size of `--fill`.
 const FILL_BATCH: usize = 1024;

@@ -6,8 +6,8 @@ use anyhow::Context;
 
 use super::get::parse_key;
 use crate::exit::Outcome;
+use crate::open_store::{KeyspaceArgs, StoreArgs};
 use crate::output::{EntryStyle, Out};
-use crate::store::{KeyspaceArgs, StoreArgs};
 
 /// Print entries in key order
 ///

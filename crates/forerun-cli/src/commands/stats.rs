@@ -4,8 +4,8 @@ use anyhow::Context;
 use forerun_db::{Db, RecoveryReport, Stats};
 
 use crate::exit::Outcome;
+use crate::open_store::StoreArgs;
 use crate::output::{self, Out};
-use crate::store::StoreArgs;
 
 /// Print the statistics of a store
 ///

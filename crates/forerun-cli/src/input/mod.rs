@@ -8,7 +8,7 @@
 //! bytes, so that an error can name its position.
 
 pub mod csv;
-pub mod keys;
+pub mod key_list;
 pub mod lines;
 pub mod ndjson;
 pub mod rows;

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-use super::record::{self, Record};
+use super::backup_record::{self, Record};
 use super::{Backup, BackupList, MARK};
 use crate::io::Io;
 use crate::sealed::Bad;
@@ -140,8 +140,8 @@ fn read_record(io: &dyn Io, path: &Path, number: u64) -> Result<Result<Record>> 
             );
             Ok(Err(Error::corrupt_file(path, 20, reason)))
         }
-        Err(bad @ Bad::Bytes { .. }) => Ok(Err(bad.of(&record::KIND, path, path))),
-        Err(newer @ Bad::Newer(_)) => Err(newer.of(&record::KIND, path, path)),
+        Err(bad @ Bad::Bytes { .. }) => Ok(Err(bad.of(&backup_record::KIND, path, path))),
+        Err(newer @ Bad::Newer(_)) => Err(newer.of(&backup_record::KIND, path, path)),
     }
 }
 

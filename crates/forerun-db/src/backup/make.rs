@@ -1,9 +1,9 @@
 //! Making a backup: copies and verifies the runs of the store that no backup has, then writes the
 //! record.
 
+use super::backup_record::Record;
 use super::copy::{self, Meter};
 use super::listing::{Listing, record_name, run_name};
-use super::record::Record;
 use super::{Backup, Backups};
 use crate::db::BackupSource;
 use crate::io::replace::replace_file;

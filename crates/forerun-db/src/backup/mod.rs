@@ -18,16 +18,18 @@
 //! removed. `docs/internals/format.md` defines the files.
 //!
 //! ```text
-//!   make.rs    a store -> a backup               listing.rs  what is in the directory
-//!   copy.rs    files in and out                  record.rs   the file that makes a backup
-//!                                                info.rs     what the calls return
+//!   make.rs           a store -> a backup
+//!   copy.rs           files in and out
+//!   listing.rs        what is in the directory
+//!   backup_record.rs  the file that makes a backup
+//!   info.rs           what the calls return
 //! ```
 
+mod backup_record;
 mod copy;
 mod info;
 mod listing;
 mod make;
-mod record;
 
 use forerun_core::sync::atomic::AtomicBool;
 use std::collections::BTreeMap;
@@ -45,9 +47,9 @@ use copy::Meter;
 use info::Numbers;
 use listing::{Listing, record_name, run_name};
 
-pub use info::{Backup, BackupList, BackupProgress, CheckedBackups, RemovedBackups};
 #[doc(hidden)]
-pub use record::fuzz_record;
+pub use backup_record::fuzz_record;
+pub use info::{Backup, BackupList, BackupProgress, CheckedBackups, RemovedBackups};
 
 const KIND: Kind = Kind {
     magic: *b"FORE-BKS",

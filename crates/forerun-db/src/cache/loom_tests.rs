@@ -19,7 +19,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use super::frames::FrameNo;
-use super::words::{WordState, Words};
+use super::page_words::{WordState, Words};
 
 fn model(body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();

@@ -1,7 +1,7 @@
 //! Caches the pages of runs in memory, within one budget of bytes.
 //!
 //! ```text
-//!   run ── PageSlots ── a word a page ──> frame ──> bytes        slots.rs, words.rs, frames.rs
+//!   run ── PageSlots ── a word a page ──> frame ──> bytes        slots.rs, page_words.rs, frames.rs
 //!                                           ^
 //!   miss: read, verify ── publish ──────────┘                    driver.rs
 //!                            └ no free frame: evict, wait        s3_fifo.rs
@@ -20,13 +20,13 @@ pub(crate) mod driver;
 mod frames;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod page_words;
 mod s3_fifo;
 mod slots;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod words;
 
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::fmt;

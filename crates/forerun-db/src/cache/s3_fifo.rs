@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use super::frames::FrameNo;
-use super::words::{WordState, Words};
+use super::page_words::{WordState, Words};
 
 /// One in this many bytes is for the small queue.
 const SMALL_SHARE: usize = 10;

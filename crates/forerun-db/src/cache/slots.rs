@@ -10,8 +10,8 @@ use std::sync::Arc;
 use forerun_core::arch::prefetch_read;
 
 use super::frames::{Frames, Pin};
+use super::page_words::{WordState, Words};
 use super::s3_fifo::Victim;
-use super::words::{WordState, Words};
 use super::{Charge, Filled, PageCache, State};
 use crate::planted::{self, Defect};
 

@@ -15,7 +15,7 @@ use crate::io::OpenMode;
 use crate::tree::catalog::CatalogSnapshot;
 use crate::tree::checkpoint::LogEnd;
 use crate::tree::verify::{VerifyReport, verify_levels};
-use crate::wal::segment;
+use crate::wal::log_file;
 use crate::{Error, Result, panics};
 
 /// What a backup copies, and what it needs to verify the copy.
@@ -81,7 +81,7 @@ impl Inner {
         let mut segments = Vec::new();
         let numbers = commit.segments().before(last).into_iter();
         for number in numbers.filter(|number| *number >= first_segment) {
-            let path = segment::path(&self.path, number);
+            let path = log_file::path(&self.path, number);
             let len = self
                 .io
                 .open(&path, OpenMode::Read)

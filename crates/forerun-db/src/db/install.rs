@@ -27,7 +27,7 @@ use crate::planted::{self, Defect};
 use crate::run::Run;
 use crate::tree::catalog::{Catalog, Logged};
 use crate::tree::levels::Edit;
-use crate::wal::segment;
+use crate::wal::log_file;
 
 /// The tree of runs, and the locks under which it changes.
 pub(super) struct Tree {
@@ -117,7 +117,7 @@ impl Inner {
         };
         let segments = commit.segments();
         for number in segments.before(first_segment) {
-            let path = segment::path(&self.path, number);
+            let path = log_file::path(&self.path, number);
             match self.io.remove(&path) {
                 Ok(()) => segments.forget(number),
                 // Tried again after the next flush and at the next opening.

@@ -34,10 +34,10 @@ use crate::tree::manifest::{self, Keyspace};
 use crate::tree::range_run::write_range_run;
 use crate::tree::retain::Retain;
 use crate::wal::closed;
+use crate::wal::log_file;
 use crate::wal::record::Record;
 use crate::wal::recovery::{Circumstances, Flushed, inspect, recover};
-use crate::wal::report::BadRange;
-use crate::wal::segment;
+use crate::wal::recovery_report::BadRange;
 use crate::wal::writer::LogWriter;
 use crate::{Access, Error, Op, Options, Recovery, Result, WalMode};
 
@@ -205,7 +205,7 @@ pub(super) fn open_in(
         obsolete.clear();
     }
     for number in obsolete {
-        let path = segment::path(path, number);
+        let path = log_file::path(path, number);
         io.remove(&path)
             .map_err(|error| Error::io("remove", &path, error))?;
     }

@@ -23,7 +23,7 @@ use crate::store_dir;
 use crate::tree::limiter;
 use crate::tree::manifest::{Manifest, RunRecord};
 use crate::wal::closed::{self, Closed};
-use crate::wal::segment;
+use crate::wal::log_file;
 use crate::{Error, Result, run};
 
 /// The log at one point in time, from the first segment that the manifest needs.
@@ -62,7 +62,7 @@ pub(crate) fn checkpoint(
         },
         || {
             for (number, len) in &log.segments {
-                let (from, to) = (segment::path(dir, *number), segment::path(into, *number));
+                let (from, to) = (log_file::path(dir, *number), log_file::path(into, *number));
                 if planted::is(Defect::CheckpointSharesLog) {
                     link(io, &from, &to).map_err(|error| Error::io("link", &from, error))?;
                     continue;

@@ -47,7 +47,7 @@ use crate::tree::retain::Retain;
 use crate::tree::salvage::{KeyRange, Loss, Salvage};
 use crate::tree::verify::{VerifyReport, verify_run};
 use crate::versions::VersionCursor;
-use crate::wal::segment::{self, Header};
+use crate::wal::log_file::{self, Header};
 use crate::{Error, Options, Result};
 
 use group::Group;
@@ -435,17 +435,17 @@ impl Repair<'_> {
             .map_err(|error| Error::io("list", dir, error))?;
         let Some(first) = names
             .iter()
-            .filter_map(|name| segment::number(name.to_str()?))
+            .filter_map(|name| log_file::number(name.to_str()?))
             .min()
         else {
             return Ok(());
         };
         manifest.first_segment = first;
-        let path = segment::path(dir, first);
+        let path = log_file::path(dir, first);
         let file = io
             .open(&path, OpenMode::Read)
             .map_err(|error| Error::io("open", &path, error))?;
-        let mut bytes = [0; segment::HEADER_BYTES];
+        let mut bytes = [0; log_file::HEADER_BYTES];
         // Recovery decides about a header that is bad or incomplete.
         match read_exact_at(&*file, &mut bytes, 0) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),

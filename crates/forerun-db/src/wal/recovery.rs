@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::closed::Closed;
+use super::log_file::{self, Header};
 use super::record::{self, Record};
-use super::report::{BadRange, RecoveryReport};
-use super::segment::{self, Header};
+use super::recovery_report::{BadRange, RecoveryReport};
 use crate::io::{Io, IoFile, OpenMode, read_all};
 use crate::planted::{self, Defect};
 use crate::{Error, Recovery, Result};
@@ -136,7 +136,7 @@ fn replay<'a>(
     if let Some(closed) = circumstances.closed
         && replay.next_number <= closed.segment
     {
-        let path = segment::path(dir, closed.segment);
+        let path = log_file::path(dir, closed.segment);
         replay.damage(
             &path,
             0,
@@ -173,11 +173,11 @@ enum Cut {
 impl Replay<'_> {
     fn segment(&mut self, number: u64, is_last: bool) -> Result<()> {
         while self.next_number < number {
-            let path = segment::path(self.dir, self.next_number);
+            let path = log_file::path(self.dir, self.next_number);
             self.damage(&path, 0, 0, "the segment is missing")?;
             self.next_number += 1;
         }
-        let path = segment::path(self.dir, number);
+        let path = log_file::path(self.dir, number);
         let file = self
             .io
             .open(&path, self.mode)
@@ -198,7 +198,7 @@ impl Replay<'_> {
         };
         self.next_number = number + 1;
         self.report.segments += 1;
-        self.report.log_bytes += segment::HEADER_BYTES as u64;
+        self.report.log_bytes += log_file::HEADER_BYTES as u64;
         if self.starts.is_empty() {
             // The first segment may begin with operations that are in runs.
             self.next_sequence = self.next_sequence.min(header.first_sequence);
@@ -234,7 +234,7 @@ impl Replay<'_> {
 
     /// Applies the records of a segment and returns the offset where its good part ends.
     fn records(&mut self, path: &Path, bytes: &[u8], salt: u32, is_last: bool) -> Result<u64> {
-        let mut offset = segment::HEADER_BYTES;
+        let mut offset = log_file::HEADER_BYTES;
         while offset < bytes.len() {
             let reason = match record::read(bytes, offset, salt) {
                 Ok(record) if record.first_sequence == self.next_sequence => {
@@ -292,7 +292,7 @@ impl Replay<'_> {
     /// otherwise it is damaged.
     fn bad_header(&mut self, path: &Path, bytes: &[u8], is_last: bool, reason: &str) -> Result<()> {
         let len = bytes.len() as u64;
-        if is_last && bytes.len() <= segment::HEADER_BYTES && !self.is_closed_at(path, 0) {
+        if is_last && bytes.len() <= log_file::HEADER_BYTES && !self.is_closed_at(path, 0) {
             self.drop_tail(path, 0, len, reason)?;
             self.cut = Some(Cut::Segment(path.to_owned()));
             return Ok(());
@@ -309,7 +309,7 @@ impl Replay<'_> {
     fn is_closed_at(&self, path: &Path, offset: u64) -> bool {
         self.circumstances.closed.is_some_and(|closed| {
             closed.segment >= self.next_number
-                || (segment::path(self.dir, closed.segment) == path && offset < closed.len_bytes)
+                || (log_file::path(self.dir, closed.segment) == path && offset < closed.len_bytes)
         })
     }
 

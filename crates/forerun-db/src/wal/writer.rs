@@ -16,9 +16,9 @@ use std::sync::Arc;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::closed::{self, Closed};
+use super::log_file::{self, Header};
 use super::record;
 use super::recovery::{Tail, TailSegment};
-use super::segment::{self, Header};
 use crate::clock::Clock;
 use crate::io::replace::replace_file;
 use crate::io::{Io, OpenMode, read_pieces, write_all_at};
@@ -199,7 +199,7 @@ impl LogWriter {
     fn begin_segment(&mut self) -> Result<(), Failure> {
         self.sync()?;
         let number = self.tail.next_number;
-        let path = segment::path(&self.dir, number);
+        let path = log_file::path(&self.dir, number);
         let header = Header::new(number, self.tail.next_sequence);
         let taken_back = |op, error| {
             // If this fails too, recovery treats a file with only an incomplete header as a segment
@@ -219,7 +219,7 @@ impl LogWriter {
                 .sync_dir(&self.dir)
                 .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))?;
         }
-        let len = segment::HEADER_BYTES as u64;
+        let len = log_file::HEADER_BYTES as u64;
         self.tail.segment = Some(TailSegment {
             path,
             file,
@@ -235,7 +235,7 @@ impl LogWriter {
     /// Begins a new segment if the last one holds only operations that are in runs, up to
     /// `flushed_sequence`, so that the old one can be removed.
     pub(crate) fn leave_flushed(&mut self, flushed_sequence: u64) -> Result<(), Failure> {
-        let is_used = |segment: &TailSegment| segment.len > segment::HEADER_BYTES as u64;
+        let is_used = |segment: &TailSegment| segment.len > log_file::HEADER_BYTES as u64;
         let is_flushed = self.tail.next_sequence == flushed_sequence + 1;
         match is_flushed && self.tail.segment.as_ref().is_some_and(is_used) {
             true => {

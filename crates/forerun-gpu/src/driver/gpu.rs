@@ -1,8 +1,8 @@
 //! A device, its primary context, and its properties.
 
 use super::api::{self, check};
-use super::command::Scope;
 use super::module::Image;
+use super::scope::Scope;
 use crate::{CudaVersion, GpuError};
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
 use forerun_core::Owner;

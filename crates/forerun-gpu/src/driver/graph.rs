@@ -1,7 +1,7 @@
 //! Commands that are captured once and replayed often.
 
 use super::api::check;
-use super::command::{Command, sealed};
+use super::scope::{Command, sealed};
 use super::stream::Stream;
 use crate::{Gpu, GpuError};
 use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUstreamCaptureMode};

@@ -1,14 +1,16 @@
 //! The CUDA driver, loaded at run time.
 //!
 //! ```text
-//!   api.rs      loading the driver; its results as errors; functions that older drivers lack
-//!   gpu.rs      a device with its context and properties
-//!   module.rs   kernels of one compiled image, and their launch
-//!   memory.rs   device buffers          pinned.rs   pinned and registered host memory
-//!   stream.rs   streams and events      graph.rs    commands captured once, replayed often
-//!   command.rs  commands for streams, and the scope that makes them safe
-//!   locate.rs   what the driver knows about an address
-//!   transfer.rs contiguous copies, and the driver's batch of copies
+//!   api.rs            loading the driver; its results as errors; functions that older drivers lack
+//!   gpu.rs            a device with its context and properties
+//!   module.rs         kernels of one compiled image, and their launch
+//!   device_memory.rs  device buffers
+//!   pinned.rs         pinned and registered host memory
+//!   stream.rs         streams and events
+//!   graph.rs          commands captured once, replayed often
+//!   scope.rs          commands for streams, and the scope that makes them safe
+//!   locate.rs         what the driver knows about an address
+//!   transfer.rs       contiguous copies, and the driver's batch of copies
 //! ```
 //!
 //! The driver's library is loaded on first use, so all of this builds and links without CUDA. No
@@ -23,22 +25,22 @@
 //! may mix each other's bytes, but do nothing worse.
 
 pub(crate) mod api;
-mod command;
+mod device_memory;
 mod gpu;
 mod graph;
 mod locate;
-mod memory;
 mod module;
 mod pinned;
+mod scope;
 mod stream;
 mod transfer;
 
-pub(crate) use command::sealed;
-pub use command::{Command, Scope};
+pub use device_memory::{DeviceBuffer, DeviceSlice};
 pub use gpu::{DeviceInfo, Gpu, PcieLink};
 pub use graph::Graph;
-pub use memory::{DeviceBuffer, DeviceSlice};
 pub(crate) use module::{Kernel, Launch};
 pub use pinned::{HostMemory, PinnedBuffer, Registered};
+pub(crate) use scope::sealed;
+pub use scope::{Command, Scope};
 pub use stream::{Event, Stream};
 pub use transfer::{BatchTransfer, Piece, Transfer};

@@ -3,9 +3,9 @@
 
 use super::DeviceBuffer;
 use super::api::{self, check, optional};
-use super::command::{Command, sealed};
-use super::memory::inside;
+use super::device_memory::inside;
 use super::pinned::HostMemory;
+use super::scope::{Command, sealed};
 use super::stream::Stream;
 use crate::{Gpu, GpuError};
 use cudarc::driver::sys::{self, CUmemcpyAttributes, CUresult, CUstream};

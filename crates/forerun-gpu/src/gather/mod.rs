@@ -8,14 +8,14 @@
 //!   device rows    0 1 2 3 ...  <----'              scatter: source = device, destination = host
 //! ```
 //!
-//! | file          | holds |
-//! |---------------|-------|
-//! | `request.rs`  | the description of a copy |
-//! | `check.rs`    | checks of a request; `layers.rs`: overlapping layers; `error.rs`: the errors; `locate.rs`: the kind of memory at an address |
-//! | `plan.rs`     | which kernel runs; `version.rs` lists them; `params.rs` is their argument |
-//! | `op.rs`       | the copy, prepared once and launched often |
-//! | `staging/`    | rows that others may write: copied to pinned memory piece by piece, and sent from there |
-//! | `cpu/`        | the same on the CPU |
+//! | file               | holds |
+//! |--------------------|-------|
+//! | `request.rs`       | the description of a copy |
+//! | `launch_checks.rs` | checks of a request; `layers.rs`: overlapping layers; `error.rs`: the errors; `memory_kind.rs`: the kind of memory at an address |
+//! | `plan.rs`          | which kernel runs; `version.rs` lists them; `params.rs` is their argument |
+//! | `op.rs`            | the copy, prepared once and launched often |
+//! | `staging/`         | rows that others may write: copied to pinned memory piece by piece, and sent from there |
+//! | `cpu/`             | the same on the CPU |
 //!
 //! # Guarantees
 //! - A pair `(s, d)` copies row `s` of the source to row `d` of the destination, in every layer. An
@@ -32,11 +32,11 @@
 //! - A launch neither allocates nor waits. If it is captured in a graph, each replay reads the
 //!   indices and counts that are in memory at that time.
 
-mod check;
 pub mod cpu;
 mod error;
+mod launch_checks;
 mod layers;
-mod locate;
+mod memory_kind;
 mod op;
 mod params;
 mod plan;
@@ -44,9 +44,9 @@ mod request;
 mod staging;
 mod version;
 
-pub use check::{Target, check_request};
 pub use error::{GatherError, Part, Side};
-pub use locate::{KnownMemory, Locate, Location, Memory};
+pub use launch_checks::{Target, check_request};
+pub use memory_kind::{KnownMemory, Locate, Location, Memory};
 pub use op::{DeviceMap, DevicePairs, DeviceWord, Extras, RowCopy, gather, scatter};
 pub use plan::{DEFAULT_MULTIPROCESSORS, IN_FLIGHT_BYTES, Plan, Work, plan};
 pub use request::{

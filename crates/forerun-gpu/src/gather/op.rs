@@ -5,9 +5,9 @@
 //!     check -> plan -> kernel, tables of layers   ->   RowCopy: put on a stream, or captured in a graph
 //! ```
 
-use super::check::{Target, check};
 use super::error::GatherError;
-use super::locate::{KnownMemory, Locate, Location, Memory};
+use super::launch_checks::{Target, check};
+use super::memory_kind::{KnownMemory, Locate, Location, Memory};
 use super::params::GatherParams;
 use super::plan::{Plan, plan};
 use super::request::{CountAt, Direction, Integer, MapAt, MapUpdate, PairsAt, Request, Spec};

@@ -6,12 +6,12 @@
 //! digests of a batch are prefetched, because every lookup has the same few steps.
 
 use super::batch::{Answers, Batch, Condition, Element, Entries, Operation, Status};
+use super::candidate_slots::{EMPTY, Place, RECLAIMED};
 use super::error::TableError;
 use super::params::{
     ABSENT_INSERT, BY_FLAG, EVICTED_OUT, FOUND_ADD_ROW, FOUND_ASSIGN_ROW, FOUND_ERASE, FOUND_PIN,
     FOUND_READ_ROW, FOUND_SCORE, FOUND_UNPIN, SCAN_ERASE, SCAN_EXPORT, TableOp, TableState,
 };
-use super::place::{EMPTY, Place, RECLAIMED};
 use super::score::{held, score_of};
 use forerun_core::arch::prefetch_read;
 use forerun_core::sync::time;

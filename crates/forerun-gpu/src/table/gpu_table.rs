@@ -3,7 +3,7 @@
 use super::backend::{Backend, GpuBackend};
 use super::batch::{Answers, Batch, Condition, Entries, Lookup, Operation};
 use super::cpu::CpuTable;
-use super::device::DeviceTable;
+use super::device_table::DeviceTable;
 use super::error::TableError;
 use super::options::{Candidates, TableOptions};
 use super::params::{ABSENT_INSERT, SCAN_COUNT, SCAN_ERASE, SCAN_EXPORT, TableState};

@@ -30,9 +30,9 @@
 
 mod backend;
 mod batch;
-mod command;
+mod candidate_slots;
 mod cpu;
-mod device;
+mod device_table;
 mod error;
 mod file;
 mod gpu_table;
@@ -40,22 +40,22 @@ mod kernel;
 mod operations;
 mod options;
 pub mod params;
-mod place;
 mod score;
 mod staging;
+mod table_command;
 mod traffic;
 
 #[doc(hidden)]
 pub use backend::{Backend, BufferKind, TableLaunch};
 pub use batch::{Answers, Batch, Condition, Element, Entries, Lookup, Operation, Status};
-pub use command::{DeviceBatch, EntryBuffers, Scan, TableCommand};
+#[cfg(feature = "study")]
+pub(crate) use candidate_slots::mix;
 pub use error::TableError;
 #[doc(hidden)]
 pub use file::fuzz_table_file;
 pub use gpu_table::GpuTable;
 pub use options::{Candidates, Policy, ScoreBytes, TableOptions, Width};
-#[cfg(feature = "study")]
-pub(crate) use place::mix;
+pub use table_command::{DeviceBatch, EntryBuffers, Scan, TableCommand};
 pub use traffic::{Requests, Traffic};
 
 /// One digest, key, score and pin per slot.

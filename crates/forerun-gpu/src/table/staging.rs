@@ -1,7 +1,7 @@
 //! The layout of the staging memory through which batches go to a device and come back.
 
 use super::batch::Entries;
-use super::device::DeviceTable;
+use super::device_table::DeviceTable;
 use super::error::TableError;
 use super::params::TableOp;
 

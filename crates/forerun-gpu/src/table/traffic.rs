@@ -8,8 +8,8 @@
 //! Keys are read and answers are written sequentially, so only their bytes count.
 
 use super::batch::Lookup;
+use super::candidate_slots::{EMPTY, Place};
 use super::cpu::CpuTable;
-use super::place::{EMPTY, Place};
 use std::ops::{AddAssign, Range};
 
 /// The minimum that device memory delivers together.

@@ -4,8 +4,8 @@ use crate::protocol::numbers::{parse_i64, parse_u32};
 use crate::protocol::replies;
 use crate::protocol::tokens::Tokens;
 
+use super::context::Turn;
 use super::dump::{Dump, check_classes};
-use super::turn::Turn;
 
 /// `cache_memlimit megabytes`. Memory above a lower limit is given back gradually.
 pub(super) fn memory_limit(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {

@@ -15,8 +15,8 @@ use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
 
 use crate::protocol::numbers::push_u64;
 
+use super::context::Turn;
 use super::reads::{Batch, KeyLine, Read, Scratch, Span, Within, recycle};
-use super::turn::Turn;
 use super::{Session, State, Step, meta_get};
 
 /// Maximum number of keys that are looked up together.

@@ -6,7 +6,7 @@ use crate::protocol::numbers::{Expiration, parse_expiration, parse_u32, parse_u6
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
-use super::turn::Turn;
+use super::context::Turn;
 use super::{Next, Session, State, Step, admin, stats};
 
 /// Maximum level that `verbosity` sets, as in memcached.

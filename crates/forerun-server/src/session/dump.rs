@@ -16,12 +16,12 @@ use std::io::{self, Write};
 
 use forerun_cache::{Cursor, Expiry, Item};
 
-use crate::protocol::keys::push_base64;
+use crate::protocol::meta_keys::push_base64;
 use crate::protocol::numbers::parse_u32;
 use crate::protocol::replies;
 use crate::protocol::tokens::Tokens;
 
-use super::turn::Turn;
+use super::context::Turn;
 
 /// The only class. Items of all sizes belong to it.
 const CLASS: u32 = 1;

@@ -3,15 +3,15 @@
 
 use forerun_cache::{Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Invalidate};
 
-use crate::protocol::keys::{DecodedKey, decode, push_base64, push_key_flag};
 use crate::protocol::meta::{Flags, TOKENS_MAX};
+use crate::protocol::meta_keys::{DecodedKey, decode, push_base64, push_key_flag};
 use crate::protocol::numbers::push_u64;
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
 use super::commands::count_arithmetic;
+use super::context::Turn;
 use super::meta_get::{expiry_behind, expiry_of_new, meta_get, push_echo, push_seconds_left};
-use super::turn::Turn;
 
 /// Parses the key and flags of a meta command without a data block, or returns the error reply.
 fn parse<'a>(

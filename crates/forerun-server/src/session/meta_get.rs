@@ -2,14 +2,14 @@
 
 use forerun_cache::{Expiry, Guard, Item, Mode, Store, Stored};
 
-use crate::protocol::keys::push_key_flag;
 use crate::protocol::meta::{Flags, Letters};
+use crate::protocol::meta_keys::push_key_flag;
 use crate::protocol::numbers::push_u64;
 use crate::protocol::tokens::split;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
 use super::answers::push_value;
-use super::turn::Turn;
+use super::context::Turn;
 
 /// Appends the answer to a hit of a meta get that changes nothing except a claim.
 #[inline]

@@ -21,6 +21,7 @@
 mod admin;
 mod answers;
 mod commands;
+mod context;
 mod dump;
 mod fuzz;
 mod meta;
@@ -28,7 +29,6 @@ mod meta_get;
 mod reads;
 mod stats;
 mod store;
-mod turn;
 
 use std::mem;
 
@@ -39,13 +39,13 @@ use crate::input::{Input, LINE_BYTES_MAX};
 use crate::output::Output;
 use crate::protocol::binary;
 use crate::protocol::tokens::without_return;
+use context::Turn;
 use dump::Dump;
 #[doc(hidden)]
 pub use fuzz::fuzz_session;
 pub(crate) use reads::Scratch;
 use reads::{Batch, KeyLine};
 use store::Pending;
-use turn::Turn;
 
 /// What the caller does after [`Session::receive`]. In every case, it writes the output first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use crate::protocol::replies;
 use crate::protocol::tokens::Tokens;
 use crate::shared::Counts;
 
+use super::context::Turn;
 use super::dump;
-use super::turn::Turn;
 
 /// `STAT name value` lines.
 struct Lines(String);

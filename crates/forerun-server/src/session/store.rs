@@ -14,13 +14,13 @@ use std::borrow::Cow;
 use forerun_cache::{Error, Expiry, Mode, Store, Stored, Value, ValueBuffer};
 
 use crate::input::LINE_BYTES_MAX;
-use crate::protocol::keys::{DecodedKey, decode, push_key_flag};
 use crate::protocol::meta::{Flags, TOKENS_MAX};
+use crate::protocol::meta_keys::{DecodedKey, decode, push_key_flag};
 use crate::protocol::numbers::{parse_expiration, parse_length, parse_u32, parse_u64, push_u64};
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
-use super::turn::Turn;
+use super::context::Turn;
 use super::{Session, State, Step};
 
 /// The end of a data block.

@@ -13,8 +13,8 @@
 //! write a new value.
 
 mod frames;
+mod item;
 mod pace;
-mod record;
 
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -25,9 +25,9 @@ use crate::planted::{self, Defect};
 use crate::system::{Os, System};
 
 use frames::{FrameReader, FrameWriter};
+use item::{Read as Next, push_head, read_record, write_end};
 pub(crate) use pace::Pace;
 use pace::Pacer;
-use record::{Read as Next, push_head, read_record, write_end};
 
 /// The first bytes of the file.
 const MAGIC: [u8; 8] = *b"FORECACH";

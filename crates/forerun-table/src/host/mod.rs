@@ -1,23 +1,23 @@
 //! The host tier: rows in memory, with the metadata that decides which rows to evict.
 //!
 //! ```text
-//!   row_slab.rs key -> slot -> row
-//!   metadata   slot -> | key 8 | state 1 | mark 1 | score 8, for Score::Custom |       one array for each field
-//!   clock.rs    a clock over the slots: evicts the lowest-ranked rows that its hand passes
+//!   row_slab.rs        key -> slot -> row
+//!   metadata           slot -> | key 8 | state 1 | mark 1 | score 8, for Score::Custom |   one array for each field
+//!   clock_eviction.rs  a clock over the slots: evicts the lowest-ranked rows that its hand passes
 //! ```
 //!
 //! On a hit a reader writes one byte, the mark, and only if it changes. Key, state and score of a
 //! slot are written under the lock of the slot's key (`key_locks.rs`), and are read without the
 //! lock as hints.
 
-mod clock;
+mod clock_eviction;
 #[allow(
     unsafe_code,
     reason = "rows shared without locks: written before they are linked, never while they are"
 )]
 mod row_slab;
 
-pub(crate) use clock::Victim;
+pub(crate) use clock_eviction::Victim;
 pub(crate) use row_slab::{Slots, stride_bytes};
 
 use crate::options::HostCapacity;

@@ -1,6 +1,6 @@
 //! A device on which nothing runs, for tests.
 
-use crate::device::Device;
+use crate::device_tier::Device;
 use crate::inner::Policies;
 use crate::options::Moves;
 use crate::policy::Score;

@@ -2,7 +2,7 @@
 
 use super::super::contender::{FIND_BATCH, GET};
 use super::super::keys::Word;
-use super::super::row::HashRow;
+use super::super::result_row::HashRow;
 use super::super::sweep::Cell;
 use super::super::table_group::GroupTable;
 use super::case::{Head, Way};

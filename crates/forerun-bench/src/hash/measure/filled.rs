@@ -2,7 +2,7 @@
 
 use super::super::contender::Contender;
 use super::super::keys::{Keys, Skew, Stream, Word};
-use super::super::row::HashRow;
+use super::super::result_row::HashRow;
 use super::super::sweep::{Cell, Sweep};
 use super::super::table_group::{self, GroupTable};
 use super::super::turn::{self, Shot};
@@ -12,7 +12,7 @@ use super::{Bench, Placed, most, slots};
 use anyhow::{Context, Result};
 use forerun_core::Pages;
 use forerun_measure::harness::{self, Case, Sample};
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 
 impl Bench<'_> {
     /// Measures the cells of one size and load factor on some tables.

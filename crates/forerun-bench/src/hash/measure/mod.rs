@@ -21,7 +21,7 @@ pub(super) use case::check_names;
 
 use super::contender::Contender;
 use super::keys::Word;
-use super::row::HashRow;
+use super::result_row::HashRow;
 use super::sweep::Sweep;
 use super::table_group::{self, GroupTable};
 use crate::threads::Cores;

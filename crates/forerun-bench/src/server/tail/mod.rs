@@ -10,23 +10,23 @@
 //!
 //! load.rs has the setter, the disturbers and the filling.
 
-mod load;
+mod disturbed_load;
 
 use super::PEER;
 use super::args::{Args, Disturbance, Plan};
 use super::data::{Items, KEY_BYTES};
-use super::process::{self, Process, Program, Share, Split};
+use super::server_process::{self, Process, Program, Share, Split};
+use crate::lookup_page::{or_dash, times};
 use crate::output::write_facts;
-use crate::page::{or_dash, times};
 use crate::panels::push_legend;
 use anyhow::{Context, Result, anyhow, ensure};
+use disturbed_load::{Link, Set};
 use forerun_measure::harness::median;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::{Report, Section};
 use forerun_measure::size::{count, digits, short};
 use forerun_measure::text_table::TextTable;
 use hdrhistogram::Histogram;
-use load::{Link, Set};
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -262,14 +262,15 @@ impl Study<'_> {
             },
         )?;
         let mut link = Link::connect(process.address())?;
-        load::fill(&mut link, self.items, disturbance, self.timed).context("while filling it")?;
+        disturbed_load::fill(&mut link, self.items, disturbance, self.timed)
+            .context("while filling it")?;
         let waited = process.workers_wait();
         let over = AtomicBool::new(false);
         let interval = Duration::from_secs(1) / self.args.rate;
         let (set, disturbed) = std::thread::scope(|scope| {
             let disturber = scope.spawn(|| {
                 self.pin(1);
-                load::disturb(
+                disturbed_load::disturb(
                     disturbance,
                     &process,
                     self.items,
@@ -279,7 +280,7 @@ impl Study<'_> {
             });
             let setter = scope.spawn(|| {
                 self.pin(0);
-                load::set(&mut link, self.items, round.into(), interval, self.timed)
+                disturbed_load::set(&mut link, self.items, round.into(), interval, self.timed)
             });
             let set = setter.join();
             // Relaxed: see the load.
@@ -313,7 +314,7 @@ impl Study<'_> {
     fn pin(&self, client: usize) {
         let cores = &self.split.client;
         if let Some(core) = cores.get(client % cores.len().max(1)) {
-            process::pin(&[*core]);
+            server_process::pin(&[*core]);
         }
     }
 

@@ -16,7 +16,7 @@
 //! Killing a process does not affect what the operating system already has, so buffered and synced
 //! writes must both be there. (Power losses are tested with a fault-injecting file system, below.)
 
-mod check;
+mod check_store;
 mod operation;
 mod writer;
 
@@ -32,7 +32,7 @@ use forerun::{Options, TreeOptions};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use self::check::{Expected, check, check_copies};
+use self::check_store::{Expected, check, check_copies};
 use super::Workplace;
 use super::script;
 use forerun_cli::exit::CheckFailed;

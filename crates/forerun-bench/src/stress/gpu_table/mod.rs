@@ -2,21 +2,21 @@
 //! every answer checked.
 //!
 //! ```text
-//!  mod.rs     tables, rounds, the summary
-//!  world.rs   the keys and their owners, a round of work, the table's contents after it
-//!  past.rs    what concurrent lookups may return
-//!  row.rs     rows that identify their key
-//!  lanes.rs   concurrent lanes of work: streams of a GPU, or threads
+//!  mod.rs             tables, rounds, the summary
+//!  expected_state.rs  the keys and their owners, a round of work, the table's contents after it
+//!  past.rs            what concurrent lookups may return
+//!  stamped_row.rs     rows that identify their key
+//!  lanes.rs           concurrent lanes of work: streams of a GPU, or threads
 //! ```
 //!
 //! With a GPU, half of the lanes are streams that write and half are streams that look up, all on
 //! one table. Without one, threads take the place of streams and the table is on the CPU: this
 //! tests the check itself and the table's operations, but no race within them.
 
+mod expected_state;
 mod lanes;
 mod past;
-mod row;
-mod world;
+mod stamped_row;
 
 use std::time::{Duration, Instant};
 
@@ -25,10 +25,10 @@ use forerun::gpu::Gpu;
 use forerun::gpu::table::{Candidates, GpuTable, TableOptions, Width};
 
 use super::Budget;
+use expected_state::{Room, Tally, World};
 use forerun_cli::output::{self, Out};
 use forerun_measure::progress::Progress;
-use row::ROW_BYTES;
-use world::{Room, Tally, World};
+use stamped_row::ROW_BYTES;
 
 /// Rounds per table; then a new table with another form is made.
 const TABLE_ROUNDS: u64 = 24;

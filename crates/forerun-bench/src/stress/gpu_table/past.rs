@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use forerun::gpu::table::Status;
 
+use super::expected_state::{Owner, Room, World};
 use super::lanes::{Answer, Job, Work};
-use super::row::{ROW_BYTES, fault, key_of, stamp_of, sum_of, words_of};
-use super::world::{Owner, Room, World};
+use super::stamped_row::{ROW_BYTES, fault, key_of, stamp_of, sum_of, words_of};
 
 /// The state of the keys when a round began, and what its jobs may make of it.
 pub(super) struct Past {

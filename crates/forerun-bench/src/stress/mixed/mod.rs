@@ -9,7 +9,7 @@
 //! The run consists of laps. After each lap the threads stop, and the store must hold the union of
 //! the models: as it is, and again after it was closed and reopened.
 
-mod check;
+mod check_answers;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use std::time::Instant;
 use anyhow::{Context, anyhow};
 use forerun::{Checks, Db, Options, TreeOptions};
 
-use self::check::compare;
+use self::check_answers::compare;
 use self::worker::Worker;
 use super::script::Model;
 use super::{Budget, Workplace};

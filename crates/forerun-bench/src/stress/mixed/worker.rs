@@ -10,7 +10,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::super::script::{self, Model};
-use super::check::{check_own, compare};
+use super::check_answers::{check_own, compare};
 use super::{Lap, Tally};
 
 /// Keys per thread.

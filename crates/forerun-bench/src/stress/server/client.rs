@@ -9,7 +9,7 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::truth::{LOOSE_KEYS, Truth};
+use super::expected_versions::{LOOSE_KEYS, Truth};
 use super::value::{self, Key};
 use super::wire::Wire;
 

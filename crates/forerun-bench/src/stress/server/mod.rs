@@ -2,13 +2,15 @@
 //! stall, leave and are killed.
 //!
 //! ```text
-//!  mod.rs     the server, its memory, the summary      client.rs  what a client does, at random
-//!  wire.rs    a connection                             truth.rs   what a read may find
-//!  value.rs   values that contain their key and version
+//!  mod.rs                the server, its memory, the summary
+//!  client.rs             what a client does, at random
+//!  wire.rs               a connection
+//!  expected_versions.rs  what a read may find
+//!  value.rs              values that contain their key and version
 //! ```
 
 mod client;
-mod truth;
+mod expected_versions;
 mod value;
 mod wire;
 
@@ -18,13 +20,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use forerun_bench::server::process::{Process, Program, Share, Split, pin};
+use forerun_bench::server::server_process::{Process, Program, Share, Split, pin};
 
 use client::{Client, Tally};
+use expected_versions::Truth;
 use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::{self, Out};
 use forerun_measure::progress::Progress;
-use truth::Truth;
 use wire::Wire;
 
 /// How far a server's memory may exceed its limit, for its code and its connections.

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::truth::Truth;
+use super::expected_versions::Truth;
 use super::value::{self, Key};
 
 /// How long the server may take to answer, or to accept what it is sent.

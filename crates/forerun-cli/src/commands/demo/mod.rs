@@ -1,15 +1,15 @@
 //! `forerun demo` shows on real data how much batched lookups gain on this machine.
 //!
 //! ```text
-//! cities   the data set, with a key and a record for each place
-//! show     loads it, opens it again, looks up some of it
-//! mod      compares batches with single lookups, on the cities and then on a store larger than the CPU caches
-//! page     the results as a page with plots
+//! cities        the data set, with a key and a record for each place
+//! city_lookups  loads it, opens it again, looks up some of it
+//! mod           compares batches with single lookups, on the cities and then on a store larger than the CPU caches
+//! report_page   the results as a page with plots
 //! ```
 
 mod cities;
-mod page;
-mod show;
+mod city_lookups;
+mod report_page;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use anyhow::Context;
 use forerun_db::{Db, Durability, Options, Strategy, WalMode, WriteBatch};
 use forerun_measure::harness::Plan;
 use forerun_measure::progress::Progress;
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -80,8 +80,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 
     let mut out = Out::stdout();
     let records = cities::records(if args.quick { 2000 } else { usize::MAX });
-    let db = show::load(&records, &dir, &mut out)?;
-    show::samples(&db, &mut out)?;
+    let db = city_lookups::load(&records, &dir, &mut out)?;
+    city_lookups::samples(&db, &mut out)?;
 
     let plan = if args.quick {
         Plan::new(1, Duration::from_micros(50))
@@ -111,7 +111,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     out.bytes(comparison(&large).to_text().as_bytes())?;
     sets.push(large);
 
-    let page = page::page(&sets);
+    let page = report_page::page(&sets);
     std::fs::write(&args.report, page.to_html())
         .with_context(|| format!("cannot write the page {}", args.report.display()))?;
     out.line(format_args!(

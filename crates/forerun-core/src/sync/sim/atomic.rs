@@ -5,7 +5,7 @@
 use std::panic::Location;
 pub use std::sync::atomic::{Ordering, compiler_fence, fence};
 
-use super::report::Operation;
+use super::outcome::Operation;
 use super::scheduler::Here;
 
 #[inline]

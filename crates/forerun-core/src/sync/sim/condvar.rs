@@ -6,7 +6,7 @@ use std::sync::{LockResult, PoisonError};
 use std::time::Duration;
 
 use super::mutex::MutexGuard;
-use super::report::{Operation, WaitsFor};
+use super::outcome::{Operation, WaitsFor};
 use super::scheduler::Here;
 use super::state::{At, Wake};
 

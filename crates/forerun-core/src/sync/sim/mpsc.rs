@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
 use std::time::Duration;
 
-use super::report::{Operation, WaitsFor};
+use super::outcome::{Operation, WaitsFor};
 use super::scheduler::Here;
 use super::state::{At, Wake};
 

@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 
-use super::report::{Operation, WaitsFor};
+use super::outcome::{Operation, WaitsFor};
 use super::scheduler::Here;
 use super::state::At;
 

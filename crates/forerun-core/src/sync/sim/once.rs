@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::report::{Operation, WaitsFor};
+use super::outcome::{Operation, WaitsFor};
 use super::scheduler::Here;
 use super::state::At;
 

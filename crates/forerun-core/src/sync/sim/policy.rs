@@ -10,8 +10,8 @@
 //! for long while the others do much. A thread that has run for long also falls below the others,
 //! so that a thread that polls cannot hold them back for ever.
 
+use super::outcome::Operation;
 use super::random::Random;
-use super::report::Operation;
 use super::state::{State, Status};
 
 /// How the scheduler chooses a thread.

@@ -8,7 +8,7 @@ use std::panic::Location;
 use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 
 use super::mutex::wrap;
-use super::report::{Operation, WaitsFor};
+use super::outcome::{Operation, WaitsFor};
 use super::scheduler::Here;
 use super::state::At;
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_epoch::{Collector, LocalHandle};
 
-use super::report::{Config, End, Operation, Outcome, WaitsFor};
+use super::outcome::{Config, End, Operation, Outcome, WaitsFor};
 use super::state::{At, State, Status, Wait, Wake, message};
 
 /// A simulation. Simulations are never freed but reused, so that each thread can keep a plain

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crossbeam_epoch::Collector;
 
+use super::outcome::{Blocked, Config, End, Event, Operation, Outcome, Panicked, WaitsFor};
 use super::policy::Chooser;
 use super::random::Random;
-use super::report::{Blocked, Config, End, Event, Operation, Outcome, Panicked, WaitsFor};
 
 pub(super) type At = &'static Location<'static>;
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 pub use std::thread::{AccessError, LocalKey, Result, ThreadId, available_parallelism, panicking};
 use std::time::Duration;
 
-use super::report::{Operation, WaitsFor};
+use super::outcome::{Operation, WaitsFor};
 use super::scheduler::Here;
 use super::state::{At, Status};
 

@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::report::Operation;
+use super::outcome::Operation;
 use super::scheduler::Here;
 
 /// Start of the simulated wall clock: 2024-01-01 00:00:00 UTC.

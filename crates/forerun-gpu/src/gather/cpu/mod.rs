@@ -15,9 +15,9 @@
 //! Several threads divide the rows by destination. Two pairs with the same destination belong to
 //! one thread, which copies them in order.
 
-use crate::gather::check::{Checked, Target, check};
 use crate::gather::error::GatherError;
-use crate::gather::locate::{KnownMemory, Memory};
+use crate::gather::launch_checks::{Checked, Target, check};
+use crate::gather::memory_kind::{KnownMemory, Memory};
 use crate::gather::params::{ABSENT_ZERO, GatherParams};
 use crate::gather::request::{CountAt, Direction, Integer, MapAt, MapUpdate, Request, Spec};
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};

@@ -10,7 +10,7 @@
 use super::StagingShape;
 use crate::driver::{Command, DeviceBuffer, DeviceSlice, Event, HostMemory, PinnedBuffer, Stream};
 use crate::gather::cpu;
-use crate::gather::locate::{KnownMemory, Memory};
+use crate::gather::memory_kind::{KnownMemory, Memory};
 use crate::gather::op::RowCopy;
 use crate::gather::request::{Direction, Integer, PairsAt, Request, Spec};
 use crate::{Gpu, GpuError};

@@ -12,7 +12,7 @@
 //!
 //! Fan, Andersen and Kaminsky, "MemC3: Compact and Concurrent MemCache with Dumber Caching and
 //! Smarter Hashing", NSDI 2013. Readers take no lock: they read a key's version, its slots, and the
-//! version again, and start over if it changed (`versions.rs`). Writers take turns. An insertion
+//! version again, and start over if it changed (`version_counters.rs`). Writers take turns. An insertion
 //! first finds a path of moves and then makes them from its end, so that every key is always
 //! somewhere; each move is a write of the key that is moved.
 //!
@@ -22,22 +22,22 @@
 //! asks for.
 
 mod bucket;
+mod bucket_memory;
 #[cfg(all(loom, test))]
 mod loom_tests;
-mod memory;
 mod probe;
 pub(super) mod sync;
-mod versions;
+mod version_counters;
 
 use super::cuckoo::path::{Buckets, Look, Search, Slot};
 use super::hasher::{Constants, scale};
 use super::lookup::{self, Batch};
 use super::{BuildError, FixedTable, Full, Lookup, SharedTable, Word};
 use bucket::{Entries, SLOTS, Tags};
+use bucket_memory::Memory;
 use forerun_core::arch::Isa;
-use memory::Memory;
 use sync::{Mutex, MutexGuard};
-use versions::Versions;
+use version_counters::Versions;
 
 /// A table that one thread writes while others read.
 ///

@@ -5,7 +5,7 @@ use forerun::Strategy;
 use rand::Rng;
 
 use super::super::super::script;
-use super::super::check::{check_others, check_own, compare, failed};
+use super::super::check_answers::{check_others, check_own, compare, failed};
 use super::{KEYS, Worker, any_key, group};
 use forerun_cli::output::Named;
 

@@ -2,7 +2,7 @@
 
 use super::super::form;
 use super::super::lanes;
-use super::super::row::bytes_of;
+use super::super::stamped_row::bytes_of;
 use super::*;
 
 /// A change to the answers of a round.

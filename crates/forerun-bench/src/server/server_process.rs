@@ -196,7 +196,7 @@ impl Process {
 
     /// Bytes of its memory that are resident in RAM, if the system reports them.
     pub fn resident_bytes(&self) -> Option<u64> {
-        crate::process::resident_bytes_of(self.id())
+        crate::process_usage::resident_bytes_of(self.id())
     }
 
     fn await_listening(&mut self) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use crate::panels::{Range, batches, panels, push_legend, push_series, push_table};
 use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 use forerun_measure::size::{count, digits, short, spread};
 use forerun_measure::text_table::TextTable;
 use forerun_measure::typical::typical;

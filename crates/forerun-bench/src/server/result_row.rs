@@ -1,7 +1,7 @@
-//! One result of the server bench: a line of JSON with the names of [`forerun_measure::row::Row`]
+//! One result of the server bench: a line of JSON with the names of [`forerun_measure::result_row::Row`]
 //! and these.
 
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 use serde::{Deserialize, Serialize};
 
 /// One cell of the table.

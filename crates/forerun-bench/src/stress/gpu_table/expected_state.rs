@@ -21,7 +21,7 @@ use rand::{Rng, SeedableRng};
 
 use super::lanes::{Answer, Job, Work};
 use super::past::Past;
-use super::row::{
+use super::stamped_row::{
     ROW_BYTES, ROW_WORDS, bytes_of, fault, key_of, row_of, stamp_of, sum_of, words_of,
 };
 
@@ -365,5 +365,5 @@ impl World {
 }
 
 #[cfg(test)]
-#[path = "world_tests.rs"]
+#[path = "expected_state_tests.rs"]
 mod tests;

@@ -22,7 +22,7 @@ use anyhow::{Context, Result, bail, ensure};
 use forerun_core::Pages;
 use forerun_measure::harness::{self, Case, Outcome, Plan};
 use forerun_measure::progress::Progress;
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 use std::collections::BTreeMap;
 
 /// A workload, named as in db_bench.

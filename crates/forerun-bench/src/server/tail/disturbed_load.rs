@@ -3,7 +3,7 @@
 
 use super::super::args::Disturbance;
 use super::super::data::Items;
-use super::super::process::Process;
+use super::super::server_process::Process;
 use crate::skew::Skew;
 use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;

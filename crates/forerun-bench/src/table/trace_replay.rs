@@ -10,7 +10,7 @@
 
 use super::access::{Access, Workload, is_row};
 use super::contender::Contender;
-use super::row::TableRow;
+use super::result_row::TableRow;
 use super::{Bench, Lane};
 use anyhow::{Context, Result, ensure};
 use forerun_measure::harness::{Outcome, Sample};

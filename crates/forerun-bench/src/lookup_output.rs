@@ -2,14 +2,14 @@
 //! end.
 
 use crate::engine::Engine;
-use crate::lookup::Lookups;
+use crate::lookup_page;
+use crate::lookup_workloads::Lookups;
 use crate::output::{Output, write_facts};
-use crate::page;
 use anyhow::Result;
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::Report;
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 use forerun_measure::size::short;
 use std::io::Write;
 
@@ -38,7 +38,7 @@ pub(crate) fn show(
     let mut all: Vec<Row> = Vec::new();
     lookups.measure(engines, progress, |rows, store_facts| {
         if !output.json_rows(&rows, out)? {
-            let (constant, table) = page::table(&rows);
+            let (constant, table) = lookup_page::table(&rows);
             writeln!(out)?;
             write_facts(out, &constant)?;
             write_facts(out, &store_facts)?;
@@ -54,10 +54,10 @@ pub(crate) fn show(
         Ok(())
     })?;
     if !output.json {
-        writeln!(out, "{}", page::legend(&all))?;
+        writeln!(out, "{}", lookup_page::legend(&all))?;
     }
-    let mut report = Report::new(title, page::LEAD);
+    let mut report = Report::new(title, lookup_page::LEAD);
     report.facts = facts;
-    page::fill(&mut report, &all);
+    lookup_page::fill(&mut report, &all);
     output.write_report(&report)
 }

@@ -5,7 +5,7 @@
 
 use super::error::{GatherError, Part, Side};
 use super::layers;
-use super::locate::{Locate, Location, Memory};
+use super::memory_kind::{Locate, Location, Memory};
 use super::params::{self, GatherParams};
 use super::plan::Work;
 use super::request::{Absent, Direction, Layers, Layout, MapUpdate, Request};

@@ -2,7 +2,7 @@
 
 use forerun_measure::machine;
 use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
-use forerun_measure::row::Row;
+use forerun_measure::result_row::Row;
 use forerun_measure::size::short;
 use forerun_measure::typical::typical;
 
