@@ -253,8 +253,8 @@ fn bytes_of<'py>(
 ) -> PyResult<Bound<'py, PyArrayDyn<u8>>> {
     let given = array.dtype().str()?.to_string();
     let is_stand_in = dtype == Dtype::Bf16 && given == "int16";
-    let is_told = given == numpy_name(dtype) || given == dtype.name();
-    if !is_told && given != "uint8" && !is_stand_in {
+    let is_named = given == numpy_name(dtype) || given == dtype.name();
+    if !is_named && given != "uint8" && !is_stand_in {
         return Err(invalid(format!(
             "`{what}` is an array of {given}, but the rows are of {}",
             dtype.name()

@@ -28,17 +28,17 @@ const CUDA_MANAGED: i32 = 13;
 impl Device {
     /// The device that holds an object's memory.
     fn of(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Device> {
-        let told = object.call_method0("__dlpack_device__")?;
-        let (kind, number) = told
+        let reported = object.call_method0("__dlpack_device__")?;
+        let (kind, number) = reported
             .call_method0("__iter__")
             .and_then(|_| {
                 // The kind may be a member of an enumeration.
-                let kind = told.get_item(0)?.call_method0("__int__")?.extract()?;
-                Ok((kind, told.get_item(1)?.extract()?))
+                let kind = reported.get_item(0)?.call_method0("__int__")?.extract()?;
+                Ok((kind, reported.get_item(1)?.extract()?))
             })
             .map_err(|error| {
                 invalid(format!(
-                    "cannot tell the device of `{what}`: __dlpack_device__ returned {told}: {error}"
+                    "cannot tell the device of `{what}`: __dlpack_device__ returned {reported}: {error}"
                 ))
             })?;
         Ok(Device { kind, number })

@@ -240,13 +240,13 @@ struct Of<'a, M>(&'a M);
 
 impl<M: Map> Finder<u64, u64> for Of<'_, M> {
     fn find(&mut self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
-        let mut told = 0;
+        let mut found_count = 0;
         self.0.get_each(keys, |at, value| {
             found[at] = value.is_some();
             values[at] = value.unwrap_or_default();
-            told += usize::from(value.is_some());
+            found_count += usize::from(value.is_some());
         });
-        told
+        found_count
     }
 }
 

@@ -27,12 +27,12 @@ pub struct Need {
     /// Bytes per value.
     pub value_bytes: usize,
     /// For stores on disk.
-    pub place: Place,
+    pub place: StoreLocation,
 }
 
 /// Where a store on disk is created, and how much of it may be cached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct StoreLocation {
     /// The directory in which each store creates its own; `None` for the system's temporary
     /// directory.
     pub parent: Option<PathBuf>,
@@ -48,7 +48,7 @@ impl Need {
             spare_entries,
             key_bytes: data.key_bytes(),
             value_bytes: data.value_bytes(),
-            place: Place::default(),
+            place: StoreLocation::default(),
         }
     }
 

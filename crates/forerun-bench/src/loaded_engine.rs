@@ -71,8 +71,8 @@ impl<'a> LoadedEngine<'a> {
     /// to, overwritten by less than half.
     pub(crate) fn ready(&self, written: bool) -> Result<()> {
         let mut loaded = self.loaded.borrow_mut();
-        let most = if written { self.data.keys() / 2 } else { 0 };
-        if loaded.as_ref().is_some_and(|l| l.overwritten <= most) {
+        let max = if written { self.data.keys() / 2 } else { 0 };
+        if loaded.as_ref().is_some_and(|l| l.overwritten <= max) {
             return Ok(());
         }
         // Frees the old store's memory before the new one takes any.

@@ -164,7 +164,7 @@ impl Writer for DbWriter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{self, Place};
+    use crate::engine::{self, StoreLocation};
     use crate::workload::Dataset;
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         let data = Dataset::new(300, 16, 0, 50).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let need = Need {
-            place: Place {
+            place: StoreLocation {
                 parent: Some(folder.path().to_owned()),
                 cache_bytes: Some(1 << 20),
             },
@@ -213,7 +213,7 @@ mod tests {
     fn a_place_that_is_none_is_named() {
         let data = Dataset::new(1, 16, 0, 0).unwrap();
         let need = Need {
-            place: Place {
+            place: StoreLocation {
                 parent: Some("no-such-folder".into()),
                 cache_bytes: None,
             },

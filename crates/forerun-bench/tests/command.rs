@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::Place;
+use common::Workspace;
 
 #[test]
 fn benches_print_one_object_a_line() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     for args in [
         &["roofline", "--quick", "--json", "--threads", "1"][..],
         &[
@@ -38,9 +38,9 @@ fn benches_print_one_object_a_line() {
             "table", "--quick", "--json", "--replay", "--budget", "0.1", "--batch", "64",
         ],
     ] {
-        let told = place.succeeds(args);
-        assert!(!told.is_empty());
-        for line in told.lines() {
+        let reported = workspace.succeeds(args);
+        assert!(!reported.is_empty());
+        for line in reported.lines() {
             let line: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
             assert_eq!(line["bench"], args[0]);
             assert!(
@@ -55,64 +55,68 @@ fn benches_print_one_object_a_line() {
 
 #[test]
 fn a_bench_writes_a_page() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     for line in [
         "memtable --quick --batch 8 --report page.html",
         "hash --quick --study 4 --report page.html",
         "table --quick --access zipf:1 --batch 64 --report page.html",
     ] {
         let args: Vec<&str> = line.split(' ').collect();
-        place.succeeds(&args);
-        let page = std::fs::read_to_string(place.path("page.html")).expect("the page is there");
+        workspace.succeeds(&args);
+        let page = std::fs::read_to_string(workspace.path("page.html")).expect("the page is there");
         forerun_measure::report::check_html(&page).expect("it is well formed");
     }
 }
 
 #[test]
 fn the_row_gather_tells_whether_there_is_a_gpu_and_ends_well_without_one() {
-    let place = Place::new();
-    let told = place.succeeds(&["gather", "--quick", "--study", "seed"]);
+    let workspace = Workspace::new();
+    let reported = workspace.succeeds(&["gather", "--quick", "--study", "seed"]);
     assert!(
-        told.contains("Total Copies: 132") && told.contains(" GiB/s ("),
-        "{told}"
+        reported.contains("Total Copies: 132") && reported.contains(" GiB/s ("),
+        "{reported}"
     );
     // Every report has one or the other.
-    let without = told.starts_with("No GPU was found: ");
-    assert_eq!(without, told.contains("the CPU, no GPU"), "{told}");
-    assert_eq!(!without, told.contains("multiprocessors, "), "{told}");
-    place.succeeds(&["gather", "--check", "--quick"]);
+    let without = reported.starts_with("No GPU was found: ");
+    assert_eq!(without, reported.contains("the CPU, no GPU"), "{reported}");
+    assert_eq!(
+        !without,
+        reported.contains("multiprocessors, "),
+        "{reported}"
+    );
+    workspace.succeeds(&["gather", "--check", "--quick"]);
 }
 
 #[test]
 fn the_gpu_benches_tell_whether_there_is_a_gpu_and_end_well_without_one() {
-    let place = Place::new();
-    let told = place.succeeds(&["gpu-table", "--quick", "--study", "seed"]);
+    let workspace = Workspace::new();
+    let reported = workspace.succeeds(&["gpu-table", "--quick", "--study", "seed"]);
     assert!(
-        told.contains("Study: seed") && told.contains("find_ptr"),
-        "{told}"
+        reported.contains("Study: seed") && reported.contains("find_ptr"),
+        "{reported}"
     );
-    let without = told.starts_with("No GPU was found: ");
+    let without = reported.starts_with("No GPU was found: ");
     assert_eq!(
         without,
-        told.contains("all figures are for the CPU"),
-        "{told}"
+        reported.contains("all figures are for the CPU"),
+        "{reported}"
     );
-    let told = place.succeeds(&["gpu-roofline", "--quick"]);
+    let reported = workspace.succeeds(&["gpu-roofline", "--quick"]);
     assert_eq!(
         without,
-        told.contains("all figures are for the CPU"),
-        "{told}"
+        reported.contains("all figures are for the CPU"),
+        "{reported}"
     );
-    place.succeeds(&["gpu-table", "--once", "--quick"]);
+    workspace.succeeds(&["gpu-table", "--once", "--quick"]);
 }
 
 #[test]
 fn sets_are_measured_beside_each_disturbance() {
-    let place = Place::new();
-    let told = place.succeeds(&[
+    let workspace = Workspace::new();
+    let reported = workspace.succeeds(&[
         "server", "--study", "tail", "--quick", "--json", "--alone", "--rate", "500",
     ]);
-    let rows: Vec<serde_json::Value> = told
+    let rows: Vec<serde_json::Value> = reported
         .lines()
         .map(|line| serde_json::from_str(line).expect("a line is JSON"))
         .collect();
@@ -149,7 +153,7 @@ fn sets_are_measured_beside_each_disturbance() {
 
 #[test]
 fn the_bench_of_servers_runs_with_and_without_memcached() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let quick = [
         "server",
         "--quick",
@@ -159,9 +163,10 @@ fn the_bench_of_servers_runs_with_and_without_memcached() {
         "--access",
         "zipf:0.99",
     ];
-    let told = place.succeeds(&[&quick[..], &["--alone", "--report", "page.html"]].concat());
+    let reported =
+        workspace.succeeds(&[&quick[..], &["--alone", "--report", "page.html"]].concat());
     let mut rows = 0;
-    for line in told.lines() {
+    for line in reported.lines() {
         let row: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
         assert_eq!(row["engine"], "forerun");
         assert!(
@@ -182,11 +187,11 @@ fn the_bench_of_servers_runs_with_and_without_memcached() {
         rows, 6,
         "classic gets, meta gets and sets, of 1 and of 20 keys"
     );
-    let page = std::fs::read_to_string(place.path("page.html")).expect("the page is there");
+    let page = std::fs::read_to_string(workspace.path("page.html")).expect("the page is there");
     forerun_measure::report::check_html(&page).expect("it is well formed");
-    let told = place.succeeds(&["server", "--quick", "--memcached", "there-is-none"]);
+    let reported = workspace.succeeds(&["server", "--quick", "--memcached", "there-is-none"]);
     assert!(
-        told.contains("not measured: there is no there-is-none"),
-        "{told}"
+        reported.contains("not measured: there is no there-is-none"),
+        "{reported}"
     );
 }

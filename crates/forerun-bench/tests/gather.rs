@@ -73,15 +73,15 @@ fn each_row_is_an_object_and_no_figure_is_a_gpus_where_there_is_none() {
     for row in &rows {
         assert_eq!((row.bench.as_str(), row.rounds), ("gather", 2));
         assert!(row.gib_per_second > 0.0 && row.gb_per_second > row.gib_per_second);
-        assert_eq!(row.bytes_checked > 0, row.way != "contiguous", "{row:?}");
-        assert!(row.way == "contiguous" || row.share_of_contiguous.is_some());
+        assert_eq!(row.bytes_checked > 0, row.method != "contiguous", "{row:?}");
+        assert!(row.method == "contiguous" || row.share_of_contiguous.is_some());
     }
     if !has_gpu() {
         assert!(
             rows.iter()
                 .all(|row| row.engine == "cpu" && row.device.is_none() && row.blocks.is_none())
         );
-        let ways: Vec<&str> = rows.iter().take(5).map(|row| row.way.as_str()).collect();
+        let methods: Vec<&str> = rows.iter().take(5).map(|row| row.method.as_str()).collect();
         let all = [
             "contiguous",
             "memcpy",
@@ -89,7 +89,7 @@ fn each_row_is_an_object_and_no_figure_is_a_gpus_where_there_is_none() {
             "memcpy-2-threads",
             "ahead-2-2-threads",
         ];
-        assert_eq!(ways, all);
+        assert_eq!(methods, all);
         // One seed, two directions, two sizes.
         assert_eq!(rows.len(), 5 * 5);
     }

@@ -158,21 +158,22 @@ fn once_does_every_operation_and_check_says_what_it_takes() {
         ))
         .expect(form);
     }
-    let told = bench("gpu-table --once --quick").unwrap();
+    let reported = bench("gpu-table --once --quick").unwrap();
     for op in Op::ALL {
-        assert!(told.contains(op.name()), "{op}: {told}");
+        assert!(reported.contains(op.name()), "{op}: {reported}");
     }
     if !has_gpu() {
-        assert!(told.contains("without a launch"), "{told}");
+        assert!(reported.contains("without a launch"), "{reported}");
         assert!(
             bench("gpu-table --check")
                 .unwrap()
                 .contains("Nothing was checked: this needs a GPU")
         );
-        let told = bench("gpu-table --quick --study seed --load 0.5 --peer /no/such/peer").unwrap();
+        let reported =
+            bench("gpu-table --quick --study seed --load 0.5 --peer /no/such/peer").unwrap();
         assert!(
-            told.contains("not measured: /no/such/peer: it needs a GPU"),
-            "{told}"
+            reported.contains("not measured: /no/such/peer: it needs a GPU"),
+            "{reported}"
         );
     }
 }

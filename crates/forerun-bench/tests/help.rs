@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Place;
+use common::Workspace;
 
 /// The examples of a help text, without the remarks after them. Long ones are wrapped.
 fn examples_of(help: &str) -> Vec<String> {
@@ -29,8 +29,8 @@ fn examples_of(help: &str) -> Vec<String> {
 /// is an error before that.
 #[test]
 fn every_example_uses_options_that_exist() {
-    let place = Place::new();
-    let top = place.succeeds(&["--help"]);
+    let workspace = Workspace::new();
+    let top = workspace.succeeds(&["--help"]);
     let commands = top
         .split("Commands:\n")
         .nth(1)
@@ -43,12 +43,16 @@ fn every_example_uses_options_that_exist() {
         .collect();
     assert!(names.len() >= 12, "{names:?}");
     let mut helps = vec![top.clone()];
-    helps.extend(names.iter().map(|name| place.succeeds(&[name, "--help"])));
+    helps.extend(
+        names
+            .iter()
+            .map(|name| workspace.succeeds(&[name, "--help"])),
+    );
     let mut examples = 0;
     for example in helps.iter().flat_map(|help| examples_of(help)) {
         let mut args: Vec<&str> = example.split_whitespace().skip(1).collect();
         args.push("--help");
-        place.succeeds(&args);
+        workspace.succeeds(&args);
         examples += 1;
     }
     assert!(examples >= 2 * names.len(), "{examples}");
@@ -56,7 +60,7 @@ fn every_example_uses_options_that_exist() {
 
 #[test]
 fn a_wrong_command_line_ends_with_2() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     for args in [
         &["lode"][..],
         &[],
@@ -64,7 +68,7 @@ fn a_wrong_command_line_ends_with_2() {
         &["roofline", "--threads", "none"],
         &["table", "--rows"],
     ] {
-        let ran = place.run(args);
+        let ran = workspace.run(args);
         assert_eq!(ran.code, 2, "{args:?}: {ran:?}");
         assert!(!ran.stderr.is_empty() && ran.stdout.is_empty(), "{args:?}");
     }

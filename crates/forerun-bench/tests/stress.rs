@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Place, files};
+use common::{Workspace, files};
 
 #[test]
 fn ten_kills_lose_nothing() {
-    let place = Place::new();
-    let told = place.succeeds(&[
+    let workspace = Workspace::new();
+    let reported = workspace.succeeds(&[
         "stress",
         "--crash",
         "--cycles",
@@ -20,28 +20,31 @@ fn ten_kills_lose_nothing() {
         "work",
     ]);
     assert!(
-        told.starts_with("crash: seed 11, 3 threads, 10 cycles\n10 kills in "),
-        "{told}"
+        reported.starts_with("crash: seed 11, 3 threads, 10 cycles\n10 kills in "),
+        "{reported}"
     );
-    let acknowledged = told.lines().nth(1).and_then(|line| line.split(": ").nth(1));
+    let acknowledged = reported
+        .lines()
+        .nth(1)
+        .and_then(|line| line.split(": ").nth(1));
     let writes: u64 = acknowledged
-        .and_then(|told| told.split(' ').next())
+        .and_then(|reported| reported.split(' ').next())
         .and_then(|count| count.replace(',', "").parse().ok())
-        .unwrap_or_else(|| panic!("no count in {told}"));
+        .unwrap_or_else(|| panic!("no count in {reported}"));
     assert!(
         writes > 50,
-        "children must live long enough to write: {told}"
+        "children must live long enough to write: {reported}"
     );
     assert!(
-        !files(&place.path("work")).is_empty(),
+        !files(&workspace.path("work")).is_empty(),
         "a directory that was named is kept"
     );
 }
 
 #[test]
 fn kills_during_ingestions_backups_checkpoints_and_keyspace_drops_lose_nothing() {
-    let place = Place::new();
-    let told = place.succeeds(&[
+    let workspace = Workspace::new();
+    let reported = workspace.succeeds(&[
         "stress",
         "--crash",
         "--cycles",
@@ -53,9 +56,9 @@ fn kills_during_ingestions_backups_checkpoints_and_keyspace_drops_lose_nothing()
     ]);
     // "of the kills, 3 during ingestion (14 done), …"
     let during = |operation: &str| -> (u64, u64) {
-        let (before, behind) = told
+        let (before, behind) = reported
             .split_once(&format!(" during {operation} ("))
-            .unwrap_or_else(|| panic!("no {operation} in {told}"));
+            .unwrap_or_else(|| panic!("no {operation} in {reported}"));
         let kills = before
             .rsplit(' ')
             .next()
@@ -64,44 +67,48 @@ fn kills_during_ingestions_backups_checkpoints_and_keyspace_drops_lose_nothing()
         let done = done.and_then(|done| done.parse().ok());
         kills
             .zip(done)
-            .unwrap_or_else(|| panic!("no counts in {told}"))
+            .unwrap_or_else(|| panic!("no counts in {reported}"))
     };
     let all = ["ingestion", "backup", "checkpoint", "keyspace-drop"].map(during);
     let kills: u64 = all.iter().map(|(kills, _)| kills).sum();
-    assert!(kills >= 4, "most kills are to fall into operations: {told}");
+    assert!(
+        kills >= 4,
+        "most kills are to fall into operations: {reported}"
+    );
     let done: u64 = all.iter().map(|(_, done)| done).sum();
     assert!(
         done >= 4,
-        "children must live long enough to finish some: {told}"
+        "children must live long enough to finish some: {reported}"
     );
 }
 
 #[test]
 fn mixed_work_of_several_threads_has_no_wrong_answer() {
-    let place = Place::new();
-    let told = place.succeeds(&["stress", "--ops", "6000", "--threads", "3", "--seed", "5"]);
+    let workspace = Workspace::new();
+    let reported =
+        workspace.succeeds(&["stress", "--ops", "6000", "--threads", "3", "--seed", "5"]);
     assert!(
-        told.contains("seed 5") && told.contains("no wrong answer"),
-        "{told}"
+        reported.contains("seed 5") && reported.contains("no wrong answer"),
+        "{reported}"
     );
 }
 
 #[test]
 fn a_directory_in_use_is_left_alone() {
-    let place = Place::new();
-    place.file("precious", "x");
+    let workspace = Workspace::new();
+    workspace.file("precious", "x");
     assert!(
-        place
+        workspace
             .fails(2, &["stress", "--ops", "10", "--dir", "."])
             .contains("is not empty")
     );
-    assert_eq!(files(&place.path(".")).len(), 1);
+    assert_eq!(files(&workspace.path(".")).len(), 1);
 }
 
 #[test]
 fn lanes_of_work_on_one_gpu_table_have_no_wrong_answer() {
-    let place = Place::new();
-    let told = place.succeeds(&[
+    let workspace = Workspace::new();
+    let reported = workspace.succeeds(&[
         "stress",
         "--gpu-table",
         "--ops",
@@ -111,17 +118,17 @@ fn lanes_of_work_on_one_gpu_table_have_no_wrong_answer() {
         "--seed",
         "9",
     ]);
-    assert!(told.starts_with("gpu-table: seed 9, 4 "), "{told}");
+    assert!(reported.starts_with("gpu-table: seed 9, 4 "), "{reported}");
     assert!(
-        told.contains("looked up meanwhile") && told.contains("no wrong answer"),
-        "{told}"
+        reported.contains("looked up meanwhile") && reported.contains("no wrong answer"),
+        "{reported}"
     );
 }
 
 #[test]
 fn clients_of_every_kind_leave_it_as_it_was() {
-    let place = Place::new();
-    let told = place.succeeds(&[
+    let workspace = Workspace::new();
+    let reported = workspace.succeeds(&[
         "stress",
         "--server",
         "--seconds",
@@ -134,10 +141,10 @@ fn clients_of_every_kind_leave_it_as_it_was() {
         "3",
     ]);
     assert!(
-        told.starts_with("server: seed 3, 40 clients for "),
-        "{told}"
+        reported.starts_with("server: seed 3, 40 clients for "),
+        "{reported}"
     );
-    assert!(told.contains("every value checked"), "{told}");
-    assert!(!told.contains("stored     0,"), "{told}");
-    assert!(told.contains("\n  memory     "), "{told}");
+    assert!(reported.contains("every value checked"), "{reported}");
+    assert!(!reported.contains("stored     0,"), "{reported}");
+    assert!(reported.contains("\n  memory     "), "{reported}");
 }

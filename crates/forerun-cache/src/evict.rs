@@ -12,7 +12,7 @@
 use crate::blocks::victim::{Evacuation, Reason, Victim};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
-use crate::eviction::Fate;
+use crate::eviction::EvictionDecision;
 use crate::index::bucket::ItemRef;
 use crate::index::place::Place;
 use crate::limbo::Garbage;
@@ -137,7 +137,7 @@ impl Cache {
         }
         let fate = match victim.reason {
             // Nothing is evicted here: the block is compacted, or the item's expiry was extended.
-            Reason::Sparse | Reason::Expired => Fate::Move {
+            Reason::Sparse | Reason::Expired => EvictionDecision::Move {
                 queue: victim.queue,
                 frequency: record.frequency(),
             },
@@ -145,8 +145,10 @@ impl Cache {
         };
         let class = self.blocks.ttl_class(record.expiry(), moment.now);
         let moved = match fate {
-            Fate::Evict => None,
-            Fate::Move { queue, frequency } => self.blocks.copy(queue, class, record, frequency),
+            EvictionDecision::Evict => None,
+            EvictionDecision::Move { queue, frequency } => {
+                self.blocks.copy(queue, class, record, frequency)
+            }
         };
         let Some(moved) = moved else {
             self.policy.on_evict(victim.queue, hash);

@@ -58,9 +58,9 @@ fn fault(error: std::io::Error) -> anyhow::Error {
 }
 
 /// Bytes in readable form, as the module's text describes. Displays without allocating.
-pub struct Readable<'a>(pub &'a [u8]);
+pub struct Printable<'a>(pub &'a [u8]);
 
-impl fmt::Display for Readable<'_> {
+impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
             let valid = chunk.valid();
@@ -90,9 +90,9 @@ impl fmt::Display for Named<'_> {
         const SHOWN_BYTES: usize = 64;
         match self.0.get(..SHOWN_BYTES) {
             Some(head) if self.0.len() > SHOWN_BYTES => {
-                write!(f, "\"{}…\" ({} bytes)", Readable(head), self.0.len())
+                write!(f, "\"{}…\" ({} bytes)", Printable(head), self.0.len())
             }
-            _ => write!(f, "\"{}\"", Readable(self.0)),
+            _ => write!(f, "\"{}\"", Printable(self.0)),
         }
     }
 }
@@ -237,7 +237,7 @@ impl fmt::Display for Cell<'_> {
         if self.hex {
             Hex(self.bytes).fmt(f)
         } else {
-            Readable(self.bytes).fmt(f)
+            Printable(self.bytes).fmt(f)
         }
     }
 }
@@ -307,10 +307,10 @@ mod tests {
 
     #[test]
     fn bytes_for_reading_stay_on_one_line() {
-        let shown = Readable(b"caf\xc3\xa9 \"x\"\t\n\\ \xff\xfe end").to_string();
+        let shown = Printable(b"caf\xc3\xa9 \"x\"\t\n\\ \xff\xfe end").to_string();
         assert_eq!(shown, "café \"x\"\\x09\\x0a\\ \\xff\\xfe end");
-        assert_eq!(Readable("\u{85}".as_bytes()).to_string(), "\\xc2\\x85");
-        assert_eq!(Readable(b"").to_string(), "");
+        assert_eq!(Printable("\u{85}".as_bytes()).to_string(), "\\xc2\\x85");
+        assert_eq!(Printable(b"").to_string(), "");
     }
 
     #[test]

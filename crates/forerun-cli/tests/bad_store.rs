@@ -3,39 +3,39 @@
 
 mod common;
 
-use common::{Place, files};
+use common::{Workspace, files};
 use std::path::PathBuf;
 use std::process::Stdio;
 
 /// A store of a hundred entries, and the output of a scan.
-fn filled() -> (Place, String) {
-    let place = Place::new();
+fn filled() -> (Workspace, String) {
+    let workspace = Workspace::new();
     let rows: String = (0..100)
         .map(|n| format!("key{n:03},{}\n", "v".repeat(n)))
         .collect();
-    place
+    workspace
         .file("t.csv", format!("id,v\n{rows}"))
         .succeeds(&["load", "db", "t.csv", "--key", "id"]);
-    let scan = place.succeeds(&["scan", "db"]);
+    let scan = workspace.succeeds(&["scan", "db"]);
     assert_eq!(scan.lines().count(), 100);
-    (place, scan)
+    (workspace, scan)
 }
 
-fn log(place: &Place) -> PathBuf {
+fn log(workspace: &Workspace) -> PathBuf {
     let is_log = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "log");
-    files(&place.path("db"))
+    files(&workspace.path("db"))
         .into_iter()
         .find(is_log)
         .expect("a store has a log")
 }
 
-fn contents(place: &Place) -> Vec<(PathBuf, Vec<u8>)> {
+fn contents(workspace: &Workspace) -> Vec<(PathBuf, Vec<u8>)> {
     let read = |path: PathBuf| {
         let bytes = std::fs::read(&path).expect("a file can be read");
         (path, bytes)
     };
     // The lock file contains the process that opened the store last.
-    files(&place.path("db"))
+    files(&workspace.path("db"))
         .into_iter()
         .filter(|path| !path.ends_with("LOCK"))
         .map(read)
@@ -44,34 +44,37 @@ fn contents(place: &Place) -> Vec<(PathBuf, Vec<u8>)> {
 
 #[test]
 fn what_is_no_store_is_told_and_left_untouched() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     for command in [
         &["get", "db", "k"][..],
         &["scan", "db"],
         &["stats", "db"],
         &["multiget", "db", "--keys", "-"],
     ] {
-        let told = place.fails(3, command);
+        let reported = workspace.fails(3, command);
         assert!(
-            told.contains("cannot open the store: db is not a Forerun store"),
-            "{told}"
+            reported.contains("cannot open the store: db is not a Forerun store"),
+            "{reported}"
         );
-        assert!(!place.path("db").exists(), "reading creates no store");
+        assert!(!workspace.path("db").exists(), "reading creates no store");
     }
-    std::fs::create_dir(place.path("db")).expect("a directory can be made");
-    place
+    std::fs::create_dir(workspace.path("db")).expect("a directory can be made");
+    workspace
         .file("db/letter.txt", "precious")
         .file("t.csv", "id\n1\n");
     for command in [&["scan", "db"][..], &["load", "db", "t.csv", "--key", "id"]] {
         assert!(
-            place
+            workspace
                 .fails(3, command)
                 .contains("db is not a Forerun store")
         );
     }
-    assert_eq!(files(&place.path("db")), [place.path("db/letter.txt")]);
+    assert_eq!(
+        files(&workspace.path("db")),
+        [workspace.path("db/letter.txt")]
+    );
     assert!(
-        place
+        workspace
             .fails(3, &["scan", "t.csv"])
             .contains("t.csv is not a Forerun store")
     );
@@ -79,21 +82,21 @@ fn what_is_no_store_is_told_and_left_untouched() {
 
 #[test]
 fn a_store_of_a_newer_format_is_told_and_left_untouched() {
-    let (place, _) = filled();
+    let (workspace, _) = filled();
     // docs/internals/format.md: the magic, the version, and a checksum of both. Every later version
     // keeps these.
-    let mut format = std::fs::read(place.path("db/FORMAT")).expect("it can be read");
+    let mut format = std::fs::read(workspace.path("db/FORMAT")).expect("it can be read");
     format[8..12].copy_from_slice(&9u32.to_le_bytes());
     let checksum = crc32c(&format[..12]);
     format[12..16].copy_from_slice(&checksum.to_le_bytes());
-    place.file("db/FORMAT", &format);
-    let before = contents(&place);
-    let told = place.fails(3, &["scan", "db"]);
+    workspace.file("db/FORMAT", &format);
+    let before = contents(&workspace);
+    let reported = workspace.fails(3, &["scan", "db"]);
     assert!(
-        told.contains("format version 9") && told.contains("reads up to version 1"),
-        "{told}"
+        reported.contains("format version 9") && reported.contains("reads up to version 1"),
+        "{reported}"
     );
-    assert_eq!(contents(&place), before);
+    assert_eq!(contents(&workspace), before);
 }
 
 /// CRC-32C (Castagnoli), bit by bit.
@@ -112,51 +115,55 @@ fn crc32c(bytes: &[u8]) -> u32 {
 
 #[test]
 fn a_flipped_bit_is_told_with_file_and_offset_and_nothing_is_changed() {
-    let (place, _) = filled();
-    let path = log(&place);
+    let (workspace, _) = filled();
+    let path = log(&workspace);
     let whole = std::fs::read(&path).expect("it can be read");
     for at in [40, whole.len() / 2, whole.len() - 1] {
         let mut damaged = whole.clone();
         damaged[at] ^= 0x04;
         std::fs::write(&path, damaged).expect("it can be written");
-        let before = contents(&place);
-        let told = place.fails(3, &["scan", "db"]);
+        let before = contents(&workspace);
+        let reported = workspace.fails(3, &["scan", "db"]);
         assert!(
-            told.contains("wal-000001.log is corrupt at offset "),
-            "{told}"
+            reported.contains("wal-000001.log is corrupt at offset "),
+            "{reported}"
         );
-        assert_eq!(contents(&place), before, "a damaged log is kept as it is");
+        assert_eq!(
+            contents(&workspace),
+            before,
+            "a damaged log is kept as it is"
+        );
     }
 }
 
 #[test]
 fn a_log_cut_short_after_a_clean_close_is_told() {
-    let (place, _) = filled();
-    let path = log(&place);
+    let (workspace, _) = filled();
+    let path = log(&workspace);
     let whole = std::fs::read(&path).expect("it can be read");
     std::fs::write(&path, &whole[..whole.len() - 10]).expect("it can be written");
-    let told = place.fails(3, &["scan", "db"]);
-    assert!(told.contains("wal-000001.log"), "{told}");
+    let reported = workspace.fails(3, &["scan", "db"]);
+    assert!(reported.contains("wal-000001.log"), "{reported}");
 }
 
 /// A store that was killed has no mark of a clean close. The entry that the kill cut short is
 /// dropped and reported; the rest is still there.
 #[test]
 fn a_torn_end_is_dropped_and_told() {
-    let (place, _) = filled();
-    place
+    let (workspace, _) = filled();
+    workspace
         .file("more.csv", "id,v\nmore1,x\n")
         .succeeds(&["load", "db", "more.csv", "--key", "id"]);
-    let _ = std::fs::remove_file(place.path("db/CLOSED"));
-    let path = log(&place);
+    let _ = std::fs::remove_file(workspace.path("db/CLOSED"));
+    let path = log(&workspace);
     let whole = std::fs::read(&path).expect("it can be read");
     std::fs::write(&path, &whole[..whole.len() - 3]).expect("it can be written");
     assert!(
-        place
+        workspace
             .fails(3, &["scan", "db", "--recovery", "strict"])
             .contains("wal-000001.log")
     );
-    let ran = place.run(&["scan", "db", "--keys-only"]);
+    let ran = workspace.run(&["scan", "db", "--keys-only"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert_eq!(
         ran.text().lines().count(),
@@ -171,25 +178,25 @@ fn a_torn_end_is_dropped_and_told() {
 
 #[test]
 fn damage_can_be_passed_over_when_asked() {
-    let (place, _) = filled();
-    place
+    let (workspace, _) = filled();
+    workspace
         .file("more.csv", "id,v\nmore1,x\n")
         .succeeds(&["load", "db", "more.csv", "--key", "id"]);
-    let path = log(&place);
+    let path = log(&workspace);
     let mut damaged = std::fs::read(&path).expect("it can be read");
     damaged[100] ^= 1;
     std::fs::write(&path, damaged).expect("it can be written");
-    place.fails(3, &["scan", "db"]);
-    let ran = place.run(&["scan", "db", "--recovery", "skip-corrupt", "--keys-only"]);
+    workspace.fails(3, &["scan", "db"]);
+    let ran = workspace.run(&["scan", "db", "--recovery", "skip-corrupt", "--keys-only"]);
     assert_eq!((ran.code, ran.text().as_str()), (0, "more1\n"), "{ran:?}");
     assert!(ran.complaint().contains("wal-000001.log"), "{ran:?}");
 }
 
 #[test]
 fn a_store_in_use_is_told() {
-    let (place, scan) = filled();
+    let (workspace, scan) = filled();
     // A load that waits for its input keeps the store open.
-    let mut holder = place
+    let mut holder = workspace
         .command(&["load", "db", "-", "--format", "csv", "--key", "id"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -201,28 +208,32 @@ fn a_store_in_use_is_told() {
     // it opened the store first, the holder would fail.
     let name = format!("process {:010}", holder.id());
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while !std::fs::read_to_string(place.path("db/LOCK")).is_ok_and(|text| text.contains(&name)) {
+    while !std::fs::read_to_string(workspace.path("db/LOCK")).is_ok_and(|text| text.contains(&name))
+    {
         assert!(
             std::time::Instant::now() < deadline,
             "the holder has not opened the store"
         );
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    let told = place.fails(3, &["scan", "db"]);
-    assert!(told.contains("db is already open"), "{told}");
-    assert!(told.contains(&format!("process {}", holder.id())), "{told}");
+    let reported = workspace.fails(3, &["scan", "db"]);
+    assert!(reported.contains("db is already open"), "{reported}");
+    assert!(
+        reported.contains(&format!("process {}", holder.id())),
+        "{reported}"
+    );
     drop(input);
     assert!(holder.wait().expect("it ends").success());
-    assert_eq!(place.succeeds(&["scan", "db"]), scan);
+    assert_eq!(workspace.succeeds(&["scan", "db"]), scan);
 }
 
 /// A tiny file system simulates a full disk, if the test may mount one.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_told_and_what_was_written_stays() {
-    let place = Place::new();
-    std::fs::create_dir(place.path("small")).expect("a directory can be made");
-    let small = place.path("small");
+    let workspace = Workspace::new();
+    std::fs::create_dir(workspace.path("small")).expect("a directory can be made");
+    let small = workspace.path("small");
     let mount = std::process::Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
         .arg(&small)
@@ -237,12 +248,12 @@ fn a_full_disk_is_told_and_what_was_written_stays() {
     let rows: String = (0..4000)
         .map(|n| format!("key{n:04},{}\n", "v".repeat(500)))
         .collect();
-    place.file("t.csv", format!("id,v\n{rows}"));
-    let told = place.fails(3, &["load", "small/db", "t.csv", "--key", "id"]);
-    let kept = place.run(&["scan", "small/db", "--keys-only"]);
+    workspace.file("t.csv", format!("id,v\n{rows}"));
+    let reported = workspace.fails(3, &["load", "small/db", "t.csv", "--key", "id"]);
+    let kept = workspace.run(&["scan", "small/db", "--keys-only"]);
     let unmounted = std::process::Command::new("umount").arg(&small).status();
     assert!(unmounted.is_ok_and(|status| status.success()));
-    assert!(told.contains("No space left on device"), "{told}");
+    assert!(reported.contains("No space left on device"), "{reported}");
     assert!(
         kept.code == 0 && kept.text().lines().count() >= 512,
         "{kept:?}"

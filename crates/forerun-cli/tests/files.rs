@@ -3,14 +3,14 @@
 
 mod common;
 
-use common::{Place, files};
+use common::{Workspace, files};
 use std::path::PathBuf;
 
 const ROWS: usize = 2000;
 
 /// A store whose entries are in runs of one level, and the output of a scan.
-fn in_runs() -> (Place, String) {
-    let place = Place::new();
+fn in_runs() -> (Workspace, String) {
+    let workspace = Workspace::new();
     let row = |n: usize| {
         format!(
             "key{n:05},{}\n",
@@ -18,19 +18,19 @@ fn in_runs() -> (Place, String) {
         )
     };
     let rows: String = (0..ROWS).map(row).collect();
-    place
+    workspace
         .file("t.csv", format!("id,v\n{rows}"))
         .succeeds(&["load", "db", "t.csv", "--key", "id"]);
-    let told = place.succeeds(&["compact", "db"]);
-    assert!(told.contains("after      1 run, "), "{told}");
-    let scan = place.succeeds(&["scan", "db"]);
+    let reported = workspace.succeeds(&["compact", "db"]);
+    assert!(reported.contains("after      1 run, "), "{reported}");
+    let scan = workspace.succeeds(&["scan", "db"]);
     assert_eq!(scan.lines().count(), ROWS);
-    (place, scan)
+    (workspace, scan)
 }
 
-fn run_file(place: &Place) -> PathBuf {
+fn run_file(workspace: &Workspace) -> PathBuf {
     let is_run = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "run");
-    let mut runs = files(&place.path("db")).into_iter().filter(is_run);
+    let mut runs = files(&workspace.path("db")).into_iter().filter(is_run);
     let run = runs.next().expect("there is a run");
     assert_eq!(runs.next(), None);
     run
@@ -42,17 +42,20 @@ fn json(text: &str) -> serde_json::Value {
 
 #[test]
 fn a_sound_store_is_told_sound_and_left_as_it_is() {
-    let (place, scan) = in_runs();
-    let told = place.succeeds(&["check", "db"]);
-    assert!(told.contains("runs       1, 2,000 versions in "), "{told}");
-    assert!(told.contains("found      no damage"), "{told}");
-    assert_eq!(place.succeeds(&["check", "db", "--repair"]), told);
-    let object = json(&place.succeeds(&["check", "db", "--json"]));
+    let (workspace, scan) = in_runs();
+    let reported = workspace.succeeds(&["check", "db"]);
+    assert!(
+        reported.contains("runs       1, 2,000 versions in "),
+        "{reported}"
+    );
+    assert!(reported.contains("found      no damage"), "{reported}");
+    assert_eq!(workspace.succeeds(&["check", "db", "--repair"]), reported);
+    let object = json(&workspace.succeeds(&["check", "db", "--json"]));
     assert_eq!(object["versions"], ROWS);
     assert_eq!(object["problems"], serde_json::json!([]));
-    assert_eq!(place.succeeds(&["scan", "db"]), scan);
+    assert_eq!(workspace.succeeds(&["scan", "db"]), scan);
     assert!(
-        place
+        workspace
             .fails(3, &["check", "nowhere"])
             .contains("nowhere is not a Forerun store")
     );
@@ -60,13 +63,13 @@ fn a_sound_store_is_told_sound_and_left_as_it_is() {
 
 #[test]
 fn a_damaged_page_is_named_and_its_repair_loses_that_page_alone() {
-    let (place, scan) = in_runs();
-    let run = run_file(&place);
+    let (workspace, scan) = in_runs();
+    let run = run_file(&workspace);
     let mut bytes = std::fs::read(&run).expect("it can be read");
     bytes[20_000] ^= 1;
     std::fs::write(&run, bytes).expect("it can be written");
 
-    let ran = place.run(&["check", "db"]);
+    let ran = workspace.run(&["check", "db"]);
     assert_eq!(ran.code, 4, "{ran:?}");
     let name = run
         .file_name()
@@ -78,53 +81,53 @@ fn a_damaged_page_is_named_and_its_repair_loses_that_page_alone() {
         "{ran:?}"
     );
     assert!(ran.stderr.contains("db is damaged: 1 problem"), "{ran:?}");
-    place.fails(3, &["scan", "db"]);
+    workspace.fails(3, &["scan", "db"]);
 
-    let ran = place.run(&["check", "db", "--repair"]);
+    let ran = workspace.run(&["check", "db", "--repair"]);
     assert_eq!(ran.code, 1, "{ran:?}");
-    let told = ran.text();
+    let reported = ran.text();
     assert!(
-        told.contains("repaired   0 runs kept, 1 rewritten"),
-        "{told}"
+        reported.contains("repaired   0 runs kept, 1 rewritten"),
+        "{reported}"
     );
     assert!(
-        told.contains("lost       ") && told.contains(&format!("{name}.bad")),
-        "{told}"
+        reported.contains("lost       ") && reported.contains(&format!("{name}.bad")),
+        "{reported}"
     );
 
-    let kept = place.succeeds(&["scan", "db"]);
+    let kept = workspace.succeeds(&["scan", "db"]);
     let lost = scan.lines().filter(|line| !kept.contains(line)).count();
     assert!((1..ROWS / 2).contains(&lost), "{lost} rows are lost");
     assert!(
         kept.lines().all(|line| scan.contains(line)),
         "nothing is made up"
     );
-    assert!(place.succeeds(&["check", "db"]).contains("no damage"));
+    assert!(workspace.succeeds(&["check", "db"]).contains("no damage"));
 }
 
 #[test]
 fn a_lost_manifest_and_a_damaged_log_are_repaired() {
-    let (place, scan) = in_runs();
-    std::fs::remove_file(place.path("db/MANIFEST")).expect("it is there");
-    let told = place.fails(3, &["scan", "db"]);
+    let (workspace, scan) = in_runs();
+    std::fs::remove_file(workspace.path("db/MANIFEST")).expect("it is there");
+    let reported = workspace.fails(3, &["scan", "db"]);
     assert!(
-        told.contains("MANIFEST is corrupt") && told.contains("repair"),
-        "{told}"
+        reported.contains("MANIFEST is corrupt") && reported.contains("repair"),
+        "{reported}"
     );
-    let ran = place.run(&["check", "db", "--repair"]);
+    let ran = workspace.run(&["check", "db", "--repair"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(
         ran.text()
             .contains("repaired   the manifest, from the runs"),
         "{ran:?}"
     );
-    assert_eq!(place.succeeds(&["scan", "db"]), scan);
+    assert_eq!(workspace.succeeds(&["scan", "db"]), scan);
 
-    place
+    workspace
         .file("more.csv", "id,v\nmore1,x\n")
         .succeeds(&["load", "db", "more.csv", "--key", "id"]);
     let is_log = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "log");
-    let log = files(&place.path("db"))
+    let log = files(&workspace.path("db"))
         .into_iter()
         .rfind(is_log)
         .expect("a store has a log");
@@ -132,60 +135,60 @@ fn a_lost_manifest_and_a_damaged_log_are_repaired() {
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     std::fs::write(&log, bytes).expect("it can be written");
-    let ran = place.run(&["check", "db"]);
+    let ran = workspace.run(&["check", "db"]);
     assert!(
         ran.code == 4 && ran.stderr.contains(".log is corrupt at offset "),
         "{ran:?}"
     );
-    let ran = place.run(&["check", "db", "--repair"]);
+    let ran = workspace.run(&["check", "db", "--repair"]);
     assert!(
         ran.code == 1 && ran.text().contains("lost       "),
         "{ran:?}"
     );
-    assert_eq!(place.succeeds(&["scan", "db"]), scan);
-    assert!(place.succeeds(&["check", "db"]).contains("no damage"));
+    assert_eq!(workspace.succeeds(&["scan", "db"]), scan);
+    assert!(workspace.succeeds(&["check", "db"]).contains("no damage"));
 }
 
 #[test]
 fn compaction_gives_back_the_space_of_what_was_overwritten() {
-    let (place, scan) = in_runs();
+    let (workspace, scan) = in_runs();
     let length = || {
-        std::fs::metadata(run_file(&place))
+        std::fs::metadata(run_file(&workspace))
             .expect("it is there")
             .len()
     };
     let before = length();
-    place.succeeds(&["load", "db", "t.csv", "--key", "id"]);
-    place.succeeds(&["compact", "db"]);
+    workspace.succeeds(&["load", "db", "t.csv", "--key", "id"]);
+    workspace.succeeds(&["compact", "db"]);
     // Sequence numbers differ, so the pages are not byte for byte the same size.
     assert!(
         length().abs_diff(before) < before / 50,
         "{} and {before} bytes",
         length()
     );
-    assert_eq!(place.succeeds(&["scan", "db"]), scan);
+    assert_eq!(workspace.succeeds(&["scan", "db"]), scan);
 }
 
 #[test]
 fn a_checkpoint_is_a_store_that_stays_as_it_was() {
-    let (place, scan) = in_runs();
-    place
+    let (workspace, scan) = in_runs();
+    workspace
         .file("more.csv", "id,v\nmore1,x\n")
         .succeeds(&["load", "db", "more.csv", "--key", "id"]);
-    let with_more = place.succeeds(&["scan", "db"]);
+    let with_more = workspace.succeeds(&["scan", "db"]);
     assert!(with_more.starts_with(&scan));
     assert!(
-        place
+        workspace
             .succeeds(&["checkpoint", "db", "copy"])
             .contains("created the store copy")
     );
-    place.file("t.csv", "id,v\nkey00000,changed\n");
-    place.succeeds(&["load", "db", "t.csv", "--key", "id"]);
-    place.succeeds(&["compact", "db"]);
-    assert_eq!(place.succeeds(&["scan", "copy"]), with_more);
-    assert!(place.succeeds(&["check", "copy"]).contains("no damage"));
+    workspace.file("t.csv", "id,v\nkey00000,changed\n");
+    workspace.succeeds(&["load", "db", "t.csv", "--key", "id"]);
+    workspace.succeeds(&["compact", "db"]);
+    assert_eq!(workspace.succeeds(&["scan", "copy"]), with_more);
+    assert!(workspace.succeeds(&["check", "copy"]).contains("no damage"));
     assert!(
-        place
+        workspace
             .fails(3, &["checkpoint", "db", "copy"])
             .contains("copy already holds")
     );
@@ -193,70 +196,70 @@ fn a_checkpoint_is_a_store_that_stays_as_it_was() {
 
 #[test]
 fn backups_are_made_shown_checked_removed_and_restored() {
-    let (place, scan) = in_runs();
+    let (workspace, scan) = in_runs();
     assert!(
-        place
+        workspace
             .fails(3, &["backup", "nothing", "backups"])
             .contains("nothing is not a Forerun store")
     );
-    assert!(!place.path("backups").exists());
-    let told = place.succeeds(&["backup", "db", "backups"]);
-    assert!(told.starts_with("created backup 1: "), "{told}");
-    place
+    assert!(!workspace.path("backups").exists());
+    let reported = workspace.succeeds(&["backup", "db", "backups"]);
+    assert!(reported.starts_with("created backup 1: "), "{reported}");
+    workspace
         .file("more.csv", "id,v\nmore1,x\n")
         .succeeds(&["load", "db", "more.csv", "--key", "id"]);
-    let with_more = place.succeeds(&["scan", "db"]);
-    let object = json(&place.succeeds(&["backup", "db", "backups", "--json"]));
+    let with_more = workspace.succeeds(&["scan", "db"]);
+    let object = json(&workspace.succeeds(&["backup", "db", "backups", "--json"]));
     assert_eq!(object["backup"], 2);
     assert!(
         object["own_bytes"].as_u64() < Some(5000) && object["bytes"].as_u64() > Some(50_000),
         "{object}"
     );
-    let told = place.succeeds(&["backup", "backups", "--list"]);
-    assert_eq!(told.lines().count(), 3, "{told}");
-    let told = place.succeeds(&["backup", "backups", "--verify"]);
-    assert!(told.contains("found      no damage"), "{told}");
+    let reported = workspace.succeeds(&["backup", "backups", "--list"]);
+    assert_eq!(reported.lines().count(), 3, "{reported}");
+    let reported = workspace.succeeds(&["backup", "backups", "--verify"]);
+    assert!(reported.contains("found      no damage"), "{reported}");
 
-    let told = place.succeeds(&["restore", "backups", "first", "--backup", "1"]);
+    let reported = workspace.succeeds(&["restore", "backups", "first", "--backup", "1"]);
     assert!(
-        told.starts_with("first was restored from backup 1 of 20"),
-        "{told}"
+        reported.starts_with("first was restored from backup 1 of 20"),
+        "{reported}"
     );
-    assert_eq!(place.succeeds(&["scan", "first"]), scan);
-    place.succeeds(&["restore", "backups", "newest"]);
-    assert_eq!(place.succeeds(&["scan", "newest"]), with_more);
+    assert_eq!(workspace.succeeds(&["scan", "first"]), scan);
+    workspace.succeeds(&["restore", "backups", "newest"]);
+    assert_eq!(workspace.succeeds(&["scan", "newest"]), with_more);
     assert!(
-        place
+        workspace
             .fails(3, &["restore", "backups", "newest"])
             .contains("newest already holds")
     );
     assert!(
-        place
+        workspace
             .fails(3, &["restore", "backups", "none", "--backup", "9"])
             .contains("backups holds no backup 9")
     );
     assert!(
-        place
+        workspace
             .fails(3, &["restore", "db", "none"])
             .contains("db is not a directory of backups")
     );
 
-    let told = place.succeeds(&["backup", "db", "backups", "--keep", "1"]);
+    let reported = workspace.succeeds(&["backup", "db", "backups", "--keep", "1"]);
     assert!(
-        told.contains("created backup 3: ") && told.contains("removed 2 backups"),
-        "{told}"
+        reported.contains("created backup 3: ") && reported.contains("removed 2 backups"),
+        "{reported}"
     );
-    let told = place.succeeds(&["backup", "backups", "--list", "--json"]);
-    assert_eq!(json(&told)["backup"], 3);
+    let reported = workspace.succeeds(&["backup", "backups", "--list", "--json"]);
+    assert_eq!(json(&reported)["backup"], 3);
 
     let is_run = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "run");
-    let run = files(&place.path("backups")).into_iter().find(is_run);
+    let run = files(&workspace.path("backups")).into_iter().find(is_run);
     let run = run.expect("it has runs");
     let mut bytes = std::fs::read(&run).expect("it can be read");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     std::fs::write(&run, bytes).expect("it can be written");
-    let ran = place.run(&["backup", "backups", "--verify"]);
+    let ran = workspace.run(&["backup", "backups", "--verify"]);
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(ran.stderr.contains("needed by backup 3"), "{ran:?}");
     assert!(
@@ -264,38 +267,41 @@ fn backups_are_made_shown_checked_removed_and_restored() {
             .contains("backups in backups are damaged: 1 problem"),
         "{ran:?}"
     );
-    assert_eq!(place.run(&["restore", "backups", "none"]).code, 3);
-    assert!(!place.path("none/FORMAT").exists());
+    assert_eq!(workspace.run(&["restore", "backups", "none"]).code, 3);
+    assert!(!workspace.path("none/FORMAT").exists());
 }
 
 #[test]
 fn the_files_are_shown_down_to_the_page() {
-    let (place, _) = in_runs();
-    let told = place.succeeds(&["dump", "db"]);
-    assert!(told.contains("  level 6      1 run, "), "{told}");
+    let (workspace, _) = in_runs();
+    let reported = workspace.succeeds(&["dump", "db"]);
+    assert!(reported.contains("  level 6      1 run, "), "{reported}");
     assert!(
-        told.contains("2000 versions") && told.contains("\"key00000\" .. \"key01999\""),
-        "{told}"
+        reported.contains("2000 versions") && reported.contains("\"key00000\" .. \"key01999\""),
+        "{reported}"
     );
-    let name = run_file(&place);
+    let name = run_file(&workspace);
     let digits = name
         .file_stem()
         .and_then(|name| name.to_str())
         .unwrap_or_default();
     let number = digits.trim_start_matches("run-").trim_start_matches('0');
-    let told = place.succeeds(&["dump", "db", "--run", number]);
+    let reported = workspace.succeeds(&["dump", "db", "--run", number]);
     assert!(
-        told.contains("versions       2000, 0 of them deletions"),
-        "{told}"
+        reported.contains("versions       2000, 0 of them deletions"),
+        "{reported}"
     );
-    let told = place.succeeds(&["dump", "db", "--run", number, "--page", "0", "--rows", "3"]);
+    let reported =
+        workspace.succeeds(&["dump", "db", "--run", number, "--page", "0", "--rows", "3"]);
     assert!(
-        told.contains(": leaf of ") && told.contains("key00002") && !told.contains("key00003"),
-        "{told}"
+        reported.contains(": leaf of ")
+            && reported.contains("key00002")
+            && !reported.contains("key00003"),
+        "{reported}"
     );
     let json = |arguments: &[&str]| -> serde_json::Value {
         let arguments = [&["dump", "db", "--json"], arguments].concat();
-        serde_json::from_str(&place.succeeds(&arguments)).unwrap()
+        serde_json::from_str(&workspace.succeeds(&arguments)).unwrap()
     };
     let manifest = &json(&[])["manifest"];
     let run = &manifest["keyspaces"][0]["levels"][6][0];
@@ -319,12 +325,12 @@ fn the_files_are_shown_down_to_the_page() {
     );
     assert!(root["rows"][0]["page"]["stored_bytes"].as_u64().unwrap() > 0);
     assert!(
-        place
+        workspace
             .fails(3, &["dump", "db", "--run", number, "--page", "9999"])
             .contains("there is no page 9999")
     );
     assert!(
-        place
+        workspace
             .fails(3, &["dump", "db", "--run", "77777"])
             .contains("run-077777.run")
     );

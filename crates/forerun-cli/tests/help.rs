@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Place;
+use common::Workspace;
 
 const COMMANDS: [&str; 18] = [
     "demo",
@@ -27,14 +27,14 @@ const COMMANDS: [&str; 18] = [
 
 #[test]
 fn help_shows_examples_and_exit_codes() {
-    let place = Place::new();
-    let help = place.succeeds(&["--help"]);
+    let workspace = Workspace::new();
+    let help = workspace.succeeds(&["--help"]);
     for command in COMMANDS {
         assert!(
             help.contains(&format!("\n  {command} ")),
             "{command} is missing: {help}"
         );
-        let own = place.succeeds(&[command, "--help"]);
+        let own = workspace.succeeds(&[command, "--help"]);
         assert!(
             own.contains("Example") && own.contains(&format!("  forerun {command}")),
             "{command}: {own}"
@@ -44,17 +44,17 @@ fn help_shows_examples_and_exit_codes() {
         help.contains("Examples:") && help.contains("Exit codes:\n  0  success"),
         "{help}"
     );
-    assert!(place.succeeds(&["--version"]).starts_with("forerun 0."));
+    assert!(workspace.succeeds(&["--version"]).starts_with("forerun 0."));
 }
 
 /// Each example must parse with `--help` appended. An option that does not exist is an error before
 /// the help.
 #[test]
 fn every_example_uses_options_that_exist() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let mut examples = 0;
     for command in COMMANDS {
-        let help = place.succeeds(&[command, "--help"]);
+        let help = workspace.succeeds(&[command, "--help"]);
         for line in help.lines().filter(|line| line.starts_with("  ")) {
             // The pipe's left side is another program. Remarks follow after several spaces.
             let Some(at) = line.find(&format!("forerun {command}")) else {
@@ -66,7 +66,7 @@ fn every_example_uses_options_that_exist() {
             let words = words.take_while(|word| !word.starts_with('>'));
             let mut args: Vec<&str> = words.skip(1).collect();
             args.push("--help");
-            let ran = place.run(&args);
+            let ran = workspace.run(&args);
             assert_eq!(ran.code, 0, "{line}: {}", ran.stderr);
             examples += 1;
         }
@@ -76,7 +76,7 @@ fn every_example_uses_options_that_exist() {
 
 #[test]
 fn a_wrong_command_line_ends_with_2() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     for args in [
         &["lode"][..],
         &[],
@@ -97,7 +97,7 @@ fn a_wrong_command_line_ends_with_2() {
         &["restore", "backups"],
         &["dump", "db", "--page", "0"],
     ] {
-        let ran = place.run(args);
+        let ran = workspace.run(args);
         assert_eq!(ran.code, 2, "{args:?}: {ran:?}");
         assert!(
             !ran.stderr.is_empty() && ran.stdout.is_empty(),

@@ -2,16 +2,16 @@
 
 mod common;
 
-use common::{Place, gzip};
+use common::{Workspace, gzip};
 
 #[test]
 fn a_csv_row_is_found_under_its_key_as_json() {
-    let place = Place::new();
-    place.file(
+    let workspace = Workspace::new();
+    workspace.file(
         "towns.csv",
         "id,name,country\n7,\"Biel, BE\",CH\n8,Köln,DE\n",
     );
-    let told = place.succeeds(&[
+    let reported = workspace.succeeds(&[
         "load",
         "db",
         "towns.csv",
@@ -23,42 +23,42 @@ fn a_csv_row_is_found_under_its_key_as_json() {
         ":",
     ]);
     assert!(
-        told.contains("loaded 2 rows") && told.contains("2 new keys, 0 replaced"),
-        "{told}"
+        reported.contains("loaded 2 rows") && reported.contains("2 new keys, 0 replaced"),
+        "{reported}"
     );
-    let found = place.succeeds(&["get", "db", "CH:7"]);
+    let found = workspace.succeeds(&["get", "db", "CH:7"]);
     assert_eq!(
         found,
         "{\"id\":\"7\",\"name\":\"Biel, BE\",\"country\":\"CH\"}\n"
     );
     assert_eq!(
-        place.succeeds(&["scan", "db", "--prefix", "D"]),
+        workspace.succeeds(&["scan", "db", "--prefix", "D"]),
         "DE:8\t{\"id\":\"8\",\"name\":\"Köln\",\"country\":\"DE\"}\n"
     );
 }
 
 #[test]
 fn tsv_and_ndjson_load_from_compressed_files_and_pipes() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let rows: String = (0..3000).map(|n| format!("{n}\tvalue {n}\n")).collect();
-    place.file("t.tsv.gz", gzip(format!("id\ttext\n{rows}").as_bytes()));
-    let told = place.succeeds(&["load", "db", "t.tsv.gz", "--key", "id"]);
-    assert!(told.contains("loaded 3,000 rows"), "{told}");
+    workspace.file("t.tsv.gz", gzip(format!("id\ttext\n{rows}").as_bytes()));
+    let reported = workspace.succeeds(&["load", "db", "t.tsv.gz", "--key", "id"]);
+    assert!(reported.contains("loaded 3,000 rows"), "{reported}");
     assert_eq!(
-        place.succeeds(&["get", "db", "2999"]),
+        workspace.succeeds(&["get", "db", "2999"]),
         "{\"id\":\"2999\",\"text\":\"value 2999\"}\n"
     );
 
     let line = r#"{"id": 5,  "more": [1, 2]}"#;
-    let ran = place.run_with_input(
+    let ran = workspace.run_with_input(
         &["load", "db", "-", "--format", "ndjson", "--key", "id"],
         format!("{line}\n").as_bytes(),
     );
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.text().contains("0 new keys, 1 replaced"), "{ran:?}");
-    assert_eq!(place.succeeds(&["get", "db", "5"]), format!("{line}\n"));
+    assert_eq!(workspace.succeeds(&["get", "db", "5"]), format!("{line}\n"));
     assert_eq!(
-        place
+        workspace
             .succeeds(&["scan", "db", "--keys-only"])
             .lines()
             .count(),
@@ -68,23 +68,23 @@ fn tsv_and_ndjson_load_from_compressed_files_and_pipes() {
 
 #[test]
 fn a_semicolon_or_a_tab_may_delimit_the_fields_of_csv() {
-    let place = Place::new();
-    place.file("a.csv", "id;name\n1;\"a;b\"\n");
-    place.file("b.csv", "id\tname\n2\t\"c\td\"\n");
-    let complaint = place.fails(3, &["load", "db", "a.csv", "--key", "id"]);
+    let workspace = Workspace::new();
+    workspace.file("a.csv", "id;name\n1;\"a;b\"\n");
+    workspace.file("b.csv", "id\tname\n2\t\"c\td\"\n");
+    let complaint = workspace.fails(3, &["load", "db", "a.csv", "--key", "id"]);
     assert!(complaint.contains("--delimiter ';'"), "{complaint}");
-    place.succeeds(&["load", "db", "a.csv", "--key", "id", "--delimiter", ";"]);
-    place.succeeds(&["load", "db", "b.csv", "--key", "id", "--delimiter", "tab"]);
+    workspace.succeeds(&["load", "db", "a.csv", "--key", "id", "--delimiter", ";"]);
+    workspace.succeeds(&["load", "db", "b.csv", "--key", "id", "--delimiter", "tab"]);
     assert_eq!(
-        place.succeeds(&["get", "db", "1"]),
+        workspace.succeeds(&["get", "db", "1"]),
         "{\"id\":\"1\",\"name\":\"a;b\"}\n"
     );
     assert_eq!(
-        place.succeeds(&["get", "db", "2"]),
+        workspace.succeeds(&["get", "db", "2"]),
         "{\"id\":\"2\",\"name\":\"c\\td\"}\n"
     );
-    place.file("c.ndjson", "{\"id\":\"1\"}\n");
-    let complaint = place.fails(
+    workspace.file("c.ndjson", "{\"id\":\"1\"}\n");
+    let complaint = workspace.fails(
         2,
         &["load", "db", "c.ndjson", "--key", "id", "--delimiter", ";"],
     );
@@ -93,39 +93,44 @@ fn a_semicolon_or_a_tab_may_delimit_the_fields_of_csv() {
 
 #[test]
 fn rows_of_one_key_are_counted_as_replaced() {
-    let place = Place::new();
-    place.file("a.csv", "id,v\n1,a\n2,b\n1,c\n1,d\n");
-    let told = place.succeeds(&["load", "db", "a.csv", "--key", "id"]);
-    assert!(told.contains("2 new keys, 2 replaced"), "{told}");
+    let workspace = Workspace::new();
+    workspace.file("a.csv", "id,v\n1,a\n2,b\n1,c\n1,d\n");
+    let reported = workspace.succeeds(&["load", "db", "a.csv", "--key", "id"]);
+    assert!(reported.contains("2 new keys, 2 replaced"), "{reported}");
     assert!(
-        place.succeeds(&["get", "db", "1"]).contains("\"v\":\"d\""),
+        workspace
+            .succeeds(&["get", "db", "1"])
+            .contains("\"v\":\"d\""),
         "the last row counts"
     );
 }
 
 #[test]
 fn the_first_bad_row_is_named_and_the_rows_before_it_stay() {
-    let place = Place::new();
-    place.file("bad.csv", "id,name\r\n1,a\r\n2,b\r\n3\r\n4,d\r\n");
-    let told = place.fails(3, &["load", "db", "bad.csv", "--key", "id"]);
+    let workspace = Workspace::new();
+    workspace.file("bad.csv", "id,name\r\n1,a\r\n2,b\r\n3\r\n4,d\r\n");
+    let reported = workspace.fails(3, &["load", "db", "bad.csv", "--key", "id"]);
     assert_eq!(
-        told,
+        reported,
         "forerun: stopped after 2 rows: bad.csv: row 3 (line 4): it has 1 field, but the header has 2"
     );
-    assert_eq!(place.succeeds(&["scan", "db", "--keys-only"]), "1\n2\n");
+    assert_eq!(workspace.succeeds(&["scan", "db", "--keys-only"]), "1\n2\n");
 
-    place.file("bad.ndjson", "{\"id\":\"x\"}\n{\"id\":\n");
-    let told = place.fails(3, &["load", "db", "bad.ndjson", "--key", "id"]);
+    workspace.file("bad.ndjson", "{\"id\":\"x\"}\n{\"id\":\n");
+    let reported = workspace.fails(3, &["load", "db", "bad.ndjson", "--key", "id"]);
     assert!(
-        told.contains("bad.ndjson: row 2 (line 2): it is not JSON"),
-        "{told}"
+        reported.contains("bad.ndjson: row 2 (line 2): it is not JSON"),
+        "{reported}"
     );
-    assert_eq!(place.succeeds(&["scan", "db", "--keys-only"]), "1\n2\nx\n");
+    assert_eq!(
+        workspace.succeeds(&["scan", "db", "--keys-only"]),
+        "1\n2\nx\n"
+    );
 }
 
 #[test]
 fn bad_rows_are_skipped_and_counted_when_asked() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let rows: String = (0..40)
         .map(|n| {
             if n % 4 == 0 {
@@ -135,8 +140,8 @@ fn bad_rows_are_skipped_and_counted_when_asked() {
             }
         })
         .collect();
-    place.file("bad.csv", format!("id,name\n{rows}"));
-    let ran = place.run(&["load", "db", "bad.csv", "--key", "id", "--skip-bad"]);
+    workspace.file("bad.csv", format!("id,name\n{rows}"));
+    let ran = workspace.run(&["load", "db", "bad.csv", "--key", "id", "--skip-bad"]);
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(ran.text().contains("loaded 30 rows"), "{ran:?}");
     assert!(
@@ -152,7 +157,7 @@ fn bad_rows_are_skipped_and_counted_when_asked() {
         "not each of many is named: {ran:?}"
     );
     assert_eq!(
-        place
+        workspace
             .succeeds(&["scan", "db", "--keys-only"])
             .lines()
             .count(),
@@ -162,66 +167,66 @@ fn bad_rows_are_skipped_and_counted_when_asked() {
 
 #[test]
 fn a_key_over_the_limit_is_a_bad_row() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let long = "k".repeat(65_537);
-    place.file(
+    workspace.file(
         "long.csv",
         format!("id,v\n{},fits\n{long},does not\nlast,v\n", &long[..65_536]),
     );
-    let told = place.fails(3, &["load", "db", "long.csv", "--key", "id"]);
+    let reported = workspace.fails(3, &["load", "db", "long.csv", "--key", "id"]);
     assert!(
-        told.contains("long.csv: row 2 (line 3)") && told.contains("65537 bytes"),
-        "{told}"
+        reported.contains("long.csv: row 2 (line 3)") && reported.contains("65537 bytes"),
+        "{reported}"
     );
-    let ran = place.run(&["load", "db", "long.csv", "--key", "id", "--skip-bad"]);
+    let ran = workspace.run(&["load", "db", "long.csv", "--key", "id", "--skip-bad"]);
     assert_eq!(ran.code, 1, "{ran:?}");
-    let keys = place.succeeds(&["scan", "db", "--keys-only"]);
+    let keys = workspace.succeeds(&["scan", "db", "--keys-only"]);
     assert_eq!(keys.lines().map(str::len).collect::<Vec<_>>(), [65_536, 4]);
 }
 
 #[test]
 fn an_input_that_cannot_be_read_makes_no_store() {
-    let place = Place::new();
-    place
+    let workspace = Workspace::new();
+    workspace
         .file("empty.csv", "")
         .file("a.csv", "a,b\n1,2\n")
         .file("cut.csv.gz", &gzip(&[b'x'; 5000])[..20]);
-    let told = place.fails(3, &["load", "db", "missing.csv", "--key", "id"]);
+    let reported = workspace.fails(3, &["load", "db", "missing.csv", "--key", "id"]);
     assert!(
-        told.contains("cannot open missing.csv: No such file"),
-        "{told}"
+        reported.contains("cannot open missing.csv: No such file"),
+        "{reported}"
     );
-    let told = place.fails(3, &["load", "db", ".", "--format", "csv", "--key", "id"]);
+    let reported = workspace.fails(3, &["load", "db", ".", "--format", "csv", "--key", "id"]);
     assert!(
-        told.contains("cannot open .") && told.contains("directory"),
-        "{told}"
+        reported.contains("cannot open .") && reported.contains("directory"),
+        "{reported}"
     );
     assert!(
-        place
+        workspace
             .fails(3, &["load", "db", "empty.csv", "--key", "id"])
             .contains("it is empty")
     );
-    let told = place.fails(3, &["load", "db", "a.csv", "--key", "id"]);
+    let reported = workspace.fails(3, &["load", "db", "a.csv", "--key", "id"]);
     assert!(
-        told.contains("no column is named \"id\"; the header has a, b"),
-        "{told}"
+        reported.contains("no column is named \"id\"; the header has a, b"),
+        "{reported}"
     );
-    let told = place.fails(3, &["load", "db", "cut.csv.gz", "--key", "id"]);
+    let reported = workspace.fails(3, &["load", "db", "cut.csv.gz", "--key", "id"]);
     assert!(
-        told.contains("cannot read cut.csv.gz after byte 0 of the uncompressed data"),
-        "{told}"
+        reported.contains("cannot read cut.csv.gz after byte 0 of the uncompressed data"),
+        "{reported}"
     );
-    assert!(!place.path("db").exists());
+    assert!(!workspace.path("db").exists());
 }
 
 #[test]
 fn loading_twice_gives_the_same_store() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let rows: String = (0..2000)
         .map(|n| format!("{},{n}\n", n * 7919 % 2000))
         .collect();
-    place.file("t.csv", format!("id,n\n{rows}"));
-    place.succeeds(&[
+    workspace.file("t.csv", format!("id,n\n{rows}"));
+    workspace.succeeds(&[
         "load",
         "db",
         "t.csv",
@@ -230,23 +235,26 @@ fn loading_twice_gives_the_same_store() {
         "--durability",
         "synced",
     ]);
-    let first = place.succeeds(&["scan", "db"]);
-    let told = place.succeeds(&["load", "db", "t.csv", "--key", "id"]);
-    assert!(told.contains("0 new keys, 2,000 replaced"), "{told}");
-    assert_eq!(place.succeeds(&["scan", "db"]), first);
+    let first = workspace.succeeds(&["scan", "db"]);
+    let reported = workspace.succeeds(&["load", "db", "t.csv", "--key", "id"]);
+    assert!(
+        reported.contains("0 new keys, 2,000 replaced"),
+        "{reported}"
+    );
+    assert_eq!(workspace.succeeds(&["scan", "db"]), first);
     assert_eq!(first.lines().count(), 2000);
 }
 
 #[test]
 fn a_batch_over_the_memory_limit_is_a_worded_error() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let rows: String = (0..600)
         .map(|n| format!("{n},{}\n", "v".repeat(1000)))
         .collect();
     // The second batch has one row that does not fit in any memtable within the limit.
     let large = "v".repeat(3 << 20);
-    place.file("t.csv", format!("id,v\n{rows}600,{large}\n"));
-    let told = place.fails(
+    workspace.file("t.csv", format!("id,v\n{rows}600,{large}\n"));
+    let reported = workspace.fails(
         3,
         &[
             "load",
@@ -259,41 +267,44 @@ fn a_batch_over_the_memory_limit_is_a_worded_error() {
         ],
     );
     assert!(
-        told.contains("cannot write rows") && told.contains("limit"),
-        "{told}"
+        reported.contains("cannot write rows") && reported.contains("limit"),
+        "{reported}"
     );
     // All rows before it are in the store.
-    let kept = place
+    let kept = workspace
         .succeeds(&["scan", "db", "--keys-only"])
         .lines()
         .count();
-    let counted = told
+    let counted = reported
         .split(' ')
         .nth(3)
         .and_then(|rows| rows.replace(',', "").parse().ok());
-    assert!(kept > 0 && Some(kept) == counted, "{kept}: {told}");
+    assert!(kept > 0 && Some(kept) == counted, "{kept}: {reported}");
 }
 
 #[test]
 fn rows_whose_keys_ascend_go_past_the_log_until_one_does_not() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let row = |n: u32, text: &str| format!("{n:06},{text}\n");
     let mut rows: String = (0..20_000).map(|n| row(n, "first")).collect();
-    place.file("sorted.csv", format!("id,v\n{rows}"));
+    workspace.file("sorted.csv", format!("id,v\n{rows}"));
     rows.extend((0..3).map(|n| row(19_999 - n, "second")));
     rows.extend((20_000..20_600).map(|n| row(n, "third")));
-    place.file("nearly.csv", format!("id,v\n{rows}"));
+    workspace.file("nearly.csv", format!("id,v\n{rows}"));
 
     let log_bytes = |store: &str| -> u64 {
-        let files = std::fs::read_dir(place.path(store))
+        let files = std::fs::read_dir(workspace.path(store))
             .unwrap()
             .map(Result::unwrap);
         let logs = files.filter(|file| file.file_name().to_str().unwrap().ends_with(".log"));
         logs.map(|file| file.metadata().unwrap().len()).sum()
     };
-    let told = place.succeeds(&["load", "sorted", "sorted.csv", "--key", "id"]);
-    assert!(told.contains("20,000 new keys, 0 replaced"), "{told}");
-    place.succeeds(&[
+    let reported = workspace.succeeds(&["load", "sorted", "sorted.csv", "--key", "id"]);
+    assert!(
+        reported.contains("20,000 new keys, 0 replaced"),
+        "{reported}"
+    );
+    workspace.succeeds(&[
         "load",
         "synced",
         "sorted.csv",
@@ -309,14 +320,14 @@ fn rows_whose_keys_ascend_go_past_the_log_until_one_does_not() {
     );
 
     for store in ["sorted", "nearly"] {
-        let told = place.succeeds(&["load", store, "nearly.csv", "--key", "id"]);
+        let reported = workspace.succeeds(&["load", store, "nearly.csv", "--key", "id"]);
         let replaced = if store == "sorted" {
             "600 new keys, 20,003"
         } else {
             "20,600 new keys, 3"
         };
-        assert!(told.contains(replaced), "{told}");
-        let lines = place.succeeds(&["scan", store]);
+        assert!(reported.contains(replaced), "{reported}");
+        let lines = workspace.succeeds(&["scan", store]);
         assert_eq!(lines.lines().count(), 20_600);
         for (n, line) in lines.lines().enumerate() {
             let text = match n {
@@ -329,6 +340,6 @@ fn rows_whose_keys_ascend_go_past_the_log_until_one_does_not() {
                 format!("{n:06}\t{{\"id\":\"{n:06}\",\"v\":\"{text}\"}}")
             );
         }
-        place.succeeds(&["check", store]);
+        workspace.succeeds(&["check", store]);
     }
 }

@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::Place;
+use common::Workspace;
 
-fn towns() -> Place {
-    let place = Place::new();
-    place.store(&[("a", "1"), ("b", "2"), ("b\tx", "tab"), ("c", "3")]);
-    place
+fn towns() -> Workspace {
+    let workspace = Workspace::new();
+    workspace.store(&[("a", "1"), ("b", "2"), ("b\tx", "tab"), ("c", "3")]);
+    workspace
 }
 
 fn row(key: &str, value: &str) -> String {
@@ -17,23 +17,26 @@ fn row(key: &str, value: &str) -> String {
 
 #[test]
 fn get_prints_values_and_tells_what_is_missing() {
-    let place = towns();
-    assert_eq!(place.succeeds(&["get", "db", "a"]), row("a", "1") + "\n");
-    let ran = place.run(&["get", "db", "c", "nope", "a", "c"]);
+    let workspace = towns();
+    assert_eq!(
+        workspace.succeeds(&["get", "db", "a"]),
+        row("a", "1") + "\n"
+    );
+    let ran = workspace.run(&["get", "db", "c", "nope", "a", "c"]);
     assert_eq!(ran.code, 1);
     let (a, c) = (row("a", "1"), row("c", "3"));
     assert_eq!(ran.text(), format!("c\t{c}\na\t{a}\nc\t{c}\n"));
     assert_eq!(ran.complaint(), "forerun: key \"nope\" not found");
     assert_eq!(
-        place.fails(1, &["get", "db", ""]),
+        workspace.fails(1, &["get", "db", ""]),
         "forerun: key \"\" not found"
     );
 }
 
 #[test]
 fn json_and_hexadecimal_are_exact() {
-    let place = towns();
-    let ran = place.run(&["get", "db", "--json", "b\tx", "zz"]);
+    let workspace = towns();
+    let ran = workspace.run(&["get", "db", "--json", "b\tx", "zz"]);
     let lines: Vec<serde_json::Value> = ran
         .text()
         .lines()
@@ -50,18 +53,18 @@ fn json_and_hexadecimal_are_exact() {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     assert_eq!(
-        place.succeeds(&["get", "db", "--hex", "620978", "--hex-values"]),
+        workspace.succeeds(&["get", "db", "--hex", "620978", "--hex-values"]),
         format!("{digits}\n")
     );
 }
 
 #[test]
 fn multiget_keeps_the_order_of_the_list_for_every_strategy_and_batch() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let rows: String = (0..500)
         .map(|n| format!("{{\"k\":\"key{n:04}\",\"n\":{n}}}\n"))
         .collect();
-    place
+    workspace
         .file("t.ndjson", rows)
         .succeeds(&["load", "db", "t.ndjson", "--key", "k"]);
     // Every third key is missing, and some keys occur twice.
@@ -72,10 +75,10 @@ fn multiget_keeps_the_order_of_the_list_for_every_strategy_and_batch() {
         .filter(|&&n| n < 500)
         .map(|n| format!("key{n:04}\t{{\"k\":\"key{n:04}\",\"n\":{n}}}\n"))
         .collect();
-    place.file("wanted", &list);
+    workspace.file("wanted", &list);
     for strategy in forerun_db::Strategy::ALL {
         for batch in ["1", "7", "64", "1024"] {
-            let ran = place.run(&[
+            let ran = workspace.run(&[
                 "multiget",
                 "db",
                 "--keys",
@@ -95,7 +98,7 @@ fn multiget_keeps_the_order_of_the_list_for_every_strategy_and_batch() {
             );
         }
     }
-    let ran = place.run_with_input(
+    let ran = workspace.run_with_input(
         &["multiget", "db", "--keys", "-", "--quiet"],
         b"key0001\nkey0002\n",
     );
@@ -108,8 +111,8 @@ fn multiget_keeps_the_order_of_the_list_for_every_strategy_and_batch() {
 
 #[test]
 fn multiget_prints_json_with_null_for_missing_keys() {
-    let place = towns();
-    let ran = place.run_with_input(
+    let workspace = towns();
+    let ran = workspace.run_with_input(
         &["multiget", "db", "--keys", "-", "--json", "--hex"],
         b"61\nFFFE\n",
     );
@@ -121,7 +124,7 @@ fn multiget_prints_json_with_null_for_missing_keys() {
         "{lines:?}"
     );
     assert_eq!(lines[1], "{\"key_hex\":\"fffe\",\"value\":null}");
-    let ran = place.run_with_input(&["multiget", "db", "--keys", "-", "--hex"], b"61\n6x\n");
+    let ran = workspace.run_with_input(&["multiget", "db", "--keys", "-", "--hex"], b"61\n6x\n");
     assert_eq!(ran.code, 3);
     assert!(
         ran.stderr
@@ -132,10 +135,10 @@ fn multiget_prints_json_with_null_for_missing_keys() {
 
 #[test]
 fn scans_run_both_ways_within_prefix_and_limit() {
-    let place = towns();
+    let workspace = towns();
     let keys = |args: &[&str]| {
         let args = [&["scan", "db", "--keys-only"], args].concat();
-        place
+        workspace
             .succeeds(&args)
             .lines()
             .map(str::to_owned)
@@ -152,30 +155,30 @@ fn scans_run_both_ways_within_prefix_and_limit() {
     assert_eq!(keys(&["--limit", "0"]), [""; 0]);
     assert_eq!(keys(&["--prefix", "zzz"]), [""; 0]);
     assert_eq!(
-        place.succeeds(&["scan", "db", "--limit", "1"]),
+        workspace.succeeds(&["scan", "db", "--limit", "1"]),
         format!("a\t{}\n", row("a", "1"))
     );
 }
 
 #[test]
 fn paranoid_checks_change_no_answer() {
-    let place = towns();
+    let workspace = towns();
     assert_eq!(
-        place.succeeds(&["scan", "db", "--paranoid"]),
-        place.succeeds(&["scan", "db"])
+        workspace.succeeds(&["scan", "db", "--paranoid"]),
+        workspace.succeeds(&["scan", "db"])
     );
     assert_eq!(
-        place.succeeds(&["get", "db", "a", "--paranoid"]),
+        workspace.succeeds(&["get", "db", "a", "--paranoid"]),
         row("a", "1") + "\n"
     );
 }
 
 #[test]
 fn stats_count_the_entries() {
-    let place = towns();
-    assert!(!place.succeeds(&["stats", "db"]).is_empty());
+    let workspace = towns();
+    assert!(!workspace.succeeds(&["stats", "db"]).is_empty());
     let stats: serde_json::Value =
-        serde_json::from_str(&place.succeeds(&["stats", "db", "--json"])).expect("it is JSON");
+        serde_json::from_str(&workspace.succeeds(&["stats", "db", "--json"])).expect("it is JSON");
     assert_eq!(
         (stats["keys"].as_u64(), stats["key_bytes"].as_u64()),
         (Some(4), Some(6))
@@ -184,9 +187,9 @@ fn stats_count_the_entries() {
 
 #[test]
 fn stats_in_json_have_every_figure_of_the_text() {
-    let place = towns();
-    let text = place.succeeds(&["stats", "db"]);
-    let json = place.succeeds(&["stats", "db", "--json"]);
+    let workspace = towns();
+    let text = workspace.succeeds(&["stats", "db"]);
+    let json = workspace.succeeds(&["stats", "db", "--json"]);
     let stats: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
     // A line of the text, and the JSON pointers of its figures.
     for (line, pointers) in [
@@ -246,14 +249,14 @@ fn stats_in_json_have_every_figure_of_the_text() {
 fn a_reader_that_leaves_early_is_no_fault() {
     use std::io::Read;
     use std::process::Stdio;
-    let place = Place::new();
+    let workspace = Workspace::new();
     let rows: String = (0..5000)
         .map(|n| format!("{n},{}\n", "v".repeat(200)))
         .collect();
-    place
+    workspace
         .file("t.csv", format!("id,v\n{rows}"))
         .succeeds(&["load", "db", "t.csv", "--key", "id"]);
-    let mut child = place
+    let mut child = workspace
         .command(&["scan", "db"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -274,28 +277,28 @@ fn a_reader_that_leaves_early_is_no_fault() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_under_standard_output_is_told() {
-    let place = towns();
+    let workspace = towns();
     let full = std::fs::OpenOptions::new()
         .write(true)
         .open("/dev/full")
         .expect("Linux has /dev/full");
-    let output = place
+    let output = workspace
         .command(&["scan", "db"])
         .stdout(full)
         .output()
         .expect("it can be started");
     assert_eq!(output.status.code(), Some(3), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stderr);
+    let reported = String::from_utf8_lossy(&output.stderr);
     assert!(
-        told.starts_with("forerun: cannot write to standard output: No space left"),
-        "{told}"
+        reported.starts_with("forerun: cannot write to standard output: No space left"),
+        "{reported}"
     );
 }
 
 #[test]
 fn a_keyspace_has_keys_of_its_own_and_an_unknown_one_is_told() {
-    let place = towns();
-    place.file("rows.ndjson", "{\"k\":\"a\",\"v\":\"other\"}\n");
+    let workspace = towns();
+    workspace.file("rows.ndjson", "{\"k\":\"a\",\"v\":\"other\"}\n");
     let load = [
         "load",
         "db",
@@ -305,24 +308,27 @@ fn a_keyspace_has_keys_of_its_own_and_an_unknown_one_is_told() {
         "--keyspace",
         "others",
     ];
-    place.succeeds(&load);
+    workspace.succeeds(&load);
     let of_others = |command: &str, more: &[&str]| {
         let args = [&[command, "db", "--keyspace", "others"], more].concat();
-        place.succeeds(&args)
+        workspace.succeeds(&args)
     };
     assert_eq!(of_others("get", &["a"]), row("a", "other") + "\n");
     assert_eq!(of_others("scan", &["--keys-only"]), "a\n");
-    assert_eq!(place.succeeds(&["get", "db", "a"]), row("a", "1") + "\n");
+    assert_eq!(
+        workspace.succeeds(&["get", "db", "a"]),
+        row("a", "1") + "\n"
+    );
     assert!(
-        place
+        workspace
             .succeeds(&["stats", "db"])
             .contains("keyspace   \"others\": 1 entries in memory")
     );
     assert!(
-        place
+        workspace
             .succeeds(&["check", "db"])
             .contains("keyspaces  [\"others\"]")
     );
-    let unknown = place.fails(3, &["get", "db", "--keyspace", "nope", "a"]);
+    let unknown = workspace.fails(3, &["get", "db", "--keyspace", "nope", "a"]);
     assert_eq!(unknown, "forerun: there is no keyspace \"nope\"");
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Place, gzip};
+use common::{Workspace, gzip};
 
 fn numbers(count: u32) -> Vec<u8> {
     (0..count)
@@ -13,9 +13,9 @@ fn numbers(count: u32) -> Vec<u8> {
 
 #[test]
 fn a_filled_store_answers_every_read() {
-    let place = Place::new();
-    place.file("t.trace.gz", gzip(&numbers(5000)));
-    let told = place.succeeds(&[
+    let workspace = Workspace::new();
+    workspace.file("t.trace.gz", gzip(&numbers(5000)));
+    let reported = workspace.succeeds(&[
         "replay",
         "db",
         "t.trace.gz",
@@ -32,22 +32,22 @@ fn a_filled_store_answers_every_read() {
         "2",
     ]);
     assert!(
-        told.starts_with(
+        reported.starts_with(
             "5,000 reads of 256 distinct keys, 100.0% found; the median of 2 rounds\n"
         ),
-        "{told}"
+        "{reported}"
     );
     // Two header lines, then three strategies (including single) for each of two batch sizes.
-    assert_eq!(told.lines().count(), 2 + 6, "{told}");
+    assert_eq!(reported.lines().count(), 2 + 6, "{reported}");
     assert_eq!(
-        place
+        workspace
             .succeeds(&["scan", "db", "--keys-only", "--hex"])
             .lines()
             .next(),
         Some("00000000")
     );
     assert_eq!(
-        place
+        workspace
             .succeeds(&["get", "db", "--hex", "000000ff", "--hex-values"])
             .trim()
             .len(),
@@ -57,15 +57,15 @@ fn a_filled_store_answers_every_read() {
 
 #[test]
 fn json_has_one_object_a_figure() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let list: String = (0..1000).map(|n| format!("key{}\n", n % 50)).collect();
-    place
+    workspace
         .file("keys.txt", &list)
         .store(&[("key1", "x"), ("key2", "x")]);
-    let told = place.succeeds(&[
+    let reported = workspace.succeeds(&[
         "replay", "db", "keys.txt", "--rounds", "1", "--json", "--batch", "16",
     ]);
-    let lines: Vec<serde_json::Value> = told
+    let lines: Vec<serde_json::Value> = reported
         .lines()
         .map(|line| serde_json::from_str(line).expect("a line is JSON"))
         .collect();
@@ -100,12 +100,12 @@ fn json_has_one_object_a_figure() {
 
 #[test]
 fn a_trace_that_is_no_good_is_told_at_its_byte() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let whole = numbers(5000);
     let compressed = gzip(&whole);
     let mut damaged = compressed.clone();
     damaged[compressed.len() / 2] ^= 0x10;
-    place
+    workspace
         .file("short", &whole[..4003])
         .file("cut.gz", &compressed[..compressed.len() / 2])
         .file("damaged.gz", damaged)
@@ -113,30 +113,35 @@ fn a_trace_that_is_no_good_is_told_at_its_byte() {
         .file("binary", [b"text\n".as_slice(), &[0, 1, 2]].concat())
         .file("renamed.xz", &whole)
         .file("badxz", b"\xfd7zXZ\0 this is no xz");
-    let told = |args: &[&str]| place.fails(3, &[&["replay", "db"], args, &["--fill"]].concat());
+    let reported =
+        |args: &[&str]| workspace.fails(3, &[&["replay", "db"], args, &["--fill"]].concat());
     assert_eq!(
-        told(&["short", "--format", "u32be"]),
+        reported(&["short", "--format", "u32be"]),
         "forerun: short: byte 4000: the trace ends within a key, after 3 of 4 bytes"
     );
-    assert!(told(&["cut.gz", "--format", "u32be"]).contains("cannot read cut.gz after byte "));
+    assert!(reported(&["cut.gz", "--format", "u32be"]).contains("cannot read cut.gz after byte "));
     assert!(
-        told(&["damaged.gz", "--format", "u32be"]).contains("cannot read damaged.gz after byte ")
+        reported(&["damaged.gz", "--format", "u32be"])
+            .contains("cannot read damaged.gz after byte ")
     );
     assert!(
-        told(&["empty", "--format", "u64be"]).contains("empty: byte 0: the trace contains no key")
+        reported(&["empty", "--format", "u64be"])
+            .contains("empty: byte 0: the trace contains no key")
     );
-    assert!(told(&["binary"]).contains("binary: byte 5: a NUL byte"));
-    assert!(told(&["badxz"]).contains("cannot read badxz after byte 0 of the uncompressed data"));
-    let renamed = told(&["renamed.xz", "--format", "u32be"]);
+    assert!(reported(&["binary"]).contains("binary: byte 5: a NUL byte"));
+    assert!(
+        reported(&["badxz"]).contains("cannot read badxz after byte 0 of the uncompressed data")
+    );
+    let renamed = reported(&["renamed.xz", "--format", "u32be"]);
     assert!(
         renamed.contains("renamed.xz: byte 0: its name says that it is compressed"),
         "{renamed}"
     );
-    assert!(told(&["nowhere"]).contains("cannot open nowhere"));
+    assert!(reported(&["nowhere"]).contains("cannot open nowhere"));
     assert!(
-        !place.path("db").exists(),
+        !workspace.path("db").exists(),
         "a trace that cannot be read creates no store"
     );
-    place.file("keys", "a\nb\n");
-    place.fails(3, &["replay", "db", "keys"]);
+    workspace.file("keys", "a\nb\n");
+    workspace.fails(3, &["replay", "db", "keys"]);
 }

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::Place;
+use common::Workspace;
 
 /// A server that is killed when the test ends.
 struct Server {
@@ -16,10 +16,10 @@ struct Server {
 }
 
 impl Server {
-    fn start(place: &Place, args: &[&str]) -> Server {
+    fn start(workspace: &Workspace, args: &[&str]) -> Server {
         let mut all = vec!["serve", "--listen", "127.0.0.1:0", "--threads", "1"];
         all.extend(args);
-        let mut command = place.command(&all);
+        let mut command = workspace.command(&all);
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -63,16 +63,16 @@ impl Drop for Server {
 
 #[test]
 fn each_signal_ends_it_with_its_snapshot_and_the_next_begins_there() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let args = ["--snapshot", "cache.snapshot"];
-    let server = Server::start(&place, &args);
+    let server = Server::start(&workspace, &args);
     server.ask("set k 7 0 5\r\nvalue\r\n", "STORED\r\n");
     server.end("-TERM");
-    let server = Server::start(&place, &args);
+    let server = Server::start(&workspace, &args);
     server.ask("get k\r\n", "VALUE k 7 5\r\nvalue\r\nEND\r\n");
     server.ask("set other 0 0 1\r\nx\r\n", "STORED\r\n");
     server.end("-USR1");
-    let server = Server::start(&place, &args);
+    let server = Server::start(&workspace, &args);
     server.ask(
         "get k other\r\n",
         "VALUE k 7 5\r\nvalue\r\nVALUE other 0 1\r\nx\r\nEND\r\n",
@@ -82,30 +82,30 @@ fn each_signal_ends_it_with_its_snapshot_and_the_next_begins_there() {
 
 #[test]
 fn a_server_that_was_killed_does_not_bring_back_what_was_deleted_or_replaced() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let args = ["--snapshot", "cache.snapshot"];
-    let server = Server::start(&place, &args);
+    let server = Server::start(&workspace, &args);
     server.ask(
         "set gone 0 0 3\r\nold\r\nset new 0 0 3\r\nold\r\n",
         "STORED\r\nSTORED\r\n",
     );
     server.end("-TERM");
-    let server = Server::start(&place, &args);
+    let server = Server::start(&workspace, &args);
     server.ask(
         "delete gone\r\nset new 0 0 3\r\nnew\r\n",
         "DELETED\r\nSTORED\r\n",
     );
     // Dropping the server kills it.
     drop(server);
-    let server = Server::start(&place, &args);
+    let server = Server::start(&workspace, &args);
     server.ask("get gone new\r\n", "END\r\n");
 }
 
 #[test]
 fn a_hang_up_ends_nothing_and_has_the_file_of_users_read_again() {
-    let place = Place::new();
-    place.file("users", "alice:old");
-    let server = Server::start(&place, &["--auth-file", "users"]);
+    let workspace = Workspace::new();
+    workspace.file("users", "alice:old");
+    let server = Server::start(&workspace, &["--auth-file", "users"]);
     let enters = |password: &str| {
         let mut stream = TcpStream::connect(&server.address).expect("it accepts");
         let request = format!("set x 0 0 9\r\nalice {password}\r\n");
@@ -115,7 +115,7 @@ fn a_hang_up_ends_nothing_and_has_the_file_of_users_read_again() {
         got == *b"STORED"
     };
     assert!(enters("old"));
-    place.file("users", "alice:new");
+    workspace.file("users", "alice:new");
     let pid = server.child.id().to_string();
     let sent = Command::new("kill").args(["-HUP", &pid]).status();
     assert!(sent.expect("there is kill").success());
@@ -129,23 +129,23 @@ fn a_hang_up_ends_nothing_and_has_the_file_of_users_read_again() {
 
 #[test]
 fn what_keeps_it_from_starting_is_said_in_a_line() {
-    let place = Place::new();
-    place.file(
+    let workspace = Workspace::new();
+    workspace.file(
         "bad.snapshot",
         "no snapshot at all, but long enough to be one",
     );
     let listen = ["serve", "--listen", "127.0.0.1:0"];
     let with = |more: &[&'static str]| [&listen[..], more].concat();
-    let told = |code, args: &[&str]| {
-        let ran = place.run(args);
+    let reported = |code, args: &[&str]| {
+        let ran = workspace.run(args);
         assert_eq!(ran.code, code, "{ran:?}");
         ran.stderr
     };
-    assert!(told(3, &with(&["--snapshot", "bad.snapshot"])).contains("bad.snapshot"));
-    assert!(told(3, &with(&["--auth-file", "none"])).contains("none"));
-    assert!(told(3, &with(&["--max-item-size", "1g"])).contains("too large"));
-    assert!(told(2, &["serve", "--listen", "nowhere:x"]).contains("nowhere"));
-    assert!(told(2, &["serve", "--unix-socket", "s", "--unix-mask", "9"]).contains("octal"));
-    assert!(told(2, &with(&["--memory-limit", "lots"])).contains("lots"));
-    assert!(told(2, &with(&["--enable-ssl"])).contains("ssl-chain-cert"));
+    assert!(reported(3, &with(&["--snapshot", "bad.snapshot"])).contains("bad.snapshot"));
+    assert!(reported(3, &with(&["--auth-file", "none"])).contains("none"));
+    assert!(reported(3, &with(&["--max-item-size", "1g"])).contains("too large"));
+    assert!(reported(2, &["serve", "--listen", "nowhere:x"]).contains("nowhere"));
+    assert!(reported(2, &["serve", "--unix-socket", "s", "--unix-mask", "9"]).contains("octal"));
+    assert!(reported(2, &with(&["--memory-limit", "lots"])).contains("lots"));
+    assert!(reported(2, &with(&["--enable-ssl"])).contains("ssl-chain-cert"));
 }

@@ -4,10 +4,10 @@ mod common;
 
 use std::process::Command;
 
-use common::Place;
+use common::Workspace;
 
 /// The words that bash offers for a command line whose last word is being completed.
-fn bash_completes(place: &Place, words: &[&str]) -> Vec<String> {
+fn bash_completes(workspace: &Workspace, words: &[&str]) -> Vec<String> {
     let script = r#"
         source completion.bash
         COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
@@ -19,7 +19,7 @@ fn bash_completes(place: &Place, words: &[&str]) -> Vec<String> {
     let output = Command::new("bash")
         .args(["--norc", "-c", script, "bash"])
         .args(words)
-        .current_dir(place.path(""))
+        .current_dir(workspace.path(""))
         .output()
         .expect("bash can be started");
     assert!(output.status.success(), "{output:?}");
@@ -30,51 +30,51 @@ fn bash_completes(place: &Place, words: &[&str]) -> Vec<String> {
 
 #[test]
 fn bash_completes_subcommands_options_and_their_values() {
-    let place = Place::new();
-    place.file(
+    let workspace = Workspace::new();
+    workspace.file(
         "completion.bash",
-        place.succeeds(&["completions", "bash"]).as_bytes(),
+        workspace.succeeds(&["completions", "bash"]).as_bytes(),
     );
     assert_eq!(
-        bash_completes(&place, &["forerun", "che"]),
+        bash_completes(&workspace, &["forerun", "che"]),
         ["check", "checkpoint"]
     );
     assert_eq!(
-        bash_completes(&place, &["forerun", "serve", "--snap"]),
+        bash_completes(&workspace, &["forerun", "serve", "--snap"]),
         ["--snapshot", "--snapshot-ignore-bad", "--snapshot-rate"]
     );
     assert_eq!(
-        bash_completes(&place, &["forerun", "serve", "--log-format", ""]),
+        bash_completes(&workspace, &["forerun", "serve", "--log-format", ""]),
         ["text", "json"]
     );
     assert_eq!(
-        bash_completes(&place, &["forerun", "completions", "z"]),
+        bash_completes(&workspace, &["forerun", "completions", "z"]),
         ["zsh"]
     );
 }
 
 #[test]
 fn every_shell_has_a_script() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     for (shell, sign) in [
         ("bash", "complete -F _forerun"),
         ("zsh", "#compdef forerun"),
         ("fish", "complete -c forerun"),
         ("powershell", "Register-ArgumentCompleter"),
     ] {
-        let script = place.succeeds(&["completions", shell]);
+        let script = workspace.succeeds(&["completions", shell]);
         assert!(script.contains(sign), "{shell}");
         assert!(script.contains("checkpoint"), "{shell}");
     }
-    assert_eq!(place.run(&["completions", "cmd"]).code, 2);
+    assert_eq!(workspace.run(&["completions", "cmd"]).code, 2);
 }
 
 #[test]
 fn every_command_has_a_manual_page() {
-    let place = Place::new();
-    place.succeeds(&["man", "--out", "new/man1"]);
+    let workspace = Workspace::new();
+    workspace.succeeds(&["man", "--out", "new/man1"]);
     let page = |name: &str| {
-        let path = place.path("new/man1").join(name);
+        let path = workspace.path("new/man1").join(name);
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"))
     };
     let main = page("forerun.1");
@@ -99,7 +99,7 @@ fn every_command_has_a_manual_page() {
         assert!(page.contains("\n.SH \"SEE ALSO\"\nforerun(1)\n"), "{name}");
     }
     expected.push("forerun.1".to_owned());
-    let written = std::fs::read_dir(place.path("new/man1")).expect("a directory");
+    let written = std::fs::read_dir(workspace.path("new/man1")).expect("a directory");
     for entry in written {
         let name = entry.expect("an entry").file_name();
         let name = name.to_str().expect("UTF-8");

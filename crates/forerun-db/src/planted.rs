@@ -42,7 +42,7 @@ defects! {
     // Commit.
     PanicLeavesHole "panic-leaves-hole"
         "A comparator that panics while a batch is applied leaves a sequence number that never becomes visible, and later writers wait for it.",
-    PanicUntold "panic-untold"
+    PanicUnreported "panic-unreported"
         "A worker panics and ends, and threads that wait for its work are not notified.",
     OneFollowerWoken "one-follower-woken"
         "When a group of writers is in the log, only one of its writers is woken.",

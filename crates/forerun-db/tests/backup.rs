@@ -450,13 +450,13 @@ fn work_tells_how_far_it_is() {
     let db = open(&io, &tiny_options()).unwrap();
     write_round(&db, 0);
     let mut backups = backups(&io);
-    let told = Arc::new([const { AtomicU64::new(0) }; 2]);
-    let watched = Arc::clone(&told);
+    let reported = Arc::new([const { AtomicU64::new(0) }; 2]);
+    let watched = Arc::clone(&reported);
     backups.on_progress(move |progress| {
         watched[0].store(progress.done_bytes, Ordering::Relaxed);
         watched[1].store(progress.total_bytes, Ordering::Relaxed);
     });
-    let last = || [0, 1].map(|at| told[at].swap(0, Ordering::Relaxed));
+    let last = || [0, 1].map(|at| reported[at].swap(0, Ordering::Relaxed));
     backups.create(&db).unwrap();
     let [done, total] = last();
     assert!(done > 0 && done == total, "{done} of {total}");

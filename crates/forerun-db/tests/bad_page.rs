@@ -132,8 +132,8 @@ fn a_bad_page_in_one_keyspace_stops_neither_the_writes_nor_the_compactions_of_an
     wait_until("the good keyspace is compacted", || level0(&good) < 2);
     assert!(db.put(b"own", b"value").is_ok());
     db.flush().unwrap();
-    let told = db.stats().background_failure.unwrap();
-    assert!(names(&told, &run), "{told}");
+    let reported = db.stats().background_failure.unwrap();
+    assert!(names(&reported, &run), "{reported}");
     // Keys on other pages can still be read.
     assert!(bad.get(&99_u64.to_be_bytes()).unwrap().is_some());
     db.close().unwrap();
@@ -166,8 +166,8 @@ fn a_keyspace_that_cannot_be_compacted_says_why_and_heals_when_its_page_does() {
         Err(Error::KeyspaceStopped { .. })
     ));
 
-    let told = bad.stats().compaction_failure.unwrap();
-    assert!(names(&told, &run), "{told}");
+    let reported = bad.stats().compaction_failure.unwrap();
+    assert!(names(&reported, &run), "{reported}");
     assert_eq!(good.stats().compaction_failure, None);
     // Callers that request a compaction get the error too, and all other keyspaces are compacted.
     for asked in [bad.compact(), db.compact(), db.wait_idle()] {

@@ -94,7 +94,8 @@ impl Store {
                 let batches = self.states.iter().position(|state| *state == entries);
                 Judged::Opened {
                     batches,
-                    is_told: db.recovery().lost_bytes() > 0 || !db.recovery().skipped.is_empty(),
+                    is_reported: db.recovery().lost_bytes() > 0
+                        || !db.recovery().skipped.is_empty(),
                     entries,
                 }
             }
@@ -121,7 +122,7 @@ enum Judged {
     Opened {
         /// The number of batches, from the first, whose effects are exactly what the store holds.
         batches: Option<usize>,
-        is_told: bool,
+        is_reported: bool,
         entries: BTreeMap<Vec<u8>, Vec<u8>>,
     },
     Refused {
@@ -204,12 +205,14 @@ fn a_flipped_bit_in_a_store_that_crashed_is_refused_or_cuts_the_tail_and_is_told
                     refused += 1;
                 }
                 Judged::Opened {
-                    batches, is_told, ..
+                    batches,
+                    is_reported,
+                    ..
                 } => {
                     let batches = batches
                         .unwrap_or_else(|| panic!("{left:?}, {case}: a state that never existed"));
                     assert!(
-                        is_told && batches < BATCHES,
+                        is_reported && batches < BATCHES,
                         "{left:?}, {case}: nothing is reported"
                     );
                     assert_eq!(
@@ -245,13 +248,15 @@ fn a_store_that_crashed_and_was_cut_gives_what_is_left() {
                 match store.open_with(&path, &good[..len], Recovery::DropTail, &case) {
                     Judged::Refused { .. } => assert_ne!(path, store.last_segment, "{case}"),
                     Judged::Opened {
-                        batches, is_told, ..
+                        batches,
+                        is_reported,
+                        ..
                     } => {
                         assert_eq!(path, store.last_segment, "{case}");
                         assert!(batches.is_some_and(|batches| batches < BATCHES), "{case}");
                         // A cut between two records looks like an earlier crash, and so does an
                         // empty file.
-                        boundaries += usize::from(!is_told);
+                        boundaries += usize::from(!is_reported);
                     }
                 }
             }
@@ -282,7 +287,7 @@ fn strict_recovery_refuses_a_torn_tail() {
             whole,
             Judged::Opened {
                 batches: Some(BATCHES),
-                is_told: false,
+                is_reported: false,
                 ..
             }
         ),
@@ -301,9 +306,11 @@ fn skipping_damage_loses_the_damaged_batches_only() {
         }
         match store.open_with(path, bad, Recovery::SkipCorrupt, case) {
             Judged::Opened {
-                entries, is_told, ..
+                entries,
+                is_reported,
+                ..
             } => {
-                assert!(is_told, "{case}: nothing is told");
+                assert!(is_reported, "{case}: nothing is told");
                 for (key, value) in &entries {
                     assert!(
                         all.get(key) == Some(value) || key == b"last",

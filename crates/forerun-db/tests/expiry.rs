@@ -394,9 +394,9 @@ fn a_keyspace_asked_for_with_another_time_to_live_says_which_it_has() {
     is_refused(open(&io, &listed).map(drop), "mortal", Some(TTL));
     let own = small_options().ttl(Duration::from_secs(7));
     let refused = open(&io, &own).unwrap_err();
-    let told =
+    let reported =
         "the store's own keyspace has no time to live, but was opened with a time to live of 7 s";
-    assert_eq!(refused.to_string(), told);
+    assert_eq!(refused.to_string(), reported);
     let db = open(&io, &small_options()).unwrap();
     is_refused(ask(&db, "mortal"), "mortal", Some(TTL));
 }

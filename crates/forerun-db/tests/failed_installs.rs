@@ -128,13 +128,13 @@ fn try_often(step: Step, background: Background, (name, operation): Operation) {
     let mut expected = entries(db.iter());
     let (files, created) = (run_files(&disk).len(), failing.created());
     failing.is_on.store(true, Ordering::Relaxed);
-    let mut most = 0;
+    let mut max = 0;
     for attempt in 0..10 {
         let error = operation(&db).unwrap_err();
         assert!(matches!(error, Error::Io { .. }), "{case}: {error}");
         // The store's threads remove files a moment later.
         let begun = Instant::now();
-        let is_much = |files: usize| attempt > 0 && files > most;
+        let is_much = |files: usize| attempt > 0 && files > max;
         while is_much(run_files(&disk).len()) && begun.elapsed() < Duration::from_secs(60) {
             std::thread::yield_now();
         }
@@ -143,7 +143,7 @@ fn try_often(step: Step, background: Background, (name, operation): Operation) {
             !is_much(left),
             "{case}: {left} runs after attempt {attempt}"
         );
-        most = most.max(left);
+        max = max.max(left);
         assert_eq!(entries(db.iter()), expected, "{case}");
     }
     assert!(failing.failures.load(Ordering::Relaxed) >= 10, "{case}");

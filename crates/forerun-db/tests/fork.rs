@@ -294,7 +294,7 @@ fn a_closed_store_can_be_opened_while_a_child_of_the_closing_process_lives() {
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
     let (mut wait, mut tell) = std::io::pipe().unwrap();
-    let (mut told, mut tell_parent) = std::io::pipe().unwrap();
+    let (mut reported, mut tell_parent) = std::io::pipe().unwrap();
     let child = fork::begin(AtOnce, || {
         wait.read_exact(&mut [0]).unwrap();
         refused(db.get(b"key"));
@@ -312,7 +312,7 @@ fn a_closed_store_can_be_opened_while_a_child_of_the_closing_process_lives() {
     let again = Db::open(&path, options()).unwrap();
     assert_eq!(again.get(b"key").unwrap().as_deref(), Some(&b"parent"[..]));
     tell.write_all(b"1").unwrap();
-    told.read_exact(&mut [0]).unwrap();
+    reported.read_exact(&mut [0]).unwrap();
     again.close().unwrap();
     tell.write_all(b"2").unwrap();
     child.wait();
@@ -326,7 +326,7 @@ fn a_lock_that_outlives_its_process_in_a_child_names_the_child() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (mut wait, mut tell) = std::io::pipe().unwrap();
-    let (mut told, mut tell_child) = std::io::pipe().unwrap();
+    let (mut reported, mut tell_child) = std::io::pipe().unwrap();
     let parent = fork::begin(AtOnce, || {
         let db = Db::open(&path, options()).unwrap();
         db.put_with(b"key", b"value", Durability::Synced).unwrap();
@@ -342,7 +342,7 @@ fn a_lock_that_outlives_its_process_in_a_child_names_the_child() {
     let ended = parent.process();
     parent.wait();
     let mut child = [0; 4];
-    told.read_exact(&mut child).unwrap();
+    reported.read_exact(&mut child).unwrap();
     let child = u32::from_le_bytes(child);
     match Db::open(&path, options()) {
         Err(Error::Locked { holder, .. }) => {

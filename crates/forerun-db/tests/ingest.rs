@@ -35,7 +35,7 @@ fn holds(db: &Db, number: usize, case: &str) -> String {
 
 /// How far the script came, according to its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Told {
+enum Progress {
     Nothing,
     /// All keys hold `before`, synced.
     Before,
@@ -47,7 +47,7 @@ enum Told {
     After,
 }
 
-fn ingest(db: &Db, told: &mut Told) -> Result<()> {
+fn ingest(db: &Db, progress: &mut Progress) -> Result<()> {
     let mut ingestion = db.ingest();
     for number in (0..KEYS).step_by(2) {
         match number % 4 {
@@ -55,9 +55,9 @@ fn ingest(db: &Db, told: &mut Told) -> Result<()> {
             _ => ingestion.delete(&key(number))?,
         }
     }
-    *told = Told::Committing;
+    *progress = Progress::Committing;
     ingestion.commit()?;
-    *told = Told::Ingested;
+    *progress = Progress::Ingested;
     Ok(())
 }
 
@@ -69,19 +69,19 @@ fn put_all(db: &Db, what: &str, step: usize) -> Result<()> {
 }
 
 /// Runs the script as far as it comes.
-fn run(io: &FaultIo, options: &Options, told: &mut Told) -> Result<()> {
+fn run(io: &FaultIo, options: &Options, progress: &mut Progress) -> Result<()> {
     let db = open(io, options)?;
     put_all(&db, "before", 1)?;
-    *told = Told::Before;
-    ingest(&db, told)?;
+    *progress = Progress::Before;
+    ingest(&db, progress)?;
     put_all(&db, "after", 3)?;
-    *told = Told::After;
+    *progress = Progress::After;
     db.close()
 }
 
 /// Checks what the keys hold after the script was interrupted.
-fn check(db: &Db, told: Told, case: &str) {
-    if told == Told::Nothing {
+fn check(db: &Db, progress: Progress, case: &str) {
+    if progress == Progress::Nothing {
         for number in 0..KEYS {
             let held = holds(db, number, case);
             assert!(held.is_empty() || held == "before", "{case}: {held}");
@@ -102,10 +102,14 @@ fn check(db: &Db, told: Told, case: &str) {
         "{case}: half of the ingestion is there"
     );
     let is_ingested = is_ingested[0];
-    match told {
-        Told::Nothing | Told::Before => assert!(!is_ingested, "{case}: ingested from nowhere"),
-        Told::Committing => {}
-        Told::Ingested | Told::After => assert!(is_ingested, "{case}: the ingestion is gone"),
+    match progress {
+        Progress::Nothing | Progress::Before => {
+            assert!(!is_ingested, "{case}: ingested from nowhere")
+        }
+        Progress::Committing => {}
+        Progress::Ingested | Progress::After => {
+            assert!(is_ingested, "{case}: the ingestion is gone")
+        }
     }
     for number in 0..KEYS {
         let held = holds(db, number, case);
@@ -114,10 +118,10 @@ fn check(db: &Db, told: Told, case: &str) {
         } else {
             "before"
         }];
-        match told {
-            Told::Nothing => may_be.push(""),
-            Told::Ingested if number % 3 == 0 => may_be.push("after"),
-            Told::After if number % 3 == 0 => may_be = vec!["after"],
+        match progress {
+            Progress::Nothing => may_be.push(""),
+            Progress::Ingested if number % 3 == 0 => may_be.push("after"),
+            Progress::After if number % 3 == 0 => may_be = vec!["after"],
             _ => {}
         }
         assert!(
@@ -154,25 +158,25 @@ fn a_power_loss_at_any_call_leaves_all_of_an_ingestion_or_nothing() {
         for call in 0.. {
             let io = FaultIo::new();
             io.fail_call(call, Fault::PowerLoss);
-            let mut told = Told::Nothing;
-            let _ = run(&io, &options, &mut told);
+            let mut progress = Progress::Nothing;
+            let _ = run(&io, &options, &mut progress);
             let Some(hit) = io.hit() else { break };
-            committing += usize::from(told == Told::Committing);
-            let case = format!("power lost at call {call} ({hit}), result {told:?}");
+            committing += usize::from(progress == Progress::Committing);
+            let case = format!("power lost at call {call} ({hit}), result {progress:?}");
             let killed = io.kill();
             let crashed = [0, 1, 2 + call].map(|seed| (format!("seed {seed}"), io.crash(seed)));
             let ends = crashed.into_iter().chain([("killed".to_owned(), killed)]);
             for (i, (how, after)) in ends.enumerate() {
                 let case = format!("{case}, {how}");
                 let db = open(&after, &options).unwrap_or_else(|error| panic!("{case}: {error}"));
-                check(&db, told, &case);
+                check(&db, progress, &case);
                 if call % 4 != i as u64 {
                     continue;
                 }
                 // The store still works, and sequence numbers continue: what is written now is the
                 // newest.
                 put_all(&db, "more", 2).unwrap();
-                let mut again = Told::Nothing;
+                let mut again = Progress::Nothing;
                 ingest(&db, &mut again).unwrap();
                 db.put(&key(0), &value("last", 0)).unwrap();
                 drop(db);
@@ -203,8 +207,8 @@ fn a_call_that_fails_leaves_all_of_an_ingestion_or_nothing_and_the_store_whole()
             let db = open(&io, &options).unwrap();
             put_all(&db, "before", 1).unwrap();
             let first = io.calls();
-            let mut told = Told::Before;
-            ingest(&db, &mut told).unwrap();
+            let mut progress = Progress::Before;
+            ingest(&db, &mut progress).unwrap();
             let calls = io.calls() - first;
             let mut in_doubt = 0;
             for call in (0..calls).step_by(step) {
@@ -212,20 +216,20 @@ fn a_call_that_fails_leaves_all_of_an_ingestion_or_nothing_and_the_store_whole()
                 let db = open(&io, &options).unwrap();
                 put_all(&db, "before", 1).unwrap();
                 io.fail_call(io.calls() + call, fault);
-                let mut told = Told::Before;
-                let ingested = ingest(&db, &mut told);
+                let mut progress = Progress::Before;
+                let ingested = ingest(&db, &mut progress);
                 let case = format!("{fault:?} at call {call} ({:?})", io.hit());
-                let told = match ingested {
-                    Ok(()) => Told::Ingested,
-                    Err(_) => Told::Before,
+                let progress = match ingested {
+                    Ok(()) => Progress::Ingested,
+                    Err(_) => Progress::Before,
                 };
-                check(&db, told, &case);
+                check(&db, progress, &case);
                 let is_writable = put_all(&db, "before", 5).is_ok();
                 if is_writable {
                     // A new attempt succeeds and leaves no file of the first one.
-                    let mut told = Told::Before;
-                    ingest(&db, &mut told).unwrap_or_else(|error| panic!("{case}: {error}"));
-                    check(&db, Told::Ingested, &case);
+                    let mut progress = Progress::Before;
+                    ingest(&db, &mut progress).unwrap_or_else(|error| panic!("{case}: {error}"));
+                    check(&db, Progress::Ingested, &case);
                     put_all(&db, "before", 1).unwrap();
                 }
                 let named: usize = db.stats().levels.iter().map(|level| level.runs).sum();
@@ -238,14 +242,14 @@ fn a_call_that_fails_leaves_all_of_an_ingestion_or_nothing_and_the_store_whole()
                 let after = io.kill();
                 let db = open(&after, &options).unwrap_or_else(|error| panic!("{case}: {error}"));
                 // The log stopped, so it is open whether the manifest was written.
-                let told = if is_writable {
-                    Told::Nothing
+                let progress = if is_writable {
+                    Progress::Nothing
                 } else {
-                    Told::Committing
+                    Progress::Committing
                 };
                 in_doubt += usize::from(!is_writable);
                 if !is_writable {
-                    check(&db, told, &case);
+                    check(&db, progress, &case);
                 }
                 let named: usize = db.stats().levels.iter().map(|level| level.runs).sum();
                 assert_eq!(
@@ -266,8 +270,8 @@ fn a_call_that_fails_leaves_all_of_an_ingestion_or_nothing_and_the_store_whole()
 fn what_is_not_committed_leaves_nothing() {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
-    let mut told = Told::Nothing;
-    ingest(&db, &mut told).unwrap();
+    let mut progress = Progress::Nothing;
+    ingest(&db, &mut progress).unwrap();
     let runs = run_files(&io);
     let mut ingestion = db.ingest();
     for number in 0..KEYS {
@@ -343,8 +347,8 @@ fn a_snapshot_from_before_sees_nothing_of_it_even_when_it_is_merged() {
     let db = open(&io, &tiny_options()).unwrap();
     put_all(&db, "before", 1).unwrap();
     let before = db.snapshot();
-    let mut told = Told::Nothing;
-    ingest(&db, &mut told).unwrap();
+    let mut progress = Progress::Nothing;
+    ingest(&db, &mut progress).unwrap();
     let after = db.snapshot();
     put_all(&db, "after", 1).unwrap();
     db.compact().unwrap();
@@ -451,8 +455,8 @@ fn without_a_log_an_ingestion_is_durable_all_the_same() {
     let options = tiny_options().wal(WalMode::Off);
     let db = open(&io, &options).unwrap();
     db.put(&key(0), b"before").unwrap();
-    let mut told = Told::Nothing;
-    ingest(&db, &mut told).unwrap();
+    let mut progress = Progress::Nothing;
+    ingest(&db, &mut progress).unwrap();
     let io = io.crash(0);
     let db = open(&io, &options).unwrap();
     assert_eq!(holds(&db, 0, ""), "ingested");
@@ -469,8 +473,8 @@ fn a_repair_without_the_manifest_keeps_the_order_of_age() {
     let db = open(&io, &options).unwrap();
     put_all(&db, "before", 1).unwrap();
     db.flush().unwrap();
-    let mut told = Told::Nothing;
-    ingest(&db, &mut told).unwrap();
+    let mut progress = Progress::Nothing;
+    ingest(&db, &mut progress).unwrap();
     put_all(&db, "after", 3).unwrap();
     db.flush().unwrap();
     db.close().unwrap();
@@ -479,7 +483,7 @@ fn a_repair_without_the_manifest_keeps_the_order_of_age() {
     let repaired = forerun_db::repair_with_io(Arc::new(io.clone()), STORE, &options).unwrap();
     assert!(repaired.rebuilt_manifest && repaired.losses.is_empty());
     let db = open(&io, &options).unwrap();
-    check(&db, Told::After, "repaired");
+    check(&db, Progress::After, "repaired");
 }
 
 #[test]
@@ -488,11 +492,11 @@ fn a_checkpoint_has_ingestions_and_goes_on_behind_them() {
     let options = small_options();
     let db = open(&io, &options).unwrap();
     put_all(&db, "before", 1).unwrap();
-    let mut told = Told::Nothing;
-    ingest(&db, &mut told).unwrap();
+    let mut progress = Progress::Nothing;
+    ingest(&db, &mut progress).unwrap();
     put_all(&db, "after", 3).unwrap();
     db.checkpoint("/copy").unwrap();
     let copy = Db::open_with_io(Arc::new(io.clone()), "/copy", options).unwrap();
-    check(&copy, Told::After, "the copy");
+    check(&copy, Progress::After, "the copy");
     assert_eq!(copy.stats().last_sequence, db.stats().last_sequence);
 }

@@ -32,7 +32,7 @@ fn keyspace(db: &Db, name: &str) -> forerun_db::Result<forerun_db::Keyspace> {
 
 /// The results that the script got.
 #[derive(Debug, Default)]
-struct Told {
+struct Acknowledged {
     /// For each batch: `None` if it failed, otherwise whether it was durable at the end.
     batches: Vec<Option<bool>>,
     /// Whether dropping the keyspace `gone` was acknowledged, and whether it was begun.
@@ -42,12 +42,12 @@ struct Told {
 
 /// Batches across all keyspaces, each with one entry under its number in each keyspace; `gone`
 /// exists for a while.
-fn run(io: &FaultIo, options: &Options, told: &mut Told) {
+fn run(io: &FaultIo, options: &Options, acknowledged: &mut Acknowledged) {
     let Ok(db) = open(io, options) else { return };
     for i in 0..12_u8 {
         if i == 7 {
-            told.dropping = true;
-            told.dropped = db.drop_keyspace("gone").is_ok();
+            acknowledged.dropping = true;
+            acknowledged.dropped = db.drop_keyspace("gone").is_ok();
         }
         let durability = match i % 3 {
             1 => Durability::Synced,
@@ -65,9 +65,10 @@ fn run(io: &FaultIo, options: &Options, told: &mut Told) {
             db.write(&batch, durability).map(drop)
         };
         let written = add().is_ok();
-        told.batches.push(written.then_some(false));
+        acknowledged.batches.push(written.then_some(false));
         if written && durability == Durability::Synced {
-            told.batches
+            acknowledged
+                .batches
                 .iter_mut()
                 .flatten()
                 .for_each(|durable| *durable = true);
@@ -77,7 +78,7 @@ fn run(io: &FaultIo, options: &Options, told: &mut Told) {
 }
 
 /// Each batch is there completely or not at all, and every batch that `needed` selects is there.
-fn check(db: &Db, told: &Told, needed: impl Fn(bool) -> bool, case: &str) {
+fn check(db: &Db, acknowledged: &Acknowledged, needed: impl Fn(bool) -> bool, case: &str) {
     let is_there = |name: Option<&str>, i: u8| {
         let keyspace = match name {
             None => Some(db.own_keyspace()),
@@ -90,7 +91,7 @@ fn check(db: &Db, told: &Told, needed: impl Fn(bool) -> bool, case: &str) {
         );
         value.is_some()
     };
-    for (i, outcome) in told.batches.iter().enumerate() {
+    for (i, outcome) in acknowledged.batches.iter().enumerate() {
         let own = is_there(None, i as u8);
         for name in NAMES {
             assert_eq!(
@@ -110,12 +111,12 @@ fn check(db: &Db, told: &Told, needed: impl Fn(bool) -> bool, case: &str) {
             assert!(own, "{case}: batch {i} is lost");
         }
     }
-    if told.dropped || !told.dropping && told.batches.is_empty() {
+    if acknowledged.dropped || !acknowledged.dropping && acknowledged.batches.is_empty() {
         assert!(db.find_keyspace("gone").is_none(), "{case}");
     }
-    if !told.dropping && told.batches.first().is_some_and(Option::is_some) {
+    if !acknowledged.dropping && acknowledged.batches.first().is_some_and(Option::is_some) {
         assert!(
-            db.find_keyspace("gone").is_some() || told.batches.len() < 2,
+            db.find_keyspace("gone").is_some() || acknowledged.batches.len() < 2,
             "{case}"
         );
     }
@@ -128,17 +129,17 @@ fn a_batch_across_keyspaces_survives_a_power_loss_at_any_call_whole_or_not_at_al
         loop {
             let io = FaultIo::new();
             io.fail_call(call, Fault::PowerLoss);
-            let mut told = Told::default();
-            run(&io, &options, &mut told);
+            let mut acknowledged = Acknowledged::default();
+            run(&io, &options, &mut acknowledged);
             let Some(hit) = io.hit() else { break };
             let case = format!("power lost at call {call} ({hit})");
             let killed = open(&io.kill(), &options).unwrap_or_else(|e| panic!("{case}: {e}"));
-            check(&killed, &told, |_| true, &case);
+            check(&killed, &acknowledged, |_| true, &case);
             for seed in 0..4 {
                 let case = format!("{case}, seed {seed}");
                 let after = io.crash(seed);
                 let db = open(&after, &options).unwrap_or_else(|e| panic!("{case}: {e}"));
-                check(&db, &told, |durable| durable, &case);
+                check(&db, &acknowledged, |durable| durable, &case);
                 // The store still works.
                 let keyspace = db.keyspace("gone").unwrap();
                 keyspace.put(b"more", b"value").unwrap();

@@ -70,7 +70,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// A store, and its expected contents.
-struct World {
+struct ModelledStore {
     io: FaultIo,
     db: Option<Db>,
     maps: [Map; 4],
@@ -79,7 +79,7 @@ struct World {
     copies: usize,
 }
 
-impl World {
+impl ModelledStore {
     fn db(&self) -> &Db {
         self.db.as_ref().unwrap()
     }
@@ -206,7 +206,7 @@ proptest! {
     fn keyspaces_are_maps_of_their_own(steps in prop::collection::vec(step(), 1..60)) {
         let io = FaultIo::new();
         let db = Some(open(&io, &options_with_orders()).unwrap());
-        let mut world = World { io, db, maps: Default::default(), snapshots: Vec::new(), copies: 0 };
+        let mut world = ModelledStore { io, db, maps: Default::default(), snapshots: Vec::new(), copies: 0 };
         for step in &steps {
             world.run(step);
             check(world.db(), &world.maps);
@@ -234,14 +234,14 @@ fn a_hundred_keyspaces_share_the_memory_of_one() {
     let keyspaces: Vec<_> = (0..100)
         .map(|i| db.keyspace(&format!("keyspace {i}")).unwrap())
         .collect();
-    let mut most = 0;
+    let mut max = 0;
     for round in 0..60_u32 {
         for (i, keyspace) in keyspaces.iter().enumerate() {
             keyspace.put(&round.to_be_bytes(), &[i as u8; 100]).unwrap();
         }
-        most = most.max(db.stats().memtables_used_bytes);
+        max = max.max(db.stats().memtables_used_bytes);
     }
-    assert!(most <= options.memory_limit_bytes, "{most} bytes");
+    assert!(max <= options.memory_limit_bytes, "{max} bytes");
     assert!(db.stats().tree.flushes > 2);
     for (i, keyspace) in keyspaces.iter().enumerate() {
         assert_eq!(keyspace.iter().count(), 60, "keyspace {i}");

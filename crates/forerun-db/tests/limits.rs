@@ -216,13 +216,13 @@ fn batches_that_each_need_most_of_the_memory_never_have_it_together() {
     const LIMIT: usize = 4 << 20;
     let db = open(&FaultIo::new(), &limited(LIMIT, 256 << 10)).unwrap();
     let done = AtomicBool::new(false);
-    let most = std::thread::scope(|scope| {
+    let max = std::thread::scope(|scope| {
         let watch = scope.spawn(|| {
-            let mut most = 0;
+            let mut max = 0;
             while !done.load(SeqCst) {
-                most = most.max(db.stats().memtables_used_bytes);
+                max = max.max(db.stats().memtables_used_bytes);
             }
-            most
+            max
         });
         // Smaller writes run at the same time.
         let small = scope.spawn(|| {
@@ -243,7 +243,7 @@ fn batches_that_each_need_most_of_the_memory_never_have_it_together() {
         assert!(small.join().unwrap() > 0);
         watch.join().unwrap()
     });
-    assert!((3_300_000..=LIMIT).contains(&most), "{most} bytes");
+    assert!((3_300_000..=LIMIT).contains(&max), "{max} bytes");
     for seed in 0..6_u8 {
         assert_eq!(db.prefix(&[seed]).count(), 33);
     }

@@ -347,12 +347,15 @@ fn memory_is_reported_to_the_byte_bounded_and_a_refused_batch_leaves_no_trace() 
     let Error::MemoryLimit {
         needed_bytes,
         used_bytes,
-        limit_bytes: told,
+        limit_bytes: reported,
     } = error
     else {
         panic!("{error}")
     };
-    assert_eq!((used_bytes, told), (table.stats().used_bytes, limit_bytes));
+    assert_eq!(
+        (used_bytes, reported),
+        (table.stats().used_bytes, limit_bytes)
+    );
     assert!(used_bytes <= limit_bytes && used_bytes + needed_bytes > limit_bytes);
     assert!(sequence > 300);
     for n in 1..sequence {

@@ -172,14 +172,14 @@ fn range_deletions_fill_a_memtable_like_any_other_write() {
         let io = FaultIo::new();
         let db = open(&io, &options).unwrap();
         put_all(&db, COUNT);
-        let mut most = 0;
+        let mut max = 0;
         for i in 0..COUNT {
             let (start, end) = shape.range(i, COUNT);
             db.delete_range(&start, &end).unwrap();
-            most = most.max(db.stats().memtables_used_bytes);
+            max = max.max(db.stats().memtables_used_bytes);
         }
         assert!(db.stats().tree.flushes > 1, "{shape:?}: {}", db.stats());
-        assert!(most <= 64 << 10, "{shape:?}: {most} bytes");
+        assert!(max <= 64 << 10, "{shape:?}: {max} bytes");
         check(&db, shape, COUNT, "flushed on the way");
         // Another keyspace shares the limit.
         let other = db.keyspace("other").unwrap();

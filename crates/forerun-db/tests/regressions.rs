@@ -87,13 +87,13 @@ fn a_comparator_that_panics_while_runs_are_verified_is_an_error() {
     let mut backups =
         Backups::open_with_io(Arc::new(io.clone()), "/backups", Create::IfMissing).unwrap();
     order.panics.store(true, SeqCst);
-    let is_told = |error: Error| {
+    let is_reported = |error: Error| {
         let text = error.to_string();
         assert!(matches!(error, Error::Panicked { .. }), "{text}");
         assert!(text.contains("the user's comparator"), "{text}");
     };
-    is_told(db.verify().unwrap_err());
-    is_told(backups.create(&db).unwrap_err());
+    is_reported(db.verify().unwrap_err());
+    is_reported(backups.create(&db).unwrap_err());
     order.panics.store(false, SeqCst);
     // Nothing was changed, so nothing is half done.
     assert!(db.verify().unwrap().problems.is_empty());

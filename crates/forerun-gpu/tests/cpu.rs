@@ -384,10 +384,10 @@ fn indices_that_the_host_can_see_are_checked_on_request() {
             rows: 10
         })
     );
-    let told = check(&[9, 3], Direction::Scatter).unwrap_err().to_string();
+    let reported = check(&[9, 3], Direction::Scatter).unwrap_err().to_string();
     assert!(
-        told.contains("pair 0: 9 is not a device row; there are 4"),
-        "{told}"
+        reported.contains("pair 0: 9 is not a device row; there are 4"),
+        "{reported}"
     );
     assert!(check(&[0, -2], Direction::Gather).is_err());
 }

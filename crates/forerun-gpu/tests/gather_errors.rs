@@ -177,10 +177,10 @@ fn memory_of_the_wrong_kind_is_refused() {
             address: 0x1234_0000
         }
     );
-    let told = refusal(|r| r.host = ORDINARY).to_string();
+    let reported = refusal(|r| r.host = ORDINARY).to_string();
     assert!(
-        told.starts_with("the host rows: 0x550000000000 is ordinary host memory"),
-        "{told}"
+        reported.starts_with("the host rows: 0x550000000000 is ordinary host memory"),
+        "{reported}"
     );
     for (change, words) in [
         (
@@ -224,8 +224,8 @@ fn memory_of_the_wrong_kind_is_refused() {
             "the counter of indices out of range: 0x790000000000",
         ),
     ] {
-        let told = refusal(change).to_string();
-        assert!(told.contains(words), "{told}");
+        let reported = refusal(change).to_string();
+        assert!(reported.contains(words), "{reported}");
     }
 }
 
@@ -317,8 +317,8 @@ fn shapes_that_do_not_fit_are_refused() {
             "the layers' slot maps overlap: each has 100 entries, but they are 50 apart",
         ),
     ] {
-        let told = refusal(change).to_string();
-        assert!(told.contains(words), "{told}");
+        let reported = refusal(change).to_string();
+        assert!(reported.contains(words), "{reported}");
     }
 }
 
@@ -481,8 +481,8 @@ fn the_cpus_copy_takes_any_memory_that_it_is_given_and_no_other() {
     request.host = ORDINARY;
     assert!(check_request(&request, &memory(), Target::Cpu).is_ok());
     request.host = 0x1234_0000;
-    let told = check_request(&request, &memory(), Target::Cpu)
+    let reported = check_request(&request, &memory(), Target::Cpu)
         .unwrap_err()
         .to_string();
-    assert!(told.contains("none of the given slices"), "{told}");
+    assert!(reported.contains("none of the given slices"), "{reported}");
 }

@@ -176,8 +176,8 @@ fn keys_of_any_pattern_fill_95_percent_of_a_table_before_it_grows() {
     for (pattern, keys) in adversarial_keys(60_000) {
         let table = HashTable::with_capacity(60_000).unwrap();
         let slots = table.slots();
-        let most = keys.len().min(slots * 95 / 100);
-        for &key in &keys[..most] {
+        let count = keys.len().min(slots * 95 / 100);
+        for &key in &keys[..count] {
             table.insert(key, !key).unwrap();
         }
         assert_eq!(
@@ -186,7 +186,7 @@ fn keys_of_any_pattern_fill_95_percent_of_a_table_before_it_grows() {
             "{pattern}: grew at {}",
             table.load_factor()
         );
-        let map: HashMap<u64, u64> = keys[..most].iter().map(|&key| (key, !key)).collect();
+        let map: HashMap<u64, u64> = keys[..count].iter().map(|&key| (key, !key)).collect();
         assert_same(&table, &map);
     }
 }

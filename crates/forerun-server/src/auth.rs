@@ -8,7 +8,7 @@
 //!   alice s3cret7\r\n        ->  STORED, and from now on an ordinary connection
 //! ```
 //!
-//! [`Gate`] reads that command before a connection's session sees anything. The session gets all
+//! [`Authentication`] reads that command before a connection's session sees anything. The session gets all
 //! bytes after it.
 
 use std::path::{Path, PathBuf};
@@ -133,7 +133,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 
 /// What a connection that must authenticate has said so far.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct Authentication {
     /// Length of the value that comes next, including its line end, once the `set` line is read.
     value_bytes: Option<usize>,
 }
@@ -160,7 +160,7 @@ pub(crate) enum Entry {
     Close,
 }
 
-impl Gate {
+impl Authentication {
     /// Reads the next command from `bytes`. The caller removes `consumed` bytes of the input before
     /// the next call.
     pub(crate) fn read(&mut self, bytes: &[u8], users: &UserFile) -> Entry {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     fn answer(bytes: &[u8]) -> (usize, &'static str, bool) {
-        match Gate::default().read(bytes, &users()) {
+        match Authentication::default().read(bytes, &users()) {
             Entry::Answered {
                 consumed,
                 answer,
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn others_are_told_why_not_as_memcached_does() {
-        for (bytes, told) in [
+        for (bytes, reported) in [
             (&b"get a\r\n"[..], "CLIENT_ERROR unauthenticated\r\n"),
             (b"set x 0 0\r\n", "CLIENT_ERROR unauthenticated\r\n"),
             (
@@ -285,33 +285,40 @@ mod tests {
                 "CLIENT_ERROR bad command line termination\r\n",
             ),
         ] {
-            assert_eq!(answer(bytes), (bytes.len(), told, false));
+            assert_eq!(answer(bytes), (bytes.len(), reported, false));
         }
     }
 
     #[test]
     fn a_command_may_come_byte_by_byte() {
         let bytes = b"set any 0 0 12\r\nalice s3cret\r\n";
-        let mut gate = Gate::default();
+        let mut authentication = Authentication::default();
         for end in 0..bytes.len() {
-            assert_eq!(gate.read(&bytes[..end], &users()), Entry::More, "{end}");
+            assert_eq!(
+                authentication.read(&bytes[..end], &users()),
+                Entry::More,
+                "{end}"
+            );
         }
         assert!(matches!(
-            gate.read(bytes, &users()),
+            authentication.read(bytes, &users()),
             Entry::Answered { open: true, .. }
         ));
     }
 
     #[test]
     fn a_line_without_an_end_and_a_huge_value_are_not_waited_for() {
-        let mut gate = Gate::default();
-        assert_eq!(gate.read(&[b'x'; LINE_BYTES_MAX], &users()), Entry::More);
+        let mut authentication = Authentication::default();
         assert_eq!(
-            gate.read(&[b'x'; LINE_BYTES_MAX + 1], &users()),
+            authentication.read(&[b'x'; LINE_BYTES_MAX], &users()),
+            Entry::More
+        );
+        assert_eq!(
+            authentication.read(&[b'x'; LINE_BYTES_MAX + 1], &users()),
             Entry::Close
         );
         let huge = format!("set x 0 0 {}\r\n", usize::MAX);
-        assert_eq!(gate.read(huge.as_bytes(), &users()), Entry::Close);
+        assert_eq!(authentication.read(huge.as_bytes(), &users()), Entry::Close);
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub use server::{Ended, Remote, Server, ServerOptions, SnapshotOptions};
 pub use session::fuzz_session;
 pub use session::{Next, Session};
 pub use settings::Settings;
-pub use shared::{ConnectionStats, Host, NoHost, Shared};
+pub use shared::{ConnectionStats, NoHost, ServerControl, Shared};
 #[doc(hidden)]
 pub use snapshot::fuzz_snapshot;
 pub use snapshot::{SnapshotError, SnapshotStats, read_snapshot, write_snapshot};

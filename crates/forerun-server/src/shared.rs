@@ -31,7 +31,7 @@ pub struct ConnectionStats {
 }
 
 /// The server as its sessions see it. Sessions ask it for what only the server knows.
-pub trait Host: Send + Sync {
+pub trait ServerControl: Send + Sync {
     /// The figures for `stats`.
     fn connection_stats(&self) -> ConnectionStats {
         ConnectionStats::default()
@@ -65,13 +65,13 @@ pub trait Host: Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoHost;
 
-impl Host for NoHost {}
+impl ServerControl for NoHost {}
 
 /// State shared by all sessions of a server.
 pub struct Shared {
     pub(crate) settings: Settings,
     pub(crate) cache: Arc<Cache>,
-    pub(crate) host: Box<dyn Host>,
+    pub(crate) host: Box<dyn ServerControl>,
     pub(crate) started: Instant,
     /// Whether `lru_crawler` is enabled.
     crawls: AtomicBool,
@@ -96,7 +96,7 @@ pub(crate) struct Counts {
 
 impl Shared {
     /// Creates the shared state.
-    pub fn new(settings: Settings, cache: Arc<Cache>, host: Box<dyn Host>) -> Self {
+    pub fn new(settings: Settings, cache: Arc<Cache>, host: Box<dyn ServerControl>) -> Self {
         Self::on(&Os, settings, cache, host)
     }
 
@@ -105,7 +105,7 @@ impl Shared {
         system: &impl System,
         settings: Settings,
         cache: Arc<Cache>,
-        host: Box<dyn Host>,
+        host: Box<dyn ServerControl>,
     ) -> Self {
         // The cache's clock may be old, because the cache may have been idle. Set it now, so that
         // both clocks are read at the same moment. Otherwise all times of day would be off by the

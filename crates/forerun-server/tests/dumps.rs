@@ -26,9 +26,9 @@ fn a_dump_has_every_key_and_waits_for_its_reader() {
     client
         .input()
         .extend(b"mg a v\r\nlru_crawler metadump all\r\nmn\r\n");
-    let (mut answer, mut most) = (Vec::new(), 0);
+    let (mut answer, mut max) = (Vec::new(), 0);
     while client.receive() == Next::Full {
-        most = most.max(client.output.len());
+        max = max.max(client.output.len());
         client.read(&mut answer, 50_000);
     }
     client.read(&mut answer, usize::MAX);
@@ -49,8 +49,8 @@ fn a_dump_has_every_key_and_waits_for_its_reader() {
     assert!(all.iter().map(String::as_str).eq(keys));
     // A part contains the items of one segment: at most 2048 slots, with less than a hundred bytes
     // each here.
-    assert!(most < (64 << 10) + 2048 * 100, "{most} bytes waited");
-    assert!(text.len() > 2 * most);
+    assert!(max < (64 << 10) + 2048 * 100, "{max} bytes waited");
+    assert!(text.len() > 2 * max);
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod server {
     mod connections;
     mod ending;
     mod papers;
-    mod place;
     mod secrets;
     mod snapshots;
+    mod test_server;
 }

@@ -3,7 +3,7 @@
 mod server {
     #[allow(dead_code, reason = "each test uses its part")]
     mod papers;
-    #[allow(dead_code, reason = "each test uses its part")]
-    mod place;
     mod speeds;
+    #[allow(dead_code, reason = "each test uses its part")]
+    mod test_server;
 }

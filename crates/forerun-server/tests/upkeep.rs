@@ -2,6 +2,6 @@
 
 mod server {
     #[allow(dead_code, reason = "each test uses its part")]
-    mod place;
+    mod test_server;
     mod upkeep;
 }

@@ -103,8 +103,8 @@ impl Config {
             return Err(RooflineError::Threads { asked });
         }
         // Each chase needs a stretch of the cycle to itself.
-        let most_chases = |list: &[usize]| list.iter().copied().max().unwrap_or(1);
-        let chases = most_chases(&self.threads) * most_chases(&self.in_flight);
+        let max_chases = |list: &[usize]| list.iter().copied().max().unwrap_or(1);
+        let chases = max_chases(&self.threads) * max_chases(&self.in_flight);
         let needed_bytes = 2 * chases.next_power_of_two() * CACHE_LINE_BYTES;
         if self.buffer_bytes < needed_bytes {
             return Err(RooflineError::BufferTooSmall {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
-const STRIPES: usize = 256;
+const LOCKS: usize = 256;
 const VERSIONS: usize = 1 << 16;
 
 /// The locks and versions of all keys.
@@ -38,7 +38,7 @@ pub(crate) struct KeyGuard<'s> {
 impl Default for KeyLocks {
     fn default() -> KeyLocks {
         KeyLocks {
-            locks: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+            locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
             versions: (0..VERSIONS).map(|_| AtomicU32::new(0)).collect(),
         }
     }
@@ -47,29 +47,29 @@ impl Default for KeyLocks {
 impl KeyLocks {
     /// Waits until nobody else writes any of these keys.
     pub(crate) fn lock(&self, keys: impl IntoIterator<Item = u64>) -> KeyGuard<'_> {
-        let mut wanted = [0u64; STRIPES / 64];
+        let mut wanted = [0u64; LOCKS / 64];
         for key in keys {
-            let stripe = spread(key) as usize >> 56;
-            wanted[stripe / 64] |= 1 << (stripe % 64);
+            let lock = spread(key) as usize >> 56;
+            wanted[lock / 64] |= 1 << (lock % 64);
         }
         self.lock_wanted(wanted)
     }
 
     /// Waits until nobody else writes any key.
     pub(crate) fn lock_all(&self) -> KeyGuard<'_> {
-        self.lock_wanted([u64::MAX; STRIPES / 64])
+        self.lock_wanted([u64::MAX; LOCKS / 64])
     }
 
     /// Locks in ascending order. All callers do, so there is no deadlock.
-    fn lock_wanted(&self, mut wanted: [u64; STRIPES / 64]) -> KeyGuard<'_> {
+    fn lock_wanted(&self, mut wanted: [u64; LOCKS / 64]) -> KeyGuard<'_> {
         let count = wanted.iter().map(|bits| bits.count_ones()).sum::<u32>();
         let mut guards = Vec::with_capacity(count as usize);
         for (word, bits) in wanted.iter_mut().enumerate() {
             while *bits != 0 {
-                let stripe = word * 64 + bits.trailing_zeros() as usize;
+                let lock = word * 64 + bits.trailing_zeros() as usize;
                 *bits &= *bits - 1;
                 // The lock guards no data that a panic could leave half changed.
-                let guard = self.locks[stripe].lock();
+                let guard = self.locks[lock].lock();
                 guards.push(guard.unwrap_or_else(PoisonError::into_inner));
             }
         }

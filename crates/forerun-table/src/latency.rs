@@ -135,13 +135,16 @@ mod tests {
         }
         let latency = latencies.latency();
         assert_eq!((latency.calls, latency.sum_ns), (1000, 500_500_000));
-        for (told, is) in [
+        for (reported, is) in [
             (latency.p50_ns, 500_000),
             (latency.p90_ns, 900_000),
             (latency.p999_ns, 999_000),
             (latency.max_ns, 1_000_000),
         ] {
-            assert!((is..=is + is / 8).contains(&told), "{told} for {is}");
+            assert!(
+                (is..=is + is / 8).contains(&reported),
+                "{reported} for {is}"
+            );
         }
     }
 }

@@ -84,8 +84,8 @@ impl MemoryBudget {
     fn for_long_log(self, row: RowType, score: Score) -> Option<MemoryBudget> {
         let both_bytes = self.host_bytes + self.memtables_bytes;
         // The minimum is an estimate, and does not include the admission filter.
-        let most_bytes = both_bytes.saturating_sub(2 * bytes_min(row.bytes(), score));
-        let memtables_bytes = ((both_bytes + self.pages_bytes) / LOG_SHARE).min(most_bytes);
+        let max_bytes = both_bytes.saturating_sub(2 * bytes_min(row.bytes(), score));
+        let memtables_bytes = ((both_bytes + self.pages_bytes) / LOG_SHARE).min(max_bytes);
         (memtables_bytes > self.memtables_bytes).then(|| MemoryBudget {
             host_bytes: both_bytes - memtables_bytes,
             memtables_bytes,

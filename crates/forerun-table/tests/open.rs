@@ -161,9 +161,15 @@ fn bytes_of_the_host_tier_are_a_bound() {
                 );
                 continue;
             };
-            let told = table.stats().host_bytes as usize;
-            assert!(told <= bytes, "{told} of {bytes} for {dim} x {dtype}");
-            assert!(told >= bytes / 2, "{told} of {bytes} for {dim} x {dtype}");
+            let reported = table.stats().host_bytes as usize;
+            assert!(
+                reported <= bytes,
+                "{reported} of {bytes} for {dim} x {dtype}"
+            );
+            assert!(
+                reported >= bytes / 2,
+                "{reported} of {bytes} for {dim} x {dtype}"
+            );
         }
     }
 }

@@ -66,8 +66,8 @@ fn read(table: &Table, promise: &Promise, reader: u64, may_leave: bool) -> u64 {
         // Some keys more often than others, so that rows are promoted and demoted.
         let keys: Vec<u64> = (0..256)
             .map(|_| {
-                let most = rng.random_range(0..KEYS);
-                rng.random_range(0..=most)
+                let max = rng.random_range(0..KEYS);
+                rng.random_range(0..=max)
             })
             .collect();
         let promised: Vec<u32> = keys

@@ -30,7 +30,7 @@ use crate::items::Shown;
 use crate::long::run_long;
 use crate::numbers::{Key, Numbers};
 use crate::store_options::{CreateStore, Size};
-use options::{Device, Place, Policies, Sizes};
+use options::{Device, Policies, Sizes, StoreLocation};
 
 /// The result of `find`: the rows, and which keys were found.
 type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
@@ -111,7 +111,7 @@ impl Table {
             cache_bytes,
             memory,
         };
-        let place = Place {
+        let place = StoreLocation {
             path: path.clone(),
             create,
             access: match read_only {

@@ -33,7 +33,7 @@ impl Device {
 }
 
 /// The store below, if there is one.
-pub(super) struct Place {
+pub(super) struct StoreLocation {
     pub(super) path: Option<PathBuf>,
     pub(super) create: CreateStore,
     pub(super) access: Access,
@@ -82,7 +82,7 @@ pub(super) fn dtype(object: &Bound<'_, PyAny>) -> PyResult<Dtype> {
 
 pub(super) fn apply(
     mut builder: Builder,
-    place: Place,
+    place: StoreLocation,
     sizes: Sizes,
     policies: Policies<'_>,
 ) -> PyResult<Builder> {

@@ -78,14 +78,14 @@ impl RocksStore {
 
 impl Store for RocksStore {
     fn reader(&self, strategy: &str) -> Result<Box<dyn Reader + '_>> {
-        let way = match strategy {
-            GET => Way::Get,
-            MULTIGET => Way::MultiGet,
+        let call = match strategy {
+            GET => ReadCall::Get,
+            MULTIGET => ReadCall::MultiGet,
             other => bail!("RocksDB has no strategy {other:?}"),
         };
         Ok(Box::new(RocksReader {
             db: &self.db,
-            way,
+            call,
             options: ReadOptions::default(),
             copied: Copied::default(),
         }))
@@ -129,7 +129,7 @@ impl Store for RocksStore {
 }
 
 #[derive(Clone, Copy)]
-enum Way {
+enum ReadCall {
     Get,
     MultiGet,
 }
@@ -137,7 +137,7 @@ enum Way {
 /// A reader that copies the values into one buffer, as Forerun's does.
 struct RocksReader<'a> {
     db: &'a DB,
-    way: Way,
+    call: ReadCall,
     options: ReadOptions,
     copied: Copied,
 }
@@ -145,14 +145,14 @@ struct RocksReader<'a> {
 impl Reader for RocksReader<'_> {
     fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
         self.copied.clear();
-        match self.way {
-            Way::Get => {
+        match self.call {
+            ReadCall::Get => {
                 for key in keys {
                     let value = self.db.get_pinned_opt(key, &self.options)?;
                     self.copied.keep(value.as_deref());
                 }
             }
-            Way::MultiGet => {
+            ReadCall::MultiGet => {
                 let Some(family) = self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME) else {
                     bail!("RocksDB has lost its default column family");
                 };

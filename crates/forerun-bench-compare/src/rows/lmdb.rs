@@ -31,10 +31,10 @@ impl Contender for LmdbRows {
         "get".to_owned()
     }
 
-    fn load(&self, need: &Need<'_>, told: &dyn Fn(u64)) -> Result<()> {
+    fn load(&self, need: &Need<'_>, report: &dyn Fn(u64)) -> Result<()> {
         let env = open(need, EnvFlags::NO_SYNC)?;
         let database = unnamed(&env)?;
-        each_batch(need, told, |entries| {
+        each_batch(need, report, |entries| {
             let mut txn = env.write_txn()?;
             for (key, row) in entries {
                 database.put_with_flags(&mut txn, PutFlags::APPEND, &key, row)?;

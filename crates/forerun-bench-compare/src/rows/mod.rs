@@ -38,7 +38,7 @@ pub fn all() -> Vec<Box<dyn Contender>> {
 /// Passes all rows to `put`, ascending by key, some thousands at a time.
 fn each_batch(
     need: &Need<'_>,
-    told: &dyn Fn(u64),
+    report: &dyn Fn(u64),
     mut put: impl FnMut(&mut dyn Iterator<Item = ([u8; 8], &[u8])>) -> Result<()>,
 ) -> Result<()> {
     let mut rows = Vec::new();
@@ -49,7 +49,7 @@ fn each_batch(
             .for_each(|&key| push_row(key, need.row, &mut rows));
         let each = rows.chunks_exact(need.row.bytes());
         put(&mut keys.iter().map(|key| key.to_be_bytes()).zip(each))?;
-        told(from + keys.len() as u64);
+        report(from + keys.len() as u64);
     }
     Ok(())
 }

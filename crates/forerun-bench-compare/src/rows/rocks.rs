@@ -53,11 +53,11 @@ impl Contender for RocksRows {
         .to_owned()
     }
 
-    fn load(&self, need: &Need<'_>, told: &dyn Fn(u64)) -> Result<()> {
+    fn load(&self, need: &Need<'_>, report: &dyn Fn(u64)) -> Result<()> {
         let db = open(need, need.cache_bytes as usize)?;
         let mut write = WriteOptions::default();
         write.disable_wal(true);
-        each_batch(need, told, |entries| {
+        each_batch(need, report, |entries| {
             let mut batch = WriteBatch::default();
             for (key, row) in entries {
                 batch.put(key, row);
@@ -72,13 +72,13 @@ impl Contender for RocksRows {
     fn open(&self, need: &Need<'_>, budget_rows: u64) -> Result<Box<dyn Tiers>> {
         let budget_bytes = budget_rows * need.row.bytes() as u64;
         let db = open(need, (budget_bytes + need.cache_bytes) as usize)?;
-        Ok(Box::new(Rows { db, way: *self }))
+        Ok(Box::new(Rows { db, options: *self }))
     }
 }
 
 struct Rows {
     db: DB,
-    way: RocksRows,
+    options: RocksRows,
 }
 
 impl Tiers for Rows {
@@ -109,7 +109,7 @@ impl Reader for RowReader<'_> {
     fn find(&mut self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> Result<usize> {
         let db = &self.rows.db;
         let mut answers = Answers::new(rows, found);
-        match self.rows.way {
+        match self.rows.options {
             RocksRows::Get => {
                 for (at, key) in keys.iter().enumerate() {
                     answers.put(at, db.get_pinned(key.to_be_bytes())?.as_deref())?;

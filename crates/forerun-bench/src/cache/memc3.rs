@@ -40,7 +40,7 @@ pub(super) struct MemC3 {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct Candidate {
     bucket: usize,
     tag: u8,
     version: usize,
@@ -64,11 +64,11 @@ impl MemC3 {
     }
 
     #[inline(always)]
-    fn place(&self, key: &[u8]) -> Place {
+    fn place(&self, key: &[u8]) -> Candidate {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key);
         let hash = hasher.finish();
-        Place {
+        Candidate {
             bucket: (hash >> 24) as usize & (self.buckets.len() - 1),
             tag: (hash as u8).max(1),
             version: (hash >> 8) as usize % VERSIONS,
@@ -83,7 +83,7 @@ impl MemC3 {
 
     /// Stores an item whose key is not present. Returns `false` if no slot was found for it.
     pub(super) fn insert(&mut self, key: &[u8], value: &[u8]) -> bool {
-        let Place { bucket, tag, .. } = self.place(key);
+        let Candidate { bucket, tag, .. } = self.place(key);
         let item = self.bytes.len() as u64;
         self.bytes.push(key.len() as u8);
         self.bytes.extend((value.len() as u32).to_le_bytes());

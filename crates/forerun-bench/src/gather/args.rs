@@ -19,8 +19,8 @@ Examples:
 If no GPU is found, the same rows are copied on the CPU, and no GPU figures are printed.
 
 Each study changes one parameter of the published record's setting: 128 requests of 2048 rows of 656 bytes, out \
-of 300000. Every way is checked byte by byte against a poisoned destination, and then timed in rounds that \
-alternate between the ways; figures are medians.")]
+of 300000. Every method is checked byte by byte against a poisoned destination, and then timed in rounds that \
+alternate between the methods; figures are medians.")]
 pub struct Args {
     /// Studies [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -69,7 +69,7 @@ pub struct Args {
     #[arg(long, value_parser = parse_direction)]
     pub direction: Option<Direction>,
 
-    /// How many rows ahead the CPU's copy prefetches; each value is measured as its own way
+    /// How many rows ahead the CPU's copy prefetches; each value is measured as its own method
     /// [default: 0, and by the row's size]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub ahead: Vec<usize>,

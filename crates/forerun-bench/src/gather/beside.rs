@@ -10,7 +10,7 @@
 //! further slowdown is the price of the memory traffic.
 
 use super::args::Args;
-use super::gpu::{Fixture, Way};
+use super::gpu::{CopyMethod, Fixture};
 use super::result_row::GatherRow;
 use super::setting::Setting;
 use anyhow::Result;
@@ -57,13 +57,13 @@ pub(super) fn study(
                 Direction::Gather => Transfer::to_device(&fixture.host, &fixture.device, whole)?,
                 Direction::Scatter => Transfer::to_host(&fixture.device, &mut fixture.host, whole)?,
             };
-            let mut row = measured(gpu, setting, Way::Contiguous, &product, &copy, args)?;
+            let mut row = measured(gpu, setting, CopyMethod::Contiguous, &product, &copy, args)?;
             row.multiprocessors = None;
             rows.push(row);
             bar.step();
         }
-        let copy = fixture.row_copy(Way::Default)?;
-        let row = measured(gpu, setting, Way::Default, &product, &copy, args)?;
+        let copy = fixture.row_copy(CopyMethod::Default)?;
+        let row = measured(gpu, setting, CopyMethod::Default, &product, &copy, args)?;
         rows.push(row.with_plan(Some(copy.plan())));
         bar.step();
     }
@@ -74,7 +74,7 @@ pub(super) fn study(
 fn measured(
     gpu: &Gpu,
     setting: &Setting,
-    way: Way,
+    method: CopyMethod,
     product: &dyn Command,
     copy: &dyn Command,
     args: &Args,
@@ -94,13 +94,13 @@ fn measured(
     slowdowns.sort_by(f64::total_cmp);
     let outcome = Outcome {
         group: 0,
-        name: way.name(),
+        name: method.name(),
         samples,
     };
     Ok(GatherRow {
         device: Some(gpu.info().name.clone()),
         product_slowdown: slowdowns.get(slowdowns.len() / 2).copied(),
-        ..GatherRow::of(setting, "gpu", &way.name()).with_outcome(&outcome)
+        ..GatherRow::of(setting, "gpu", &method.name()).with_outcome(&outcome)
     })
 }
 

@@ -12,20 +12,20 @@ use std::cell::RefCell;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
-/// A way to copy a batch.
+/// A method of copying a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum CopyMethod {
     /// The same number of bytes in one piece.
     Contiguous,
     /// Row by row.
     Rows(CpuOptions),
 }
 
-impl Way {
+impl CopyMethod {
     fn name(self) -> String {
         match self {
-            Way::Contiguous => "contiguous".into(),
-            Way::Rows(CpuOptions {
+            CopyMethod::Contiguous => "contiguous".into(),
+            CopyMethod::Rows(CpuOptions {
                 prefetch_distance,
                 threads,
                 ..
@@ -43,24 +43,24 @@ impl Way {
         }
     }
 
-    fn all(args: &Args) -> Vec<Way> {
-        let mut ways = vec![Way::Contiguous];
+    fn all(args: &Args) -> Vec<CopyMethod> {
+        let mut methods = vec![CopyMethod::Contiguous];
         for threads in [1, args.threads()]
             .into_iter()
             .filter_map(NonZeroUsize::new)
         {
             for prefetch_distance in args.ahead() {
-                let way = Way::Rows(
+                let method = CopyMethod::Rows(
                     CpuOptions::default()
                         .prefetch_distance(prefetch_distance)
                         .threads(threads),
                 );
-                if !ways.contains(&way) {
-                    ways.push(way);
+                if !methods.contains(&method) {
+                    methods.push(method);
                 }
             }
         }
-        ways
+        methods
     }
 }
 
@@ -93,15 +93,15 @@ impl Fixture {
         }
     }
 
-    fn copy(&mut self, way: Way) -> Result<Duration> {
+    fn copy(&mut self, method: CopyMethod) -> Result<Duration> {
         let pairs = Pairs::interleaved(Indices::I32(&self.pairs))?;
         let start = Instant::now();
-        match way {
-            Way::Contiguous => {
+        match method {
+            CopyMethod::Contiguous => {
                 let source = &self.source[..self.bytes];
                 self.destination[..self.bytes].copy_from_slice(source);
             }
-            Way::Rows(how) => {
+            CopyMethod::Rows(how) => {
                 let extras = Extras {
                     cpu: how,
                     ..Extras::default()
@@ -123,48 +123,48 @@ impl Fixture {
     }
 }
 
-/// Measures a setting in all ways.
+/// Measures a setting with all methods.
 pub(super) fn study(setting: &Setting, args: &Args, progress: &Progress) -> Result<Vec<GatherRow>> {
     let fixture = RefCell::new(Fixture::new(setting));
-    let ways = Way::all(args);
+    let methods = CopyMethod::all(args);
     let mut checked = Vec::new();
-    for way in &ways {
+    for method in &methods {
         let mut fixture = fixture.borrow_mut();
         let mut bytes = 0;
-        if *way != Way::Contiguous {
+        if *method != CopyMethod::Contiguous {
             fixture.destination.fill(POISON);
-            fixture.copy(*way)?;
+            fixture.copy(*method)?;
             bytes = verify(
                 setting,
                 &fixture.pairs,
                 &fixture.source,
                 &fixture.destination,
             )
-            .with_context(|| way.name())?;
+            .with_context(|| method.name())?;
         }
         checked.push(bytes);
     }
-    let cases = ways.iter().map(|&way| {
+    let cases = methods.iter().map(|&method| {
         let fixture = &fixture;
-        Case::new(0, way.name(), move |_| {
+        Case::new(0, method.name(), move |_| {
             let mut fixture = fixture.borrow_mut();
-            let elapsed = fixture.copy(way)?;
+            let elapsed = fixture.copy(method)?;
             Ok(Sample::new(fixture.bytes as u64, elapsed))
         })
     });
     let plan = Plan::new(args.rounds(), Duration::ZERO);
     let outcomes = measure(cases.collect(), &plan, progress)?;
-    let rows = ways.iter().zip(&outcomes).zip(checked);
+    let rows = methods.iter().zip(&outcomes).zip(checked);
     Ok(rows
-        .map(|((way, outcome), bytes_checked)| GatherRow {
+        .map(|((method, outcome), bytes_checked)| GatherRow {
             bytes_checked,
             share_of_contiguous: Some(outcome.ratio_to(&outcomes[0])),
-            ..GatherRow::of(setting, "cpu", &way.name()).with_outcome(outcome)
+            ..GatherRow::of(setting, "cpu", &method.name()).with_outcome(outcome)
         })
         .collect())
 }
 
 /// Copies the batch once.
 pub(super) fn once(setting: &Setting) -> Result<Duration> {
-    Fixture::new(setting).copy(Way::Rows(CpuOptions::default()))
+    Fixture::new(setting).copy(CopyMethod::Rows(CpuOptions::default()))
 }

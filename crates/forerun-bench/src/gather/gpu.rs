@@ -1,6 +1,6 @@
 //! The batch on a GPU: the kernels and the alternatives they are compared with, in the same rounds.
 //!
-//! | way            | what is timed |
+//! | method         | what is timed |
 //! |----------------|---------------|
 //! | a version, `default` | the launch, by events on its stream, after one untimed launch |
 //! | `contiguous`   | one `cuMemcpyAsync` of the same number of bytes, likewise |
@@ -26,9 +26,9 @@ use std::cell::RefCell;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
-/// A way to copy a batch.
+/// A method of copying a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum CopyMethod {
     /// The kernel that is chosen by default.
     Default,
     /// A version by name.
@@ -41,19 +41,19 @@ pub(super) enum Way {
     CpuThenCopy,
 }
 
-impl Way {
+impl CopyMethod {
     pub(super) fn name(self) -> String {
         match self {
-            Way::Default => "default".into(),
-            Way::Version(version) => version.to_string(),
-            Way::Contiguous => "contiguous".into(),
-            Way::Batch => "batch".into(),
-            Way::CpuThenCopy => "cpu-then-copy".into(),
+            CopyMethod::Default => "default".into(),
+            CopyMethod::Version(version) => version.to_string(),
+            CopyMethod::Contiguous => "contiguous".into(),
+            CopyMethod::Batch => "batch".into(),
+            CopyMethod::CpuThenCopy => "cpu-then-copy".into(),
         }
     }
 
-    /// The ways of a study; the contiguous copy comes first.
-    pub(super) fn of(study: Study, args: &Args) -> Vec<Way> {
+    /// The methods of a study; the contiguous copy comes first.
+    pub(super) fn of(study: Study, args: &Args) -> Vec<CopyMethod> {
         use Version::{V3, V4, V5R1, V5R1A64, V5R2, V5R4, V6Row, V6Runs};
         let versions: &[Version] = match study {
             Study::Seed => &Version::ALL,
@@ -69,12 +69,12 @@ impl Way {
         } else {
             &args.version
         };
-        let mut ways = vec![Way::Contiguous, Way::Default];
-        ways.extend(versions.iter().map(|&version| Way::Version(version)));
+        let mut methods = vec![CopyMethod::Contiguous, CopyMethod::Default];
+        methods.extend(versions.iter().map(|&version| CopyMethod::Version(version)));
         if matches!(study, Study::Seed | Study::Direction) {
-            ways.extend([Way::Batch, Way::CpuThenCopy]);
+            methods.extend([CopyMethod::Batch, CopyMethod::CpuThenCopy]);
         }
-        ways
+        methods
     }
 }
 
@@ -122,10 +122,10 @@ impl Fixture {
         Ok(fixture)
     }
 
-    /// The copy that a way requests from the kernel.
-    fn spec_of(&self, way: Way) -> Spec {
+    /// The copy that a method requests from the kernel.
+    fn spec_of(&self, method: CopyMethod) -> Spec {
         let mut spec = self.spec.clone();
-        if let Way::Version(version) = way {
+        if let CopyMethod::Version(version) = method {
             spec.kernel.version = Some(version);
             // The published record limits its fifth version to 16 multiprocessors.
             if self.setting.study == Study::Seed && version == Version::V4 {
@@ -141,9 +141,9 @@ impl Fixture {
         spec
     }
 
-    /// The copy of a way that runs a kernel.
-    pub(super) fn row_copy(&mut self, way: Way) -> Result<RowCopy<'_>, GpuError> {
-        let spec = self.spec_of(way);
+    /// The copy of a method that runs a kernel.
+    pub(super) fn row_copy(&mut self, method: CopyMethod) -> Result<RowCopy<'_>, GpuError> {
+        let spec = self.spec_of(method);
         let shape = [self.setting.pairs() as u64, 2];
         let pairs = DevicePairs::interleaved(&self.pairs, 0, Integer::I32, &shape)?;
         let extras = Extras::default();
@@ -170,7 +170,7 @@ impl Fixture {
     }
 
     /// Copies the batch once, and returns the time.
-    pub(super) fn copy(&mut self, way: Way) -> Result<Duration> {
+    pub(super) fn copy(&mut self, method: CopyMethod) -> Result<Duration> {
         let direction = self.setting.direction;
         let whole = Piece {
             host_offset: 0,
@@ -178,19 +178,19 @@ impl Fixture {
             len: self.setting.bytes(),
         };
         let gpu = self.gpu.clone();
-        match way {
-            Way::Default | Way::Version(_) => {
-                let copy = self.row_copy(way)?;
+        match method {
+            CopyMethod::Default | CopyMethod::Version(_) => {
+                let copy = self.row_copy(method)?;
                 Ok(Timer::new(&gpu)?.time(&copy, 1)?.device)
             }
-            Way::Contiguous => {
+            CopyMethod::Contiguous => {
                 let copy = match direction {
                     Direction::Gather => Transfer::to_device(&self.host, &self.device, whole)?,
                     Direction::Scatter => Transfer::to_host(&self.device, &mut self.host, whole)?,
                 };
                 Ok(Timer::new(&gpu)?.time(&copy, 1)?.device)
             }
-            Way::Batch => {
+            CopyMethod::Batch => {
                 let pieces = self.pieces();
                 let copy = match direction {
                     Direction::Gather => {
@@ -202,7 +202,7 @@ impl Fixture {
                 };
                 Ok(Timer::new(&gpu)?.time(&copy, 0)?.device)
             }
-            Way::CpuThenCopy => self.cpu_then_copy(whole),
+            CopyMethod::CpuThenCopy => self.cpu_then_copy(whole),
         }
     }
 
@@ -242,11 +242,11 @@ impl Fixture {
     }
 
     /// Copies once into a poisoned destination and compares every byte.
-    fn check(&mut self, way: Way) -> Result<u64> {
+    fn check(&mut self, method: CopyMethod) -> Result<u64> {
         match self.setting.direction {
             Direction::Gather => {
                 self.device.fill(POISON)?;
-                self.copy(way)?;
+                self.copy(method)?;
                 let device = self.device.to_vec()?;
                 verify(
                     &self.setting,
@@ -257,7 +257,7 @@ impl Fixture {
             }
             Direction::Scatter => {
                 self.host.as_mut_slice().fill(POISON);
-                self.copy(way)?;
+                self.copy(method)?;
                 let device = self.device.to_vec()?;
                 verify(
                     &self.setting,
@@ -270,7 +270,7 @@ impl Fixture {
     }
 }
 
-/// Describes why this device or driver does not support a way, or returns the error.
+/// Describes why this device or driver does not support a method, or returns the error.
 fn lacking(error: &anyhow::Error) -> Option<String> {
     match error.downcast_ref::<GpuError>()? {
         error @ GpuError::MissingFunction { .. } => Some(error.to_string()),
@@ -283,13 +283,13 @@ fn lacking(error: &anyhow::Error) -> Option<String> {
     }
 }
 
-/// The results of a setting: a row for each way, and the unsupported ways with the reason.
+/// The results of a setting: a row for each method, and the unsupported methods with the reason.
 pub(super) struct Measured {
     pub(super) rows: Vec<GatherRow>,
     pub(super) lacking: Vec<String>,
 }
 
-/// Measures a setting in all ways of its study.
+/// Measures a setting with all methods of its study.
 pub(super) fn study(
     gpu: &Gpu,
     setting: &Setting,
@@ -297,51 +297,53 @@ pub(super) fn study(
     progress: &Progress,
 ) -> Result<Measured> {
     let fixture = RefCell::new(Fixture::new(gpu, setting, args)?);
-    let mut ways: Vec<(Way, u64, Option<forerun_gpu::gather::Plan>)> = Vec::new();
+    let mut methods: Vec<(CopyMethod, u64, Option<forerun_gpu::gather::Plan>)> = Vec::new();
     let mut missing = Vec::new();
-    for way in Way::of(setting.study, args) {
+    for method in CopyMethod::of(setting.study, args) {
         let mut fixture = fixture.borrow_mut();
-        let checked = match way {
+        let checked = match method {
             // It does not copy the batch's rows.
-            Way::Contiguous => Ok(0),
-            way => fixture.check(way),
+            CopyMethod::Contiguous => Ok(0),
+            method => fixture.check(method),
         };
         match checked {
             Ok(bytes) => {
-                let plan = match way {
-                    Way::Default | Way::Version(_) => Some(fixture.row_copy(way)?.plan().clone()),
+                let plan = match method {
+                    CopyMethod::Default | CopyMethod::Version(_) => {
+                        Some(fixture.row_copy(method)?.plan().clone())
+                    }
                     _ => None,
                 };
-                ways.push((way, bytes, plan));
+                methods.push((method, bytes, plan));
             }
             Err(error) => match lacking(&error) {
-                Some(reason) => missing.push(format!("{}: {reason}", way.name())),
-                None => return Err(error).with_context(|| way.name()),
+                Some(reason) => missing.push(format!("{}: {reason}", method.name())),
+                None => return Err(error).with_context(|| method.name()),
             },
         }
     }
-    let cases = ways.iter().map(|&(way, ..)| {
+    let cases = methods.iter().map(|&(method, ..)| {
         let fixture = &fixture;
-        Case::new(0, way.name(), move |_| {
+        Case::new(0, method.name(), move |_| {
             let mut fixture = fixture.borrow_mut();
-            let elapsed = fixture.copy(way)?;
+            let elapsed = fixture.copy(method)?;
             Ok(Sample::new(fixture.setting.bytes(), elapsed))
         })
     });
     let plan = Plan::new(args.rounds(), Duration::ZERO);
     let outcomes = measure(cases.collect(), &plan, progress)?;
-    let of = |wanted: Way| {
-        let at = ways.iter().position(|(way, ..)| *way == wanted)?;
+    let of = |wanted: CopyMethod| {
+        let at = methods.iter().position(|(method, ..)| *method == wanted)?;
         outcomes.get(at)
     };
     let ratio = |ours: &Outcome, other: Option<&Outcome>| other.map(|other| ours.ratio_to(other));
-    let rows = ways.iter().zip(&outcomes);
-    let rows = rows.map(|((way, bytes_checked, plan), outcome)| GatherRow {
+    let rows = methods.iter().zip(&outcomes);
+    let rows = rows.map(|((method, bytes_checked, plan), outcome)| GatherRow {
         device: Some(gpu.info().name.clone()),
         bytes_checked: *bytes_checked,
-        share_of_contiguous: ratio(outcome, of(Way::Contiguous)),
-        ratio_to_v3: ratio(outcome, of(Way::Version(Version::V3))),
-        ..GatherRow::of(setting, "gpu", &way.name())
+        share_of_contiguous: ratio(outcome, of(CopyMethod::Contiguous)),
+        ratio_to_v3: ratio(outcome, of(CopyMethod::Version(Version::V3))),
+        ..GatherRow::of(setting, "gpu", &method.name())
             .with_outcome(outcome)
             .with_plan(plan.as_ref())
     });
@@ -354,12 +356,12 @@ pub(super) fn study(
 /// Launches one kernel once and returns which.
 pub(super) fn once(gpu: &Gpu, setting: &Setting, args: &Args) -> Result<String> {
     let mut fixture = Fixture::new(gpu, setting, args)?;
-    let way = args
+    let method = args
         .version
         .first()
-        .map_or(Way::Default, |&v| Way::Version(v));
+        .map_or(CopyMethod::Default, |&v| CopyMethod::Version(v));
     let (gpu, stream) = (fixture.gpu.clone(), Stream::first(gpu)?);
-    let copy = fixture.row_copy(way)?;
+    let copy = fixture.row_copy(method)?;
     gpu.scope(|scope| scope.put(&stream, &copy))?;
     Ok(copy.plan().to_string())
 }

@@ -43,7 +43,7 @@ use std::io::Write;
 
 const LEAD: &str = "\
                     Rows scattered over pinned host memory, copied to a GPU and back, compared with one contiguous \
-                    copy of the same number of bytes. Every way is checked byte by byte before it is timed.";
+                    copy of the same number of bytes. Every method is checked byte by byte before it is timed.";
 
 /// Measures and prints to the standard output.
 ///
@@ -162,7 +162,7 @@ impl Bench<'_> {
                     Pytorch::Measured(more) => rows.extend(more),
                     Pytorch::Absent(reason) => notes.push(format!("PyTorch: {reason}")),
                 },
-                _ => notes.push("PyTorch's way takes a GPU".to_owned()),
+                _ => notes.push("PyTorch's method needs a GPU".to_owned()),
             }
         }
         self.show(study, &settings, &rows, &notes, out)
@@ -190,7 +190,7 @@ impl Bench<'_> {
             if !rows.is_empty() {
                 writeln!(out, "{}", show::table(study, rows).to_text())?;
             }
-            for row in rows.iter().filter(|row| row.way == "default") {
+            for row in rows.iter().filter(|row| row.method == "default") {
                 if let Some(why) = &row.why {
                     writeln!(out, "default: {why}")?;
                     break;
@@ -204,7 +204,7 @@ impl Bench<'_> {
         if !rows.is_empty() {
             show::section(&mut self.report, study, rows);
         }
-        let best = rows.iter().find(|row| row.way == "default");
+        let best = rows.iter().find(|row| row.method == "default");
         if let (Study::Seed, Some(row)) = (study, best) {
             self.report.tiles.push(Tile::new(
                 "the default in the seed's setting",

@@ -1,4 +1,4 @@
-# PyTorch's ways to copy scattered rows of pinned memory to the GPU and back, timed like those of
+# PyTorch's methods to copy scattered rows of pinned memory to the GPU and back, timed like those of
 # `forerun-bench gather`: medians of alternating rounds, with every byte compared. Prints one JSON
 # object per line.
 #
@@ -48,13 +48,13 @@ def main():
     def check_scatter():
         return bool((back[index] == device[:pairs].cpu()).all())
 
-    ways = [
+    methods = [
         ("gather", "pytorch: index_select, copy_", index_select_then_copy, check_gather),
         ("gather", "pytorch: host[index].to(device)", index_then_to, check_gather),
         ("scatter", "pytorch: copy_, host[index] = rows", copy_then_index_put, check_scatter),
     ]
-    times = {name: [] for _, name, _, _ in ways}
-    for direction, name, run, check in ways:
+    times = {name: [] for _, name, _, _ in methods}
+    for direction, name, run, check in methods:
         if direction == "gather":
             device.fill_(0xA5)
         else:
@@ -65,18 +65,18 @@ def main():
             print(json.dumps({"failed": name}))
             sys.exit(1)
     for _ in range(rounds):
-        for _, name, run, _ in ways:
+        for _, name, run, _ in methods:
             torch.cuda.synchronize()
             start = time.perf_counter()
             run()
             torch.cuda.synchronize()
             times[name].append(time.perf_counter() - start)
-    for direction, name, _, _ in ways:
+    for direction, name, _, _ in methods:
         seconds = times[name]
         print(
             json.dumps(
                 {
-                    "way": name,
+                    "method": name,
                     "direction": direction,
                     "device": torch.cuda.get_device_name(),
                     "torch": torch.__version__,

@@ -68,7 +68,7 @@ fn row(setting: &Setting, line: &str, rounds: usize) -> Result<GatherRow> {
     let value: Value = serde_json::from_str(line).with_context(|| format!("a line {line:?}"))?;
     let number = |name: &str| value[name].as_f64().filter(|n| *n > 0.0);
     let word = |name: &str| value[name].as_str().map(str::to_owned);
-    let (Some(way), Some(direction)) = (word("way"), word("direction")) else {
+    let (Some(method), Some(direction)) = (word("method"), word("direction")) else {
         bail!("cannot parse a line of PyTorch's copy: {line}");
     };
     let setting = Setting {
@@ -91,10 +91,10 @@ fn row(setting: &Setting, line: &str, rounds: usize) -> Result<GatherRow> {
     }
     let outcome = Outcome {
         group: 0,
-        name: way.clone(),
+        name: method.clone(),
         samples,
     };
-    let mut row = GatherRow::of(&setting, "pytorch", &way).with_outcome(&outcome);
+    let mut row = GatherRow::of(&setting, "pytorch", &method).with_outcome(&outcome);
     row.rounds = rounds as u64;
     row.device = word("device");
     row.bytes_checked = row.bytes;
@@ -110,7 +110,7 @@ mod tests {
         let reason = absent("{\"absent\": \"python3 has no torch\"}\n");
         assert_eq!(reason.as_deref(), Some("python3 has no torch"));
         let setting = Setting::seed(&Args::default());
-        let line = "{\"way\": \"pytorch: x\", \"direction\": \"scatter\", \"device\": \"a device\", \"bytes\": 1, \
+        let line = "{\"method\": \"pytorch: x\", \"direction\": \"scatter\", \"device\": \"a device\", \"bytes\": 1, \
                     \"seconds\": 0.01, \"seconds_min\": 0.005, \"seconds_max\": 0.02}";
         let row = row(&setting, line, 20).unwrap();
         assert_eq!((row.direction.as_str(), row.rounds), ("scatter", 20));

@@ -5,7 +5,7 @@ use forerun_gpu::gather::Plan;
 use forerun_measure::harness::Outcome;
 use serde::{Deserialize, Serialize};
 
-/// How fast one way copied one batch.
+/// How fast one method copied one batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GatherRow {
     /// `gather`.
@@ -16,8 +16,8 @@ pub struct GatherRow {
     pub engine: String,
     /// The GPU's name; null without one.
     pub device: Option<String>,
-    /// The way: a version of the kernel, or an alternative.
-    pub way: String,
+    /// The method: a version of the kernel, or an alternative.
+    pub method: String,
     /// `gather` or `scatter`.
     pub direction: String,
     /// Requests per batch.
@@ -67,12 +67,12 @@ pub struct GatherRow {
 
 impl GatherRow {
     /// The fields that are known before anything is measured.
-    pub(super) fn of(setting: &Setting, engine: &str, way: &str) -> GatherRow {
+    pub(super) fn of(setting: &Setting, engine: &str, method: &str) -> GatherRow {
         GatherRow {
             bench: "gather".into(),
             study: setting.study.name().into(),
             engine: engine.into(),
-            way: way.into(),
+            method: method.into(),
             direction: setting.direction.to_string(),
             requests: setting.requests as u64,
             rows_per_request: setting.rows_a_request as u64,

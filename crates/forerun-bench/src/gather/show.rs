@@ -8,14 +8,14 @@ use forerun_measure::size::digits;
 use forerun_measure::text_table::TextTable;
 use std::io::{self, Write};
 
-/// One way in the seed's setting, in the format of the published record, with the decimal rate
+/// One method in the seed's setting, in the format of the published record, with the decimal rate
 /// added.
 pub(super) fn seed(out: &mut dyn Write, setting: &Setting, row: &GatherRow) -> io::Result<()> {
     let who = match (&row.device, row.engine.as_str()) {
         (Some(device), _) => device.as_str(),
         _ => "the CPU, no GPU",
     };
-    writeln!(out, "Benchmarking {} on {who} with:", row.way)?;
+    writeln!(out, "Benchmarking {} on {who} with:", row.method)?;
     writeln!(out, "  BS: {}", setting.requests)?;
     writeln!(out, "  TopK: {}", setting.rows_a_request)?;
     writeln!(out, "  Total Copies: {}", setting.pairs())?;
@@ -66,7 +66,7 @@ pub(super) fn table(study: Study, rows: &[GatherRow]) -> TextTable {
     let dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
     let mut table = TextTable::new([
         axis(study),
-        "way",
+        "method",
         "unit",
         "blocks",
         "ms",
@@ -80,7 +80,7 @@ pub(super) fn table(study: Study, rows: &[GatherRow]) -> TextTable {
     for row in rows {
         table.push([
             place(study, row),
-            row.way.clone(),
+            row.method.clone(),
             dash(row.unit_bytes.map(|n| n.to_string())),
             dash(row.blocks.map(|n| n.to_string())),
             format!("{:.4}", row.ms),
@@ -95,7 +95,7 @@ pub(super) fn table(study: Study, rows: &[GatherRow]) -> TextTable {
             dash(row.product_slowdown.map(|x| format!("{x:.3}x"))),
         ]);
     }
-    let keep = [axis(study), "way", "ms", "GiB/s", "GB/s"];
+    let keep = [axis(study), "method", "ms", "GiB/s", "GB/s"];
     for (head, cell) in table.take_constant(&keep) {
         if cell != "-" {
             // This one deserves a column after all: every row has the same value, and it is
@@ -107,7 +107,7 @@ pub(super) fn table(study: Study, rows: &[GatherRow]) -> TextTable {
     table
 }
 
-/// A study's chart: the rate of each way over the parameter.
+/// A study's chart: the rate of each method over the parameter.
 fn chart(study: Study, rows: &[GatherRow]) -> Chart {
     let mut chart = Chart::new(format!("GiB/s by {}", axis(study)), Shape::Bars);
     chart.x_label = axis(study).into();
@@ -118,7 +118,7 @@ fn chart(study: Study, rows: &[GatherRow]) -> Chart {
     push_series(
         &mut chart,
         &rows,
-        |row| row.way.clone(),
+        |row| row.method.clone(),
         |row| place(study, row),
         |row| {
             Some((

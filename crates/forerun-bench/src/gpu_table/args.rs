@@ -1,7 +1,7 @@
 //! The command line of the bench `gpu-table`.
 
+use super::operation::Op;
 use super::setting::{Buckets, Study};
-use super::way::Op;
 use crate::on_gpu::OnGpu;
 use crate::output::{Output, or};
 use crate::skew::Skew;
@@ -26,8 +26,8 @@ If no GPU is found, the bench measures the table on the CPU at a small size and 
 
 Each study changes one parameter of the published record's setting: rows of 8 numbers, 128 Mi slots, 2^20 keys \
 per call, 0.6 of them present, loads of 0.50, 0.75 and 1.00. A call is timed in two ways: by events of its \
-stream, and by the host's clock from the call to the end of the wait. Every way is checked before it is timed, \
-in rounds that alternate between the ways; figures are medians. B-KV/s are units of 2^30 keys per second, as in \
+stream, and by the host's clock from the call to the end of the wait. Every variant is checked before it is timed, \
+in rounds that alternate between the variants; figures are medians. B-KV/s are units of 2^30 keys per second, as in \
 the record.")]
 pub struct Args {
     /// Studies [default: all]

@@ -2,8 +2,8 @@
 //! its memory; on the CPU, with slices.
 
 use super::keys::{Call, Keys, row_of, rows_of};
+use super::operation::{Op, OpVariant};
 use super::setting::Setting;
-use super::way::{Op, Way};
 use crate::on_gpu::{Timer, Took};
 use anyhow::{Result, ensure};
 use forerun_gpu::table::{
@@ -90,25 +90,25 @@ impl Buffers {
         }
     }
 
-    /// The command that a way puts on a stream.
+    /// The command that a variant puts on a stream.
     fn command<'a>(
         &'a self,
         table: &'a GpuTable,
-        way: Way,
+        variant: OpVariant,
         n: u64,
         first_slot: u64,
     ) -> Result<TableCommand<'a>, TableError> {
-        let batch = self.batch(way.op, n);
-        if let Some(operation) = way.op.operation() {
+        let batch = self.batch(variant.op, n);
+        if let Some(operation) = variant.op.operation() {
             return table.command(operation, &batch);
         }
-        let (scan, slots, condition) = match way.op {
+        let (scan, slots, condition) = match variant.op {
             Op::SizeIf => (Scan::Count, 0..u64::MAX, Condition::ALL),
             Op::EraseIf => (Scan::Erase, 0..u64::MAX, NOBODY),
             Op::ExportBatch => (Scan::Export, first_slot..first_slot + n, Condition::ALL),
             op => {
                 let beside = op == Op::FindBesideWriters;
-                return table.lookup_command(way.lookup, &batch, beside);
+                return table.lookup_command(variant.lookup, &batch, beside);
             }
         };
         table.scan_command(scan, slots, &condition, &self.given(true))
@@ -170,7 +170,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// How many keys, or slots, a call of a way processes.
+    /// How many keys, or slots, a call of a variant processes.
     pub(super) fn items(&self, op: Op) -> u64 {
         match op {
             Op::SizeIf | Op::EraseIf => self.table.capacity(),
@@ -179,26 +179,31 @@ impl Fixture {
         }
     }
 
-    /// Runs a way once on the next keys. Returns the time, and the results if wanted.
-    pub(super) fn call(&mut self, way: Way, call: &Call, wanted: bool) -> Result<(Took, Said)> {
-        if way.op == Op::Unlock {
+    /// Runs a variant once on the next keys. Returns the time, and the results if wanted.
+    pub(super) fn call(
+        &mut self,
+        variant: OpVariant,
+        call: &Call,
+        wanted: bool,
+    ) -> Result<(Took, Said)> {
+        if variant.op == Op::Unlock {
             self.table.lock(&call.keys)?;
         }
-        let rows = match way.op.takes_rows() {
+        let rows = match variant.op.takes_rows() {
             true => rows_of(&call.keys, self.setting.row_bytes()),
             false => Vec::new(),
         };
         let done = match &self.buffers {
-            Some(_) => self.on_device(way, call, &rows, wanted)?,
-            None => self.on_cpu(way, call, &rows)?,
+            Some(_) => self.on_device(variant, call, &rows, wanted)?,
+            None => self.on_cpu(variant, call, &rows)?,
         };
-        self.put_back(way.op, call)?;
+        self.put_back(variant.op, call)?;
         Ok(done)
     }
 
     fn on_device(
         &mut self,
-        way: Way,
+        variant: OpVariant,
         call: &Call,
         rows: &[u8],
         wanted: bool,
@@ -210,14 +215,14 @@ impl Fixture {
         let bytes: Vec<u8> = call.keys.iter().flat_map(|key| key.to_ne_bytes()).collect();
         buffers.keys.write(0, &bytes)?;
         buffers.rows.write(0, rows)?;
-        if way.op == Op::AccumulateOrAssign {
+        if variant.op == Op::AccumulateOrAssign {
             let flags: Vec<u8> = call.there.iter().map(|there| u8::from(*there)).collect();
             buffers.flags.write(0, &flags)?;
         }
         buffers.given_count.write(0, &[0; 8])?;
-        let n = self.items(way.op).min(call.keys.len() as u64);
+        let n = self.items(variant.op).min(call.keys.len() as u64);
         let took = {
-            let command = buffers.command(&self.table, way, n, self.first_slot)?;
+            let command = buffers.command(&self.table, variant, n, self.first_slot)?;
             buffers.timer.time(&command, 0)?
         };
         self.first_slot = (self.first_slot + n) % self.table.capacity();
@@ -228,11 +233,11 @@ impl Fixture {
             let mut status = vec![0; call.keys.len()];
             buffers.status.read(0, &mut status)?;
             said.status = status.into_iter().map(Status::of).collect();
-            if way.op.gives_rows() {
+            if variant.op.gives_rows() {
                 said.rows = vec![0; call.keys.len() * self.setting.row_bytes() as usize];
                 buffers.rows_out.read(0, &mut said.rows)?;
             }
-            if matches!(way.op, Op::FindPtr | Op::FindOrInsertPtr) {
+            if matches!(variant.op, Op::FindPtr | Op::FindOrInsertPtr) {
                 let mut bytes = vec![0; call.keys.len() * 8];
                 buffers.pointers.read(0, &mut bytes)?;
                 let words = bytes.as_chunks().0.iter();
@@ -242,28 +247,28 @@ impl Fixture {
         Ok((took, said))
     }
 
-    fn on_cpu(&mut self, way: Way, call: &Call, rows: &[u8]) -> Result<(Took, Said)> {
+    fn on_cpu(&mut self, variant: OpVariant, call: &Call, rows: &[u8]) -> Result<(Took, Said)> {
         let n = call.keys.len();
         let mut said = Said {
             status: vec![Status::Absent; n],
             ..Said::default()
         };
-        if way.op.gives_rows() {
+        if variant.op.gives_rows() {
             said.rows = vec![0; n * self.setting.row_bytes() as usize];
         }
-        if matches!(way.op, Op::FindPtr | Op::FindOrInsertPtr) {
+        if matches!(variant.op, Op::FindPtr | Op::FindOrInsertPtr) {
             said.pointers = vec![0; n];
         }
         let flags: Vec<u8> = call.there.iter().map(|there| u8::from(*there)).collect();
-        let slots = self.first_slot..self.first_slot + self.items(way.op);
+        let slots = self.first_slot..self.first_slot + self.items(variant.op);
         let start = Instant::now();
         let answers = Answers {
-            rows: way.op.gives_rows().then_some(&mut said.rows[..]),
+            rows: variant.op.gives_rows().then_some(&mut said.rows[..]),
             pointers: (!said.pointers.is_empty()).then_some(&mut said.pointers[..]),
             status: Some(&mut said.status[..]),
             ..Answers::default()
         };
-        match (way.op.operation(), way.op) {
+        match (variant.op.operation(), variant.op) {
             (Some(operation), op) => {
                 let batch = Batch {
                     keys: &call.keys,
@@ -282,10 +287,10 @@ impl Fixture {
                 let missed = self.table.find_missed(&call.keys, &mut said.rows)?;
                 said.given = missed.len() as u64;
             }
-            (None, _) => self.table.lookup(way.lookup, &call.keys, answers)?,
+            (None, _) => self.table.lookup(variant.lookup, &call.keys, answers)?,
         }
         let took = start.elapsed();
-        self.first_slot = (self.first_slot + self.items(way.op)) % self.table.capacity();
+        self.first_slot = (self.first_slot + self.items(variant.op)) % self.table.capacity();
         Ok((
             Took {
                 device: took,
@@ -322,17 +327,20 @@ impl Fixture {
         Ok(())
     }
 
-    /// Runs a way once and compares its results with what was inserted. Returns the share of the
+    /// Runs a variant once and compares its results with what was inserted. Returns the share of the
     /// keys that it found.
-    pub(super) fn check(&mut self, way: Way) -> Result<f64> {
+    pub(super) fn check(&mut self, variant: OpVariant) -> Result<f64> {
         let call = self.keys.call(&self.setting)?;
         let size = self.table.size()?;
-        let (_, said) = self.call(way, &call, true)?;
-        if matches!(way.op, Op::SizeIf | Op::EraseIf | Op::ExportBatch) {
-            match way.op {
+        let (_, said) = self.call(variant, &call, true)?;
+        if matches!(variant.op, Op::SizeIf | Op::EraseIf | Op::ExportBatch) {
+            match variant.op {
                 Op::SizeIf => ensure!(said.given == size, "{} counted of {size}", said.given),
                 Op::EraseIf => ensure!(said.given == 0, "{} erased by mistake", said.given),
-                _ => ensure!(said.given <= self.items(way.op), "more entries than slots"),
+                _ => ensure!(
+                    said.given <= self.items(variant.op),
+                    "more entries than slots"
+                ),
             }
             return Ok(1.0);
         }
@@ -340,23 +348,23 @@ impl Fixture {
         let row_bytes = self.setting.row_bytes() as usize;
         for (i, (key, there)) in call.keys.iter().zip(&call.there).enumerate() {
             let mut is = *there;
-            if way.op != Op::FindMissed {
+            if variant.op != Op::FindMissed {
                 is = matches!(said.status[i], Status::Found | Status::Pinned);
                 // Writers to a full table, or to narrow buckets, may have evicted some entries.
                 ensure!(
-                    is == *there || (way.op.operation().is_some() && !is),
+                    is == *there || (variant.op.operation().is_some() && !is),
                     "key {key} is {}there",
                     if *there { "" } else { "not " }
                 );
             }
             found += usize::from(is);
-            if !said.pointers.is_empty() && way.op == Op::FindPtr {
+            if !said.pointers.is_empty() && variant.op == Op::FindPtr {
                 ensure!(
                     (said.pointers[i] != 0) == *there,
                     "key {key}: a pointer to nothing"
                 );
             }
-            if way.op.gives_rows() && is {
+            if variant.op.gives_rows() && is {
                 let row = &said.rows[i * row_bytes..][..row_bytes];
                 ensure!(
                     row.iter().copied().eq(row_of(*key, row_bytes as u64)),
@@ -364,7 +372,7 @@ impl Fixture {
                 );
             }
         }
-        if way.op == Op::FindMissed {
+        if variant.op == Op::FindMissed {
             let misses = (call.keys.len() - call.hits()) as u64;
             ensure!(
                 said.given == misses,
@@ -381,7 +389,7 @@ impl Fixture {
     }
 
     /// One timed turn: returns the keys or slots processed, and the time.
-    pub(super) fn turn(&mut self, way: Way) -> Result<(u64, Took)> {
+    pub(super) fn turn(&mut self, variant: OpVariant) -> Result<(u64, Took)> {
         let mut all = Took {
             device: Duration::ZERO,
             wall: Duration::ZERO,
@@ -389,11 +397,11 @@ impl Fixture {
         let calls = self.setting.calls();
         for _ in 0..calls {
             let call = self.keys.call(&self.setting)?;
-            let (took, _) = self.call(way, &call, false)?;
+            let (took, _) = self.call(variant, &call, false)?;
             all.device += took.device;
             all.wall += took.wall;
         }
-        Ok((self.items(way.op) * calls as u64, all))
+        Ok((self.items(variant.op) * calls as u64, all))
     }
 
     /// The memory traffic of lookups of the next keys, counted in this table, or in a smaller one

@@ -52,7 +52,7 @@ impl Call {
 /// The maximum number of sampled keys that hits come from, and the maximum share of a table that
 /// they are. It leaves a full table enough older entries for new ones to replace until the whole
 /// sample has been used again.
-const SAMPLE_MOST: u64 = 1 << 24;
+const SAMPLE_MAX: u64 = 1 << 24;
 const SAMPLE_PART: u64 = 8;
 
 /// Keys of a filled table.
@@ -105,7 +105,7 @@ impl Keys {
     }
 
     fn choose(&mut self, table: &GpuTable) -> Result<()> {
-        let wanted = (self.filled / SAMPLE_PART).clamp(1, SAMPLE_MOST);
+        let wanted = (self.filled / SAMPLE_PART).clamp(1, SAMPLE_MAX);
         // Golden-ratio steps spread evenly over all inserted keys; the step is odd, and coprime to
         // the count except where that matters little.
         let step = ((self.filled as f64 * 0.618_033_988_75) as u64) | 1;

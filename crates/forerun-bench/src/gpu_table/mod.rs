@@ -4,7 +4,7 @@
 //! ```text
 //!   args.rs                 the command line
 //!   setting.rs              the tables and their requests
-//!   way.rs                  operations
+//!   operation.rs             operations
 //!   keys.rs                 keys, rows, calls
 //!   fixture.rs              a filled table, and one call to it
 //!   selfcheck.rs            --check
@@ -18,17 +18,17 @@
 mod args;
 mod fixture;
 mod keys;
+mod operation;
 mod peer;
 mod result_row;
 mod selfcheck;
 mod setting;
 mod show;
-mod way;
 
 pub use args::Args;
+pub use operation::Op;
 pub use result_row::GpuTableRow;
 pub use setting::{Buckets, Study};
-pub use way::Op;
 
 use crate::gpu_roofline::Ceiling;
 use crate::on_gpu::{self, Took, report_check};
@@ -43,14 +43,14 @@ use forerun_measure::machine;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::{Report, Tile};
 use forerun_measure::size::count;
+use operation::OpVariant;
 use setting::Setting;
 use std::cell::RefCell;
 use std::io::Write;
 use std::time::Duration;
-use way::Way;
 
 const LEAD: &str = "\
-                    Operations of a hash table in a GPU's memory, many keys per call. Every way is compared with the inserted data \
+                    Operations of a hash table in a GPU's memory, many keys per call. Every variant is compared with the inserted data \
                     before it is timed.";
 
 /// Measures and prints to the standard output.
@@ -92,25 +92,25 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
     .run(out)
 }
 
-/// Runs every way of the first setting once.
+/// Runs every variant of the first setting once.
 fn once(gpu: Option<&Gpu>, args: &Args, out: &mut dyn Write) -> Result<()> {
     let setting = Setting::seed(args, gpu.is_some());
     setting.check()?;
     let mut fixture = Fixture::new(gpu, &setting)?;
-    let mut ways = Study::Seed.ways(args, setting.buckets);
-    for way in Study::Operations.ways(args, setting.buckets) {
-        if !ways.contains(&way) {
-            ways.push(way);
+    let mut variants = Study::Seed.variants(args, setting.buckets);
+    for variant in Study::Operations.variants(args, setting.buckets) {
+        if !variants.contains(&variant) {
+            variants.push(variant);
         }
     }
-    ways.sort_by_key(|way| !way.op.only_reads());
-    for way in &ways {
-        if !way.op.only_reads() && !fixture.written {
+    variants.sort_by_key(|variant| !variant.op.only_reads());
+    for variant in &variants {
+        if !variant.op.only_reads() && !fixture.written {
             fixture.before_writers()?;
         }
-        fixture.check(*way).with_context(|| way.name())?;
+        fixture.check(*variant).with_context(|| variant.name())?;
     }
-    let names: Vec<String> = ways.into_iter().map(Way::name).collect();
+    let names: Vec<String> = variants.into_iter().map(OpVariant::name).collect();
     match gpu {
         Some(gpu) => writeln!(
             out,
@@ -191,60 +191,63 @@ impl Bench<'_> {
         self.show(study, &rows, &notes, out)
     }
 
-    /// All ways of one setting: first those that only read the table, then the writers.
+    /// All variants of one setting: first those that only read the table, then the writers.
     fn measure(&mut self, fixture: &RefCell<Fixture>) -> Result<Vec<GpuTableRow>> {
         let setting = fixture.borrow().setting.clone();
-        let ways = setting.study.ways(self.args, setting.buckets);
-        let ways = self.different(ways);
-        let (readers, writers): (Vec<Way>, Vec<Way>) =
-            ways.into_iter().partition(|way| way.op.only_reads());
+        let variants = setting.study.variants(self.args, setting.buckets);
+        let variants = self.different(variants);
+        let (readers, writers): (Vec<OpVariant>, Vec<OpVariant>) = variants
+            .into_iter()
+            .partition(|variant| variant.op.only_reads());
         let mut rows = Vec::new();
-        for (group, ways) in [readers, writers].into_iter().enumerate() {
-            if ways.is_empty() {
+        for (group, variants) in [readers, writers].into_iter().enumerate() {
+            if variants.is_empty() {
                 continue;
             }
             if group == 1 {
                 fixture.borrow_mut().before_writers()?;
             }
-            rows.extend(self.group(fixture, &setting, &ways)?);
+            rows.extend(self.group(fixture, &setting, &variants)?);
         }
         Ok(rows)
     }
 
     /// The CPU has only one way to find slots, whatever was requested.
-    fn different(&self, mut ways: Vec<Way>) -> Vec<Way> {
+    fn different(&self, mut variants: Vec<OpVariant>) -> Vec<OpVariant> {
         if self.gpu.is_none() {
-            ways.iter_mut().for_each(|way| way.lookup = Lookup::ByLoad);
+            variants
+                .iter_mut()
+                .for_each(|variant| variant.lookup = Lookup::ByLoad);
             let mut seen = Vec::new();
-            ways.retain(|way| {
-                let first = !seen.contains(way);
-                seen.push(*way);
+            variants.retain(|variant| {
+                let first = !seen.contains(variant);
+                seen.push(*variant);
                 first
             });
         }
-        ways
+        variants
     }
 
     fn group(
         &mut self,
         fixture: &RefCell<Fixture>,
         setting: &Setting,
-        ways: &[Way],
+        variants: &[OpVariant],
     ) -> Result<Vec<GpuTableRow>> {
         let mut found = Vec::new();
-        for way in ways {
+        for variant in variants {
             found.push(
                 fixture
                     .borrow_mut()
-                    .check(*way)
-                    .with_context(|| way.name())?,
+                    .check(*variant)
+                    .with_context(|| variant.name())?,
             );
         }
         let took: Vec<RefCell<Vec<(u64, Took)>>> =
-            ways.iter().map(|_| RefCell::default()).collect();
-        let cases = ways.iter().zip(&took).map(|(&way, took)| {
-            Case::new(0, way.name(), move |_| {
-                let (items, turn) = fixture.borrow_mut().turn(way)?;
+            variants.iter().map(|_| RefCell::default()).collect();
+        let cases = variants.iter().zip(&took).map(|(&variant, took)| {
+            Case::new(0, variant.name(), move |_| {
+                let (items, turn) = fixture.borrow_mut().turn(variant)?;
                 took.borrow_mut().push((items, turn));
                 Ok(Sample::new(items, turn.device))
             })
@@ -252,31 +255,31 @@ impl Bench<'_> {
         let plan = Plan::new(self.args.rounds(), Duration::ZERO);
         let outcomes = measure(cases.collect(), &plan, self.progress)?;
         let of = |lookup: Lookup| -> Option<&Outcome> {
-            let wanted = Way {
+            let wanted = OpVariant {
                 op: Op::FindPtr,
                 lookup,
             };
-            outcomes.get(ways.iter().position(|way| *way == wanted)?)
+            outcomes.get(variants.iter().position(|variant| *variant == wanted)?)
         };
         let mut model = None;
         let mut rows = Vec::new();
-        for (at, (way, outcome)) in ways.iter().zip(&outcomes).enumerate() {
+        for (at, (variant, outcome)) in variants.iter().zip(&outcomes).enumerate() {
             let engine = if self.gpu.is_some() { "gpu" } else { "cpu" };
-            let items = fixture.borrow().items(way.op);
-            let mut row = GpuTableRow::of(setting, engine, *way, items)
+            let items = fixture.borrow().items(variant.op);
+            let mut row = GpuTableRow::of(setting, engine, *variant, items)
                 .with_outcome(outcome, &took[at].borrow());
             row.device = self.gpu.as_ref().map(|gpu| gpu.info().name.clone());
             row.found = found[at];
-            if way.op == Op::FindPtr {
+            if variant.op == Op::FindPtr {
                 row.ratio_to_thread = of(Lookup::Thread).map(|other| outcome.ratio_to(other));
                 row.ratio_to_seed_rule = of(Lookup::SeedRule).map(|other| outcome.ratio_to(other));
             }
-            if way.op.is_lookup() {
+            if variant.op.is_lookup() {
                 let traffic = match &self.gpu {
-                    None => fixture.borrow_mut().traffic(way.lookup)?,
-                    Some(_) => self.model(&mut model, setting)?.traffic(way.lookup)?,
+                    None => fixture.borrow_mut().traffic(variant.lookup)?,
+                    Some(_) => self.model(&mut model, setting)?.traffic(variant.lookup)?,
                 };
-                self.weigh(&mut row, setting, *way, &traffic)?;
+                self.weigh(&mut row, setting, *variant, &traffic)?;
             }
             rows.push(row);
         }
@@ -307,14 +310,18 @@ impl Bench<'_> {
         &mut self,
         row: &mut GpuTableRow,
         setting: &Setting,
-        way: Way,
+        variant: OpVariant,
         traffic: &Traffic,
     ) -> Result<()> {
         let lookups = traffic.lookups.max(1) as f64;
         let row_bytes = setting.row_bytes();
-        let copied = if way.op.gives_rows() { row_bytes } else { 0 };
+        let copied = if variant.op.gives_rows() {
+            row_bytes
+        } else {
+            0
+        };
         let rows = traffic.row_requests(copied);
-        let (requests, bytes) = cost(way.op, traffic, copied);
+        let (requests, bytes) = cost(variant.op, traffic, copied);
         row.requests_per_lookup = Some(requests);
         row.bytes_per_lookup = Some(bytes);
         let Some(gpu) = &self.gpu else { return Ok(()) };
@@ -373,7 +380,7 @@ impl Bench<'_> {
             out.flush()?;
         }
         show::section(&mut self.report, study, rows);
-        let ours = |row: &&GpuTableRow| row.engine == "gpu" && row.way() == "find_ptr";
+        let ours = |row: &&GpuTableRow| row.engine == "gpu" && row.variant() == "find_ptr";
         let full = rows
             .iter()
             .filter(ours)
@@ -409,15 +416,15 @@ fn cost(op: Op, traffic: &Traffic, row_bytes: u64) -> (f64, f64) {
 /// Describes the requests that each kernel's `find_ptr` would make to a GPU's memory.
 fn counted(fixture: &mut Fixture) -> Result<Vec<String>> {
     let (buckets, load) = (fixture.setting.buckets, fixture.setting.load);
-    let mut told = Vec::new();
-    for way in Study::Seed.ways(&Args::default(), buckets) {
-        if way.op == Op::FindPtr {
-            let (requests, bytes) = cost(way.op, &fixture.traffic(way.lookup)?, 0);
-            let lookup = way.lookup.name();
-            told.push(format!(
+    let mut lines = Vec::new();
+    for variant in Study::Seed.variants(&Args::default(), buckets) {
+        if variant.op == Op::FindPtr {
+            let (requests, bytes) = cost(variant.op, &fixture.traffic(variant.lookup)?, 0);
+            let lookup = variant.lookup.name();
+            lines.push(format!(
                 "counted: {buckets} at load {load:.2}, find_ptr by {lookup}: {requests:.2} requests and {bytes:.1} bytes a key"
             ));
         }
     }
-    Ok(told)
+    Ok(lines)
 }

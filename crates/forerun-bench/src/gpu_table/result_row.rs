@@ -1,8 +1,8 @@
 //! One result of `forerun-bench gpu-table`: a line of JSON with these names, which peers also
 //! print.
 
+use super::operation::OpVariant;
 use super::setting::Setting;
-use super::way::Way;
 use crate::on_gpu::Took;
 use forerun_measure::harness::Outcome;
 use serde::{Deserialize, Serialize};
@@ -74,13 +74,19 @@ pub struct GpuTableRow {
 
 impl GpuTableRow {
     /// The fields that are known before anything is measured.
-    pub(super) fn of(setting: &Setting, engine: &str, way: Way, items: u64) -> GpuTableRow {
+    pub(super) fn of(
+        setting: &Setting,
+        engine: &str,
+        variant: OpVariant,
+        items: u64,
+    ) -> GpuTableRow {
         GpuTableRow {
             bench: "gpu-table".into(),
             study: setting.study.name().into(),
             engine: engine.into(),
-            op: way.op.name().into(),
-            lookup: (way.op == super::way::Op::FindPtr).then(|| way.lookup.name().into()),
+            op: variant.op.name().into(),
+            lookup: (variant.op == super::operation::Op::FindPtr)
+                .then(|| variant.lookup.name().into()),
             slots: setting.slots,
             buckets: setting.buckets.to_string(),
             dim: setting.dim,
@@ -112,7 +118,7 @@ impl GpuTableRow {
     }
 
     /// The operation, and how it finds slots if that was given.
-    pub(super) fn way(&self) -> String {
+    pub(super) fn variant(&self) -> String {
         match self.lookup.as_deref() {
             Some("by-load") | None => self.op.clone(),
             Some(lookup) => format!("{}:{lookup}", self.op),

@@ -26,9 +26,9 @@ type Make<'a> = &'a dyn Fn(TableOptions) -> Result<GpuTable>;
 
 /// Runs all checks on a GPU, and describes what was checked.
 pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
-    let mut told = compare(&|options| Ok(GpuTable::on_gpu(gpu, options)?), progress)?;
-    told.push(on_streams(gpu).context("operations on streams")?);
-    Ok(told)
+    let mut lines = compare(&|options| Ok(GpuTable::on_gpu(gpu, options)?), progress)?;
+    lines.push(on_streams(gpu).context("operations on streams")?);
+    Ok(lines)
 }
 
 fn form(width: Width, candidates: Candidates, slots: u64) -> TableOptions {
@@ -49,24 +49,24 @@ fn compare(make: Make<'_>, progress: &Progress) -> Result<Vec<String>> {
             bar.step();
         }
     }
-    let mut told = vec![format!(
+    let mut lines = vec![format!(
         "{answers} answers in tables with room, like the CPU's"
     )];
     answers = 0;
     for element in [Element::F32, Element::F64] {
         answers += sums(make, element).with_context(|| format!("sums of {element:?}"))?;
     }
-    told.push(format!("{answers} sums of fractions, to the bit"));
+    lines.push(format!("{answers} sums of fractions, to the bit"));
     let mut kept = 0;
     for width in Width::ALL {
         let options = form(width, Candidates::One, 1 << 11);
         kept += full(make, options).with_context(|| format!("{options:?}"))?;
         bar.step();
     }
-    told.push(format!(
+    lines.push(format!(
         "{kept} entries that full tables kept, and all that they evicted"
     ));
-    Ok(told)
+    Ok(lines)
 }
 
 /// The whole contents, by key.
@@ -421,12 +421,12 @@ mod tests {
 
     #[test]
     fn the_check_passes_over_a_table_that_is_right() {
-        let told = compare(
+        let lines = compare(
             &|options| Ok(GpuTable::on_cpu(options)?),
             &Progress::hidden(),
         )
         .unwrap();
-        assert_eq!(told.len(), 3, "{told:?}");
+        assert_eq!(lines.len(), 3, "{lines:?}");
     }
 
     #[test]

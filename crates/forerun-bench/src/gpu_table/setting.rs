@@ -6,7 +6,7 @@
 //! ```
 
 use super::args::Args;
-use super::way::{Op, Way};
+use super::operation::{Op, OpVariant};
 use crate::output::or;
 use crate::skew::Skew;
 use anyhow::{Result, ensure};
@@ -59,7 +59,7 @@ impl Study {
     }
 
     /// What it measures in each setting.
-    pub(super) fn ways(self, args: &Args, buckets: Buckets) -> Vec<Way> {
+    pub(super) fn variants(self, args: &Args, buckets: Buckets) -> Vec<OpVariant> {
         let ops: &[Op] = match self {
             Study::Seed => &[Op::FindPtr, Op::Find, Op::Contains],
             Study::Operations => &Op::ALL,
@@ -74,21 +74,21 @@ impl Study {
             Study::Operations => &[Lookup::ByLoad],
             _ => &[Lookup::ByLoad, Lookup::Thread, Lookup::SeedRule],
         };
-        let mut ways = Vec::new();
+        let mut variants = Vec::new();
         for op in or(&args.op, ops) {
             if op != Op::FindPtr {
-                ways.push(Way::of(op));
+                variants.push(OpVariant::of(op));
                 continue;
             }
             for lookup in or(&args.lookup, lookups) {
                 // The pipeline exists for one width only; without it, the seed's rule is one thread
                 // per key.
                 if buckets.width == Width::W128 || lookup != Lookup::Pipeline {
-                    ways.push(Way { op, lookup });
+                    variants.push(OpVariant { op, lookup });
                 }
             }
         }
-        ways
+        variants
     }
 }
 
@@ -291,7 +291,7 @@ mod tests {
             assert!(!settings.is_empty());
             for (at, setting) in settings.iter().enumerate() {
                 assert!(!settings[..at].contains(setting), "{setting:?}");
-                assert!(!study.ways(&args, setting.buckets).is_empty());
+                assert!(!study.variants(&args, setting.buckets).is_empty());
             }
         }
         let batches: Vec<usize> = Setting::of(Study::Batch, &args, true)
@@ -314,9 +314,10 @@ mod tests {
     #[test]
     fn the_pipeline_is_left_out_where_buckets_are_not_of_128() {
         let of = |form: &str| {
-            let ways = Study::Seed.ways(&Args::default(), form.parse().unwrap());
-            ways.iter()
-                .filter(|way| way.lookup == Lookup::Pipeline)
+            let variants = Study::Seed.variants(&Args::default(), form.parse().unwrap());
+            variants
+                .iter()
+                .filter(|variant| variant.lookup == Lookup::Pipeline)
                 .count()
         };
         assert_eq!((of("2x128"), of("1x64")), (1, 0));

@@ -31,11 +31,11 @@ fn axis(study: Study) -> &'static str {
     }
 }
 
-/// The name of a series: the way, with the owner's name for a peer.
+/// The name of a series: the variant, with the owner's name for a peer.
 fn series(row: &GpuTableRow) -> String {
     match row.engine.as_str() {
-        "gpu" | "cpu" => row.way(),
-        peer => format!("{peer} {}", row.way()),
+        "gpu" | "cpu" => row.variant(),
+        peer => format!("{peer} {}", row.variant()),
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn table(study: Study, rows: &[GpuTableRow]) -> TextTable {
         table.push([
             place(study, row),
             row.engine.clone(),
-            row.way(),
+            row.variant(),
             format!("{:.1}", row.us),
             format!("{:.1}", row.us_wall),
             format!("{:.4}", row.keys_per_second / 1e9),
@@ -82,7 +82,7 @@ pub(super) fn table(study: Study, rows: &[GpuTableRow]) -> TextTable {
     table
 }
 
-/// A study's chart: the rate of each way over the parameter.
+/// A study's chart: the rate of each variant over the parameter.
 fn chart(study: Study, rows: &[GpuTableRow]) -> Chart {
     let shape = if study == Study::Batch {
         Shape::Lines

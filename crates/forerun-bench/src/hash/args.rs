@@ -76,7 +76,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub design: Vec<String>,
 
-    /// How a batch is looked up: get, find_batch, a design's own ways, or all [default:
+    /// How a batch is looked up: get, find_batch, a design's own strategies, or all [default:
     /// get,find_batch]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub strategy: Vec<String>,

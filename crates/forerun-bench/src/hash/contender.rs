@@ -24,7 +24,7 @@ pub trait Contender<K: Word, V: Word>: Sync {
     /// Its name, also on the command line.
     fn design(&self) -> String;
 
-    /// Its ways of looking up a batch; a bench uses [`GET`] and [`FIND_BATCH`] by default.
+    /// Its strategies for looking up a batch; a bench uses [`GET`] and [`FIND_BATCH`] by default.
     fn strategies(&self) -> Vec<String>;
 
     /// This machine's instruction sets for which it has its own code.

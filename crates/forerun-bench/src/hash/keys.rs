@@ -181,7 +181,7 @@ impl<K: Word> Stream<K> {
     pub fn check<V: Word>(
         &self,
         at: usize,
-        told: usize,
+        found_count: usize,
         values: &[V],
         found: &[bool],
     ) -> Result<()> {
@@ -194,8 +194,8 @@ impl<K: Word> Stream<K> {
         }
         let expected = self.expected[at];
         ensure!(
-            told == answers.found,
-            "{told} of {} keys were said to be found, but {} are marked",
+            found_count == answers.found,
+            "{found_count} of {} keys were said to be found, but {} are marked",
             self.step,
             answers.found
         );
@@ -267,17 +267,17 @@ mod tests {
         let mut hits = 0;
         for at in 0..stream.steps() {
             let (mut values, mut found) = answer::<K, V>(&keys, &stream, at);
-            let told = found.iter().filter(|found| **found).count();
-            hits += told;
-            stream.check(at, told, &values, &found).unwrap();
-            assert!(stream.check(at, told + 1, &values, &found).is_err());
+            let found_count = found.iter().filter(|found| **found).count();
+            hits += found_count;
+            stream.check(at, found_count, &values, &found).unwrap();
+            assert!(stream.check(at, found_count + 1, &values, &found).is_err());
             if let Some(hit) = found.iter().position(|found| *found) {
                 values[hit] = V::from_u64(values[hit].to_u64() ^ 1);
-                stream.check(at, told, &values, &found).unwrap();
+                stream.check(at, found_count, &values, &found).unwrap();
                 values[hit] = V::from_u64(values[hit].to_u64() ^ 2);
-                assert!(stream.check(at, told, &values, &found).is_err());
+                assert!(stream.check(at, found_count, &values, &found).is_err());
                 found[hit] = false;
-                assert!(stream.check(at, told - 1, &values, &found).is_err());
+                assert!(stream.check(at, found_count - 1, &values, &found).is_err());
             }
         }
         assert!((hits as f64 / 1024.0 - hit_rate).abs() < 0.06);

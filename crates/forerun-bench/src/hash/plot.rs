@@ -102,16 +102,16 @@ fn charts(rows: &[&HashRow], axis: Axis, add: &mut dyn FnMut(Section)) {
         }
         add(Section::Chart(rates));
         let ratio = |name: &str, title: &str, rows: &[&HashRow], value: Value| {
-            let told: Vec<&HashRow> = rows
+            let measured: Vec<&HashRow> = rows
                 .iter()
                 .copied()
                 .filter(|row| value(row).is_some())
                 .collect();
-            let mut chart = chart(&told, axis, title, &note, value);
+            let mut chart = chart(&measured, axis, title, &note, value);
             chart.y_label = "times as fast".into();
             chart.format = times;
             chart.reference = Some((1.0, name.to_owned()));
-            (!told.is_empty()).then_some(Section::Chart(chart))
+            (!measured.is_empty()).then_some(Section::Chart(chart))
         };
         let vectors: Vec<&HashRow> = own
             .iter()

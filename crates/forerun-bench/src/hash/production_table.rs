@@ -117,14 +117,14 @@ fn answer_each(
     found: &mut [bool],
     get: impl Fn(u64) -> Option<u64>,
 ) -> usize {
-    let mut told = 0;
+    let mut found_count = 0;
     for ((key, value), found) in keys.iter().zip(values).zip(found) {
         let answer = get(*key);
         *found = answer.is_some();
         *value = answer.unwrap_or_default();
-        told += usize::from(answer.is_some());
+        found_count += usize::from(answer.is_some());
     }
-    told
+    found_count
 }
 
 struct Writer<'a>(&'a HashTable);

@@ -113,7 +113,7 @@ pub(super) fn table(rows: &[HashRow]) -> (Vec<(String, String)>, TextTable) {
     (table.take_constant(&keep), table)
 }
 
-/// The fastest way in each cell, with the fastest without vector instructions.
+/// The fastest variant in each cell, with the fastest without vector instructions.
 pub(super) fn winners(rows: &[HashRow]) -> TextTable {
     let mut table = TextTable::new(Axis::ALL.map(Axis::name).into_iter().chain([
         "fastest",

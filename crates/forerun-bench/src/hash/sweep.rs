@@ -4,7 +4,7 @@ use super::keys::Skew;
 use super::turn::UpdateKind;
 use forerun_core::arch::Isa;
 
-/// Lists whose combinations are the cells, and the ways to measure each cell.
+/// Lists whose combinations are the cells, and the variants to measure each cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sweep {
     /// The dimension to plot over.

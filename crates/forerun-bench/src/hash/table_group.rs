@@ -40,7 +40,7 @@ impl<'a, K: Word, V: Word> GroupTable<'a, K, V> {
     }
 
     /// Fills the table up to `keys`, or sets `full_at` to how far it got.
-    fn fill(&mut self, keys: &Keys, slots: usize, load_factor_most: f64) -> Result<()> {
+    fn fill(&mut self, keys: &Keys, slots: usize, load_factor_max: f64) -> Result<()> {
         if self.full_at.is_some() {
             return Ok(());
         }
@@ -48,7 +48,7 @@ impl<'a, K: Word, V: Word> GroupTable<'a, K, V> {
             // It holds entries other than the first ones, so start again.
             *self = GroupTable::new(self.at, self.contender);
         }
-        let open = || self.contender.open(slots, load_factor_most);
+        let open = || self.contender.open(slots, load_factor_max);
         let mut subject = match self.subject.take() {
             Some(subject) => subject,
             None => open()?,
@@ -79,7 +79,7 @@ pub(super) fn fill<K: Word, V: Word>(
     tables: &mut [GroupTable<'_, K, V>],
     keys: &Keys,
     slots: usize,
-    load_factor_most: f64,
+    load_factor_max: f64,
     cores: &Cores,
 ) -> Result<()> {
     let workers = cores.count().min(tables.len()).max(1);
@@ -93,7 +93,7 @@ pub(super) fn fill<K: Word, V: Word>(
                 return Ok(());
             };
             table
-                .fill(keys, slots, load_factor_most)
+                .fill(keys, slots, load_factor_max)
                 .with_context(|| format!("filling {}", table.contender.design()))?;
         }
     })?;

@@ -122,15 +122,15 @@ pub(super) fn run<K: Word, V: Word>(
         ready.wait();
         let sample = Sample::repeat_timed(turn, || {
             let keys = stream.step(at);
-            let mut told = 0;
+            let mut found_count = 0;
             let begin = Instant::now();
             let answers = values.chunks_mut(shot.batch);
             let marks = found.chunks_mut(shot.batch);
             for ((keys, values), found) in keys.chunks(shot.batch).zip(answers).zip(marks) {
-                told += finder.find(keys, values, found);
+                found_count += finder.find(keys, values, found);
             }
             let took = begin.elapsed();
-            stream.check(at, told, &values, &found)?;
+            stream.check(at, found_count, &values, &found)?;
             at = (at + 1) % stream.steps();
             // Relaxed: it paces the updater and orders nothing.
             reads.fetch_add(step as u64, Ordering::Relaxed);
@@ -214,7 +214,7 @@ pub(super) fn verify<K: Word, V: Word>(
         let asked: Vec<K> = chunk.iter().map(|(key, _)| *key).collect();
         let mut values = vec![V::default(); chunk.len()];
         let mut found = vec![false; chunk.len()];
-        let told = finder.find(&asked, &mut values, &mut found);
+        let found_count = finder.find(&asked, &mut values, &mut found);
         for (at, (key, index)) in chunk.iter().enumerate() {
             let key = key.to_u64();
             ensure!(
@@ -232,8 +232,8 @@ pub(super) fn verify<K: Word, V: Word>(
         }
         let marked = found.iter().filter(|found| **found).count();
         ensure!(
-            told == marked,
-            "{strategy} says that it found {told} keys and marks {marked}"
+            found_count == marked,
+            "{strategy} says that it found {found_count} keys and marks {marked}"
         );
     }
     Ok(())

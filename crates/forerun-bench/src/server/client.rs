@@ -50,8 +50,8 @@ pub enum Until {
 
 /// A histogram of nanoseconds, for a client to fill.
 pub fn latencies() -> Result<Histogram<u64>> {
-    let most_ns = 2 * PATIENCE.as_nanos() as u64;
-    Ok(Histogram::new_with_bounds(1, most_ns, 3)?)
+    let max_ns = 2 * PATIENCE.as_nanos() as u64;
+    Ok(Histogram::new_with_bounds(1, max_ns, 3)?)
 }
 
 /// The requests answered within the time.

@@ -167,9 +167,9 @@ fn an_error_and_a_closed_connection_are_told() {
         first.read_to_end(&mut Vec::new()).unwrap();
     });
     let gets = requests(Form::Get, 1, 10);
-    for told in ["SERVER_ERROR busy", "the server"] {
+    for reported in ["SERVER_ERROR busy", "the server"] {
         let mut client = Client::connect(address, 1, 1).unwrap();
         let error = once(&mut client, &gets).unwrap_err();
-        assert!(error.to_string().contains(told), "{error}");
+        assert!(error.to_string().contains(reported), "{error}");
     }
 }

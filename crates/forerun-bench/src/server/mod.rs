@@ -92,8 +92,8 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
         match Program::memcached(&args.memcached) {
             Some(program) => programs.push(program),
             None => {
-                let told = format!("not measured: there is no {}", args.memcached.display());
-                facts.push((PEER.to_owned(), told));
+                let totals = format!("not measured: there is no {}", args.memcached.display());
+                facts.push((PEER.to_owned(), totals));
             }
         }
     }
@@ -153,16 +153,16 @@ struct Cell {
 }
 
 /// The results of a case's turns besides their rates.
-struct Told {
+struct TurnTotals {
     latencies: Histogram<u64>,
     answered: Answered,
     server_busy: Option<Duration>,
     server_elapsed: Duration,
 }
 
-impl Told {
-    fn new() -> Result<Told> {
-        Ok(Told {
+impl TurnTotals {
+    fn new() -> Result<TurnTotals> {
+        Ok(TurnTotals {
             latencies: client::latencies()?,
             answered: Answered::default(),
             server_busy: Some(Duration::ZERO),
@@ -233,28 +233,28 @@ impl Bench<'_> {
         bar: &Bar,
     ) -> Result<Vec<(ServerRow, Outcome)>> {
         let requests = &self.compose(cell, items);
-        let told: Vec<RefCell<Told>> = targets
+        let totals: Vec<RefCell<TurnTotals>> = targets
             .iter()
-            .map(|_| Ok(RefCell::new(Told::new()?)))
+            .map(|_| Ok(RefCell::new(TurnTotals::new()?)))
             .collect::<Result<_>>()?;
-        let cases = targets.iter().zip(&told).map(|(target, told)| {
+        let cases = targets.iter().zip(&totals).map(|(target, totals)| {
             let name = format!("{} {} {}", cell.form, cell.keys, target.borrow().name);
             Case::new(0, name, move |turn| {
                 self.turn(
                     turn,
                     requests,
                     &mut target.borrow_mut(),
-                    &mut told.borrow_mut(),
+                    &mut totals.borrow_mut(),
                 )
             })
         });
         let plan = self.args.output.plan(&self.args.timing);
         let outcomes = harness::measure_on(cases.collect(), &plan, bar)?;
-        let rows = outcomes.into_iter().zip(targets).zip(&told);
-        let rows = rows.map(|((outcome, target), told)| {
+        let rows = outcomes.into_iter().zip(targets).zip(&totals);
+        let rows = rows.map(|((outcome, target), totals)| {
             let name = &target.borrow().name;
             (
-                self.row(cell, items, name, &outcome, &told.borrow()),
+                self.row(cell, items, name, &outcome, &totals.borrow()),
                 outcome,
             )
         });
@@ -279,7 +279,7 @@ impl Bench<'_> {
         turn: &Turn,
         requests: &Requests,
         target: &mut Target,
-        told: &mut Told,
+        totals: &mut TurnTotals,
     ) -> Result<Sample> {
         let until = Until::Time {
             warm_up: turn.warm_up,
@@ -290,19 +290,20 @@ impl Bench<'_> {
         // If a server ended, its exit says more than the connection that it closed.
         target.process.check()?;
         let driven = driven?;
-        told.server_elapsed += start.elapsed();
-        told.server_busy = (|| {
-            told.server_busy?
+        totals.server_elapsed += start.elapsed();
+        totals.server_busy = (|| {
+            totals
+                .server_busy?
                 .checked_add(target.process.busy()? - busy?)
         })();
         let mut per_second = 0.0;
         for (answered, latencies) in driven {
             per_second += answered.hits as f64 / answered.elapsed.as_secs_f64().max(1e-9);
-            told.latencies.add(latencies)?;
-            told.answered.requests += answered.requests;
-            told.answered.hits += answered.hits;
-            told.answered.elapsed += answered.elapsed;
-            told.answered.busy += answered.busy;
+            totals.latencies.add(latencies)?;
+            totals.answered.requests += answered.requests;
+            totals.answered.hits += answered.hits;
+            totals.answered.elapsed += answered.elapsed;
+            totals.answered.busy += answered.busy;
         }
         ensure!(per_second > 0.0, "the server no longer had any of the keys");
         Ok(Sample {
@@ -350,9 +351,9 @@ impl Bench<'_> {
         items: Items,
         server: &str,
         outcome: &Outcome,
-        told: &Told,
+        totals: &TurnTotals,
     ) -> ServerRow {
-        let answered = &told.answered;
+        let answered = &totals.answered;
         let share = |busy: Duration, of: Duration| busy.as_secs_f64() / of.as_secs_f64().max(1e-9);
         let threads = u32::from(self.args.threads);
         let asked = answered.requests * cell.keys as u64;
@@ -376,7 +377,7 @@ impl Bench<'_> {
             rounds: outcome.samples.len() as u64,
             ..Row::default()
         };
-        let micros = |quantile| told.latencies.value_at_quantile(quantile) as f64 / 1000.0;
+        let micros = |quantile| totals.latencies.value_at_quantile(quantile) as f64 / 1000.0;
         ServerRow {
             common: common.with_rates(
                 outcome.per_second(),
@@ -393,9 +394,9 @@ impl Bench<'_> {
             p999_us: micros(0.999),
             p99_vs_peer: None,
             client_share: share(answered.busy, answered.elapsed),
-            server_share: told
+            server_share: totals
                 .server_busy
-                .map(|busy| share(busy, told.server_elapsed * threads)),
+                .map(|busy| share(busy, totals.server_elapsed * threads)),
         }
     }
 }

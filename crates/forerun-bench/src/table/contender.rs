@@ -34,11 +34,11 @@ pub trait Contender {
     /// The policy by which rows stay in memory.
     fn policy(&self) -> String;
 
-    /// Writes all rows to disk; `told` is called with the number of rows so far.
+    /// Writes all rows to disk; `reported` is called with the number of rows so far.
     ///
     /// # Errors
     /// Its own errors.
-    fn load(&self, need: &Need<'_>, told: &dyn Fn(u64)) -> Result<()>;
+    fn load(&self, need: &Need<'_>, report: &dyn Fn(u64)) -> Result<()>;
 
     /// Opens what was loaded, with memory for this many rows.
     ///
@@ -135,7 +135,7 @@ impl Contender for Ours {
         )
     }
 
-    fn load(&self, need: &Need<'_>, told: &dyn Fn(u64)) -> Result<()> {
+    fn load(&self, need: &Need<'_>, report: &dyn Fn(u64)) -> Result<()> {
         let store = loaded_store(need.dir);
         if store.exists() {
             // Another policy has already loaded the same rows.
@@ -149,7 +149,7 @@ impl Contender for Ours {
             keys.iter()
                 .for_each(|&key| push_row(key, need.row, &mut rows));
             table.import_rows(&keys, &rows)?;
-            told(from + keys.len() as u64);
+            report(from + keys.len() as u64);
         }
         table.close().context("closing the loaded table")?;
         // At rest, so that measurements do not wait for the rest of the load.

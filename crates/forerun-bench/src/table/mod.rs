@@ -344,9 +344,12 @@ impl Bench<'_> {
                 keys.clear();
                 keys.extend((from..from + batch).map(|at| stream[at % stream.len()]));
                 let start = Instant::now();
-                let told = reader.find(&keys, &mut rows, &mut found)?;
+                let found_count = reader.find(&keys, &mut rows, &mut found)?;
                 let took = start.elapsed();
-                ensure!(told == batch, "only {told} of {batch} rows were found");
+                ensure!(
+                    found_count == batch,
+                    "only {found_count} of {batch} rows were found"
+                );
                 let wrong = keys.iter().zip(rows.chunks_exact(row_bytes));
                 let wrong = wrong.filter(|(key, row)| !is_row(**key, row)).count();
                 ensure!(

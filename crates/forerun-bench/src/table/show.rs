@@ -55,13 +55,13 @@ fn table(rows: &[TableRow]) -> (Vec<(String, String)>, TextTable) {
     for row in rows {
         let common = &row.common;
         // An engine that does not report its memory does not report hits there either.
-        let told = |figure: f64| (row.host_bytes > 0).then_some(figure);
+        let if_reported = |figure: f64| (row.host_bytes > 0).then_some(figure);
         let mut cells = vec![
             common.case.clone(),
             count(common.keys),
             format!("{} B", common.value_bytes),
             percent(row.budget),
-            or_dash(told(row.host_bytes as f64), |bytes| {
+            or_dash(if_reported(row.host_bytes as f64), |bytes| {
                 format!("{}B", short(bytes))
             }),
             common.rounds.to_string(),
@@ -73,8 +73,8 @@ fn table(rows: &[TableRow]) -> (Vec<(String, String)>, TextTable) {
             spread(common.keys_per_second_min, common.keys_per_second_max),
             digits(common.ns_per_key),
             or_dash(common.roofline_share, percent),
-            or_dash(told(row.host_hit_rate), percent),
-            or_dash(told(row.moved_per_found), percent),
+            or_dash(if_reported(row.host_hit_rate), percent),
+            or_dash(if_reported(row.moved_per_found), percent),
         ];
         cells.extend(peer.then(|| or_dash(common.speedup_vs_peer, times)));
         table.push(cells);

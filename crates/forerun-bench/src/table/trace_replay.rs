@@ -67,11 +67,11 @@ impl Bench<'_> {
         let start = Instant::now();
         for (nth, keys) in stream.chunks(lane.batch).enumerate() {
             let rows = &mut rows[..keys.len() * row_bytes];
-            let told = reader.find(keys, rows, &mut found[..keys.len()])?;
+            let found_count = reader.find(keys, rows, &mut found[..keys.len()])?;
             let mut given = keys.iter().zip(rows.chunks_exact(row_bytes));
             ensure!(
-                told == keys.len() && given.all(|(key, row)| is_row(*key, row)),
-                "of {} rows, {told} were found, and not all belong to their keys",
+                found_count == keys.len() && given.all(|(key, row)| is_row(*key, row)),
+                "of {} rows, {found_count} were found, and not all belong to their keys",
                 keys.len()
             );
             bar.at((nth * lane.batch) as u64);

@@ -206,9 +206,9 @@ mod tests {
         let counts = counts(|rng| scrambled.draw(rng));
         assert!(counts.keys().all(|record| *record < records));
         // Rank 0 of 10^10 gets 3.8% of all requests, and so does the record to which it hashes.
-        let (top, most) = counts.iter().max_by_key(|(_, count)| **count).unwrap();
+        let (top, max) = counts.iter().max_by_key(|(_, count)| **count).unwrap();
         assert_eq!(*top, hash(0) % records);
-        let share = *most as f64 / DRAWS as f64;
+        let share = *max as f64 / DRAWS as f64;
         assert!((0.035..0.045).contains(&share), "{share}");
         let mut popular: Vec<u64> = counts.values().copied().collect();
         popular.sort_unstable_by(|a, b| b.cmp(a));
@@ -223,9 +223,9 @@ mod tests {
         for records in [1000, 1500] {
             let counts = counts(|rng| latest.draw(records, rng));
             assert!(counts.keys().all(|record| *record < records));
-            let (top, most) = counts.iter().max_by_key(|(_, count)| **count).unwrap();
+            let (top, max) = counts.iter().max_by_key(|(_, count)| **count).unwrap();
             assert_eq!(*top, records - 1);
-            let share = *most as f64 / DRAWS as f64;
+            let share = *max as f64 / DRAWS as f64;
             assert!((share - exact(records, 1)).abs() < 0.01, "{share}");
             let newest = counts.range(records - 100..).map(|(_, count)| count);
             assert!(newest.sum::<u64>() > DRAWS / 2);

@@ -15,7 +15,7 @@
 //!
 //! Only calls of the store are timed. Drawing, composing keys and values, and checking are not.
 
-use super::expected_versions::{Begun, Truth};
+use super::expected_versions::{Begun, ExpectedVersions};
 use super::mix::{Operation, Operations};
 use super::record;
 use crate::engine::{Reader, Store, Writer};
@@ -30,7 +30,7 @@ pub struct Client<'a> {
     reader: Box<dyn Reader + 'a>,
     writer: Box<dyn Writer + 'a>,
     operations: Operations,
-    truth: &'a Truth,
+    expected: &'a ExpectedVersions,
     /// Whether answers are compared with the truth.
     checked: bool,
     /// Nanoseconds per batch.
@@ -62,14 +62,14 @@ impl<'a> Client<'a> {
         store: &'a dyn Store,
         strategy: &str,
         operations: Operations,
-        truth: &'a Truth,
+        expected: &'a ExpectedVersions,
         checked: bool,
     ) -> Result<Client<'a>> {
         Ok(Client {
             reader: store.reader(strategy)?,
             writer: store.writer()?,
             operations,
-            truth,
+            expected,
             checked,
             latencies: Histogram::new(3)?,
             reads: Vec::new(),
@@ -106,7 +106,7 @@ impl<'a> Client<'a> {
 
     fn batch(&mut self, size: u64) -> Result<Duration> {
         // Records that other clients insert meanwhile are requested from the next batch on.
-        let known = self.truth.known();
+        let known = self.expected.known();
         let mut elapsed = Duration::ZERO;
         for _ in 0..size {
             let operation = self.operations.draw(known);
@@ -141,8 +141,8 @@ impl<'a> Client<'a> {
         }
         for at in 0..self.writes.len() {
             let begun = match self.writes[at] {
-                Write::Version(record) => self.truth.begin(record),
-                Write::Insert => self.truth.begin_insert()?,
+                Write::Version(record) => self.expected.begin(record),
+                Write::Insert => self.expected.begin_insert()?,
             };
             elapsed += self.write(begun)?;
         }
@@ -158,7 +158,7 @@ impl<'a> Client<'a> {
         let start = Instant::now();
         self.writer.write(&entry.key, &entry.value)?;
         let took = start.elapsed();
-        self.truth.end(begun);
+        self.expected.end(begun);
         Ok(took)
     }
 
@@ -170,7 +170,7 @@ impl<'a> Client<'a> {
         self.oldest.clear();
         for (record, key) in self.reads.iter().zip(&mut self.keys) {
             record::key(*record, key);
-            self.oldest.push(self.truth.oldest(*record));
+            self.oldest.push(self.expected.oldest(*record));
         }
         let keys: Vec<&[u8]> = self.keys[..count].iter().map(Vec::as_slice).collect();
         let start = Instant::now();
@@ -185,7 +185,7 @@ impl<'a> Client<'a> {
                 .value(at)
                 .context("no value was given")
                 .and_then(|value| record::version_of(record, value, &mut self.entry.value))
-                .and_then(|version| expect(version, oldest, self.truth.newest(record)))
+                .and_then(|version| expect(version, oldest, self.expected.newest(record)))
                 .with_context(|| format!("a wrong answer for record {record}"))?;
         }
         Ok(took)
@@ -195,7 +195,7 @@ impl<'a> Client<'a> {
         record::key(from, &mut self.entry.key);
         let scanned = &mut self.scanned;
         scanned.clear();
-        let known = self.truth.known();
+        let known = self.expected.known();
         let start = Instant::now();
         let count = self
             .reader
@@ -234,8 +234,12 @@ impl<'a> Client<'a> {
             );
             let version = record::version_of(owner, value, &mut self.entry.value)?;
             // Only inserts run along with scans, so the oldest allowed version does not change.
-            expect(version, self.truth.oldest(owner), self.truth.newest(owner))
-                .with_context(|| format!("record {owner}"))?;
+            expect(
+                version,
+                self.expected.oldest(owner),
+                self.expected.newest(owner),
+            )
+            .with_context(|| format!("record {owner}"))?;
         }
         // Counting all keys takes long, so it is done for scans that came back short, which claim
         // that there are no more records, and for some of the others.
@@ -243,10 +247,10 @@ impl<'a> Client<'a> {
         if count < length || sampled {
             let end = (count == length).then_some(last);
             let among = |records| count_keys(records, first, end) as usize;
-            let (least, most) = (among(known), among(self.truth.begun_records()));
+            let (least, max) = (among(known), among(self.expected.begun_records()));
             ensure!(
-                (least..=most).contains(&count),
-                "it returned {count} records instead of {least} to {most}"
+                (least..=max).contains(&count),
+                "it returned {count} records instead of {least} to {max}"
             );
         }
         Ok(())

@@ -112,8 +112,8 @@ impl Writer for Handle<'_> {
 
 const RECORDS: u64 = 300;
 
-fn loaded(lie: Lie) -> (Noting, Truth) {
-    let truth = Truth::new(RECORDS + 2000).unwrap();
+fn loaded(lie: Lie) -> (Noting, ExpectedVersions) {
+    let expected = ExpectedVersions::new(RECORDS + 2000).unwrap();
     let store = Noting {
         map: Mutex::default(),
         asked: Mutex::default(),
@@ -121,21 +121,26 @@ fn loaded(lie: Lie) -> (Noting, Truth) {
     };
     let mut entry = EntryBuffer::default();
     for _ in 0..RECORDS {
-        let begun = truth.begin_insert().unwrap();
+        let begun = expected.begin_insert().unwrap();
         record::key(begun.record, &mut entry.key);
         record::value(begun.record, begun.version, &mut entry.value);
         let mut map = store.map.lock().unwrap();
         map.insert(entry.key.clone(), entry.value.clone());
         drop(map);
-        truth.end(begun);
+        expected.end(begun);
     }
-    (store, truth)
+    (store, expected)
 }
 
 /// Runs a client and returns the requests to the store.
-fn run(store: &Noting, truth: &Truth, workload: Workload, batch: usize) -> Result<Vec<Asked>> {
+fn run(
+    store: &Noting,
+    expected: &ExpectedVersions,
+    workload: Workload,
+    batch: usize,
+) -> Result<Vec<Asked>> {
     let operations = Requests::new(workload, RECORDS, RECORDS + 2000).operations(9);
-    let mut client = Client::new(store, "", operations, truth, true)?;
+    let mut client = Client::new(store, "", operations, expected, true)?;
     client.run(2000, batch)?;
     assert_eq!(
         client.into_latencies().len(),
@@ -145,8 +150,8 @@ fn run(store: &Noting, truth: &Truth, workload: Workload, batch: usize) -> Resul
 }
 
 fn asked(workload: Workload, batch: usize) -> Vec<Asked> {
-    let (store, truth) = loaded(Lie::None);
-    run(&store, &truth, workload, batch).unwrap()
+    let (store, expected) = loaded(Lie::None);
+    run(&store, &expected, workload, batch).unwrap()
 }
 
 /// Reads requested one by one or together, scans, and writes.
@@ -217,8 +222,8 @@ fn wrong_answers_are_found() {
         (Lie::Gap, Workload::E, "wrong answer for a scan"),
         (Lie::Short, Workload::E, "wrong answer for a scan"),
     ] {
-        let (store, truth) = loaded(lie);
-        let refusal = run(&store, &truth, workload, 16).unwrap_err();
+        let (store, expected) = loaded(lie);
+        let refusal = run(&store, &expected, workload, 16).unwrap_err();
         let refusal = format!("{refusal:#}");
         assert!(refusal.contains(word), "{lie:?}: {refusal}");
     }
@@ -226,25 +231,25 @@ fn wrong_answers_are_found() {
 
 #[test]
 fn a_missing_record_is_found_without_a_check_too() {
-    let (store, truth) = loaded(Lie::None);
+    let (store, expected) = loaded(Lie::None);
     store.map.lock().unwrap().clear();
     let operations = Requests::new(Workload::C, RECORDS, RECORDS).operations(9);
-    let mut client = Client::new(&store, "", operations, &truth, false).unwrap();
+    let mut client = Client::new(&store, "", operations, &expected, false).unwrap();
     let refusal = client.run(10, 5).unwrap_err().to_string();
     assert!(refusal.contains("0 of 5"), "{refusal}");
 }
 
 #[test]
 fn clients_beside_each_other_find_nothing_wrong() {
-    let (store, truth) = loaded(Lie::None);
+    let (store, expected) = loaded(Lie::None);
     for workload in Workload::ALL {
         let requests = Requests::new(workload, RECORDS, RECORDS + 2000);
         std::thread::scope(|scope| {
             for thread in 0..3 {
                 let operations = requests.operations(thread);
-                let (store, truth) = (&store, &truth);
+                let (store, expected) = (&store, &expected);
                 scope.spawn(move || {
-                    let client = Client::new(store, "", operations, truth, true);
+                    let client = Client::new(store, "", operations, expected, true);
                     client.unwrap().run(300, 16).unwrap();
                 });
             }

@@ -28,7 +28,7 @@ const BEGUN_SHIFT: u32 = 32;
 pub const WRITERS_MAX: usize = 200;
 
 /// The versions of all records.
-pub struct Truth {
+pub struct ExpectedVersions {
     words: Vec<AtomicU64>,
     next: AtomicU64,
     known: AtomicU64,
@@ -44,14 +44,14 @@ pub struct Begun {
     alone: bool,
 }
 
-impl Truth {
-    /// No records yet, and space for `most` of them.
-    pub fn new(most: u64) -> Result<Truth> {
-        let most = usize::try_from(most)?;
+impl ExpectedVersions {
+    /// No records yet, and space for `max` of them.
+    pub fn new(max: u64) -> Result<ExpectedVersions> {
+        let max = usize::try_from(max)?;
         let mut words = Vec::new();
-        words.try_reserve_exact(most)?;
-        words.resize_with(most, AtomicU64::default);
-        Ok(Truth {
+        words.try_reserve_exact(max)?;
+        words.resize_with(max, AtomicU64::default);
+        Ok(ExpectedVersions {
             words,
             next: AtomicU64::new(0),
             known: AtomicU64::new(0),
@@ -164,76 +164,79 @@ mod tests {
 
     #[test]
     fn a_write_that_returned_makes_the_older_version_wrong() {
-        let truth = Truth::new(1).unwrap();
-        truth.end(truth.begin_insert().unwrap());
+        let expected = ExpectedVersions::new(1).unwrap();
+        expected.end(expected.begin_insert().unwrap());
         for version in 1..5 {
-            assert_eq!((truth.oldest(0), truth.newest(0)), (version, version));
-            let write = truth.begin(0);
+            assert_eq!((expected.oldest(0), expected.newest(0)), (version, version));
+            let write = expected.begin(0);
             assert_eq!(write.version, version + 1);
-            assert_eq!((truth.oldest(0), truth.newest(0)), (version, version + 1));
-            truth.end(write);
+            assert_eq!(
+                (expected.oldest(0), expected.newest(0)),
+                (version, version + 1)
+            );
+            expected.end(write);
         }
     }
 
     #[test]
     fn writes_that_overlapped_stay_right_until_one_came_alone() {
-        let truth = Truth::new(1).unwrap();
-        truth.end(truth.begin_insert().unwrap());
+        let expected = ExpectedVersions::new(1).unwrap();
+        expected.end(expected.begin_insert().unwrap());
         for swap in [false, true] {
-            let before = truth.oldest(0);
-            let (first, second) = (truth.begin(0), truth.begin(0));
+            let before = expected.oldest(0);
+            let (first, second) = (expected.begin(0), expected.begin(0));
             let newest = second.version;
             let pair = if swap {
                 [second, first]
             } else {
                 [first, second]
             };
-            pair.into_iter().for_each(|write| truth.end(write));
-            assert_eq!((truth.oldest(0), truth.newest(0)), (before, newest));
-            truth.end(truth.begin(0));
-            assert_eq!(truth.oldest(0), newest + 1);
+            pair.into_iter().for_each(|write| expected.end(write));
+            assert_eq!((expected.oldest(0), expected.newest(0)), (before, newest));
+            expected.end(expected.begin(0));
+            assert_eq!(expected.oldest(0), newest + 1);
         }
     }
 
     #[test]
     fn records_are_known_up_to_the_first_that_is_not_there() {
-        let truth = Truth::new(4).unwrap();
-        let writes: Vec<Begun> = (0..3).map(|_| truth.begin_insert().unwrap()).collect();
+        let expected = ExpectedVersions::new(4).unwrap();
+        let writes: Vec<Begun> = (0..3).map(|_| expected.begin_insert().unwrap()).collect();
         let mut writes = writes.into_iter();
         let mut next = || writes.next().unwrap();
         let (zero, one, two) = (next(), next(), next());
         assert_eq!((one.record, one.version), (1, 1));
-        truth.end(one);
-        assert_eq!((truth.known(), truth.begun_records()), (0, 3));
-        truth.end(zero);
-        assert_eq!(truth.known(), 2);
-        truth.end(two);
-        assert_eq!(truth.known(), 3);
-        truth.end(truth.begin_insert().unwrap());
-        assert!(truth.begin_insert().is_err());
-        assert_eq!((truth.known(), truth.begun_records()), (4, 4));
+        expected.end(one);
+        assert_eq!((expected.known(), expected.begun_records()), (0, 3));
+        expected.end(zero);
+        assert_eq!(expected.known(), 2);
+        expected.end(two);
+        assert_eq!(expected.known(), 3);
+        expected.end(expected.begin_insert().unwrap());
+        assert!(expected.begin_insert().is_err());
+        assert_eq!((expected.known(), expected.begun_records()), (4, 4));
     }
 
     #[test]
     fn threads_that_insert_and_write_leave_everything_known_and_right() {
-        let truth = Truth::new(400).unwrap();
+        let expected = ExpectedVersions::new(400).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for turn in 0..100 {
-                        truth.end(truth.begin_insert().unwrap());
-                        let record = turn % truth.known().max(1);
-                        if record < truth.known() {
-                            truth.end(truth.begin(record));
+                        expected.end(expected.begin_insert().unwrap());
+                        let record = turn % expected.known().max(1);
+                        if record < expected.known() {
+                            expected.end(expected.begin(record));
                         }
                     }
                 });
             }
         });
-        assert_eq!(truth.known(), 400);
+        assert_eq!(expected.known(), 400);
         for record in 0..400 {
-            truth.end(truth.begin(record));
-            assert_eq!(truth.oldest(record), truth.newest(record));
+            expected.end(expected.begin(record));
+            assert_eq!(expected.oldest(record), expected.newest(record));
         }
     }
 }

@@ -150,14 +150,14 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// The requests of `workload` with `loaded` records, at least one, and at most `most` records
+    /// The requests of `workload` with `loaded` records, at least one, and at most `max` records
     /// in the end.
-    pub fn new(workload: Workload, loaded: u64, most: u64) -> Requests {
+    pub fn new(workload: Workload, loaded: u64, max: u64) -> Requests {
         let chosen = match workload {
             Workload::D => Chosen::Latest(Latest::new(loaded)),
             // As in YCSB, a record's popularity does not change when others are inserted: records
             // that do not exist yet are drawn too, and then redrawn.
-            Workload::E => Chosen::Scrambled(Scrambled::new(most.max(loaded))),
+            Workload::E => Chosen::Scrambled(Scrambled::new(max.max(loaded))),
             _ => Chosen::Scrambled(Scrambled::new(loaded)),
         };
         Requests { workload, chosen }

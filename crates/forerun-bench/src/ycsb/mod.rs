@@ -3,7 +3,7 @@
 //! ```text
 //!  args.rs               the command line
 //!  record.rs             keys and values of a record
-//!  stand.rs              a store, loaded; its turns
+//!  fixture.rs            a store, loaded; its turns
 //!  choose.rs             zipfian, scrambled, latest
 //!  client.rs             batches, clock, checks
 //!  mix.rs                workloads A to F, their operations
@@ -24,20 +24,21 @@ mod args;
 pub mod choose;
 pub mod client;
 pub mod expected_versions;
+mod fixture;
 pub mod mix;
 pub mod record;
 mod result_row;
 mod show;
-mod stand;
 
 pub use args::Args;
 pub use result_row::{Loaded, YcsbRow};
 
-use crate::engine::{Engine, Place};
+use crate::engine::{Engine, StoreLocation};
 use crate::output::{Timing, on_stdout, write_facts};
 use crate::store_engine::DbEngine;
 use anyhow::{Context, Result};
 use args::Plan;
+use fixture::{Fixture, Reservation, TurnPlan};
 use forerun_measure::harness::{self, Case, Outcome};
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
@@ -46,7 +47,6 @@ use forerun_measure::result_row::Row;
 use hdrhistogram::Histogram;
 use mix::{Requests, Workload};
 use record::{KEY_BYTES_MAX, VALUE_BYTES};
-use stand::{Room, Stand, Turn};
 use std::cell::RefCell;
 use std::io::Write;
 
@@ -134,32 +134,36 @@ struct Cell {
     threads: usize,
     batch: usize,
     /// The position of the engine.
-    stand: usize,
+    fixture: usize,
 }
 
 impl Bench<'_> {
     fn measure(&self, engines: &[&dyn Engine], cache_bytes: u64, emit: Emit<'_>) -> Result<()> {
-        let room = self.room();
-        let place = Place {
+        let reservation = self.reservation();
+        let place = StoreLocation {
             parent: self.args.dir.clone(),
             cache_bytes: Some(cache_bytes),
         };
-        let mut stands = Vec::new();
+        let mut fixtures = Vec::new();
         for &engine in engines {
-            let stand = Stand::load(engine, room, place.clone(), self.progress)
-                .with_context(|| format!("{} with {} records", engine.name(), room.records))?;
-            stands.push(stand);
+            let fixture = Fixture::load(engine, reservation, place.clone(), self.progress)
+                .with_context(|| {
+                    format!("{} with {} records", engine.name(), reservation.records)
+                })?;
+            fixtures.push(fixture);
         }
-        let facts = stands.iter().flat_map(Stand::facts).collect();
-        let loads = stands.iter().map(|stand| self.load_row(stand, cache_bytes));
+        let facts = fixtures.iter().flat_map(Fixture::facts).collect();
+        let loads = fixtures
+            .iter()
+            .map(|fixture| self.load_row(fixture, cache_bytes));
         emit(loads.collect(), facts)?;
         for &workload in &self.plan.workloads {
             let rows = self
-                .workload(workload, &stands, cache_bytes)
+                .workload(workload, &fixtures, cache_bytes)
                 .with_context(|| format!("workload {}", workload.name()))?;
             emit(rows, Vec::new())?;
         }
-        let facts = stands.iter().flat_map(Stand::facts);
+        let facts = fixtures.iter().flat_map(Fixture::facts);
         let afterwards = facts.map(|(name, text)| (format!("{name}, in the end"), text));
         emit(Vec::new(), afterwards.collect())
     }
@@ -179,7 +183,7 @@ impl Bench<'_> {
 
     /// Space for the writes to one store. Its operations are drawn at random, so there may be a few
     /// more than their share.
-    fn room(&self) -> Room {
+    fn reservation(&self) -> Reservation {
         let plan = self.plan;
         let operations = |workload: Workload| {
             let turns = self.batches(workload).len() * plan.threads.len() * self.rounds();
@@ -188,7 +192,7 @@ impl Bench<'_> {
         let writes = plan.workloads.iter().map(|&w| operations(w)).sum();
         let inserting = plan.workloads.iter().filter(|w| w.inserts());
         let inserts: u64 = inserting.map(|&w| operations(w) / 16 + 10_000).sum();
-        Room {
+        Reservation {
             records: plan.records,
             inserts: inserts.min(writes),
             writes,
@@ -198,19 +202,23 @@ impl Bench<'_> {
     fn workload(
         &self,
         workload: Workload,
-        stands: &[Stand<'_>],
+        fixtures: &[Fixture<'_>],
         cache_bytes: u64,
     ) -> Result<Vec<YcsbRow>> {
         let plan = self.plan;
-        let room = self.room();
-        let requests = Requests::new(workload, room.records, room.records + room.inserts);
+        let reservation = self.reservation();
+        let requests = Requests::new(
+            workload,
+            reservation.records,
+            reservation.records + reservation.inserts,
+        );
         let mut cells = Vec::new();
         for &threads in &plan.threads {
             for &batch in self.batches(workload) {
-                cells.extend((0..stands.len()).map(|stand| Cell {
+                cells.extend((0..fixtures.len()).map(|fixture| Cell {
                     threads,
                     batch,
-                    stand,
+                    fixture,
                 }));
             }
         }
@@ -218,18 +226,18 @@ impl Bench<'_> {
         let latencies: Vec<RefCell<Histogram<u64>>> = latencies.collect::<Result<_>>()?;
         let mut cases = Vec::new();
         for (cell, latencies) in cells.iter().zip(&latencies) {
-            let stand = &stands[cell.stand];
+            let fixture = &fixtures[cell.fixture];
             let (threads, batch) = (cell.threads, cell.batch);
             let name = format!(
                 "{} batch {batch} {}",
                 workload.name(),
-                stand.engine().name()
+                fixture.engine().name()
             );
             let requests = &requests;
             cases.push(Case::new(threads, name, move |turn| {
                 // This is not the turn's own seed: all engines get the same operations.
                 let cell_seed = (workload as u64) << 40 ^ (threads as u64) << 32 ^ batch as u64;
-                let turn = Turn {
+                let turn = TurnPlan {
                     requests,
                     batch,
                     threads,
@@ -237,7 +245,7 @@ impl Bench<'_> {
                     checked: self.args.check || turn.round == 0,
                     seed: crate::workload::mix(cell_seed ^ (turn.round as u64) << 20),
                 };
-                stand.turn(&turn, &mut latencies.borrow_mut())
+                fixture.turn(&turn, &mut latencies.borrow_mut())
             }));
         }
         let plan = self.args.output.plan(&Timing::default());
@@ -245,23 +253,23 @@ impl Bench<'_> {
         let rows = cells.iter().enumerate().map(|(at, cell)| {
             let head = self.head(
                 workload.name(),
-                &stands[cell.stand],
+                &fixtures[cell.fixture],
                 cell.threads,
                 cell.batch,
             );
             let latencies = latencies[at].borrow();
             let row = self.row(head, &outcomes[at], &latencies, cache_bytes);
-            self.compare(row, at, &cells, &outcomes, stands)
+            self.compare(row, at, &cells, &outcomes, fixtures)
         });
         Ok(rows.collect())
     }
 
-    fn head(&self, case: &str, stand: &Stand<'_>, threads: usize, batch: usize) -> Row {
+    fn head(&self, case: &str, fixture: &Fixture<'_>, threads: usize, batch: usize) -> Row {
         Row {
             bench: "ycsb".into(),
             case: case.to_owned(),
-            engine: stand.engine().name().to_owned(),
-            strategy: stand.strategy(batch),
+            engine: fixture.engine().name().to_owned(),
+            strategy: fixture.strategy(batch),
             keys: self.plan.records,
             key_bytes: KEY_BYTES_MAX as u64,
             prefix_bytes: 4,
@@ -303,31 +311,32 @@ impl Bench<'_> {
         at: usize,
         cells: &[Cell],
         outcomes: &[Outcome],
-        stands: &[Stand<'_>],
+        fixtures: &[Fixture<'_>],
     ) -> YcsbRow {
         let mine = cells[at];
         let ratio = |same: &dyn Fn(&Cell) -> bool| {
             let rival = cells.iter().position(same)?;
             Some(outcomes[at].ratio_to(&outcomes[rival]))
         };
-        row.common.speedup_vs_single =
-            ratio(&|cell| (cell.threads, cell.batch, cell.stand) == (mine.threads, 1, mine.stand));
+        row.common.speedup_vs_single = ratio(&|cell| {
+            (cell.threads, cell.batch, cell.fixture) == (mine.threads, 1, mine.fixture)
+        });
         row.common.speedup_vs_peer = self.peer.and_then(|peer| {
             ratio(&|cell| {
                 (cell.threads, cell.batch) == (mine.threads, mine.batch)
-                    && stands[cell.stand].engine().name() == peer
+                    && fixtures[cell.fixture].engine().name() == peer
             })
         });
         row
     }
 
-    fn load_row(&self, stand: &Stand<'_>, cache_bytes: u64) -> YcsbRow {
-        let load = &stand.load;
+    fn load_row(&self, fixture: &Fixture<'_>, cache_bytes: u64) -> YcsbRow {
+        let load = &fixture.load;
         let head = Row {
             strategy: "load".into(),
             hit_rate: None,
             rounds: 1,
-            ..self.head("load", stand, 1, stand::LOAD_BATCH)
+            ..self.head("load", fixture, 1, fixture::LOAD_BATCH)
         };
         YcsbRow {
             common: head.with_rates(load.per_second, load.per_second, load.per_second),

@@ -3,11 +3,11 @@
 // Each test file is its own program and uses only some of these helpers.
 #![allow(dead_code)]
 
-#[path = "../../../forerun-cli/tests/common/place.rs"]
-mod place;
+#[path = "../../../forerun-cli/tests/common/workspace.rs"]
+mod workspace;
 
 #[allow(unused_imports)]
-pub use place::{Place, Ran, files};
+pub use workspace::{Ran, Workspace, files};
 
 /// The command under test, and its name in error messages.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forerun-bench");

@@ -11,7 +11,7 @@
 //! we measured, S3-FIFO keeps frequently read items longer.
 
 use super::ghosts::Ghosts;
-use super::{EvictionPolicy, Fate, Queue};
+use super::{EvictionDecision, EvictionPolicy, Queue};
 
 /// One byte in this many of the memory limit remembers evicted keys.
 const GHOSTS_SHARE: usize = 128;
@@ -48,11 +48,11 @@ impl EvictionPolicy for S3Fifo {
         }
     }
 
-    fn fate(&self, queue: Queue, frequency: u8) -> Fate {
+    fn fate(&self, queue: Queue, frequency: u8) -> EvictionDecision {
         if frequency == 0 {
-            return Fate::Evict;
+            return EvictionDecision::Evict;
         }
-        Fate::Move {
+        EvictionDecision::Move {
             queue: Queue::Main,
             frequency: match queue {
                 Queue::Small => 0,
@@ -79,14 +79,14 @@ mod tests {
     #[test]
     fn a_read_item_moves_to_main_and_loses_one_count_each_time_around() {
         let policy = S3Fifo::new(1 << 20);
-        let to_main = |frequency| Fate::Move {
+        let to_main = |frequency| EvictionDecision::Move {
             queue: Queue::Main,
             frequency,
         };
         assert_eq!(policy.fate(Queue::Small, 3), to_main(0));
         assert_eq!(policy.fate(Queue::Main, 3), to_main(2));
-        assert_eq!(policy.fate(Queue::Small, 0), Fate::Evict);
-        assert_eq!(policy.fate(Queue::Main, 0), Fate::Evict);
+        assert_eq!(policy.fate(Queue::Small, 0), EvictionDecision::Evict);
+        assert_eq!(policy.fate(Queue::Main, 0), EvictionDecision::Evict);
     }
 
     #[test]

@@ -49,7 +49,7 @@ type Item = (u64, u32);
 
 const CELLS: usize = 12;
 
-struct World {
+struct Fixture {
     index: Index,
     epochs: Epochs,
     /// The writer's pins are separate. If the reader took a pin that the writer has dropped, that
@@ -60,18 +60,18 @@ struct World {
 }
 
 // SAFETY: the cells are shared the way items are, which is what the models verify.
-unsafe impl Sync for World {}
+unsafe impl Sync for Fixture {}
 // SAFETY: as above.
-unsafe impl Send for World {}
+unsafe impl Send for Fixture {}
 
 fn at(cell: usize) -> ItemRef {
     ItemRef::from_offset(cell * ItemRef::UNIT_BYTES)
 }
 
-impl World {
-    fn new() -> Arc<World> {
+impl Fixture {
+    fn new() -> Arc<Fixture> {
         let budget = std::sync::Arc::new(Budget::new(1 << 30));
-        Arc::new(World {
+        Arc::new(Fixture {
             index: Index::new(Pages::Small, &budget, 1 << 30).unwrap(),
             epochs: Epochs::new(),
             writers: Epochs::new(),
@@ -151,7 +151,7 @@ impl World {
 }
 
 /// What a reader on another thread finds while `write` runs on this thread.
-fn find_beside(world: &Arc<World>, key: u64, write: impl FnOnce(&World)) -> Option<u32> {
+fn find_beside(world: &Arc<Fixture>, key: u64, write: impl FnOnce(&Fixture)) -> Option<u32> {
     let shared = Arc::clone(world);
     let reader = thread::spawn(move || {
         let pinned = shared.epochs.pin();
@@ -165,7 +165,7 @@ fn find_beside(world: &Arc<World>, key: u64, write: impl FnOnce(&World)) -> Opti
 #[test]
 fn an_item_is_found_whole_or_not_yet() {
     model(|| {
-        let world = World::new();
+        let world = Fixture::new();
         let found = find_beside(&world, 7, |world| world.insert(0, (7, 1)));
         assert!(matches!(found, None | Some(1)));
     });
@@ -176,7 +176,7 @@ fn an_item_is_found_whole_or_not_yet() {
 #[test]
 fn a_moved_item_is_reused_only_when_no_reader_holds_it() {
     model(|| {
-        let world = World::new();
+        let world = Fixture::new();
         world.insert(0, (7, 1));
         let found = find_beside(&world, 7, |world| {
             world.replace_and_reuse(7, Some((1, 1)), (8, 9))
@@ -188,7 +188,7 @@ fn a_moved_item_is_reused_only_when_no_reader_holds_it() {
 #[test]
 fn a_removed_item_is_reused_for_another_key_only_when_no_reader_holds_it() {
     model(|| {
-        let world = World::new();
+        let world = Fixture::new();
         world.insert(0, (7, 1));
         let found = find_beside(&world, 7, |world| world.replace_and_reuse(7, None, (8, 9)));
         assert!(matches!(found, None | Some(1)));
@@ -200,7 +200,7 @@ fn a_removed_item_is_reused_for_another_key_only_when_no_reader_holds_it() {
 fn a_reused_slot_never_gives_the_old_key_the_new_value() {
     model(|| {
         let other = 7 | 1 << 40;
-        let world = World::new();
+        let world = Fixture::new();
         world.insert(0, (7, 1));
         let found = find_beside(&world, 7, |world| {
             world.replace_and_reuse(7, None, (7, 3));
@@ -215,7 +215,7 @@ fn a_reused_slot_never_gives_the_old_key_the_new_value() {
 #[test]
 fn an_item_that_is_displaced_is_never_missed() {
     model(|| {
-        let world = World::new();
+        let world = Fixture::new();
         world.insert(0, (7, 1));
         let found = find_beside(&world, 7, |world| {
             let pinned = world.writers.pin();
@@ -233,7 +233,7 @@ fn an_item_that_is_displaced_is_never_missed() {
 #[test]
 fn an_item_is_never_missed_while_its_segment_is_split() {
     model(|| {
-        let world = World::new();
+        let world = Fixture::new();
         // Half as many items as slots, with both values of the next bit.
         let key = |n: u64| n << 62 | n;
         (0..8).for_each(|n| world.insert(n as usize, (key(n), 1)));
@@ -269,7 +269,7 @@ fn an_item_is_never_missed_while_its_segment_is_split() {
 #[test]
 fn an_item_stored_after_a_flush_is_not_replaced_by_one_from_before() {
     model(|| {
-        let world = World::new();
+        let world = Fixture::new();
         let shared = Arc::clone(&world);
         let beside = thread::spawn(move || shared.set(0, 7));
         world.flushes.increment();

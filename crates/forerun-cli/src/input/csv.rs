@@ -18,7 +18,7 @@ use std::rc::Rc;
 use csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
 
 use super::rows::{BadRow, KeySpec, ROW_BYTES_MAX, Row, Step};
-use super::{InputError, Place, Source};
+use super::{InputError, InputPosition, Source};
 use crate::output::{self, Named};
 
 /// How fields are separated and quoted.
@@ -53,7 +53,7 @@ impl Dialect {
 
 /// The rows of a CSV or TSV table.
 pub struct CsvRows {
-    place: Place,
+    place: InputPosition,
     reader: Reader<Watched>,
     budget_bytes: Rc<Cell<usize>>,
     line_starts: Rc<RefCell<LineStarts>>,
@@ -149,7 +149,7 @@ impl CsvRows {
     }
 
     /// How far the input was read.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &InputPosition {
         &self.place
     }
 
@@ -223,7 +223,7 @@ fn other_delimiter(names: &[&str]) -> String {
     })
 }
 
-fn read_error(place: &Place, error: csv::Error) -> InputError {
+fn read_error(place: &InputPosition, error: csv::Error) -> InputError {
     match error.into_kind() {
         ErrorKind::Io(error) => place.read_error(error),
         other => place.read_error(io::Error::other(format!("{other:?}"))),

@@ -2,11 +2,11 @@
 
 use std::io::{BufRead, ErrorKind};
 
-use super::{InputError, Place, Source};
+use super::{InputError, InputPosition, Source};
 
 /// Reads an input line by line into a single buffer.
 pub struct Lines {
-    place: Place,
+    place: InputPosition,
     reader: Box<dyn BufRead>,
     line: Vec<u8>,
     number: u64,
@@ -42,7 +42,7 @@ impl Lines {
     }
 
     /// How far the input was read.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &InputPosition {
         &self.place
     }
 

@@ -179,8 +179,8 @@ impl Source {
     }
 
     /// Separates the reader from the position that errors report.
-    pub fn into_parts(self) -> (Place, Box<dyn BufRead>) {
-        let place = Place {
+    pub fn into_parts(self) -> (InputPosition, Box<dyn BufRead>) {
+        let place = InputPosition {
             name: self.name,
             raw_bytes: self.raw_bytes,
             total_bytes: self.total_bytes,
@@ -193,7 +193,7 @@ impl Source {
 
 /// How far an input was read.
 #[derive(Clone)]
-pub struct Place {
+pub struct InputPosition {
     name: String,
     raw_bytes: Rc<Cell<u64>>,
     total_bytes: Option<u64>,
@@ -201,7 +201,7 @@ pub struct Place {
     offset_bytes: Rc<Cell<u64>>,
 }
 
-impl Place {
+impl InputPosition {
     /// The name of the input in messages.
     pub fn name(&self) -> &str {
         &self.name

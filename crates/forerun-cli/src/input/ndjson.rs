@@ -9,7 +9,7 @@ use serde_json::{Map, Number, Value};
 
 use super::lines::Lines;
 use super::rows::{BadRow, KeySpec, ROW_BYTES_MAX, Row, Step};
-use super::{InputError, Place, Source};
+use super::{InputError, InputPosition, Source};
 use crate::output::Named;
 
 /// The rows of an NDJSON table.
@@ -30,7 +30,7 @@ impl NdjsonRows {
     }
 
     /// How far the input was read.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &InputPosition {
         self.lines.place()
     }
 

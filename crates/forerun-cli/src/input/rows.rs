@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::csv::{CsvRows, Dialect};
 use super::ndjson::NdjsonRows;
-use super::{InputError, Place, Source};
+use super::{InputError, InputPosition, Source};
 
 /// Maximum length of a row. It bounds the memory that a missing quote or line end can cost.
 pub const ROW_BYTES_MAX: usize = 64 << 20;
@@ -162,7 +162,7 @@ impl Rows {
     }
 
     /// How far the input was read.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &InputPosition {
         match self {
             Rows::Csv(rows) => rows.place(),
             Rows::Ndjson(rows) => rows.place(),

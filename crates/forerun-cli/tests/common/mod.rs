@@ -3,10 +3,10 @@
 // Each test file is its own program and uses only some of these helpers.
 #![allow(dead_code)]
 
-mod place;
+mod workspace;
 
 #[allow(unused_imports)]
-pub use place::{Place, Ran, files};
+pub use workspace::{Ran, Workspace, files};
 
 use std::io::Write;
 
@@ -14,9 +14,9 @@ use std::io::Write;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forerun");
 const NAME: &str = "forerun";
 
-impl Place {
+impl Workspace {
     /// Creates a store `db` with the given entries by `forerun load`.
-    pub fn store(&self, entries: &[(&str, &str)]) -> &Place {
+    pub fn store(&self, entries: &[(&str, &str)]) -> &Workspace {
         let rows: String = entries
             .iter()
             .map(|(key, value)| format!("{{\"k\":{key:?},\"v\":{value:?}}}\n"))

@@ -21,7 +21,7 @@ pub enum Ending {
 /// A running child.
 pub struct Child {
     process: i32,
-    told: File,
+    reported: File,
 }
 
 /// Runs `work` in a child process. Panics if the child panics, is killed by a signal, or hangs.
@@ -43,8 +43,8 @@ pub fn begin(ending: Ending, work: impl FnOnce()) -> Child {
         // SAFETY: this process owns the descriptor, and nothing else uses it.
         unsafe { libc::close(ends[1]) };
         // SAFETY: as above.
-        let told = unsafe { File::from_raw_fd(ends[0]) };
-        return Child { process, told };
+        let reported = unsafe { File::from_raw_fd(ends[0]) };
+        return Child { process, reported };
     }
     // SAFETY: it sets this process's alarm, which kills the process by a signal.
     unsafe { libc::alarm(CHILD_SECONDS) };
@@ -92,7 +92,7 @@ impl Child {
         // too. A child that was killed has written nothing.
         let mut said = [0; 4096];
         let len = match libc::WIFEXITED(status) {
-            true => self.told.read(&mut said).unwrap_or(0),
+            true => self.reported.read(&mut said).unwrap_or(0),
             false => 0,
         };
         panic!(

@@ -96,7 +96,7 @@ impl Inner {
                 Err(error @ Error::Poisoned { .. }) => {
                     // It panicked, and would panic again.
                     tracing::error!(%error, path = %self.path.display(), "{name} ends");
-                    if !planted::is(Defect::PanicUntold) {
+                    if !planted::is(Defect::PanicUnreported) {
                         self.work.note_panicked(error);
                     }
                     break;

@@ -73,7 +73,7 @@ pub(super) struct LogCounts {
     pub(super) syncs: u64,
 }
 
-enum Turn<'a> {
+enum CommitRole<'a> {
     Done(Result<u64>),
     Lead(MutexGuard<'a, Queue>),
 }
@@ -130,15 +130,15 @@ impl Commit {
             self.lead(queue)
         } else {
             match self.follow(queue) {
-                Turn::Done(result) => result,
-                Turn::Lead(queue) => self.lead(queue),
+                CommitRole::Done(result) => result,
+                CommitRole::Lead(queue) => self.lead(queue),
             }
         };
         result.map(|first_sequence| first_sequence + ahead)
     }
 
     /// Waits until the pending group is written, or until it needs a leader.
-    fn follow<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> Turn<'a> {
+    fn follow<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> CommitRole<'a> {
         let result = Arc::clone(queue.pending.result.get_or_insert_default());
         drop(queue);
         for spin in 0..SPINS + YIELDS {
@@ -155,11 +155,11 @@ impl Commit {
         let mut queue = self.lock();
         loop {
             if let Some(result) = result.get() {
-                return Turn::Done(result.clone());
+                return CommitRole::Done(result.clone());
             }
             // No group is being written, and ours is not written yet, so it is the pending one.
             if queue.log.is_some() {
-                return Turn::Lead(queue);
+                return CommitRole::Lead(queue);
             }
             queue = self.sleep(queue);
         }
@@ -203,9 +203,9 @@ impl Commit {
         if group.records.capacity() <= KEPT_BUFFER_BYTES {
             queue.spare = group.records;
         }
-        if let Some(told) = group.result {
+        if let Some(slot) = group.result {
             // A group has one leader, so nothing else sets the result.
-            let _ = told.set(result.clone());
+            let _ = slot.set(result.clone());
         }
         if planted::is(Defect::OneFollowerWoken) {
             self.wake.notify_one();

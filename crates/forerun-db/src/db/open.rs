@@ -367,13 +367,13 @@ impl Replay<'_> {
             self.older.push(full);
             let older = self.older.iter().map(|of| of.limit_bytes);
             let used_bytes = older.sum::<usize>();
-            let most_bytes = self.options.memory_limit_bytes;
-            return match used_bytes.saturating_add(limit_bytes) <= most_bytes {
+            let max_bytes = self.options.memory_limit_bytes;
+            return match used_bytes.saturating_add(limit_bytes) <= max_bytes {
                 true => Ok(()),
                 false => Err(Error::MemoryLimit {
                     needed_bytes: limit_bytes,
                     used_bytes,
-                    limit_bytes: most_bytes,
+                    limit_bytes: max_bytes,
                 }),
             };
         }

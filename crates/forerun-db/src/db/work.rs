@@ -174,7 +174,7 @@ impl Work {
             let left = match state.failing(task) {
                 Some(failing) => Some(failing.wait_left(now)),
                 None if has_moved => return,
-                None => at_most.map(|most| most.saturating_sub(now - begun)),
+                None => at_most.map(|limit| limit.saturating_sub(now - begun)),
             };
             state = match left {
                 Some(Duration::ZERO) => return,
@@ -196,10 +196,10 @@ impl Work {
     }
 
     /// [`wait`](Self::wait) with a timeout.
-    pub(super) fn wait_at_most(&self, seen: Turn, most: Duration) {
+    pub(super) fn wait_at_most(&self, seen: Turn, limit: Duration) {
         let state = self.lock();
         let is_same = |state: &mut WorkState| state.turn == seen.0 && !self.is_stopping();
-        let waited = self.moved.wait_timeout_while(state, most, is_same);
+        let waited = self.moved.wait_timeout_while(state, limit, is_same);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 

@@ -70,13 +70,13 @@ struct ImmutableFile {
 /// The share of the process's file limit that a store uses by default, and the bounds of the
 /// result.
 const SHARE: u64 = 2;
-const LEAST: u64 = 16;
-const MOST: u64 = 1 << 16;
+const FILES_MIN: u64 = 16;
+const FILES_MAX: u64 = 1 << 16;
 
 /// How many run files a store keeps open by default: half of the files that the process may open.
 pub(crate) fn default_limit() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    (limit.unwrap_or(u64::MAX) / SHARE).clamp(LEAST, MOST) as usize
+    (limit.unwrap_or(u64::MAX) / SHARE).clamp(FILES_MIN, FILES_MAX) as usize
 }
 
 impl OpenFiles {

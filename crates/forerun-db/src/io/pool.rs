@@ -21,7 +21,7 @@ use forerun_core::{PerProcess, Wait};
 use super::reads::{Done, Engine, Progress};
 
 /// The most threads, and so the most reads in flight at a time.
-const MOST_THREADS: usize = 32;
+const THREADS_MAX: usize = 32;
 
 /// How long a thread waits for work before it ends.
 const IDLE: Duration = Duration::from_secs(10);
@@ -78,7 +78,7 @@ impl Pool {
             self.work.notify_one();
         }
         for _ in state.idle..wanted {
-            if state.threads == MOST_THREADS || !self.start_thread() {
+            if state.threads == THREADS_MAX || !self.start_thread() {
                 break;
             }
             state.threads += 1;

@@ -109,7 +109,7 @@ impl Drop for Ring {
             // the parent.
             return std::mem::forget(inner);
         }
-        inner.settle();
+        inner.drain();
         if !inner.broken {
             let _ = KEPT.try_with(|kept| *kept.borrow_mut() = Some(inner));
         }
@@ -269,7 +269,7 @@ impl Inner {
     }
 
     /// Waits until no read is in flight.
-    fn settle(&mut self) {
+    fn drain(&mut self) {
         self.waiting.clear();
         let mut done = Vec::new();
         while self.flying() > 0 && !self.broken {

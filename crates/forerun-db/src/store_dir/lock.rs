@@ -168,7 +168,9 @@ mod tests {
         assert!(!lock.power_lost());
         let holder = Some(std::process::id());
         match Lock::take(&io, "/".as_ref(), "LOCK") {
-            Err(Error::Locked { holder: told, .. }) => assert_eq!(told, holder),
+            Err(Error::Locked {
+                holder: reported, ..
+            }) => assert_eq!(reported, holder),
             other => panic!("{other:?}"),
         }
         drop(lock);

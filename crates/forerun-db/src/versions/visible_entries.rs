@@ -92,42 +92,42 @@ impl<C: VersionCursor> VisibleEntries<C> {
     pub(crate) fn seek_first(&mut self) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek_first()?;
-        self.settle_forward()
+        self.find_visible_forward()
     }
 
     /// Moves to the last entry.
     pub(crate) fn seek_last(&mut self) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek_last()?;
-        self.settle_backward()
+        self.find_visible_backward()
     }
 
     /// Moves to the first entry at or after `key`.
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek(key, self.snapshot)?;
-        self.settle_forward()
+        self.find_visible_forward()
     }
 
     /// Moves to the first entry after `key`.
     pub(crate) fn seek_after(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek(key, BEHIND_ALL)?;
-        self.settle_forward()
+        self.find_visible_forward()
     }
 
     /// Moves to the last entry before `key`.
     pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek_before(key, MAX_SEQUENCE)?;
-        self.settle_backward()
+        self.find_visible_backward()
     }
 
     /// Moves to the last entry at or before `key`.
     pub(crate) fn seek_back(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek_before(key, BEHIND_ALL)?;
-        self.settle_backward()
+        self.find_visible_backward()
     }
 
     /// Moves to the next entry; to the first, if the cursor is positioned nowhere.
@@ -137,7 +137,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
             Position::OnEntry => self.pass_key()?,
             Position::BeforeKey => self.versions.seek(&self.key, BEHIND_ALL)?,
         }
-        self.settle_forward()
+        self.find_visible_forward()
     }
 
     /// Moves to the previous entry; to the last, if the cursor is positioned nowhere.
@@ -150,7 +150,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
             }
             Position::BeforeKey => {}
         }
-        self.settle_backward()
+        self.find_visible_backward()
     }
 
     /// The current entry.
@@ -170,7 +170,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
 
     /// From the underlying cursor's position on, finds the first key whose newest visible version
     /// is a value.
-    fn settle_forward(&mut self) -> Result<Option<Entry<'_>>> {
+    fn find_visible_forward(&mut self) -> Result<Option<Entry<'_>>> {
         while let Some(Version { sequence, kind, .. }) = self.versions.at() {
             if sequence > self.snapshot {
                 self.pass_newer()?;
@@ -215,7 +215,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
 
     /// From the underlying cursor's position back, finds the first key with an entry, and stops
     /// before it.
-    fn settle_backward(&mut self) -> Result<Option<Entry<'_>>> {
+    fn find_visible_backward(&mut self) -> Result<Option<Entry<'_>>> {
         while let Some(at) = self.versions.at() {
             keep(&mut self.key, Some(at.key));
             let mut newest = None;

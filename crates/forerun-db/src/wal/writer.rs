@@ -80,7 +80,7 @@ pub(crate) struct LogWriter {
     /// Whether `CLOSED` is in the directory.
     is_marked_closed: bool,
     /// Whether everything that existed when the store was opened is on stable storage.
-    is_settled: bool,
+    is_tail_confirmed: bool,
     /// Bytes written since the store was opened, and the number of segment syncs.
     written_bytes: u64,
     syncs: u64,
@@ -103,7 +103,7 @@ impl LogWriter {
             dir: dir.to_owned(),
             segment_limit_bytes,
             clock,
-            is_settled: tail.is_durable,
+            is_tail_confirmed: tail.is_durable,
             tail,
             is_marked_closed,
             written_bytes: 0,
@@ -116,7 +116,7 @@ impl LogWriter {
     pub(crate) fn append(&mut self, group: &mut [u8], sync: bool) -> Result<u64, Failure> {
         let first_sequence = self.tail.next_sequence;
         if !group.is_empty() || sync {
-            self.settle()?;
+            self.confirm_tail()?;
         }
         if !group.is_empty() {
             self.unmark_closed()?;
@@ -239,7 +239,7 @@ impl LogWriter {
         let is_flushed = self.tail.next_sequence == flushed_sequence + 1;
         match is_flushed && self.tail.segment.as_ref().is_some_and(is_used) {
             true => {
-                self.settle()?;
+                self.confirm_tail()?;
                 self.unmark_closed()?;
                 self.begin_segment()
             }
@@ -249,14 +249,14 @@ impl LogWriter {
 
     /// Makes durable what an earlier process left with the operating system: the last segment, its
     /// name, and what recovery cut off. New records come after it.
-    fn settle(&mut self) -> Result<(), Failure> {
-        if !self.is_settled {
+    fn confirm_tail(&mut self) -> Result<(), Failure> {
+        if !self.is_tail_confirmed {
             self.write_again()?;
             self.sync()?;
             self.io
                 .sync_dir(&self.dir)
                 .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))?;
-            self.is_settled = true;
+            self.is_tail_confirmed = true;
         }
         Ok(())
     }
@@ -294,11 +294,11 @@ impl LogWriter {
 
     /// Makes the log durable and marks where it ends.
     pub(crate) fn close(&mut self) -> Result<()> {
-        if self.is_marked_closed && self.is_settled {
+        if self.is_marked_closed && self.is_tail_confirmed {
             return Ok(());
         }
-        let settled = self.settle().and_then(|()| self.sync());
-        settled.map_err(|failure| match failure {
+        let confirmed = self.confirm_tail().and_then(|()| self.sync());
+        confirmed.map_err(|failure| match failure {
             Failure::TakenBack(error) | Failure::Unknown(error) => error,
         })?;
         let closed = Closed {

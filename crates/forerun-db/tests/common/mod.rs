@@ -153,12 +153,12 @@ impl Script {
                 lost = Some(i);
             }
         }
-        let told = db
+        let reported = db
             .get(b"last")
             .unwrap()
             .map(|value| String::from_utf8(value).unwrap().parse::<usize>().unwrap());
         assert_eq!(
-            told, last,
+            reported, last,
             "{case}: the key that all batches write is wrong"
         );
     }

@@ -165,7 +165,7 @@ fn readers_find_the_key_while_an_ingestion_commits() {
         other.put(b"z", b"z").unwrap();
         db.flush().unwrap();
         db.wait_idle().unwrap();
-        let (told, found) = std::sync::mpsc::channel();
+        let (reported, found) = std::sync::mpsc::channel();
         let reader = db.clone();
         *hook.lock().unwrap() = Some(Box::new(move || {
             // The runs are installed, and their log segments are being removed. A compaction that
@@ -178,7 +178,7 @@ fn readers_find_the_key_while_an_ingestion_commits() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             std::thread::sleep(Duration::from_millis(20));
-            told.send(reader.get(b"k").unwrap()).unwrap();
+            reported.send(reader.get(b"k").unwrap()).unwrap();
         }));
         let mut ingestion = db.ingest();
         ingestion.add(b"k", b"new").unwrap();

@@ -47,7 +47,7 @@ fn a_write_behind_a_comparator_that_panicked_is_refused() {
 
 #[test]
 fn who_waits_for_a_worker_that_panicked_is_told() {
-    breaks(Defect::PanicUntold, || {
+    breaks(Defect::PanicUnreported, || {
         let comparator = Arc::new(Panicking::default());
         let options = small_options()
             .comparator(Arc::clone(&comparator) as Arc<dyn Comparator>)

@@ -86,7 +86,7 @@ impl DeviceBuffer {
         check("cuMemsetD8", unsafe {
             sys::cuMemsetD8_v2(self.address, byte, self.len)
         })?;
-        self.settle()
+        self.wait()
     }
 
     /// Copies `bytes` into the buffer at byte `offset`.
@@ -103,7 +103,7 @@ impl DeviceBuffer {
         check("cuMemcpyHtoD", unsafe {
             sys::cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len())
         })?;
-        self.settle()
+        self.wait()
     }
 
     /// Copies bytes from byte `offset` of the buffer into `bytes`.
@@ -120,7 +120,7 @@ impl DeviceBuffer {
         check("cuMemcpyDtoH", unsafe {
             sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), address, bytes.len())
         })?;
-        self.settle()
+        self.wait()
     }
 
     /// Copies the whole buffer.
@@ -160,7 +160,7 @@ impl DeviceBuffer {
 
     /// Waits for the work on the default stream. A copy from ordinary memory may return before the
     /// device has the bytes, and a fill always does.
-    fn settle(&self) -> Result<(), GpuError> {
+    fn wait(&self) -> Result<(), GpuError> {
         // SAFETY: every caller has made the device's context current; null is its default stream.
         check("cuStreamSynchronize", unsafe {
             sys::cuStreamSynchronize(std::ptr::null_mut())

@@ -59,21 +59,21 @@ impl<'scope, 'env> Scope<'scope, 'env> {
             _env: PhantomData,
         };
         /// Waits when dropped, so also if `work` panics.
-        struct Settle<'a, 's, 'env>(&'a Scope<'s, 'env>);
-        impl Drop for Settle<'_, '_, '_> {
+        struct WaitOnDrop<'a, 's, 'env>(&'a Scope<'s, 'env>);
+        impl Drop for WaitOnDrop<'_, '_, '_> {
             fn drop(&mut self) {
                 // An error here means that the context is lost with all work on it, so nothing
                 // touches memory any more.
-                let _ = self.0.settle();
+                let _ = self.0.wait();
             }
         }
         let result = {
-            let _settle = Settle(&scope);
+            let _wait = WaitOnDrop(&scope);
             work(&scope)
         };
         let value = result?;
         // All work is done already. This call returns its result.
-        scope.settle()?;
+        scope.wait()?;
         Ok(value)
     }
 
@@ -82,7 +82,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// It waits for each stream separately, because waiting for the whole context is impossible
     /// while another thread captures a graph.
-    fn settle(&self) -> Result<(), GpuError> {
+    fn wait(&self) -> Result<(), GpuError> {
         let mut first = Ok(());
         for stream in self.used.borrow().iter() {
             let result = stream.synchronize();

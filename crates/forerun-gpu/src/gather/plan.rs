@@ -28,7 +28,7 @@ pub const DEFAULT_MULTIPROCESSORS: u32 = 8;
 pub const IN_FLIGHT_BYTES: u64 = 128 << 10;
 
 /// Maximum number of blocks of a grid along x.
-const MOST_BLOCKS: u64 = (1 << 31) - 1;
+const BLOCKS_MAX: u64 = (1 << 31) - 1;
 /// Lanes of a warp.
 const WARP: u64 = 32;
 
@@ -38,7 +38,7 @@ const STAGES: u32 = 8;
 const STAGE_HEAD_BYTES: u32 = 32;
 /// The maximum stage size: 4 warps with 8 such stages take 129 KiB of the 227 that a block may
 /// have.
-const MOST_STAGE_BYTES: u64 = 4096;
+const STAGE_BYTES_MAX: u64 = 4096;
 
 /// The properties of a copy that determine the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,7 +209,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
         wanted.min(max) as u32
     } else if let Some(cap) = choice.multiprocessors {
         return Err(GatherError::CannotCap { version, cap });
-    } else if wanted > MOST_BLOCKS {
+    } else if wanted > BLOCKS_MAX {
         return Err(GatherError::TooManyRows {
             version,
             rows: work.rows,
@@ -302,7 +302,7 @@ fn stages(plan: &mut Plan, row_bytes: u64) {
         Version::V6Runs => row_bytes.saturating_mul(32),
         _ => row_bytes,
     };
-    plan.stage_bytes = piece.next_multiple_of(128).min(MOST_STAGE_BYTES) as u32;
+    plan.stage_bytes = piece.next_multiple_of(128).min(STAGE_BYTES_MAX) as u32;
     plan.shared_bytes = plan.threads / WARP as u32 * STAGES * (STAGE_HEAD_BYTES + plan.stage_bytes);
 }
 

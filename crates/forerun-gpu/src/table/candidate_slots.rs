@@ -11,7 +11,7 @@ const SECTOR_SLOTS: u64 = 32;
 
 /// The candidate buckets of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct CandidateSlots {
     /// The bucket that is searched first.
     pub(crate) home: u64,
     /// The other bucket; equal to `home` with one candidate.
@@ -36,9 +36,9 @@ fn scale(hash: u64, bound: u64) -> u64 {
     ((u128::from(hash) * u128::from(bound)) >> 64) as u64
 }
 
-impl Place {
+impl CandidateSlots {
     /// The place of a key in a table with this layout.
-    pub(crate) fn of(table: &TableState, key: u64) -> Place {
+    pub(crate) fn of(table: &TableState, key: u64) -> CandidateSlots {
         let hash = mix(key);
         let low = hash as u8;
         let digest = if low <= RECLAIMED { low + 128 } else { low };
@@ -53,7 +53,7 @@ impl Place {
             let b = half + scale(hash.wrapping_mul(0x9e37_79b9_7f4a_7c15), half);
             if (hash >> 8) & 1 == 1 { (b, a) } else { (a, b) }
         };
-        Place {
+        CandidateSlots {
             home,
             spill,
             digest,
@@ -80,12 +80,12 @@ mod tests {
         #[test]
         fn candidates_lie_in_the_table_and_differ(key: u64, half in 1u64..1 << 33, wide: bool) {
             let width = if wide { 128 } else { 16 };
-            let place = Place::of(&form(width, 2, 2 * half), key);
+            let place = CandidateSlots::of(&form(width, 2, 2 * half), key);
             prop_assert!(place.home.max(place.spill) < 2 * half && place.home.max(place.spill) >= half);
             prop_assert!(place.home.min(place.spill) < half);
             prop_assert!(place.digest > RECLAIMED && place.start < u64::from(width));
             prop_assert_eq!(place.start % 32, 0);
-            let one = Place::of(&form(width, 1, half), key);
+            let one = CandidateSlots::of(&form(width, 1, half), key);
             prop_assert!(one.home < half && one.home == one.spill);
         }
     }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn buckets_beyond_two_to_the_32_are_reached() {
         let table = form(128, 2, 1 << 34);
-        let far = (0..1000).filter(|&key| Place::of(&table, key).home > 1 << 33);
+        let far = (0..1000).filter(|&key| CandidateSlots::of(&table, key).home > 1 << 33);
         assert!((400..600).contains(&far.count()));
     }
 }

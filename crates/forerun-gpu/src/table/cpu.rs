@@ -6,7 +6,7 @@
 //! digests of a batch are prefetched, because every lookup has the same few steps.
 
 use super::batch::{Answers, Batch, Condition, Element, Entries, Operation, Status};
-use super::candidate_slots::{EMPTY, Place, RECLAIMED};
+use super::candidate_slots::{CandidateSlots, EMPTY, RECLAIMED};
 use super::error::TableError;
 use super::params::{
     ABSENT_INSERT, BY_FLAG, EVICTED_OUT, FOUND_ADD_ROW, FOUND_ASSIGN_ROW, FOUND_ERASE, FOUND_PIN,
@@ -92,7 +92,7 @@ impl CpuTable {
     }
 
     /// The slot of a bucket that has the key.
-    fn slot_in(&self, bucket: u64, place: &Place, key: u64) -> Option<u64> {
+    fn slot_in(&self, bucket: u64, place: &CandidateSlots, key: u64) -> Option<u64> {
         let width = u64::from(self.form.width);
         for turn in (0..width).step_by(CHUNK_SLOTS as usize) {
             let first = bucket * width + ((place.start + turn) & (width - 1));
@@ -110,7 +110,7 @@ impl CpuTable {
         None
     }
 
-    fn slot_of(&self, place: &Place, key: u64) -> Option<u64> {
+    fn slot_of(&self, place: &CandidateSlots, key: u64) -> Option<u64> {
         self.slot_in(place.home, place, key).or_else(|| {
             let spilled = self.form.candidates == 2 && self.spilled[place.home as usize];
             spilled.then(|| self.slot_in(place.spill, place, key))?
@@ -119,7 +119,7 @@ impl CpuTable {
 
     /// Prefetches the digests of a key's home.
     fn fetch(&self, key: u64) {
-        let place = Place::of(&self.form, key);
+        let place = CandidateSlots::of(&self.form, key);
         let first = place.home * u64::from(self.form.width);
         prefetch_read(&raw const self.digests[(first + place.start) as usize]);
     }
@@ -137,7 +137,7 @@ impl CpuTable {
             if let Some(&later) = keys.get(i + AHEAD) {
                 self.fetch(later);
             }
-            let slot = self.slot_of(&Place::of(&self.form, key), key);
+            let slot = self.slot_of(&CandidateSlots::of(&self.form, key), key);
             if let Some(slot) = slot {
                 if let Some(rows) = &mut answers.rows {
                     rows[i * row_bytes..][..row_bytes].copy_from_slice(self.row(slot));
@@ -190,7 +190,7 @@ impl CpuTable {
                 batch,
                 i,
                 key,
-                place: Place::of(&self.form, key),
+                place: CandidateSlots::of(&self.form, key),
             };
             let found = self.slot_of(&key.place, key.key);
             let flag = op.actions & BY_FLAG != 0 && batch.flags.is_some_and(|flags| flags[i] != 0);
@@ -425,7 +425,7 @@ struct Key<'a> {
     batch: &'a Batch<'a>,
     i: usize,
     key: u64,
-    place: Place,
+    place: CandidateSlots,
 }
 
 impl Key<'_> {

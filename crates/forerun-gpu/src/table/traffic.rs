@@ -8,7 +8,7 @@
 //! Keys are read and answers are written sequentially, so only their bytes count.
 
 use super::batch::Lookup;
-use super::candidate_slots::{EMPTY, Place};
+use super::candidate_slots::{CandidateSlots, EMPTY};
 use super::cpu::CpuTable;
 use std::ops::{AddAssign, Range};
 
@@ -126,7 +126,7 @@ impl CpuTable {
         };
         let mut traffic = Traffic::default();
         for &key in keys {
-            let place = Place::of(&self.form, key);
+            let place = CandidateSlots::of(&self.form, key);
             traffic.lookups += 1;
             let mut found = self.ask(lookup, &mut traffic, place.home, &place, key, true);
             if !found && self.form.candidates == 2 {
@@ -146,7 +146,7 @@ impl CpuTable {
         lookup: Lookup,
         traffic: &mut Traffic,
         bucket: u64,
-        place: &Place,
+        place: &CandidateSlots,
         key: u64,
         home: bool,
     ) -> bool {
@@ -194,7 +194,7 @@ impl CpuTable {
         traffic: &mut Traffic,
         bucket: u64,
         slots: Range<u64>,
-        place: &Place,
+        place: &CandidateSlots,
         key: u64,
         all: bool,
     ) -> Seen {

@@ -22,10 +22,10 @@ fn words(shim: &Shim, address: u64, count: usize) -> Vec<u64> {
 }
 
 /// The number of keys that an operation has processed, judged by what it wrote.
-fn gone_through(shim: &Shim, op: &TableOp, most: usize) -> usize {
-    let mut status = vec![0; most];
+fn gone_through(shim: &Shim, op: &TableOp, max: usize) -> usize {
+    let mut status = vec![0; max];
     shim.read(op.status_out, &mut status).unwrap();
-    let end = status.iter().position(|byte| *byte == 99).unwrap_or(most);
+    let end = status.iter().position(|byte| *byte == 99).unwrap_or(max);
     assert!(status[end..].iter().all(|byte| *byte == 99), "{status:?}");
     end
 }
@@ -33,7 +33,7 @@ fn gone_through(shim: &Shim, op: &TableOp, most: usize) -> usize {
 /// A count in device memory limits every kind of operation, which never goes beyond the arrays.
 #[test]
 fn a_count_of_the_devices_says_how_many_keys_there_are() {
-    const MOST: usize = 200;
+    const KEYS_MAX: usize = 200;
     for (seed, width) in Width::ALL.into_iter().enumerate() {
         let options = small(
             width,
@@ -58,28 +58,28 @@ fn a_count_of_the_devices_says_how_many_keys_there_are() {
         if width == Width::W128 {
             kernels.push(("table_find_pipeline".into(), 0));
         }
-        let keys: Vec<u64> = (0..MOST as u64).map(|i| u64::MAX - i).collect();
+        let keys: Vec<u64> = (0..KEYS_MAX as u64).map(|i| u64::MAX - i).collect();
         for (name, actions) in kernels {
             for count in [0u64, 1, 31, 77, 200, 1000] {
                 let op = TableOp {
                     table: *table.state(),
-                    count: MOST as u64,
+                    count: KEYS_MAX as u64,
                     count_at: shim.array(&count.to_ne_bytes()),
                     keys: shim.array(&bytes_of(&keys)),
                     rows_in: shim.array(&rows_of(&keys, 0, 16)),
                     rows_out: if name.contains("rows") {
-                        shim.array(&[0; 16 * MOST])
+                        shim.array(&[0; 16 * KEYS_MAX])
                     } else {
                         0
                     },
-                    status_out: shim.array(&[99; MOST]),
+                    status_out: shim.array(&[99; KEYS_MAX]),
                     actions,
                     ..TableOp::default()
                 };
                 let blocks = 1 + seed as u32 % 2;
                 shim.beside(32, seed as u64, &[(&name, blocks, op)]);
-                let through = gone_through(&shim, &op, MOST);
-                assert_eq!(through, (count as usize).min(MOST), "{name}, {count}");
+                let through = gone_through(&shim, &op, KEYS_MAX);
+                assert_eq!(through, (count as usize).min(KEYS_MAX), "{name}, {count}");
             }
         }
     }

@@ -41,15 +41,14 @@ fn second_lines(table: &HashTable) -> (f64, f64) {
 
 #[test]
 fn most_hits_take_one_line_and_misses_fewer_than_hits() {
-    for (load, most_away, most_counted) in [(0.5, 0.06, 0.02), (0.7, 0.15, 0.06), (0.9, 0.31, 0.14)]
-    {
+    for (load, max_away, max_counted) in [(0.5, 0.06, 0.02), (0.7, 0.15, 0.06), (0.9, 0.31, 0.14)] {
         let table = table(100_000);
         for key in 0..(table.slots() as f64 * load) as u64 {
             table.insert(key, key).unwrap();
         }
         let (away, counted) = second_lines(&table);
         assert!(
-            away < most_away && counted < most_counted,
+            away < max_away && counted < max_counted,
             "load {load}: {away}, {counted}"
         );
     }

@@ -11,8 +11,8 @@ use std::ops::Bound;
 
 use super::orders::Order;
 use super::program::{
-    Bytes, Calls, Change, Damage, Death, End, Life, Op, Place, Planned, Program, SpaceShape,
-    Spoilt, Step, StoreShape, Target, Trouble, Way, What, When,
+    Bytes, Calls, Change, Damage, Death, End, Life, Op, Place, Planned, Program, ReadDirection,
+    SpaceShape, Spoilt, Step, StoreShape, Target, Trouble, What, When,
 };
 
 /// Keys that each thread has in each keyspace.
@@ -111,13 +111,17 @@ impl Draw {
     /// A read of some keys.
     fn read(&mut self, store: &StoreShape) -> Op {
         let place = self.place(store);
-        let way = self.of(&[Way::Forward, Way::Backward, Way::Both]);
+        let direction = self.of(&[
+            ReadDirection::Forward,
+            ReadDirection::Backward,
+            ReadDirection::Both,
+        ]);
         match self.random.random_range(0..6) {
             0 | 1 => Op::Prefix {
                 place,
                 key: self.key(),
                 len: self.random.random_range(0..5),
-                way,
+                direction,
             },
             2 => {
                 let keys = self.random.random_range(1..20);
@@ -131,7 +135,7 @@ impl Draw {
                 place,
                 from: self.bound(),
                 to: self.bound(),
-                way,
+                direction,
             },
         }
     }
@@ -460,7 +464,11 @@ impl Draw {
             }
             61..66 => Op::Scan {
                 place: self.place(store),
-                way: self.of(&[Way::Forward, Way::Backward, Way::Both]),
+                direction: self.of(&[
+                    ReadDirection::Forward,
+                    ReadDirection::Backward,
+                    ReadDirection::Both,
+                ]),
             },
             66..70 => Op::ReadStamps {
                 by_snapshot: self.random.random(),

@@ -8,7 +8,7 @@ use forerun_db::{Error, Iter, Keyspace, Snapshot, Values};
 use super::compare::{check_value, show};
 use super::draw::KEYS;
 use super::model::{Key, Lives, Space, Spaces, State, Value};
-use super::program::{Place, Way};
+use super::program::{Place, ReadDirection};
 use super::readers::Reading;
 use super::reads::{Entries, Source, read};
 use super::rt;
@@ -108,18 +108,18 @@ impl User<'_> {
         expected: &State,
         at: Span,
     ) -> Outcome<forerun_db::Result<Entries>> {
-        let entries = match read(source.iter(), Way::Forward) {
+        let entries = match read(source.iter(), ReadDirection::Forward) {
             Ok(entries) => entries,
             Err(error) => return Ok(Err(error)),
         };
         self.check_order(space, &entries)?;
         self.check_own(space, expected, &entries, at, "snapshot, scan")?;
-        for way in [Way::Backward, Way::Both] {
-            match read(source.iter(), way) {
+        for direction in [ReadDirection::Backward, ReadDirection::Both] {
+            match read(source.iter(), direction) {
                 Ok(others) if others == entries => {}
                 Ok(others) => {
                     return flaw(format!(
-                        "a snapshot of keyspace {space} has {} entries forward and {} {way:?}",
+                        "a snapshot of keyspace {space} has {} entries forward and {} {direction:?}",
                         entries.len(),
                         others.len()
                     ));

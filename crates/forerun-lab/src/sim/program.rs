@@ -139,20 +139,20 @@ pub enum Op {
     },
     Scan {
         place: Place,
-        way: Way,
+        direction: ReadDirection,
     },
     Range {
         place: Place,
         from: Bound<u8>,
         to: Bound<u8>,
-        way: Way,
+        direction: ReadDirection,
     },
     /// All keys that begin like one of the thread's.
     Prefix {
         place: Place,
         key: u8,
         len: u8,
-        way: Way,
+        direction: ReadDirection,
     },
     ReadStamps {
         by_snapshot: bool,
@@ -247,7 +247,7 @@ impl Op {
 
 /// Where an iterator starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum ReadDirection {
     Forward,
     Backward,
     /// From both ends, until they meet.

@@ -6,14 +6,20 @@ use forerun_db::{Error, Iter};
 
 use super::model::{Key, Space, Spaces, State};
 use super::orders::Order;
-use super::program::{Place, Way};
+use super::program::{Place, ReadDirection};
 use super::reads::read;
 use super::user::User;
 use super::wall::Span;
 use super::world::{Outcome, flaw};
 
 impl User<'_> {
-    pub fn range(&mut self, place: Place, from: Bound<u8>, to: Bound<u8>, way: Way) -> Outcome {
+    pub fn range(
+        &mut self,
+        place: Place,
+        from: Bound<u8>,
+        to: Bound<u8>,
+        direction: ReadDirection,
+    ) -> Outcome {
         let Some((space, keyspace)) = self.space(place) else {
             return Ok(());
         };
@@ -23,10 +29,16 @@ impl User<'_> {
         let begun = self.world.begin();
         let iter = keyspace.range((spelled(&from), spelled(&to)));
         let is_inside = |key: &[u8]| lies_within(order, key, &from, &to);
-        self.check_part(space, iter, way, begun, "range", is_inside)
+        self.check_part(space, iter, direction, begun, "range", is_inside)
     }
 
-    pub fn prefix(&mut self, place: Place, number: u8, len: u8, way: Way) -> Outcome {
+    pub fn prefix(
+        &mut self,
+        place: Place,
+        number: u8,
+        len: u8,
+        direction: ReadDirection,
+    ) -> Outcome {
         let Some((space, keyspace)) = self.space(place) else {
             return Ok(());
         };
@@ -36,14 +48,14 @@ impl User<'_> {
         let iter = keyspace.prefix(&prefix);
         let keeps_prefixes = matches!(self.world.order(space), Order::Bytes | Order::Reverse);
         if !keeps_prefixes {
-            return match read(iter, way) {
+            return match read(iter, direction) {
                 Err(Error::PrefixOrder { .. }) => Ok(()),
                 Ok(_) => flaw("a prefix was scanned in an order that scatters prefixes"),
                 Err(error) => self.allow(&error, "scan a prefix"),
             };
         }
         let is_inside = |key: &[u8]| key.starts_with(&prefix);
-        self.check_part(space, iter, way, begun, "prefix", is_inside)
+        self.check_part(space, iter, direction, begun, "prefix", is_inside)
     }
 
     /// Reads a part of a keyspace, and checks that it holds the thread's keys of this part, and no
@@ -52,12 +64,12 @@ impl User<'_> {
         &mut self,
         space: Space,
         iter: Iter,
-        way: Way,
+        direction: ReadDirection,
         begun: Span,
         how: &str,
         is_inside: impl Fn(&[u8]) -> bool,
     ) -> Outcome {
-        let entries = match read(iter, way) {
+        let entries = match read(iter, direction) {
             Ok(entries) => entries,
             Err(error) => return self.allow(&error, how),
         };

@@ -11,7 +11,7 @@ use forerun_db::{Access, Create, Db, Error, Keyspace};
 use super::draw::shared_name;
 use super::faults::SimIo;
 use super::model::{Space, Spaces};
-use super::program::Way;
+use super::program::ReadDirection;
 use super::reads::{Entries, Source, read};
 use super::rt;
 use super::world::{Opened, Outcome, STORE, Stop, World, flaw, lock};
@@ -155,7 +155,7 @@ impl World {
 
 /// The contents of a keyspace.
 fn entries(keyspace: &Keyspace) -> forerun_db::Result<Entries> {
-    read(Source::Now(keyspace).iter(), Way::Forward)
+    read(Source::Now(keyspace).iter(), ReadDirection::Forward)
 }
 
 type Contents = BTreeMap<PathBuf, Vec<u8>>;

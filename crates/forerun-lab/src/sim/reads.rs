@@ -5,7 +5,7 @@ use forerun_db::{Iter, Keyspace, KeyspaceSnapshot, Strategy, Values};
 
 use super::compare::{check_value, compare, show};
 use super::model::{Key, Observed, Space, Spaces, State, Value};
-use super::program::{Place, Way};
+use super::program::{Place, ReadDirection};
 use super::rt;
 use super::stamps::{BEACON_KEY, STAMP_KEY, decode};
 use super::user::{Memory, User};
@@ -78,7 +78,7 @@ impl Now<'_> {
             let order = self.shape.order(space);
             let entries = read(
                 Source::Now(&keyspace).range(memory.bounds(order)),
-                Way::Forward,
+                ReadDirection::Forward,
             )?;
             for (key, value) in entries {
                 observed.insert((space, order.canonical(&key)), value);
@@ -92,13 +92,13 @@ impl Now<'_> {
 ///
 /// # Errors
 /// The error of a step.
-pub fn read(mut iter: Iter, way: Way) -> forerun_db::Result<Entries> {
+pub fn read(mut iter: Iter, direction: ReadDirection) -> forerun_db::Result<Entries> {
     let (mut front, mut back) = (Entries::new(), Entries::new());
     loop {
-        let is_back = match way {
-            Way::Forward => false,
-            Way::Backward => true,
-            Way::Both => (front.len() * 7 + back.len() * 3) % 5 < 2,
+        let is_back = match direction {
+            ReadDirection::Forward => false,
+            ReadDirection::Backward => true,
+            ReadDirection::Both => (front.len() * 7 + back.len() * 3) % 5 < 2,
         };
         let (entry, entries) = match is_back {
             false => (iter.next_entry()?, &mut front),
@@ -192,13 +192,13 @@ impl User<'_> {
         Ok(())
     }
 
-    pub fn scan(&mut self, place: Place, way: Way) -> Outcome {
+    pub fn scan(&mut self, place: Place, direction: ReadDirection) -> Outcome {
         let Some((space, keyspace)) = self.space(place) else {
             return Ok(());
         };
         let is_lit = self.is_lit(space);
         let begun = self.world.begin();
-        match read(Source::Now(&keyspace).iter(), way) {
+        match read(Source::Now(&keyspace).iter(), direction) {
             Ok(entries) => {
                 let read = self.world.end(begun);
                 self.check_order(space, &entries)?;

@@ -40,12 +40,12 @@ impl Endpoint {
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let over = Arc::new(AtomicBool::new(false));
-        let told = over.clone();
+        let is_over = over.clone();
         let serve = move || {
             for stream in listener.incoming() {
                 // Relaxed: a flag without data. The connection that wakes this thread is opened
                 // after the flag is set.
-                if told.load(Ordering::Relaxed) {
+                if is_over.load(Ordering::Relaxed) {
                     return;
                 }
                 if let Err(error) = stream.and_then(|stream| answer(stream, &metrics)) {

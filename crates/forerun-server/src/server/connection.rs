@@ -9,7 +9,7 @@
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::mem::take;
 
-use crate::auth::{Entry, Gate, UserFile};
+use crate::auth::{Authentication, Entry, UserFile};
 use crate::context::Context;
 use crate::input::Input;
 use crate::net::Transport;
@@ -36,7 +36,7 @@ pub(crate) struct Connection<K> {
     input: Input,
     output: Output,
     /// The gate, until a connection that must authenticate has done so.
-    gate: Option<Gate>,
+    authentication: Option<Authentication>,
     /// The state last reported by the poll: bytes may be available, no more bytes will come, bytes
     /// may be written.
     readable: bool,
@@ -65,7 +65,7 @@ enum Phase {
 
 /// The result of a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum TurnResult {
     /// Wait until the poll reports the connection.
     Wait,
     /// The connection has more to do. Other connections go first.
@@ -112,7 +112,7 @@ impl<K: Read + Write> Connection<K> {
             session: Session::new(),
             input: Input::new(),
             output: Output::new(),
-            gate: authenticates.then(Gate::default),
+            authentication: authenticates.then(Authentication::default),
             readable: false,
             read_closed: false,
             writable: true,
@@ -143,7 +143,7 @@ impl<K: Read + Write> Connection<K> {
 
     /// Starts to drain: the connection answers the requests that have arrived, then closes. If only
     /// a part of a command has arrived, it waits for the rest.
-    pub(crate) fn drain(&mut self, turns: &mut Turns<'_>) -> Turn {
+    pub(crate) fn drain(&mut self, turns: &mut Turns<'_>) -> TurnResult {
         // The system reports bytes only when they arrive, and it may have reported these before.
         self.readable = true;
         if self.phase != Phase::Closing {
@@ -152,13 +152,15 @@ impl<K: Read + Write> Connection<K> {
             };
         }
         match self.turn(turns) {
-            Turn::Wait | Turn::Again if planted::is(Defect::DrainCutsAnswers) => Turn::Close,
+            TurnResult::Wait | TurnResult::Again if planted::is(Defect::DrainCutsAnswers) => {
+                TurnResult::Close
+            }
             turn => turn,
         }
     }
 
     /// Does everything that is possible now.
-    pub(crate) fn turn(&mut self, turns: &mut Turns<'_>) -> Turn {
+    pub(crate) fn turn(&mut self, turns: &mut Turns<'_>) -> TurnResult {
         if self.input.is_empty() {
             self.input = take(&mut turns.spare.input);
         }
@@ -168,7 +170,7 @@ impl<K: Read + Write> Connection<K> {
         let turn = self.go_on(turns).unwrap_or_else(|error| {
             // Peers disappear all the time.
             tracing::debug!(peer = %self.ticket.peer(), %error, "a connection failed");
-            Turn::Close
+            TurnResult::Close
         });
         if self.transport.take_moved() {
             self.ticket.heard(turns.now_s);
@@ -182,7 +184,7 @@ impl<K: Read + Write> Connection<K> {
         turn
     }
 
-    fn go_on(&mut self, turns: &mut Turns<'_>) -> io::Result<Turn> {
+    fn go_on(&mut self, turns: &mut Turns<'_>) -> io::Result<TurnResult> {
         let reads = match planted::is(Defect::TurnUnbounded) {
             true => u32::MAX,
             false => READS_A_TURN,
@@ -191,7 +193,7 @@ impl<K: Read + Write> Connection<K> {
             self.send(turns)?;
             if !self.is_sent() {
                 self.ticket.waits_for_reader(true);
-                return Ok(Turn::Wait);
+                return Ok(TurnResult::Wait);
             }
             self.ticket.waits_for_reader(false);
             if !self.unfinished {
@@ -205,9 +207,9 @@ impl<K: Read + Write> Connection<K> {
                     }
                     (Arrived::Nothing, Phase::Draining { .. }) => {
                         self.phase = Phase::LastCommand;
-                        return Ok(Turn::Wait);
+                        return Ok(TurnResult::Wait);
                     }
-                    (Arrived::Nothing, _) => return Ok(Turn::Wait),
+                    (Arrived::Nothing, _) => return Ok(TurnResult::Wait),
                     (Arrived::End, _) => {
                         // Send the session's last answer first.
                         self.session.end(&mut self.input, &mut self.output);
@@ -227,7 +229,7 @@ impl<K: Read + Write> Connection<K> {
                 Next::Close => self.phase = Phase::Closing,
                 Next::Shutdown { .. } => {
                     self.phase = Phase::Closing;
-                    return Ok(Turn::Shutdown);
+                    return Ok(TurnResult::Shutdown);
                 }
             }
         }
@@ -239,7 +241,7 @@ impl<K: Read + Write> Connection<K> {
             }
         }
         self.ticket.connections().yielded();
-        Ok(Turn::Again)
+        Ok(TurnResult::Again)
     }
 
     /// Closes the connection for any reason. If every answer was sent in full, a TLS peer is told
@@ -254,13 +256,13 @@ impl<K: Read + Write> Connection<K> {
 
     /// Ends a connection whose answers are all sent. It waits until close_notify is sent too, so
     /// that a TLS client can tell a clean end from a broken connection.
-    fn close_notify(&mut self, turns: &mut Turns<'_>) -> io::Result<Turn> {
+    fn close_notify(&mut self, turns: &mut Turns<'_>) -> io::Result<TurnResult> {
         self.phase = Phase::Closing;
         self.transport.close_notify();
         self.send(turns)?;
         Ok(match self.is_sent() {
-            true => Turn::Close,
-            false => Turn::Wait,
+            true => TurnResult::Close,
+            false => TurnResult::Wait,
         })
     }
 
@@ -295,9 +297,9 @@ impl<K: Read + Write> Connection<K> {
 
     /// Passes the input to the session.
     fn answer(&mut self, turns: &mut Turns<'_>) -> Next {
-        if let (Some(gate), Some(users)) = (&mut self.gate, turns.users) {
+        if let (Some(authentication), Some(users)) = (&mut self.authentication, turns.users) {
             loop {
-                match gate.read(self.input.bytes(), users) {
+                match authentication.read(self.input.bytes(), users) {
                     Entry::More => return Next::More,
                     // The session has not read anything yet. It will see the connection's first
                     // byte and close.
@@ -323,7 +325,7 @@ impl<K: Read + Write> Connection<K> {
                     }
                 }
             }
-            self.gate = None;
+            self.authentication = None;
         }
         self.session
             .receive(&mut self.input, &mut self.output, turns.context)

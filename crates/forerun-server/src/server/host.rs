@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use forerun_cache::Cache;
 
-use crate::shared::{ConnectionStats, Host};
+use crate::shared::{ConnectionStats, ServerControl};
 use crate::system::System;
 
 use super::connections::Connections;
@@ -28,7 +28,7 @@ impl<S: System> ServerHost<S> {
     }
 }
 
-impl<S: System> Host for ServerHost<S> {
+impl<S: System> ServerControl for ServerHost<S> {
     fn connection_stats(&self) -> ConnectionStats {
         self.connections.stats()
     }

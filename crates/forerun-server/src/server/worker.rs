@@ -22,7 +22,7 @@ use crate::net::Transport;
 use crate::shared::Shared;
 use crate::system::{Readiness, System, WAKE, Wake};
 
-use super::connection::{Connection, Spare, Turn, Turns};
+use super::connection::{Connection, Spare, TurnResult, Turns};
 use super::connections::{Connections, Ticket};
 use super::control::Control;
 
@@ -201,7 +201,11 @@ impl<S: System> Worker<S> {
     }
 
     /// Gives a connection a turn, as `what` defines it.
-    fn turn(&mut self, key: usize, what: fn(&mut Connection<S::Socket>, &mut Turns<'_>) -> Turn) {
+    fn turn(
+        &mut self,
+        key: usize,
+        what: fn(&mut Connection<S::Socket>, &mut Turns<'_>) -> TurnResult,
+    ) {
         let now_s = self.now_s();
         let Some(connection) = self.connections.get_mut(key) else {
             return;
@@ -213,10 +217,10 @@ impl<S: System> Worker<S> {
             now_s,
         };
         match what(connection, &mut turns) {
-            Turn::Wait => {}
-            Turn::Again => self.queue(key),
-            Turn::Close => self.close(key),
-            Turn::Shutdown => {
+            TurnResult::Wait => {}
+            TurnResult::Again => self.queue(key),
+            TurnResult::Close => self.close(key),
+            TurnResult::Shutdown => {
                 self.queue(key);
                 self.setup.control.drain();
             }

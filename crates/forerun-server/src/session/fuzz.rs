@@ -131,8 +131,8 @@ fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
     }
 }
 
-fn read(output: &mut Output, answers: &mut Vec<u8>, most: usize) {
-    let mut left = most;
+fn read(output: &mut Output, answers: &mut Vec<u8>, max: usize) {
+    let mut left = max;
     while left > 0 && !output.is_empty() {
         let mut slices = [IoSlice::new(&[])];
         output.slices(&mut slices);

@@ -70,7 +70,7 @@ fn general(lines: &mut Lines, turn: &Turn<'_>) {
     let settings = &shared.settings;
     let connections = shared.host.connection_stats();
     let Counts { totals, cache } = shared.counts();
-    let (user, system) = processor_time();
+    let (user, system) = cpu_time();
 
     lines.put("pid", std::process::id());
     lines.put("uptime", time::elapsed(shared.started).as_secs());
@@ -234,7 +234,7 @@ fn slabs(lines: &mut Lines, turn: &Turn<'_>) {
 
 /// The CPU time of the process in user and system mode, in seconds; 0 if the system does not report
 /// it.
-fn processor_time() -> (String, String) {
+fn cpu_time() -> (String, String) {
     /// Linux reports ticks in this unit on every machine.
     const TICKS_A_SECOND: u64 = 100;
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();

@@ -193,24 +193,24 @@ fn faults_are_told_apart_and_name_the_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("cache.snapshot");
     assert_eq!(read_snapshot(&cache(), &path).expect("none"), None);
-    let told = |bytes: &[u8]| {
+    let reported = |bytes: &[u8]| {
         fs::write(&path, bytes).expect("a file");
         let error = read_snapshot(&cache(), &path).expect_err("the file is invalid");
         assert!(error.to_string().contains("cache.snapshot"), "{error}");
         error
     };
     assert!(matches!(
-        told(b"GIF89a"),
+        reported(b"GIF89a"),
         SnapshotError::NotASnapshot { .. }
     ));
     let mut other = header(NOW_UNIX_S);
     other[8] = 2;
     assert!(matches!(
-        told(&other),
+        reported(&other),
         SnapshotError::Version { version: 2, .. }
     ));
     assert!(matches!(
-        told(&header(NOW_UNIX_S)),
+        reported(&header(NOW_UNIX_S)),
         SnapshotError::Damaged { offset: 24, .. }
     ));
 

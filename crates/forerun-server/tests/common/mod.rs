@@ -25,7 +25,7 @@ use forerun_cache::{Cache, CacheOptions};
 use forerun_server::{Context, Input, Next, NoHost, Output, Session, Settings, Shared};
 
 /// A request and its answer.
-pub struct Turn {
+pub struct Exchange {
     pub sent: Vec<u8>,
     pub answer: Vec<u8>,
     /// Memcached's answer, if it differs.
@@ -35,7 +35,7 @@ pub struct Turn {
 
 pub struct Case {
     pub name: String,
-    pub turns: Vec<Turn>,
+    pub turns: Vec<Exchange>,
 }
 
 /// Parses all cases of a file.
@@ -59,7 +59,7 @@ pub fn cases(text: &str) -> Vec<Case> {
                 .last()
                 .is_none_or(|turn| !turn.answer.is_empty() || turn.memcached.is_some())
             {
-                turns.push(Turn {
+                turns.push(Exchange {
                     sent: Vec::new(),
                     answer: Vec::new(),
                     memcached: None,
@@ -211,9 +211,9 @@ impl Client {
         self.send_in_steps(bytes, usize::MAX)
     }
 
-    /// Reads up to `most` bytes of the output.
-    pub fn read(&mut self, answer: &mut Vec<u8>, most: usize) {
-        let mut left = most;
+    /// Reads up to `max` bytes of the output.
+    pub fn read(&mut self, answer: &mut Vec<u8>, max: usize) {
+        let mut left = max;
         while left > 0 && !self.output.is_empty() {
             let mut slices = [IoSlice::new(&[])];
             self.output.slices(&mut slices);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forerun_server::{Listen, ServerOptions};
 
-use super::place::{PATIENCE, ask, connect, expect, options, rest, start, stat, until};
+use super::test_server::{PATIENCE, ask, connect, expect, options, rest, start, stat, until};
 
 #[test]
 fn several_listeners_serve_one_cache() {
@@ -78,10 +78,10 @@ fn a_client_that_has_said_its_last_word_gets_its_answers() {
         sender.write_all(&request).expect("it is sent");
         sender.shutdown(Shutdown::Write).expect("it is open");
     });
-    let told = rest(&mut stream);
+    let reported = rest(&mut stream);
     sent.join().expect("it was sent");
     let expected = "STORED\r\n".repeat(2_000) + "VALUE k7 0 5\r\n00007\r\nEND\r\n";
-    assert_eq!(String::from_utf8_lossy(&told), expected);
+    assert_eq!(String::from_utf8_lossy(&reported), expected);
 }
 
 #[test]
@@ -150,10 +150,11 @@ fn what_cannot_be_bound_is_named() {
     let server = start(options());
     let taken = server.addresses()[0].to_string();
     let again = ServerOptions::new(Listen::parse(&taken, 0).expect("it is an address"));
-    let error = forerun_server::Server::start(again, super::place::cache()).expect_err("taken");
+    let error =
+        forerun_server::Server::start(again, super::test_server::cache()).expect_err("taken");
     assert!(error.to_string().contains(&taken), "{error}");
     let none = ServerOptions::new(Vec::new());
-    assert!(forerun_server::Server::start(none, super::place::cache()).is_err());
+    assert!(forerun_server::Server::start(none, super::test_server::cache()).is_err());
     let mut stream = connect(&server);
     stream.write_all(b"version\r\n").expect("it is sent");
     expect(&mut stream, "VERSION ");

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use super::place::{PATIENCE, ask, connect, expect, options, rest, start, stat, tcp, until};
+use super::test_server::{PATIENCE, ask, connect, expect, options, rest, start, stat, tcp, until};
 
 #[test]
 fn a_drain_answers_what_was_received_and_takes_no_more() {

@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use super::place::connect;
+use super::test_server::connect;
 
 /// An authority, a server's certificate, a client's certificate, and one of an unknown authority.
 pub struct Papers {

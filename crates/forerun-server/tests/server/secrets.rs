@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use forerun_server::{Error, Listen, Server, TlsOptions, VerifyClient};
 
 use super::papers::Papers;
-use super::place::{ask, cache, connect, options, rest, start, stat};
+use super::test_server::{ask, cache, connect, options, rest, start, stat};
 
 #[test]
 fn commands_go_through_tls_whatever_their_size() {

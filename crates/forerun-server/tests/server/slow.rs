@@ -8,7 +8,7 @@ use forerun_cache::{Cache, CacheOptions};
 use forerun_server::Server;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::place::{PATIENCE, ask, connect, options, rest, start};
+use super::test_server::{PATIENCE, ask, connect, options, rest, start};
 
 /// These tests measure the memory of their process, so they run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -90,16 +90,16 @@ fn one_request_for_100_000_keys_streams_out() {
     let one = format!("VALUE k 0 1000\r\n{value}\r\n");
     let mut left = one.len() * 100_000 + 5;
     let mut piece = vec![0; 64 << 10];
-    let mut most = 0;
+    let mut max = 0;
     while left > 0 {
         let count = stream.read(&mut piece).expect("more comes");
         assert!(count > 0 && count <= left, "{left} bytes are to come");
         left -= count;
-        most = most.max(resident_bytes().saturating_sub(before));
+        max = max.max(resident_bytes().saturating_sub(before));
     }
     sent.join().expect("it was sent");
     assert_eq!(rest(&mut stream), b"");
-    assert!(most < 16 << 20, "{most} bytes for an answer of 100 MB");
+    assert!(max < 16 << 20, "{max} bytes for an answer of 100 MB");
 }
 
 #[test]

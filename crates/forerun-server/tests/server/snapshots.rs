@@ -14,7 +14,7 @@ use forerun_server::{
     Error, Listen, Server, ServerOptions, SnapshotError, SnapshotOptions, write_snapshot,
 };
 
-use super::place::{ask, cache, connect, expect, options, start, stat, until};
+use super::test_server::{ask, cache, connect, expect, options, start, stat, until};
 
 fn with_snapshot(path: &Path, ignore_bad: bool) -> ServerOptions {
     options().snapshot(
@@ -306,11 +306,11 @@ fn the_time_that_a_load_takes_shifts_no_expiry() {
     let first_s = time_s();
     until("the clock goes on", || time_s() > first_s);
     let before_s = unix_s();
-    let told_s = time_s();
+    let reported_s = time_s();
     let after_s = unix_s();
     // Both clocks count whole seconds, so they differ by at most one.
     assert!(
-        (before_s - 1..=after_s + 1).contains(&told_s),
-        "{told_s}, and it is {before_s}"
+        (before_s - 1..=after_s + 1).contains(&reported_s),
+        "{reported_s}, and it is {before_s}"
     );
 }

@@ -15,7 +15,7 @@ use forerun_server::{Listen, Server, ServerOptions, VerifyClient};
 use rustls::{ClientConnection, Stream};
 
 use super::papers::Papers;
-use super::place::{ask, expect, options, until};
+use super::test_server::{ask, expect, options, until};
 
 /// Timeout of a client's read or write. On a loaded machine everything is slow, but a stall lasts
 /// for ever.
@@ -180,17 +180,17 @@ impl Write for Client {
 }
 
 /// A server that listens with and without TLS. Its cache holds [`value`] as `big`.
-struct Place {
+struct TlsServer {
     papers: Papers,
     server: Server,
 }
 
-impl Place {
-    fn new() -> Place {
-        Place::with_drain_timeout(STALLED)
+impl TlsServer {
+    fn new() -> TlsServer {
+        TlsServer::with_drain_timeout(STALLED)
     }
 
-    fn with_drain_timeout(drain_timeout: Duration) -> Place {
+    fn with_drain_timeout(drain_timeout: Duration) -> TlsServer {
         let papers = Papers::new();
         let mut options: ServerOptions = options();
         options
@@ -204,7 +204,7 @@ impl Place {
                 .max_item_bytes(2 << 20),
         );
         let server = Server::start(options, Arc::new(cache.expect("a cache")));
-        let place = Place {
+        let place = TlsServer {
             papers,
             server: server.expect("it starts"),
         };
@@ -286,7 +286,7 @@ fn answer_line(key: &str) -> Vec<u8> {
 
 /// Clients of every speed send `request`, expect `answer`, then send `quit`.
 fn readers_get(request: &[u8], answer: &[u8], in_tls: bool) {
-    let place = Place::new();
+    let place = TlsServer::new();
     let mut observer = place.client(false);
     for speed in SPEEDS {
         let what = format!("{speed:?}, TLS {in_tls}");
@@ -329,7 +329,7 @@ fn plain_readers_of_every_speed_get_20_mb_of_answers_whole() {
 
 #[test]
 fn many_tls_readers_at_once_get_their_answers_whole() {
-    let place = Place::new();
+    let place = TlsServer::new();
     let answer = [&answer_line("big")[..], b"END\r\n"].concat();
     thread::scope(|scope| {
         for number in 0..10 {
@@ -350,7 +350,7 @@ fn many_tls_readers_at_once_get_their_answers_whole() {
 
 /// Clients of every speed store 20 MB and read them back.
 fn writers_store(in_tls: bool) {
-    let place = Place::new();
+    let place = TlsServer::new();
     let mut request = Vec::new();
     for number in 0..VALUES {
         request.extend_from_slice(&set_line(&format!("key{number}")));
@@ -390,7 +390,7 @@ fn plain_writers_of_every_speed_store_20_mb() {
 
 #[test]
 fn a_client_that_has_shut_down_its_half_gets_20_mb_and_the_end() {
-    let place = Place::new();
+    let place = TlsServer::new();
     let answer = [&answer_line("big")[..], b"END\r\n"].concat();
     for in_tls in [true, false] {
         for speed in [Speed::AtOnce, Speed::Slowly] {
@@ -409,7 +409,7 @@ fn a_client_that_has_shut_down_its_half_gets_20_mb_and_the_end() {
 
 #[test]
 fn a_drain_tells_tls_clients_of_the_end() {
-    let place = Place::new();
+    let place = TlsServer::new();
     let answer = [&answer_line("big")[..], b"END\r\n"].concat();
     let mut observer = place.client(false);
     let mut idle = place.client(true);
@@ -428,7 +428,7 @@ fn a_drain_tells_tls_clients_of_the_end() {
 
 #[test]
 fn a_tls_client_that_waits_until_the_drain_is_over_is_told_of_the_end() {
-    let place = Place::with_drain_timeout(Duration::from_millis(200));
+    let place = TlsServer::with_drain_timeout(Duration::from_millis(200));
     let mut observer = place.client(false);
     let mut half = place.client(true);
     half.write_all(b"mn\r\nset k 0 0 10\r\n01234")
@@ -442,7 +442,7 @@ fn a_tls_client_that_waits_until_the_drain_is_over_is_told_of_the_end() {
 
 #[test]
 fn a_handshake_of_any_speed_is_completed() {
-    let place = Place::new();
+    let place = TlsServer::new();
     for speed in [Speed::BytesFirst, Speed::Slowly] {
         // The server answers a command that follows the handshake.
         let mut client = place.client_at(true, speed);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forerun_cache::{Cache, CacheOptions};
 use forerun_server::{Server, Settings};
 
-use super::place::{ask, connect, options, stat, until};
+use super::test_server::{ask, connect, options, stat, until};
 
 #[test]
 fn a_lower_memory_limit_holds_after_a_while_and_nothing_else_is_lost() {
@@ -44,7 +44,7 @@ fn expired_items_are_removed_when_somebody_asks_for_it() {
             debug_commands: true,
             ..Settings::default()
         }),
-        super::place::cache(),
+        super::test_server::cache(),
     )
     .expect("it starts");
     let mut stream = connect(&server);

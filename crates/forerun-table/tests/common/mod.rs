@@ -84,7 +84,7 @@ fn answers(
         .collect();
     let hits = found.iter().filter(|&&found| found).count();
     match answer {
-        Ok(told) => assert_eq!(told, hits),
+        Ok(reported) => assert_eq!(reported, hits),
         Err(Error::Keys(failures)) => {
             assert_eq!(failures.served(), hits);
             for (at, key, error) in failures.iter() {

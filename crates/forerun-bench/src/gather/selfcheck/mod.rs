@@ -62,7 +62,7 @@ fn choices(gpu: &Gpu, case: &Case) -> Vec<KernelChoice> {
 /// Runs all checks, and describes what was checked.
 pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
     let stream = Stream::new(gpu)?;
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     let cases = cases();
     let bar = progress.steps("checking", cases.len() as u64);
     let (mut copies, mut replays) = (0u64, 0u64);
@@ -76,7 +76,7 @@ pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
         }
         bar.step();
     }
-    told.push(format!("{copies} copies like the CPU's, every byte"));
+    lines.push(format!("{copies} copies like the CPU's, every byte"));
     for direction in [Direction::Gather, Direction::Scatter] {
         for version in Version::ALL {
             let choice = KernelChoice {
@@ -86,7 +86,7 @@ pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
             if matches!(version, Version::V6Row | Version::V6Runs)
                 && gpu.info().compute_capability < (9, 0)
             {
-                told.push(format!(
+                lines.push(format!(
                     "{version} left out: the device does not support it"
                 ));
                 continue;
@@ -95,15 +95,15 @@ pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
             replays += graph(gpu, &stream, direction, choice).with_context(what)?;
         }
     }
-    told.push(format!(
+    lines.push(format!(
         "{replays} replays of captured graphs with changed indices and counts"
     ));
     registered(gpu, &stream).context("registered memory")?;
-    told.push("a gather from registered memory of the caller's".into());
-    told.push(far(gpu, &stream).context("offsets past 2^31")?);
+    lines.push("a gather from registered memory of the caller's".into());
+    lines.push(far(gpu, &stream).context("offsets past 2^31")?);
     product(gpu, &stream).context("the matrix product")?;
-    told.push("the matrix product against the CPU's".into());
-    Ok(told)
+    lines.push("the matrix product against the CPU's".into());
+    Ok(lines)
 }
 
 fn one(

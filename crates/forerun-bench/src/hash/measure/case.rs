@@ -8,7 +8,7 @@ use forerun_core::arch::Isa;
 
 /// A way to look up a batch: a strategy of a contender, given by its position in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct Variant {
     pub(super) at: usize,
     pub(super) isa: Isa,
     pub(super) strategy: String,
@@ -18,8 +18,8 @@ pub(super) struct Way {
 pub(super) enum Head {
     /// Random lines, read by this many threads.
     Lines { threads: usize },
-    /// Lookups: the cell's position in the sweep, and the way.
-    Lookup { cell: usize, way: Way },
+    /// Lookups: the cell's position in the sweep, and the variant.
+    Lookup { cell: usize, variant: Variant },
 }
 
 /// The strategy name that stands for all strategies of a design.
@@ -55,13 +55,13 @@ pub(in super::super) fn check_names<K: Word, V: Word>(
     Ok(())
 }
 
-/// The ways in which a sweep measures a contender. If it lacks an instruction set or a strategy,
+/// The variants of a contender that a sweep measures. If it lacks an instruction set or a strategy,
 /// the nearest one is used.
-pub(super) fn ways<K: Word, V: Word>(
+pub(super) fn variants<K: Word, V: Word>(
     sweep: &Sweep,
     at: usize,
     contender: &dyn Contender<K, V>,
-) -> Vec<Way> {
+) -> Vec<Variant> {
     let (isas, strategies) = (contender.isas(), contender.strategies());
     let every = sweep.strategies.iter().any(|name| name == ALL);
     let mut chosen: Vec<&String> = strategies
@@ -81,15 +81,15 @@ pub(super) fn ways<K: Word, V: Word>(
     if sets.is_empty() {
         sets.extend(isas.first());
     }
-    let way = |isa: Isa| {
-        let way = move |strategy: &&String| Way {
+    let variant = |isa: Isa| {
+        let variant = move |strategy: &&String| Variant {
             at,
             isa,
             strategy: (*strategy).clone(),
         };
-        chosen.iter().map(way).collect::<Vec<Way>>()
+        chosen.iter().map(variant).collect::<Vec<Variant>>()
     };
-    sets.into_iter().flat_map(way).collect()
+    sets.into_iter().flat_map(variant).collect()
 }
 
 /// Cells of the same hit rate, skew and batch are measured next to each other; returns the number

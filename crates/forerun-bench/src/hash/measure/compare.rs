@@ -5,7 +5,7 @@ use super::super::keys::Word;
 use super::super::result_row::HashRow;
 use super::super::sweep::Cell;
 use super::super::table_group::GroupTable;
-use super::case::{Head, Way};
+use super::case::{Head, Variant};
 use super::{Bench, MEMC3};
 use forerun_core::arch::Isa;
 use forerun_measure::harness::Outcome;
@@ -19,7 +19,7 @@ impl Bench<'_> {
         tables: &[GroupTable<'_, K, V>],
     ) {
         let outcome = &rivals.outcomes[rivals.number];
-        let (cell, way) = (&rivals.cells[rivals.at], rivals.way);
+        let (cell, variant) = (&rivals.cells[rivals.at], rivals.variant);
         row.common = std::mem::take(&mut row.common).with_rates(
             outcome.per_second(),
             outcome.per_second_min(),
@@ -30,10 +30,10 @@ impl Bench<'_> {
         let same_cell = |other: &Cell| other == cell;
         let of = |name: &str| tables.iter().find(|table| table.contender.design() == name);
         row.common.speedup_vs_single = rivals.ratio(same_cell, |other| {
-            (other.at, other.isa, other.strategy.as_str()) == (way.at, way.isa, GET)
+            (other.at, other.isa, other.strategy.as_str()) == (variant.at, variant.isa, GET)
         });
         row.speedup_vs_scalar = rivals.ratio(same_cell, |other| {
-            (other.at, other.isa, &other.strategy) == (way.at, Isa::Scalar, &way.strategy)
+            (other.at, other.isa, &other.strategy) == (variant.at, Isa::Scalar, &variant.strategy)
         });
         row.speedup_vs_memc3 = of(MEMC3).and_then(|memc3| {
             let by = |strategy: &str| {
@@ -41,10 +41,10 @@ impl Bench<'_> {
                     other.at == memc3.at && other.strategy == strategy
                 })
             };
-            by(&way.strategy).or_else(|| by(FIND_BATCH))
+            by(&variant.strategy).or_else(|| by(FIND_BATCH))
         });
         row.common.speedup_vs_peer = self.peer.as_ref().and_then(|(engine, strategy)| {
-            let peer = |other: &Way| {
+            let peer = |other: &Variant| {
                 let table = tables.iter().find(|table| table.at == other.at);
                 table.is_some_and(|table| table.contender.engine() == engine)
                     && other.strategy == *strategy
@@ -56,7 +56,8 @@ impl Bench<'_> {
             ..*cell
         };
         if cell.threads > 1 {
-            row.speedup_vs_one_thread = rivals.ratio(|other| *other == alone, |other| other == way);
+            row.speedup_vs_one_thread =
+                rivals.ratio(|other| *other == alone, |other| other == variant);
         }
         if cell.updates > 0.0 {
             let quiet = |other: &Cell| {
@@ -67,7 +68,7 @@ impl Bench<'_> {
                 };
                 *other == asked
             };
-            row.share_of_quiet = rivals.ratio(quiet, |other| other == way);
+            row.share_of_quiet = rivals.ratio(quiet, |other| other == variant);
         }
     }
 }
@@ -77,20 +78,24 @@ pub(super) struct Rivals<'a> {
     pub(super) cells: &'a [Cell],
     pub(super) heads: &'a [Head],
     pub(super) outcomes: &'a [Outcome],
-    /// The case, its cell and its way.
+    /// The case, its cell and its variant.
     pub(super) number: usize,
     pub(super) at: usize,
-    pub(super) way: &'a Way,
+    pub(super) variant: &'a Variant,
 }
 
 impl Rivals<'_> {
     /// The speed relative to the first case that matches.
-    fn ratio(&self, cell: impl Fn(&Cell) -> bool, way: impl Fn(&Way) -> bool) -> Option<f64> {
+    fn ratio(
+        &self,
+        cell: impl Fn(&Cell) -> bool,
+        variant: impl Fn(&Variant) -> bool,
+    ) -> Option<f64> {
         let fits = |head: &Head| match head {
             Head::Lookup {
                 cell: at,
-                way: other,
-            } => cell(&self.cells[*at]) && way(other),
+                variant: other,
+            } => cell(&self.cells[*at]) && variant(other),
             Head::Lines { .. } => false,
         };
         let rival = self.heads.iter().position(fits)?;

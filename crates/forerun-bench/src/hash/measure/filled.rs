@@ -6,9 +6,9 @@ use super::super::result_row::HashRow;
 use super::super::sweep::{Cell, Sweep};
 use super::super::table_group::{self, GroupTable};
 use super::super::turn::{self, Shot};
-use super::case::{Head, Way, group, probes, ways};
+use super::case::{Head, Variant, group, probes, variants};
 use super::compare::Rivals;
-use super::{Bench, Placed, most, slots};
+use super::{Bench, Placed, load_factor_max, slots};
 use anyhow::{Context, Result};
 use forerun_core::Pages;
 use forerun_measure::harness::{self, Case, Sample};
@@ -28,7 +28,13 @@ impl Bench<'_> {
         let keys = Keys::new((slots as f64 * load_factor) as u64, 1)?;
         let cells = sweep.cells();
         self.bar.tell(&format!("filling tables to {load_factor}"));
-        table_group::fill(tables, &keys, slots, most(&sweep.load_factors), &self.cores)?;
+        table_group::fill(
+            tables,
+            &keys,
+            slots,
+            load_factor_max(&sweep.load_factors),
+            &self.cores,
+        )?;
         let tables = &*tables;
 
         // Answers go to a step's arrays, which must not evict a table from the cache.
@@ -55,10 +61,10 @@ impl Bench<'_> {
             let group = group(&cells, at);
             let (_, stream) = stream_of(cell).context("every cell has its stream")?;
             for table in tables {
-                let ways = ways(sweep, table.at, table.contender);
+                let variants = variants(sweep, table.at, table.contender);
                 let Some(subject) = &table.subject else {
-                    unreached += ways.len();
-                    let head = self.head::<K, V>(&keys, cell, table.contender, &ways[0]);
+                    unreached += variants.len();
+                    let head = self.head::<K, V>(&keys, cell, table.contender, &variants[0]);
                     rows.push((
                         (nth, at, table.at),
                         HashRow {
@@ -70,19 +76,30 @@ impl Bench<'_> {
                     ));
                     continue;
                 };
-                for way in ways {
-                    turn::verify(&**subject, &keys, &way.strategy, way.isa, cell.batch)
-                        .with_context(|| table.contender.design())?;
-                    let name = format!("{} {} {}", table.contender.design(), way.isa, way.strategy);
+                for variant in variants {
+                    turn::verify(
+                        &**subject,
+                        &keys,
+                        &variant.strategy,
+                        variant.isa,
+                        cell.batch,
+                    )
+                    .with_context(|| table.contender.design())?;
+                    let name = format!(
+                        "{} {} {}",
+                        table.contender.design(),
+                        variant.isa,
+                        variant.strategy
+                    );
                     heads.push(Head::Lookup {
                         cell: at,
-                        way: way.clone(),
+                        variant: variant.clone(),
                     });
                     let (keys, cell) = (&keys, *cell);
                     cases.push(Case::new(group, name, move |turn| {
                         let shot = Shot {
-                            strategy: &way.strategy,
-                            isa: way.isa,
+                            strategy: &variant.strategy,
+                            isa: variant.isa,
                             batch: cell.batch,
                             threads: cell.threads,
                             updates: cell.updates,
@@ -117,11 +134,11 @@ impl Bench<'_> {
         self.bar.skip((unreached * self.plan.rounds) as u64);
 
         for (number, head) in heads.iter().enumerate() {
-            let Head::Lookup { cell: at, way } = head else {
+            let Head::Lookup { cell: at, variant } = head else {
                 continue;
             };
             let cell = &cells[*at];
-            let table = tables.iter().find(|table| table.at == way.at);
+            let table = tables.iter().find(|table| table.at == variant.at);
             let Some((table, subject)) = table.and_then(|t| Some((t, t.subject.as_ref()?))) else {
                 continue;
             };
@@ -141,7 +158,7 @@ impl Bench<'_> {
                     .slots()
                     .map(|slots| keys.entries() as f64 / slots.max(1) as f64),
                 lines_per_lookup: lines.map(|lines| lines as f64 / asked.len().max(1) as f64),
-                ..self.head::<K, V>(&keys, cell, table.contender, way)
+                ..self.head::<K, V>(&keys, cell, table.contender, variant)
             };
             let rivals = Rivals {
                 cells: &cells,
@@ -149,7 +166,7 @@ impl Bench<'_> {
                 outcomes: &outcomes,
                 number,
                 at: *at,
-                way,
+                variant,
             };
             self.compare(&mut row, &rivals, tables);
             rows.push(((nth, *at, table.at), row));
@@ -162,13 +179,13 @@ impl Bench<'_> {
         keys: &Keys,
         cell: &Cell,
         contender: &dyn Contender<K, V>,
-        way: &Way,
+        variant: &Variant,
     ) -> HashRow {
         let common = Row {
             bench: "hash".into(),
             case: "lookup".into(),
             engine: contender.engine().to_owned(),
-            strategy: way.strategy.clone(),
+            strategy: variant.strategy.clone(),
             keys: keys.entries(),
             key_bytes: K::BYTES as u64,
             value_bytes: V::BYTES as u64,
@@ -176,7 +193,7 @@ impl Bench<'_> {
             threads: cell.threads as u64,
             hit_rate: Some(cell.hit_rate),
             pages: Pages::Huge.to_string(),
-            isa: way.isa.to_string(),
+            isa: variant.isa.to_string(),
             rounds: self.plan.rounds as u64,
             ..Row::default()
         };

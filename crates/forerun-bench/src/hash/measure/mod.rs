@@ -26,7 +26,7 @@ use super::sweep::Sweep;
 use super::table_group::{self, GroupTable};
 use crate::threads::Cores;
 use anyhow::{Context, Result};
-use case::{probes, ways};
+use case::{probes, variants};
 use forerun_measure::harness::Plan;
 use forerun_measure::progress::Bar;
 use forerun_studies::roofline::Probe;
@@ -98,8 +98,8 @@ impl Bench<'_> {
             let mut seen = HashSet::new();
             let mut kept = Vec::new();
             for (place, row) in rows {
-                let way = (row.common.isa.clone(), row.common.strategy.clone());
-                if seen.insert((place, way)) {
+                let variant = (row.common.isa.clone(), row.common.strategy.clone());
+                if seen.insert((place, variant)) {
                     kept.push(row);
                 }
             }
@@ -123,11 +123,11 @@ impl Bench<'_> {
         let mut cases = 0;
         for &size_bytes in &sweep.sizes {
             for table_group in self.table_groups(sweep, &contenders, size_bytes) {
-                let ways: usize = table_group
+                let variants: usize = table_group
                     .iter()
-                    .map(|at| ways(sweep, *at, contenders[*at]).len())
+                    .map(|at| variants(sweep, *at, contenders[*at]).len())
                     .sum();
-                cases += sweep.load_factors.len() * (cells.len() * ways + probes);
+                cases += sweep.load_factors.len() * (cells.len() * variants + probes);
             }
         }
         (cases * self.plan.rounds) as u64
@@ -155,13 +155,18 @@ impl Bench<'_> {
         size_bytes: usize,
     ) -> Vec<Vec<usize>> {
         let slots = slots::<K, V>(size_bytes);
-        let most = most(&sweep.load_factors);
+        let load_factor_max = load_factor_max(&sweep.load_factors);
         let is_baseline = |contender: &dyn Contender<K, V>| {
             let peer = self.peer.as_ref();
             contender.design() == MEMC3
                 || peer.is_some_and(|(engine, _)| engine == contender.engine())
         };
-        table_group::table_groups(contenders, &is_baseline, (slots, most), self.memory_bytes)
+        table_group::table_groups(
+            contenders,
+            &is_baseline,
+            (slots, load_factor_max),
+            self.memory_bytes,
+        )
     }
 }
 
@@ -171,6 +176,6 @@ fn slots<K: Word, V: Word>(size_bytes: usize) -> usize {
 }
 
 /// The highest load factor.
-fn most(load_factors: &[f64]) -> f64 {
+fn load_factor_max(load_factors: &[f64]) -> f64 {
     load_factors.iter().copied().fold(0.0, f64::max)
 }

@@ -137,7 +137,7 @@ pub(super) fn set(
     timed: Duration,
 ) -> Result<Set> {
     let numbers = items.draw(Skew::Uniform, DRAWN, seed);
-    let mut told = Set {
+    let mut totals = Set {
         sets: 0,
         refused: 0,
         latencies: Histogram::new_with_bounds(1, 2 * PATIENCE.as_nanos() as u64, 3)?,
@@ -147,7 +147,7 @@ pub(super) fn set(
     for number in numbers.iter().cycle() {
         request.clear();
         push_set(items, *number, 0, "", &mut request);
-        let due = interval * u32::try_from(told.sets).context("too many sets in a turn")?;
+        let due = interval * u32::try_from(totals.sets).context("too many sets in a turn")?;
         if due >= timed {
             break;
         }
@@ -159,17 +159,19 @@ pub(super) fn set(
         let answer = link.line()?;
         match answer {
             b"STORED" => {}
-            _ if answer.starts_with(b"SERVER_ERROR") => told.refused += 1,
+            _ if answer.starts_with(b"SERVER_ERROR") => totals.refused += 1,
             _ => bail!(
                 "the server answered {:?}",
                 answer.escape_ascii().to_string()
             ),
         }
-        told.sets += 1;
+        totals.sets += 1;
         let latency = start.elapsed().saturating_sub(due);
-        told.latencies.saturating_record(latency.as_nanos() as u64);
+        totals
+            .latencies
+            .saturating_record(latency.as_nanos() as u64);
     }
-    Ok(told)
+    Ok(totals)
 }
 
 /// Disturbs a server until `over`. Returns how often.
@@ -268,11 +270,11 @@ mod tests {
         let pause = Duration::from_millis(200);
         let mut link = Link::connect(answers_late(pause)).unwrap();
         let interval = Duration::from_millis(2);
-        let told = set(&mut link, ITEMS, 7, interval, Duration::from_millis(400)).unwrap();
-        assert_eq!((told.sets, told.refused), (200, 0));
-        assert!(told.latencies.max() >= pause.as_nanos() as u64);
+        let totals = set(&mut link, ITEMS, 7, interval, Duration::from_millis(400)).unwrap();
+        assert_eq!((totals.sets, totals.refused), (200, 0));
+        assert!(totals.latencies.max() >= pause.as_nanos() as u64);
         // A hundred sets were due in the pause, and half of them waited for at least half of it.
-        let waited = told.latencies.count_between(100_000_000, u64::MAX);
+        let waited = totals.latencies.count_between(100_000_000, u64::MAX);
         assert!(waited >= 40, "{waited} sets waited");
     }
 

@@ -84,7 +84,7 @@ struct TailRow {
 
 /// The results of the rounds of one server and disturbance.
 #[derive(Default)]
-struct Told {
+struct RoundTotals {
     sets: u64,
     refused: u64,
     disturbances: u64,
@@ -161,19 +161,19 @@ pub(super) fn run(
     let bar = progress.steps("measuring", turns as u64);
     let mut rows: Vec<TailRow> = Vec::new();
     for &disturbance in disturbances {
-        let mut told: Vec<Told> = servers.iter().map(|_| Told::default()).collect();
+        let mut totals: Vec<RoundTotals> = servers.iter().map(|_| RoundTotals::default()).collect();
         for round in 0..rounds {
-            for (server, told) in servers.iter().zip(&mut told) {
+            for (server, totals) in servers.iter().zip(&mut totals) {
                 let turn = study.turn(server, disturbance, round, dir.path());
                 let turn =
                     turn.with_context(|| format!("{}, {disturbance}", server.program.name))?;
-                told.add(turn);
+                totals.add(turn);
                 bar.step();
             }
         }
-        let of_case = servers.iter().zip(&told);
+        let of_case = servers.iter().zip(&totals);
         let of_case: Vec<TailRow> = of_case
-            .map(|(server, told)| study.row(server, disturbance, u64::from(rounds), told))
+            .map(|(server, totals)| study.row(server, disturbance, u64::from(rounds), totals))
             .collect();
         let peer = of_case.iter().find(|row| row.engine == PEER);
         let peer_us = peer.map(|row| row.p999_us);
@@ -205,8 +205,8 @@ pub(super) fn run(
     args.output.write_report(&report)
 }
 
-impl Told {
-    fn add(&mut self, turn: Told) {
+impl RoundTotals {
+    fn add(&mut self, turn: RoundTotals) {
         self.sets += turn.sets;
         self.refused += turn.refused;
         self.disturbances += turn.disturbances;
@@ -240,7 +240,7 @@ impl Study<'_> {
         disturbance: Disturbance,
         round: u32,
         dir: &Path,
-    ) -> Result<Told> {
+    ) -> Result<RoundTotals> {
         let mut program = server.program.clone();
         if server.can_snapshot && disturbance.is_snapshot() {
             let file: PathBuf = dir.join("cache.snapshot");
@@ -301,7 +301,7 @@ impl Study<'_> {
             sets > 0,
             "no set was due in a turn: raise --rate or --duration-ms"
         );
-        Ok(Told {
+        Ok(RoundTotals {
             sets,
             refused,
             disturbances,
@@ -318,7 +318,13 @@ impl Study<'_> {
         }
     }
 
-    fn row(&self, server: &Server, disturbance: Disturbance, rounds: u64, told: &Told) -> TailRow {
+    fn row(
+        &self,
+        server: &Server,
+        disturbance: Disturbance,
+        rounds: u64,
+        totals: &RoundTotals,
+    ) -> TailRow {
         TailRow {
             bench: "server",
             study: "tail",
@@ -328,15 +334,15 @@ impl Study<'_> {
             value_bytes: self.items.value_bytes as u64,
             threads: self.args.threads.into(),
             rounds,
-            sets: told.sets,
-            refused: told.refused,
-            keys_per_second: told.sets as f64 / (self.timed.as_secs_f64() * rounds as f64),
-            disturbances: told.disturbances,
-            p50_us: told.quantile_us(0.5),
-            p99_us: told.quantile_us(0.99),
-            p999_us: told.quantile_us(0.999),
-            max_us: told.max_us(),
-            core_wait_ms: told.core_wait.map(|wait| wait.as_secs_f64() * 1000.0),
+            sets: totals.sets,
+            refused: totals.refused,
+            keys_per_second: totals.sets as f64 / (self.timed.as_secs_f64() * rounds as f64),
+            disturbances: totals.disturbances,
+            p50_us: totals.quantile_us(0.5),
+            p99_us: totals.quantile_us(0.99),
+            p999_us: totals.quantile_us(0.999),
+            max_us: totals.max_us(),
+            core_wait_ms: totals.core_wait.map(|wait| wait.as_secs_f64() * 1000.0),
             p999_vs_peer: None,
         }
     }

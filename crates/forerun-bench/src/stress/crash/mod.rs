@@ -367,8 +367,8 @@ fn wait_for_begin(
     while events.try_recv().is_ok() {}
     match events.recv_timeout(OPEN_TIME_MAX) {
         Ok(_) => {
-            let most = typical.as_micros().max(1) as u64;
-            thread::sleep(Duration::from_micros(rng.random_range(0..most)));
+            let max = typical.as_micros().max(1) as u64;
+            thread::sleep(Duration::from_micros(rng.random_range(0..max)));
             Ok(())
         }
         Err(RecvTimeoutError::Timeout) => Err(CheckFailed(format!(

@@ -30,7 +30,7 @@ const JOBS: usize = 4;
 
 /// Whether everything that is written stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum Capacity {
     /// Half as many keys as slots.
     Enough,
     /// Four times as many keys as slots: most are evicted again.
@@ -47,8 +47,8 @@ pub(super) enum Owner {
 }
 
 /// The keys of a table and their known state.
-pub struct World {
-    pub room: Room,
+pub struct ExpectedState {
+    pub capacity: Capacity,
     pub(super) writers: usize,
     finders: usize,
     batch: usize,
@@ -72,17 +72,23 @@ pub struct Tally {
     pub compared: u64,
 }
 
-impl World {
+impl ExpectedState {
     /// For a table with its number of slots, with calls of at most `batch` keys.
-    pub fn new(table: &GpuTable, room: Room, lanes: usize, batch: usize, seed: u64) -> World {
+    pub fn new(
+        table: &GpuTable,
+        capacity: Capacity,
+        lanes: usize,
+        batch: usize,
+        seed: u64,
+    ) -> ExpectedState {
         let writers = (lanes / 2).max(1);
         let slots = table.capacity();
-        let keys = match room {
-            Room::Enough => slots / 2,
-            Room::Scarce => slots * 4,
+        let keys = match capacity {
+            Capacity::Enough => slots / 2,
+            Capacity::Scarce => slots * 4,
         };
-        World {
-            room,
+        ExpectedState {
+            capacity,
             writers,
             finders: (lanes - writers).max(1),
             batch,
@@ -160,9 +166,9 @@ impl World {
         let stamp = self.stamp;
         let n = self.random.random_range(1..=self.batch);
         let work = match self.random.random_range(0..10) {
-            0 if self.room == Room::Enough => Work::FindOrInsert,
+            0 if self.capacity == Capacity::Enough => Work::FindOrInsert,
             // In a full table a counter may be evicted, and its sum with it.
-            1 if self.room == Room::Enough => Work::Add,
+            1 if self.capacity == Capacity::Enough => Work::Add,
             2..=4 => Work::Erase,
             _ => Work::Insert,
         };
@@ -201,14 +207,14 @@ impl World {
             .collect();
         keys.extend(self.counter_keys());
         keys.extend(self.pinned_keys());
-        let ways = match self.width {
+        let methods = match self.width {
             Width::W128 => &Lookup::ALL[..],
             // The pipeline, and with it the seed's rule, exists for width 128 only.
             _ => &Lookup::ALL[..4],
         };
         let work = match self.random.random_range(0..2) {
             0 => Work::Find,
-            _ => Work::Contains(ways[self.random.random_range(0..ways.len())]),
+            _ => Work::Contains(methods[self.random.random_range(0..methods.len())]),
         };
         Job {
             work,
@@ -266,13 +272,13 @@ impl World {
                 (Work::Insert, Status::Found | Status::Inserted | Status::Evicted) => {
                     self.model.insert(*key, new());
                     let kept = *status != Status::Evicted && (!there || *status == Status::Found);
-                    self.room == Room::Scarce || kept
+                    self.capacity == Capacity::Scarce || kept
                 }
                 // If it is there nevertheless, because it also occurs elsewhere in the job, it has
                 // the job's row.
                 (Work::Insert, Status::Refused) => {
                     self.model.insert(*key, new());
-                    self.room == Room::Scarce
+                    self.capacity == Capacity::Scarce
                 }
                 (Work::FindOrInsert, Status::Inserted) if !there => {
                     self.model.insert(*key, new());
@@ -290,7 +296,7 @@ impl World {
                 (Work::Erase, Status::Absent) => {
                     let twice = job.keys.iter().filter(|other| *other == key).count() > 1;
                     self.model.remove(key);
-                    !there || twice || self.room == Room::Scarce
+                    !there || twice || self.capacity == Capacity::Scarce
                 }
                 _ => false,
             };
@@ -336,7 +342,7 @@ impl World {
         for key in self.counter_keys() {
             match all.remove(&key) {
                 Some(row) => sum += sum_of(key, &row)?,
-                None if self.room == Room::Scarce => {}
+                None if self.capacity == Capacity::Scarce => {}
                 None => return Err(fault(format!("counter {key:#x} is gone"))),
             }
         }
@@ -355,7 +361,7 @@ impl World {
                 )));
             }
         }
-        if self.room == Room::Enough
+        if self.capacity == Capacity::Enough
             && let Some(key) = self.model.keys().find(|key| !all.contains_key(key))
         {
             return Err(fault(format!("key {key:#x} is lost")));

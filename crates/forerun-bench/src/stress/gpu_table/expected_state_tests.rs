@@ -8,25 +8,25 @@ use super::*;
 /// A change to the answers of a round.
 type Change<'a> = &'a dyn Fn(&[Vec<Job>], &mut [Vec<Answer>]);
 
-fn made(room: Room, number: u64) -> (World, GpuTable) {
-    let mut table = GpuTable::on_cpu(form(room, number, 1 << 10)).unwrap();
-    let mut world = World::new(&table, room, 4, 40, number);
-    world.begin(&mut table).unwrap();
-    (world, table)
+fn made(capacity: Capacity, number: u64) -> (ExpectedState, GpuTable) {
+    let mut table = GpuTable::on_cpu(form(capacity, number, 1 << 10)).unwrap();
+    let mut expected = ExpectedState::new(&table, capacity, 4, 40, number);
+    expected.begin(&mut table).unwrap();
+    (expected, table)
 }
 
 #[test]
 fn rounds_of_a_right_table_pass_with_and_without_room() {
     for number in 0..8 {
-        let room = if number % 2 == 0 {
-            Room::Enough
+        let capacity = if number % 2 == 0 {
+            Capacity::Enough
         } else {
-            Room::Scarce
+            Capacity::Scarce
         };
-        let (mut world, mut table) = made(room, number);
+        let (mut expected, mut table) = made(capacity, number);
         let mut found = 0;
         for _ in 0..6 {
-            let jobs = world.round();
+            let jobs = expected.round();
             let said = lanes::run(&mut table, &jobs).unwrap();
             found += said
                 .iter()
@@ -34,8 +34,8 @@ fn rounds_of_a_right_table_pass_with_and_without_room() {
                 .flat_map(|a| &a.status)
                 .filter(|s| **s == Status::Found)
                 .count();
-            world.check(&jobs, &said).unwrap();
-            assert!(world.compare(&mut table).unwrap() > 32);
+            expected.check(&jobs, &said).unwrap();
+            assert!(expected.compare(&mut table).unwrap() > 32);
         }
         assert!(found > 100, "{found}");
     }
@@ -43,22 +43,22 @@ fn rounds_of_a_right_table_pass_with_and_without_room() {
 
 #[test]
 fn a_wrong_answer_is_told() {
-    let told = |change: Change<'_>| {
-        let (mut world, mut table) = made(Room::Enough, 0);
+    let reported = |change: Change<'_>| {
+        let (mut expected, mut table) = made(Capacity::Enough, 0);
         let mut faults = Vec::new();
         for _ in 0..6 {
-            let jobs = world.round();
+            let jobs = expected.round();
             let mut said = lanes::run(&mut table, &jobs).unwrap();
             change(&jobs, &mut said);
-            if let Err(error) = world.check(&jobs, &said) {
+            if let Err(error) = expected.check(&jobs, &said) {
                 faults.push(format!("{error:#}"));
                 break;
             }
         }
         faults.pop().unwrap_or_default()
     };
-    assert_eq!(told(&|_, _| ()), "");
-    let torn = told(&|jobs, said| {
+    assert_eq!(reported(&|_, _| ()), "");
+    let torn = reported(&|jobs, said| {
         for (job, answer) in jobs.iter().flatten().zip(said.iter_mut().flatten()) {
             if job.work == Work::Find {
                 answer
@@ -71,7 +71,7 @@ fn a_wrong_answer_is_told() {
         }
     });
     assert!(torn.contains("torn"), "{torn}");
-    let lost = told(&|jobs, said| {
+    let lost = reported(&|jobs, said| {
         for (job, answer) in jobs.iter().flatten().zip(said.iter_mut().flatten()) {
             if !matches!(
                 job.work,
@@ -86,32 +86,32 @@ fn a_wrong_answer_is_told() {
 
 #[test]
 fn a_table_that_lost_or_changed_something_is_told() {
-    let told = |change: &dyn Fn(&mut GpuTable, &World)| {
-        let (mut world, mut table) = made(Room::Enough, 2);
+    let reported = |change: &dyn Fn(&mut GpuTable, &ExpectedState)| {
+        let (mut expected, mut table) = made(Capacity::Enough, 2);
         for _ in 0..4 {
-            let jobs = world.round();
+            let jobs = expected.round();
             let said = lanes::run(&mut table, &jobs).unwrap();
-            world.check(&jobs, &said).unwrap();
+            expected.check(&jobs, &said).unwrap();
         }
-        change(&mut table, &world);
-        world
+        change(&mut table, &expected);
+        expected
             .compare(&mut table)
             .map_or_else(|error| error.to_string(), |_| String::new())
     };
-    assert_eq!(told(&|_, _| ()), "");
-    let lost = told(&|table, world| {
-        let key = *world.model.keys().next().unwrap();
+    assert_eq!(reported(&|_, _| ()), "");
+    let lost = reported(&|table, expected| {
+        let key = *expected.model.keys().next().unwrap();
         table.erase(&[key]).unwrap();
     });
     assert!(lost.contains("is lost"), "{lost}");
-    let old = told(&|table, world| {
-        let key = *world.model.keys().next().unwrap();
+    let old = reported(&|table, expected| {
+        let key = *expected.model.keys().next().unwrap();
         let row: Vec<u8> = bytes_of(row_of(key, 1 << 40)).collect();
         table.insert_or_assign(&[key], &row, None).unwrap();
     });
     assert!(old.contains("was its last"), "{old}");
-    let unpinned = told(&|table, world| {
-        let keys = world.pinned_keys();
+    let unpinned = reported(&|table, expected| {
+        let keys = expected.pinned_keys();
         table.unlock(&keys).unwrap();
         table.erase(&keys).unwrap();
     });

@@ -210,11 +210,11 @@ fn on_streams(gpu: &Gpu, table: &GpuTable, lanes: &[Vec<Job>]) -> anyhow::Result
         );
         streams.push(Stream::new(gpu)?);
     }
-    let most = commands.iter().map(Vec::len).max().unwrap_or(0);
-    ensure!(most > 0, "a round without work");
+    let max = commands.iter().map(Vec::len).max().unwrap_or(0);
+    ensure!(max > 0, "a round without work");
     gpu.scope(|scope| {
         // In turn, so that the first jobs of all lanes start together.
-        for turn in 0..most {
+        for turn in 0..max {
             for (lane, stream) in commands.iter().zip(&streams) {
                 if let Some(command) = lane.get(turn) {
                     scope.put(stream, command)?;

@@ -25,7 +25,7 @@ use forerun::gpu::Gpu;
 use forerun::gpu::table::{Candidates, GpuTable, TableOptions, Width};
 
 use super::Budget;
-use expected_state::{Room, Tally, World};
+use expected_state::{Capacity, ExpectedState, Tally};
 use forerun_cli::output::{self, Out};
 use forerun_measure::progress::Progress;
 use stamped_row::ROW_BYTES;
@@ -42,9 +42,9 @@ pub struct Plan {
 
 /// Forms of tables in turn: every width. A table with enough space always has two candidates: at
 /// half load, both buckets of a key never fill up.
-fn form(room: Room, number: u64, slots: u64) -> TableOptions {
-    let candidates = match (room, number / 2 % 3) {
-        (Room::Scarce, 0) => Candidates::One,
+fn form(capacity: Capacity, number: u64, slots: u64) -> TableOptions {
+    let candidates = match (capacity, number / 2 % 3) {
+        (Capacity::Scarce, 0) => Candidates::One,
         _ => Candidates::Two,
     };
     TableOptions::new(slots, ROW_BYTES)
@@ -88,24 +88,24 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         Budget::Time(time) => began.elapsed() >= time,
     };
     while !done(&tally) {
-        let room = if tables % 2 == 0 {
-            Room::Enough
+        let capacity = if tables % 2 == 0 {
+            Capacity::Enough
         } else {
-            Room::Scarce
+            Capacity::Scarce
         };
-        let options = form(room, tables, slots);
+        let options = form(capacity, tables, slots);
         let mut table = match &gpu {
             Some(gpu) => GpuTable::on_gpu(gpu, options)?,
             None => GpuTable::on_cpu(options)?,
         };
-        let mut world = World::new(
+        let mut expected = ExpectedState::new(
             &table,
-            room,
+            capacity,
             plan.lanes,
             batch,
             plan.seed.wrapping_add(tables),
         );
-        world.begin(&mut table)?;
+        expected.begin(&mut table)?;
         for round in 0..TABLE_ROUNDS {
             if done(&tally) {
                 break;
@@ -116,12 +116,12 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
                     plan.seed
                 )
             };
-            let jobs = world.round();
+            let jobs = expected.round();
             let said = lanes::run(&mut table, &jobs).with_context(what)?;
-            let gone = world.check(&jobs, &said).with_context(what)?;
+            let gone = expected.check(&jobs, &said).with_context(what)?;
             tally.written += gone.written;
             tally.looked_up += gone.looked_up;
-            tally.compared += world.compare(&mut table).with_context(what)?;
+            tally.compared += expected.compare(&mut table).with_context(what)?;
             rounds += 1;
             progress.update(0, tally.written + tally.looked_up);
         }

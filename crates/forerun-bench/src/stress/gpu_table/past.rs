@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use forerun::gpu::table::Status;
 
-use super::expected_state::{Owner, Room, World};
+use super::expected_state::{Capacity, ExpectedState, Owner};
 use super::lanes::{Answer, Job, Work};
 use super::stamped_row::{ROW_BYTES, fault, key_of, stamp_of, sum_of, words_of};
 
@@ -21,20 +21,20 @@ pub(super) struct Past {
 }
 
 impl Past {
-    pub(super) fn of(world: &World, lanes: &[Vec<Job>]) -> Past {
+    pub(super) fn of(expected: &ExpectedState, lanes: &[Vec<Job>]) -> Past {
         let mut past = Past {
-            before: world.model.clone(),
+            before: expected.model.clone(),
             written: BTreeMap::new(),
             erased: Vec::new(),
-            sum: world.sum,
+            sum: expected.sum,
             added: 0,
             owners: BTreeMap::new(),
         };
-        let first = world.first_counter();
-        for i in first..first + world.counters + world.pinned {
-            past.owners.insert(key_of(i), world.owner(i));
+        let first = expected.first_counter();
+        for i in first..first + expected.counters + expected.pinned {
+            past.owners.insert(key_of(i), expected.owner(i));
         }
-        for job in lanes[..world.writers].iter().flatten() {
+        for job in lanes[..expected.writers].iter().flatten() {
             match job.work {
                 Work::Erase => past.erased.extend(&job.keys),
                 Work::Add => past.added += job.keys.len() as u64,
@@ -53,7 +53,7 @@ impl Past {
     /// Checks what a lookup returned.
     pub(super) fn found(
         &mut self,
-        world: &World,
+        expected: &ExpectedState,
         job: &Job,
         said: &Answer,
         seen: &mut BTreeMap<u64, u64>,
@@ -71,7 +71,7 @@ impl Past {
             let may_be_there = owner.is_some() || before.is_some() || !written.is_empty();
             let may_be_gone = match owner {
                 Some(Owner::Pinned) => false,
-                _ if world.room == Room::Scarce => true,
+                _ if expected.capacity == Capacity::Scarce => true,
                 Some(_) => false,
                 None => before.is_none() || self.erased.binary_search(key).is_ok(),
             };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::expected_versions::{LOOSE_KEYS, Truth};
+use super::expected_versions::{ExpectedVersions, LOOSE_KEYS};
 use super::value::{self, Key};
 use super::wire::Wire;
 
@@ -47,7 +47,7 @@ impl Tally {
 /// A client: its connection, and its keys.
 pub struct Client<'a> {
     server: SocketAddr,
-    truth: &'a Truth,
+    expected: &'a ExpectedVersions,
     number: u32,
     rng: SmallRng,
     wire: Wire,
@@ -58,13 +58,13 @@ pub struct Client<'a> {
 impl<'a> Client<'a> {
     pub fn connect(
         server: SocketAddr,
-        truth: &'a Truth,
+        expected: &'a ExpectedVersions,
         number: u32,
         seed: u64,
     ) -> Result<Client<'a>, String> {
         Ok(Client {
             server,
-            truth,
+            expected,
             number,
             rng: SmallRng::seed_from_u64(seed ^ u64::from(number) << 32),
             wire: Wire::connect(server)?,
@@ -76,7 +76,7 @@ impl<'a> Client<'a> {
     /// Stores each of its own keys once, several at a time: all clients' keys together take more
     /// memory than the server may use.
     pub fn fill(&mut self, stop: &AtomicBool) -> Result<(), String> {
-        let numbers: Vec<u32> = (LOOSE_KEYS..self.truth.keys()).collect();
+        let numbers: Vec<u32> = (LOOSE_KEYS..self.expected.keys()).collect();
         for numbers in numbers.chunks(FILL_KEYS) {
             // Relaxed: the flag publishes nothing else.
             if stop.load(Ordering::Relaxed) {
@@ -133,7 +133,7 @@ impl<'a> Client<'a> {
     fn own(&mut self) -> Key {
         Key {
             client: self.number,
-            number: self.rng.random_range(LOOSE_KEYS..self.truth.keys()),
+            number: self.rng.random_range(LOOSE_KEYS..self.expected.keys()),
         }
     }
 
@@ -149,10 +149,10 @@ impl<'a> Client<'a> {
         let mut asked: Vec<(Key, u64)> = Vec::with_capacity(count);
         for _ in 0..count {
             let key = Key {
-                client: self.rng.random_range(0..self.truth.clients()),
-                number: self.rng.random_range(0..self.truth.keys()),
+                client: self.rng.random_range(0..self.expected.clients()),
+                number: self.rng.random_range(0..self.expected.keys()),
             };
-            asked.push((key, self.truth.floor(key)));
+            asked.push((key, self.expected.floor(key)));
         }
         asked
     }
@@ -187,7 +187,7 @@ impl<'a> Client<'a> {
 
     /// Appends a value of the next version, in a request whose form `head` writes for its length.
     fn push_value(&mut self, key: Key, head: impl FnOnce(&mut Self, usize)) -> u64 {
-        let (version, bytes) = (self.truth.draw(key), self.bytes());
+        let (version, bytes) = (self.expected.draw(key), self.bytes());
         let mut value = Vec::new();
         value::push(key, version, bytes, &mut value);
         head(self, value.len());
@@ -197,14 +197,14 @@ impl<'a> Client<'a> {
     }
 
     fn read(&mut self, asked: &[(Key, u64)]) -> Result<Option<u64>, String> {
-        let (found, cas) = self.wire.values(self.truth, asked)?;
+        let (found, cas) = self.wire.values(self.expected, asked)?;
         self.tally.keys_read += asked.len() as u64;
         self.tally.keys_found += found;
         Ok(cas)
     }
 
     fn stored(&mut self, key: Key, version: u64) {
-        self.truth.acknowledge(key, version);
+        self.expected.acknowledge(key, version);
         self.tally.stored += 1;
     }
 
@@ -243,7 +243,7 @@ impl<'a> Client<'a> {
         let first = self.own();
         let mut sent = Vec::new();
         for step in 0..self.rng.random_range(1..=5) {
-            let range = self.truth.keys() - LOOSE_KEYS;
+            let range = self.expected.keys() - LOOSE_KEYS;
             let key = Key {
                 number: LOOSE_KEYS + (first.number - LOOSE_KEYS + step) % range,
                 ..first
@@ -275,7 +275,7 @@ impl<'a> Client<'a> {
 
     fn compare_and_swap(&mut self) -> Result<(), String> {
         let key = self.own();
-        let asked = [(key, self.truth.floor(key))];
+        let asked = [(key, self.expected.floor(key))];
         self.push_get("gets", &asked);
         self.send()?;
         let Some(cas) = self.read(&asked)? else {
@@ -295,11 +295,11 @@ impl<'a> Client<'a> {
 
     fn delete(&mut self) -> Result<(), String> {
         let key = self.own();
-        let version = self.truth.draw(key);
+        let version = self.expected.draw(key);
         self.write(format_args!("delete {key}\r\n"));
         self.send()?;
         self.wire.expect("delete", &["DELETED", "NOT_FOUND"])?;
-        self.truth.acknowledge(key, version);
+        self.expected.acknowledge(key, version);
         self.tally.deleted += 1;
         Ok(())
     }

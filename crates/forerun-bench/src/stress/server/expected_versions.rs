@@ -26,18 +26,18 @@ struct Versions {
 }
 
 /// The versions of all keys.
-pub struct Truth {
+pub struct ExpectedVersions {
     versions: Vec<Versions>,
     clients: u32,
     keys: u32,
 }
 
-impl Truth {
+impl ExpectedVersions {
     /// For `clients` clients with `keys` keys each.
-    pub fn new(clients: u32, keys: u32) -> Truth {
+    pub fn new(clients: u32, keys: u32) -> ExpectedVersions {
         let keys = keys.max(2 * LOOSE_KEYS);
         let count = clients as usize * keys as usize;
-        Truth {
+        ExpectedVersions {
             versions: std::iter::repeat_with(Versions::default)
                 .take(count)
                 .collect(),
@@ -110,34 +110,39 @@ mod tests {
 
     #[test]
     fn a_read_finds_what_was_acknowledged_before_it_or_is_newer() {
-        let truth = Truth::new(2, 100);
+        let expected = ExpectedVersions::new(2, 100);
         let key = Key {
             client: 1,
             number: 99,
         };
-        assert_eq!((truth.draw(key), truth.draw(key)), (1, 2));
-        truth.acknowledge(key, 1);
-        let floor = truth.floor(key);
-        assert_eq!(truth.check(key, floor, 1), Ok(()));
-        assert_eq!(truth.check(key, floor, 2), Ok(()));
-        assert!(truth.check(key, floor, 3).unwrap_err().contains("the last"));
-        truth.acknowledge(key, 2);
-        assert_eq!(truth.check(key, floor, 1), Ok(()), "it was asked before");
-        let wrong = truth.check(key, truth.floor(key), 1).unwrap_err();
+        assert_eq!((expected.draw(key), expected.draw(key)), (1, 2));
+        expected.acknowledge(key, 1);
+        let floor = expected.floor(key);
+        assert_eq!(expected.check(key, floor, 1), Ok(()));
+        assert_eq!(expected.check(key, floor, 2), Ok(()));
+        assert!(
+            expected
+                .check(key, floor, 3)
+                .unwrap_err()
+                .contains("the last")
+        );
+        expected.acknowledge(key, 2);
+        assert_eq!(expected.check(key, floor, 1), Ok(()), "it was asked before");
+        let wrong = expected.check(key, expected.floor(key), 1).unwrap_err();
         assert!(wrong.contains("again"), "{wrong}");
     }
 
     #[test]
     fn a_loose_key_may_go_back_but_not_ahead() {
-        let truth = Truth::new(1, 100);
+        let expected = ExpectedVersions::new(1, 100);
         let key = Key {
             client: 0,
             number: 0,
         };
-        truth.draw(key);
-        truth.draw(key);
-        truth.acknowledge(key, 2);
-        assert_eq!(truth.check(key, truth.floor(key), 1), Ok(()));
-        assert!(truth.check(key, truth.floor(key), 3).is_err());
+        expected.draw(key);
+        expected.draw(key);
+        expected.acknowledge(key, 2);
+        assert_eq!(expected.check(key, expected.floor(key), 1), Ok(()));
+        assert!(expected.check(key, expected.floor(key), 3).is_err());
     }
 }

@@ -23,7 +23,7 @@ use anyhow::Context;
 use forerun_bench::server::server_process::{Process, Program, Share, Split, pin};
 
 use client::{Client, Tally};
-use expected_versions::Truth;
+use expected_versions::ExpectedVersions;
 use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::{self, Out};
 use forerun_measure::progress::Progress;
@@ -37,7 +37,7 @@ const MEMORY_EXCESS_BYTES: f64 = (32 << 20) as f64;
 
 /// Faults after which the run stops, and how many are described.
 const FAULTS_MAX: usize = 100;
-const FAULTS_TOLD: usize = 10;
+const FAULTS_SHOWN: usize = 10;
 
 /// Bytes of a value on average, with the server's overhead.
 const VALUE_BYTES: u64 = 2000;
@@ -62,11 +62,11 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     };
     let mut server = Process::start(&Program::forerun()?, &share)?;
     let keys = 2 * (plan.memory_mib << 20) / VALUE_BYTES / u64::from(plan.connections);
-    let truth = Truth::new(plan.connections, keys.clamp(64, 9999) as u32);
+    let expected = ExpectedVersions::new(plan.connections, keys.clamp(64, 9999) as u32);
     pin(&split.client);
     let load = Load {
         address: server.address(),
-        truth: &truth,
+        expected: &expected,
         seed: plan.seed,
         stop: AtomicBool::new(false),
         tally: Mutex::new(Tally::default()),
@@ -108,7 +108,7 @@ fn evictions(server: SocketAddr) -> Result<u64, String> {
 /// What the clients share.
 struct Load<'a> {
     address: SocketAddr,
-    truth: &'a Truth,
+    expected: &'a ExpectedVersions,
     seed: u64,
     stop: AtomicBool,
     tally: Mutex<Tally>,
@@ -131,7 +131,7 @@ impl Load<'_> {
         let ended = std::thread::scope(|scope| -> anyhow::Result<()> {
             // Set on every way out, because the scope waits for the clients.
             let mut watch = || -> anyhow::Result<()> {
-                for number in 0..self.truth.clients() {
+                for number in 0..self.expected.clients() {
                     std::thread::Builder::new()
                         .stack_size(256 << 10)
                         .spawn_scoped(scope, move || self.client(number))
@@ -162,8 +162,8 @@ impl Load<'_> {
         let mut fills = true;
         // Relaxed: the flag publishes nothing else.
         while !self.stop.load(Ordering::Relaxed) {
-            let worked =
-                Client::connect(self.address, self.truth, number, seed).and_then(|mut client| {
+            let worked = Client::connect(self.address, self.expected, number, seed).and_then(
+                |mut client| {
                     let filled = match std::mem::take(&mut fills) {
                         true => client.fill(&self.stop),
                         false => Ok(()),
@@ -171,7 +171,8 @@ impl Load<'_> {
                     let worked = filled.and_then(|()| client.work(&self.stop));
                     locked(&self.tally).add(&client.tally);
                     worked
-                });
+                },
+            );
             seed = seed.wrapping_add(1);
             if let Err(fault) = worked {
                 let mut faults = locked(&self.faults);
@@ -234,7 +235,7 @@ fn summary(plan: &Plan, load: &Load<'_>, elapsed: Duration, held: &Held) -> anyh
         ))?,
         evictions => out.line(format_args!("  full       {} evicted", count(evictions)))?,
     }
-    for fault in faults.iter().take(FAULTS_TOLD) {
+    for fault in faults.iter().take(FAULTS_SHOWN) {
         out.line(format_args!("  fault      {fault}"))?;
     }
     out.finish()?;

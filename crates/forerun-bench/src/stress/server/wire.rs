@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::expected_versions::Truth;
+use super::expected_versions::ExpectedVersions;
 use super::value::{self, Key};
 
 /// How long the server may take to answer, or to accept what it is sent.
@@ -75,7 +75,7 @@ impl Wire {
     /// value. Returns how many there were, and the CAS number of the last one if it had one.
     pub fn values(
         &mut self,
-        truth: &Truth,
+        expected: &ExpectedVersions,
         asked: &[(Key, u64)],
     ) -> Result<(u64, Option<u64>), String> {
         let (mut found, mut cas) = (0, None);
@@ -100,7 +100,7 @@ impl Wire {
                 .value
                 .strip_suffix(b"\r\n")
                 .ok_or_else(|| format!("the value of {key} does not end"))?;
-            truth.check(key, floor, value::version_of(key, value)?)?;
+            expected.check(key, floor, value::version_of(key, value)?)?;
             found += 1;
             cas = header.cas;
         }
@@ -109,8 +109,8 @@ impl Wire {
     /// Reads and discards at most `bytes` bytes; returns how many arrived.
     pub fn swallow(&mut self, bytes: usize) -> Result<usize, String> {
         let mut into = [0; 4096];
-        let most = bytes.min(into.len());
-        let read = self.stream.read(&mut into[..most]);
+        let max = bytes.min(into.len());
+        let read = self.stream.read(&mut into[..max]);
         read.map_err(|error| format!("no answer: {error}"))
     }
 }
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     /// A connection that yields these bytes and then ends.
-    fn told(bytes: Vec<u8>) -> Wire {
+    fn received(bytes: Vec<u8>) -> Wire {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || listener.accept().unwrap().0.write_all(&bytes));
@@ -171,17 +171,21 @@ mod tests {
 
     #[test]
     fn values_that_are_old_foreign_damaged_or_cut_are_faults() {
-        let truth = Truth::new(1, 100);
+        let expected = ExpectedVersions::new(1, 100);
         let key = Key {
             client: 0,
             number: 50,
         };
         let other = Key { number: 51, ..key };
-        truth.draw(key);
-        truth.draw(key);
-        truth.acknowledge(key, 2);
-        let asked = [(key, truth.floor(key))];
-        let read = |bytes| told(bytes).values(&truth, &asked).map(|(found, _)| found);
+        expected.draw(key);
+        expected.draw(key);
+        expected.acknowledge(key, 2);
+        let asked = [(key, expected.floor(key))];
+        let read = |bytes| {
+            received(bytes)
+                .values(&expected, &asked)
+                .map(|(found, _)| found)
+        };
         assert_eq!(read(answer(key, 2)), Ok(1));
         assert_eq!(read(b"END\r\n".to_vec()), Ok(0));
         let mut damaged = answer(key, 2);

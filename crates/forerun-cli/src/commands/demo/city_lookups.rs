@@ -10,7 +10,7 @@ use forerun_measure::progress::Progress;
 use super::cities::{CREDIT, Record};
 use super::{LOAD_BATCH, pace};
 use crate::exit::{CheckFailed, UsageError};
-use crate::output::{self, Out, Readable};
+use crate::output::{self, Out, Printable};
 
 /// Loads the records into a new store in `dir`, opens the store again, and checks every record.
 pub fn load(records: &[Record], dir: &Path, out: &mut Out) -> anyhow::Result<Db> {
@@ -96,10 +96,12 @@ pub fn samples(db: &Db, out: &mut Out) -> anyhow::Result<()> {
     ))?;
     for (at, key) in some.iter().enumerate() {
         match values.get(at)? {
-            Some(value) => {
-                out.line(format_args!("  {}\n    {}", Readable(key), Readable(value)))?
-            }
-            None => out.line(format_args!("  {}\n    not found", Readable(key)))?,
+            Some(value) => out.line(format_args!(
+                "  {}\n    {}",
+                Printable(key),
+                Printable(value)
+            ))?,
+            None => out.line(format_args!("  {}\n    not found", Printable(key)))?,
         }
     }
     out.flush()

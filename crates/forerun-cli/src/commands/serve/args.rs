@@ -176,7 +176,7 @@ fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
 }
 
 /// `cache_memlimit` may set at most this multiple of the initial memory limit.
-const RAISE_MOST: usize = 8;
+const RAISE_FACTOR_MAX: usize = 8;
 
 /// Lower bound of the item size limit, as in memcached.
 const ITEM_SIZE_MIN: usize = 1024;
@@ -200,7 +200,7 @@ impl Args {
     pub fn cache(&self) -> CacheOptions {
         CacheOptions::default()
             .memory_limit_bytes(self.memory_limit)
-            .memory_limit_max_bytes(self.memory_limit.saturating_mul(RAISE_MOST))
+            .memory_limit_max_bytes(self.memory_limit.saturating_mul(RAISE_FACTOR_MAX))
             .max_item_bytes(self.max_item_size)
             .when_full(match self.disable_evictions {
                 true => WhenFull::Refuse,

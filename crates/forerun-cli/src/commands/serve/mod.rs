@@ -76,15 +76,15 @@ fn raise_descriptor_limit(wanted: u64) {
     if limit.current.is_none_or(|current| current >= wanted) {
         return;
     }
-    let most = limit.maximum.map_or(wanted, |most| most.min(wanted));
+    let max = limit.maximum.map_or(wanted, |max| max.min(wanted));
     let raised = setrlimit(
         Resource::Nofile,
         Rlimit {
-            current: Some(most),
+            current: Some(max),
             maximum: limit.maximum,
         },
     );
-    if raised.is_err() || most < wanted {
+    if raised.is_err() || max < wanted {
         let has = getrlimit(Resource::Nofile).current;
         tracing::warn!(
             wanted,
@@ -96,10 +96,10 @@ fn raise_descriptor_limit(wanted: u64) {
 
 /// Handles signals on a separate thread. A second SIGTERM or SIGINT ends the process at once.
 fn obey_signals(remote: Remote) -> std::io::Result<Handle> {
-    let told_once = Arc::new(AtomicBool::new(false));
+    let signalled_once = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
-        signal_hook::flag::register_conditional_default(signal, told_once.clone())?;
-        signal_hook::flag::register(signal, told_once.clone())?;
+        signal_hook::flag::register_conditional_default(signal, signalled_once.clone())?;
+        signal_hook::flag::register(signal, signalled_once.clone())?;
     }
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2])?;
     let handle = signals.handle();

@@ -139,7 +139,7 @@ impl<T> SyncSender<T> {
                 Err(TrySendError::Disconnected(value)) => return Err(SendError(value)),
                 Err(TrySendError::Full(again)) => {
                     value = again;
-                    here.block(WaitsFor::Room, self.key.address(), None, at);
+                    here.block(WaitsFor::Capacity, self.key.address(), None, at);
                 }
             }
         }
@@ -195,7 +195,7 @@ impl<T> Receiver<T> {
         }
         let received = self.inner().try_recv();
         match (&received, here) {
-            (Ok(_), _) => self.key.wake(WaitsFor::Room),
+            (Ok(_), _) => self.key.wake(WaitsFor::Capacity),
             (Err(TryRecvError::Empty), Some(here)) => here.point(Operation::Yield, at),
             (Err(_), _) => {}
         }
@@ -228,7 +228,7 @@ impl<T> Receiver<T> {
         loop {
             match self.inner().try_recv() {
                 Ok(value) => {
-                    self.key.wake(WaitsFor::Room);
+                    self.key.wake(WaitsFor::Capacity);
                     return Ok(value);
                 }
                 Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
@@ -279,7 +279,7 @@ impl<T> Drop for SyncSender<T> {
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         self.inner = None;
-        self.key.wake(WaitsFor::Room);
+        self.key.wake(WaitsFor::Capacity);
     }
 }
 

@@ -123,7 +123,7 @@ pub enum WaitsFor {
     /// A message in a channel.
     Message,
     /// Space in a channel.
-    Room,
+    Capacity,
     /// The end of a thread.
     Join,
     /// The end of a sleep.
@@ -142,7 +142,7 @@ impl fmt::Display for WaitsFor {
             WaitsFor::Notification => "a notification",
             WaitsFor::Initialisation => "the initialisation of a cell",
             WaitsFor::Message => "a message",
-            WaitsFor::Room => "space in a channel",
+            WaitsFor::Capacity => "space in a channel",
             WaitsFor::Join => "the end of",
             WaitsFor::Sleep => "the end of a sleep",
             WaitsFor::Unpark => "to be unparked",

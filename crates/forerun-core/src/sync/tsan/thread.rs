@@ -97,10 +97,10 @@ impl<'scope> Scope<'scope, '_> {
             thread: Mutex::new(None),
             result: Mutex::new(None),
         });
-        let told = Arc::clone(&task);
+        let spawned = Arc::clone(&task);
         let body = move || {
             let result = catch_unwind(AssertUnwindSafe(f));
-            *told.result.lock() = Some(result);
+            *spawned.result.lock() = Some(result);
         };
         // Locked until the handle is stored, so that `wait` finds it.
         let mut thread = task.thread.lock();

@@ -12,7 +12,7 @@ const WINDOW: usize = 16;
 
 /// Where a lookup of the window stands.
 #[derive(Clone, Copy)]
-enum Stand<P, C> {
+enum Stage<P, C> {
     /// Before its first place.
     First(P),
     /// Before a further place.
@@ -31,9 +31,9 @@ pub(super) fn rolling<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
         let mut place = [P::Place::default()];
         probe.starts(simd, &[key], &mut place);
         probe.prefetch(place[0]);
-        Stand::First(place[0])
+        Stage::First(place[0])
     };
-    let mut window = [(0, Stand::First(P::Place::default())); WINDOW];
+    let mut window = [(0, Stage::First(P::Place::default())); WINDOW];
     let mut live = WINDOW.min(len);
     for (i, slot) in window[..live].iter_mut().enumerate() {
         *slot = (i, start(batch.keys[i]));
@@ -41,14 +41,14 @@ pub(super) fn rolling<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     let mut next_key = live;
     let mut at = 0;
     while live > 0 {
-        let (i, stand) = window[at];
+        let (i, stage) = window[at];
         let key = batch.keys[i];
-        let step: Step<V, P::Cursor> = match stand {
-            Stand::First(place) => probe.first(simd, key, place),
-            Stand::Further(cursor) => probe.further(simd, key, cursor),
+        let step: Step<V, P::Cursor> = match stage {
+            Stage::First(place) => probe.first(simd, key, place),
+            Stage::Further(cursor) => probe.further(simd, key, cursor),
         };
         if step.more {
-            window[at].1 = Stand::Further(probe.aim(key, step.next));
+            window[at].1 = Stage::Further(probe.aim(key, step.next));
         } else {
             batch.answer(i, (step.hit, step.value));
             if next_key < len {

@@ -23,8 +23,8 @@ impl<K: Word, V: Word> MemC3<K, V> {
     /// The end of a lookup, with what it found.
     #[inline(always)]
     fn end(&self, key: K, cursor: Cursor, found: Option<V>) -> Step<V, Cursor> {
-        let stands = self.versions.unchanged(cursor.at.stripe, cursor.version);
-        let found = if stands {
+        let is_current = self.versions.unchanged(cursor.at.stripe, cursor.version);
+        let found = if is_current {
             found
         } else {
             self.read(cursor.at, key)

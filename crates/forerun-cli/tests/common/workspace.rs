@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// A directory that is removed when the test ends. Commands run in it.
-pub struct Place {
+pub struct Workspace {
     dir: tempfile::TempDir,
 }
 
@@ -19,9 +19,9 @@ pub struct Ran {
     pub stderr: String,
 }
 
-impl Place {
-    pub fn new() -> Place {
-        Place {
+impl Workspace {
+    pub fn new() -> Workspace {
+        Workspace {
             dir: tempfile::tempdir().expect("a temporary directory can be made"),
         }
     }
@@ -31,7 +31,7 @@ impl Place {
     }
 
     /// Writes a file into the directory.
-    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> &Place {
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> &Workspace {
         std::fs::write(self.path(name), content).expect("a file can be written");
         self
     }

@@ -175,16 +175,16 @@ impl FromStr for Op {
 
 /// An operation, and how it finds slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Way {
+pub(super) struct OpVariant {
     pub(super) op: Op,
     /// For lookups of slots; other operations ignore it.
     pub(super) lookup: Lookup,
 }
 
-impl Way {
-    /// The operation in its default way.
-    pub(super) fn of(op: Op) -> Way {
-        Way {
+impl OpVariant {
+    /// The operation in its default variant.
+    pub(super) fn of(op: Op) -> OpVariant {
+        OpVariant {
             op,
             lookup: Lookup::ByLoad,
         }

@@ -13,11 +13,11 @@
 //! records.
 
 use super::client::Client;
-use super::expected_versions::Truth;
+use super::expected_versions::ExpectedVersions;
 use super::mix::Requests;
 use super::record::{self, KEY_BYTES_MAX, VALUE_BYTES};
 use super::result_row::Loaded;
-use crate::engine::{Engine, Need, Place, Store};
+use crate::engine::{Engine, Need, Store, StoreLocation};
 use crate::process_usage;
 use crate::threads::Cores;
 use crate::workload::EntryBuffer;
@@ -32,7 +32,7 @@ pub const LOAD_BATCH: usize = 100;
 
 /// The maximum number of operations to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct Reservation {
     /// Records that are loaded.
     pub records: u64,
     /// Records that are inserted later.
@@ -42,10 +42,10 @@ pub struct Room {
 }
 
 /// A loaded store.
-pub struct Stand<'a> {
+pub struct Fixture<'a> {
     engine: &'a dyn Engine,
     store: Box<dyn Store>,
-    truth: Truth,
+    expected: ExpectedVersions,
     cores: Cores,
     /// The results of loading it.
     pub load: Load,
@@ -62,7 +62,7 @@ pub struct Load {
 }
 
 /// One turn.
-pub struct Turn<'a> {
+pub struct TurnPlan<'a> {
     /// The requests to make.
     pub requests: &'a Requests,
     /// Operations per batch.
@@ -77,32 +77,33 @@ pub struct Turn<'a> {
     pub seed: u64,
 }
 
-impl<'a> Stand<'a> {
+impl<'a> Fixture<'a> {
     /// Opens a store and loads it.
     ///
     /// # Errors
     /// Errors of the store.
     pub fn load(
         engine: &'a dyn Engine,
-        room: Room,
-        place: Place,
+        reservation: Reservation,
+        place: StoreLocation,
         progress: &Progress,
-    ) -> Result<Stand<'a>> {
+    ) -> Result<Fixture<'a>> {
         let need = Need {
-            keys: room.records,
-            spare_entries: room.writes,
+            keys: reservation.records,
+            spare_entries: reservation.writes,
             key_bytes: KEY_BYTES_MAX,
             value_bytes: VALUE_BYTES,
             place,
         };
-        let truth = Truth::new(room.records.saturating_add(room.inserts))?;
+        let expected =
+            ExpectedVersions::new(reservation.records.saturating_add(reservation.inserts))?;
         let before = (
             process_usage::resident_bytes(),
             process_usage::written_bytes(),
         );
         let store = engine.open(&need)?;
-        let bar = progress.steps(&format!("loading {}", engine.name()), room.records);
-        let mut load = fill(&*store, &truth, room.records, |done| bar.at(done))?;
+        let bar = progress.steps(&format!("loading {}", engine.name()), reservation.records);
+        let mut load = fill(&*store, &expected, reservation.records, |done| bar.at(done))?;
         bar.tell("settling");
         let start = Instant::now();
         store.wait_idle().context("waiting for compactions")?;
@@ -122,15 +123,15 @@ impl<'a> Stand<'a> {
             resident_bytes: since(before.0, process_usage::resident_bytes()),
         };
         bar.tell("reading all");
-        let all = Requests::all(room.records).operations(0);
-        let mut client = Client::new(&*store, &engine.batched(), all, &truth, true)?;
-        let read = client.run(room.records, LOAD_BATCH);
+        let all = Requests::all(reservation.records).operations(0);
+        let mut client = Client::new(&*store, &engine.batched(), all, &expected, true)?;
+        let read = client.run(reservation.records, LOAD_BATCH);
         read.context("reading what was loaded")?;
         drop(client);
-        Ok(Stand {
+        Ok(Fixture {
             engine,
             store,
-            truth,
+            expected,
             cores: Cores::available(),
             load,
         })
@@ -160,14 +161,14 @@ impl<'a> Stand<'a> {
     ///
     /// # Errors
     /// A failed operation, or a wrong answer.
-    pub fn turn(&self, turn: &Turn<'_>, latencies: &mut Histogram<u64>) -> Result<Sample> {
+    pub fn turn(&self, turn: &TurnPlan<'_>, latencies: &mut Histogram<u64>) -> Result<Sample> {
         let strategy = self.strategy(turn.batch);
         let share = |thread: u64| turn.operations * thread / turn.threads as u64;
-        let (store, truth) = (&*self.store, &self.truth);
+        let (store, expected) = (&*self.store, &self.expected);
         let clients = self.cores.run(turn.threads, |thread, ready| {
             let thread = thread as u64;
             let operations = turn.requests.operations(turn.seed ^ (thread + 1) << 48);
-            let mut client = Client::new(store, &strategy, operations, truth, turn.checked)?;
+            let mut client = Client::new(store, &strategy, operations, expected, turn.checked)?;
             ready.wait();
             let made = share(thread + 1) - share(thread);
             let elapsed = client.run(made, turn.batch)?;
@@ -186,7 +187,12 @@ impl<'a> Stand<'a> {
 }
 
 /// Writes the records from 0 to below `records`.
-fn fill(store: &dyn Store, truth: &Truth, records: u64, tell: impl Fn(u64)) -> Result<Load> {
+fn fill(
+    store: &dyn Store,
+    expected: &ExpectedVersions,
+    records: u64,
+    tell: impl Fn(u64),
+) -> Result<Load> {
     let mut writer = store.writer()?;
     let mut latencies = Histogram::new(3)?;
     let mut elapsed = Duration::ZERO;
@@ -197,7 +203,7 @@ fn fill(store: &dyn Store, truth: &Truth, records: u64, tell: impl Fn(u64)) -> R
         let size = (records - done).min(LOAD_BATCH as u64) as usize;
         let mut writes = Vec::with_capacity(size);
         for entry in &mut entries[..size] {
-            let begun = truth.begin_insert()?;
+            let begun = expected.begin_insert()?;
             record::key(begun.record, &mut entry.key);
             record::value(begun.record, begun.version, &mut entry.value);
             data_bytes += (entry.key.len() + entry.value.len()) as u64;
@@ -208,7 +214,7 @@ fn fill(store: &dyn Store, truth: &Truth, records: u64, tell: impl Fn(u64)) -> R
         let took = start.elapsed();
         latencies.record(took.as_nanos() as u64)?;
         elapsed += took;
-        writes.into_iter().for_each(|write| truth.end(write));
+        writes.into_iter().for_each(|write| expected.end(write));
         done += size as u64;
         tell(done);
     }
@@ -228,41 +234,47 @@ mod tests {
     use crate::engine::tests::MapEngine;
     use crate::ycsb::mix::Workload;
 
-    fn stand() -> Stand<'static> {
-        let room = Room {
+    fn fixture() -> Fixture<'static> {
+        let reservation = Reservation {
             records: 450,
             inserts: 2000,
             writes: 9000,
         };
-        Stand::load(&MapEngine, room, Place::default(), &Progress::hidden()).unwrap()
+        Fixture::load(
+            &MapEngine,
+            reservation,
+            StoreLocation::default(),
+            &Progress::hidden(),
+        )
+        .unwrap()
     }
 
     #[test]
     fn a_store_is_loaded_with_all_records_and_measured() {
-        let stand = stand();
-        assert_eq!(stand.truth.known(), 450);
+        let fixture = fixture();
+        assert_eq!(fixture.expected.known(), 450);
         let Load {
             per_second,
             latencies,
             loaded,
-        } = &stand.load;
+        } = &fixture.load;
         assert!(*per_second > 0.0);
         assert_eq!(latencies.len(), 5);
         assert!((450 * 1010..450 * 1023).contains(&loaded.data_bytes));
         assert_eq!(loaded.disk_bytes, None);
         assert_eq!(
-            (stand.strategy(1), stand.strategy(2)),
+            (fixture.strategy(1), fixture.strategy(2)),
             ("single".into(), "batch".into())
         );
     }
 
     #[test]
     fn turns_of_every_workload_share_their_operations_among_threads() {
-        let stand = stand();
+        let fixture = fixture();
         for workload in Workload::ALL {
             let requests = Requests::new(workload, 450, 2450);
             let mut latencies = Histogram::new(3).unwrap();
-            let turn = Turn {
+            let turn = TurnPlan {
                 requests: &requests,
                 batch: 8,
                 threads: 3,
@@ -270,7 +282,7 @@ mod tests {
                 checked: true,
                 seed: 7,
             };
-            let sample = stand.turn(&turn, &mut latencies).unwrap();
+            let sample = fixture.turn(&turn, &mut latencies).unwrap();
             assert!(sample.per_second > 0.0);
             // 333, 334 and 334 operations, eight per batch.
             assert_eq!(latencies.len(), 3 * 42);
