@@ -13,7 +13,7 @@ function text(line) { gsub(/<[^>]*>/, "", line); return line }
     if (line ~ /^(:root|  --s|@media \(prefers|  :root|    --s|svg [.t]|\.s[0-9])/) css = css line "\n"
 }
 /<h2>.* entries,/ { data = text($0) }
-/<dt>processor</ { split($0, part, "<dd>"); machine = text(part[2]) }
+/<dt>CPU</ { split($0, part, "<dd>"); machine = text(part[2]) }
 /<svg .*Keys per second/ { plot = ""; inside = 1; next }
 /<\/svg>/ { inside = 0 }
 inside { plot = plot $0 "\n" }

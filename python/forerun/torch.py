@@ -154,41 +154,41 @@ _optimizer.register_optimizer_step_post_hook(_show_again)
 
 
 @torch.library.custom_op("forerun::find", mutates_args=())
-def _find(keys: Tensor, gate: Tensor, module: int, dim: int) -> Tensor:
+def _find(keys: Tensor, anchor: Tensor, module: int, dim: int) -> Tensor:
     return _modules[module]._find(keys)
 
 
 @_find.register_fake
-def _(keys: Tensor, gate: Tensor, module: int, dim: int) -> Tensor:
-    return keys.new_empty((*keys.shape, dim), dtype=gate.dtype)
+def _(keys: Tensor, anchor: Tensor, module: int, dim: int) -> Tensor:
+    return keys.new_empty((*keys.shape, dim), dtype=anchor.dtype)
 
 
-# It returns a value, a gradient of 0 for the gate, so that no compiler removes it as an operator
+# It returns a value, a gradient of 0 for the anchor, so that no compiler removes it as an operator
 # without effect.
 @torch.library.custom_op("forerun::collect_gradients", mutates_args=())
-def _collect(keys: Tensor, gradient: Tensor, gate: Tensor, module: int) -> Tensor:
+def _collect(keys: Tensor, gradient: Tensor, anchor: Tensor, module: int) -> Tensor:
     gradients = _collected.get(module)
     # The module is gone, so nobody can ask for its gradients.
     if gradients is not None:
         gradients.add(keys, gradient)
-    return gate.new_zeros(())
+    return anchor.new_zeros(())
 
 
 @_collect.register_fake
-def _(keys: Tensor, gradient: Tensor, gate: Tensor, module: int) -> Tensor:
-    return gate.new_empty(())
+def _(keys: Tensor, gradient: Tensor, anchor: Tensor, module: int) -> Tensor:
+    return anchor.new_empty(())
 
 
 def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, int, int], output: Tensor) -> None:
-    keys, gate, ctx.module, _ = inputs
-    ctx.save_for_backward(keys, gate)
+    keys, anchor, ctx.module, _ = inputs
+    ctx.save_for_backward(keys, anchor)
     # Kept alive as long as the graph may run backward.
     ctx.gradients = _collected.get(ctx.module)
 
 
 def _backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None, None]:
-    keys, gate = ctx.saved_tensors
-    return None, torch.ops.forerun.collect_gradients(keys, gradient.contiguous(), gate, ctx.module), None, None
+    keys, anchor = ctx.saved_tensors
+    return None, torch.ops.forerun.collect_gradients(keys, gradient.contiguous(), anchor, ctx.module), None, None
 
 
 _find.register_autograd(_backward, setup_context=_remember)
@@ -211,17 +211,17 @@ class _Rows(nn.Module):
         self._table_dtype = dtype
         self._gradients = _Gradients(table, dtype)
         self.rows = self._gradients.rows
-        self._open_gate(dtype)
+        self._create_autograd_anchor(dtype)
         self._number = next(_numbers)
         _modules[self._number] = self
         _collected[self._number] = self._gradients
 
-    def _open_gate(self, dtype: torch.dtype) -> None:
+    def _create_autograd_anchor(self, dtype: torch.dtype) -> None:
         """Creates the tensor that carries gradients, because keys have none.
 
         It is not a parameter: only autograd changes it. Its type is that of the rows that the module returns.
         """
-        self._gate = torch.zeros((), dtype=dtype, requires_grad=True)
+        self._autograd_anchor = torch.zeros((), dtype=dtype, requires_grad=True)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         # Gradients keep their type: `half` must not round their sums.
@@ -230,9 +230,9 @@ class _Rows(nn.Module):
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         finally:
             self._parameters["rows"] = rows
-        dtype = fn(torch.empty(0, dtype=self._gate.dtype)).dtype
-        if dtype != self._gate.dtype:
-            self._open_gate(dtype)
+        dtype = fn(torch.empty(0, dtype=self._autograd_anchor.dtype)).dtype
+        if dtype != self._autograd_anchor.dtype:
+            self._create_autograd_anchor(dtype)
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -247,7 +247,7 @@ class _Rows(nn.Module):
         if self.training and self._initialize is not None and not found.all():
             with _making_rows:
                 self._make_rows(keys, rows)
-        return rows.to(wanted.device, self._gate.dtype, non_blocking=True)
+        return rows.to(wanted.device, self._autograd_anchor.dtype, non_blocking=True)
 
     def _make_rows(self, keys: Tensor, rows: Tensor) -> None:
         """Creates rows for keys without one, and looks all of them up again."""
@@ -275,8 +275,8 @@ class _Rows(nn.Module):
             raise InvalidArgumentError(
                 f"keys are a tensor of int64 on the CPU or a CUDA device, not of {keys.dtype} on {keys.device}"
             )
-        gate = self._gate if self.rows.requires_grad else self._gate.detach()
-        rows: Tensor = torch.ops.forerun.find(keys.contiguous(), gate, self._number, self.embedding_dim)
+        anchor = self._autograd_anchor if self.rows.requires_grad else self._autograd_anchor.detach()
+        rows: Tensor = torch.ops.forerun.find(keys.contiguous(), anchor, self._number, self.embedding_dim)
         if self.padding_idx is not None:
             rows = rows.masked_fill((keys == self.padding_idx).unsqueeze(-1), 0)
         return rows

@@ -39,9 +39,9 @@ impl WriteBatch {
         let (key, value) = (Bytes::new(key, "key")?, Bytes::new(value, "value")?);
         let handles = keyspace.map(Keyspace::handles).transpose()?;
         match handles {
-            Some((_, space)) => self
+            Some((_, keyspace)) => self
                 .batch
-                .keyspace(&space)
+                .keyspace(&keyspace)
                 .put(key.as_ref(), value.as_ref()),
             None => self.batch.put(key.as_ref(), value.as_ref()),
         }
@@ -58,7 +58,7 @@ impl WriteBatch {
         let key = Bytes::new(key, "key")?;
         let handles = keyspace.map(Keyspace::handles).transpose()?;
         match handles {
-            Some((_, space)) => self.batch.keyspace(&space).delete(key.as_ref()),
+            Some((_, keyspace)) => self.batch.keyspace(&keyspace).delete(key.as_ref()),
             None => self.batch.delete(key.as_ref()),
         }
         .map_err(exception)
@@ -75,9 +75,9 @@ impl WriteBatch {
         let (start, end) = (Bytes::new(start, "bound")?, Bytes::new(end, "bound")?);
         let handles = keyspace.map(Keyspace::handles).transpose()?;
         match handles {
-            Some((_, space)) => self
+            Some((_, keyspace)) => self
                 .batch
-                .keyspace(&space)
+                .keyspace(&keyspace)
                 .delete_range(start.as_ref(), end.as_ref()),
             None => self.batch.delete_range(start.as_ref(), end.as_ref()),
         }

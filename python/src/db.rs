@@ -94,14 +94,14 @@ impl Db {
         ttl_seconds: Option<f64>,
     ) -> PyResult<Py<Keyspace>> {
         let db = open(slf)?;
-        let space = match ttl_of(ttl_seconds)? {
+        let keyspace = match ttl_of(ttl_seconds)? {
             None => slf.py().detach(|| db.keyspace(name)),
             ttl => {
                 let options = KeyspaceOptions::default().ttl(ttl);
                 slf.py().detach(|| db.keyspace_with(name, options))
             }
         };
-        let layers = Keyspace::layers("keyspace", db, space.map_err(exception)?);
+        let layers = Keyspace::layers("keyspace", db, keyspace.map_err(exception)?);
         Py::new(slf.py(), layers)
     }
 

@@ -18,9 +18,9 @@ impl SnapshotView {
     pub(crate) fn new(
         py: Python<'_>,
         snapshot: Arc<forerun::Snapshot>,
-        space: forerun::Keyspace,
+        keyspace: forerun::Keyspace,
     ) -> PyResult<Py<SnapshotView>> {
-        let reader = Reader::new("snapshot", Source::Snapshot(snapshot, space));
+        let reader = Reader::new("snapshot", Source::Snapshot(snapshot, keyspace));
         let layers = PyClassInitializer::from(reader).add_subclass(SnapshotView);
         Py::new(py, layers)
     }
@@ -33,11 +33,11 @@ impl SnapshotView {
         slf: &Bound<'_, SnapshotView>,
         keyspace: &Bound<'_, Keyspace>,
     ) -> PyResult<Py<SnapshotView>> {
-        let (_, space) = Keyspace::handles(keyspace)?;
+        let (_, keyspace) = Keyspace::handles(keyspace)?;
         let Source::Snapshot(snapshot, _) = slf.as_super().get().source()?.snapshot() else {
             return Err(closed("snapshot"));
         };
-        SnapshotView::new(slf.py(), snapshot, space)
+        SnapshotView::new(slf.py(), snapshot, keyspace)
     }
 
     /// Releases the snapshot. Compactions may then drop the versions that only it could see.

@@ -87,7 +87,7 @@ def test_learns(table):
 
 def test_operators_are_registered_as_torch_wants_them(table):
     words = Embedding(table)
-    arguments = (torch.tensor([[1, 2], [3, 99]]), words._gate, words._number, 8)
+    arguments = (torch.tensor([[1, 2], [3, 99]]), words._autograd_anchor, words._number, 8)
     torch.library.opcheck(torch.ops.forerun.find.default, arguments)
 
 

@@ -156,7 +156,7 @@ fn the_benches_print_a_table_and_write_a_page() {
     ] {
         let path = folder.path().join("page.html");
         let text = bench(&format!("{line} --report {}", path.display())).expect(line);
-        assert!(text.contains(word) && text.contains("processor"), "{text}");
+        assert!(text.contains(word) && text.contains("CPU"), "{text}");
         check_page(&path, charts);
     }
 }

@@ -24,7 +24,7 @@ inline BarrierState& barrier_state(Barrier* barrier, const char* what, Site site
 inline const char* barrier_wait_name = "barrier_wait";
 
 // A phase ends when nothing is missing. The next one begins at once.
-inline void settle_barrier(BarrierState& state) {
+inline void complete_phase(BarrierState& state) {
     if (state.arrivals_left != 0 || state.bytes_left != 0) return;
     state.arrivals_left = state.arrivals;
     ++state.phase;
@@ -53,14 +53,14 @@ inline void barrier_arrive(Barrier* barrier, shim::Site site = shim::Site::here(
     shim::Machine::current().point();
     auto& state = shim::barrier_state(barrier, "barrier_arrive", site);
     --state.arrivals_left;  // never 0: it is reset at once
-    shim::settle_barrier(state);
+    shim::complete_phase(state);
 }
 inline void barrier_expect(Barrier* barrier, u32 bytes, shim::Site site = shim::Site::here()) {
     shim::Machine::current().point();
     auto& state = shim::barrier_state(barrier, "barrier_expect", site);
     state.bytes_left += bytes;
     --state.arrivals_left;
-    shim::settle_barrier(state);
+    shim::complete_phase(state);
 }
 inline void barrier_wait(Barrier* barrier, u32 parity, shim::Site site = shim::Site::here()) {
     auto& machine = shim::Machine::current();
@@ -75,7 +75,7 @@ inline void barrier_wait(Barrier* barrier, u32 parity, shim::Site site = shim::S
         state.loads.back().land();
         state.bytes_left -= state.loads.back().bytes;
         state.loads.pop_back();
-        shim::settle_barrier(state);
+        shim::complete_phase(state);
         machine.point();
     }
 }

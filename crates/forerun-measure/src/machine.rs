@@ -10,7 +10,7 @@ pub fn facts() -> Vec<(String, String)> {
         n => format!("{n} cores"),
     };
     let mut facts = vec![
-        ("processor".to_owned(), format!("{}, {cores}", processor())),
+        ("CPU".to_owned(), format!("{}, {cores}", cpu_model())),
         (
             "system".to_owned(),
             format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
@@ -31,7 +31,7 @@ pub fn isa_warning() -> Option<String> {
         .then(|| format!("warning: instruction set in use: {choice}"))
 }
 
-fn processor() -> String {
+fn cpu_model() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;

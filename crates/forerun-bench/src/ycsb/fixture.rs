@@ -116,7 +116,7 @@ impl<'a> Fixture<'a> {
             .transpose()?;
         load.loaded = Loaded {
             data_bytes,
-            settle_seconds: start.elapsed().as_secs_f64(),
+            wait_idle_seconds: start.elapsed().as_secs_f64(),
             disk_bytes,
             disk_bytes_per_byte: disk_bytes.map(per_byte),
             write_amplification: since(before.1, process_usage::written_bytes()).map(per_byte),

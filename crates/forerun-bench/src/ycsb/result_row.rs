@@ -35,7 +35,7 @@ pub struct Loaded {
     pub data_bytes: u64,
     /// Seconds from the last write's return until everything was written out and the store was
     /// idle.
-    pub settle_seconds: f64,
+    pub wait_idle_seconds: f64,
     /// Bytes of its files.
     pub disk_bytes: Option<u64>,
     /// `disk_bytes` over `data_bytes`.
@@ -53,7 +53,7 @@ impl YcsbRow {
     /// The additional names of `load`.
     pub const LOADED_NAMES: [&str; 6] = [
         "data_bytes",
-        "settle_seconds",
+        "wait_idle_seconds",
         "disk_bytes",
         "disk_bytes_per_byte",
         "write_amplification",

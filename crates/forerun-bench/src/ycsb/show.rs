@@ -119,7 +119,7 @@ fn load_table(rows: &[YcsbRow]) -> (Vec<(String, String)>, TextTable) {
         "records/s",
         "p50 us",
         "p99 us",
-        "settled after s",
+        "idle after s",
         "disk a byte",
         "written a byte",
         "resident",
@@ -137,7 +137,7 @@ fn load_table(rows: &[YcsbRow]) -> (Vec<(String, String)>, TextTable) {
             short(common.keys_per_second),
             digits(row.batch_p50_us),
             digits(row.batch_p99_us),
-            digits(loaded.settle_seconds),
+            digits(loaded.wait_idle_seconds),
             or_dash(loaded.disk_bytes_per_byte, digits),
             or_dash(loaded.write_amplification, digits),
             or_dash(loaded.resident_bytes.map(|b| b as f64), bytes),
@@ -148,7 +148,7 @@ fn load_table(rows: &[YcsbRow]) -> (Vec<(String, String)>, TextTable) {
         "records/s",
         "p50 us",
         "p99 us",
-        "settled after s",
+        "idle after s",
         "disk a byte",
         "written a byte",
         "resident",
@@ -293,7 +293,10 @@ mod tests {
         let mut out = Vec::new();
         print(&[row("load", "forerun", 100, 1e5)], &[], &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert!(text.contains("Load") && text.contains("settled"), "{text}");
+        assert!(
+            text.contains("Load") && text.contains("idle after s"),
+            "{text}"
+        );
     }
 
     #[test]

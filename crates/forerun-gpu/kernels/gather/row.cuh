@@ -109,16 +109,16 @@ struct Walk {
 
     FORERUN_DEVICE Walk(u64 first, u64 each_layer, u32 layers) : each_layer(each_layer), item(first), layer(0), layers(layers) {
         if (each_layer == 0) layer = layers;
-        settle();
+        skip_finished_layers();
     }
     FORERUN_DEVICE bool more() const { return layer < layers; }
     FORERUN_DEVICE void advance(u64 stride) {
         item += stride;
-        settle();
+        skip_finished_layers();
     }
 
   private:
-    FORERUN_DEVICE void settle() {
+    FORERUN_DEVICE void skip_finished_layers() {
         while (layer < layers && item >= each_layer) {
             item -= each_layer;
             ++layer;

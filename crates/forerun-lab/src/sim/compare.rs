@@ -1,6 +1,6 @@
 //! Compares what was read with a state of the model.
 
-use super::model::{Key, Lives, Observed, Space, Spaces, State, Value};
+use super::model::{Key, KeyspaceNo, KeyspaceRules, Lives, Observed, State, Value};
 use super::wall::Span;
 
 /// Compares what was read with a state.
@@ -11,7 +11,7 @@ pub fn compare(
     state: &State,
     observed: &Observed,
     read: Span,
-    spaces: &dyn Spaces,
+    spaces: &dyn KeyspaceRules,
 ) -> Result<(), String> {
     for (place, value) in state {
         let found = observed.get(place).map(Vec::as_slice);
@@ -30,11 +30,11 @@ pub fn compare(
 /// # Errors
 /// What is wrong.
 pub fn check_value(
-    place: &(Space, Key),
+    place: &(KeyspaceNo, Key),
     expected: Option<&Value>,
     found: Option<&[u8]>,
     read: Span,
-    spaces: &dyn Spaces,
+    spaces: &dyn KeyspaceRules,
 ) -> Result<(), String> {
     let ttl_s = spaces.ttl_s(place.0);
     let (lives, bytes) = match expected {
@@ -78,7 +78,7 @@ pub fn check_value(
 }
 
 /// A readable key.
-pub fn show_place((space, key): &(Space, Key)) -> String {
+pub fn show_place((space, key): &(KeyspaceNo, Key)) -> String {
     format!(
         "key {:?} of keyspace {space}",
         key.escape_ascii().to_string()

@@ -10,7 +10,7 @@ use forerun_db::{Background, Backups, Create, Db, Error};
 use super::compare::compare;
 use super::draw::{private_name, shared_name};
 use super::faults::SimIo;
-use super::model::{Key, Lives, Space, Spaces, State, Value};
+use super::model::{Key, KeyspaceNo, KeyspaceRules, Lives, State, Value};
 use super::reads::Now;
 use super::stamps::{Least, STAMP_KEY, decode};
 use super::user::{Begun, Memory, Private, User};
@@ -36,8 +36,8 @@ pub struct Copies {
 pub struct Expected {
     state: State,
     /// What had expired, and is seen again in a copy if the clock was set back.
-    dormant: BTreeMap<(Space, Key), Vec<Value>>,
-    private: Option<Space>,
+    dormant: BTreeMap<(KeyspaceNo, Key), Vec<Value>>,
+    private: Option<KeyspaceNo>,
     least: Least,
 }
 
@@ -57,7 +57,7 @@ impl User<'_> {
                 true => self.memory.history.dormant(self.world),
                 false => BTreeMap::new(),
             },
-            private: self.private_space().map(|(space, _)| space),
+            private: self.private_keyspace().map(|(space, _)| space),
             least: begun.least,
         }
     }
@@ -282,7 +282,7 @@ impl World {
             return Ok(Err(why));
         }
         let mut stamps = Vec::new();
-        for space in self.stamped_spaces() {
+        for space in self.stamped_keyspaces() {
             let value = opened.spaces[space as usize].get(STAMP_KEY)?;
             stamps.push(value.as_deref().and_then(decode));
         }

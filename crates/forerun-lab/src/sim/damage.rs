@@ -18,7 +18,7 @@ use forerun_db::{check_with_io, repair_with_io};
 use super::compare::{check_value, show_place};
 use super::draw::{KEYS, private_name, shared_name};
 use super::faults::SimIo;
-use super::model::{Key, Space, Spaces};
+use super::model::{Key, KeyspaceNo, KeyspaceRules};
 use super::program::{Bytes, Damage, Spoilt, Target, When};
 use super::reads::Source;
 use super::user::{Memory, Private, User};
@@ -325,7 +325,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn scan(&self, space: Space, source: &Source<'_>, keys: &[Key], is_back: bool) -> Outcome {
+    fn scan(&self, space: KeyspaceNo, source: &Source<'_>, keys: &[Key], is_back: bool) -> Outcome {
         let order = self.world.order(space);
         let begun = self.world.begin();
         let mut iter = source.range(self.memory.bounds(order));
@@ -355,7 +355,7 @@ impl Reader<'_> {
     /// Checks the result for a key.
     fn judge(
         &self,
-        space: Space,
+        space: KeyspaceNo,
         key: &Key,
         found: Result<Option<&[u8]>, &Error>,
         begun: super::wall::Span,
@@ -384,7 +384,7 @@ impl Reader<'_> {
         }
     }
 
-    fn may_be_lost(&self, space: Space, key: &[u8]) -> bool {
+    fn may_be_lost(&self, space: KeyspaceNo, key: &[u8]) -> bool {
         let order = self.world.order(space);
         match self.losses {
             Losses::None => false,

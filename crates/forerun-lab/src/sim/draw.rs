@@ -11,8 +11,8 @@ use std::ops::Bound;
 
 use super::orders::Order;
 use super::program::{
-    Bytes, Calls, Change, Damage, Death, End, Life, Op, Place, Planned, Program, ReadDirection,
-    SpaceShape, Spoilt, Step, StoreShape, Target, Trouble, What, When,
+    Bytes, Calls, Change, Damage, Death, End, KeyspaceShape, Life, Op, Place, Planned, Program,
+    ReadDirection, Spoilt, Step, StoreShape, Target, Trouble, What, When,
 };
 
 /// Keys that each thread has in each keyspace.
@@ -251,9 +251,9 @@ impl Draw {
         .consistent()
     }
 
-    fn space(&mut self) -> SpaceShape {
+    fn space(&mut self) -> KeyspaceShape {
         let level0_runs = self.of(&[1, 2, 4]);
-        SpaceShape {
+        KeyspaceShape {
             order: self.of(&[
                 Order::Bytes,
                 Order::Bytes,
@@ -490,15 +490,15 @@ impl Draw {
             92 => Op::CompactSpace {
                 place: self.place(store),
             },
-            93 => Op::Settle,
+            93 => Op::WaitIdle,
             94 => Op::Checkpoint,
             95 => Op::Backup,
             96 => Op::Restore,
             97 => Op::KeepBackups {
                 newest: self.random.random_range(1..3),
             },
-            98..101 => Op::CreateSpace,
-            101 => Op::DropSpace,
+            98..101 => Op::CreateKeyspace,
+            101 => Op::DropKeyspace,
             102 => Op::Reopen,
             103 => Op::OpenTwice {
                 access: Access::ReadWrite,

@@ -7,7 +7,7 @@ use forerun_db::{Error, Iter, Keyspace, Snapshot, Values};
 
 use super::compare::{check_value, show};
 use super::draw::KEYS;
-use super::model::{Key, Lives, Space, Spaces, State, Value};
+use super::model::{Key, KeyspaceNo, KeyspaceRules, Lives, State, Value};
 use super::program::{Place, ReadDirection};
 use super::readers::Reading;
 use super::reads::{Entries, Source, read};
@@ -22,14 +22,14 @@ pub struct HeldSnapshot {
     opening: u64,
     at: Span,
     expected: State,
-    private: Option<(Space, Keyspace)>,
+    private: Option<(KeyspaceNo, Keyspace)>,
     /// Everything that was first read through it.
-    all: BTreeMap<Space, Entries>,
+    all: BTreeMap<KeyspaceNo, Entries>,
 }
 
 impl HeldSnapshot {
     /// Called when a keyspace was dropped.
-    pub fn forget(&mut self, space: Space) {
+    pub fn forget(&mut self, space: KeyspaceNo) {
         if self.private.as_ref().is_some_and(|(of, _)| *of == space) {
             self.private = None;
         }
@@ -42,7 +42,7 @@ pub struct HeldIter {
     iter: Iter,
     _reading: Reading,
     opening: u64,
-    space: Space,
+    space: KeyspaceNo,
     at: Span,
     left: Vec<(Key, Value)>,
 }
@@ -56,7 +56,7 @@ impl User<'_> {
             opening: self.opened.number,
             at: self.world.end(begun),
             expected: self.memory.history.now().clone(),
-            private: self.private_space(),
+            private: self.private_keyspace(),
             all: BTreeMap::new(),
         });
         Ok(())
@@ -103,7 +103,7 @@ impl User<'_> {
     /// contents of the thread's keys. Returns everything that was read.
     fn read_all_ways(
         &self,
-        space: Space,
+        space: KeyspaceNo,
         source: &Source<'_>,
         expected: &State,
         at: Span,

@@ -2,7 +2,7 @@
 
 use forerun_db::{Error, Keyspace, WriteBatch};
 
-use super::model::{Key, Spaces};
+use super::model::{Key, KeyspaceRules};
 use super::program::{Change, Place, What};
 use super::user::User;
 use super::world::{Outcome, STORE, flaw};

@@ -19,12 +19,12 @@ use super::wall::{Span, WallClock};
 
 /// The number of a keyspace: shared ones in the order of their list, private ones by thread and
 /// life.
-pub type Space = u32;
+pub type KeyspaceNo = u32;
 pub type Key = Vec<u8>;
 /// The keys of keyspaces, with their values.
-pub type State = BTreeMap<(Space, Key), Value>;
+pub type State = BTreeMap<(KeyspaceNo, Key), Value>;
 /// The result of a scan.
-pub type Observed = BTreeMap<(Space, Key), Vec<u8>>;
+pub type Observed = BTreeMap<(KeyspaceNo, Key), Vec<u8>>;
 
 /// A value, and when it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,13 +36,13 @@ pub struct Value {
 /// What is written where.
 #[derive(Clone, Debug)]
 pub enum Change {
-    Put(Space, Key, Arc<[u8]>),
-    Delete(Space, Key),
-    DeleteRange(Space, Key, Key),
+    Put(KeyspaceNo, Key, Arc<[u8]>),
+    Delete(KeyspaceNo, Key),
+    DeleteRange(KeyspaceNo, Key, Key),
 }
 
 impl Change {
-    pub fn space(&self) -> Space {
+    pub fn space(&self) -> KeyspaceNo {
         match self {
             Change::Put(space, ..) | Change::Delete(space, _) | Change::DeleteRange(space, ..) => {
                 *space
@@ -70,9 +70,9 @@ struct Write {
 }
 
 /// The order and the time to live of each keyspace, and the clock they use.
-pub trait Spaces {
-    fn order(&self, space: Space) -> Order;
-    fn ttl_s(&self, space: Space) -> Option<u64>;
+pub trait KeyspaceRules {
+    fn order(&self, space: KeyspaceNo) -> Order;
+    fn ttl_s(&self, space: KeyspaceNo) -> Option<u64>;
     fn clock(&self) -> &WallClock;
     /// Whether the clock may be set back.
     fn may_go_back(&self) -> bool;
@@ -119,7 +119,7 @@ pub struct History {
     expired: State,
     /// Values that may be there instead of those of the state. They had expired by an opening,
     /// which could not tell, and are seen again if the clock is set back before another one.
-    hidden: BTreeMap<(Space, Key), Vec<Hidden>>,
+    hidden: BTreeMap<(KeyspaceNo, Key), Vec<Hidden>>,
     /// Every value that was ever put, with its key.
     ever: BTreeSet<(Key, Arc<[u8]>)>,
 }
@@ -151,7 +151,13 @@ impl History {
     }
 
     /// Records a write.
-    pub fn note(&mut self, changes: Vec<Change>, fate: Fate, written: Span, spaces: &dyn Spaces) {
+    pub fn note(
+        &mut self,
+        changes: Vec<Change>,
+        fate: Fate,
+        written: Span,
+        spaces: &dyn KeyspaceRules,
+    ) {
         for change in &changes {
             if let Change::Put(_, key, bytes) = change {
                 self.ever.insert((key.clone(), Arc::clone(bytes)));
@@ -176,13 +182,13 @@ impl History {
 
     /// What is visible of a key in the open store: an entry that was seen to expire does not
     /// return.
-    pub fn visible(&self, place: &(Space, Key)) -> Option<&Value> {
+    pub fn visible(&self, place: &(KeyspaceNo, Key)) -> Option<&Value> {
         let value = self.now.get(place)?;
         (self.expired.get(place) != Some(value)).then_some(value)
     }
 
     /// The same for all keys of a keyspace.
-    pub fn visible_in(&self, space: Space) -> State {
+    pub fn visible_in(&self, space: KeyspaceNo) -> State {
         let places = self.now.keys().filter(|place| place.0 == space);
         let visible =
             places.filter_map(|place| Some((place.clone(), self.visible(place)?.clone())));
@@ -191,15 +197,15 @@ impl History {
 
     /// An entry was not found: if there was one, it has expired, and does not return while the
     /// store is open.
-    pub fn note_absent(&mut self, place: &(Space, Key)) {
+    pub fn note_absent(&mut self, place: &(KeyspaceNo, Key)) {
         if let Some(value) = self.now.get(place) {
             self.expired.insert(place.clone(), value.clone());
         }
     }
 
     /// Forgets everything about a keyspace that was dropped.
-    pub fn forget(&mut self, space: Space) {
-        let others = |(of, _): &(Space, Key), _: &mut Value| *of != space;
+    pub fn forget(&mut self, space: KeyspaceNo) {
+        let others = |(of, _): &(KeyspaceNo, Key), _: &mut Value| *of != space;
         self.base.retain(others);
         self.now.retain(others);
         self.hidden.retain(|(of, _), _| *of != space);
@@ -220,7 +226,7 @@ impl History {
         floor: usize,
         safe: usize,
         read: Span,
-        spaces: &dyn Spaces,
+        spaces: &dyn KeyspaceRules,
     ) -> Result<(), String> {
         let least = floor.saturating_sub(self.before).min(self.writes.len());
         let mut reason = String::new();
@@ -265,7 +271,12 @@ impl History {
     }
 
     /// Notes values that may be there, but were not seen.
-    fn hide(&mut self, others: Vec<((Space, Key), Value)>, chosen: &State, observed: &Observed) {
+    fn hide(
+        &mut self,
+        others: Vec<((KeyspaceNo, Key), Value)>,
+        chosen: &State,
+        observed: &Observed,
+    ) {
         let since = self.len();
         for (place, value) in others {
             if observed.contains_key(&place) || chosen.get(&place) == Some(&value) {
@@ -286,7 +297,7 @@ impl History {
         fates: &[Fate],
         observed: &Observed,
         read: Span,
-        spaces: &dyn Spaces,
+        spaces: &dyn KeyspaceRules,
     ) {
         for (place, hidden) in &self.hidden {
             let Some(bytes) = observed.get(place) else {
@@ -316,9 +327,9 @@ impl History {
     fn is_written_since(
         &self,
         since: usize,
-        place: &(Space, Key),
+        place: &(KeyspaceNo, Key),
         fates: &[Fate],
-        spaces: &dyn Spaces,
+        spaces: &dyn KeyspaceRules,
     ) -> bool {
         let later = self.writes.iter().zip(fates);
         let mut later = later.skip(since.saturating_sub(self.before));
@@ -327,14 +338,14 @@ impl History {
 
     /// What may return in another opening of the store or in a copy, once the clock was set back:
     /// all that is not visible and may be there.
-    pub fn dormant(&self, spaces: &dyn Spaces) -> BTreeMap<(Space, Key), Vec<Value>> {
+    pub fn dormant(&self, spaces: &dyn KeyspaceRules) -> BTreeMap<(KeyspaceNo, Key), Vec<Value>> {
         let mut state = self.base.clone();
         for write in &self.writes {
             if write.fate == Fate::Acknowledged {
                 write.apply(&mut state, spaces);
             }
         }
-        let mut dormant: BTreeMap<(Space, Key), Vec<Value>> = BTreeMap::new();
+        let mut dormant: BTreeMap<(KeyspaceNo, Key), Vec<Value>> = BTreeMap::new();
         for (place, value) in state {
             dormant.entry(place).or_default().push(value);
         }
@@ -354,7 +365,7 @@ impl History {
     }
 
     /// Makes the first writes part of the base, as long as none is in doubt.
-    fn fold(&mut self, writes: usize, spaces: &dyn Spaces) {
+    fn fold(&mut self, writes: usize, spaces: &dyn KeyspaceRules) {
         let certain = self.writes.iter().take(writes);
         let certain = certain
             .take_while(|write| write.fate != Fate::InDoubt)
@@ -379,7 +390,7 @@ impl History {
         cut: usize,
         observed: &Observed,
         read: Span,
-        spaces: &dyn Spaces,
+        spaces: &dyn KeyspaceRules,
     ) -> Result<Match, String> {
         const MOST_DOUBTS: usize = 8;
         let writes = &self.writes[..cut];
@@ -434,11 +445,11 @@ impl History {
         fates: Vec<Fate>,
         observed: &Observed,
         read: Span,
-        spaces: &dyn Spaces,
+        spaces: &dyn KeyspaceRules,
     ) -> Result<Match, String> {
         let writes = &self.writes[..fates.len()];
         let mut others = Vec::new();
-        let mut keys: BTreeSet<(Space, Key)> = self.base.keys().cloned().collect();
+        let mut keys: BTreeSet<(KeyspaceNo, Key)> = self.base.keys().cloned().collect();
         for change in writes.iter().flat_map(|write| &write.changes) {
             if let Change::Put(space, key, _) = change {
                 keys.insert((*space, key.clone()));
@@ -513,24 +524,24 @@ struct Match {
     /// The fates of the writes that lead to it.
     fates: Vec<Fate>,
     /// What other states that match hold.
-    others: Vec<((Space, Key), Value)>,
+    others: Vec<((KeyspaceNo, Key), Value)>,
 }
 
 impl Match {
-    fn all(self) -> impl Iterator<Item = ((Space, Key), Value)> {
+    fn all(self) -> impl Iterator<Item = ((KeyspaceNo, Key), Value)> {
         self.state.into_iter().chain(self.others)
     }
 }
 
 impl Write {
-    fn apply(&self, state: &mut State, spaces: &dyn Spaces) {
+    fn apply(&self, state: &mut State, spaces: &dyn KeyspaceRules) {
         for change in &self.changes {
             apply(state, change, self.written, spaces);
         }
     }
 
     /// Whether it changes a key.
-    fn touches(&self, place: &(Space, Key), spaces: &dyn Spaces) -> bool {
+    fn touches(&self, place: &(KeyspaceNo, Key), spaces: &dyn KeyspaceRules) -> bool {
         self.changes.iter().any(|change| match change {
             Change::Put(space, key, _) | Change::Delete(space, key) => {
                 (*space, key) == (place.0, &place.1)
@@ -546,7 +557,7 @@ impl Write {
 }
 
 /// Applies one change to a state.
-fn apply(state: &mut State, change: &Change, written: Span, spaces: &dyn Spaces) {
+fn apply(state: &mut State, change: &Change, written: Span, spaces: &dyn KeyspaceRules) {
     match change {
         Change::Put(space, key, bytes) => {
             let value = Value {

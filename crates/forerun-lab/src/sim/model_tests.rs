@@ -16,12 +16,12 @@ impl Plain {
     }
 }
 
-impl Spaces for Plain {
-    fn order(&self, _: Space) -> Order {
+impl KeyspaceRules for Plain {
+    fn order(&self, _: KeyspaceNo) -> Order {
         Order::Bytes
     }
 
-    fn ttl_s(&self, space: Space) -> Option<u64> {
+    fn ttl_s(&self, space: KeyspaceNo) -> Option<u64> {
         (space == 1).then_some(5)
     }
 

@@ -7,7 +7,7 @@ use forerun_db::{KeyspaceOptions, Options, ReadBackend};
 
 use super::draw::{THREADS, private_name, shared_name};
 use super::orders::Panics;
-use super::program::{SpaceShape, StoreShape};
+use super::program::{KeyspaceShape, StoreShape};
 
 impl StoreShape {
     /// The options in the store's form.
@@ -40,7 +40,7 @@ impl StoreShape {
     }
 }
 
-impl SpaceShape {
+impl KeyspaceShape {
     fn options(&self, panics: &Panics) -> KeyspaceOptions {
         KeyspaceOptions::default()
             .comparator(self.order.comparator(panics))

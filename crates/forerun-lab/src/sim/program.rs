@@ -47,9 +47,9 @@ pub struct StoreShape {
     pub wal: WalMode,
     pub checks: Checks,
     /// The keyspaces that every thread uses. The first one is the store's own.
-    pub spaces: Vec<SpaceShape>,
+    pub spaces: Vec<KeyspaceShape>,
     /// The keyspaces that each thread creates and drops for itself.
-    pub private: SpaceShape,
+    pub private: KeyspaceShape,
     /// Whether the file system can give a file a second name.
     pub has_links: bool,
     /// How long a sync of a file takes.
@@ -60,7 +60,7 @@ pub struct StoreShape {
 
 /// The options of a keyspace.
 #[derive(Clone, Debug)]
-pub struct SpaceShape {
+pub struct KeyspaceShape {
     pub order: Order,
     pub ttl_s: Option<u64>,
     pub run: RunOptions,
@@ -174,15 +174,15 @@ pub enum Op {
     CompactSpace {
         place: Place,
     },
-    Settle,
+    WaitIdle,
     Checkpoint,
     Backup,
     Restore,
     KeepBackups {
         newest: u8,
     },
-    CreateSpace,
-    DropSpace,
+    CreateKeyspace,
+    DropKeyspace,
     Reopen,
     OpenTwice {
         access: Access,
@@ -231,11 +231,11 @@ impl Op {
             | Op::FlushLog
             | Op::Compact
             | Op::CompactSpace { .. }
-            | Op::Settle
+            | Op::WaitIdle
             | Op::Restore
             | Op::KeepBackups { .. }
-            | Op::CreateSpace
-            | Op::DropSpace
+            | Op::CreateKeyspace
+            | Op::DropKeyspace
             | Op::OpenTwice { .. }
             | Op::RaceToCreate { .. }
             | Op::Oversized { .. }

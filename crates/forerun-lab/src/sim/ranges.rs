@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use forerun_db::{Error, Iter};
 
-use super::model::{Key, Space, Spaces, State};
+use super::model::{Key, KeyspaceNo, KeyspaceRules, State};
 use super::orders::Order;
 use super::program::{Place, ReadDirection};
 use super::reads::read;
@@ -62,7 +62,7 @@ impl User<'_> {
     /// key of another.
     fn check_part(
         &mut self,
-        space: Space,
+        space: KeyspaceNo,
         iter: Iter,
         direction: ReadDirection,
         begun: Span,

@@ -10,14 +10,14 @@ use forerun_db::{Access, Create, Db, Error, Keyspace};
 
 use super::draw::shared_name;
 use super::faults::SimIo;
-use super::model::{Space, Spaces};
+use super::model::{KeyspaceNo, KeyspaceRules};
 use super::program::ReadDirection;
 use super::reads::{Entries, Source, read};
 use super::rt;
 use super::world::{Opened, Outcome, STORE, Stop, World, flaw, lock};
 
 /// The contents of the shared keyspaces.
-type Shared = BTreeMap<Space, Entries>;
+type Shared = BTreeMap<KeyspaceNo, Entries>;
 
 /// What an opening for reading only saw.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ impl World {
                 _ => db.find_keyspace(&shared_name(number)),
             };
             if let Some(keyspace) = keyspace {
-                seen.insert(number as Space, entries(&keyspace)?);
+                seen.insert(number as KeyspaceNo, entries(&keyspace)?);
             }
         }
         Ok(seen)
@@ -122,7 +122,7 @@ impl World {
         match self.read_shared(&opened.db) {
             Ok(now) if self.agree(&seen.shared, &now, seen.at) => Ok(()),
             Ok(now) => {
-                let of = |seen: &Shared, space: Space| seen.get(&space).map_or(0, Vec::len);
+                let of = |seen: &Shared, space: KeyspaceNo| seen.get(&space).map_or(0, Vec::len);
                 let counts = now
                     .keys()
                     .map(|space| (of(&seen.shared, *space), of(&now, *space)));
@@ -139,7 +139,7 @@ impl World {
     /// are gone.
     fn agree(&self, seen: &Shared, later: &Shared, at: Duration) -> bool {
         let none = Entries::new();
-        let spaces = 0..self.program.store.spaces.len() as Space;
+        let spaces = 0..self.program.store.spaces.len() as KeyspaceNo;
         spaces.into_iter().all(|space| {
             let of = |seen: &Shared| seen.get(&space).cloned().unwrap_or_else(|| none.clone());
             let (seen, later) = (of(seen), of(later));

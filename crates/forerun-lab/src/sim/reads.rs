@@ -4,7 +4,7 @@
 use forerun_db::{Iter, Keyspace, KeyspaceSnapshot, Strategy, Values};
 
 use super::compare::{check_value, compare, show};
-use super::model::{Key, Observed, Space, Spaces, State, Value};
+use super::model::{Key, KeyspaceNo, KeyspaceRules, Observed, State, Value};
 use super::program::{Place, ReadDirection};
 use super::rt;
 use super::stamps::{BEACON_KEY, STAMP_KEY, decode};
@@ -18,7 +18,7 @@ pub type Entries = Vec<(Key, Vec<u8>)>;
 /// The current state of the store.
 pub struct Now<'a> {
     pub opened: &'a Opened,
-    pub private: Option<(Space, Keyspace)>,
+    pub private: Option<(KeyspaceNo, Keyspace)>,
     pub shape: &'a World,
 }
 
@@ -60,11 +60,11 @@ impl Source<'_> {
 
 impl Now<'_> {
     /// All keyspaces that the thread knows.
-    pub fn spaces(&self) -> Vec<(Space, Keyspace)> {
+    pub fn spaces(&self) -> Vec<(KeyspaceNo, Keyspace)> {
         let shared = self.opened.spaces.iter().cloned();
         let shared = shared
             .enumerate()
-            .map(|(number, space)| (number as Space, space));
+            .map(|(number, space)| (number as KeyspaceNo, space));
         shared.chain(self.private.clone()).collect()
     }
 
@@ -133,7 +133,7 @@ impl User<'_> {
 
     fn check(
         &mut self,
-        space: Space,
+        space: KeyspaceNo,
         key: Key,
         found: Option<&[u8]>,
         read: Span,
@@ -151,7 +151,7 @@ impl User<'_> {
 
     /// Other threads write the beacon repeatedly, by ingestions; it never disappears. A snapshot
     /// that is taken once the beacon is there has it too.
-    fn look_for_beacon(&self, space: Space, source: Source<'_>) -> Outcome {
+    fn look_for_beacon(&self, space: KeyspaceNo, source: Source<'_>) -> Outcome {
         if !self.is_lit(space) {
             return Ok(());
         }
@@ -162,7 +162,7 @@ impl User<'_> {
         }
     }
 
-    fn is_lit(&self, space: Space) -> bool {
+    fn is_lit(&self, space: KeyspaceNo) -> bool {
         self.world.is_lit(space, self.opened.number)
     }
 
@@ -216,7 +216,7 @@ impl User<'_> {
     }
 
     /// Checks that entries are in order and that each key occurs once.
-    pub fn check_order(&self, space: Space, entries: &Entries) -> Outcome {
+    pub fn check_order(&self, space: KeyspaceNo, entries: &Entries) -> Outcome {
         let order = self.world.order(space);
         let is_wrong = |pair: &&[(Key, Vec<u8>)]| order.compare(&pair[0].0, &pair[1].0).is_ge();
         match entries.windows(2).find(is_wrong) {
@@ -232,7 +232,7 @@ impl User<'_> {
     /// Checks the thread's own keys among the entries of a keyspace, and returns them.
     pub fn check_own(
         &self,
-        space: Space,
+        space: KeyspaceNo,
         expected: &State,
         entries: &Entries,
         read: Span,
@@ -245,7 +245,7 @@ impl User<'_> {
             .map(|(key, value)| ((space, order.canonical(key)), value.clone()))
             .filter(|((_, key), _)| key.first() == Some(&letter))
             .collect();
-        let of_space = |((of, _), _): &(&(Space, Key), &Value)| *of == space;
+        let of_space = |((of, _), _): &(&(KeyspaceNo, Key), &Value)| *of == space;
         let expected = expected.iter().filter(of_space);
         let expected = expected.map(|(place, value)| (place.clone(), value.clone()));
         compare(&expected.collect(), &observed, read, self.world)
@@ -254,7 +254,7 @@ impl User<'_> {
     }
 
     pub fn read_stamps(&mut self, by_snapshot: bool) -> Outcome {
-        let spaces = self.world.stamped_spaces();
+        let spaces = self.world.stamped_keyspaces();
         if spaces.is_empty() {
             return Ok(());
         }
@@ -300,7 +300,7 @@ impl World {
     /// The error of a read.
     pub fn read_stamps(&self, opened: &Opened) -> forerun_db::Result<Vec<Option<u64>>> {
         let snapshot = opened.db.snapshot();
-        let spaces = self.stamped_spaces();
+        let spaces = self.stamped_keyspaces();
         let stamps = spaces.iter().map(|space| {
             let keyspace = snapshot.keyspace(&opened.spaces[*space as usize]);
             Ok(keyspace.get(STAMP_KEY)?.as_deref().and_then(decode))

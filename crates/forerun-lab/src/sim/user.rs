@@ -11,7 +11,7 @@ use forerun_db::{Access, Create, Db, Error, Keyspace};
 use super::copies::Copies;
 use super::draw::private_name;
 use super::held::{HeldIter, HeldSnapshot};
-use super::model::{Fate, History, Key, Space};
+use super::model::{Fate, History, Key, KeyspaceNo};
 use super::orders::Order;
 use super::program::{Op, Place, Step};
 use super::reads::Now;
@@ -21,7 +21,7 @@ use super::wall::Span;
 use super::world::{Ended, Marks, Opened, Outcome, STORE, Stop, World, flaw};
 
 /// Numbers of private keyspaces begin here.
-pub const FIRST_PRIVATE: Space = 100;
+pub const FIRST_PRIVATE: KeyspaceNo = 100;
 
 /// What a thread knows, across lives.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct Memory {
     pub thread: usize,
     pub history: History,
     pub private: Private,
-    next_private: Space,
+    next_private: KeyspaceNo,
     /// The opening of the store that the history was last compared with.
     pub opening: u64,
     pub copies: Copies,
@@ -39,7 +39,7 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Private {
     Absent,
-    Present(Space),
+    Present(KeyspaceNo),
     /// Creating or dropping it failed: it may exist after the next opening.
     InDoubt,
 }
@@ -89,13 +89,13 @@ impl Memory {
             thread,
             history: History::default(),
             private: Private::Absent,
-            next_private: FIRST_PRIVATE * (thread as Space + 1),
+            next_private: FIRST_PRIVATE * (thread as KeyspaceNo + 1),
             opening: 0,
             copies: Copies::default(),
         }
     }
 
-    pub fn next_private(&mut self) -> Space {
+    pub fn next_private(&mut self) -> KeyspaceNo {
         self.next_private += 1;
         self.next_private
     }
@@ -221,7 +221,7 @@ impl<'w> User<'w> {
     pub fn now(&self) -> Now<'_> {
         Now {
             opened: &self.opened,
-            private: self.private_space(),
+            private: self.private_keyspace(),
             shape: self.world,
         }
     }
@@ -269,17 +269,17 @@ impl<'w> User<'w> {
     }
 
     /// The keyspace of a step, if there is one.
-    pub fn space(&self, place: Place) -> Option<(Space, Keyspace)> {
+    pub fn space(&self, place: Place) -> Option<(KeyspaceNo, Keyspace)> {
         match place {
             Place::Shared(number) => {
                 let keyspace = self.opened.spaces.get(usize::from(number))?;
-                Some((Space::from(number), keyspace.clone()))
+                Some((KeyspaceNo::from(number), keyspace.clone()))
             }
-            Place::Private => self.private_space(),
+            Place::Private => self.private_keyspace(),
         }
     }
 
-    pub fn private_space(&self) -> Option<(Space, Keyspace)> {
+    pub fn private_keyspace(&self) -> Option<(KeyspaceNo, Keyspace)> {
         match (self.memory.private, &self.private) {
             (Private::Present(space), Some(keyspace)) => Some((space, keyspace.clone())),
             _ => None,
@@ -350,13 +350,13 @@ impl<'w> User<'w> {
                     self.make_durable("compact a keyspace", |_| keyspace.compact(), true)
                 }
             },
-            Op::Settle => self.make_durable("wait_idle", |db| db.wait_idle(), false),
+            Op::WaitIdle => self.make_durable("wait_idle", |db| db.wait_idle(), false),
             Op::Checkpoint => self.checkpoint(),
             Op::Backup => self.backup(),
             Op::Restore => self.restore(),
             Op::KeepBackups { newest } => self.keep_backups(*newest),
-            Op::CreateSpace => self.create_space(),
-            Op::DropSpace => self.drop_space(),
+            Op::CreateKeyspace => self.create_keyspace(),
+            Op::DropKeyspace => self.drop_keyspace(),
             Op::Reopen => self.reopen(),
             Op::OpenTwice { access } => self.open_twice(*access),
             Op::RaceToCreate { create } => self.race_to_create(*create),

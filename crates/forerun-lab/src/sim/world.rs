@@ -13,9 +13,9 @@ use forerun_db::{Db, Error, Keyspace, Options, WalMode};
 
 use super::draw::{THREADS, shared_name};
 use super::faults::SimIo;
-use super::model::{Space, Spaces};
+use super::model::{KeyspaceNo, KeyspaceRules};
 use super::orders::{Order, PLANNED_PANIC, Panics};
-use super::program::{Program, SpaceShape};
+use super::program::{KeyspaceShape, Program};
 use super::read_only::Seen;
 use super::readers::Readers;
 use super::rt;
@@ -113,7 +113,7 @@ pub struct World {
     floors: Mutex<[Floor; THREADS]>,
     /// The opening of the store in which each shared keyspace got its beacon, a key that is never
     /// deleted.
-    beacons: Mutex<BTreeMap<Space, u64>>,
+    beacons: Mutex<BTreeMap<KeyspaceNo, u64>>,
     finding: Mutex<Option<String>>,
     trace: Option<Mutex<Vec<String>>>,
 }
@@ -335,20 +335,20 @@ impl World {
     }
 
     /// Records that a keyspace has its beacon.
-    pub fn light(&self, space: Space, opening: u64) {
+    pub fn light(&self, space: KeyspaceNo, opening: u64) {
         lock(&self.beacons).insert(space, opening);
     }
 
     /// Whether every reader of this opening finds the beacon of a keyspace from now on.
-    pub fn is_lit(&self, space: Space, opening: u64) -> bool {
+    pub fn is_lit(&self, space: KeyspaceNo, opening: u64) -> bool {
         lock(&self.beacons).get(&space) == Some(&opening)
     }
 
     /// The shared keyspaces that have stamps: those whose entries do not expire.
-    pub fn stamped_spaces(&self) -> Vec<Space> {
+    pub fn stamped_keyspaces(&self) -> Vec<KeyspaceNo> {
         let spaces = self.program.store.spaces.iter().enumerate();
         let stay = spaces.filter(|(_, space)| space.ttl_s.is_none());
-        stay.map(|(number, _)| number as Space).collect()
+        stay.map(|(number, _)| number as KeyspaceNo).collect()
     }
 
     /// Whether everything acknowledged is there after the store was closed or the process died.
@@ -360,7 +360,7 @@ impl World {
         self.counts.operations.fetch_add(1, SeqCst);
     }
 
-    fn shape(&self, space: Space) -> &SpaceShape {
+    fn shape(&self, space: KeyspaceNo) -> &KeyspaceShape {
         let store = &self.program.store;
         store.spaces.get(space as usize).unwrap_or(&store.private)
     }
@@ -374,12 +374,12 @@ impl World {
     }
 }
 
-impl Spaces for World {
-    fn order(&self, space: Space) -> Order {
+impl KeyspaceRules for World {
+    fn order(&self, space: KeyspaceNo) -> Order {
         self.shape(space).order
     }
 
-    fn ttl_s(&self, space: Space) -> Option<u64> {
+    fn ttl_s(&self, space: KeyspaceNo) -> Option<u64> {
         self.shape(space).ttl_s
     }
 

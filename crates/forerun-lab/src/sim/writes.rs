@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forerun_db::{Durability, Error, Keyspace, WalMode, WriteBatch};
 
 use super::draw::private_name;
-use super::model::{Change, Fate, Space, Spaces};
+use super::model::{Change, Fate, KeyspaceNo, KeyspaceRules};
 use super::orders::Order;
 use super::program::{self, Place, What};
 use super::stamps::{BEACON_KEY, STAMP_KEY, encode};
@@ -122,7 +122,7 @@ impl User<'_> {
     }
 
     /// One of the spellings of a key, if the order treats several as equal.
-    pub fn spell(&self, space: Space, key: &[u8]) -> Vec<u8> {
+    pub fn spell(&self, space: KeyspaceNo, key: &[u8]) -> Vec<u8> {
         match self.world.order(space) {
             Order::Folding if self.memory.history.len() % 2 == 1 => key.to_ascii_uppercase(),
             _ => key.to_vec(),
@@ -137,7 +137,7 @@ impl User<'_> {
     }
 
     pub fn stamp(&mut self, durability: Durability) -> Outcome {
-        let spaces = self.world.stamped_spaces();
+        let spaces = self.world.stamped_keyspaces();
         if spaces.is_empty() {
             return Ok(());
         }
@@ -199,7 +199,7 @@ impl User<'_> {
                 }
             })
             .collect();
-        let has_beacon = commits && self.world.stamped_spaces().contains(&space);
+        let has_beacon = commits && self.world.stamped_keyspaces().contains(&space);
         let mut written = changes.clone();
         if has_beacon {
             let beacon = Change::Put(
@@ -257,7 +257,7 @@ impl User<'_> {
         }
     }
 
-    pub fn create_space(&mut self) -> Outcome {
+    pub fn create_keyspace(&mut self) -> Outcome {
         if self.memory.private != Private::Absent {
             return Ok(());
         }
@@ -280,8 +280,8 @@ impl User<'_> {
         }
     }
 
-    pub fn drop_space(&mut self) -> Outcome {
-        let Some((space, keyspace)) = self.private_space() else {
+    pub fn drop_keyspace(&mut self) -> Outcome {
+        let Some((space, keyspace)) = self.private_keyspace() else {
             return Ok(());
         };
         let name = private_name(self.memory.thread);
@@ -301,7 +301,7 @@ impl User<'_> {
         }
     }
 
-    fn forget_private(&mut self, space: Space) {
+    fn forget_private(&mut self, space: KeyspaceNo) {
         self.memory.private = Private::InDoubt;
         self.private = None;
         self.memory.history.forget(space);

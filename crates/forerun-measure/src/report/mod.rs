@@ -4,7 +4,7 @@
 //!  title, lead                          the subject, in a sentence or two
 //!  tiles     | 6.1x | 2.4 M |           the key figures
 //!  sections  heading, text, charts (inline SVG), tables
-//!  facts     processor  ...             the machine and the data
+//!  facts     CPU        ...             the machine and the data
 //! ```
 //!
 //! The page refers to no script, font, image or style sheet outside itself and follows the reader's

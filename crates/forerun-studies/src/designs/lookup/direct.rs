@@ -20,7 +20,7 @@ pub(super) fn single<S: Simd, K: Word, V: Word>(
 }
 
 /// Every bucket of every key, without a branch: the reads of different keys overlap as far as the
-/// processor looks ahead.
+/// CPU looks ahead.
 #[inline(always)]
 pub(super) fn direct<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,

@@ -145,7 +145,7 @@ impl<K: Word, V: Word> MemC3<K, V> {
     #[inline(always)]
     fn read(&self, at: Where, key: K) -> Option<V> {
         loop {
-            let version = self.versions.settled(at.stripe);
+            let version = self.versions.stable_version(at.stripe);
             let found = self.look(at, key);
             if self.versions.unchanged(at.stripe, version) {
                 return found.map(|(_, value)| value);

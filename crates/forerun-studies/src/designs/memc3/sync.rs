@@ -10,7 +10,7 @@ pub(in super::super) use forerun_core::sync::modelled::{
 pub(super) fn pause(turns: &mut u32) {
     *turns += 1;
     if turns.is_multiple_of(64) {
-        // The writer may be waiting for a processor.
+        // The writer may be waiting for a CPU core.
         thread::yield_now();
     } else {
         hint::spin_loop();

@@ -62,7 +62,7 @@ impl Versions {
     }
 
     /// Waits until no writer is at a key, and gives its version.
-    pub(super) fn settled(&self, stripe: u32) -> u32 {
+    pub(super) fn stable_version(&self, stripe: u32) -> u32 {
         let mut turns = 0;
         loop {
             let version = self.read(stripe);
