@@ -38,7 +38,7 @@ def table():
     ],
     ids=repr,
 )
-def test_what_is_no_integer_is_no_key(table, keys):
+def test_keys_must_be_integers(table, keys):
     rows = np.zeros((1, 2), np.float32)
     for call in (
         lambda: table.erase(keys),
@@ -54,7 +54,7 @@ def test_what_is_no_integer_is_no_key(table, keys):
 
 
 @pytest.mark.parametrize("key", [3.0, "3", True, None, 1 << 64, -(1 << 63) - 1], ids=repr)
-def test_what_is_no_integer_is_no_key_of_a_dict_of_rows(table, key):
+def test_keys_of_a_dict_of_rows_must_be_integers(table, key):
     for call in (
         lambda: table[key],
         lambda: key in table,
@@ -67,7 +67,7 @@ def test_what_is_no_integer_is_no_key_of_a_dict_of_rows(table, key):
     assert len(table) == 10
 
 
-def test_a_negative_key_is_the_key_of_its_bits_however_it_is_given(table):
+def test_a_negative_key_is_its_bit_pattern(table):
     greatest = (1 << 64) - 1
     table[-1] = [7, 7]
     for keys in ([-1], [greatest], [-1, 1 << 63], np.array([-1]), np.array([-1], np.int32), np.array([greatest], np.uint64)):
@@ -79,7 +79,7 @@ def test_a_negative_key_is_the_key_of_its_bits_however_it_is_given(table):
     assert not table.contains([greatest])[0]
 
 
-def test_lists_of_integers_are_taken_to_the_last_bit(table):
+def test_lists_of_integers_keep_every_bit(table):
     keys = [0, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, (1 << 53) + 1]
     table.insert(keys, np.zeros((5, 2), np.float32))
     assert table.contains(np.array(keys, np.uint64)).all()
@@ -97,7 +97,7 @@ def test_scores_are_not_negative():
     table.insert([1], rows, scores=[(1 << 64) - 1])
 
 
-def test_lists_of_rows_are_taken_where_they_fit(table):
+def test_lists_of_rows_are_accepted_if_their_shape_fits(table):
     table.insert([1, 2], [[1, 2.5], (3, 4)])
     assert table.find([1, 2])[0].tolist() == [[1, 2.5], [3, 4]]
     table[3] = (5, 6)
@@ -123,18 +123,18 @@ def test_lists_of_rows_are_taken_where_they_fit(table):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.dtype("float16"), "f2", "<f2", "float16"])
-def test_types_are_taken_as_numpy_has_them(dtype):
+def test_numpy_dtypes_are_accepted(dtype):
     assert forerun.Table(2, dtype).dtype == "float16"
     assert forerun.Table(2, float).dtype == "float64"
 
 
-def test_types_that_no_row_has_are_named():
+def test_unsupported_dtypes_are_named():
     for dtype, words in (("complex64", "complex64"), ("float33", "float33"), (np.uint64, "uint64"), (">f4", "byte order"), (7, "7")):
         with pytest.raises(forerun.errors.InvalidArgumentError, match=words):
             forerun.Table(2, dtype)
 
 
-def test_types_are_taken_as_torch_has_them():
+def test_torch_dtypes_are_accepted():
     torch = pytest.importorskip("torch")
     for name in ("float32", "bfloat16", "int64"):
         assert forerun.Table(2, getattr(torch, name)).dtype == name
@@ -162,7 +162,7 @@ def test_a_capacity_takes_no_memory_before_there_are_rows():
     table.close()
 
 
-def test_memory_that_there_is_not_is_a_memory_error():
+def test_too_large_a_capacity_is_a_memory_error():
     table = forerun.Table(1 << 17, "float64")
     keys = np.arange(10_000_000)
     with pytest.raises(MemoryError):
@@ -210,7 +210,7 @@ def test_the_memory_of_the_stores_cache_counts(tmp_path):
         assert after["memory_bytes"] > after["host_used_bytes"]
 
 
-def test_what_is_written_where_it_lies_is_not_to_be_copied(table):
+def test_outputs_are_never_copied(table):
     wide = np.zeros((3, 4), np.float32)
     with pytest.raises(forerun.errors.InvalidArgumentError, match="contiguous") as caught:
         table.find([1, 2, 3], out=wide[:, :2])

@@ -48,13 +48,13 @@ def test_a_plot_is_drawn(tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_price_of_a_call_is_told(tmp_path):
+def test_the_cost_of_a_call_is_reported(tmp_path):
     lines = run(tmp_path, "overhead.py", "--rows", "2000", "--dim", "8", "--batch", "1,64")
     assert [line["strategy"] for line in lines[:4]] == ["engine", "out and found", "out", "nothing given"]
     assert lines[0]["overhead_share"] == 0 and len(lines) == 8
 
 
-def test_what_makes_no_sense_is_refused_by_words(tmp_path):
+def test_invalid_arguments_are_refused_with_a_message(tmp_path):
     for arguments, word in [(["--peer", "sqlite"], "sqlite"), (["--access", "normal"], "normal"), (["--budget", "2"], "budget")]:
         command = [sys.executable, str(BENCH / "table.py"), *arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)

@@ -111,7 +111,7 @@ def test_copies_of_rows_and_the_store_respect_them_too(table, tmp_path):
         other()
 
 
-def test_a_lookup_that_nobody_awaits_any_more_keeps_its_memory_to_its_end(table):
+def test_a_cancelled_lookup_keeps_its_memory_until_it_ends(table):
     memory, keys = np.zeros((KEYS, 2), np.int64), np.random.permutation(KEYS)
 
     async def is_refused(call):
@@ -212,7 +212,7 @@ def test_a_tensor_that_is_written_is_counted_as_changed(table, graph):
     assert inference.array.tolist() == [[2, 3], [4, 5]]
 
 
-def test_backward_refuses_what_a_lookup_has_changed():
+def test_backward_refuses_tensors_changed_by_a_lookup():
     torch = pytest.importorskip("torch")
     table = forerun.Table(2)
     table.insert([1, 2], [[1, 2], [3, 4]])

@@ -61,7 +61,7 @@ def test_a_version_guards_against_writes_in_between(cache):
     assert cache.replace("other", b"") is None
 
 
-def test_what_has_expired_is_gone(cache):
+def test_expired_items_are_not_found(cache):
     cache.set("short", b"1", ttl_seconds=1)
     cache.set("long", b"1", ttl_seconds=100)
     cache.set("touched", b"1")
@@ -82,7 +82,7 @@ def test_memory_stays_within_the_limit(cache):
     assert cache.get(b"key199999") == b"x" * 500
 
 
-def test_what_cannot_be_is_refused_by_words(cache):
+def test_impossible_arguments_are_refused_with_a_message(cache):
     with pytest.raises(forerun.errors.InvalidArgumentError, match="too large"):
         cache.set("key", b"x" * (2 << 20))
     with pytest.raises(forerun.errors.InvalidArgumentError, match="too large"):

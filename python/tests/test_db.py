@@ -80,7 +80,7 @@ def test_values_are_copied_into_an_array_of_any_type(db):
         ([b"a", b"b"], "nothing"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused_by_words(db, keys, out):
+def test_mismatched_arrays_are_refused_with_a_message(db, keys, out):
     db.put_many([b"a", b"b"], [b"12345678", b"12345678"])
     with pytest.raises(forerun.errors.InvalidArgumentError):
         db.get_many(keys, out=out)
@@ -318,7 +318,7 @@ db.close()
         "while True: len(db)",
     ],
 )
-def test_control_c_is_heard_during_long_calls(long_call, tmp_path):
+def test_control_c_interrupts_long_calls(long_call, tmp_path):
     code = f"""
 keys = np.arange(400_000)
 rows = np.random.default_rng(1).random((400_000, 32), dtype=np.float32)
@@ -331,7 +331,7 @@ soon()
 
 
 @pytest.mark.parametrize("dtype", [np.uint64, np.int64, np.int32])
-def test_keys_that_are_numbers_may_lie_anywhere(db, dtype):
+def test_integer_keys_may_have_any_layout(db, dtype):
     numbers = np.array([7, 8, 9], dtype)
     db.put_many(numbers, [b"seven", b"eight", b"nine"])
     memory = np.empty(numbers.nbytes + 1, np.uint8)
@@ -367,7 +367,7 @@ def test_memory_that_cannot_be_filled_is_refused_by_name(db):
         db.get_many([b"a"], out=np.array(0))
 
 
-def test_a_keyspace_that_cannot_be_is_told_from_one_that_is_not_there(db):
+def test_invalid_and_missing_keyspaces_raise_different_errors(db):
     with pytest.raises(forerun.errors.InvalidArgumentError):
         db.keyspace("")
     with pytest.raises(forerun.errors.NotFoundError):

@@ -83,7 +83,7 @@ refused = forerun.errors.InvalidArgumentError
 HOST, PAIRS = np.zeros((10, 4), np.float32), np.zeros((2, 2), np.int64)
 
 
-def test_tensors_of_the_cpu_are_used_where_they_lie():
+def test_cpu_tensors_are_used_in_place():
     table = forerun.Table(4)
     keys, rows = np.arange(6, dtype=np.int64), np.arange(24, dtype=np.float32).reshape(6, 4)
     table.insert(Tensor(keys), Tensor(rows))
@@ -93,7 +93,7 @@ def test_tensors_of_the_cpu_are_used_where_they_lie():
     assert found.array.all() and flags.all()
 
 
-def test_a_lookup_says_where_a_tensor_is_that_it_cannot_use():
+def test_a_lookup_names_the_device_of_an_unusable_tensor():
     table = forerun.Table(4)
     with pytest.raises(refused, match="`keys` is on CUDA device 1"):
         table.find(CudaTensor([2], "int64", device=1))
@@ -104,7 +104,7 @@ def test_a_lookup_says_where_a_tensor_is_that_it_cannot_use():
 
 
 @pytest.mark.parametrize("device_capacity", [0, 10])
-def test_rows_are_found_into_a_tensor_where_the_device_tier_is_on_its_gpu_or_there_is_none(device_capacity):
+def test_rows_are_found_into_gpu_tensors_with_and_without_a_device_tier(device_capacity):
     table, out, found = forerun.Table(4, device_capacity=device_capacity), CudaTensor([2, 4]), np.ones(2, bool)
     if table.device not in (None, "cpu"):
         pytest.skip("there is a GPU, and the tensor is not in its memory")
@@ -114,7 +114,7 @@ def test_rows_are_found_into_a_tensor_where_the_device_tier_is_on_its_gpu_or_the
     assert out.streams == [1] and out.released == 1 and found.all()
 
 
-def test_lookups_tell_producers_the_stream_of_the_thread_that_calls(monkeypatch):
+def test_lookups_pass_the_calling_threads_stream_to_producers(monkeypatch):
     library, cuda = types.ModuleType("cupy"), types.ModuleType("cupy.cuda")
     main, streams = threading.get_ident(), {True: 0x1234, False: 0x5678}
     cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=streams[threading.get_ident() == main])
@@ -150,7 +150,7 @@ def test_a_tensor_that_does_not_fit_a_lookup_is_refused(out, words):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64", "float16", "float32", "float64", "bfloat16"])
-def test_elements_are_told_by_their_names_in_dlpack(dtype):
+def test_dlpack_element_types_are_recognised(dtype):
     table = forerun.Table(4, dtype)
     if table.device is None:
         for given in {dtype, "uint16" if dtype == "bfloat16" else dtype}:
@@ -159,7 +159,7 @@ def test_elements_are_told_by_their_names_in_dlpack(dtype):
 
 
 @pytest.mark.parametrize("direction", ["gather", "scatter"])
-def test_rows_on_a_gpu_are_copied_by_it_or_there_is_none(direction):
+def test_the_gpu_copies_its_rows(direction):
     device = CudaTensor([8, 4])
     sides = (HOST, device) if direction == "gather" else (device, HOST.copy())
     if forerun.device_info()["gpus"]:
@@ -182,7 +182,7 @@ def test_rows_on_a_gpu_are_copied_by_it_or_there_is_none(direction):
         (types.SimpleNamespace(ptr=0x77), 0x77),
     ],
 )
-def test_producers_are_told_the_stream(stream, told):
+def test_producers_get_the_stream(stream, told):
     device, pairs = CudaTensor([8, 4]), CudaTensor([3, 2], "int32", device=1)
     with pytest.raises(refused, match="`pairs` are on CUDA device 1"):
         forerun.gather(HOST, device, pairs, stream=stream)
@@ -221,7 +221,7 @@ def test_what_does_not_fit_is_refused_before_a_device_is_opened(device, pairs, w
         forerun.gather(HOST, device, pairs)
 
 
-def test_strides_that_say_the_same_are_contiguous():
+def test_equivalent_strides_are_contiguous():
     for shape, strides in ([8, 4], [4, 1]), ([1, 4], [99, 1]), ([0, 4], [7, 7]):
         with pytest.raises((refused, forerun.errors.DeviceError), match="driver|rows|GPU") as caught:
             forerun.gather(HOST, CudaTensor(shape, strides=strides), PAIRS)

@@ -96,7 +96,7 @@ def test_children_of_a_process_that_reads_get_errors_and_leave_its_reads_alone(t
     check_reads(open_table(tmp_path / "table"), 2)
 
 
-def test_what_a_child_writes_is_refused_and_nothing_of_its_parent_is_lost(tmp_path):
+def test_a_childs_writes_are_refused_and_its_parent_loses_nothing(tmp_path):
     db = forerun.Db(tmp_path / "db")
     db["start"] = b"1"
 
@@ -219,7 +219,7 @@ def test_every_call_on_every_handle_is_refused_in_a_child(tmp_path):
 
 @pytest.mark.parametrize("writes", ["through", "back"])
 @pytest.mark.parametrize("exits", [False, True])
-def test_handles_that_a_child_drops_stay_as_they_are_for_its_parent(tmp_path, writes, exits):
+def test_handles_dropped_by_a_child_still_work_in_its_parent(tmp_path, writes, exits):
     handles = {
         "table": open_table(tmp_path / "table", writes=writes),
         "db": forerun.Db(tmp_path / "db"),
@@ -244,7 +244,7 @@ def test_handles_that_a_child_drops_stay_as_they_are_for_its_parent(tmp_path, wr
         assert len(table) == ROWS
 
 
-def test_a_child_that_leaves_a_with_block_leaves_what_it_is_over_open(tmp_path):
+def test_a_child_that_leaves_a_with_block_closes_nothing(tmp_path):
     with forerun.Db(tmp_path / "db") as db, open_table(tmp_path / "table") as table:
         db["key"] = b"value"
         fill(table)
@@ -258,7 +258,7 @@ def test_a_child_that_leaves_a_with_block_leaves_what_it_is_over_open(tmp_path):
         os._exit(0)
 
 
-def test_what_a_child_opens_is_its_own(tmp_path):
+def test_a_child_can_open_its_own_handles(tmp_path):
     table = open_table(tmp_path / "table")
     fill(table)
     check_reads(table, 0)
@@ -329,7 +329,7 @@ def test_processes_open_what_they_read(tmp_path, start):
         assert found.get(timeout=120) == [ROWS, ROWS]
 
 
-def test_a_handle_that_would_be_sent_to_another_process_says_what_to_send_instead(tmp_path):
+def test_pickling_errors_say_what_to_send_instead(tmp_path):
     for handle in (open_table(tmp_path / "table"), forerun.Db(tmp_path / "db")):
         with pytest.raises(forerun.errors.InvalidArgumentError, match="path"):
             pickle.dumps(handle)

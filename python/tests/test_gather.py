@@ -38,7 +38,7 @@ def test_an_index_that_names_no_row_is_skipped_zeroed_and_counted():
     assert device.tolist() == [[5, 6], [0, 0], [0, 0]]
 
 
-def test_what_gives_memory_by_dlpack_is_used_where_it_lies():
+def test_dlpack_memory_is_used_in_place():
     class Tensor:
         def __init__(self, array):
             self.array = array
@@ -65,12 +65,12 @@ def test_what_gives_memory_by_dlpack_is_used_where_it_lies():
         ([1, 2], np.zeros((4, 2)), np.zeros((1, 2), np.int64), "host"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_words(host, device, pairs, words):
+def test_mismatched_arguments_are_refused_with_a_message(host, device, pairs, words):
     with pytest.raises(forerun.errors.InvalidArgumentError, match=words):
         forerun.gather(host, device, pairs)
 
 
-def test_memory_that_is_read_only_or_read_as_well_is_refused():
+def test_read_only_and_overlapping_memory_is_refused():
     rows, pairs = np.zeros((4, 2)), np.zeros((1, 2), np.int64)
     with pytest.raises(forerun.errors.InvalidArgumentError, match="written"):
         forerun.gather(rows, rows, pairs)

@@ -37,7 +37,7 @@ def handles(tmp_path):
     db.close()
 
 
-def test_no_handle_can_be_pickled_and_each_says_so(handles):
+def test_pickling_a_handle_is_an_error(handles):
     classes = {name for name in forerun.__all__ if isinstance(getattr(forerun, name), type)}
     assert set(handles) == {name for name in classes if not issubclass(getattr(forerun, name), Exception)}
     for name, handle in handles.items():
@@ -47,7 +47,7 @@ def test_no_handle_can_be_pickled_and_each_says_so(handles):
                 raise AssertionError(name)
 
 
-def test_whatever_can_be_closed_is_closed_by_its_block(tmp_path):
+def test_a_with_block_closes_its_handle(tmp_path):
     with forerun.Db(tmp_path / "store") as db, db.snapshot() as before, forerun.Cache(16 << 20) as cache, forerun.Table(4) as table:
         handles = [db, before, cache, table]
         assert not any(handle.closed for handle in handles)
@@ -60,7 +60,7 @@ def test_whatever_can_be_closed_is_closed_by_its_block(tmp_path):
     assert repr(cache) == "forerun.Cache(closed)" and "closed" in repr(table)
 
 
-def test_a_store_and_its_snapshot_know_how_much_they_hold(tmp_path):
+def test_len_of_a_store_and_its_snapshot(tmp_path):
     with forerun.Db(tmp_path / "store") as db:
         other = db.keyspace("other")
         assert not db and len(db) == 0 and list(db) == []
@@ -94,7 +94,7 @@ def test_a_table_is_a_dict_of_rows(tmp_path):
                 table[3] = np.zeros(5, np.int32)
 
 
-def test_a_cache_can_be_gone_through():
+def test_a_cache_can_be_iterated():
     with forerun.Cache(32 << 20) as cache:
         model = {b"key%d" % i: b"value%d" % i for i in range(5000)}
         cache.set_many(list(model), list(model.values()))
@@ -105,7 +105,7 @@ def test_a_cache_can_be_gone_through():
     assert len(list(entries)) == 5000, "an iterator keeps its cache alive"
 
 
-def test_a_repr_names_the_store_the_keyspace_and_the_moment(tmp_path):
+def test_a_repr_names_store_keyspace_and_sequence(tmp_path):
     with forerun.Db(tmp_path / "store") as db:
         users, snapshot = db.keyspace("users"), db.snapshot()
         assert repr(users) == 'forerun.Keyspace("users")'

@@ -67,7 +67,7 @@ def kinds(directory):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the system does not report how much memory is in use")
-def test_calls_leave_nothing_behind(tmp_path):
+def test_calls_leak_nothing(tmp_path):
     grown = {}
     for name, call in kinds(tmp_path).items():
         for _ in range(CALLS // 10):  # one-time allocations happen here
@@ -83,7 +83,7 @@ def test_calls_leave_nothing_behind(tmp_path):
     assert not grown
 
 
-def test_such_a_leak_would_be_seen():
+def test_a_leak_would_be_detected():
     kept, blocks = [], sys.getallocatedblocks()
     for _ in range(CALLS):
         kept.append(np.empty(1))

@@ -90,7 +90,7 @@ def test_other_threads_run_while_a_dropped_table_is_flushed(tmp_path):
         assert table.contains(keys).all()
 
 
-def test_everyone_who_closes_a_table_waits_until_it_is_closed(tmp_path):
+def test_every_close_call_waits_until_the_table_is_closed(tmp_path):
     keys = np.arange(30_000)
     table = forerun.Table(16, path=tmp_path / "rows", writes="back", host_capacity=len(keys))
     table.insert(keys, np.ones((len(keys), 16), np.float32))

@@ -22,7 +22,7 @@ def test_sizes_are_numbers_or_texts(tmp_path, size):
 
 
 @pytest.mark.parametrize("size", ["2 apples", "", "-1", -1, 1.5, True, "1.5", 1 << 64])
-def test_what_is_not_a_size_is_refused_by_words(tmp_path, size):
+def test_invalid_sizes_are_refused_with_a_message(tmp_path, size):
     for call in (
         lambda: forerun.Db(tmp_path / "store", cache_bytes=size),
         lambda: forerun.Table(4, memory=size),
@@ -150,7 +150,7 @@ def test_a_table_opened_for_reading_only_is_read_and_left_alone(tmp_path):
         forerun.Table(4, path=tmp_path / "empty", read_only=True)
 
 
-def test_a_long_log_needs_memory_to_be_read_and_the_error_says_which(tmp_path):
+def test_opening_a_long_log_without_enough_memory_names_the_need(tmp_path):
     with forerun.Table(64, path=tmp_path / "rows") as table:
         table.insert(np.arange(12_000), np.zeros((12_000, 64), np.float32))
     for memory in ("12MiB", "64MiB"):
@@ -172,7 +172,7 @@ def test_rows_are_counted_without_reading_them_twice(tmp_path):
             assert len(table) == 4995
 
 
-def test_a_repr_tells_what_a_table_holds(tmp_path):
+def test_a_repr_describes_the_table(tmp_path):
     with forerun.Table(4, "int32") as table:
         table[7] = [1, 2, 3, 4]
         assert repr(table) == 'forerun.Table(dim=4, dtype="int32", host_rows=1)'

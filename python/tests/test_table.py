@@ -74,7 +74,7 @@ def test_rows_take_the_shape_of_their_keys():
     assert table.find(np.empty((0, 3), np.int64))[0].shape == (0, 3, 4)
 
 
-def test_rows_are_copied_to_where_they_are_wanted():
+def test_rows_are_copied_into_the_given_array():
     table = forerun.Table(4)
     table.insert(np.arange(10), rows_of(np.arange(10)))
     out, found = np.full((3, 4), 7, np.float32), np.zeros(3, bool)
@@ -94,7 +94,7 @@ def test_every_type_comes_back_and_adds(dtype):
     assert back.dtype == rows.dtype and (back == rows + rows).all()
 
 
-def test_keys_of_64_bits_all_are_legal():
+def test_every_64_bit_key_is_legal():
     table = forerun.Table(1, "int64")
     keys = np.array([0, 1, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
     table.insert(keys, np.arange(5))
@@ -102,7 +102,7 @@ def test_keys_of_64_bits_all_are_legal():
     assert table.find(keys.view(np.int64))[1].all()
 
 
-def test_what_does_not_fit_is_refused_by_words(tmp_path):
+def test_mismatched_arguments_are_refused_with_a_message(tmp_path):
     table = forerun.Table(4)
     refused = pytest.raises(forerun.errors.InvalidArgumentError)
     with refused:
@@ -176,7 +176,7 @@ def test_flags_that_are_given_are_those_that_are_returned():
     assert given.shape == (2, 2) and flat.tolist() == [True, False, False, True] and np.shares_memory(given, flat)
 
 
-def test_half_precision_and_bits_without_a_name_are_taken_as_they_lie():
+def test_half_precision_and_raw_bits_are_accepted():
     for dtype, as_numpy in [("float16", np.float16), ("bfloat16", np.uint16)]:
         table = forerun.Table(4, dtype)
         rows = np.arange(12).reshape(3, 4).astype(as_numpy)
@@ -189,7 +189,7 @@ def test_half_precision_and_bits_without_a_name_are_taken_as_they_lie():
         assert (as_bytes.view(as_numpy) == rows).all()
 
 
-def test_rows_are_loaded_below_and_brought_up(tmp_path):
+def test_rows_are_loaded_to_disk_and_promoted(tmp_path):
     with forerun.Table(4, path=tmp_path / "rows", host_capacity=100) as table:
         keys = np.arange(1000)
         table.import_rows(keys, rows_of(keys))
@@ -201,7 +201,7 @@ def test_rows_are_loaded_below_and_brought_up(tmp_path):
         assert table.stats()["host_hits"] - before["host_hits"] == 50
 
 
-def test_a_device_tier_answers_what_was_brought_up_and_says_what_it_is():
+def test_a_device_tier_returns_promoted_rows_and_describes_itself():
     table = forerun.Table(4, device_capacity=100, device="cpu", host_capacity=1000)
     assert table.device == "cpu" and forerun.Table(4).device is None
     assert table.gpu is None and forerun.Table(4).gpu is None

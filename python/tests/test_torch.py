@@ -21,7 +21,7 @@ def table():
     return table
 
 
-def test_gives_the_rows_that_torch_gives(table):
+def test_returns_the_same_rows_as_torch(table):
     keys = torch.randint(0, 100, (5, 7))
     assert torch.equal(Embedding(table)(keys), torch.nn.Embedding.from_pretrained(ROWS)(keys))
     padded = Embedding(table, padding_idx=3)(torch.tensor([3, 4]))
@@ -64,7 +64,7 @@ def test_weights_of_samples_count_and_have_gradients(table):
     torch.testing.assert_close(results[0], results[1])
 
 
-def test_rows_that_are_missing_are_made_while_training_only():
+def test_missing_rows_are_created_only_while_training():
     table = forerun.Table(8)
     words = Embedding(table, initialize=lambda count: torch.full((count, 8), 2.0))
     words.eval()
@@ -85,13 +85,13 @@ def test_learns(table):
     assert losses[-1] < 1e-3 * losses[0]
 
 
-def test_operators_are_registered_as_torch_wants_them(table):
+def test_operators_pass_torchs_opcheck(table):
     words = Embedding(table)
     arguments = (torch.tensor([[1, 2], [3, 99]]), words._autograd_anchor, words._number, 8)
     torch.library.opcheck(torch.ops.forerun.find.default, arguments)
 
 
-def test_is_traced_whole(table):
+def test_compiles_without_graph_breaks(table):
     bag = EmbeddingBag(table, mode="sum")
     keys = torch.randint(0, 100, (5, 7))
     compiled = torch.compile(bag, backend="aot_eager", fullgraph=True)
@@ -108,7 +108,7 @@ def test_other_types_work_as_well(dtype):
     assert torch.equal(words(torch.arange(10)), rows)
 
 
-def test_what_does_not_fit_is_refused_by_words(table):
+def test_mismatched_arguments_are_refused_with_a_message(table):
     with pytest.raises(forerun.errors.InvalidArgumentError, match="int64"):
         Embedding(table)(torch.tensor([1.0]))
     with pytest.raises(forerun.errors.InvalidArgumentError, match="int32"):
@@ -127,7 +127,7 @@ def test_a_lookup_writes_into_the_tensors_it_is_given(table):
     assert np.array_equal(torch.from_dlpack(table.find(keys)[0])[1], ROWS[4:6])
 
 
-def test_what_a_tensor_cannot_give_is_said(table):
+def test_unusable_tensors_are_refused_with_the_reason(table):
     with pytest.raises(forerun.errors.InvalidArgumentError, match="grad"):
         table.insert([1], torch.zeros(1, 8, requires_grad=True))
     with pytest.raises(forerun.errors.InvalidArgumentError, match="contiguous"):
@@ -141,7 +141,7 @@ def test_what_a_tensor_cannot_give_is_said(table):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
-def test_rows_of_a_lookup_end_in_a_tensor_on_the_gpu_behind_what_is_on_the_current_stream():
+def test_looked_up_rows_arrive_on_the_gpu_in_stream_order():
     table = forerun.Table(8, device_capacity=16)
     table.insert(torch.arange(100), ROWS)
     table.prefetch(np.arange(10))
@@ -162,7 +162,7 @@ def test_rows_of_a_lookup_end_in_a_tensor_on_the_gpu_behind_what_is_on_the_curre
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 @pytest.mark.parametrize("device_capacity", [0, 16])
-def test_an_embedding_gives_rows_where_its_keys_are(device_capacity):
+def test_an_embedding_returns_rows_on_the_device_of_its_keys(device_capacity):
     table = forerun.Table(8, device_capacity=device_capacity)
     table.insert(torch.arange(100), ROWS)
     table.prefetch(np.arange(10))
@@ -197,7 +197,7 @@ def test_gradients_are_forgotten_by_zero_grad(table, set_to_none, by):
     assert words.collected_gradients()[0].tolist() == [9]
 
 
-def test_a_step_does_what_that_of_torch_does(table):
+def test_a_step_matches_torchs(table):
     torch.manual_seed(4)
     words, theirs = Embedding(table), torch.nn.Embedding.from_pretrained(ROWS.clone(), freeze=False)
     ours, plain = SGD(torch.nn.Sequential(words), lr=0.5), torch.optim.SGD(theirs.parameters(), lr=0.5)
@@ -242,7 +242,7 @@ def test_a_grad_scaler_unscales_gradients_and_leaves_out_steps_with_an_infinity(
 
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
-def test_optimizers_of_dense_parameters_pass_over_rows(table, make):
+def test_optimizers_of_dense_parameters_skip_rows(table, make):
     model = torch.nn.Sequential(Embedding(table), torch.nn.Linear(8, 1))
     dense, rows = make(model.parameters(), lr=0.1, weight_decay=0.1), SGD(model, lr=0.1)
     for length in (5, 9, 2):
@@ -346,7 +346,7 @@ def test_threads_that_go_backward_at_once_lose_no_gradient(table):
     assert touched.tolist() == list(range(50)) and (sums == 160).all()
 
 
-def test_threads_that_meet_a_key_first_at_once_get_one_row():
+def test_threads_that_create_the_same_key_get_one_row():
     table, barrier = forerun.Table(4), threading.Barrier(4)
     made = iter(range(1, 10**6))
 
@@ -377,7 +377,7 @@ def test_a_single_key_has_a_row_and_a_gradient(table):
     assert touched.tolist() == [7] and sums.tolist() == [[1.0] * 8]
 
 
-def test_a_graph_whose_module_is_gone_runs_backward(table):
+def test_backward_works_after_the_module_is_dropped(table):
     words, weight = Embedding(table), torch.ones(8, requires_grad=True)
     optimizer = SGD(words, lr=1.0)
     loss = (words(torch.tensor([1])) * weight).sum()

@@ -341,7 +341,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_right_store_passes_and_a_lying_or_incomplete_one_does_not() {
+    fn a_correct_store_passes_and_a_wrong_or_incomplete_one_fails() {
         let data = Dataset::new(300, 16, 0, 20).unwrap();
         let store = MapEngine.open(&Need::of(&data, 0)).unwrap();
         load(&mut *store.writer().unwrap(), &data, 0..150, |_| ()).unwrap();

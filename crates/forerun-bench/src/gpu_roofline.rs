@@ -403,7 +403,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ceiling_takes_the_array_that_is_nearest() {
+    fn a_ceiling_uses_the_nearest_array() {
         let ceiling = Ceiling {
             rates: vec![
                 (1 << 20, RequestBytes::B32, 100.0),

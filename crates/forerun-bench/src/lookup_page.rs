@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_what_changes_and_heads_with_what_does_not() {
+    fn constant_columns_are_in_the_heading_of_the_table() {
         let (constant, table) = table(&rows());
         assert!(constant.contains(&("keys".into(), "2M".into())));
         assert_eq!(table.heads[..2], ["batch", "strategy"]);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_a_panel_a_cell_and_a_headline() {
+    fn the_page_has_one_panel_per_cell_and_a_headline() {
         let mut report = Report::new("t", LEAD);
         fill(&mut report, &rows());
         let charts = report

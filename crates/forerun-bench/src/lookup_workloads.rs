@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cell_has_a_row_a_strategy_and_its_ratios() {
+    fn every_cell_has_one_row_per_strategy_with_ratios() {
         let rows = measure(&lookups()).unwrap();
         // Two strategies (the baseline is added) in 8 cells of two workloads, and one fill for each
         // number of threads.
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_lists_are_refused_in_words() {
+    fn invalid_lists_are_refused_with_a_message() {
         let refusal = |change: &dyn Fn(&mut Lookups)| {
             let mut lookups = lookups();
             change(&mut lookups);

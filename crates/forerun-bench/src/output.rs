@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_that_cannot_be_written_is_told_before_the_run() {
+    fn an_unwritable_report_is_refused_before_the_run() {
         let output = Output {
             report: Some(PathBuf::from("no-such-folder/report.html")),
             ..Output::default()

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_counts_in_files_and_for_the_process() {
+    fn written_bytes_are_counted_for_files_and_the_process() {
         let folder = tempfile::tempdir().unwrap();
         let before = (written_bytes(), directory_bytes(folder.path()).unwrap());
         assert_eq!(before.1, 0);

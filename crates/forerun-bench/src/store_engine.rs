@@ -168,7 +168,7 @@ mod tests {
     use crate::workload::Dataset;
 
     #[test]
-    fn a_store_answers_what_was_written_one_by_one_and_together() {
+    fn a_store_returns_written_values_singly_and_batched() {
         let data = Dataset::new(300, 16, 0, 50).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let need = Need {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_none_is_named() {
+    fn a_missing_directory_is_named() {
         let data = Dataset::new(1, 16, 0, 0).unwrap();
         let need = Need {
             place: StoreLocation {

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_without_room_for_their_numbers_are_refused() {
+    fn keys_too_short_for_their_numbers_are_refused() {
         for (keys, key_bytes, prefix_bytes) in [(129, 1, 0), (32_769, 18, 16), (1, 0, 0), (1, 4, 9)]
         {
             let refusal = Dataset::new(keys, key_bytes, prefix_bytes, 0).unwrap_err();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn values_have_their_length_and_tell_entries_apart() {
+    fn values_have_their_length_and_identify_entries() {
         for value_bytes in [0, 1, 8, 100] {
             let data = Dataset::new(10, 16, 0, value_bytes).unwrap();
             let mut entry = EntryBuffer::default();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_hit_as_often_as_asked_and_know_it() {
+    fn queries_have_the_requested_hit_rate() {
         let data = Dataset::new(50, 16, 0, 0).unwrap();
         let present: BTreeSet<Vec<u8>> = (0..50).map(|index| data.present(index)).collect();
         for hit_rate in [0.0, 0.5, 1.0] {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skewed_stream_asks_for_few_keys_often() {
+    fn a_skewed_stream_requests_few_keys_often() {
         let data = Dataset::new(1000, 16, 0, 0).unwrap();
         let distinct = |skew| {
             let queries = Queries::new(&data, 1.0, skew, 1000, 3);

@@ -69,7 +69,7 @@ fn a_bench_writes_a_page() {
 }
 
 #[test]
-fn the_row_gather_tells_whether_there_is_a_gpu_and_ends_well_without_one() {
+fn the_gather_bench_succeeds_without_a_gpu() {
     let workspace = Workspace::new();
     let reported = workspace.succeeds(&["gather", "--quick", "--study", "seed"]);
     assert!(
@@ -88,7 +88,7 @@ fn the_row_gather_tells_whether_there_is_a_gpu_and_ends_well_without_one() {
 }
 
 #[test]
-fn the_gpu_benches_tell_whether_there_is_a_gpu_and_end_well_without_one() {
+fn the_gpu_benches_succeed_without_a_gpu() {
     let workspace = Workspace::new();
     let reported = workspace.succeeds(&["gpu-table", "--quick", "--study", "seed"]);
     assert!(

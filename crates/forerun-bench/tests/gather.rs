@@ -39,7 +39,7 @@ fn has_gpu() -> bool {
 }
 
 #[test]
-fn all_studies_run_and_the_seeds_comes_first_as_the_record_prints_it() {
+fn all_studies_run_and_the_published_setting_comes_first() {
     let text = bench("--quick").unwrap();
     let seed = text.find("Study: seed").expect("the seed's study");
     for line in [
@@ -65,7 +65,7 @@ fn all_studies_run_and_the_seeds_comes_first_as_the_record_prints_it() {
 }
 
 #[test]
-fn each_row_is_an_object_and_no_figure_is_a_gpus_where_there_is_none() {
+fn without_a_gpu_no_row_has_gpu_figures() {
     let rows = rows(
         "--quick --json --study seed,direction,row-bytes --row-bytes 64,656 --ahead 0,2 --threads 2 --no-pytorch",
     );
@@ -110,7 +110,7 @@ fn a_page_has_a_chart_for_each_study() {
 }
 
 #[test]
-fn one_launch_and_the_check_say_what_they_did_or_why_not() {
+fn once_and_check_report_their_result_or_the_reason() {
     let once = bench("--quick --once --direction scatter").unwrap();
     let check = bench("--quick --check").unwrap();
     if has_gpu() {
@@ -128,7 +128,7 @@ fn one_launch_and_the_check_say_what_they_did_or_why_not() {
 }
 
 #[test]
-fn wrong_arguments_are_told_in_words() {
+fn wrong_arguments_get_a_message() {
     for (line, word) in [
         ("--study sideways", "row-bytes"),
         ("--version v9", "v5-r2"),

@@ -44,7 +44,7 @@ fn has_gpu() -> bool {
 }
 
 #[test]
-fn all_studies_run_and_a_page_comes_of_them() {
+fn all_studies_run_and_write_a_page() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html");
     let text = bench(&format!("gpu-table --quick --report {}", page.display())).unwrap();
@@ -150,7 +150,7 @@ fn other_forms_rows_rates_and_skews_are_taken_from_the_command_line() {
 }
 
 #[test]
-fn once_does_every_operation_and_check_says_what_it_takes() {
+fn once_runs_every_operation_and_check_states_its_needs() {
     // Full tables of every width too, as in the sanitizers' runs.
     for form in ["2x128", "1x64", "2x32", "1x16"] {
         bench(&format!(
@@ -179,7 +179,7 @@ fn once_does_every_operation_and_check_says_what_it_takes() {
 }
 
 #[test]
-fn random_reads_are_checked_and_told_by_request() {
+fn random_reads_are_checked_and_reported_by_request_size() {
     let of: Vec<GpuRooflineRow> = rows("gpu-roofline --quick --json --buffer 64Ki,1Mi");
     let each: Vec<(u64, u64)> = of
         .iter()

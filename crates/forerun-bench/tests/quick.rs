@@ -196,7 +196,7 @@ fn the_five_studies_measure_every_design_and_check_its_answers() {
 }
 
 #[test]
-fn one_cell_of_the_hash_bench_is_one_row_a_design_and_set() {
+fn the_hash_bench_prints_one_row_per_cell_design_and_isa() {
     let rows: Vec<HashRow> = rows_with(
         "hash --quick --json --size 32KiB --load-factor 0.6 --hit-rate 0.5 --batch 7 --threads 2 --skew zipf:0.99 \
          --strategy find_batch --design bucketized2x4,cuckoo3 --isa scalar --key-bytes 4 --rounds 1",
@@ -278,7 +278,7 @@ fn each_cache_size_of_the_ycsb_bench_loads_a_store_of_its_own() {
 }
 
 #[test]
-fn wrong_arguments_are_told_in_words() {
+fn wrong_arguments_get_a_message() {
     for (line, word) in [
         ("memtable --keys lots", "lots"),
         ("memtable --hit-rate 2", "share"),

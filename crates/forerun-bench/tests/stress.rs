@@ -126,7 +126,7 @@ fn lanes_of_work_on_one_gpu_table_have_no_wrong_answer() {
 }
 
 #[test]
-fn clients_of_every_kind_leave_it_as_it_was() {
+fn clients_of_every_kind_leave_the_server_unchanged() {
     let workspace = Workspace::new();
     let reported = workspace.succeeds(&[
         "stress",

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_limit_leaves_an_excess_and_admits_nothing() {
+    fn a_lower_limit_leaves_an_excess_and_refuses_more() {
         let budget = Budget::new(100);
         assert!(budget.try_charge(Purpose::Blocks, 80));
         budget.set_limit_bytes(50);

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_tells_its_own_guards_from_those_of_others() {
+    fn a_thread_distinguishes_its_own_guards_from_others() {
         let epochs = Epochs::new();
         assert_eq!(epochs.held_by_this_thread(), None);
         let own = epochs.pin();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_pin_for_every_guard() {
+    fn every_guard_holds_a_pin() {
         let epochs = Epochs::new();
         let one = epochs.memory_bytes();
         let mut guards: Vec<_> = (0..3 * PINS).map(|_| epochs.pin()).collect();

@@ -175,7 +175,7 @@ fn no_increment_is_lost() {
 }
 
 #[test]
-fn of_many_threads_that_add_or_claim_a_key_one_succeeds() {
+fn one_of_many_threads_adds_or_claims_a_key() {
     let cache = cache(4 << 20);
     let (added, claimed) = (AtomicU64::new(0), AtomicU64::new(0));
     forerun_core::sync::thread::scope(|scope| {

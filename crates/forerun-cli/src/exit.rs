@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_follow_on_one_line_and_none_is_said_twice() {
+    fn causes_follow_on_one_line_without_repeats() {
         let inner = anyhow::anyhow!("disk is full\n(device 3)");
         let outer = inner
             .context("cannot write run 7: disk is full\n(device 3)")

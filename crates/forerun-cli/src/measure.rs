@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_has_a_line_a_batch() {
+    fn a_comparison_has_one_line_per_batch() {
         let row = |batch, strategy: &str, rate: f64| {
             let row = Row {
                 batch,

@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_date_is_that_of_greenwich_and_one_out_of_range_a_number() {
+    fn a_date_is_in_utc_and_an_out_of_range_one_is_a_number() {
         assert_eq!(utc(1_700_000_000), "2023-11-14T22:13:20Z");
         assert_eq!(utc(1 << 60), count(1 << 60));
     }
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn hexadecimal_goes_there_and_back() {
+    fn hexadecimal_round_trips() {
         let bytes: Vec<u8> = (0..=255).collect();
         assert_eq!(
             parse_hex(Hex(&bytes).to_string().as_bytes()),

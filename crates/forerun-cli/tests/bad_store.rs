@@ -43,7 +43,7 @@ fn contents(workspace: &Workspace) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn what_is_no_store_is_told_and_left_untouched() {
+fn a_directory_that_is_no_store_is_reported_and_left_untouched() {
     let workspace = Workspace::new();
     for command in [
         &["get", "db", "k"][..],
@@ -81,7 +81,7 @@ fn what_is_no_store_is_told_and_left_untouched() {
 }
 
 #[test]
-fn a_store_of_a_newer_format_is_told_and_left_untouched() {
+fn a_store_of_a_newer_format_is_reported_and_left_untouched() {
     let (workspace, _) = filled();
     // docs/internals/format.md: the magic, the version, and a checksum of both. Every later version
     // keeps these.
@@ -114,7 +114,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn a_flipped_bit_is_told_with_file_and_offset_and_nothing_is_changed() {
+fn check_reports_a_flipped_bit_with_file_and_offset() {
     let (workspace, _) = filled();
     let path = log(&workspace);
     let whole = std::fs::read(&path).expect("it can be read");
@@ -137,7 +137,7 @@ fn a_flipped_bit_is_told_with_file_and_offset_and_nothing_is_changed() {
 }
 
 #[test]
-fn a_log_cut_short_after_a_clean_close_is_told() {
+fn a_log_truncated_after_a_clean_close_is_reported() {
     let (workspace, _) = filled();
     let path = log(&workspace);
     let whole = std::fs::read(&path).expect("it can be read");
@@ -149,7 +149,7 @@ fn a_log_cut_short_after_a_clean_close_is_told() {
 /// A store that was killed has no mark of a clean close. The entry that the kill cut short is
 /// dropped and reported; the rest is still there.
 #[test]
-fn a_torn_end_is_dropped_and_told() {
+fn a_torn_tail_is_dropped_and_reported() {
     let (workspace, _) = filled();
     workspace
         .file("more.csv", "id,v\nmore1,x\n")
@@ -177,7 +177,7 @@ fn a_torn_end_is_dropped_and_told() {
 }
 
 #[test]
-fn damage_can_be_passed_over_when_asked() {
+fn damage_can_be_skipped_on_request() {
     let (workspace, _) = filled();
     workspace
         .file("more.csv", "id,v\nmore1,x\n")
@@ -193,7 +193,7 @@ fn damage_can_be_passed_over_when_asked() {
 }
 
 #[test]
-fn a_store_in_use_is_told() {
+fn a_store_in_use_is_reported() {
     let (workspace, scan) = filled();
     // A load that waits for its input keeps the store open.
     let mut holder = workspace
@@ -230,7 +230,7 @@ fn a_store_in_use_is_told() {
 /// A tiny file system simulates a full disk, if the test may mount one.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_is_told_and_what_was_written_stays() {
+fn a_full_disk_is_reported_and_written_data_stays() {
     let workspace = Workspace::new();
     std::fs::create_dir(workspace.path("small")).expect("a directory can be made");
     let small = workspace.path("small");

@@ -46,7 +46,7 @@ fn the_demo_runs_and_writes_its_page() {
 }
 
 #[test]
-fn a_page_that_cannot_be_written_is_told_at_once() {
+fn an_unwritable_page_is_reported_at_the_start() {
     let workspace = Workspace::new();
     let reported = workspace.fails(3, &["demo", "--quick", "--report", "no/such/folder.html"]);
     assert!(

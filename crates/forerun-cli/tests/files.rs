@@ -41,7 +41,7 @@ fn json(text: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_sound_store_is_told_sound_and_left_as_it_is() {
+fn a_sound_store_is_reported_sound_and_left_unchanged() {
     let (workspace, scan) = in_runs();
     let reported = workspace.succeeds(&["check", "db"]);
     assert!(
@@ -62,7 +62,7 @@ fn a_sound_store_is_told_sound_and_left_as_it_is() {
 }
 
 #[test]
-fn a_damaged_page_is_named_and_its_repair_loses_that_page_alone() {
+fn repairing_a_damaged_page_loses_only_that_page() {
     let (workspace, scan) = in_runs();
     let run = run_file(&workspace);
     let mut bytes = std::fs::read(&run).expect("it can be read");

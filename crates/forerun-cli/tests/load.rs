@@ -5,7 +5,7 @@ mod common;
 use common::{Workspace, gzip};
 
 #[test]
-fn a_csv_row_is_found_under_its_key_as_json() {
+fn a_csv_row_is_stored_as_json_under_its_key() {
     let workspace = Workspace::new();
     workspace.file(
         "towns.csv",

@@ -16,7 +16,7 @@ fn row(key: &str, value: &str) -> String {
 }
 
 #[test]
-fn get_prints_values_and_tells_what_is_missing() {
+fn get_prints_values_and_reports_missing_keys() {
     let workspace = towns();
     assert_eq!(
         workspace.succeeds(&["get", "db", "a"]),
@@ -246,7 +246,7 @@ fn stats_in_json_have_every_figure_of_the_text() {
 /// `forerun scan db | head -1` must end silently, however many entries remain.
 #[cfg(unix)]
 #[test]
-fn a_reader_that_leaves_early_is_no_fault() {
+fn a_closed_pipe_is_not_an_error() {
     use std::io::Read;
     use std::process::Stdio;
     let workspace = Workspace::new();
@@ -276,7 +276,7 @@ fn a_reader_that_leaves_early_is_no_fault() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_under_standard_output_is_told() {
+fn a_full_disk_behind_standard_output_is_reported() {
     let workspace = towns();
     let full = std::fs::OpenOptions::new()
         .write(true)
@@ -296,7 +296,7 @@ fn a_full_disk_under_standard_output_is_told() {
 }
 
 #[test]
-fn a_keyspace_has_keys_of_its_own_and_an_unknown_one_is_told() {
+fn keyspaces_are_separate_and_an_unknown_one_is_reported() {
     let workspace = towns();
     workspace.file("rows.ndjson", "{\"k\":\"a\",\"v\":\"other\"}\n");
     let load = [

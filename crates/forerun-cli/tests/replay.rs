@@ -99,7 +99,7 @@ fn json_has_one_object_a_figure() {
 }
 
 #[test]
-fn a_trace_that_is_no_good_is_told_at_its_byte() {
+fn an_invalid_trace_is_reported_with_its_byte_offset() {
     let workspace = Workspace::new();
     let whole = numbers(5000);
     let compressed = gzip(&whole);

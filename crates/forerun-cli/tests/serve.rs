@@ -62,7 +62,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn each_signal_ends_it_with_its_snapshot_and_the_next_begins_there() {
+fn each_signal_writes_a_snapshot_that_the_next_start_loads() {
     let workspace = Workspace::new();
     let args = ["--snapshot", "cache.snapshot"];
     let server = Server::start(&workspace, &args);
@@ -102,7 +102,7 @@ fn a_server_that_was_killed_does_not_bring_back_what_was_deleted_or_replaced() {
 }
 
 #[test]
-fn a_hang_up_ends_nothing_and_has_the_file_of_users_read_again() {
+fn sighup_rereads_the_user_file_and_stops_nothing() {
     let workspace = Workspace::new();
     workspace.file("users", "alice:old");
     let server = Server::start(&workspace, &["--auth-file", "users"]);
@@ -128,7 +128,7 @@ fn a_hang_up_ends_nothing_and_has_the_file_of_users_read_again() {
 }
 
 #[test]
-fn what_keeps_it_from_starting_is_said_in_a_line() {
+fn a_startup_error_is_one_line() {
     let workspace = Workspace::new();
     workspace.file(
         "bad.snapshot",

@@ -6,7 +6,7 @@ mod common;
 use common::Workspace;
 
 #[test]
-fn what_is_put_is_found_and_what_is_deleted_is_not() {
+fn put_keys_are_found_and_deleted_ones_are_not() {
     let workspace = Workspace::new();
     workspace.succeeds(&["put", "db", "a", "1", "b", "2", "c", "3", "--create"]);
     assert_eq!(workspace.succeeds(&["scan", "db"]), "a\t1\nb\t2\nc\t3\n");

@@ -10,7 +10,7 @@ use forerun_core::{Forked, Owner, ProcessBound, epoch};
 use fork::Ending::{AtOnce, Exit};
 
 #[test]
-fn a_child_is_another_process_than_its_parent_and_its_own_child_another_again() {
+fn parent_child_and_grandchild_are_different_processes() {
     let parent = Owner::this_process();
     fork::in_child(AtOnce, || {
         let opened_by = parent.process();
@@ -28,7 +28,7 @@ fn a_child_is_another_process_than_its_parent_and_its_own_child_another_again() 
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_bare_clone_is_another_process_too() {
+fn a_bare_clone_counts_as_another_process() {
     let parent = Owner::this_process();
     // SAFETY: like fork, but without the C library's handlers. The child makes at most two system
     // calls and exits.
@@ -71,7 +71,7 @@ fn a_child_leaks_what_belongs_to_its_parent() {
 }
 
 #[test]
-fn a_child_frees_what_it_retires_though_a_thread_of_its_parent_was_pinned() {
+fn a_child_reclaims_memory_although_a_parent_thread_was_pinned() {
     static IS_PINNED: AtomicBool = AtomicBool::new(false);
     static LET_GO: AtomicBool = AtomicBool::new(false);
     drop(epoch::pin());

@@ -164,7 +164,7 @@ fn exceptions_name_files_that_exist() {
 }
 
 #[test]
-fn whatever_way_a_lock_is_named_it_is_seen() {
+fn every_form_of_naming_a_lock_is_found() {
     let named = |source: &str| -> Vec<String> {
         breaches(source)
             .into_iter()

@@ -470,7 +470,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_added_comes_back(ops in prop::collection::vec(
+        fn added_records_are_read_back(ops in prop::collection::vec(
             (
                 prop::sample::select(vec![0_u32, 0, 1, 3, 300]),
                 prop::collection::vec(any::<u8>(), 0..300),

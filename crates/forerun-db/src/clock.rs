@@ -286,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_has_expired_is_what_a_time_beside_each_number_says(
+        fn expiry_matches_a_model_with_a_time_per_sequence(
             steps in prop::collection::vec((0_u64..4, 1_u64..4), 1..60),
             ttl in 1_u64..8,
             later in 0_u64..12,
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_visible_yet_does_not_expire() {
+    fn invisible_entries_do_not_expire() {
         let (_, clock) = clock(100, &[1]);
         clock.note(50, 1);
         clock.note(90, 8);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_expired_does_not_depend_on_who_looked_first() {
+    fn expiry_does_not_depend_on_who_reads_first() {
         let (io, clock) = clock(100, &[1]);
         clock.note(100, 1);
         clock.note(103, 17);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_back_shortens_no_life_and_lets_nothing_return() {
+    fn setting_the_clock_back_expires_nothing_early_and_revives_nothing() {
         let (io, clock) = clock(100, &[10]);
         clock.note(100, 1);
         clock.note(40, 2);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_bounded_and_late_by_a_millionth_of_the_time_to_live_at_most() {
+    fn expiry_marks_are_bounded_and_at_most_a_millionth_of_the_ttl_late() {
         const LONG: u64 = 40 << 20;
         let (_, clock) = clock(0, &[60, LONG]);
         let end = 1 << 18;

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_read_back_and_no_changed_bit_goes_unseen() {
+    fn a_body_round_trips_and_every_flipped_bit_is_detected() {
         let good = KIND.seal(|bytes| {
             put_u64(bytes, 77);
             put_bytes(bytes, b"name");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn older_versions_are_read_newer_ones_are_told_and_all_of_a_body_is_looked_at() {
+    fn older_versions_are_read_and_newer_ones_reported() {
         let body = [&9_u64.to_le_bytes()[..], &0_u32.to_le_bytes()].concat();
         let of = |version| Kind { version, ..KIND }.seal_bytes(&body);
         assert_eq!(read(&of(2)), Ok((9, String::new())));

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_stand_at_their_positions_whatever_order_they_came_in() {
+    fn answers_are_at_their_positions_in_any_completion_order() {
         let mut values = Values::new();
         values.reset(4);
         values.set_found(2, b"two");

@@ -84,7 +84,7 @@ fn restored(io: &FaultIo, backups: &Backups, number: Option<u64>, into: &str) ->
 }
 
 #[test]
-fn each_backup_gives_back_what_was_there_when_it_was_made() {
+fn each_backup_restores_its_point_in_time() {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
     let mut backups = backups(&io);
@@ -124,7 +124,7 @@ fn each_backup_gives_back_what_was_there_when_it_was_made() {
 }
 
 #[test]
-fn what_an_earlier_backup_has_is_not_copied_again() {
+fn files_of_an_earlier_backup_are_not_copied_again() {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
     for round in 0..4 {
@@ -174,7 +174,7 @@ fn what_an_earlier_backup_has_is_not_copied_again() {
 }
 
 #[test]
-fn old_ones_go_and_take_with_them_what_nobody_else_needs() {
+fn pruning_removes_only_files_no_other_backup_needs() {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
     let mut backups = backups(&io);
@@ -290,7 +290,7 @@ fn a_changed_bit_anywhere_is_found_named_and_never_restored() {
 }
 
 #[test]
-fn beside_a_damaged_record_no_file_goes_until_it_is_deleted() {
+fn no_file_is_removed_while_a_damaged_backup_record_exists() {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
     let mut backups = backups(&io);
@@ -397,7 +397,7 @@ fn a_store_without_a_log_and_one_without_entries_are_backed_up_too() {
 }
 
 #[test]
-fn no_other_directory_is_taken_for_one_of_backups_and_no_two_have_it_open() {
+fn a_backup_directory_is_recognised_and_opened_once() {
     let io = FaultIo::new();
     let open_at = |path: &str, create| Backups::open_with_io(Arc::new(io.clone()), path, create);
     let db = open(&io, &tiny_options()).unwrap();
@@ -445,7 +445,7 @@ fn no_other_directory_is_taken_for_one_of_backups_and_no_two_have_it_open() {
 }
 
 #[test]
-fn work_tells_how_far_it_is() {
+fn work_reports_its_progress() {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
     write_round(&db, 0);

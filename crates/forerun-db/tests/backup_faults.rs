@@ -127,7 +127,7 @@ fn sweep(
 }
 
 #[test]
-fn a_backup_that_fails_anywhere_is_there_wholly_or_not_at_all() {
+fn a_failed_backup_is_complete_or_absent() {
     let (base, mut then) = backed_up(2);
     {
         let db = open(&base.kill(), &tiny_options()).unwrap();
@@ -182,7 +182,7 @@ fn removing_old_ones_may_fail_anywhere_and_the_newest_stay() {
 }
 
 #[test]
-fn a_restoration_that_fails_anywhere_leaves_a_store_that_is_whole_or_none() {
+fn a_failed_restore_leaves_a_complete_store_or_none() {
     let (base, then) = backed_up(2);
     let work = |io: &FaultIo, begin: &dyn Fn()| {
         begin();

@@ -140,7 +140,7 @@ fn a_bad_page_in_one_keyspace_stops_neither_the_writes_nor_the_compactions_of_an
 }
 
 #[test]
-fn a_keyspace_that_cannot_be_compacted_says_why_and_heals_when_its_page_does() {
+fn a_keyspace_that_cannot_be_compacted_reports_why_and_recovers() {
     let (io, run, whole) = damaged();
     let db = open(&io, &options()).unwrap();
     let (good, bad) = (db.keyspace("good").unwrap(), db.keyspace("bad").unwrap());
@@ -190,7 +190,7 @@ fn a_keyspace_that_cannot_be_compacted_says_why_and_heals_when_its_page_does() {
 }
 
 #[test]
-fn a_repair_brings_a_keyspace_with_a_bad_page_back_to_work() {
+fn a_repair_makes_a_keyspace_with_a_bad_page_usable_again() {
     for background in [Background::Threads, Background::Caller] {
         let (io, _, _) = damaged();
         let options = options().background(background);

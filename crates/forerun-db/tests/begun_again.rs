@@ -22,7 +22,7 @@ fn value(i: u8) -> Vec<u8> {
 }
 
 #[test]
-fn an_iterator_that_is_begun_again_sees_what_was_written_meanwhile() {
+fn a_new_iterator_sees_writes_made_since_the_last() {
     let io = FaultIo::new();
     let db = open(&io, &options_with_orders()).unwrap();
     let keyspaces: Vec<_> = (0..20)
@@ -72,7 +72,7 @@ fn an_iterator_that_is_begun_again_sees_what_was_written_meanwhile() {
 }
 
 #[test]
-fn what_a_thread_keeps_of_an_iterator_holds_no_file_and_no_memory_of_before() {
+fn pooled_cursors_hold_no_old_files_or_memory() {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
     let keyspace = db.keyspace("x").unwrap();

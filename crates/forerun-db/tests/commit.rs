@@ -232,7 +232,7 @@ fn a_group_that_fails_fails_for_all_its_writers_and_the_others_are_kept() {
 }
 
 #[test]
-fn closing_lets_writes_under_way_end_and_refuses_the_rest() {
+fn closing_finishes_running_writes_and_refuses_new_ones() {
     for _ in 0..20 {
         let io = FaultIo::new();
         let db =

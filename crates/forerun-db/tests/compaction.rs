@@ -40,7 +40,7 @@ fn value(i: u64, version: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_settled_store_has_only_the_files_of_its_runs_and_the_end_of_its_log() {
+fn an_idle_store_has_only_its_runs_and_the_end_of_its_log() {
     for background in [Background::Threads, Background::Caller] {
         let io = FaultIo::new();
         let options = busy_options().background(background);
@@ -65,7 +65,7 @@ fn a_settled_store_has_only_the_files_of_its_runs_and_the_end_of_its_log() {
 }
 
 #[test]
-fn a_store_holds_many_times_its_memory_and_gives_all_of_it_back() {
+fn a_store_holds_and_returns_many_times_its_memory() {
     const KEYS: u64 = 12_000;
     let dir = tempfile::tempdir().unwrap();
     for reads in ReadBackend::ALL {
@@ -157,7 +157,7 @@ fn a_store_holds_many_times_its_memory_and_gives_all_of_it_back() {
 }
 
 #[test]
-fn snapshots_and_iterators_see_what_they_saw_through_flushes_and_compactions() {
+fn snapshots_and_iterators_are_stable_across_flushes_and_compactions() {
     let db = open(&FaultIo::new(), &tiny_options()).unwrap();
     let mut model = BTreeMap::new();
     let mut seen = Vec::new();
@@ -337,7 +337,7 @@ fn a_full_disk_refuses_writes_with_its_error_and_loses_nothing() {
 }
 
 #[test]
-fn a_planned_failure_of_any_call_of_a_flush_or_compaction_loses_nothing() {
+fn a_failure_at_any_call_of_a_flush_or_compaction_loses_nothing() {
     use forerun_db::io::fault::{EIO, Fault};
     let run = |fail_at: Option<u64>| {
         let io = FaultIo::new();
@@ -413,7 +413,7 @@ fn runs_that_the_manifest_does_not_name_are_removed_and_a_lost_manifest_is_an_er
 }
 
 #[test]
-fn handles_read_on_after_the_store_is_closed_and_its_runs_are_replaced() {
+fn snapshots_stay_readable_after_close_and_compaction() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let options = busy_options();
@@ -440,7 +440,7 @@ fn handles_read_on_after_the_store_is_closed_and_its_runs_are_replaced() {
 }
 
 #[test]
-fn what_is_older_than_the_time_to_live_is_not_found_and_its_runs_go_unread() {
+fn expired_entries_are_not_found_and_their_runs_removed_unread() {
     let io = FaultIo::new();
     let options = tiny_options().ttl(Duration::from_secs(3));
     let db = open(&io, &options).unwrap();
@@ -488,7 +488,7 @@ fn what_is_older_than_the_time_to_live_is_not_found_and_its_runs_go_unread() {
 }
 
 #[test]
-fn a_deleted_range_is_gone_from_runs_and_memory_and_gives_its_space_back_unread() {
+fn a_deleted_range_frees_its_space_without_being_read() {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
     let name = |i: u64| format!("{i:05}").into_bytes();

@@ -197,7 +197,7 @@ fn lose_power_soon_after_a_kill(options: &Options) {
 }
 
 #[test]
-fn what_a_recovery_writes_relies_on_nothing_that_a_dead_process_left_unsynced() {
+fn recovery_depends_on_no_unsynced_data_of_a_dead_process() {
     // Each entry begins a segment, and the recovery flushes them into runs because it has less
     // memory.
     let (before, after) = (small_options(), tiny_options());

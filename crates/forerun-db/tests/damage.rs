@@ -158,7 +158,7 @@ fn check_place(named: &Path, offset: u64, path: &Path, at: usize, case: &str) {
 }
 
 #[test]
-fn a_flipped_bit_in_a_cleanly_closed_store_is_refused_with_its_place() {
+fn a_flipped_bit_in_a_cleanly_closed_store_is_refused_with_its_offset() {
     let store = Store::new(Left::Closed);
     let files = store.files().len();
     assert_eq!(files, 5, "FORMAT, MANIFEST, CLOSED and two segments");
@@ -191,7 +191,7 @@ fn a_cleanly_closed_store_that_was_cut_is_refused() {
 }
 
 #[test]
-fn a_flipped_bit_in_a_store_that_crashed_is_refused_or_cuts_the_tail_and_is_told() {
+fn a_flipped_bit_after_a_crash_is_refused_or_reported_as_a_cut_tail() {
     for left in [Left::Killed, Left::PowerLost] {
         let store = Store::new(left);
         let (mut refused, mut dropped) = (0, 0);

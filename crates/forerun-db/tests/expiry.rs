@@ -116,7 +116,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
-    fn what_is_found_is_what_a_time_beside_each_entry_says(steps in prop::collection::vec(step(), 1..60)) {
+    fn lookups_match_a_model_with_a_time_per_entry(steps in prop::collection::vec(step(), 1..60)) {
         let mut io = FaultIo::new();
         let mut now = 1_000;
         io.set_unix_time_s(Some(now));
@@ -266,7 +266,7 @@ fn entries_of_a_quiet_keyspace_expire_across_flushes_of_others_and_reopening() {
 }
 
 #[test]
-fn a_first_time_to_live_in_a_store_that_has_runs_is_kept_to_the_second_too() {
+fn the_first_ttl_in_a_store_with_runs_is_exact_to_the_second() {
     let io = FaultIo::new();
     io.set_unix_time_s(Some(900));
     let db = open(&io, &options()).unwrap();
@@ -287,7 +287,7 @@ fn a_first_time_to_live_in_a_store_that_has_runs_is_kept_to_the_second_too() {
 }
 
 #[test]
-fn a_manifest_made_by_a_repair_keeps_times_to_live_and_expires_nothing_early() {
+fn a_repaired_manifest_keeps_ttls_and_expires_nothing_early() {
     let io = FaultIo::new();
     io.set_unix_time_s(Some(1_000));
     let db = open(&io, &options()).unwrap();
@@ -311,7 +311,7 @@ fn a_manifest_made_by_a_repair_keeps_times_to_live_and_expires_nothing_early() {
 }
 
 #[test]
-fn what_has_expired_leaves_the_disk_and_an_older_value_does_not_return_with_the_clock() {
+fn expired_entries_leave_the_disk_and_older_values_stay_hidden() {
     let io = FaultIo::new();
     io.set_unix_time_s(Some(1_000));
     let db = open(&io, &options()).unwrap();
@@ -336,7 +336,7 @@ fn what_has_expired_leaves_the_disk_and_an_older_value_does_not_return_with_the_
 }
 
 #[test]
-fn a_time_to_live_that_is_none_is_refused() {
+fn an_invalid_time_to_live_is_refused() {
     let io = FaultIo::new();
     for ttl in [Duration::ZERO, Duration::from_millis(1_500)] {
         let own = small_options().ttl(ttl);
@@ -361,7 +361,7 @@ fn a_time_to_live_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_keyspace_asked_for_with_another_time_to_live_says_which_it_has() {
+fn opening_a_keyspace_with_another_ttl_reports_its_ttl() {
     let io = FaultIo::new();
     let db = open(&io, &options()).unwrap();
     db.keyspace("mortal").unwrap();

@@ -186,7 +186,7 @@ fn attempts_to_install_runs_leave_no_files_however_often_the_manifest_cannot_be_
 }
 
 #[test]
-fn whichever_manifest_a_power_loss_leaves_after_a_failure_its_runs_are_there() {
+fn every_manifest_a_power_loss_can_leave_has_its_runs() {
     for step in STEPS {
         for operation in OPERATIONS {
             for attempts in [1, 3] {

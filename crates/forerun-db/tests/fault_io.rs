@@ -87,7 +87,7 @@ fn a_crash_tears_writes_and_loses_them_out_of_order() {
 }
 
 #[test]
-fn a_rename_is_there_or_not() {
+fn a_rename_is_atomic() {
     let io = FaultIo::new();
     for (path, bytes) in [("/old", b"old"), ("/new", b"new")] {
         let file = create(&io, path);
@@ -108,7 +108,7 @@ fn a_rename_is_there_or_not() {
 }
 
 #[test]
-fn faults_come_when_they_are_planned_and_once() {
+fn planned_faults_happen_once() {
     let io = FaultIo::new();
     let file = create(&io, "/file");
     assert_eq!(io.calls(), 1);
@@ -140,7 +140,7 @@ fn faults_come_when_they_are_planned_and_once() {
 }
 
 #[test]
-fn a_full_disk_takes_what_fits() {
+fn a_full_disk_accepts_data_that_fits() {
     let io = FaultIo::new();
     let file = create(&io, "/file");
     io.set_capacity_bytes(Some(10));
@@ -165,7 +165,7 @@ fn a_full_disk_takes_what_fits() {
 }
 
 #[test]
-fn a_file_that_was_removed_takes_room_as_long_as_it_is_open() {
+fn a_removed_file_takes_space_until_it_is_closed() {
     let io = FaultIo::new();
     let (first, second) = (create(&io, "/removed"), create(&io, "/file"));
     let again = io.open("/removed".as_ref(), OpenMode::Read).unwrap();
@@ -223,7 +223,7 @@ fn a_forgetful_file_system_loses_what_a_failed_sync_was_to_make_durable() {
 }
 
 #[test]
-fn an_overwrite_that_the_power_cuts_short_leaves_old_bytes_or_new_ones() {
+fn a_torn_overwrite_leaves_old_or_new_bytes() {
     let io = FaultIo::new();
     let file = create(&io, "/file");
     write_all_at(&*file, &[1; 1500], 0).unwrap();

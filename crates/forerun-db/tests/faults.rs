@@ -119,7 +119,7 @@ fn a_power_loss_soon_after_a_failed_call_loses_nothing_synced() {
 }
 
 #[test]
-fn a_disk_that_fills_up_fails_writes_and_takes_them_again_when_there_is_room() {
+fn writes_fail_on_a_full_disk_and_succeed_once_space_is_free() {
     let io = FaultIo::new();
     let options = small_options();
     let db = open(&io, &options).unwrap();
@@ -208,7 +208,7 @@ fn a_failed_sync_stops_writes_and_not_reads() {
 }
 
 #[test]
-fn a_write_that_cannot_be_taken_back_stops_writes() {
+fn a_write_that_cannot_be_undone_stops_writes() {
     let io = FaultIo::new();
     let db = open(&io, &small_options()).unwrap();
     db.put(b"before", b"1").unwrap();
@@ -249,7 +249,7 @@ fn a_write_that_cannot_be_taken_back_stops_writes() {
 }
 
 #[test]
-fn what_a_failed_sync_left_of_the_log_is_written_again_before_anything_is_synced_behind_it() {
+fn the_log_tail_is_rewritten_after_a_failed_sync_before_later_syncs() {
     // The operating system may have forgotten that the bytes are not on disk, so another sync would
     // prove nothing.
     for is_killed in [false, true] {
@@ -277,7 +277,7 @@ fn what_a_failed_sync_left_of_the_log_is_written_again_before_anything_is_synced
 }
 
 #[test]
-fn a_log_that_a_failed_sync_left_is_marked_closed_only_once_it_is_written_again() {
+fn a_log_is_marked_closed_after_a_failed_sync_only_once_rewritten() {
     let io = FaultIo::new();
     io.set_forgetful(true);
     let db = open(&io, &small_options()).unwrap();

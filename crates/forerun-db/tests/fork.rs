@@ -122,7 +122,7 @@ fn use_all(db: &Db, path: &Path) {
 }
 
 #[test]
-fn what_a_child_writes_is_refused_and_nothing_of_its_parent_is_lost() {
+fn a_childs_writes_are_refused_and_its_parent_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();

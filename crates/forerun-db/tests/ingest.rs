@@ -194,7 +194,7 @@ fn a_power_loss_at_any_call_leaves_all_of_an_ingestion_or_nothing() {
 }
 
 #[test]
-fn a_call_that_fails_leaves_all_of_an_ingestion_or_nothing_and_the_store_whole() {
+fn a_failed_call_leaves_an_ingestion_atomic_and_the_store_intact() {
     for options in stores() {
         // One kind of fault at every call, the others at some calls.
         for (fault, step) in [
@@ -267,7 +267,7 @@ fn a_call_that_fails_leaves_all_of_an_ingestion_or_nothing_and_the_store_whole()
 }
 
 #[test]
-fn what_is_not_committed_leaves_nothing() {
+fn an_uncommitted_ingestion_leaves_nothing() {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
     let mut progress = Progress::Nothing;
@@ -318,7 +318,7 @@ fn keys_come_in_order_and_one_that_does_not_is_left_out() {
 }
 
 #[test]
-fn runs_go_as_deep_as_nothing_is_in_their_way() {
+fn ingested_runs_go_to_the_deepest_level_without_overlap() {
     let io = FaultIo::new();
     let db = open(&io, &small_options()).unwrap();
     let ingest = |keys: &[&str]| {
@@ -342,7 +342,7 @@ fn runs_go_as_deep_as_nothing_is_in_their_way() {
 }
 
 #[test]
-fn a_snapshot_from_before_sees_nothing_of_it_even_when_it_is_merged() {
+fn an_earlier_snapshot_sees_no_ingestion_even_after_compaction() {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
     put_all(&db, "before", 1).unwrap();
@@ -409,7 +409,7 @@ fn readers_see_ingestions_and_writes_in_the_order_they_were_made() {
 }
 
 #[test]
-fn writers_beside_it_lose_nothing_and_win_where_they_come_later() {
+fn concurrent_writers_lose_nothing_and_later_writes_win() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let options = tiny_options().background(Background::Threads);
@@ -450,7 +450,7 @@ fn writers_beside_it_lose_nothing_and_win_where_they_come_later() {
 }
 
 #[test]
-fn without_a_log_an_ingestion_is_durable_all_the_same() {
+fn an_ingestion_is_durable_without_a_log() {
     let io = FaultIo::new();
     let options = tiny_options().wal(WalMode::Off);
     let db = open(&io, &options).unwrap();
@@ -467,7 +467,7 @@ fn without_a_log_an_ingestion_is_durable_all_the_same() {
 }
 
 #[test]
-fn a_repair_without_the_manifest_keeps_the_order_of_age() {
+fn a_repair_without_the_manifest_keeps_runs_ordered_by_age() {
     let io = FaultIo::new();
     let options = small_options();
     let db = open(&io, &options).unwrap();
@@ -487,7 +487,7 @@ fn a_repair_without_the_manifest_keeps_the_order_of_age() {
 }
 
 #[test]
-fn a_checkpoint_has_ingestions_and_goes_on_behind_them() {
+fn a_checkpoint_contains_ingestions_and_later_writes() {
     let io = FaultIo::new();
     let options = small_options();
     let db = open(&io, &options).unwrap();

@@ -123,7 +123,7 @@ fn check(db: &Db, acknowledged: &Acknowledged, needed: impl Fn(bool) -> bool, ca
 }
 
 #[test]
-fn a_batch_across_keyspaces_survives_a_power_loss_at_any_call_whole_or_not_at_all() {
+fn power_loss_at_any_call_keeps_a_batch_across_keyspaces_atomic() {
     for (options, least_calls, step) in [(small_options(), 80, 1), (tiny_options(), 200, 3)] {
         let mut call = 0;
         loop {
@@ -232,7 +232,7 @@ fn a_sound_store_of_several_keyspaces_is_found_sound() {
 }
 
 #[test]
-fn a_lost_manifest_is_made_from_runs_that_say_of_which_keyspace_they_are() {
+fn a_lost_manifest_is_rebuilt_from_runs_that_name_their_keyspace() {
     for damage in [None, Some(b"no manifest".as_slice())] {
         let (io, maps) = filled();
         let path = format!("{STORE}/MANIFEST");
@@ -261,7 +261,7 @@ fn a_lost_manifest_is_made_from_runs_that_say_of_which_keyspace_they_are() {
 }
 
 #[test]
-fn a_damaged_run_costs_its_own_keyspace_alone() {
+fn a_damaged_run_affects_only_its_keyspace() {
     let (io, maps) = filled();
     let (mut costs, runs) = (0, io.files());
     for path in runs
@@ -288,7 +288,7 @@ fn a_damaged_run_costs_its_own_keyspace_alone() {
 }
 
 #[test]
-fn what_the_log_has_of_a_keyspace_that_never_was_is_damage() {
+fn log_records_of_an_unknown_keyspace_are_damage() {
     let io = FaultIo::new();
     let db = open(&io, &small_options()).unwrap();
     let manifest = io.read(format!("{STORE}/MANIFEST")).unwrap();
@@ -326,7 +326,7 @@ fn busy_options() -> Options {
 }
 
 #[test]
-fn a_snapshot_sees_of_each_batch_all_or_nothing_in_whatever_keyspaces() {
+fn a_snapshot_sees_each_batch_whole_or_not_at_all_across_keyspaces() {
     let io = FaultIo::new();
     let db = open(&io, &busy_options()).unwrap();
     let keyspaces: Vec<_> = ["a", "b", "c"]

@@ -134,7 +134,7 @@ fn a_keyspace_of_another_store_is_refused() {
 }
 
 #[test]
-fn a_dropped_keyspace_is_read_to_the_end_by_who_began_and_then_its_files_go() {
+fn running_reads_of_a_dropped_keyspace_finish_before_its_files_are_removed() {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
     let (kept, gone) = (db.keyspace("kept").unwrap(), db.keyspace("gone").unwrap());
@@ -200,7 +200,7 @@ fn a_dropped_keyspace_is_read_to_the_end_by_who_began_and_then_its_files_go() {
 }
 
 #[test]
-fn what_the_log_has_of_a_dropped_keyspace_is_passed_over() {
+fn log_records_of_a_dropped_keyspace_are_skipped() {
     let io = FaultIo::new();
     let db = open(&io, &small_options()).unwrap();
     let (kept, gone) = (db.keyspace("kept").unwrap(), db.keyspace("gone").unwrap());
@@ -247,7 +247,7 @@ fn a_creation_that_fails_makes_nothing_and_a_drop_that_fails_stops_writes() {
 }
 
 #[test]
-fn who_waits_for_runs_of_level_0_goes_on_when_the_keyspace_is_given_a_higher_limit() {
+fn raising_the_level_0_limit_releases_waiting_writers() {
     let gate = Arc::new(Barrier::new(2));
     let hook = {
         let (gate, was_held) = (Arc::clone(&gate), AtomicBool::new(false));

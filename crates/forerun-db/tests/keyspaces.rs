@@ -203,7 +203,7 @@ fn check(db: &Db, maps: &[Map; 4]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn keyspaces_are_maps_of_their_own(steps in prop::collection::vec(step(), 1..60)) {
+    fn keyspaces_are_independent_maps(steps in prop::collection::vec(step(), 1..60)) {
         let io = FaultIo::new();
         let db = Some(open(&io, &options_with_orders()).unwrap());
         let mut world = ModelledStore { io, db, maps: Default::default(), snapshots: Vec::new(), copies: 0 };
@@ -255,7 +255,7 @@ fn a_hundred_keyspaces_share_the_memory_of_one() {
 }
 
 #[test]
-fn a_batch_that_takes_more_than_a_memtable_is_let_in_whole() {
+fn a_batch_larger_than_a_memtable_is_accepted() {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
     let keyspaces = [

@@ -48,7 +48,7 @@ fn open_runs(store: &Path) -> usize {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_store_of_more_runs_than_it_may_open_files_is_written_read_and_opened_again() {
+fn a_store_works_with_more_runs_than_open_files_allowed() {
     const KEYSPACES: u32 = 40;
     const FILES: usize = 4;
     let dir = tempfile::tempdir().unwrap();
@@ -106,7 +106,7 @@ fn a_store_of_more_runs_than_it_may_open_files_is_written_read_and_opened_again(
 }
 
 #[test]
-fn what_a_reader_holds_is_read_from_files_that_are_obsolete_and_closed() {
+fn a_reader_reads_obsolete_files_after_they_were_closed() {
     let io = FaultIo::new();
     let options = tiny_options()
         .max_open_files(1)
@@ -212,7 +212,7 @@ fn batch(values: u32, bytes: usize, seed: u8) -> WriteBatch {
 }
 
 #[test]
-fn batches_that_each_need_most_of_the_memory_never_have_it_together() {
+fn batches_that_need_most_of_the_memory_take_turns() {
     const LIMIT: usize = 4 << 20;
     let db = open(&FaultIo::new(), &limited(LIMIT, 256 << 10)).unwrap();
     let done = AtomicBool::new(false);
@@ -256,7 +256,7 @@ fn batches_that_each_need_most_of_the_memory_never_have_it_together() {
 }
 
 #[test]
-fn memtables_that_iterators_hold_count_and_a_writer_that_holds_them_is_told() {
+fn memtables_held_by_iterators_count_and_their_writer_gets_an_error() {
     const LIMIT: usize = 1 << 20;
     for background in [Background::Threads, Background::Caller] {
         let options = limited(LIMIT, 128 << 10).background(background);
@@ -324,7 +324,7 @@ fn a_write_waits_for_an_iterator_of_another_thread() {
 }
 
 #[test]
-fn a_write_that_finds_no_room_while_a_checkpoint_holds_flushes_up_goes_on_after_it() {
+fn a_write_blocked_by_a_checkpoint_continues_after_it() {
     const LIMIT: usize = 1 << 20;
     const PUTS: u32 = 4000;
     let gate = Arc::new(Barrier::new(2));
@@ -374,7 +374,7 @@ fn a_write_that_finds_no_room_while_a_checkpoint_holds_flushes_up_goes_on_after_
 }
 
 #[test]
-fn filters_keep_to_the_cache_and_come_back_when_there_is_room() {
+fn filters_stay_within_the_cache_and_return_when_space_is_free() {
     const CACHE: usize = 512 << 10;
     const KEYS: u32 = 80_000;
     let options = |cache_bytes| {

@@ -211,7 +211,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_strategy_answers_as_a_map_does(
+    fn every_strategy_matches_a_map(
         writes in writes(0..400),
         chunk in 1_usize..40,
         absent in prop::collection::vec(key(), 0..40),
@@ -247,7 +247,7 @@ fn mix(i: u64) -> u64 {
 }
 
 #[test]
-fn large_tables_answer_from_their_guide_for_any_kind_of_key() {
+fn large_memtables_use_their_index_for_every_kind_of_key() {
     let shapes: [fn(u64) -> Vec<u8>; 4] = [
         |n| mix(n).to_be_bytes().to_vec(),
         |n| format!("user:{:012}", mix(n) % 1_000_000).into_bytes(),
@@ -322,7 +322,7 @@ fn an_empty_table_and_an_empty_batch_answer_nothing() {
 }
 
 #[test]
-fn memory_is_reported_to_the_byte_bounded_and_a_refused_batch_leaves_no_trace() {
+fn memory_is_exact_and_bounded_and_refused_batches_leave_no_trace() {
     let limit_bytes = 1 << 16;
     let table = limited(limit_bytes, Checks::Off, Arc::new(Bytewise));
     let mut sequence = 1;
@@ -367,7 +367,7 @@ fn memory_is_reported_to_the_byte_bounded_and_a_refused_batch_leaves_no_trace() 
 }
 
 #[test]
-fn a_prepared_batch_that_is_not_published_gives_its_bytes_back() {
+fn an_unpublished_batch_returns_its_memory() {
     let table = limited(1 << 16, Checks::Off, Arc::new(Bytewise));
     let before = table.stats();
     drop(table.prepare(put(b"k", &[1; 50_000])).unwrap());
@@ -376,7 +376,7 @@ fn a_prepared_batch_that_is_not_published_gives_its_bytes_back() {
 }
 
 #[test]
-fn bytes_that_one_thread_gives_back_serve_another() {
+fn memory_returned_by_one_thread_serves_another() {
     const THREADS: u64 = 4;
     const WRITES: u64 = 400;
     let table = table(Checks::Paranoid, Arc::new(Bytewise));

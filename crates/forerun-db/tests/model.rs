@@ -341,7 +341,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_store_does_as_a_map_does(
+    fn the_store_behaves_like_a_map(
         steps in prop::collection::vec(step(), 1..60),
         reverse in any::<bool>(),
         tiny in any::<bool>(),

@@ -148,7 +148,7 @@ fn a_store_that_must_be_new_cannot_be_opened_for_reading_only() {
 }
 
 #[test]
-fn a_newer_format_is_refused_and_told_from_damage() {
+fn a_newer_format_is_refused_and_not_reported_as_damage() {
     let io = FaultIo::new();
     open(&io, &small_options()).unwrap().close().unwrap();
     let mut format = io.read("/store/FORMAT").unwrap();
@@ -401,7 +401,7 @@ fn a_write_over_the_memory_limit_is_refused_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn without_the_log_a_store_reads_what_is_there_and_keeps_nothing() {
+fn without_the_log_a_store_reads_runs_and_keeps_no_new_writes() {
     let io = FaultIo::new();
     let db = open(&io, &small_options()).unwrap();
     db.put(b"logged", b"1").unwrap();

@@ -165,7 +165,7 @@ fn a_batch_across_keyspaces_that_panics_is_visible_in_none_of_them() {
 }
 
 #[test]
-fn writers_beside_one_that_panics_end_and_what_they_were_told_is_kept_is_there() {
+fn writers_beside_a_panicking_one_end_and_their_acknowledged_writes_stay() {
     let (when, io) = (When::default(), FaultIo::new());
     let options = options(&when).memory_limit_bytes(8 << 20);
     let db = open(&io, &options);
@@ -266,7 +266,7 @@ fn a_worker_that_panics_stops_writes_and_nobody_hangs() {
 }
 
 #[test]
-fn a_flush_or_compaction_of_the_callers_that_panics_is_an_error() {
+fn a_panic_in_a_callers_flush_or_compaction_is_an_error() {
     for background in [Background::Caller, Background::Threads] {
         let (when, io) = (When::default(), FaultIo::new());
         let options = options(&when).background(background);

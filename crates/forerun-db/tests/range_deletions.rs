@@ -196,7 +196,7 @@ fn range_deletions_fill_a_memtable_like_any_other_write() {
 }
 
 #[test]
-fn a_log_of_range_deletions_is_replayed_into_less_memory_than_it_was_written_with() {
+fn range_deletions_replay_into_less_memory_than_they_were_written_with() {
     const COUNT: u32 = 4_000;
     for shape in SHAPES {
         let io = FaultIo::new();
@@ -289,7 +289,7 @@ fn the_manifest_names_ten_thousand_range_deletions_in_a_few_bytes_and_no_run_rep
 }
 
 #[test]
-fn range_deletions_of_many_flushes_are_brought_together() {
+fn range_deletions_of_many_flushes_are_merged() {
     let io = FaultIo::new();
     let db = open(&io, &options()).unwrap();
     put_all(&db, 100);
@@ -309,7 +309,7 @@ fn range_deletions_of_many_flushes_are_brought_together() {
 }
 
 #[test]
-fn range_deletions_survive_the_loss_of_the_manifest_and_a_damaged_page_is_told_and_mended() {
+fn range_deletions_survive_a_lost_manifest_and_a_damaged_page() {
     const COUNT: u32 = 3_000;
     let io = FaultIo::new();
     let db = open(&io, &options()).unwrap();
@@ -388,7 +388,7 @@ fn lived(steps: u8) -> BTreeSet<Vec<u8>> {
 }
 
 #[test]
-fn a_call_that_fails_or_a_power_loss_anywhere_brings_no_deleted_key_back() {
+fn no_failed_call_or_power_loss_resurrects_a_deleted_key() {
     const STEPS: u8 = 12;
     for fault in [Fault::Fail(EIO), Fault::PowerLoss] {
         let mut hits = 0;

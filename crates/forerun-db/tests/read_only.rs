@@ -153,7 +153,7 @@ fn a_store_on_a_read_only_file_system_reads_as_it_does_elsewhere_and_is_left_alo
 }
 
 #[test]
-fn whatever_would_change_a_store_that_was_opened_for_reading_only_is_refused_as_that() {
+fn every_write_to_a_read_only_store_is_refused_as_read_only() {
     let io = store(false);
     let before = files(&io);
     let db = open_read_only(&io, &small_options()).unwrap();
@@ -194,7 +194,7 @@ fn whatever_would_change_a_store_that_was_opened_for_reading_only_is_refused_as_
 }
 
 #[test]
-fn a_torn_end_of_the_log_is_told_and_stays_where_it_is() {
+fn check_reports_a_torn_log_tail_and_keeps_it() {
     let io = store(false);
     let last = io
         .files()
@@ -214,7 +214,7 @@ fn a_torn_end_of_the_log_is_told_and_stays_where_it_is() {
 }
 
 #[test]
-fn a_log_that_memory_does_not_hold_is_refused() {
+fn a_log_larger_than_memory_is_refused() {
     let options = tiny_options().memory_limit_bytes(8 << 10);
     let opened = open_read_only(&store(false), &options);
     assert!(
@@ -224,7 +224,7 @@ fn a_log_that_memory_does_not_hold_is_refused() {
 }
 
 #[test]
-fn there_is_nothing_to_read_where_there_is_no_store() {
+fn opening_a_missing_store_read_only_is_an_error() {
     let io = FaultIo::new();
     let opened = open_read_only(&io, &small_options());
     assert!(matches!(opened, Err(Error::NotAStore { .. })), "{opened:?}");

@@ -47,7 +47,7 @@ fn backward(mut iter: Iter) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 #[test]
-fn an_iterator_gives_a_key_as_its_value_was_written_with_it_from_either_end() {
+fn an_iterator_yields_matching_keys_and_values_from_both_ends() {
     let (_, options) = folding(small_options());
     let db = open(&FaultIo::new(), &options).unwrap();
     let check = |db: &Db, what: &str| {
@@ -172,7 +172,7 @@ impl Io for CreatedMeanwhile {
 }
 
 #[test]
-fn a_store_that_another_one_creates_meanwhile_is_no_strange_directory() {
+fn a_store_created_concurrently_is_not_a_foreign_directory() {
     let disk = FaultIo::new();
     disk.create_dir(STORE.as_ref()).unwrap();
     drop(disk.open(&Path::new(STORE).join("LOCK"), OpenMode::Create));

@@ -82,7 +82,7 @@ fn a_sound_store_is_left_byte_for_byte_as_it_was() {
 }
 
 #[test]
-fn a_read_that_a_signal_interrupts_changes_nothing_about_a_repair() {
+fn an_interrupted_read_does_not_affect_a_repair() {
     const EINTR: i32 = 4;
     let (io, _) = filled();
     let manifest = Path::new(STORE).join("MANIFEST");
@@ -118,7 +118,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_changed_byte_is_found_and_a_repair_keeps_all_else(
+    fn any_changed_byte_is_found_and_a_repair_keeps_the_rest(
         file in any::<prop::sample::Index>(),
         at in any::<prop::sample::Index>(),
         flip in 1_u8..=255,

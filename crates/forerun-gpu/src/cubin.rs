@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn nvrtc_compiles_the_kernels_once_or_is_said_to_be_missing() {
+    fn nvrtc_compiles_the_kernels_once_or_is_reported_missing() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::at(folder.path().join("kernels"));
         let kept = || std::fs::read_dir(folder.path().join("kernels")).map_or(0, |d| d.count());
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_nvrtc_does_not_know_is_an_error_with_its_words() {
+    fn a_device_unknown_to_nvrtc_is_an_error_with_nvrtcs_message() {
         match compiled((3, 5), None) {
             Err(CubinError::NoCompiler { .. }) => assert!(!nvrtc_is_expected()),
             Err(error @ CubinError::Compile { .. }) => {

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_read_as_they_are_spoken_of() {
+    fn cuda_versions_display_and_compare() {
         assert_eq!(CudaVersion(13_000).to_string(), "13.0");
         assert_eq!(CudaVersion(12_080).to_string(), "12.8");
         assert!(CudaVersion(12_080) < CudaVersion(13_000));

@@ -252,7 +252,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn any_copy_leaves_what_the_plain_loop_leaves(trial in trial()) {
+    fn every_copy_matches_the_plain_loop(trial in trial()) {
         run(&trial);
     }
 }
@@ -309,7 +309,7 @@ fn pairs_with_one_destination_are_made_in_their_order_by_any_number_of_threads()
 }
 
 #[test]
-fn what_is_wrong_is_refused_as_on_the_gpu() {
+fn invalid_requests_are_refused_as_on_the_gpu() {
     let (host, mut device) = (vec![0u8; 100], vec![0u8; 40]);
     let list = [0i32, 1, 5, 3];
     let pairs = Pairs::interleaved(Indices::I32(&list)).unwrap();
@@ -393,7 +393,7 @@ fn indices_that_the_host_can_see_are_checked_on_request() {
 }
 
 #[test]
-fn short_rows_are_asked_for_further_ahead() {
+fn short_rows_are_prefetched_further_ahead() {
     let ahead = [1, 64, 256, 656, 1 << 30].map(cpu::default_prefetch_distance);
     assert_eq!(ahead, [16, 16, 8, 4, 4]);
 }

@@ -161,7 +161,7 @@ fn a_captured_copy_reads_the_indices_of_each_replay() -> Result<(), GpuError> {
 }
 
 #[test]
-fn a_scatter_can_be_read_when_its_scope_has_ended() -> Result<(), GpuError> {
+fn a_scatter_is_complete_when_its_scope_ends() -> Result<(), GpuError> {
     let Some(gpu) = gpu() else { return Ok(()) };
     let mut host = PinnedBuffer::new(&gpu, 24 * 8)?;
     let device = DeviceBuffer::of(&gpu, &[7; 24])?;
@@ -200,7 +200,7 @@ fn words(list: impl IntoIterator<Item = u64>) -> Vec<u8> {
 }
 
 #[test]
-fn a_table_on_the_device_finds_what_was_put_in() -> Result<(), TableError> {
+fn a_device_table_finds_inserted_keys() -> Result<(), TableError> {
     let options = TableOptions::new(1 << 14, 24);
     let keys: Vec<u64> = (0..10_000u64).map(|i| u64::MAX - i * 3).collect();
     let rows: Vec<u8> = keys

@@ -77,7 +77,7 @@ fn map(request: &mut Request) -> &mut MapAt {
 }
 
 #[test]
-fn what_is_right_is_accepted_both_ways_and_in_many_layouts() {
+fn valid_requests_are_accepted_in_both_directions_and_many_layouts() {
     assert_eq!(accepted(|_| ()), Unit::B16);
     assert_eq!(accepted(|r| r.direction = Direction::Scatter), Unit::B16);
     // Layer-first on the device, page-first on the host.
@@ -127,7 +127,7 @@ fn what_is_right_is_accepted_both_ways_and_in_many_layouts() {
 }
 
 #[test]
-fn the_unit_is_found_from_all_that_it_must_divide() {
+fn the_unit_divides_every_size_and_address() {
     for (offset, stride, unit) in [
         (16, 656, Unit::B16),
         (48, 672, Unit::B16),
@@ -338,7 +338,7 @@ fn a_map_of_i32_is_refused_where_device_rows_outnumber_it() {
 }
 
 #[test]
-fn addresses_that_are_no_multiple_of_their_words_are_refused() {
+fn misaligned_addresses_are_refused() {
     for (change, part, bytes) in [
         (
             (|r| r.pairs.source = INDICES + 4) as fn(&mut Request),
@@ -371,7 +371,7 @@ fn addresses_that_are_no_multiple_of_their_words_are_refused() {
 }
 
 #[test]
-fn what_is_written_may_lie_on_nothing_else() {
+fn outputs_must_not_overlap_anything() {
     use Part::{DestinationIndices, Map, OutOfRange, Rows, SourceIndices};
     let overlap = |written, other| GatherError::Overlap { written, other };
     assert_eq!(
@@ -462,7 +462,7 @@ impl Locate for Vague {
 }
 
 #[test]
-fn where_the_extent_of_memory_is_unknown_its_last_byte_must_be_of_the_kind() {
+fn memory_of_unknown_extent_is_checked_by_its_last_byte() {
     let request = good();
     assert!(check_request(&request, &Vague(u64::MAX), ON_DEVICE).is_ok());
     let refused = check_request(&request, &Vague(HOST + 100 * 656 - 1), ON_DEVICE);
@@ -476,7 +476,7 @@ fn where_the_extent_of_memory_is_unknown_its_last_byte_must_be_of_the_kind() {
 }
 
 #[test]
-fn the_cpus_copy_takes_any_memory_that_it_is_given_and_no_other() {
+fn the_cpus_copy_accepts_any_given_memory_and_no_other() {
     let mut request = good();
     request.host = ORDINARY;
     assert!(check_request(&request, &memory(), Target::Cpu).is_ok());

@@ -41,52 +41,52 @@ fn the_matrix_product_is_the_plain_one() {
 }
 
 #[test]
-fn random_reads_read_what_they_name() {
+fn random_reads_read_the_given_addresses() {
     run("roofline", "");
 }
 
 #[test]
-fn v0_copies_as_plain_loops_do() {
+fn v0_matches_a_plain_loop() {
     run("gather", "v0");
 }
 
 #[test]
-fn v1_copies_as_plain_loops_do() {
+fn v1_matches_a_plain_loop() {
     run("gather", "v1");
 }
 
 #[test]
-fn v2_copies_as_plain_loops_do() {
+fn v2_matches_a_plain_loop() {
     run("gather", "v2");
 }
 
 #[test]
-fn v3_copies_as_plain_loops_do() {
+fn v3_matches_a_plain_loop() {
     run("gather", "v3");
 }
 
 #[test]
-fn v4_copies_as_plain_loops_do() {
+fn v4_matches_a_plain_loop() {
     run("gather", "v4");
 }
 
 #[test]
-fn v5_with_one_row_in_flight_copies_as_plain_loops_do() {
+fn v5_with_one_row_in_flight_matches_a_plain_loop() {
     run("gather", "v5 with one");
 }
 
 #[test]
-fn v5_with_two_rows_in_flight_copies_as_plain_loops_do() {
+fn v5_with_two_rows_in_flight_matches_a_plain_loop() {
     run("gather", "v5 with two");
 }
 
 #[test]
-fn v5_with_four_rows_in_flight_copies_as_plain_loops_do() {
+fn v5_with_four_rows_in_flight_matches_a_plain_loop() {
     run("gather", "v5 with four");
 }
 
 #[test]
-fn v6_copies_as_plain_loops_do() {
+fn v6_matches_a_plain_loop() {
     run("gather", "v6");
 }
 
@@ -101,6 +101,6 @@ fn no_schedule_changes_a_byte() {
 }
 
 #[test]
-fn aligned_requests_ask_for_each_line_once() {
+fn aligned_requests_read_each_line_once() {
     run("gather", "requests from");
 }

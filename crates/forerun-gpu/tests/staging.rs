@@ -56,7 +56,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_row_comes_to_its_place_however_the_pieces_are_cut(
+    fn every_row_arrives_at_its_position_for_any_piece_size(
         row_bytes in prop::sample::select(vec![1usize, 4, 7, 16, 100, 656]),
         piece_rows in 0usize..9,
         pieces in 0usize..5,
@@ -121,7 +121,7 @@ fn a_delivery_that_fails_or_panics_leaves_the_ring_as_good_as_new() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_does_not_travel() {
+fn oversized_batches_are_refused_before_any_copy() {
     let shape = StagingShape {
         row_bytes: 4,
         piece_rows: 3,
@@ -165,7 +165,7 @@ fn what_does_not_fit_is_refused_and_does_not_travel() {
 }
 
 #[test]
-fn a_ring_leads_to_one_kind_of_memory() {
+fn a_ring_serves_one_kind_of_memory() {
     let Some(gpu) = gpu() else { return };
     let shape = StagingShape::of(16);
     let buffer = DeviceBuffer::of(&gpu, &[1; 16]).unwrap();

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_step_does_off_its_own_clock_does_not_count() {
+    fn untimed_work_of_a_step_does_not_count() {
         let turn = Turn {
             round: 0,
             seed: 1,

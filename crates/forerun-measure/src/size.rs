@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_short() {
+    fn numbers_are_abbreviated() {
         assert_eq!(short(2_412_345.0), "2.41 M");
         assert_eq!(short(999_499.0), "999 k");
         assert_eq!(short(12.0), "12.0");

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_as_many_cells_as_there_are_heads() {
+    fn a_row_has_as_many_cells_as_headers() {
         let mut table = table();
         table.push(["short"]);
         table.push(["too", "1", "2", "3"]);

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_a_figure_do_not_count() {
+    fn rows_without_a_figure_are_ignored() {
         let rows = [(64, None), (1, Some(1.5))];
         let found = typical(&rows, |row| row.0, |row| row.1);
         assert_eq!(found.map(|(_, figure)| figure), Some(1.5));

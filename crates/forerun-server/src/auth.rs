@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_enters_and_what_follows_is_left() {
+    fn a_user_authenticates_and_later_bytes_are_left() {
         let first = b"set any 0 0 12\r\nalice s3cret\r\n";
         let mut bytes = first.to_vec();
         bytes.extend_from_slice(b"get a\r\n");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_why_not_as_memcached_does() {
+    fn refused_users_get_memcacheds_error() {
         for (bytes, reported) in [
             (&b"get a\r\n"[..], "CLIENT_ERROR unauthenticated\r\n"),
             (b"set x 0 0\r\n", "CLIENT_ERROR unauthenticated\r\n"),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_and_a_huge_value_are_not_waited_for() {
+    fn endless_lines_and_huge_values_are_refused_early() {
         let mut authentication = Authentication::default();
         assert_eq!(
             authentication.read(&[b'x'; LINE_BYTES_MAX], &users()),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_again_and_a_bad_one_changes_nothing() {
+    fn reloading_a_file_works_and_a_bad_file_changes_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("users");
         let write = |text: &str| std::fs::write(&path, text).expect("a file");
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_not_shown() {
+    fn debug_output_hides_passwords() {
         assert!(!format!("{:?}", users()).contains("s3cret"));
     }
 }

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_out_as_they_went_in_and_the_buffer_keeps_its_size() {
+    fn bytes_round_trip_and_the_buffer_keeps_its_size() {
         let mut input = Input::new();
         let mut expected = 0_u32;
         let mut sent = 0_u32;

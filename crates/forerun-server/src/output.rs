@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_full_at_64_kib_with_large_values_counted() {
+    fn output_is_full_at_64_kib_including_large_values() {
         let mut output = Output::new();
         output.bytes_mut().extend_from_slice(&[b'a'; 1 << 10]);
         assert!(!output.is_full());

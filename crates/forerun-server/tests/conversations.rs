@@ -31,7 +31,7 @@ fn play(step: usize) {
 }
 
 #[test]
-fn answers_are_as_the_conversations_say() {
+fn answers_match_the_conversations() {
     play(usize::MAX);
 }
 

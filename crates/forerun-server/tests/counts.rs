@@ -43,7 +43,7 @@ fn gat_counts_as_a_touch_and_not_as_a_get() {
 }
 
 #[test]
-fn a_meta_get_that_touches_an_item_counts_as_a_touch_and_any_other_as_a_get() {
+fn a_meta_get_counts_as_a_touch_only_if_it_touches() {
     let mut client = Client::new();
     client.send(b"set a 0 0 1\r\n5\r\nmg a T30\r\nmg b T30\r\nmg a v\r\nmg b N30\r\n");
     expect(

@@ -54,7 +54,7 @@ fn a_dump_has_every_key_and_waits_for_its_reader() {
 }
 
 #[test]
-fn a_line_tells_the_key_as_in_a_uri_and_its_times_in_seconds_since_1970() {
+fn a_line_has_the_key_uri_encoded_and_times_in_unix_seconds() {
     let mut client = Client::new();
     client.send(b"ms Zm9vIGJhcg== 1 b T100\r\nv\r\nmg Zm9vIGJhcg== b v\r\n");
     let answer = client.send(b"lru_crawler metadump 1\r\n");
@@ -77,7 +77,7 @@ fn a_line_tells_the_key_as_in_a_uri_and_its_times_in_seconds_since_1970() {
 }
 
 #[test]
-fn what_mgdump_lists_can_be_sent_as_it_is() {
+fn mgdump_lines_are_valid_commands() {
     let mut client = filled();
     client.cache.store(Store::set(b"plain", b"v"));
     let dump = client.send(b"lru_crawler mgdump hash\r\n");
@@ -87,7 +87,7 @@ fn what_mgdump_lists_can_be_sent_as_it_is() {
 }
 
 #[test]
-fn keys_are_not_listed_where_the_operator_has_said_so() {
+fn keys_are_not_listed_if_the_operator_disabled_it() {
     let settings = Settings {
         dump_enabled: false,
         crawler_enabled: false,

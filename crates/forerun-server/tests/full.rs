@@ -38,7 +38,7 @@ fn assert_none_gave_up(client: &Client) {
 }
 
 #[test]
-fn gat_makes_room_for_what_it_moves() {
+fn gat_frees_memory_for_the_item_it_moves() {
     for value_bytes in [900, 9_000, 100_000] {
         let mut client = client(value_bytes);
         let keys = (10 << 20) / value_bytes;
@@ -55,7 +55,7 @@ fn gat_makes_room_for_what_it_moves() {
 }
 
 #[test]
-fn meta_get_makes_room_for_what_it_moves_and_makes() {
+fn meta_get_frees_memory_for_items_it_moves_or_creates() {
     let mut client = client(900);
     for n in 0..12_000 {
         let expiration = EXPIRATIONS[n % EXPIRATIONS.len()];

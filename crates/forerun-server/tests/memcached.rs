@@ -9,7 +9,7 @@ use common::memcached::{VERSION, ask, connect, start};
 use common::{FILES, Kept, cases};
 
 #[test]
-fn memcached_answers_as_the_conversations_say() {
+fn memcached_matches_the_conversations() {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("memcached.sock");
     let Some(_memcached) = start(&socket) else {

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cell_is_measured_and_every_buffer_told() {
+    fn every_cell_is_measured_and_every_buffer_described() {
         let config = tiny();
         let mut calls = Vec::new();
         let roofline = measure(&config, |done, total| calls.push((done, total))).unwrap();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_configurations_are_refused_by_name() {
+    fn invalid_configurations_are_refused_by_name() {
         let refusal = |change: &dyn Fn(&mut Config)| {
             let mut config = tiny();
             change(&mut config);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_gives_a_rate_whenever_asked_and_refuses_the_senseless() {
+    fn a_probe_returns_a_rate_and_refuses_invalid_settings() {
         let probe = Probe::new(1 << 20, Pages::Huge).unwrap();
         for round in 0..3 {
             let rate = probe.lines_per_second(2, 8, round, Duration::from_micros(100));

@@ -109,7 +109,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn a_history_of_upserts_and_removals_is_that_of_a_hash_map(
+    fn upserts_and_removals_match_a_hash_map(
         seed: u64,
         acts in prop::collection::vec(act(), 0..200),
         // Batches of no key, of one, and longer than any group; with duplicates.
@@ -190,7 +190,7 @@ fn fill<K: Word, V: Word>(design: Design, isa: Isa, sequence: fn(u64) -> u64, se
 }
 
 #[test]
-fn tables_fill_to_their_designs_load_then_refuse_then_take_keys_again() {
+fn tables_fill_to_their_designs_load_and_refuse_more() {
     let best = sets().last().unwrap();
     for &design in Design::ALL {
         for (seed, sequence) in SEQUENCES.into_iter().enumerate() {

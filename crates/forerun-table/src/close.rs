@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn every_closer_is_told_that_rows_could_not_be_flushed() {
+    fn every_close_call_reports_unflushed_rows() {
         use forerun_db::io::fault::FaultIo;
         let io = FaultIo::new();
         let db = forerun_db::Db::open_with_io(Arc::new(io.clone()), "store", Default::default());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_call_is_ended_when_its_interrupt_says_so() {
+    fn an_interrupt_ends_a_long_call() {
         use std::sync::atomic::{AtomicBool, Ordering};
         let directory = tempfile::tempdir().unwrap();
         for path in [None, Some(directory.path().join("rows"))] {

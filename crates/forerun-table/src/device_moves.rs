@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_fails_is_left_out_and_fails_no_key() {
+    fn a_failed_device_is_bypassed_and_no_key_fails() {
         let directory = tempfile::tempdir().unwrap();
         let table = builder(&directory).open_over(Some(broken(8))).unwrap();
         assert!(table.stats().device.unwrap().failure.is_none());
@@ -205,7 +205,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
         #[test]
-        fn whenever_the_device_is_lost_no_row_is(ops in vec(op(), 1..40), lost_at in 0usize..40, back: bool) {
+        fn losing_the_device_loses_no_row(ops in vec(op(), 1..40), lost_at in 0usize..40, back: bool) {
             let directory = tempfile::tempdir().unwrap();
             let writes = if back { Writes::Back } else { Writes::Through };
             let table = builder(&directory).writes(writes).open().unwrap();

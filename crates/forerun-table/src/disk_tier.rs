@@ -321,7 +321,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_description_tells_all_that_matters() {
+    fn a_description_contains_every_relevant_fact() {
         let row = RowType::new(Dtype::Bf16, 4096);
         let text = read_description(&describe(row, true));
         assert_eq!(text, "it holds rows of 4096 x bfloat16 with scores");
@@ -329,12 +329,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_as_some_description(bytes: Vec<u8>) {
+        fn arbitrary_bytes_decode_to_some_description(bytes: Vec<u8>) {
             prop_assert!(!read_description(&bytes).is_empty());
         }
 
         #[test]
-        fn values_of_any_length_are_rows_or_told_not_to_be(value: Vec<u8>, row_bytes in 1usize..40, has_scores: bool) {
+        fn values_of_any_length_are_rows_or_rejected(value: Vec<u8>, row_bytes in 1usize..40, has_scores: bool) {
             let format = Format { row_bytes, has_scores };
             let fits = value.len() == row_bytes + if has_scores { 8 } else { 0 };
             match format.split(7, &value) {

@@ -143,7 +143,7 @@ mod tests {
     use forerun_gpu::GpuError;
 
     #[test]
-    fn a_device_that_fails_meanwhile_takes_its_rows_along_and_no_other_lookups() {
+    fn a_device_that_fails_during_a_lookup_affects_only_its_rows() {
         let table = Table::builder(Dtype::I64, 1);
         let table = table.open_over(Some(broken(8))).unwrap();
         table.insert(&[1, 2], &[7; 16]).unwrap();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_want_of_pinned_memory_passes_and_any_other_failure_on_the_way_is_the_devices_end() {
+    fn a_lack_of_pinned_memory_is_tolerated_and_other_failures_lose_the_device() {
         let table = Table::builder(Dtype::I64, 1)
             .device_capacity(1)
             .device(DeviceChoice::Cpu)

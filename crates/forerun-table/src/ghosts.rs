@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_forgotten_when_others_have_come_since() {
+    fn a_key_is_forgotten_after_enough_later_keys() {
         let ghosts = Ghosts::new(1000).unwrap();
         let remembered = |among: u64| {
             for key in (0..200).chain(1000..1000 + among) {

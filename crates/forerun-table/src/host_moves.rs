@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_comes_free_is_a_stall() {
+    fn memory_that_becomes_free_is_not_a_stall() {
         let table = Table::builder(Dtype::U8, 4)
             .host_capacity(1)
             .open()
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_in_which_others_get_on_begins_anew() {
+    fn a_wait_restarts_when_other_threads_progress() {
         let mut waiting = Waiting::default();
         assert_eq!(waiting.waited(1), Duration::ZERO);
         std::thread::sleep(Duration::from_millis(2));
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_hands_on_what_is_to_rise_piece_by_piece() {
+    fn a_lookup_queues_promotions_in_pieces() {
         let directory = tempfile::tempdir().unwrap();
         let table = Table::builder(Dtype::U8, 1 << 16)
             .host_capacity(1000)

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raise_changes_the_version_of_its_key() {
+    fn promoting_a_row_changes_its_keys_version() {
         let key_locks = KeyLocks::default();
         let before = key_locks.version(5);
         assert_eq!(key_locks.version(5), before);

@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bucket_holds_its_times_and_is_an_eighth_wide_at_most(ns: u64) {
+        fn a_latency_bucket_is_at_most_an_eighth_wide(ns: u64) {
             let upper = upper_ns(bucket(ns));
             prop_assert!(upper >= ns && upper - ns <= ns / 8, "{ns} is reported as {upper}");
             prop_assert!(bucket(ns) < BUCKETS);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_log_takes_up_to_half_of_the_budget_from_the_rows() {
+    fn a_long_log_takes_at_most_half_of_the_row_budget() {
         let row = RowType::new(Dtype::F32, 16);
         for bytes in [4 << 20, 100 << 20, 2 << 30, 1 << 40] {
             let parts = MemoryBudget::with_store(bytes, 0, row, Score::Lfu).unwrap();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_holds_no_write_is_refused_with_the_minimum() {
+    fn a_budget_too_small_for_a_write_is_refused_with_the_minimum() {
         for dim in [1, 16, 4096, 1 << 18] {
             let row = RowType::new(Dtype::F32, dim);
             let Err(Error::MemoryBudget { needed_bytes, .. }) =

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_rings_are_made_than_are_in_use_at_once_and_never_more_than_the_most() {
+    fn at_most_the_limit_of_rings_is_created() {
         let pool = RingPool::new(None, 16);
         for _ in 0..3 {
             pool.with(|_| Ok(())).unwrap();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_comes_back_from_work_that_fails_or_panics() {
+    fn a_ring_is_returned_after_an_error_or_a_panic() {
         let pool = RingPool::new(None, 16);
         for _ in 0..2 * RINGS_MAX {
             let failed = pool.with(|_| Err::<(), _>(GpuError::NoDevice));

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_codes_lead_back_to_their_types() {
+    fn types_round_trip_through_names_and_codes() {
         for dtype in Dtype::ALL {
             assert_eq!(dtype.name().parse(), Ok(dtype));
             assert_eq!(Dtype::from_code(dtype.code()), Some(dtype));

@@ -38,7 +38,7 @@ fn written(keys: &[u64], answer: Result<(), Error>) -> Vec<u64> {
 }
 
 #[test]
-fn an_insert_beside_close_is_flushed_or_refused() {
+fn an_insert_during_close_is_flushed_or_refused() {
     for round in 0..3 {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("rows");
@@ -66,7 +66,7 @@ fn an_insert_beside_close_is_flushed_or_refused() {
 }
 
 #[test]
-fn an_update_beside_close_is_flushed_or_refused() {
+fn an_update_during_close_is_flushed_or_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rows");
     let table = open(&path);

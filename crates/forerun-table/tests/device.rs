@@ -36,7 +36,7 @@ fn hits(table: &Table, keys: &[u64]) -> [u64; 3] {
 }
 
 #[test]
-fn rows_climb_one_tier_with_every_other_lookup() {
+fn rows_are_promoted_one_tier_on_every_second_lookup() {
     let directory = tempfile::tempdir().unwrap();
     let table = builder(directory.path()).open().unwrap();
     // A single key, because two keys may share a place in the ghosts and replace each other.
@@ -57,7 +57,7 @@ fn rows_climb_one_tier_with_every_other_lookup() {
 }
 
 #[test]
-fn a_row_that_makes_room_on_the_device_is_in_the_host_tier_next() {
+fn a_row_evicted_from_the_device_moves_to_the_host_tier() {
     for score in [Score::Lfu, Score::Lru] {
         let directory = tempfile::tempdir().unwrap();
         let table = builder(directory.path())
@@ -81,7 +81,7 @@ fn a_row_that_makes_room_on_the_device_is_in_the_host_tier_next() {
 }
 
 #[test]
-fn writes_are_seen_whatever_the_device_had() {
+fn writes_are_visible_whatever_the_device_held() {
     for writes in [Writes::Through, Writes::Back] {
         let directory = tempfile::tempdir().unwrap();
         let table = builder(directory.path()).writes(writes).open().unwrap();
@@ -120,7 +120,7 @@ fn writes_are_seen_whatever_the_device_had() {
 }
 
 #[test]
-fn an_update_of_a_row_that_is_on_the_device_alone_of_those_in_memory_reads_no_disk() {
+fn updating_a_row_held_only_on_the_device_reads_no_disk() {
     let directory = tempfile::tempdir().unwrap();
     let table = builder(directory.path())
         .host_capacity(20)
@@ -173,7 +173,7 @@ fn without_a_store_the_device_has_copies_and_nothing_outlives_the_host_tier() {
 }
 
 #[test]
-fn addresses_are_of_rows_that_are_there_and_keep_writers_waiting() {
+fn row_addresses_are_valid_and_block_writers() {
     let directory = tempfile::tempdir().unwrap();
     let table = builder(directory.path()).open().unwrap();
     table.insert(&[1, 2], &rows(&[1, 2], 1)).unwrap();
@@ -201,7 +201,7 @@ fn addresses_are_of_rows_that_are_there_and_keep_writers_waiting() {
 }
 
 #[test]
-fn the_device_comes_to_hold_the_rows_that_are_used_most() {
+fn the_device_ends_up_with_the_most_used_rows() {
     const ROWS: u64 = 2000;
     for score in [Score::Lfu, Score::Lru] {
         let directory = tempfile::tempdir().unwrap();

@@ -45,7 +45,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_loss_of_power_loses_nothing_that_flush_covered(
+    fn power_loss_loses_nothing_that_was_flushed(
         back: bool,
         device_rows in 0usize..3,
         rows in 1usize..60,
@@ -78,7 +78,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_written_through_survives_the_end_of_the_process(rows in 1usize..60, versions_written in 1u32..6) {
+    fn written_through_rows_survive_a_killed_process(rows in 1usize..60, versions_written in 1u32..6) {
         let io = FaultIo::new();
         let table = open(&io, Writes::Through, 1, rows).unwrap();
         for version in 1..=versions_written {
@@ -93,7 +93,7 @@ proptest! {
     /// Every disk call fails once, somewhere. Each answer is right or an error, and afterwards the
     /// table is in the reported state.
     #[test]
-    fn a_failing_disk_fails_the_keys_concerned_and_no_other(
+    fn a_failing_disk_fails_only_the_affected_keys(
         back: bool,
         device_rows in 0usize..3,
         rows in 1usize..60,
@@ -143,7 +143,7 @@ fn failed_keys(written: Result<(), Error>) -> Vec<u64> {
 }
 
 #[test]
-fn rows_above_are_found_while_the_disk_cannot_be_read() {
+fn rows_in_memory_are_found_while_the_disk_fails() {
     // Enough for many pages.
     const KEYS: u64 = 4000;
     let io = FaultIo::new();
@@ -182,7 +182,7 @@ fn rows_above_are_found_while_the_disk_cannot_be_read() {
 }
 
 #[test]
-fn a_full_disk_keeps_rows_above_until_there_is_room_again() {
+fn a_full_disk_keeps_rows_in_memory_until_space_is_free() {
     let io = FaultIo::new();
     let table = open(&io, Writes::Back, 0, 100).unwrap();
     insert(&table, 0..KEYS, 1).unwrap();

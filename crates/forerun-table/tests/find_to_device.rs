@@ -26,7 +26,7 @@ fn in_memory(words: usize) -> Table {
 }
 
 #[test]
-fn rows_of_every_tier_come_to_their_places() {
+fn rows_of_every_tier_arrive_at_their_positions() {
     let directory = tempfile::tempdir().unwrap();
     let table = Table::builder(Dtype::I64, WORDS as u32)
         .device_capacity(16)
@@ -64,7 +64,7 @@ fn rows_of_every_tier_come_to_their_places() {
 }
 
 #[test]
-fn more_rows_than_staging_holds_travel_in_turns() {
+fn rows_beyond_the_staging_size_are_copied_in_pieces() {
     // A row of 96 KiB: a piece holds two and is never quite full.
     const WIDE: usize = 12 << 10;
     let shape = StagingShape::of(WIDE * 8);
@@ -129,7 +129,7 @@ fn all_but_failed(table: &Table, asked: &[u64]) -> Vec<u64> {
 }
 
 #[test]
-fn rows_above_arrive_while_the_disk_cannot_be_read() {
+fn rows_in_memory_are_delivered_while_the_disk_fails() {
     let io = FaultIo::new();
     let table = over_pages(&io);
     table.prefetch(&(0..40).collect::<Vec<u64>>()).unwrap();
@@ -145,7 +145,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_failing_disk_fails_the_keys_concerned_and_no_other(
+    fn a_failing_disk_fails_only_the_affected_keys(
         calls in vec(0u64..40, 1..30),
         above in vec(0..KEYS, 0..40),
         asked in vec(0..KEYS + 100, 1..300),
@@ -162,14 +162,14 @@ proptest! {
 }
 
 #[test]
-fn no_keys_are_answered_with_nothing() {
+fn an_empty_request_gets_an_empty_answer() {
     let table = in_memory(WORDS);
     assert_eq!(to_device(&table, &[], &mut [], &mut []).unwrap(), 0);
     assert_eq!(table.stats().counts.find_batches, 1);
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_nothing_looked_up() {
+fn mismatched_buffers_are_refused_before_any_lookup() {
     let table = in_memory(WORDS);
     table.insert(&[1], &rows(WORDS, &[1], 1)).unwrap();
     let mut found = [true; 2];

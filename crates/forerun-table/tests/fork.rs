@@ -81,7 +81,7 @@ fn use_all(table: &Table, path: &Path) {
 }
 
 #[test]
-fn a_child_gets_errors_and_what_it_drops_is_neither_flushed_nor_closed() {
+fn a_child_gets_errors_and_its_drops_flush_and_close_nothing() {
     let directory = tempfile::tempdir().unwrap();
     for (writes, ending) in [
         (Writes::Through, Exit),

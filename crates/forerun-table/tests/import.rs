@@ -70,7 +70,7 @@ fn a_large_import_is_seen_through_every_tier_and_is_durable_by_itself() {
 }
 
 #[test]
-fn an_import_for_which_there_is_no_disk_fails_all_its_keys_and_changes_none() {
+fn an_import_onto_a_full_disk_fails_all_its_keys() {
     let io = FaultIo::new();
     let table = open(&io, Writes::Through);
     let keys: Vec<u64> = (0..KEYS).collect();

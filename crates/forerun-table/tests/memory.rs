@@ -25,7 +25,7 @@ fn insert(table: &Table, keys: std::ops::Range<u64>) -> Result<(), Error> {
 }
 
 #[test]
-fn memory_is_taken_as_it_is_used_and_given_back_on_close() {
+fn memory_is_allocated_on_use_and_returned_on_close() {
     // A capacity reserves addresses but allocates no memory.
     let before = resident_bytes();
     let table = Table::builder(Dtype::F32, 16)
@@ -96,7 +96,7 @@ fn insert_below(table: &Table, keys: std::ops::Range<u64>) {
 }
 
 #[test]
-fn a_table_without_a_path_drops_no_row_unless_it_was_asked_to() {
+fn a_table_without_a_path_drops_rows_only_if_configured() {
     let table = Table::builder(Dtype::U8, 4).open().unwrap();
     insert(&table, 0..70_000).unwrap();
     table.wait_idle();

@@ -276,7 +276,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_table_over_a_store_does_what_a_map_does(shape in shapes(), ops in ops()) {
+    fn a_table_over_a_store_behaves_like_a_map(shape in shapes(), ops in ops()) {
         let mut beside = Beside::new(shape);
         for op in ops {
             beside.apply(op);
@@ -293,7 +293,7 @@ proptest! {
     }
 
     #[test]
-    fn what_leaves_a_table_without_a_store_is_handed_out_before_it_is_gone(
+    fn evicted_rows_reach_the_sink_before_they_are_dropped(
         device_rows in prop_oneof![Just(0usize), 1usize..40],
         rows in 1usize..30,
         pairs in vec((0..200u64, any::<u64>()), 1..400),

@@ -14,7 +14,7 @@ fn refusal(opened: Result<Table, Error>) -> String {
 }
 
 #[test]
-fn what_is_not_possible_is_refused_by_name() {
+fn impossible_settings_are_refused_by_name() {
     let builder = || Table::builder(Dtype::F32, 4);
     let no_rows = refusal(Table::builder(Dtype::F32, 0).open());
     assert!(no_rows.contains("0 x float32"), "{no_rows}");
@@ -90,7 +90,7 @@ fn a_store_of_other_rows_is_not_touched() {
 }
 
 #[test]
-fn a_value_that_is_no_row_fails_its_key_alone() {
+fn an_invalid_row_fails_only_its_key() {
     let directory = tempfile::tempdir().unwrap();
     let db = Db::open(directory.path().join("rows"), Options::default()).unwrap();
     let table = Table::builder(Dtype::U8, 4).db(db.clone()).open().unwrap();
@@ -109,7 +109,7 @@ fn a_value_that_is_no_row_fails_its_key_alone() {
 }
 
 #[test]
-fn a_full_table_that_refuses_takes_what_replaces_and_nothing_new() {
+fn a_full_table_without_eviction_accepts_only_replacements() {
     let table = Table::builder(Dtype::U8, 4)
         .host_capacity(2)
         .overflow(Overflow::Refuse)
@@ -175,7 +175,7 @@ fn bytes_of_the_host_tier_are_a_bound() {
 }
 
 #[test]
-fn a_checkpoint_is_a_table_of_its_own() {
+fn a_checkpoint_is_an_independent_table() {
     let directory = tempfile::tempdir().unwrap();
     let (path, copy) = (directory.path().join("rows"), directory.path().join("copy"));
     let table = Table::builder(Dtype::U8, 4)
@@ -195,7 +195,7 @@ fn a_checkpoint_is_a_table_of_its_own() {
 }
 
 #[test]
-fn an_evicting_sink_may_be_shared_with_whatever_takes_the_rows() {
+fn an_eviction_sink_may_be_shared() {
     let (sender, receiver) = std::sync::mpsc::channel();
     let table = Table::builder(Dtype::U8, 1)
         .host_capacity(1)
@@ -386,7 +386,7 @@ fn a_backup_has_the_rows_that_were_not_yet_written_back() {
 }
 
 #[test]
-fn a_count_leaves_out_rows_that_have_expired_since_the_last() {
+fn a_count_excludes_rows_that_expired_since_the_last_count() {
     let io = FaultIo::new();
     io.set_unix_time_s(Some(1000));
     let options = Options::default().ttl(Some(Duration::from_secs(1)));
@@ -399,7 +399,7 @@ fn a_count_leaves_out_rows_that_have_expired_since_the_last() {
 }
 
 #[test]
-fn a_table_opened_for_reading_only_is_neither_new_nor_copied_nor_made_of_nothing() {
+fn a_read_only_table_is_never_created() {
     let directory = tempfile::tempdir().unwrap();
     let [path, empty, none] = ["rows", "empty", "none"].map(|name| directory.path().join(name));
     let builder = |path| Table::builder(Dtype::U8, 4).path(path);

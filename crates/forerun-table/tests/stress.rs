@@ -196,7 +196,7 @@ fn over_a_store(
 }
 
 #[test]
-fn written_through_and_moved_in_the_background() {
+fn write_through_with_background_moves() {
     over_a_store(
         0,
         Writes::Through,
@@ -207,7 +207,7 @@ fn written_through_and_moved_in_the_background() {
 }
 
 #[test]
-fn written_back_and_moved_in_the_background() {
+fn write_back_with_background_moves() {
     over_a_store(
         0,
         Writes::Back,
@@ -218,7 +218,7 @@ fn written_back_and_moved_in_the_background() {
 }
 
 #[test]
-fn written_back_and_moved_by_the_callers() {
+fn write_back_with_moves_by_callers() {
     over_a_store(
         0,
         Writes::Back,
@@ -229,7 +229,7 @@ fn written_back_and_moved_by_the_callers() {
 }
 
 #[test]
-fn a_device_above_written_through_and_moved_in_the_background() {
+fn device_tier_with_write_through_and_background_moves() {
     over_a_store(
         100,
         Writes::Through,
@@ -240,7 +240,7 @@ fn a_device_above_written_through_and_moved_in_the_background() {
 }
 
 #[test]
-fn a_device_above_written_back_and_moved_by_the_callers() {
+fn device_tier_with_write_back_and_moves_by_callers() {
     over_a_store(
         16,
         Writes::Back,
@@ -251,7 +251,7 @@ fn a_device_above_written_back_and_moved_by_the_callers() {
 }
 
 #[test]
-fn without_a_store_rows_leave_and_none_is_torn() {
+fn without_a_store_evicted_rows_are_never_torn() {
     for device_rows in [0, 100] {
         let table = Table::builder(Dtype::I64, WORDS as u32)
             .device_capacity(device_rows)

@@ -23,7 +23,7 @@ fn handles_are_shared_among_threads() {
 }
 
 #[test]
-fn what_has_a_position_is_sent_to_another_thread() {
+fn positioned_iterators_can_move_to_another_thread() {
     is_sent::<Iter>();
     is_sent::<Ingestion>();
     is_sent::<Backups>();

@@ -23,7 +23,7 @@ fn a_chain_of_causes_names_each_of_them_once() {
 }
 
 #[test]
-fn an_error_outlives_what_it_is_about() {
+fn an_error_outlives_its_subject() {
     let error = std::thread::spawn(|| {
         let directory = tempfile::tempdir().unwrap();
         let options = Options::default().create(Create::Never);

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_script_prints_is_read() {
+    fn the_scripts_output_is_parsed() {
         let reason = absent("{\"absent\": \"python3 has no torch\"}\n");
         assert_eq!(reason.as_deref(), Some("python3 has no torch"));
         let setting = Setting::seed(&Args::default());

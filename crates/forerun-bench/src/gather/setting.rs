@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_be_are_refused() {
+    fn impossible_settings_are_refused() {
         let mut args = quick();
         args.slots = Some(10);
         let error = Setting::of(Study::Seed, &args).unwrap_err().to_string();

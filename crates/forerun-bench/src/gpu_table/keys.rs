@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_has_its_share_of_keys_that_are_there_and_none_twice() {
+    fn a_call_has_the_requested_share_of_present_keys_and_no_duplicates() {
         let mut args = Args::default();
         args.output.quick = true;
         for load in [0.5, 1.0] {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skewed_call_asks_for_few_keys_often() {
+    fn a_skewed_call_requests_few_keys_often() {
         let mut args = Args::default();
         args.output.quick = true;
         let setting = Setting {

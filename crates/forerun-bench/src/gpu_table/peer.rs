@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_peer_prints_is_read_and_what_lacks_a_rate_is_refused() {
+    fn a_peers_rows_are_parsed_and_rows_without_a_rate_refused() {
         let line = r#"{"engine":"hierarchicalkv","op":"find_ptr","batch":1048576,"load":0.5,
             "keys_per_second":2e9,"keys_per_second_wall":1e9,"rounds":11}"#;
         let row = parse(line).unwrap();
@@ -84,7 +84,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_peer_is_given_the_setting_and_its_failure_is_told_in_its_words() {
+    fn a_peer_gets_the_setting_and_its_error_is_quoted() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("peer");

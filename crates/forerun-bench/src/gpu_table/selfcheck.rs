@@ -420,7 +420,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_check_passes_over_a_table_that_is_right() {
+    fn the_check_accepts_a_correct_table() {
         let lines = compare(
             &|options| Ok(GpuTable::on_cpu(options)?),
             &Progress::hidden(),

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_of_buckets_are_read_as_they_are_written() {
+    fn bucket_forms_round_trip_as_text() {
         for text in ["2x128", "1x64", "1x16"] {
             assert_eq!(text.parse::<Buckets>().unwrap().to_string(), text);
         }
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pipeline_is_left_out_where_buckets_are_not_of_128() {
+    fn the_pipeline_is_skipped_unless_buckets_have_128_slots() {
         let of = |form: &str| {
             let variants = Study::Seed.variants(&Args::default(), form.parse().unwrap());
             variants

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_numbers_of_entries_are_refused() {
+    fn invalid_entry_counts_are_refused() {
         assert!(Keys::new(0, 1).is_err());
         let refusal = Keys::new(u64::MAX, 1).unwrap_err().to_string();
         assert!(refusal.contains("18446744073709551615"), "{refusal}");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn skewed_streams_ask_for_few_keys_often() {
+    fn skewed_streams_request_few_keys_often() {
         assert!(top_share(Skew::Uniform) < 0.001);
         let share = top_share(Skew::Zipf(0.99));
         // One over the sum of r^-0.99 over 8,750 keys: 0.103.
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn skews_are_read_as_they_are_written() {
+    fn skews_round_trip_as_text() {
         for skew in [Skew::Uniform, Skew::Zipf(0.99), Skew::Zipf(1.2)] {
             assert_eq!(skew.to_string().parse(), Ok(skew));
         }

@@ -242,7 +242,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_table_says_what_changes_and_where_a_design_was_full() {
+    fn the_table_shows_varying_columns_and_where_a_design_was_full() {
         let (constant, table) = table(&rows());
         assert!(constant.contains(&("size".into(), "1GiB".into())));
         assert!(constant.contains(&("rounds".into(), "5".into())));

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_five_and_each_sweeps_its_axis() {
+    fn there_are_five_studies_and_each_sweeps_its_axis() {
         for number in 1..=STUDIES {
             for quick in [false, true] {
                 let study = Study::numbered(number, quick).expect("a study");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn together_they_cover_the_ranges_they_promise() {
+    fn covers_every_promised_range() {
         let sweeps: Vec<Sweep> = (1..=STUDIES)
             .flat_map(|number| Study::numbered(number, false).expect("a study").sweeps)
             .collect();

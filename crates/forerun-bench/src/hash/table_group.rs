@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_fill_further_and_tell_where_they_were_full() {
+    fn tables_report_the_load_at_which_they_were_full() {
         let (whole, half) = (
             Map::new("whole"),
             Map {

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_answers_wrongly_is_found_out() {
+    fn a_table_with_wrong_answers_is_detected() {
         let keys = Keys::new(500, 1).unwrap();
         let stream = Stream::new::<u64>(&keys, 1.0, Skew::Uniform, 480, 4800, 2).unwrap();
         let map = Map {

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_make_no_sense_are_refused_by_name() {
+    fn invalid_lists_are_refused_by_name() {
         let refusal = |args: Args| args.plan().unwrap_err().to_string();
         assert!(
             refusal(Args {

@@ -106,7 +106,7 @@ fn every_request_is_answered_in_every_form_and_depth() {
 }
 
 #[test]
-fn keys_that_are_missing_are_told_apart_from_those_found() {
+fn missing_keys_are_distinguished_from_found_ones() {
     let address = serve(Map::default(), sound);
     let mut client = Client::connect(address, 2, 3).unwrap();
     once(&mut client, &requests(Form::Set, 1, 30)).unwrap();
@@ -156,7 +156,7 @@ fn a_wrong_value_is_found_among_many_right_ones() {
 }
 
 #[test]
-fn an_error_and_a_closed_connection_are_told() {
+fn an_error_and_a_closed_connection_are_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn values_tell_items_apart() {
+    fn values_identify_items() {
         let items = Items {
             count: 2,
             value_bytes: 64,
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skew_repeats_items_and_all_lie_within() {
+    fn a_skew_repeats_items_and_stays_in_range() {
         let items = Items {
             count: 10_000,
             value_bytes: 0,

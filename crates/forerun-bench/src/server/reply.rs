@@ -76,7 +76,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_miss_is_left_out_and_the_next_reply_is_not_taken_along() {
+    fn a_miss_is_skipped_and_the_next_reply_is_left() {
         let got = b"VALUE k 0 4\r\nEND\r\r\nEND\r\nVALUE k";
         assert_eq!(scan(Form::Get, 9, got), Reply::Whole { bytes: 24, hits: 1 });
         assert_eq!(
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told_by_their_line() {
+    fn errors_name_their_line() {
         for (form, line) in [
             (Form::Get, "SERVER_ERROR out of memory"),
             (Form::Get, "VALUE k 0 many"),
@@ -129,7 +129,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_told_from_a_reply_without_a_panic(
+        fn parsing_arbitrary_bytes_as_a_reply_never_panics(
             received in proptest::collection::vec(any::<u8>(), 0..200),
             form in prop_oneof![Just(Form::Get), Just(Form::Mg), Just(Form::Set)],
         ) {

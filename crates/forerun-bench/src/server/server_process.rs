@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_at_once_is_told_with_its_words() {
+    fn a_server_that_exits_at_once_is_reported_with_its_output() {
         let program = shell("echo no such option >&2; exit 7");
         let error = Process::start(&program, &share()).err().unwrap();
         let text = format!("{error:#}");

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_form_keys_and_server_and_leaves_out_what_never_changes() {
+    fn the_table_omits_constant_columns() {
         let (constant, table) = table(&rows());
         assert_eq!(table.heads[..3], ["form", "keys a request", "server"]);
         assert!(constant.contains(&("items".into(), "2M".into())));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_shows_the_widest_requests_ratio_and_a_line_a_server() {
+    fn the_page_shows_the_ratio_of_the_widest_requests_and_one_line_per_server() {
         let mut report = Report::new("Server", LEAD);
         fill(&mut report, &rows());
         assert_eq!(report.tiles.len(), 1);

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_follows_from_its_numbers_alone() {
+    fn a_write_is_determined_by_its_numbers() {
         assert_eq!(write(1, 2, 3), write(1, 2, 3));
         let others = [
             write(2, 2, 3),

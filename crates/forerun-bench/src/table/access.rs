@@ -206,7 +206,7 @@ mod tests {
     use forerun_table::Dtype;
 
     #[test]
-    fn accesses_are_read_as_they_are_written() {
+    fn accesses_round_trip_as_text() {
         for text in ["uniform", "zipf:1", "zipf:0.8", "trace:orm.trace.xz"] {
             assert_eq!(text.parse::<Access>().unwrap().to_string(), text);
         }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_has_a_row_a_number_and_starts_elsewhere_for_each_thread() {
+    fn each_thread_starts_a_trace_at_another_offset() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("trace");
         let bytes: Vec<u8> = [9u32, 7, 9, 1]
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_told_from_another_one() {
+    fn different_rows_are_distinguished() {
         for dim in [2, 3, 64] {
             let row = RowType::new(Dtype::F32, dim);
             let mut bytes = Vec::new();

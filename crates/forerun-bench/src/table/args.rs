@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_get_their_defaults_and_what_makes_no_sense_is_refused() {
+    fn lists_get_defaults_and_invalid_ones_are_refused() {
         let plan = Args::default().plan().unwrap();
         assert_eq!((plan.rows, plan.row.bytes()), (2_000_000, 256));
         assert_eq!(plan.batches, [64, 256, 1024, 4096]);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_are_read_as_they_are_named() {
+    fn policies_round_trip_as_text() {
         assert_eq!(parse_score("lru"), Ok(Score::Lru));
         assert_eq!(parse_admission("by-score"), Ok(Admission::ByScore));
         assert!(parse_score("mru").unwrap_err().contains("mru"));

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_is_told_once_and_the_rest_in_columns() {
+    fn constant_values_are_stated_once_and_the_rest_in_columns() {
         let mut out = Vec::new();
         print(&[row(64, 0.1), row(256, 0.1)], &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_a_plot_an_access_and_is_well_formed() {
+    fn the_page_has_one_plot_per_access_and_is_well_formed() {
         let mut report = Report::new("Tables", LEAD);
         fill(&mut report, &[row(64, 1.0), row(256, 1.0), row(64, 0.1)]);
         assert_eq!(report.tiles.len(), 2);

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_in_words() {
+    fn invalid_arguments_are_refused_with_a_message() {
         let refusal = |args: Args| args.plan().unwrap_err().to_string();
         let default = Args::default;
         let cases = [

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_records_are_asked_for_most_even_as_there_are_more() {
+    fn the_newest_records_are_requested_most_as_records_are_added() {
         let mut latest = Latest::new(1000);
         for records in [1000, 1500] {
             let counts = counts(|rng| latest.draw(records, rng));

@@ -168,7 +168,7 @@ fn totals(asked: &[Asked]) -> (usize, usize, usize) {
 }
 
 #[test]
-fn batches_make_the_same_operations_as_single_ones_and_fewer_calls() {
+fn batching_makes_the_same_operations_with_fewer_calls() {
     for workload in Workload::ALL {
         let single = asked(workload, 1);
         assert!(single.iter().all(|a| !matches!(a, Asked::Read(2..))));
@@ -240,7 +240,7 @@ fn a_missing_record_is_found_without_a_check_too() {
 }
 
 #[test]
-fn clients_beside_each_other_find_nothing_wrong() {
+fn concurrent_clients_find_no_wrong_value() {
     let (store, expected) = loaded(Lie::None);
     for workload in Workload::ALL {
         let requests = Requests::new(workload, RECORDS, RECORDS + 2000);

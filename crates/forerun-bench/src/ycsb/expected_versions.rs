@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_that_returned_makes_the_older_version_wrong() {
+    fn after_a_write_returns_the_older_version_is_wrong() {
         let expected = ExpectedVersions::new(1).unwrap();
         expected.end(expected.begin_insert().unwrap());
         for version in 1..5 {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_that_overlapped_stay_right_until_one_came_alone() {
+    fn overlapping_writes_are_all_allowed_until_a_later_write() {
         let expected = ExpectedVersions::new(1).unwrap();
         expected.end(expected.begin_insert().unwrap());
         for swap in [false, true] {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_insert_and_write_leave_everything_known_and_right() {
+    fn concurrent_inserts_and_writes_leave_a_known_state() {
         let expected = ExpectedVersions::new(400).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn scans_are_of_every_length_alike() {
+    fn scan_lengths_are_uniform() {
         let mut operations = Requests::new(Workload::E, 1000, 1000).operations(4);
         let mut lengths = [0u32; SCAN_MAX + 1];
         for _ in 0..DRAWS {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_operations_and_another_one_others() {
+    fn equal_seeds_give_equal_operations_and_others_differ() {
         let requests = Requests::new(Workload::A, 1000, 1000);
         let draw = |seed| {
             let mut operations = requests.operations(seed);
@@ -283,14 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn all_records_are_asked_for_in_turn() {
+    fn all_records_are_requested_in_turn() {
         let mut operations = Requests::all(5).operations(1);
         let drawn: Vec<Operation> = (0..6).map(|_| operations.draw(5)).collect();
         assert_eq!(drawn, [0, 1, 2, 3, 4, 0].map(Operation::Read));
     }
 
     #[test]
-    fn loaded_records_alone_are_asked_for_where_nothing_is_inserted() {
+    fn without_inserts_only_loaded_records_are_requested() {
         let mut operations = Requests::new(Workload::C, 10, 1000).operations(1);
         for _ in 0..1000 {
             assert!(matches!(operations.draw(1000), Operation::Read(record) if record < 10));

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_those_that_ycsb_makes() {
+    fn keys_match_ycsbs() {
         // The first key of every YCSB database, and the next hashes by the plain definition.
         assert_eq!(key_of(0), "user6284781860667377211");
         for number in [1u64, 255, 256, 999_999, u64::from(u32::MAX), u64::MAX] {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn records_have_keys_of_their_own_scattered_over_the_order() {
+    fn records_have_distinct_scattered_keys() {
         let keys: Vec<String> = (0..20_000).map(key_of).collect();
         assert!(keys.iter().all(|key| key.len() <= KEY_BYTES_MAX));
         assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_printable_and_tells_its_record_and_version() {
+    fn a_value_is_printable_and_contains_its_record_and_version() {
         let (mut bytes, mut scratch) = (Vec::new(), Vec::new());
         let mut seen = BTreeSet::new();
         for (number, version) in [(0, 0), (0, 1), (1, 0), (77, 3), (u64::MAX, u64::MAX)] {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_told_in_words() {
+    fn a_wrong_value_is_described() {
         let mut scratch = Vec::new();
         let mut refusal =
             |found: &[u8]| version_of(7, found, &mut scratch).unwrap_err().to_string();

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_prints_its_name_its_engines_and_what_is_the_same_once() {
+    fn a_workload_prints_constant_columns_once() {
         let rows = [row("a", "forerun", 1, 1e5), row("a", "rocksdb", 1, 5e4)];
         let mut out = Vec::new();
         print(&rows, &[("fact".into(), "told".into())], &mut out).unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_prints_what_the_store_is_like() {
+    fn a_load_prints_facts_about_the_store() {
         let mut out = Vec::new();
         print(&[row("load", "forerun", 100, 1e5)], &[], &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_a_plot_a_workload_and_a_headline() {
+    fn the_page_has_one_plot_per_workload_and_a_headline() {
         let rows = [
             row("load", "forerun", 100, 1e5),
             row("a", "forerun", 1, 1e5),

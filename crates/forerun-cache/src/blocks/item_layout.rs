@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn an_items_bytes_are_counted_alike_before_and_after_it_is_written() {
+    fn an_items_size_is_the_same_before_and_after_writing() {
         for key_len in 1..=250 {
             let pointer = size_of::<*const LargeValue>();
             let bytes = size_bytes(key_len, pointer);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_time_has_a_class_and_longer_times_have_higher_ones() {
+    fn every_ttl_has_a_class_and_classes_increase() {
         for blocks in [1, 300, 2000, 100_000] {
             let classes = TtlClasses::for_blocks(blocks);
             let mut last = 1;

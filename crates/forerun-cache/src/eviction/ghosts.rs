@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_key_leaves_its_entry_to_the_next() {
+    fn a_claimed_key_keeps_its_entry_for_the_next_claim() {
         let ghosts = Ghosts::new(size_of::<Set>());
         (1..=32).for_each(|hash| ghosts.insert(hash));
         assert!(ghosts.take(30));

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn made_up_values_have_their_length_and_differ() {
+    fn generated_values_have_their_length_and_differ() {
         for length in [0, 1, 7, 8, 9, 100] {
             assert_eq!(made_up_value(b"a", length).len(), length);
         }

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn tabs_part_and_quotes_are_plain_in_tsv() {
+    fn in_tsv_tabs_separate_and_quotes_are_literal() {
         let found = rows(
             b"id\tname\n1\t\"half a quote\n2\tb\n",
             Dialect::TSV,
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn another_delimiter_parts_fields_and_is_suggested_where_it_is_missing() {
+    fn another_delimiter_works_and_is_suggested() {
         let text = b"id;name\n1;\"a;b\"\n2;c,d\n";
         assert_eq!(
             rows(text, Dialect::csv(b';'), &["id"]).unwrap(),
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heading_that_is_no_good_is_an_error() {
+    fn an_invalid_header_is_an_error() {
         let error = |text: &[u8]| {
             rows(text, Dialect::csv(b','), &["id"])
                 .unwrap_err()

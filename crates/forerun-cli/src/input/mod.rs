@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn compression_is_told_by_the_first_bytes() {
+    fn compression_is_detected_from_the_first_bytes() {
         let text: Vec<u8> = (0..200_000u32)
             .flat_map(|i| (i / 7).to_le_bytes())
             .collect();
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_an_error_that_names_it() {
+    fn a_path_that_is_no_file_is_an_error_that_names_it() {
         let missing = Source::open(Path::new("/no/such/file.csv"))
             .err()
             .expect("there is none");

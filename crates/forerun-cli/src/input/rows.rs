@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_format_is_told_by_the_name() {
+    fn the_format_follows_from_the_file_name() {
         let of = |name: &str| Format::of_name(Path::new(name));
         assert_eq!(of("a/cities.csv"), Some(Format::Csv));
         assert_eq!(of("cities.TSV.gz"), Some(Format::Tsv));

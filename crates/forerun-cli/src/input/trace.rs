@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn text_keys_are_lines_and_binary_is_told() {
+    fn text_keys_are_lines_and_binary_is_refused() {
         let keys = TextKeys::read(source(b"a\n\nbb\r\nccc")).unwrap();
         assert_eq!(keys.as_slices(), [&b"a"[..], b"bb", b"ccc"]);
         let error = TextKeys::read(source(b"abc\n\x01\x00"))

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_back_and_any_changed_bit_is_seen() {
+    fn a_record_round_trips_and_every_flipped_bit_is_detected() {
         let good = sample().encode();
         assert_eq!(Record::decode(&good), Ok(sample()));
         for bit in 0..good.len() * 8 {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn under_right_checksums_too_what_contradicts_itself_is_refused() {
+    fn contradictory_contents_with_valid_checksums_are_refused() {
         let body = |of: &Record| of.encode()[20..of.encode().len() - 4].to_vec();
         let mut few = sample();
         few.checksums.pop();

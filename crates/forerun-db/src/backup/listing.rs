@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_given_and_others_are_nobodys() {
+    fn names_round_trip_and_unknown_ones_are_refused() {
         let run = RunRecord {
             number: 7,
             bytes: 4096,

@@ -107,7 +107,7 @@ impl Cache {
 }
 
 #[test]
-fn a_page_that_is_found_is_whole() {
+fn a_found_page_is_complete() {
     model(|| {
         let cache = Cache::new();
         let writer = {
@@ -127,7 +127,7 @@ fn a_page_that_is_found_is_whole() {
 }
 
 #[test]
-fn of_two_that_read_one_page_one_publishes_and_both_find_it() {
+fn one_of_two_readers_publishes_a_page_and_both_find_it() {
     model(|| {
         let cache = Cache::new();
         let other = cache.clone();
@@ -167,7 +167,7 @@ fn a_frame_is_used_again_while_nobody_reads_it() {
 }
 
 #[test]
-fn a_use_that_is_counted_meanwhile_does_not_bring_an_evicted_page_back() {
+fn a_concurrent_use_count_does_not_revive_an_evicted_page() {
     model(|| {
         let cache = Cache::new();
         assert!(cache.fill(0, 0));

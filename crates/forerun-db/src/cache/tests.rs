@@ -16,7 +16,7 @@ mod numbered_pages;
 use numbered_pages::{HEAD, Numbered, PAGE, cache_of, page, scan, shuffled, take_all, wait_idle};
 
 #[test]
-fn every_page_comes_out_as_it_is_whatever_the_budget_and_the_backend() {
+fn every_page_is_returned_intact_for_any_budget_and_backend() {
     let dir = tempfile::tempdir().unwrap();
     for backend in ReadBackend::ALL {
         for frames in [1, 2, 4, 16, 64, 500] {
@@ -38,7 +38,7 @@ fn every_page_comes_out_as_it_is_whatever_the_budget_and_the_backend() {
 }
 
 #[test]
-fn a_page_that_many_wait_for_is_read_once() {
+fn concurrent_readers_of_a_missing_page_share_one_read() {
     let io = FaultIo::new();
     let cache = cache_of(8);
     let source = Numbered::modelled(&io, &cache, vec![PAGE; 4]);
@@ -73,7 +73,7 @@ fn a_failure_at_any_read_reaches_only_those_that_wait_for_that_page() {
 }
 
 #[test]
-fn a_page_that_is_not_what_was_written_is_an_error_that_names_it() {
+fn a_changed_page_is_an_error_that_names_it() {
     let io = FaultIo::new();
     let cache = cache_of(16);
     let source = Numbered::modelled(&io, &cache, vec![PAGE; 8]);
@@ -275,7 +275,7 @@ fn threads_hammer_a_tiny_cache() {
 }
 
 #[test]
-fn a_panic_half_way_leaves_the_cache_as_good_as_before() {
+fn a_panic_leaves_the_cache_usable() {
     let dir = tempfile::tempdir().unwrap();
     let cache = cache_of(16);
     let source = Numbered::real(dir.path(), &cache, vec![PAGE; 60]);
@@ -300,7 +300,7 @@ fn a_panic_half_way_leaves_the_cache_as_good_as_before() {
 }
 
 #[test]
-fn a_lookup_that_is_dropped_does_not_keep_the_others_waiting() {
+fn a_dropped_lookup_does_not_block_the_others() {
     let io = FaultIo::new();
     let cache = cache_of(16);
     let source = Numbered::modelled(&io, &cache, vec![PAGE; 60]);
@@ -320,7 +320,7 @@ fn a_lookup_that_is_dropped_does_not_keep_the_others_waiting() {
 proptest! {
     /// A page that was read and not evicted is a hit; any other is a miss.
     #[test]
-    fn what_is_resident_is_a_hit_and_what_is_not_a_miss(
+    fn resident_pages_are_hits_and_others_misses(
         frames in 4_usize..40,
         wanted in prop::collection::vec(0_u32..50, 1..300),
     ) {

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_become_rarer_until_a_longest_delay() {
+    fn retries_back_off_up_to_a_maximum_delay() {
         let full = Error::io(
             "write",
             Path::new("run"),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_an_attempt_hears_of_failures_from_then_on() {
+    fn a_waiter_learns_of_failures_after_its_request() {
         let now = Instant::now();
         let mut failing = Failing::again(None, Error::LogOff, now);
         assert!(!failing.is_repeated());

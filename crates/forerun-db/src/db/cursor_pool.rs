@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_takes_up_its_cursor_until_the_state_is_another() {
+    fn a_thread_reuses_its_cursor_until_the_state_changes() {
         let (db, keyspaces) = store(1);
         let keyspace = &keyspaces[0];
         assert_eq!(keyspace.iter().count(), 1);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_parks_a_few_and_none_once_it_has_ended() {
+    fn a_thread_keeps_a_few_cursors_and_none_after_it_ends() {
         let (_db, keyspaces) = store(3 * MAX_POOLED);
         forerun_core::sync::thread::scope(|scope| {
             let scanner = scope.spawn(|| {

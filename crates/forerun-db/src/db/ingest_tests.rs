@@ -111,7 +111,7 @@ fn read_all_ways(db: &Db) -> [Option<Vec<u8>>; 5] {
 }
 
 #[test]
-fn a_compaction_while_an_ingestion_commits_takes_nothing_from_readers() {
+fn a_compaction_beside_a_committing_ingestion_hides_nothing_from_readers() {
     let io = HookIo::default();
     let options = Options {
         background: Background::Caller,

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_become_visible_in_order_whatever_order_they_come_in() {
+    fn sequences_become_visible_in_order() {
         let visible = PublishedSequence::new(10);
         let next = AtomicU64::new(11);
         let linked: Vec<AtomicU64> = (0..4 * 500).map(|_| AtomicU64::new(0)).collect();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn one_writer_makes_all_that_wait_for_it_visible() {
+    fn one_writer_publishes_all_waiting_writes() {
         let visible = PublishedSequence::new(0);
         forerun_core::sync::thread::scope(|scope| {
             for first in [2, 4, 6, 8] {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_behind_a_hole_are_told_and_those_before_it_become_visible() {
+    fn writers_after_a_gap_get_an_error_and_earlier_ones_become_visible() {
         let visible = PublishedSequence::new(0);
         forerun_core::sync::thread::scope(|scope| {
             let before = scope.spawn(|| visible.publish(2, 3));

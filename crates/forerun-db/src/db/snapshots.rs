@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_alive_as_long_as_one_of_its_snapshots() {
+    fn a_sequence_is_live_while_one_of_its_snapshots_is() {
         let none = Arc::new(Expired::new(vec![]));
         let some = Arc::new(Expired::new(vec![(0, 2), (3, 5)]));
         let more = Arc::new(Expired::new(vec![(0, 4), (3, 6)]));

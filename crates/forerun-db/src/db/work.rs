@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_sleeps_until_the_turn_moves_on_or_the_store_closes() {
+    fn a_worker_sleeps_until_new_work_or_close() {
         let work = Work::default();
         let seen = work.turn().unwrap();
         work.nudge();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_hears_of_new_failures_and_of_repeated_ones() {
+    fn waiters_learn_of_new_and_repeated_failures() {
         let work = Work::default();
         work.note_failed(Task::Flush, Error::LogOff);
         assert!(work.check(Task::Flush, Patience::UntilRepeated).is_ok());

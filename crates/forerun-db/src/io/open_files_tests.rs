@@ -158,7 +158,7 @@ fn a_file_that_is_used_stays_open_and_one_that_is_not_is_closed() {
 }
 
 #[test]
-fn where_the_system_has_no_file_left_one_is_closed_for_it() {
+fn running_out_of_files_closes_one() {
     let model = FaultIo::new();
     let paths = paths("/".as_ref(), 10);
     paths.iter().for_each(|path| model.write(path, b"x"));
@@ -183,7 +183,7 @@ fn where_the_system_has_no_file_left_one_is_closed_for_it() {
 }
 
 #[test]
-fn reads_under_way_are_right_while_files_are_closed_and_opened() {
+fn running_reads_are_correct_while_files_are_closed_and_opened() {
     const FILES: u8 = 24;
     let dir = tempfile::tempdir().unwrap();
     let paths = paths(dir.path(), FILES);
@@ -228,7 +228,7 @@ fn reads_under_way_are_right_while_files_are_closed_and_opened() {
 }
 
 #[test]
-fn files_that_were_read_together_beyond_the_limit_are_closed_when_they_are_read_no_more() {
+fn files_beyond_the_limit_are_closed_once_their_reads_end() {
     let model = FaultIo::new();
     let counting = Counting::new(Arc::new(model.clone()), usize::MAX);
     let files = OpenFiles::new(Arc::new(counting.clone()), 1);

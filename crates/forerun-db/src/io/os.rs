@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_name_is_of_the_same_file() {
+    fn a_second_name_refers_to_the_same_file() {
         let dir = tempfile::tempdir().unwrap();
         let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
         let file = OsIo.open(&a, OpenMode::Create).unwrap();

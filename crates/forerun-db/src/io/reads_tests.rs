@@ -130,7 +130,7 @@ fn reads_are_whole_or_an_error_of_their_own_in_any_number_at_once() {
 }
 
 #[test]
-fn a_backend_is_what_was_asked_for_or_what_it_falls_back_to() {
+fn the_backend_is_the_requested_one_or_its_fallback() {
     let dir = tempfile::tempdir().unwrap();
     let file = file(dir.path());
     let _alone = REFUSAL.lock().unwrap_or_else(|error| error.into_inner());
@@ -235,7 +235,7 @@ fn short_reads_and_interrupted_ones_go_on_where_they_stopped() {
 }
 
 #[test]
-fn a_batch_that_is_dropped_with_reads_under_way_harms_nobody() {
+fn a_batch_may_be_dropped_while_its_reads_are_in_flight() {
     let dir = tempfile::tempdir().unwrap();
     every_backend(|backend| {
         for round in 0..20 {
@@ -265,7 +265,7 @@ fn a_batch_that_is_dropped_with_reads_under_way_harms_nobody() {
 }
 
 #[test]
-fn a_batch_inside_a_batch_and_batches_of_many_threads_keep_to_themselves() {
+fn nested_and_concurrent_batches_are_independent() {
     let dir = tempfile::tempdir().unwrap();
     let file = file(dir.path());
     every_backend(|backend| {

@@ -177,7 +177,7 @@ fn readers_find_what_is_visible_while_others_add() {
 }
 
 #[test]
-fn what_is_counted_for_a_range_is_at_least_what_it_takes() {
+fn a_range_is_charged_at_least_its_size() {
     const COUNT: u64 = 20_000;
     let order = KeyOrder::Bytewise;
     let random = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -203,7 +203,7 @@ fn what_is_counted_for_a_range_is_at_least_what_it_takes() {
 }
 
 #[test]
-fn ranges_that_come_a_few_at_a_time_to_many_take_no_more_memory_for_it() {
+fn ranges_written_in_small_batches_take_no_more_memory() {
     const FLUSHES: u64 = 150;
     let bound = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
     let mut ranges = Ranges::new(KeyOrder::Bytewise);

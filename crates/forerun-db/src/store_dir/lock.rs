@@ -160,7 +160,7 @@ mod tests {
     use crate::io::fault::FaultIo;
 
     #[test]
-    fn the_second_opener_is_told_who_has_it() {
+    fn the_second_opener_learns_who_holds_the_lock() {
         let io = FaultIo::new();
         let mut lock = Lock::take(&io, "/".as_ref(), "LOCK").unwrap();
         assert!(lock.power_lost(), "nothing was told yet");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_holder_is_the_process_that_is_noted_unless_others_alone_have_the_file_open() {
+    fn the_recorded_process_holds_the_lock_if_it_has_the_file_open() {
         assert_eq!(holder(Some(7), &[5, 7]), Some(7));
         assert_eq!(holder(Some(7), &[5, 6]), Some(5));
         assert_eq!(
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn another_boot_or_an_unreadable_text_means_that_the_power_was_lost() {
+    fn another_boot_or_unreadable_text_counts_as_power_loss() {
         let io = FaultIo::new();
         Lock::take(&io, "/".as_ref(), "LOCK").unwrap().note_boot();
         let text = io.read("/LOCK").unwrap();

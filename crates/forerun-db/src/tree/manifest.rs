@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_back_and_any_changed_bit_is_seen() {
+    fn a_record_round_trips_and_every_flipped_bit_is_detected() {
         for manifest in [Manifest::new("x"), sample()] {
             let good = manifest.encode();
             assert_eq!(Manifest::decode(&good), Ok(manifest));

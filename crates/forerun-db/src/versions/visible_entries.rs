@@ -332,7 +332,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_walk_over_what_a_snapshot_sees_is_a_walk_over_a_map(
+        fn iterating_a_snapshot_matches_iterating_a_map(
             writes in prop::collection::vec((0_u8..6, any::<bool>()), 0..120),
             snapshot in 0_u64..130,
             steps in prop::collection::vec((0_u8..8, 0_u8..7), 1..60),

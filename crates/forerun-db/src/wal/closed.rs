@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_back_and_any_changed_bit_is_seen() {
+    fn a_record_round_trips_and_every_flipped_bit_is_detected() {
         let closed = Closed {
             segment: 2,
             len_bytes: 700,

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn sealed_records_are_read_back_in_order() {
+    fn sealed_records_are_read_in_order() {
         let segment = segment();
         let mut offset = 32;
         for (first, count, synced_before) in [(10, 1, true), (11, 2, false), (13, 1, false)] {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_good_in_its_place_only() {
+    fn a_record_is_valid_only_at_its_position() {
         let segment = segment();
         assert!(
             read(&segment, 32, SALT + 1).is_err(),

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_lost_is_told_with_its_place() {
+    fn lost_data_is_reported_with_its_offset() {
         let range = |offset, len_bytes| BadRange {
             path: "wal".into(),
             offset,

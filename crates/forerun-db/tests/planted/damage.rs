@@ -48,7 +48,7 @@ fn damaged() -> FaultIo {
 }
 
 #[test]
-fn a_page_with_another_byte_is_an_error() {
+fn a_page_with_a_changed_byte_is_an_error() {
     breaks(Defect::BadPageRead, || {
         let db = open(&damaged(), &uncompressed()).unwrap();
         db.get(&[0]).is_err()

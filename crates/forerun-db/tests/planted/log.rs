@@ -128,7 +128,7 @@ fn failing_manifests(disk: &FaultIo) -> (HookIo, Arc<AtomicBool>) {
 }
 
 #[test]
-fn a_record_whose_checksum_does_not_match_is_none() {
+fn a_record_with_a_wrong_checksum_is_ignored() {
     breaks(Defect::TornRecordAccepted, || {
         let io = FaultIo::new();
         let db = open(&io, &tiny_options()).unwrap();
@@ -157,7 +157,7 @@ fn the_last_record_of_the_log_counts() {
 }
 
 #[test]
-fn what_follows_a_flush_is_in_the_log() {
+fn writes_after_a_flush_are_in_the_log() {
     breaks(Defect::FlushedOneTooMany, || {
         let io = FaultIo::new();
         let db = open(&io, &tiny_options()).unwrap();
@@ -169,7 +169,7 @@ fn what_follows_a_flush_is_in_the_log() {
 }
 
 #[test]
-fn a_keyspace_that_was_dropped_stays_away() {
+fn a_dropped_keyspace_stays_dropped() {
     breaks(Defect::DropNotDurable, || {
         let io = FaultIo::new();
         let db = open(&io, &tiny_options()).unwrap();

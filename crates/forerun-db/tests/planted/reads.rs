@@ -22,7 +22,7 @@ fn an_iterator_that_goes_backward_shows_the_newest_version() {
 }
 
 #[test]
-fn a_batch_of_lookups_answers_a_key_as_often_as_it_is_asked_for() {
+fn a_batch_answers_a_repeated_key_every_time() {
     breaks(Defect::DuplicatesMissed, || {
         let db = open(&FaultIo::new(), &tiny_options()).unwrap();
         db.put(b"key", b"value").unwrap();
@@ -52,12 +52,12 @@ fn entries_expire_in_a_memtable() {
 }
 
 #[test]
-fn entries_live_as_long_as_they_should() {
+fn entries_live_exactly_their_ttl() {
     breaks(Defect::ExpiresEarly, || is_there_after(10));
 }
 
 #[test]
-fn what_has_expired_stays_away_when_the_clock_is_set_back() {
+fn expired_entries_stay_expired_when_the_clock_is_set_back() {
     breaks(Defect::ExpiredReturns, || {
         let io = FaultIo::new();
         io.set_unix_time_s(Some(1_000));

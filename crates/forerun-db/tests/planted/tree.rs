@@ -82,7 +82,7 @@ fn a_range_deletion_stays_while_it_covers_the_last_key_of_a_run() {
 }
 
 #[test]
-fn range_deletions_keep_to_the_limit_of_memory() {
+fn range_deletions_respect_the_memory_limit() {
     breaks(Defect::RangesUncounted, || {
         let options = small_options();
         let db = open(&FaultIo::new(), &options).unwrap();

@@ -46,7 +46,7 @@ fn a_write_behind_a_comparator_that_panicked_is_refused() {
 }
 
 #[test]
-fn who_waits_for_a_worker_that_panicked_is_told() {
+fn threads_that_wait_for_a_panicked_worker_get_an_error() {
     breaks(Defect::PanicUnreported, || {
         let comparator = Arc::new(Panicking::default());
         let options = small_options()

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_device_opening_says_so_and_with_one_it_tells_what_it_is() {
+    fn opening_reports_the_device_or_its_absence() {
         match Gpu::open(0) {
             Ok(gpu) => {
                 assert!(gpu.info().multiprocessors > 0 && !gpu.info().name.is_empty());

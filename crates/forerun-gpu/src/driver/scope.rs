@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scope_gives_back_what_its_work_gives() {
+    fn a_scope_returns_the_result_of_its_work() {
         let Ok(gpu) = Gpu::open(0) else { return };
         let seven = gpu.scope(|_| Ok::<_, GpuError>(7));
         assert_eq!(seven, Ok(7));

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_meet_just_where_they_share_a_byte() {
+    fn layers_overlap_exactly_if_they_share_a_byte() {
         let (mut met, mut apart) = (0, 0);
         for (row_bytes, stride_bytes, count) in [(3, 3, 4), (3, 8, 4), (2, 7, 1), (1, 5, 3)] {
             let rows = Rows {

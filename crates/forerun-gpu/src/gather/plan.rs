@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_takes_more_rows_in_flight_where_rows_or_blocks_are_fewer() {
+    fn the_default_keeps_more_rows_in_flight_for_fewer_rows_or_blocks() {
         let plan_of = |row_bytes, cap| {
             let work = Work::new(Direction::Gather, row_bytes, 1 << 20, 4096);
             let choice = KernelChoice {
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_and_does_not_fit_is_refused_in_words() {
+    fn invalid_requests_are_refused_with_a_message() {
         let work = Work::new(Direction::Gather, 584, 100, 256);
         let wide = KernelChoice {
             unit: Some(Unit::B16),

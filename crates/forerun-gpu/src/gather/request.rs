@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn two_arrays_must_be_as_long() {
+    fn two_arrays_must_have_equal_lengths() {
         assert!(PairsAt::split(Integer::I64, (8, 5), (80, 5)).is_ok());
         let refusal = PairsAt::split(Integer::I64, (8, 5), (80, 6)).unwrap_err();
         assert!(refusal.to_string().contains("5 source"), "{refusal}");

@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_of_the_list_is_a_kernel_of_its_own() {
+    fn every_line_of_the_list_is_a_distinct_kernel() {
         let list = include_str!("../../kernels/gather.list");
         let lines = list.lines().filter(|line| line.starts_with("KERNEL"));
         assert_eq!(kernels().len(), lines.count());
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn units_are_read_back_and_found_by_what_they_divide() {
+    fn units_round_trip_and_are_found_by_divisibility() {
         for unit in Unit::ALL {
             assert_eq!(unit.to_string().parse(), Ok(unit));
         }

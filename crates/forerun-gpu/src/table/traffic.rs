@@ -252,8 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn narrow_asks_for_less_than_wide_where_there_is_room_and_the_seeds_rule_changes_at_seven_eighths()
-     {
+    fn narrow_reads_less_than_wide_below_seven_eighths_load() {
         let (half, keys) = filled(Width::W128, Candidates::Two, 0.5);
         let of = |table: &GpuTable, lookup| table.traffic(lookup, &keys).unwrap();
         let narrow = of(&half, Lookup::Narrow);
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_finds_the_same_and_one_of_32_asks_for_sectors_alone() {
+    fn every_lookup_finds_the_same_rows_and_width_32_reads_single_sectors() {
         for width in Width::ALL {
             let (table, keys) = filled(width, Candidates::One, 0.9);
             let wide = table.traffic(Lookup::Wide, &keys).unwrap();
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_asked_for_by_lines_and_what_is_left() {
+    fn rows_are_requested_by_whole_lines_and_a_rest() {
         let traffic = Traffic {
             found: 10,
             ..Traffic::default()

@@ -121,7 +121,7 @@ fn a_find_beside_writers_gives_a_whole_row_of_its_key() {
 /// Inserts, erases and searches for slots at the same time, or a clear beside erases and searches,
 /// leave the table consistent.
 #[test]
-fn anything_beside_anything_leaves_the_table_in_order() {
+fn concurrent_operations_leave_the_table_consistent() {
     for seed in 0..24u64 {
         let width = Width::ALL[seed as usize % 4];
         let options = small(

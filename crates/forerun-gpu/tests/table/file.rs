@@ -13,7 +13,7 @@ fn filled() -> GpuTable {
 }
 
 #[test]
-fn a_table_goes_through_files_from_cpu_to_kernels_and_back() {
+fn a_saved_table_moves_between_cpu_and_kernels() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (folder.path().join("first"), folder.path().join("second"));
     let mut table = filled();

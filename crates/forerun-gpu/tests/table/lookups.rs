@@ -123,7 +123,7 @@ pub(crate) fn equal_digests(table: &GpuTable, n: usize) -> Vec<u64> {
 }
 
 #[test]
-fn keys_of_equal_digests_are_told_apart() {
+fn keys_with_equal_digests_are_distinguished() {
     for width in [Width::W16, Width::W128] {
         let options = small(width, Candidates::Two, 2);
         let Some(mut kernels) = on_shim(Order::OneTile, options) else {
@@ -189,7 +189,7 @@ fn no_schedule_changes_what_is_found() {
 }
 
 #[test]
-fn the_pipeline_takes_buckets_of_128_alone() {
+fn the_pipeline_requires_buckets_of_128() {
     let table = GpuTable::on_cpu(small(Width::W64, Candidates::One, 1)).unwrap();
     let refused = table.lookup(Lookup::Pipeline, &[1], Answers::default());
     assert!(matches!(refused, Err(TableError::Lookup { width: 64 })));

@@ -39,7 +39,7 @@ fn every_u64_is_a_key() {
 }
 
 #[test]
-fn find_or_insert_gives_what_is_there_or_puts_in_what_is_given() {
+fn find_or_insert_returns_present_rows_and_inserts_missing_ones() {
     let mut table = table();
     table
         .insert_or_assign(&[1], &row_of(1, 0, 16), None)
@@ -56,7 +56,7 @@ fn find_or_insert_gives_what_is_there_or_puts_in_what_is_given() {
 }
 
 #[test]
-fn accumulate_adds_to_those_that_are_there_and_puts_in_those_that_are_not() {
+fn accumulate_adds_to_present_rows_and_inserts_missing_ones() {
     let mut table = table();
     let halves: Vec<u8> = [0.5f32; 4].iter().flat_map(|x| x.to_ne_bytes()).collect();
     table
@@ -87,7 +87,7 @@ fn accumulate_adds_to_those_that_are_there_and_puts_in_those_that_are_not() {
 }
 
 #[test]
-fn assignments_change_what_is_there_and_nothing_else() {
+fn assignments_change_only_present_rows() {
     let mut table = table();
     table
         .insert_or_assign(&[1], &row_of(1, 0, 16), Some(&[5]))
@@ -250,7 +250,7 @@ fn reserve_moves_every_entry_with_its_score() {
 }
 
 #[test]
-fn a_table_that_may_grow_does_before_it_evicts_and_one_that_may_not_evicts() {
+fn a_growable_table_grows_before_it_evicts() {
     let mut options = small(Width::W32, Candidates::Two, 8);
     options.max_capacity = 3000;
     let mut table = GpuTable::on_cpu(options).unwrap();
@@ -345,7 +345,7 @@ fn wrong_batches_and_options_are_refused_by_name() {
 
 proptest! {
     #[test]
-    fn a_table_with_room_is_a_map(
+    fn a_table_with_free_slots_behaves_like_a_map(
         steps in prop::collection::vec((0u64..300, 0u8..4, any::<u64>()), 0..400),
         width in prop::sample::select(Width::ALL.to_vec()),
     ) {

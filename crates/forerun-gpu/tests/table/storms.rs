@@ -136,7 +136,7 @@ fn each_bucket_keeps_its_greatest_scores_in_every_schedule() {
 }
 
 #[test]
-fn what_goes_in_is_kept_or_given_away() {
+fn an_inserted_row_is_kept_or_evicted() {
     for seed in 0..8 {
         let width = Width::ALL[seed as usize % 4];
         let options = small(width, Candidates::Two, 2);
@@ -168,7 +168,7 @@ fn what_goes_in_is_kept_or_given_away() {
 }
 
 #[test]
-fn of_many_who_lock_a_key_one_does() {
+fn one_of_many_threads_locks_a_key() {
     for seed in 0..12 {
         let options = small(Width::W16, Candidates::Two, 2);
         let Some(mut table) = on_shim(Order::Seeded(seed), options) else {

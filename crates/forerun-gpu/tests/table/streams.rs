@@ -32,7 +32,7 @@ fn gone_through(shim: &Shim, op: &TableOp, max: usize) -> usize {
 
 /// A count in device memory limits every kind of operation, which never goes beyond the arrays.
 #[test]
-fn a_count_of_the_devices_says_how_many_keys_there_are() {
+fn a_count_in_device_memory_is_the_number_of_keys() {
     const KEYS_MAX: usize = 200;
     for (seed, width) in Width::ALL.into_iter().enumerate() {
         let options = small(
@@ -88,7 +88,7 @@ fn a_count_of_the_devices_says_how_many_keys_there_are() {
 /// The next operation inserts the keys that a lookup missed. The host has not seen how many there
 /// are.
 #[test]
-fn missed_keys_go_on_to_the_next_operation() {
+fn missed_keys_feed_the_next_operation() {
     for seed in 0..6u64 {
         let options = small(Width::W64, Candidates::Two, 8);
         let Some(shim) = Shim::start(Order::OneTile) else {

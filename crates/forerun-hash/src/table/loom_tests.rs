@@ -132,7 +132,7 @@ fn an_entry_that_moves_between_its_buckets_is_never_missed() {
 /// Without the version, the reader could check the home bucket while the entry is in its second,
 /// and the counter when it is home.
 #[test]
-fn an_entry_that_comes_home_is_never_missed() {
+fn an_entry_that_moves_home_is_never_missed() {
     model(|| {
         let hash = hash_with_both_buckets();
         let segment = segment();

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_belong_together_once_and_for_all() {
+    fn versions_stay_paired() {
         let mut versions = Versions::default();
         assert!(agree("HD c5\r\n", "HD c9\r\n", &mut versions));
         assert!(agree(

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_says_by_how_much_it_counts() {
+    fn the_change_of_a_counter_is_parsed_from_its_command() {
         assert_eq!(change("incr n +5"), Some(Change::Up(5)));
         assert_eq!(change("decr n 007 noreply"), Some(Change::Down(7)));
         assert_eq!(change("ma n"), Some(Change::Up(1)));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_count_began_follows_from_where_it_ended() {
+    fn the_start_of_a_count_follows_from_its_end() {
         assert!(Change::Up(5).began_high(HIGH + 5));
         assert!(!Change::Up(5).began_high(HIGH + 4));
         assert!(Change::Up(5).began_high(4));

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_seeds_are_answered_alike() {
+    fn fixed_seeds_get_identical_answers() {
         let Some(memcached) = memcached() else { return };
         for seed in 1..=8 {
             let steps = generate::history(seed, memcached.version);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_found_and_its_history_made_short() {
+    fn a_difference_is_found_and_its_history_shrunk() {
         let Some(memcached) = memcached() else { return };
         // A listed difference among steps without any.
         let mut steps: Vec<Step> = ["mn", "get a b", "incr n 1", "mg a v"].map(step).to_vec();

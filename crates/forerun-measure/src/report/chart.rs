@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_no_numbers_are_left_out() {
+    fn non_numeric_values_are_skipped() {
         let mut chart = Chart::new("", Shape::Lines);
         chart.x = vec!["a".into(), "b".into(), "c".into()];
         let good = Some((1.0, 1.0, 1.0));

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_everything_is_well_formed_and_escapes_what_it_is_given() {
+    fn a_page_with_every_element_is_well_formed_and_escaped() {
         let nasty = "<b> & \"quotes\"";
         let mut report = Report::new(nasty, nasty);
         report.tiles.push(Tile::new(nasty, nasty));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_check_finds_what_it_is_for() {
+    fn the_check_finds_planted_errors() {
         let page = |body: &str| format!("<!DOCTYPE html><html>{body}</html>");
         assert!(check_html(&page("<p>fine</p><br/>")).is_ok());
         for bad in [

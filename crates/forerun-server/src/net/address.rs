@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_is_named() {
+    fn an_invalid_address_is_reported() {
         for text in ["", "unix:", ":80", "127.0.0.1:port", "127.0.0.1:70000"] {
             let error = Listen::parse(text, 11211).unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_has_its_mode_and_goes_with_its_listener() {
+    fn a_unix_socket_has_its_mode_and_is_removed_with_its_listener() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
         let listener = unix(&path).expect("the path is free");
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn as_many_connections_wait_as_was_asked_for() {
+    fn the_listen_backlog_is_as_configured() {
         let dir = tempfile::tempdir().expect("a directory");
         let waiting = |backlog: u32| {
             let path = dir.path().join(backlog.to_string());
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_socket_is_replaced_a_live_one_and_a_file_are_not() {
+    fn a_dead_socket_is_replaced_but_not_a_live_one_or_a_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
         // Std's listener leaves its file behind, as a killed server does.

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_flags_is_told_as_memcached_tells_it() {
+    fn invalid_flags_get_memcacheds_errors() {
         for (text, error) in [
             (&b"v v"[..], FlagError::Twice),
             (b"v \xff", FlagError::Twice),

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_base64_or_empty_is_no_key() {
+    fn invalid_and_empty_base64_keys_are_refused() {
         let mut decoded = [0; KEY_BYTES_MAX];
         for bad in [&b""[..], b"a", b"ab", b"a$==", b"44OG44K544O"] {
             assert_eq!(decode(bad, &mut decoded), None, "{}", bad.escape_ascii());
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_key_has_room_in_base64() {
+    fn the_longest_key_fits_in_base64() {
         let mut out = Vec::new();
         push_base64(&mut out, &[0xff; KEY_BYTES_MAX]);
         assert_eq!(out.len(), 336);

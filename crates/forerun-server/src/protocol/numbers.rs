@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_expiration_time_the_low_32_bits_count() {
+    fn only_the_low_32_bits_of_an_expiration_time_count() {
         for (sent, expected) in [
             (&b"2147483647"[..], Some(Expiration::AtUnix(2_147_483_647))),
             (b"2147483648", Some(Expiration::Past)),

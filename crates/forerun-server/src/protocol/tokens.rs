@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spaces_part_tokens_and_nothing_else_does() {
+    fn only_spaces_separate_tokens() {
         let tokens = Tokens::of(b"  set  a\tb 0 \x01 noreply  ");
         assert_eq!(
             tokens.kept(),

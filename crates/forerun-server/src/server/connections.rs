@@ -205,7 +205,7 @@ mod tests {
     use forerun_core::sync::time;
 
     #[test]
-    fn a_place_is_free_again_when_its_connection_goes() {
+    fn closing_a_connection_frees_its_slot() {
         let connections = Arc::new(Connections::new(2, time::now()));
         let listener: Arc<str> = "unix:/s".into();
         let first = connections

@@ -213,12 +213,12 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_without_a_key_is_answered_the_same_however_it_comes() {
+    fn a_long_line_without_a_key_is_answered_the_same_however_it_is_split() {
         fuzz_session(&[5, 9, 1, 32], b"get \xfe\xff \n");
     }
 
     #[test]
-    fn a_binary_request_is_refused_the_same_however_it_comes() {
+    fn a_binary_request_is_refused_however_it_is_split() {
         let mut request = [0; 30];
         request[..2].copy_from_slice(&[0x80, 0x0b]);
         request[12..16].copy_from_slice(b"abcd");

@@ -39,7 +39,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn what_was_there_is_there_again(
+    fn restored_items_equal_the_saved_ones(
         items in proptest::collection::hash_map(
             proptest::collection::vec(any::<u8>(), 1..40),
             (proptest::collection::vec(any::<u8>(), 0..600), any::<u32>(), 0_u32..100),
@@ -84,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_end_in_words(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_yield_a_result_or_a_message(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let mut snapshot = header(NOW_UNIX_S).to_vec();
         snapshot.extend_from_slice(&bytes);
         prop_assert!(read_from(&cache(), snapshot.as_slice(), NOW_UNIX_S).is_err());
@@ -119,7 +119,7 @@ impl<T: Read> Read for Slow<'_, T> {
 }
 
 #[test]
-fn the_time_that_writing_and_reading_take_shifts_no_expiry() {
+fn slow_writes_and_reads_do_not_shift_expiry() {
     let before = cache();
     before.advance(50);
     let value = vec![b'x'; 100_000];
@@ -189,7 +189,7 @@ fn a_value_of_many_frames_comes_back_and_one_too_large_is_counted() {
 }
 
 #[test]
-fn faults_are_told_apart_and_name_the_file() {
+fn faults_are_distinguished_and_name_the_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("cache.snapshot");
     assert_eq!(read_snapshot(&cache(), &path).expect("none"), None);

@@ -31,7 +31,7 @@ fn several_listeners_serve_one_cache() {
 }
 
 #[test]
-fn one_connection_too_many_is_told_so_and_a_freed_place_is_taken() {
+fn a_connection_over_the_limit_gets_an_error_and_a_freed_slot_is_reused() {
     let server = start(options().connection_limit(2));
     let mut first = connect(&server);
     ask(&mut first, "mn\r\n", "MN\r\n");
@@ -65,7 +65,7 @@ fn a_silent_connection_is_closed_and_one_that_speaks_is_not() {
 }
 
 #[test]
-fn a_client_that_has_said_its_last_word_gets_its_answers() {
+fn a_client_that_half_closes_gets_its_answers() {
     let server = start(options());
     let mut stream = connect(&server);
     let mut request = Vec::new();
@@ -85,7 +85,7 @@ fn a_client_that_has_said_its_last_word_gets_its_answers() {
 }
 
 #[test]
-fn a_client_that_vanishes_takes_nobody_with_it() {
+fn a_vanishing_client_disturbs_no_other() {
     let server = start(options());
     let mut stays = connect(&server);
     for _ in 0..100 {
@@ -146,7 +146,7 @@ fn metrics_are_served_over_http() {
 }
 
 #[test]
-fn what_cannot_be_bound_is_named() {
+fn an_address_that_cannot_be_bound_is_named() {
     let server = start(options());
     let taken = server.addresses()[0].to_string();
     let again = ServerOptions::new(Listen::parse(&taken, 0).expect("it is an address"));
@@ -187,7 +187,7 @@ fn a_binary_client_is_answered_and_closed() {
 }
 
 #[test]
-fn users_are_read_again_when_that_is_asked_for() {
+fn the_user_file_is_reread_on_request() {
     let dir = tempfile::tempdir().expect("a directory");
     let users = dir.path().join("users");
     std::fs::write(&users, "alice:old\n").expect("a file");

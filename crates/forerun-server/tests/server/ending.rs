@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::test_server::{PATIENCE, ask, connect, expect, options, rest, start, stat, tcp, until};
 
 #[test]
-fn a_drain_answers_what_was_received_and_takes_no_more() {
+fn a_drain_answers_received_requests_and_accepts_no_more() {
     let server = start(options());
     let mut idle = connect(&server);
     ask(&mut idle, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
@@ -24,7 +24,7 @@ fn a_drain_answers_what_was_received_and_takes_no_more() {
 }
 
 #[test]
-fn a_value_on_its_way_in_is_let_in() {
+fn a_value_being_received_is_accepted() {
     let server = start(options());
     let mut stream = connect(&server);
     ask(&mut stream, "mn\r\n", "MN\r\n");

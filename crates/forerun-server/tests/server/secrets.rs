@@ -59,7 +59,7 @@ fn plain_listeners_stand_beside_tls_and_noise_is_refused() {
 }
 
 #[test]
-fn clients_are_verified_as_asked() {
+fn clients_are_verified_as_configured() {
     let papers = Papers::new();
     // The result in each mode for no certificate, a valid one, and one of an unknown authority.
     for (mode, none, stranger) in [

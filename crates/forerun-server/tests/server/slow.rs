@@ -29,7 +29,7 @@ fn resident_bytes() -> u64 {
 }
 
 #[test]
-fn one_that_asks_and_never_reads_is_not_read_from_and_costs_little() {
+fn a_client_that_never_reads_costs_bounded_memory() {
     let _alone = alone();
     let server = start(options());
     let mut other = connect(&server);

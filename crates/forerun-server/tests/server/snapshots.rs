@@ -25,7 +25,7 @@ fn with_snapshot(path: &Path, ignore_bad: bool) -> ServerOptions {
 }
 
 #[test]
-fn a_server_starts_with_what_the_one_before_it_held() {
+fn a_server_starts_with_its_predecessors_items() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("cache.snapshot");
     let server = start(with_snapshot(&path, false));
@@ -120,7 +120,7 @@ fn a_copy_of_a_running_server_is_written_no_faster_than_its_rate() {
 }
 
 #[test]
-fn a_copy_takes_the_place_of_the_one_before_and_of_what_a_killed_writer_left() {
+fn a_copy_replaces_the_previous_one_and_a_killed_writers_leftovers() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("cache.snapshot");
     let live = dir.path().join("cache.snapshot.live");
@@ -233,7 +233,7 @@ fn a_server_that_does_not_start_leaves_the_snapshot() {
 }
 
 #[test]
-fn a_snapshot_is_its_owners_alone() {
+fn a_snapshot_belongs_to_its_owner_alone() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("cache.snapshot");
     let mode = |path: &Path| {
@@ -255,7 +255,7 @@ fn a_snapshot_is_its_owners_alone() {
 }
 
 #[test]
-fn a_place_where_no_snapshot_can_be_written_is_refused_at_the_start() {
+fn an_unwritable_snapshot_path_is_refused_at_start() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("file");
     fs::write(&file, "x").expect("a file");
@@ -277,7 +277,7 @@ fn a_place_where_no_snapshot_can_be_written_is_refused_at_the_start() {
 }
 
 #[test]
-fn the_time_that_a_load_takes_shifts_no_expiry() {
+fn a_slow_load_does_not_shift_expiry() {
     let dir = tempfile::tempdir().expect("a directory");
     let whole = dir.path().join("whole");
     left_behind(&whole);

@@ -389,7 +389,7 @@ fn plain_writers_of_every_speed_store_20_mb() {
 }
 
 #[test]
-fn a_client_that_has_shut_down_its_half_gets_20_mb_and_the_end() {
+fn a_half_closed_client_gets_20_mb_and_the_end() {
     let place = TlsServer::new();
     let answer = [&answer_line("big")[..], b"END\r\n"].concat();
     for in_tls in [true, false] {
@@ -408,7 +408,7 @@ fn a_client_that_has_shut_down_its_half_gets_20_mb_and_the_end() {
 }
 
 #[test]
-fn a_drain_tells_tls_clients_of_the_end() {
+fn a_drain_sends_close_notify_to_tls_clients() {
     let place = TlsServer::new();
     let answer = [&answer_line("big")[..], b"END\r\n"].concat();
     let mut observer = place.client(false);
@@ -427,7 +427,7 @@ fn a_drain_tells_tls_clients_of_the_end() {
 }
 
 #[test]
-fn a_tls_client_that_waits_until_the_drain_is_over_is_told_of_the_end() {
+fn a_tls_client_waiting_through_the_drain_gets_close_notify() {
     let place = TlsServer::with_drain_timeout(Duration::from_millis(200));
     let mut observer = place.client(false);
     let mut half = place.client(true);

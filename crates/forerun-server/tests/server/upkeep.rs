@@ -38,7 +38,7 @@ fn a_lower_memory_limit_holds_after_a_while_and_nothing_else_is_lost() {
 }
 
 #[test]
-fn expired_items_are_removed_when_somebody_asks_for_it() {
+fn expired_items_are_removed_on_request() {
     let server = Server::start(
         options().settings(Settings {
             debug_commands: true,

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_round_trip_as_text() {
         for &design in Design::ALL {
             assert_eq!(design.to_string().to_uppercase().parse(), Ok(design));
             assert!(design.lookups().contains(&Lookup::Auto));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_is_resolved_and_nothing_else_is() {
+    fn only_auto_is_resolved() {
         for keys in [0, 1, 8, 1000] {
             for bytes in [0, 1 << 16, 1 << 30] {
                 assert_ne!(Lookup::Auto.resolve(bytes, keys), Lookup::Auto);

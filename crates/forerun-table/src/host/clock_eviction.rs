@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_used_leave_first_and_uses_fade() {
+    fn the_least_used_rows_are_evicted_first_and_counts_age() {
         let host = host(8, Score::Lfu);
         (0..8).for_each(|key| put(&host, key, 0));
         for _ in 0..3 {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_unused_leave_first() {
+    fn the_least_recently_used_rows_are_evicted_first() {
         let host = host(16, Score::Lru);
         (0..16).for_each(|key| put(&host, key, 0));
         touch(&host, &[0, 1, 2, 3]);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_of_the_callers_scores_leave_first() {
+    fn rows_with_the_lowest_custom_scores_are_evicted_first() {
         let host = host(8, Score::Custom);
         (0..8).for_each(|key| put(&host, key, 100 - key));
         touch(&host, &[7, 7, 7]);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_chosen_if_all_are_wanted_and_none_that_is_not_there() {
+    fn choosing_more_than_there_are_returns_every_linked_slot() {
         let host = host(300, Score::Lfu);
         (0..5).for_each(|key| put(&host, key, 0));
         assert!(host.unlink(3, &mut host.reserve_none().unwrap()));

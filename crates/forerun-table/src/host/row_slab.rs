@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_of_a_reservation_is_free_again() {
+    fn the_unused_part_of_a_reservation_is_released() {
         let slab = slab(4);
         let all = slab.take(4).unwrap();
         assert!(slab.take(1).is_none());

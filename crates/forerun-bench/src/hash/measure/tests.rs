@@ -52,7 +52,7 @@ fn measure(sweep: &Sweep, memory_bytes: usize) -> Result<Vec<HashRow>> {
 }
 
 #[test]
-fn every_cell_has_a_row_a_way_with_its_ratios_and_full_tables_one_without() {
+fn every_cell_has_one_row_per_variant_and_full_tables_have_no_rates() {
     for memory_bytes in [usize::MAX, 0] {
         let rows = measure(&sweep(), memory_bytes).unwrap();
         let full = rows.iter().filter(|row| !row.is_measured());
@@ -105,7 +105,7 @@ fn reads_beside_updates_are_compared_with_quiet_ones() {
 }
 
 #[test]
-fn names_that_nobody_has_are_refused_with_those_there_are() {
+fn unknown_names_are_refused_with_the_known_ones() {
     let refusal = |change: &dyn Fn(&mut Sweep)| {
         let mut sweep = sweep();
         change(&mut sweep);

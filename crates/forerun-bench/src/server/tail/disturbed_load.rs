@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_written_as_the_protocol_has_it() {
+    fn a_set_follows_the_protocol() {
         let mut out = Vec::new();
         push_set(ITEMS, 3, 60, " noreply", &mut out);
         let text = String::from_utf8(out).unwrap();

@@ -169,7 +169,7 @@ mod tests {
     /// The check must be able to fail: the test produces each way in which a store may be wrong,
     /// and the check must notice it.
     #[test]
-    fn a_lost_a_half_and_a_returned_write_are_noticed() {
+    fn lost_partial_and_resurrected_writes_are_detected() {
         const SEED: u64 = 3;
         let writes: Vec<_> = (0..400).map(|n| script::write(SEED, 0, n)).collect();
         let verdict = |acknowledged: u64, change: &dyn Fn(&Db)| {

@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_falls_into_an_operation_that_was_begun_and_not_done() {
+    fn a_kill_hits_an_operation_in_progress() {
         let (sender, events) = mpsc::channel();
         let hear = |said: &[u8]| listen(said, vec![0], &sender).unwrap();
         let mut operated = Operated::new(Operation::Backup);

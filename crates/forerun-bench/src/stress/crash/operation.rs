@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn half_an_ingestion_and_a_lost_one_are_noticed() {
+    fn partial_and_lost_ingestions_are_detected() {
         with_store(|db, path| {
             let operation = Operation::Ingestion;
             operation.check_store(db, None, None).unwrap();
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_keyspace_that_is_back_and_half_of_one_are_noticed() {
+    fn a_resurrected_or_half_dropped_keyspace_is_detected() {
         with_store(|db, path| {
             let operation = Operation::KeyspaceDrop;
             three(operation, db, path);

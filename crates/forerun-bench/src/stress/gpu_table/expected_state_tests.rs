@@ -16,7 +16,7 @@ fn made(capacity: Capacity, number: u64) -> (ExpectedState, GpuTable) {
 }
 
 #[test]
-fn rounds_of_a_right_table_pass_with_and_without_room() {
+fn a_correct_table_passes_with_and_without_evictions() {
     for number in 0..8 {
         let capacity = if number % 2 == 0 {
             Capacity::Enough
@@ -42,7 +42,7 @@ fn rounds_of_a_right_table_pass_with_and_without_room() {
 }
 
 #[test]
-fn a_wrong_answer_is_told() {
+fn a_wrong_answer_is_reported() {
     let reported = |change: Change<'_>| {
         let (mut expected, mut table) = made(Capacity::Enough, 0);
         let mut faults = Vec::new();
@@ -85,7 +85,7 @@ fn a_wrong_answer_is_told() {
 }
 
 #[test]
-fn a_table_that_lost_or_changed_something_is_told() {
+fn a_table_with_lost_or_changed_rows_is_reported() {
     let reported = |change: &dyn Fn(&mut GpuTable, &ExpectedState)| {
         let (mut expected, mut table) = made(Capacity::Enough, 2);
         for _ in 0..4 {

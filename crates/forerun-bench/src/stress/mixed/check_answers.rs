@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_way_to_be_wrong_is_noticed() {
+    fn each_kind_of_wrong_answer_is_detected() {
         let model = Model::from([
             (b"t00/1".to_vec(), b"t00/1\0x".to_vec()),
             (b"t00/2".to_vec(), b"t00/2\0".to_vec()),

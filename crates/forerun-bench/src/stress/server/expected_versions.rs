@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loose_key_may_go_back_but_not_ahead() {
+    fn a_loosely_checked_key_may_go_back_but_not_ahead() {
         let expected = ExpectedVersions::new(1, 100);
         let key = Key {
             client: 0,

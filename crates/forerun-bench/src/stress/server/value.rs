@@ -95,7 +95,7 @@ mod tests {
     };
 
     #[test]
-    fn keys_are_read_as_they_are_written() {
+    fn keys_round_trip_as_text() {
         assert_eq!(KEY.to_string(), "soak:00000012:0007");
         assert_eq!(Key::parse(b"soak:00000012:0007"), Some(KEY));
         for text in [
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_tells_its_version_at_any_length() {
+    fn a_value_contains_its_version_at_any_length() {
         for bytes in [0, 1, 40, 41, 190, 5000] {
             for version in [0, 9, 10, u64::MAX] {
                 let mut value = Vec::new();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn any_change_of_a_value_is_seen() {
+    fn any_change_of_a_value_is_detected() {
         let mut value = Vec::new();
         push(KEY, 42, 100, &mut value);
         for at in 0..value.len() {

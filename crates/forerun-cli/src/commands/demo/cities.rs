@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_record_has_a_key_of_its_own_and_is_json() {
+    fn every_record_has_a_distinct_key_and_is_json() {
         let records = records(usize::MAX);
         assert!(records.len() > 100_000, "{}", records.len());
         let keys: HashSet<&[u8]> = records.iter().map(|record| record.key.as_slice()).collect();

@@ -29,7 +29,7 @@ fn word() -> impl Strategy<Value = u64> {
 }
 
 #[test]
-fn work_runs_with_the_set_that_is_asked_for_or_one_below() {
+fn work_runs_with_the_requested_instruction_set_or_a_lower_one() {
     struct Which;
     impl WithSimd for Which {
         type Output = Isa;
@@ -291,7 +291,7 @@ proptest! {
 }
 
 #[test]
-fn lanes_that_are_not_set_are_not_read() {
+fn unset_lanes_are_not_read() {
     #[derive(Clone, Copy)]
     struct Unread;
     impl WithSimd for Unread {

@@ -68,7 +68,7 @@ fn an_entry_is_seen_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_key_that_is_put_where_another_was_is_not_taken_for_it() {
+fn a_key_in_a_reused_slot_is_not_mistaken_for_the_old_one() {
     model(|| {
         let table = table();
         let [one, other] = alike(&table);

@@ -51,7 +51,7 @@ fn a_lock_order_deadlock_is_found_and_explained() {
 }
 
 #[test]
-fn a_thread_that_locks_twice_waits_for_itself() {
+fn a_thread_that_locks_twice_deadlocks() {
     let End::Deadlock(blocked) = fails(1, || {
         let lock = Mutex::new(());
         let _held = lock.lock().unwrap();
@@ -116,7 +116,7 @@ fn an_upgrade_in_two_steps_loses_updates() {
 }
 
 #[test]
-fn a_thread_that_never_ends_meets_the_limit() {
+fn a_thread_that_never_ends_reaches_the_step_limit() {
     let end = fails(1, || {
         loop {
             thread::yield_now();
@@ -129,7 +129,7 @@ fn a_thread_that_never_ends_meets_the_limit() {
 }
 
 #[test]
-fn a_thread_that_comes_to_no_point_is_noticed() {
+fn a_thread_that_reaches_no_yield_point_is_detected() {
     static GO_ON: AtomicUsize = AtomicUsize::new(0);
     let mut config = Config::new(1);
     config.silence_max = Duration::from_millis(50);
@@ -144,7 +144,7 @@ fn a_thread_that_comes_to_no_point_is_noticed() {
 }
 
 #[test]
-fn a_panic_is_the_joiner_s() {
+fn a_panic_reaches_the_joining_thread() {
     let joined = outcome(1, || {
         let other = thread::spawn(|| panic!("on purpose"));
         let payload = other.join().unwrap_err();
@@ -179,7 +179,7 @@ fn the_outcome_has_every_panic_caught_or_not() {
 }
 
 #[test]
-fn a_panic_of_the_body_ends_the_simulation_in_spite_of_those_who_wait() {
+fn a_panic_in_the_body_ends_the_simulation_despite_waiting_threads() {
     let outcome = outcome(1, || {
         let (sender, receiver) = crate::sync::mpsc::channel::<()>();
         thread::spawn(move || receiver.recv());
@@ -212,7 +212,7 @@ fn a_panic_poisons_what_it_holds() {
 }
 
 #[test]
-fn a_scope_waits_for_its_threads_and_tells_of_their_panics() {
+fn a_scope_waits_for_its_threads_and_reports_their_panics() {
     never_fails(200, || {
         let count = Mutex::new(0);
         let sum = thread::scope(|scope| {
@@ -272,7 +272,7 @@ fn thread_locals_are_destroyed_inside_the_simulation() {
 }
 
 #[test]
-fn what_is_deferred_runs_before_the_simulation_ends() {
+fn deferred_work_runs_before_the_simulation_ends() {
     fn body() {
         let count = Arc::new(Mutex::new(0));
         thread::scope(|scope| {

@@ -47,7 +47,7 @@ fn wait_for_flag(waiting: Waiting) {
 }
 
 #[test]
-fn a_notification_before_the_wait_is_lost() {
+fn a_notification_before_the_wait_has_no_effect() {
     never_fails(1000, || wait_for_flag(Waiting::Correct));
     let End::Deadlock(blocked) = fails(100, || wait_for_flag(Waiting::Unlocking)) else {
         panic!("it ends otherwise");
@@ -57,7 +57,7 @@ fn a_notification_before_the_wait_is_lost() {
 }
 
 #[test]
-fn a_spurious_waking_is_found() {
+fn a_spurious_wakeup_bug_is_found() {
     let end = fails(1000, || wait_for_flag(Waiting::If));
     assert!(
         matches!(&end, End::Panicked(said) if said.contains("woken for nothing")),
@@ -164,7 +164,7 @@ fn a_bounded_channel_makes_its_senders_wait() {
 }
 
 #[test]
-fn a_sender_that_is_kept_leaves_the_receiver_waiting() {
+fn a_live_sender_keeps_the_receiver_waiting() {
     let End::Deadlock(blocked) = fails(1, || {
         let (sender, receiver) = mpsc::channel::<()>();
         let _ = receiver.recv();
@@ -196,7 +196,7 @@ fn a_cell_is_initialised_once() {
 }
 
 #[test]
-fn a_cell_that_needs_itself_waits_for_ever() {
+fn a_cell_that_initialises_itself_deadlocks() {
     let End::Deadlock(blocked) = fails(1, || {
         let cell = OnceLock::new();
         cell.get_or_init(|| *cell.get_or_init(|| 1));
@@ -237,7 +237,7 @@ fn an_hour_takes_no_time() {
 }
 
 #[test]
-fn whoever_sleeps_less_wakes_first() {
+fn the_shorter_sleep_ends_first() {
     // Time may pass beside threads that can run. So a sleep may begin late, and never ends early.
     let in_order = Arc::new(AtomicUsize::new(0));
     for seed in 0..200 {
