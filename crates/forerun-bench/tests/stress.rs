@@ -120,7 +120,7 @@ fn lanes_of_work_on_one_gpu_table_have_no_wrong_answer() {
     ]);
     assert!(reported.starts_with("gpu-table: seed 9, 4 "), "{reported}");
     assert!(
-        reported.contains("looked up meanwhile") && reported.contains("no wrong answer"),
+        reported.contains("looked up concurrently") && reported.contains("no wrong answer"),
         "{reported}"
     );
 }

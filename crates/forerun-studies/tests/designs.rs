@@ -169,10 +169,10 @@ fn fill<K: Word, V: Word>(design: Design, isa: Isa, sequence: fn(u64) -> u64, se
     }
     let load = model.len() as f64 / table.slots() as f64;
 
-    // The refused key is not there, all others are; so are their neighbours not.
+    // All keys except the refused one are present, and keys that were never inserted are absent.
     let keys: Vec<K> = (0..n + n / 4).map(key).collect();
     check_lookups(design, &*table, &model, &keys);
-    // What is removed makes room for others.
+    // Removed entries free slots for other keys.
     for n in (0..n).filter(|n| n % 3 != 0) {
         assert_eq!(table.remove(key(n)), model.remove(&key(n)));
     }

@@ -166,9 +166,8 @@ impl Builder {
         self
     }
 
-    /// Options of the store at [`path`](Builder::path), above all its memory,
-    /// [`Options::cache_bytes`], which comes on top of the host tier's. Default: those of any
-    /// store, with pages of 4 KiB.
+    /// Options of the store at [`path`](Builder::path). Its memory ([`Options::cache_bytes`]) is
+    /// additional to the host tier's. Default: a store's default options with pages of 4 KiB.
     pub fn store_options(mut self, options: Options) -> Builder {
         self.store_options = options;
         self

@@ -21,7 +21,8 @@ const AGE_MAX: u8 = 128;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Score {
-    /// The least recently used. The host tier tells uses apart by 16ths of a turnover of its rows.
+    /// The least recently used. The host tier measures recency in
+    /// sixteenths of a turnover of its rows.
     Lru,
     /// The least frequently used, with aging: the clock halves the count of a row that it passes.
     /// On the device every count of a later turnover ranks above every count of an earlier one.

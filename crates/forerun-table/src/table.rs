@@ -372,7 +372,7 @@ impl Table {
     }
 
     /// Counts the rows in all tiers. With a store this scans its keys, unless nothing was written
-    /// since the last count. Without one the count is at hand.
+    /// since the last count. Without a store the count is already known.
     ///
     /// # Errors
     /// Those of [`export`](Table::export), and [`Error::Interrupted`].

@@ -195,7 +195,7 @@ impl<K: Word> Stream<K> {
         let expected = self.expected[at];
         ensure!(
             found_count == answers.found,
-            "{found_count} of {} keys were said to be found, but {} are marked",
+            "{found_count} of {} keys were reported as found, but {} are marked as found",
             self.step,
             answers.found
         );

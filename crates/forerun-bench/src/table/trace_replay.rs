@@ -71,7 +71,7 @@ impl Bench<'_> {
             let mut given = keys.iter().zip(rows.chunks_exact(row_bytes));
             ensure!(
                 found_count == keys.len() && given.all(|(key, row)| is_row(*key, row)),
-                "of {} rows, {found_count} were found, and not all belong to their keys",
+                "{found_count} of {} rows were found, or a row does not belong to its key",
                 keys.len()
             );
             bar.at((nth * lane.batch) as u64);

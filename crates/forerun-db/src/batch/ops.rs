@@ -280,9 +280,9 @@ mod tests {
             (&[DELETE, 1, b'a', 9], 3),                   // bytes after the last operation
             (&[9, 1, b'a'], 0),                           // unknown tag
             (&[KEYSPACE, 3], 0),                          // a keyspace without an operation
-            (&[KEYSPACE, 0, DELETE, 1, b'a'], 0),         // the keyspace it is in already
-            (&[KEYSPACE, 3, KEYSPACE, 4, DELETE, 1, b'a'], 0), // a keyspace in vain
-            (&[DELETE, 1, b'a', KEYSPACE, 3], 3),         // and behind the last operation
+            (&[KEYSPACE, 0, DELETE, 1, b'a'], 0),         // the current keyspace again
+            (&[KEYSPACE, 3, KEYSPACE, 4, DELETE, 1, b'a'], 0), // a keyspace without an operation
+            (&[DELETE, 1, b'a', KEYSPACE, 3], 3),         // a keyspace after the last operation
             (&[], 0),                                     // nothing
         ] {
             match WriteBatch::from_encoded(bytes, 1) {

@@ -209,7 +209,7 @@ fn far(gpu: &Gpu, stream: &Stream) -> Result<String> {
     let len = (rows * 656) as usize;
     let (Ok(mut host), Ok(device)) = (PinnedBuffer::new(gpu, len), DeviceBuffer::new(gpu, len))
     else {
-        return Ok("offsets past 2^31 left out: no room for 5 GiB on both sides".into());
+        return Ok("offsets past 2^31 skipped: host and device need 5 GiB each".into());
     };
     let ours: Vec<i64> = [
         0,

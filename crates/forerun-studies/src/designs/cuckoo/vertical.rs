@@ -19,21 +19,21 @@ use super::super::{Lookup, Word};
 use super::{Bucket, Cuckoo};
 use forerun_core::arch::{Lanes, Mask, Simd, WithSimd, dispatch};
 
-/// The most lanes of any vector.
+/// The maximum number of lanes of a vector.
 const LANES_MAX: usize = 16;
 /// Keys between a prefetch and its gather.
 const AHEAD: usize = 48;
 
-/// Whether the choices of keys further on are prefetched.
+/// What is prefetched for later keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fetch {
-    /// The table is in a cache.
+    /// Prefetch nothing, because the table fits in a CPU cache.
     Nothing,
-    /// All choices of each key.
+    /// Prefetch all buckets of each key.
     All,
 }
 
-/// A batch's lookup; the slices are of one length.
+/// The lookup of a batch. The slices have equal lengths.
 struct Vertical<'a, 'b, K, V, const N: usize, const M: usize> {
     table: &'a Cuckoo<K, V, N, M>,
     keys: &'b [K],

@@ -1,12 +1,12 @@
-//! One key after the other: for tables that a cache holds, and to measure what a batch is worth.
+//! One key after the other: for tables that fit in a CPU cache, and as the baseline for batches.
 
 use super::waiting::BLOCK_MAX;
 use super::{Batch, Probe};
 use crate::designs::Word;
 use forerun_core::arch::Simd;
 
-/// `get` in a loop: a key's second bucket is read only if its first did not do, which the CPU
-/// must guess.
+/// `get` in a loop: a key's second bucket is read only if the first does not contain the key, which
+/// is a branch that the CPU must predict.
 #[inline(always)]
 pub(super) fn single<S: Simd, K: Word, V: Word>(
     simd: S,

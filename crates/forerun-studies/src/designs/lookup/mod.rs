@@ -21,7 +21,7 @@ mod waiting;
 use super::{Lookup, Word};
 use forerun_core::arch::{Isa, Simd, WithSimd, dispatch};
 
-/// What one step of a lookup gave.
+/// The result of one step of a lookup.
 #[derive(Clone, Copy)]
 pub(super) struct Step<V, C> {
     /// The key was found.
@@ -30,15 +30,14 @@ pub(super) struct Step<V, C> {
     pub(super) value: V,
     /// The key was not found, and may be where `next` leads.
     pub(super) more: bool,
-    /// How to go on; where `more` is not set, it means nothing.
+    /// Where the lookup continues; only valid if `more` is set.
     pub(super) next: C,
 }
 
 /// A design, as lookups see it: a lookup is a walk over a key's few places.
 ///
-/// The first place is treated apart from the further ones, because every lookup goes there: it is a
-/// number, made for several keys at once, while the rest of a walk may be worked out again from the
-/// key by those few that need it.
+/// Every lookup visits the first place, so it is handled separately: it is a number that is computed
+/// for several keys at once. The few lookups that continue compute the further places from the key.
 ///
 /// Implementors mark everything `#[inline(always)]`, as [`WithSimd`] asks.
 pub(super) trait Probe<K: Word, V: Word>: Sync {

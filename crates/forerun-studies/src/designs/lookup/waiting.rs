@@ -5,8 +5,8 @@
 //!   collect     for each bit that is set                      [k2, k5, …]
 //! ```
 //!
-//! Whether a key must go on cannot be foretold, so the compares make bits of it, not branches. What
-//! is guessed is how many there are in a block: once a block.
+//! Whether a key must go on is unpredictable, so comparisons produce bits instead of branches. Only
+//! the number of such keys in a block is predicted, once per block.
 
 use super::Probe;
 use crate::designs::Word;

@@ -112,14 +112,14 @@ impl<K: Word, V: Word> MemC3<K, V> {
         }
     }
 
-    /// The other bucket of an entry, either way.
+    /// The other bucket of an entry, from either of its two buckets.
     #[inline(always)]
     fn other(&self, bucket: u32, tag: u8) -> u32 {
         // A multiplier of MurmurHash2, as in the authors' code for this step.
         (bucket ^ u32::from(tag).wrapping_mul(0x5bd1_e995)) & (self.tags.len() - 1)
     }
 
-    /// A key's slot in a bucket and its value, as far as they stand still.
+    /// A key's slot in a bucket and its value. A concurrent move may hide them.
     #[inline(always)]
     fn look_in(&self, bucket: u32, tag: u8, key: K) -> Option<(Slot, V)> {
         let tags = self.tags.get(bucket).load();
@@ -134,7 +134,7 @@ impl<K: Word, V: Word> MemC3<K, V> {
         None
     }
 
-    /// A key's slot and value, as far as they stand still.
+    /// A key's slot and value. A concurrent move may hide them.
     #[inline(always)]
     fn look(&self, at: Where, key: K) -> Option<(Slot, V)> {
         let found = self.look_in(at.bucket, at.tag, key);
