@@ -155,7 +155,8 @@ fn list(made: &[&str]) -> String {
                 format!("Some(include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}\")))")
             }
             true => format!(
-                "Some(concat!(include_str!(concat!(env!(\"OUT_DIR\"), \"/{name}\")), \"{zero}\").as_bytes())"
+                "Some(concat!(include_str!(concat!(env!(\"OUT_DIR\"), \"/{name}\")), \
+                 \"{zero}\").as_bytes())"
             ),
         };
         let _ = writeln!(text, "const {constant}: Option<&[u8]> = {value};");

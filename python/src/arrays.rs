@@ -225,7 +225,8 @@ macro_rules! elements {
                 .try_fold(dtype.bytes(), |bytes, &extent| bytes.checked_mul(extent));
             let is_small = bytes.is_some_and(|bytes| bytes <= LARGE_BYTES);
             Ok(match dtype {
-                $(Dtype::$dtype if is_small => PyArrayDyn::<$element>::zeros(py, shape, false).into_any(),)*
+                $(Dtype::$dtype if is_small => PyArrayDyn::<$element>::zeros(py, shape, false)
+                    .into_any(),)*
                 other => py
                     .import("numpy")?
                     .call_method1("zeros", (shape, numpy_name(other)))?,

@@ -106,7 +106,8 @@ fn unpicklable() -> PyErr {
 impl Backup {
     fn __repr__(&self) -> String {
         format!(
-            "Backup(number={}, created_unix={}, last_sequence={}, keyspaces={}, runs={}, bytes={}, own_bytes={})",
+            "Backup(number={}, created_unix={}, last_sequence={}, keyspaces={}, runs={}, bytes={}, \
+             own_bytes={})",
             self.number,
             self.created_unix,
             self.last_sequence,
@@ -303,7 +304,8 @@ impl Backups {
 
     fn __reduce__(&self) -> PyResult<()> {
         Err(invalid(
-            "a directory of backups is a handle of this process and cannot be pickled: pickle its path",
+            "a directory of backups is a handle of this process and cannot be pickled: pickle its \
+             path",
         ))
     }
 }

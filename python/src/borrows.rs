@@ -86,7 +86,8 @@ impl Memory {
         })?;
         let (from, to) = (other.start.max(self.start), other.end.min(self.end()));
         Some(invalid(format!(
-            "`{}` cannot be {}: {} bytes of its memory, from byte {} on, are being {} as `{}` of this call or of another running call",
+            "`{}` cannot be {}: {} bytes of its memory, from byte {} on, are being {} as `{}` of \
+             this call or of another running call",
             self.what,
             self.access.participle(),
             to - from,

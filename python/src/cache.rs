@@ -106,7 +106,8 @@ impl Cache {
             Stored::Stored { cas } => Ok(Some(cas)),
             Stored::NotStored | Stored::Exists | Stored::NotFound => Ok(None),
             Stored::TooLarge => Err(invalid(format!(
-                "an entry of {} and {} bytes is too large for this cache, whose limit is {} (a key has at most {})",
+                "an entry of {} and {} bytes is too large for this cache, whose limit is {} (a key \
+                 has at most {})",
                 key.as_ref().len(),
                 value.as_ref().len(),
                 cache.options().max_item_bytes,
@@ -306,7 +307,8 @@ impl Cache {
         match refused {
             None => Ok(()),
             Some(position) => Err(invalid(format!(
-                "entry {position}, of {} and {} bytes, does not fit in this cache; those before it are stored",
+                "entry {position}, of {} and {} bytes, does not fit in this cache; those before it \
+                 are stored",
                 pairs[position].0.len(),
                 pairs[position].1.len()
             ))),
@@ -513,7 +515,8 @@ impl Cache {
 
     fn __reduce__(&self) -> PyResult<()> {
         Err(invalid(
-            "a cache is memory of this process and cannot be pickled: other processes reach one by `forerun serve`",
+            "a cache is memory of this process and cannot be pickled: other processes reach one by \
+             `forerun serve`",
         ))
     }
 }

@@ -229,7 +229,8 @@ pub(crate) fn stream_of(
         Some(stream) => {
             let refuse = |_| {
                 invalid(
-                    "`stream` must be a number, or have one as `cuda_stream` (PyTorch) or `ptr` (CuPy)",
+                    "`stream` must be a number, or have one as `cuda_stream` (PyTorch) or `ptr` \
+                     (CuPy)",
                 )
             };
             if let Ok(handle) = stream.extract() {
@@ -428,7 +429,8 @@ pub(crate) fn find_rows(
     let (number, address) = (out.device, out.address);
     let Some(gpu) = table.gpu() else {
         return Err(invalid(format!(
-            "`out` is on CUDA device {number}, but the table has no device tier on a GPU: pass an `out` in CPU memory"
+            "`out` is on CUDA device {number}, but the table has no device tier on a GPU: pass an \
+             `out` in CPU memory"
         )));
     };
     let tier = gpu.info().ordinal;

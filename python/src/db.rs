@@ -39,11 +39,13 @@ impl Db {
     #[new]
     #[pyo3(
         signature = (
-            path, *, create=CreateStore::DEFAULT, durability="buffered", wal=true, memory_limit_bytes=None,
+            path, *, create=CreateStore::DEFAULT, durability="buffered", wal=true,
+            memory_limit_bytes=None,
             memtable_bytes=None, cache_bytes=None, ttl_seconds=None, read_only=false
         ),
-        text_signature = "(path, *, create='if_missing', durability='buffered', wal=True, memory_limit_bytes=None, \
-            memtable_bytes=None, cache_bytes=None, ttl_seconds=None, read_only=False)"
+        text_signature = "(path, *, create='if_missing', durability='buffered', wal=True, \
+            memory_limit_bytes=None, memtable_bytes=None, cache_bytes=None, ttl_seconds=None, \
+            read_only=False)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(

@@ -38,7 +38,8 @@ impl Device {
             })
             .map_err(|error| {
                 invalid(format!(
-                    "cannot tell the device of `{what}`: __dlpack_device__ returned {reported}: {error}"
+                    "cannot tell the device of `{what}`: __dlpack_device__ returned {reported}: \
+                     {error}"
                 ))
             })?;
         Ok(Device { kind, number })

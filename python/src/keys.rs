@@ -88,8 +88,8 @@ impl<'py> Batch<'py> {
                 Ok(Batch::Numbers(bytes.collect()))
             }
             _ => Err(invalid(format!(
-                "an array of keys must have one dimension of integers of 16 bits or more, or two of uint8, \
-                 not {} of {}",
+                "an array of keys must have one dimension of integers of 16 bits or more, or two \
+                 of uint8, not {} of {}",
                 array.ndim(),
                 array.dtype()
             ))),

@@ -102,7 +102,8 @@ impl<'py> Numbers<'py> {
             let signed = signed.as_slice()?;
             if let Some(position) = signed.iter().position(|&number| number < 0) {
                 return Err(invalid(format!(
-                    "{what} must be numbers from 0 to 2**64 - 1, but the one at position {position} is {}",
+                    "{what} must be numbers from 0 to 2**64 - 1, but the one at position \
+                     {position} is {}",
                     signed[position]
                 )));
             }

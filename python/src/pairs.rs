@@ -40,7 +40,8 @@ impl<'py> IndexArray<'py> {
                 Ok(IndexArray::Wide { array, _borrow })
             }
             Err(_) => Err(invalid(
-                "indices must be an array of int32 or int64: pairs of shape (n, 2), or two arrays of shape (n,)",
+                "indices must be an array of int32 or int64: pairs of shape (n, 2), or two arrays \
+                 of shape (n,)",
             )),
         }
     }
@@ -87,7 +88,8 @@ impl<'py> Given<'py> {
             array.cast::<PyArray2<i32>>().is_ok() || array.cast::<PyArray2<i64>>().is_ok();
         if !is_pairs || !is_integer {
             return Err(invalid(
-                "pairs must be a C-contiguous array of int32 or int64 of shape (n, 2), or a tuple of two arrays of shape (n,)",
+                "pairs must be a C-contiguous array of int32 or int64 of shape (n, 2), or a tuple \
+                 of two arrays of shape (n,)",
             ));
         }
         let flat = array.call_method1("reshape", (-1,))?;

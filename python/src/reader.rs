@@ -242,7 +242,8 @@ impl Reader {
 
     fn __reduce__(&self) -> PyResult<()> {
         Err(invalid(format!(
-            "a {} is a handle of this process and cannot be pickled: pickle its path and open it there",
+            "a {} is a handle of this process and cannot be pickled: pickle its path and open it \
+             there",
             self.what
         )))
     }

@@ -36,7 +36,8 @@ impl<'py> Rows<'py> {
             .map_err(|error| refused("found", "written", error))?;
         if bytes.shape()[0] != keys || noted.len() != keys {
             return Err(invalid(format!(
-                "{keys} keys need as many rows in `out` and places in `found`, which have {} and {}",
+                "{keys} keys need as many rows in `out` and places in `found`, which have {} and \
+                 {}",
                 bytes.shape()[0],
                 noted.len()
             )));

@@ -32,13 +32,12 @@ Examples:
   forerun-bench btree --key-bytes 9 --strategy plain,prefetch2,key-prefixes
   forerun-bench btree --key-bytes 100 --prefix-bytes 80 --access uniform,zipf:0.99
 
-Every list multiplies the number of cases. Rounds alternate: each measures every case once, with the strategies \
-of a cell one after the other. A lookup copies the value it finds, as a store's multi_get does. The run is \
-written to --dir and read completely \
-into the cache before timing starts.
+Every list multiplies the number of cases. Rounds alternate: each measures every case once, with \
+the strategies of a cell one after the other. A lookup copies the value it finds, as a store's \
+multi_get does. The run is written to --dir and read completely into the cache before timing starts.
 
-\"roofline\" is keys per second over the random cache lines per second that the same number of threads can read \
-on this machine.")]
+\"roofline\" is keys per second over the random cache lines per second that the same number of \
+threads can read on this machine.")]
 pub struct Args {
     /// Entries [default: 10M; with --quick 5000]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]

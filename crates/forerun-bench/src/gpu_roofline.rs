@@ -28,13 +28,16 @@ use std::time::Duration;
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(after_help = "\
 Examples:
-  forerun-bench gpu-roofline                                      1, 8 and 32 GiB of the GPU's memory
+  forerun-bench gpu-roofline                                      1, 8 and 32 GiB of the GPU's \
+  memory
   forerun-bench gpu-roofline --buffer 128Mi,1Gi,64Gi --report roofline.html
-  forerun-bench gpu-roofline --check                              do the reads return the right data?
-  forerun-bench gpu-roofline --once --buffer 1Gi                  one launch of each kernel, for a profiler
+  forerun-bench gpu-roofline --check                              do the reads return the right \
+  data?
+  forerun-bench gpu-roofline --once --buffer 1Gi                  one launch of each kernel, for a \
+  profiler
 
-If no GPU is found, one thread of the CPU makes the same reads, and no GPU figures are printed. For all of the \
-CPU's threads, use `forerun-bench roofline`.")]
+If no GPU is found, one thread of the CPU makes the same reads, and no GPU figures are printed. \
+For all of the CPU's threads, use `forerun-bench roofline`.")]
 pub struct Args {
     /// Buffer sizes [default: 1Gi,8Gi,32Gi; without a GPU 256Mi; with --quick 1Mi]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]

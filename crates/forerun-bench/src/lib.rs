@@ -72,8 +72,8 @@ pub mod ycsb;
 pub fn refuse_simulated_build() -> anyhow::Result<()> {
     anyhow::ensure!(
         !forerun_core::sync::SIMULATED,
-        "this build has the simulator's locks, so its figures would be misleading: build forerun-bench without \
-         forerun-lab, as `cargo run --release -p forerun-bench` does"
+        "this build has the simulator's locks, so its figures would be misleading: build \
+         forerun-bench without forerun-lab, as `cargo run --release -p forerun-bench` does"
     );
     Ok(())
 }

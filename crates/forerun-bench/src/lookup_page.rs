@@ -8,9 +8,9 @@ use forerun_measure::text_table::TextTable;
 use forerun_measure::typical::typical;
 
 /// The introduction of a lookup bench's page.
-pub const LEAD: &str = "\
-Keys looked up per second, by strategy and batch size, in alternating rounds on this machine. The gain of a \
-strategy that overlaps the cache misses of a batch grows with the batch; the rate of one key at a time does not.";
+pub const LEAD: &str = "Keys looked up per second, by strategy and batch size, in alternating \
+rounds on this machine. The gain of a strategy that overlaps the cache misses of a batch grows \
+with the batch; the rate of one key at a time does not.";
 
 /// The table of `rows` without the columns that never change, and the names and values of those
 /// columns.
@@ -80,12 +80,11 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, TextTable) {
 pub fn legend(rows: &[Row]) -> String {
     let rounds = rows.first().map_or(0, |row| row.rounds);
     let mut text = format!(
-        "Medians of {rounds} alternating rounds.\n\
-         vs single: speed relative to one key after the other in the same cell, the median of the \
-         rounds' ratios.\n\
-         of best: speed relative to the same engine's fastest strategy in the cell, likewise.\n\
-         roofline: keys/s over the random cache lines/s that the same number of threads can read on \
-         this machine; 100% would be a lookup that costs one line and nothing else."
+        "Medians of {rounds} alternating rounds.\nvs single: speed relative to one key after the \
+         other in the same cell, the median of the rounds' ratios.\nof best: speed relative to the \
+         same engine's fastest strategy in the cell, likewise.\nroofline: keys/s over the random \
+         cache lines/s that the same number of threads can read on this machine; 100% would be a \
+         lookup that costs one line and nothing else."
     );
     if rows.iter().any(|row| row.case == "fillrandom") {
         text.push_str("\nfillrandom: entries written per second, one per write, without a log.");

@@ -36,7 +36,8 @@ Examples:
   forerun-bench ycsb --records 1M --workload b,c --batch 1,64
   forerun-bench server --value-bytes 64 --keys 1,10,100    compared with memcached
   forerun-bench table --rows 10M --budget 1,0.1
-  forerun-bench stress --crash --cycles 200                kills a store's process and checks the store
+  forerun-bench stress --crash --cycles 200                kills a store's process and checks the \
+  store
 
 `forerun-bench NAME --help` lists a bench's options and more examples."
 )]

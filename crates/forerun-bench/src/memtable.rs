@@ -25,11 +25,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[command(after_help = "\
 Example: forerun-bench memtable --keys 2M --batch 1,8,64,256 --hit-rate 1,0.5 --report memtable.html
 
-Every list multiplies the number of cases. Rounds alternate: each measures every case once, with the strategies \
-of a cell one after the other. A lookup copies the value it finds out of the table, as a store's multi_get does.
+Every list multiplies the number of cases. Rounds alternate: each measures every case once, with \
+the strategies of a cell one after the other. A lookup copies the value it finds out of the table, \
+as a store's multi_get does.
 
-\"roofline\" is keys per second over the random cache lines per second that the same number of threads can read \
-on this machine: 100% would be a lookup that costs one cache line and nothing else.")]
+\"roofline\" is keys per second over the random cache lines per second that the same number of \
+threads can read on this machine: 100% would be a lookup that costs one cache line and nothing \
+else.")]
 pub struct Args {
     /// Entries [default: 2M; with --quick 2000]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]

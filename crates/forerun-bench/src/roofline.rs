@@ -46,8 +46,8 @@ impl From<PagesArg> for Pages {
 #[command(after_help = "\
 Example: forerun-bench roofline --threads 1,2 --pages huge --report roofline.html
 
-Every case reads random cache lines of a buffer far larger than the caches. One chase in flight pays the whole \
-latency for each line; several overlap their misses.")]
+Every case reads random cache lines of a buffer far larger than the caches. One chase in flight \
+pays the whole latency for each line; several overlap their misses.")]
 pub struct Args {
     /// Size of the buffer, one for each kind of page [default: 1Gi; with --quick 4Mi]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
@@ -98,7 +98,8 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
         writeln!(out, "\n{}", table(&roofline).to_text())?;
         writeln!(
             out,
-            "resume: {} ns ({} - {}) to suspend a lookup and resume it when its line is already cached.",
+            "resume: {} ns ({} - {}) to suspend a lookup and resume it when its line is already \
+             cached.",
             digits(resume.ns),
             digits(resume.ns_min),
             digits(resume.ns_max)
@@ -280,8 +281,8 @@ fn table(roofline: &Roofline) -> TextTable {
 fn report(roofline: &Roofline, resume: &Resume, config: &Config) -> Report {
     let mut report = Report::new(
         "Random-access rate",
-        "How fast this machine reads random cache lines, by the number of reads in flight. One at a time pays the whole \
-         memory latency for each line; many overlap their latencies.",
+        "How fast this machine reads random cache lines, by the number of reads in flight. One at \
+         a time pays the whole memory latency for each line; many overlap their latencies.",
     );
     report.facts = facts(roofline);
     if let Some(ns) = roofline.dependent_ns() {

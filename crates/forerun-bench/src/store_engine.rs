@@ -91,7 +91,8 @@ impl Store for DbStore {
             short(stats.cache.misses as f64)
         );
         let tree = format!(
-            "{} flushes, {} compactions, {} times what was flushed written to runs; {}B of log; {} stalls of {:.2} s",
+            "{} flushes, {} compactions, {} times what was flushed written to runs; {}B of log; {} \
+             stalls of {:.2} s",
             stats.tree.flushes,
             stats.tree.compactions,
             digits(stats.tree.write_amplification()),

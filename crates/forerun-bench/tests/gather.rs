@@ -67,7 +67,8 @@ fn all_studies_run_and_the_published_setting_comes_first() {
 #[test]
 fn without_a_gpu_no_row_has_gpu_figures() {
     let rows = rows(
-        "--quick --json --study seed,direction,row-bytes --row-bytes 64,656 --ahead 0,2 --threads 2 --no-pytorch",
+        "--quick --json --study seed,direction,row-bytes --row-bytes 64,656 --ahead 0,2 --threads \
+         2 --no-pytorch",
     );
     assert!(!rows.is_empty());
     for row in &rows {

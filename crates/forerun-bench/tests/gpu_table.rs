@@ -121,12 +121,14 @@ fn each_row_is_an_object_and_every_operation_has_one_at_every_load() {
 
 #[test]
 fn other_forms_rows_rates_and_skews_are_taken_from_the_command_line() {
-    let line = "gpu-table --quick --json --study buckets --buckets 1x64,2x32 --load 0.5 --op find_ptr --dim 32";
+    let line = "gpu-table --quick --json --study buckets --buckets 1x64,2x32 --load 0.5 --op \
+        find_ptr --dim 32";
     let of: Vec<GpuTableRow> = rows(line);
     let forms: Vec<&str> = of.iter().map(|row| row.buckets.as_str()).collect();
     assert_eq!(forms, ["1x64", "2x32"]);
     assert!(of.iter().all(|row| row.dim == 32 && row.op == "find_ptr"));
-    let line = "gpu-table --quick --json --study skew,hit-rate --skew zipf:0.99 --hit-rate 1,0 --op find --batch 100 --slots 2Ki";
+    let line = "gpu-table --quick --json --study skew,hit-rate --skew zipf:0.99 --hit-rate 1,0 \
+        --op find --batch 100 --slots 2Ki";
     let of: Vec<GpuTableRow> = rows(line);
     assert_eq!(of.len(), 3);
     assert_eq!((of[0].skew.as_str(), of[0].found), ("zipf:0.99", 1.0));

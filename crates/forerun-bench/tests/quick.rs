@@ -92,8 +92,9 @@ fn the_memtable_bench_measures_every_cell_by_every_strategy() {
 #[test]
 fn the_memtable_bench_takes_lists_of_shapes_and_adds_the_baseline() {
     let rows = rows(
-        "memtable --quick --json --keys 500,1k --key-bytes 8,40 --value-bytes 0 --prefix-bytes 4 --batch 7 \
-         --hit-rate 0 --strategy auto --workload multireadrandom --pages small --rounds 1",
+        "memtable --quick --json --keys 500,1k --key-bytes 8,40 --value-bytes 0 --prefix-bytes 4 \
+         --batch 7 --hit-rate 0 --strategy auto --workload multireadrandom --pages small \
+         --rounds 1",
     );
     assert_eq!(rows.len(), 2 * 2 * 2);
     assert!(
@@ -112,7 +113,8 @@ fn the_btree_bench_measures_every_page_search_alone_and_batched() {
         ("--key-bytes 16,20 --page-bytes 4Ki", "reverse"),
     ] {
         let rows = rows(&format!(
-            "btree --quick --json --batch 1,8 --threads 1,2 --access uniform,zipf:0.99 --order {order} {shape}"
+            "btree --quick --json --batch 1,8 --threads 1,2 --access uniform,zipf:0.99 --order \
+             {order} {shape}"
         ));
         // Four searches, alone and batched, with two batches, numbers of threads, accesses, hit
         // rates and key lengths.
@@ -198,8 +200,9 @@ fn the_five_studies_measure_every_design_and_check_its_answers() {
 #[test]
 fn the_hash_bench_prints_one_row_per_cell_design_and_isa() {
     let rows: Vec<HashRow> = rows_with(
-        "hash --quick --json --size 32KiB --load-factor 0.6 --hit-rate 0.5 --batch 7 --threads 2 --skew zipf:0.99 \
-         --strategy find_batch --design bucketized2x4,cuckoo3 --isa scalar --key-bytes 4 --rounds 1",
+        "hash --quick --json --size 32KiB --load-factor 0.6 --hit-rate 0.5 --batch 7 --threads 2 \
+         --skew zipf:0.99 --strategy find_batch --design bucketized2x4,cuckoo3 --isa scalar \
+         --key-bytes 4 --rounds 1",
         &HashRow::NAMES,
     );
     let designs: Vec<&str> = rows.iter().map(|row| row.design.as_str()).collect();
@@ -270,7 +273,8 @@ fn the_ycsb_bench_loads_a_store_and_runs_every_workload_on_it() {
 #[test]
 fn each_cache_size_of_the_ycsb_bench_loads_a_store_of_its_own() {
     let rows: Vec<YcsbRow> = rows_with(
-        "ycsb --quick --json --workload c --batch 1 --cache 1Mi,4Mi --records 500 --ops 50 --rounds 1",
+        "ycsb --quick --json --workload c --batch 1 --cache 1Mi,4Mi --records 500 --ops 50 \
+         --rounds 1",
         &YcsbRow::NAMES,
     );
     let caches: Vec<Option<u64>> = rows.iter().map(|row| row.cache_bytes).collect();

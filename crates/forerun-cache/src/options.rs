@@ -112,7 +112,8 @@ pub enum WhenFull {
 pub enum Error {
     /// The memory limit is too small.
     #[error(
-        "a memory limit of {limit_bytes} bytes is too small: a cache needs at least {MIN_MEMORY_BYTES}"
+        "a memory limit of {limit_bytes} bytes is too small: a cache needs at least \
+         {MIN_MEMORY_BYTES}"
     )]
     MemoryLimitTooSmall {
         /// The requested limit.
@@ -120,7 +121,8 @@ pub enum Error {
     },
     /// The memory limit cannot be raised this far.
     #[error(
-        "a memory limit of {limit_bytes} bytes is too large: the maximum of this cache is {max_bytes}"
+        "a memory limit of {limit_bytes} bytes is too large: the maximum of this cache is \
+         {max_bytes}"
     )]
     MemoryLimitTooLarge {
         /// The requested limit.
@@ -130,7 +132,8 @@ pub enum Error {
     },
     /// The largest item would not fit into the memory limit.
     #[error(
-        "a maximum item size of {max_item_bytes} bytes is too large for this cache: at most {max_bytes}"
+        "a maximum item size of {max_item_bytes} bytes is too large for this cache: at most \
+         {max_bytes}"
     )]
     ItemLimitTooLarge {
         /// The requested size.

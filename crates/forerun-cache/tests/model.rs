@@ -408,7 +408,9 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn a_cache_with_enough_memory_equals_a_map(seed in any::<u64>(), ops in proptest::collection::vec(op(300, 20_000), 1..1500)) {
+    fn a_cache_with_enough_memory_equals_a_map(
+        seed in any::<u64>(), ops in proptest::collection::vec(op(300, 20_000), 1..1500),
+    ) {
         let mut pair = pair((64 << 20, WhenFull::Evict), seed, 300, true);
         ops.into_iter().for_each(|op| pair.run(op));
         pair.check();
@@ -416,14 +418,18 @@ proptest! {
     }
 
     #[test]
-    fn a_full_cache_loses_items_but_never_returns_wrong_ones(seed in any::<u64>(), ops in proptest::collection::vec(op(2000, 60_000), 1000..2500)) {
+    fn a_full_cache_loses_items_but_never_returns_wrong_ones(
+        seed in any::<u64>(), ops in proptest::collection::vec(op(2000, 60_000), 1000..2500),
+    ) {
         let mut pair = pair((1 << 20, WhenFull::Evict), seed, 2000, false);
         ops.into_iter().for_each(|op| pair.run(op));
         pair.check();
     }
 
     #[test]
-    fn a_refusing_cache_loses_nothing(seed in any::<u64>(), ops in proptest::collection::vec(op(2000, 60_000), 1000..2500)) {
+    fn a_refusing_cache_loses_nothing(
+        seed in any::<u64>(), ops in proptest::collection::vec(op(2000, 60_000), 1000..2500),
+    ) {
         let mut pair = pair((2 << 20, WhenFull::Refuse), seed, 2000, true);
         ops.into_iter().for_each(|op| pair.run(op));
         pair.check();

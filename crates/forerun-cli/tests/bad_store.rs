@@ -241,7 +241,8 @@ fn a_full_disk_is_reported_and_written_data_stays() {
         .status();
     if !mount.is_ok_and(|status| status.success()) {
         eprintln!(
-            "no file system can be mounted here: the store's own tests cover a full disk by fault injection"
+            "no file system can be mounted here: the store's own tests cover a full disk by fault \
+             injection"
         );
         return;
     }

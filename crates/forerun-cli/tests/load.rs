@@ -112,7 +112,8 @@ fn the_first_bad_row_is_named_and_the_rows_before_it_stay() {
     let reported = workspace.fails(3, &["load", "db", "bad.csv", "--key", "id"]);
     assert_eq!(
         reported,
-        "forerun: stopped after 2 rows: bad.csv: row 3 (line 4): it has 1 field, but the header has 2"
+        "forerun: stopped after 2 rows: bad.csv: row 3 (line 4): it has 1 field, but the header \
+         has 2"
     );
     assert_eq!(workspace.succeeds(&["scan", "db", "--keys-only"]), "1\n2\n");
 

@@ -75,7 +75,8 @@ fn report_outside() {
     (0..rounds).for_each(|_| *std::hint::black_box(&both).lock().unwrap() += 1);
     let both = used() - begun;
     println!(
-        "outside: {:.1} ns per lock of the standard library, {:.1} ns per lock that can be simulated",
+        "outside: {:.1} ns per lock of the standard library, {:.1} ns per lock that can be \
+         simulated",
         plain.as_nanos() as f64 / f64::from(rounds),
         both.as_nanos() as f64 / f64::from(rounds),
     );

@@ -14,7 +14,8 @@ impl std::fmt::Display for SizeError {
         let SizeError { text, why } = self;
         write!(
             f,
-            "{text:?} is not a number or a size: {why} (examples: 2000000, 2_000_000, 2M, 64Ki or 1.5G)"
+            "{text:?} is not a number or a size: {why} (examples: 2000000, 2_000_000, 2M, 64Ki or \
+             1.5G)"
         )
     }
 }

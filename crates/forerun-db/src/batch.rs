@@ -493,15 +493,18 @@ mod tests {
             let again = WriteBatch::from_encoded(batch.encoded(), ops.len()).unwrap();
             prop_assert_eq!(&again, &batch);
             prop_assert_eq!(again.ops().len(), ops.len());
-            let keyspaces: std::collections::BTreeSet<u32> = ops.iter().map(|(keyspace, ..)| *keyspace).collect();
+            let keyspaces: std::collections::BTreeSet<u32> = ops.iter()
+                .map(|(keyspace, ..)| *keyspace).collect();
             match keyspaces.iter().max() {
                 None | Some(0) => prop_assert!(batch.keyspaces().is_empty()),
                 Some(_) => prop_assert!(keyspaces.iter().eq(batch.keyspaces())),
             }
-            for ((in_keyspace, op), (keyspace, key, value)) in again.ops().with_keyspaces().zip(&ops) {
+            for ((in_keyspace, op), (keyspace, key, value)) in again.ops().with_keyspaces()
+                .zip(&ops) {
                 prop_assert_eq!(in_keyspace, *keyspace);
                 match (op, value) {
-                    (Op::Put { key: k, value: v }, Some(value)) => prop_assert!(k == key && v == value),
+                    (Op::Put { key: k, value: v }, Some(value)) =>
+                        prop_assert!(k == key && v == value),
                     (Op::Delete { key: k }, None) => prop_assert!(k == key),
                     _ => prop_assert!(false, "wrong kind"),
                 }

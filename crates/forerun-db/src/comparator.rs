@@ -149,7 +149,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_smaller_prefix_means_a_smaller_key(a in prop::collection::vec(0_u8..3, 0..12), b in prop::collection::vec(0_u8..3, 0..12)) {
+        fn a_smaller_prefix_means_a_smaller_key(
+            a in prop::collection::vec(0_u8..3, 0..12), b in prop::collection::vec(0_u8..3, 0..12),
+        ) {
             for comparator in [&Bytewise as &dyn Comparator, &ReverseBytewise] {
                 if comparator.prefix(&a) < comparator.prefix(&b) {
                     prop_assert_eq!(comparator.compare(&a, &b), Ordering::Less);

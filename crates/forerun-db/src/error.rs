@@ -70,8 +70,9 @@ pub enum Error {
     },
     /// The write does not fit under the memory limit. Nothing of it was applied or logged.
     #[error(
-        "the write needs {needed_bytes} bytes of memory, but {used_bytes} of {limit_bytes} bytes are in use; \
-         raise `memory_limit_bytes`, or drop iterators, which keep old memtables in memory"
+        "the write needs {needed_bytes} bytes of memory, but {used_bytes} of {limit_bytes} bytes \
+         are in use; raise `memory_limit_bytes`, or drop iterators, which keep old memtables in \
+         memory"
     )]
     MemoryLimit {
         /// Bytes the write would have taken.
@@ -84,7 +85,8 @@ pub enum Error {
     /// An iterator over a batch's operations returned other operations than its clone. Nothing was
     /// applied.
     #[error(
-        "the operations of the batch changed while they were copied: the iterator and its clone differ"
+        "the operations of the batch changed while they were copied: the iterator and its clone \
+         differ"
     )]
     BatchChanged,
     /// The system refused to provide memory for the memtable.

@@ -396,7 +396,8 @@ impl TreeOptions {
             false => Err(Error::BadOption {
                 option: "level0_stop_runs",
                 reason: format!(
-                    "writes would wait at {} runs, but compaction begins only at {}: set a greater value",
+                    "writes would wait at {} runs, but compaction begins only at {}: set a greater \
+                     value",
                     self.level0_stop_runs, self.level0_runs
                 ),
             }),

@@ -41,7 +41,8 @@ macro_rules! defects {
 defects! {
     // Commit.
     PanicLeavesHole "panic-leaves-hole"
-        "A comparator that panics while a batch is applied leaves a sequence number that never becomes visible, and later writers wait for it.",
+        "A comparator that panics while a batch is applied leaves a sequence number that never \
+         becomes visible, and later writers wait for it.",
     PanicUnreported "panic-unreported"
         "A worker panics and ends, and threads that wait for its work are not notified.",
     OneFollowerWoken "one-follower-woken"
@@ -52,7 +53,8 @@ defects! {
     SyncSkipped "sync-skipped"
         "A synced write is acknowledged before the log is synced.",
     FailedSyncIgnored "failed-sync-ignored"
-        "A failed sync of the log is retried, and the retry counts as a success although it has nothing left to write.",
+        "A failed sync of the log is retried, and the retry counts as a success although it has \
+         nothing left to write.",
     SegmentNameUnsynced "segment-name-unsynced"
         "The directory is not synced after a log segment was created.",
     SegmentRemovedEarly "segment-removed-early"
@@ -87,9 +89,11 @@ defects! {
         "A page that cannot be read in one keyspace ends up stopping writes to all keyspaces.",
     // Ingestion and range deletions.
     IngestionShownEarly "ingestion-shown-early"
-        "The runs of an ingestion are shown before their sequence number is visible, and a compaction drops the versions before them.",
+        "The runs of an ingestion are shown before their sequence number is visible, and a \
+         compaction drops the versions before them.",
     RangesUncounted "ranges-uncounted"
-        "The memory of range deletions does not count towards the memory limit, and each few new ones are merged with all earlier ones.",
+        "The memory of range deletions does not count towards the memory limit, and each few new \
+         ones are merged with all earlier ones.",
     // Reading.
     BadPageRead "bad-page-read"
         "A page whose checksum does not match is accepted if its structure is valid.",
@@ -98,7 +102,8 @@ defects! {
     BackwardStale "backward-stale"
         "An iterator that moves backward over a key with many versions shows an old version.",
     DuplicatesMissed "duplicates-missed"
-        "A batch of lookups below the newest memtable answers a key that occurs twice in a row only once.",
+        "A batch of lookups below the newest memtable answers a key that occurs twice in a row \
+         only once.",
     TtlIgnoredInMemtable "ttl-ignored-in-memtable"
         "Entries do not expire as long as they are in a memtable.",
     ExpiresEarly "expires-early"
@@ -106,7 +111,8 @@ defects! {
     ExpiredReturns "expired-returns"
         "Expired entries return when the clock is set back.",
     ReadOnlyForgetsMemtables "read-only-forgets-memtables"
-        "A read-only opening shows only the last memtable that it reads from the log, not the full ones before it.",
+        "A read-only opening shows only the last memtable that it reads from the log, not the full \
+         ones before it.",
     // The page cache.
     FrameReusedEarly "frame-reused-early"
         "A frame of the page cache is reused while a reader still reads its page.",
@@ -122,13 +128,15 @@ defects! {
         "A repair does not report the entries that it lost with an unreadable page.",
     // The directory.
     CloseBesideWork "close-beside-work"
-        "Closing releases the directory's lock while a flush or a compaction in a caller's thread still changes the directory.",
+        "Closing releases the directory's lock while a flush or a compaction in a caller's thread \
+         still changes the directory.",
     LockNotExclusive "lock-not-exclusive"
         "A directory can be opened twice.",
     ReadOnlyRemovesSegments "read-only-removes-segments"
         "A read-only opening removes log segments whose contents are in runs.",
     CreatedTwice "created-twice"
-        "Whether a store exists is decided before its directory is locked, so two callers that create it can both succeed.",
+        "Whether a store exists is decided before its directory is locked, so two callers that \
+         create it can both succeed.",
 }
 
 #[cfg(feature = "planted")]

@@ -80,7 +80,8 @@ fn step() -> impl proptest::strategy::Strategy<Value = Step> {
         12 => (any::<bool>(), 0..KEYS).prop_map(|(is_mortal, key)| Step::Put(is_mortal, key)),
         3 => (any::<bool>(), 0..KEYS).prop_map(|(is_mortal, key)| Step::Delete(is_mortal, key)),
         1 => (0..KEYS, 1..4_u8).prop_map(|(from, count)| Step::DeleteRange(from, from + count)),
-        1 => (0..KEYS, 1..4_u8).prop_map(|(from, count)| Step::Ingest(from, (from + count).min(KEYS))),
+        1 => (0..KEYS, 1..4_u8)
+            .prop_map(|(from, count)| Step::Ingest(from, (from + count).min(KEYS))),
         6 => (0..4_u64).prop_map(Step::Pass),
         2 => Just(Step::Flush),
         1 => Just(Step::Compact),
@@ -188,7 +189,8 @@ proptest! {
             prop_assert_eq!(read(&mortal, &case), model.alive(now), "{}", case);
             prop_assert_eq!(entries(db.iter()), model.eternal(), "{}", case);
             if let Some((snapshot, seen)) = &snapshot {
-                prop_assert_eq!(&entries(snapshot.keyspace(&mortal).iter()), seen, "{}: the snapshot", case);
+                prop_assert_eq!(&entries(snapshot.keyspace(&mortal).iter()), seen, "{}: the \
+                    snapshot", case);
             }
         }
     }

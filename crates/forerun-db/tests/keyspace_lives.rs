@@ -65,7 +65,8 @@ fn a_comparator_is_kept_and_a_wrong_or_missing_one_is_refused_by_name() {
     // The options do not have it, so the store cannot know what the name means.
     let missing = open(&io, &tiny_options()).unwrap_err();
     assert!(
-        matches!(&missing, Error::KeyspaceComparator { keyspace, given: None, .. } if keyspace == "lengths"),
+        matches!(&missing,
+            Error::KeyspaceComparator { keyspace, given: None, .. } if keyspace == "lengths"),
         "{missing}"
     );
     let wrong = tiny_options().keyspaces(vec![("lengths".into(), reverse())]);

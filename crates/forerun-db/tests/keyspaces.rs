@@ -206,7 +206,8 @@ proptest! {
     fn keyspaces_are_independent_maps(steps in prop::collection::vec(step(), 1..60)) {
         let io = FaultIo::new();
         let db = Some(open(&io, &options_with_orders()).unwrap());
-        let mut world = ModelledStore { io, db, maps: Default::default(), snapshots: Vec::new(), copies: 0 };
+        let mut world =
+            ModelledStore { io, db, maps: Default::default(), snapshots: Vec::new(), copies: 0 };
         for step in &steps {
             world.run(step);
             check(world.db(), &world.maps);
@@ -215,7 +216,8 @@ proptest! {
                     let Some(map) = map else { continue };
                     let keyspace = world.keyspace(number);
                     let found = entries(snapshot.keyspace(&keyspace).iter());
-                    prop_assert_eq!(found, in_order(map, NAMES[number]), "as of {}", snapshot.sequence());
+                    prop_assert_eq!(found, in_order(map, NAMES[number]), "as of {}",
+                        snapshot.sequence());
                 }
             }
         }

@@ -78,7 +78,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (write, any::<bool>()).prop_map(|(ops, sync)| Step::Write(ops, sync)),
         3 => key().prop_map(Step::Get),
         3 => prop::collection::vec(key(), 0..20).prop_map(Step::MultiGet),
-        4 => (bound(), bound(), ends()).prop_map(|(start, end, ends)| Step::Range(start, end, ends)),
+        4 => (bound(), bound(), ends())
+            .prop_map(|(start, end, ends)| Step::Range(start, end, ends)),
         3 => (key(), ends()).prop_map(|(key, ends)| Step::Prefix(key, ends)),
         1 => Just(Step::Snapshot),
         1 => any::<usize>().prop_map(Step::Forget),
@@ -346,7 +347,8 @@ proptest! {
         reverse in any::<bool>(),
         tiny in any::<bool>(),
     ) {
-        let comparator: Arc<dyn Comparator> = if reverse { Arc::new(ReverseBytewise) } else { Arc::new(Bytewise) };
+        let comparator: Arc<dyn Comparator> =
+            if reverse { Arc::new(ReverseBytewise) } else { Arc::new(Bytewise) };
         let options = if tiny { tiny_options() } else { small_options() };
         run(&steps, &options.comparator(comparator));
     }

@@ -297,7 +297,10 @@ fn a_read_that_panics_is_an_error_of_that_read() {
             db.put(key, b"1").unwrap();
         }
         when.at_key(true);
-        let is_panic = |error: &Error| matches!(error, Error::Panicked { message, .. } if message.contains("met boom"));
+        let is_panic = |error: &Error| {
+            matches!(error,
+                Error::Panicked { message, .. } if message.contains("met boom"))
+        };
         assert!(db.get(b"boom").is_err_and(|error| is_panic(&error)));
         let mut values = Values::new();
         let found = db.multi_get(&[&b"a"[..], b"boom"], &mut values);

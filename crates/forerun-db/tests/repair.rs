@@ -126,7 +126,8 @@ proptest! {
     ) {
         let (io, model) = filled();
         let files = io.files();
-        let mine = |path: &&std::path::PathBuf| !path.ends_with("LOCK") && !path.ends_with("FORMAT");
+        let mine = |path: &&std::path::PathBuf| !path.ends_with("LOCK")
+            && !path.ends_with("FORMAT");
         let files: Vec<_> = files.iter().filter(mine).collect();
         let path = file.get(&files);
         let mut bytes = io.read(path).unwrap();
@@ -145,11 +146,13 @@ proptest! {
         };
         prop_assert!(!checked.problems.is_empty(), "{} at {at}", path.display());
         // Damage after a damaged part of the log is reported too.
-        let is_log = |path: &std::path::Path| path.extension().is_some_and(|extension| extension == "log");
+        let is_log = |path: &std::path::Path| path.extension()
+            .is_some_and(|extension| extension == "log");
         for problem in &checked.problems {
             match problem {
                 Error::CorruptFile { path: named, .. } => {
-                    let is_of_it = named == *path || path.ends_with("CLOSED") || is_log(named) && is_log(path);
+                    let is_of_it = named == *path || path.ends_with("CLOSED") || is_log(named)
+                        && is_log(path);
                     prop_assert!(is_of_it, "{problem}");
                 }
                 Error::NewerFormat { .. } => {}

@@ -23,8 +23,8 @@ include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 pub(crate) enum CubinError {
     /// There is no compiler.
     #[error(
-        "this program was built without kernels for compute capability {}.{}, and NVRTC, which would compile them now, is missing: \
-         cannot load the library libnvrtc of a CUDA toolkit",
+        "this program was built without kernels for compute capability {}.{}, and NVRTC, which \
+         would compile them now, is missing: cannot load the library libnvrtc of a CUDA toolkit",
         capability.0, capability.1
     )]
     NoCompiler {

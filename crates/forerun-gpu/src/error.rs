@@ -41,7 +41,8 @@ pub enum GpuError {
     },
     /// The driver is older than the kernels and calls require.
     #[error(
-        "the NVIDIA driver is too old: it supports CUDA {found}, but CUDA {needed} or later is required"
+        "the NVIDIA driver is too old: it supports CUDA {found}, but CUDA {needed} or later is \
+         required"
     )]
     DriverTooOld {
         /// The supported version.
@@ -79,7 +80,8 @@ pub enum GpuError {
     /// This process is a fork, and its parent opened the device or loaded the driver. The driver
     /// does not work in a fork of a process that uses it. Nothing was done.
     #[error(
-        "CUDA cannot be used in a fork of a process that uses it; start a new process instead (\"spawn\"): {0}"
+        "CUDA cannot be used in a fork of a process that uses it; start a new process instead \
+         (\"spawn\"): {0}"
     )]
     Forked(forerun_core::Forked),
     /// A read or write is outside the buffer.

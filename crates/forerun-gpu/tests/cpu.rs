@@ -216,36 +216,63 @@ fn trial() -> impl Strategy<Value = Trial> {
         })
         .prop_flat_map(|((row_bytes, layers), (host, device))| {
             // Mostly existing rows, some missing ones, and -1.
-            let index = prop_oneof![8 => 0..40i64, 1 => Just(-1i64), 1 => prop::sample::select(vec![-2, 45, i64::from(i32::MIN), i64::from(i32::MAX)])];
+            let index = prop_oneof![8 => 0..40i64, 1 => Just(-1i64), 1 =>
+                    prop::sample::select(vec![-2, 45, i64::from(i32::MIN), i64::from(i32::MAX)])];
             let pairs = prop::collection::vec((index.clone(), index), 0..70);
-            let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+            let flags = (
+                any::<bool>(),
+                any::<bool>(),
+                any::<bool>(),
+                any::<bool>(),
+                any::<bool>(),
+            );
             let count = prop::option::of(prop_oneof![-3..80i64, Just(i64::MAX)]);
             let map = prop::option::of((any::<bool>(), any::<bool>(), any::<bool>()));
             let how = (0..9usize, 1..4usize);
-            (Just((row_bytes, layers, host, device)), pairs, flags, count, map, how, 0..100usize)
+            (
+                Just((row_bytes, layers, host, device)),
+                pairs,
+                flags,
+                count,
+                map,
+                how,
+                0..100usize,
+            )
         })
-        .prop_map(|((row_bytes, layers, host, device), pairs, flags, count, map, how, slack)| Trial {
-            direction: if flags.0 { Direction::Gather } else { Direction::Scatter },
-            spec: Spec {
-                row_bytes,
-                layers,
-                host,
-                device,
-                absent: if flags.1 { Absent::Skip } else { Absent::Zero },
-                kernel: Default::default(),
+        .prop_map(
+            |((row_bytes, layers, host, device), pairs, flags, count, map, how, slack)| Trial {
+                direction: if flags.0 {
+                    Direction::Gather
+                } else {
+                    Direction::Scatter
+                },
+                spec: Spec {
+                    row_bytes,
+                    layers,
+                    host,
+                    device,
+                    absent: if flags.1 { Absent::Skip } else { Absent::Zero },
+                    kernel: Default::default(),
+                },
+                pairs,
+                wide: flags.2,
+                interleaved: flags.3,
+                by_layer: flags.4,
+                count,
+                map: map.map(|(shared, set, wide)| {
+                    let update = if set {
+                        MapUpdate::Set
+                    } else {
+                        MapUpdate::Clear
+                    };
+                    (shared, update, wide)
+                }),
+                cpu: CpuOptions::default()
+                    .prefetch_distance(how.0.checked_sub(1))
+                    .threads(NonZeroUsize::new(how.1).unwrap()),
+                slack,
             },
-            pairs,
-            wide: flags.2,
-            interleaved: flags.3,
-            by_layer: flags.4,
-            count,
-            map: map.map(|(shared, set, wide)| {
-                let update = if set { MapUpdate::Set } else { MapUpdate::Clear };
-                (shared, update, wide)
-            }),
-            cpu: CpuOptions::default().prefetch_distance(how.0.checked_sub(1)).threads(NonZeroUsize::new(how.1).unwrap()),
-            slack,
-        })
+        )
 }
 
 proptest! {

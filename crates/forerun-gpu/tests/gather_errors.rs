@@ -255,7 +255,8 @@ fn shapes_that_do_not_fit_are_refused() {
         ),
         (
             |r| r.spec.host.rows = 1601,
-            "the host rows: they end at 0x7f0000100690, past the end of their memory, which has 1049600 bytes",
+            "the host rows: they end at 0x7f0000100690, past the end of their memory, which has \
+             1049600 bytes",
         ),
         (
             |r| r.spec.device.offset_bytes = 16 * 10 * 656 - 100,
@@ -360,7 +361,8 @@ fn misaligned_addresses_are_refused() {
     ] {
         let refused = refusal(change);
         assert!(
-            matches!(refused, GatherError::Misaligned { part: p, bytes: b, .. } if (p, b) == (part, bytes)),
+            matches!(refused,
+                GatherError::Misaligned { part: p, bytes: b, .. } if (p, b) == (part, bytes)),
             "{refused}"
         );
         assert!(

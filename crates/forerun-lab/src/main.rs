@@ -62,7 +62,8 @@ impl Elsewhere {
         let given = self.args.iter().map(String::as_str);
         let args: Vec<&str> = command.iter().copied().chain(given).collect();
         anyhow::bail!(
-            "{what} run in a build without the simulator: cargo run --release -p forerun-bench -- {}",
+            "{what} run in a build without the simulator: cargo run --release -p forerun-bench -- \
+             {}",
             args.join(" ")
         )
     }

@@ -41,20 +41,25 @@ macro_rules! defects {
 defects! {
     // Sockets and TLS.
     TlsBufferFull "tls-buffer-full"
-        "A full buffer of TLS is reported as a socket that would block; sending empties it, and no event ever comes.",
+        "A full buffer of TLS is reported as a socket that would block; sending empties it, and no \
+         event ever comes.",
     ShortTlsRead "short-tls-read"
         "A short read from a TLS connection is taken to mean that the socket is empty.",
     EndForgotten "end-forgotten"
-        "A short read hides the end of a connection that was reported together with its last bytes.",
+        "A short read hides the end of a connection that was reported together with its \
+         last bytes.",
     BlockForgotten "block-forgotten"
-        "An event that comes in the middle of a data block is lost, and the rest of the block is never read.",
+        "An event that comes in the middle of a data block is lost, and the rest of the block is \
+         never read.",
     AcceptsForgotten "accepts-forgotten"
-        "Connections that wait behind the first 64 of a turn are not accepted until another one comes.",
+        "Connections that wait behind the first 64 of a turn are not accepted until another one \
+         comes.",
     // Turns.
     TurnUnbounded "turn-unbounded"
         "A connection that sends without a pause keeps its turn, and its neighbours wait.",
     FullAnswerForgotten "full-answer-forgotten"
-        "A session that stops at exactly a full output is not called again until more bytes arrive.",
+        "A session that stops at exactly a full output is not called again until more bytes \
+         arrive.",
     OutputUnbounded "output-unbounded"
         "The output of a slow reader grows without a bound.",
     SlowReaderSilent "slow-reader-silent"

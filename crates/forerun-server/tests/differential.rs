@@ -249,7 +249,8 @@ fn agree(ours: &[u8], theirs: &[u8]) -> bool {
             // For an expired item, memcached reports the seconds since its expiry as seconds left,
             // minus 2^32.
             let is_past = a.trim_ascii_end() == b"t0"
-                && matches!(b.split_first(), Some((b't', left)) if number(left.trim_ascii_end()) > Some(1 << 31));
+                && matches!(b.split_first(),
+                    Some((b't', left)) if number(left.trim_ascii_end()) > Some(1 << 31));
             a == b
                 || is_past
                 || close(b't', 3)

@@ -505,8 +505,11 @@ fn command() -> impl Strategy<Value = Command> {
     let compare = proptest::option::of(cas());
     prop_oneof![
         4 => (name, key.clone(), any::<u32>(), ttl(), value(), any::<bool>())
-            .prop_map(|(name, key, flags, ttl, value, quiet)| Command::Store { name, key, flags, ttl, value, quiet }),
-        1 => (key.clone(), value(), cas()).prop_map(|(key, value, cas)| Command::Cas { key, value, cas }),
+            .prop_map(
+                |(name, key, flags, ttl, value, quiet)| Command::Store { name, key, flags, ttl,
+                    value, quiet }),
+        1 => (key.clone(), value(), cas())
+            .prop_map(|(key, value, cas)| Command::Cas { key, value, cas }),
         4 => keys.clone().prop_map(|keys| Command::Get { keys }),
         1 => (ttl(), keys).prop_map(|(ttl, keys)| Command::GetAndTouch { ttl, keys }),
         1 => (key.clone(), any::<bool>()).prop_map(|(key, quiet)| Command::Delete { key, quiet }),
@@ -514,12 +517,17 @@ fn command() -> impl Strategy<Value = Command> {
             .prop_map(|(name, key, delta)| Command::Count { name, key, delta }),
         1 => (key.clone(), ttl()).prop_map(|(key, ttl)| Command::Touch { key, ttl }),
         1 => Just(Command::FlushAll),
-        4 => (key.clone(), proptest::option::of(1..20_u32), proptest::option::of(1..30_u32), any::<bool>())
-            .prop_map(|(key, vivify, recache, quiet)| Command::MetaGet { key, vivify, recache, quiet }),
+        4 => (key.clone(), proptest::option::of(1..20_u32), proptest::option::of(1..30_u32),
+            any::<bool>())
+            .prop_map(
+                |(key, vivify, recache, quiet)| Command::MetaGet { key, vivify, recache, quiet }),
         4 => (key.clone(), mode, compare.clone(), cas(), any::<bool>(), value()).prop_map(
-            |(key, mode, compare, cas, stale, value)| Command::MetaSet { key, mode, compare, cas, stale, value }),
+            |(key, mode, compare, cas, stale, value)| Command::MetaSet { key, mode, compare, cas,
+                stale, value }),
         2 => (key.clone(), compare, any::<bool>(), any::<bool>(), cas())
-            .prop_map(|(key, compare, stale, drop, cas)| Command::MetaDelete { key, compare, stale, drop, cas }),
+            .prop_map(
+                |(key, compare, stale, drop, cas)| Command::MetaDelete { key, compare, stale, drop,
+                    cas }),
         2 => (key, proptest::option::of(0..1000_u64), any::<bool>(), delta)
             .prop_map(|(key, vivify, down, delta)| Command::MetaCount { key, vivify, down, delta }),
         1 => Just(Command::Noop),

@@ -139,7 +139,8 @@ pub enum RooflineError {
     },
     /// The chases would run over each other.
     #[error(
-        "a buffer of {buffer_bytes} bytes is too small for so many chases: {needed_bytes} bytes are needed"
+        "a buffer of {buffer_bytes} bytes is too small for so many chases: {needed_bytes} bytes \
+         are needed"
     )]
     BufferTooSmall {
         /// The size asked for.

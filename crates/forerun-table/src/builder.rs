@@ -329,7 +329,8 @@ impl Builder {
         }
         if self.memory_bytes.is_some() && self.host.is_some() {
             return Err(Error::Conflict(
-                "`memory` is one budget for all parts of a table: give it, or the size of the host tier",
+                "`memory` is one budget for all parts of a table: give it, or the size of the host \
+                 tier",
             ));
         }
         if self.memory_bytes.is_some() && matches!(self.below, Below::Db(_)) {

@@ -205,7 +205,9 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
         #[test]
-        fn losing_the_device_loses_no_row(ops in vec(op(), 1..40), lost_at in 0usize..40, back: bool) {
+        fn losing_the_device_loses_no_row(
+            ops in vec(op(), 1..40), lost_at in 0usize..40, back: bool,
+        ) {
             let directory = tempfile::tempdir().unwrap();
             let writes = if back { Writes::Back } else { Writes::Through };
             let table = builder(&directory).writes(writes).open().unwrap();
@@ -222,23 +224,28 @@ mod tests {
                 }
                 match op {
                     Op::Find(keys) => {
-                        let (mut rows, mut found) = (vec![0; keys.len() * 8], vec![false; keys.len()]);
+                        let (mut rows, mut found) =
+                            (vec![0; keys.len() * 8], vec![false; keys.len()]);
                         table.find(keys, &mut rows, &mut found).unwrap();
-                        for ((key, row), found) in keys.iter().zip(rows.as_chunks::<8>().0).zip(found) {
+                        for ((key, row), found) in keys.iter().zip(rows.as_chunks::<8>().0)
+                            .zip(found) {
                             let row = found.then(|| u64::from_le_bytes(*row));
                             prop_assert_eq!(row, model.get(key).copied(), "key {}", key);
                         }
                     }
                     // `find_to_device` fails with the device; the next plain lookup finds the rows.
                     Op::FindToDevice(keys) => {
-                        let (mut rows, mut found) = (vec![0; keys.len() * 8], vec![true; keys.len()]);
+                        let (mut rows, mut found) =
+                            (vec![0; keys.len() * 8], vec![true; keys.len()]);
                         let answer = table.find_to_device(keys, &mut rows[..], &mut found);
                         if step >= lost_at {
-                            prop_assert!(matches!(answer, Err(Error::Device { .. })), "{:?}", answer);
+                            prop_assert!(matches!(answer, Err(Error::Device { .. })), "{:?}",
+                                answer);
                             prop_assert!(!found.contains(&true));
                             continue;
                         }
-                        for ((key, row), found) in keys.iter().zip(rows.as_chunks::<8>().0).zip(found) {
+                        for ((key, row), found) in keys.iter().zip(rows.as_chunks::<8>().0)
+                            .zip(found) {
                             let row = found.then(|| u64::from_le_bytes(*row));
                             prop_assert_eq!(row, model.get(key).copied(), "key {}", key);
                         }

@@ -334,7 +334,9 @@ mod tests {
         }
 
         #[test]
-        fn values_of_any_length_are_rows_or_rejected(value: Vec<u8>, row_bytes in 1usize..40, has_scores: bool) {
+        fn values_of_any_length_are_rows_or_rejected(
+            value: Vec<u8>, row_bytes in 1usize..40, has_scores: bool,
+        ) {
             let format = Format { row_bytes, has_scores };
             let fits = value.len() == row_bytes + if has_scores { 8 } else { 0 };
             match format.split(7, &value) {

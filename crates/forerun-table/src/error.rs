@@ -60,7 +60,8 @@ pub enum Error {
     },
     /// The budget of [`Builder::memory_bytes`](crate::Builder::memory_bytes) is too small.
     #[error(
-        "a memory budget of {asked_bytes} bytes is too small: a table of rows of {row} over a store needs at least {needed_bytes}"
+        "a memory budget of {asked_bytes} bytes is too small: a table of rows of {row} over a \
+         store needs at least {needed_bytes}"
     )]
     MemoryBudget {
         /// The rows.
@@ -73,7 +74,8 @@ pub enum Error {
     /// The log of a store that is opened for reading only, which takes memory, does not fit into
     /// the budget of [`Builder::memory_bytes`](crate::Builder::memory_bytes).
     #[error(
-        "a memory budget of {asked_bytes} bytes is too small for the log of the store at {path}: raise `memory`, or open the table for writing once"
+        "a memory budget of {asked_bytes} bytes is too small for the log of the store at {path}: \
+         raise `memory`, or open the table for writing once"
     )]
     LogMemory {
         /// The store.
@@ -132,7 +134,8 @@ pub enum Error {
     },
     /// The host tier is full, and the table has neither a store nor an overflow policy that evicts.
     #[error(
-        "the host tier is full: it holds {capacity} rows; raise its capacity, set a path for a store, or choose an overflow policy that evicts"
+        "the host tier is full: it holds {capacity} rows; raise its capacity, set a path for a \
+         store, or choose an overflow policy that evicts"
     )]
     Full {
         /// The number of rows it holds.

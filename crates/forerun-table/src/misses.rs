@@ -43,7 +43,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn misses_are_listed_once_and_in_order(found in proptest::collection::vec(any::<bool>(), 0..60), max in 1usize..9) {
+        fn misses_are_listed_once_and_in_order(
+            found in proptest::collection::vec(any::<bool>(), 0..60), max in 1usize..9,
+        ) {
             let keys: Vec<u64> = (0..found.len() as u64).map(|n| n * 7).collect();
             let (mut misses, mut seen) = (Misses::default(), Vec::new());
             misses.begin();

@@ -148,7 +148,8 @@ impl fmt::Display for Dtype {
 /// The name of no element type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not an element type: use uint8, int8, int32, int64, float16, bfloat16, float32 or float64"
+    "{0:?} is not an element type: use uint8, int8, int32, int64, float16, bfloat16, float32 or \
+     float64"
 )]
 pub struct UnknownDtype(pub String);
 

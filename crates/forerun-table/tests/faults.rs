@@ -72,13 +72,16 @@ proptest! {
                 prop_assert_eq!(version, None);
             } else {
                 let version = version.unwrap_or(0);
-                prop_assert!((flushed..=flushed + after).contains(&version), "key {}: {}", key, version);
+                prop_assert!((flushed..=flushed + after)
+                    .contains(&version), "key {}: {}", key, version);
             }
         }
     }
 
     #[test]
-    fn written_through_rows_survive_a_killed_process(rows in 1usize..60, versions_written in 1u32..6) {
+    fn written_through_rows_survive_a_killed_process(
+        rows in 1usize..60, versions_written in 1u32..6,
+    ) {
         let io = FaultIo::new();
         let table = open(&io, Writes::Through, 1, rows).unwrap();
         for version in 1..=versions_written {
@@ -106,7 +109,8 @@ proptest! {
         let fault = [Fault::Fail(ENOSPC), Fault::Fail(EIO), Fault::TornWrite(EIO)][kind];
         io.fail_call(io.calls() + call, fault);
         // The versions that each key may have.
-        let mut may: HashMap<u64, Vec<Option<u32>>> = (0..KEYS).map(|key| (key, vec![None])).collect();
+        let mut may: HashMap<u64, Vec<Option<u32>>> = (0..KEYS).map(|key| (key, vec![None]))
+            .collect();
         for version in 1..12u32 {
             let keys = (0..KEYS).filter(|key| (key + u64::from(version)) % 3 != 0);
             let keys: Vec<u64> = keys.collect();
@@ -123,7 +127,8 @@ proptest! {
                 // Its reads may have hit a planned failure; then the lookup reports it.
                 if let Ok(answer) = answer {
                     let version = answer.map(|row| version_of(&row, *key));
-                    prop_assert!(may[key].contains(&version), "key {key}: {version:?} of {:?}", may[key]);
+                    prop_assert!(may[key]
+                        .contains(&version), "key {key}: {version:?} of {:?}", may[key]);
                 }
             }
             if version % 4 == 0 {

@@ -74,13 +74,15 @@ impl Table {
     #[new]
     #[pyo3(
         signature = (
-            dim, dtype=None, *, path=None, memory=None, host_capacity=None, host_bytes=None, cache_bytes=None,
-            device_capacity=0, device=None, score="lfu", admission="second_touch", writes="through", overflow=None,
+            dim, dtype=None, *, path=None, memory=None, host_capacity=None, host_bytes=None,
+            cache_bytes=None, device_capacity=0, device=None, score="lfu",
+            admission="second_touch", writes="through", overflow=None,
             create=CreateStore::DEFAULT, read_only=false
         ),
-        text_signature = "(dim, dtype='float32', *, path=None, memory=None, host_capacity=None, host_bytes=None, \
-            cache_bytes=None, device_capacity=0, device=None, score='lfu', admission='second_touch', writes='through', \
-            overflow=None, create='if_missing', read_only=False)"
+        text_signature = "(dim, dtype='float32', *, path=None, memory=None, host_capacity=None, \
+            host_bytes=None, cache_bytes=None, device_capacity=0, device=None, score='lfu', \
+            admission='second_touch', writes='through', overflow=None, create='if_missing', \
+            read_only=False)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
@@ -477,7 +479,8 @@ impl Table {
 
     fn __reduce__(&self) -> PyResult<()> {
         Err(invalid(
-            "a table is a handle of this process and cannot be pickled: pickle its path and open it there",
+            "a table is a handle of this process and cannot be pickled: pickle its path and open \
+             it there",
         ))
     }
 }

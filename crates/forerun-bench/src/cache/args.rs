@@ -19,13 +19,14 @@ pub enum Part {
 #[command(after_help = "\
 Examples:
   forerun-bench cache --part multiget --items 2M --value 64
-  forerun-bench cache --part hits --trace orm-busy.trace.xz --value-scale 8 --memory 16Mi,32Mi,64Mi,128Mi
+  forerun-bench cache --part hits --trace orm-busy.trace.xz --value-scale 8 --memory \
+  16Mi,32Mi,64Mi,128Mi
   forerun-bench cache --part hits --keys 1M --zipf 0.99 --memory 32Mi,64Mi,128Mi,256Mi
 
-A trace is a sequence of 4-byte big-endian keys, plain or compressed with xz. Values have the sizes of \
-Facebook's ETC (a generalised Pareto distribution) by key, times --value-scale. Both caches get the same \
-multi-gets, and missing keys are set. memcached gets --memory as its -m; our limit is the growth of memcached's \
-process.")]
+A trace is a sequence of 4-byte big-endian keys, plain or compressed with xz. Values have the \
+sizes of Facebook's ETC (a generalised Pareto distribution) by key, times --value-scale. Both \
+caches get the same multi-gets, and missing keys are set. memcached gets --memory as its -m; our \
+limit is the growth of memcached's process.")]
 pub struct Args {
     /// Parts to measure [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]

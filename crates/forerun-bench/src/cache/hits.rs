@@ -15,9 +15,11 @@ use serde::{Deserialize, Serialize};
 const BATCH: usize = 32;
 
 /// The note below the table.
-pub(super) const NOTE: &str = "\
--m: memcached's limit. held: by how much its process grew under the load (RSS at the end less that at the start), with slabs, hash table
-and everything else. This is our limit too, including our index; our own figure is what our cache counts at the end. Without a
+pub(super) const NOTE: &str =
+    "-m: memcached's limit. held: by how much its process grew under the \
+load (RSS at the end less that at the start), with slabs, hash table
+and everything else. This is our limit too, including our index; our own figure is what our cache \
+counts at the end. Without a
 memcached, -m is our limit.";
 
 /// One cache at one memory size: a line of JSON with the names of [`Row`] and these.

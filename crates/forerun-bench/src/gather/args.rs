@@ -18,9 +18,9 @@ Examples:
 
 If no GPU is found, the same rows are copied on the CPU, and no GPU figures are printed.
 
-Each study changes one parameter of the published record's setting: 128 requests of 2048 rows of 656 bytes, out \
-of 300000. Every method is checked byte by byte against a poisoned destination, and then timed in rounds that \
-alternate between the methods; figures are medians.")]
+Each study changes one parameter of the published record's setting: 128 requests of 2048 rows of \
+656 bytes, out of 300000. Every method is checked byte by byte against a poisoned destination, and \
+then timed in rounds that alternate between the methods; figures are medians.")]
 pub struct Args {
     /// Studies [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]

@@ -41,9 +41,9 @@ use pytorch::Pytorch;
 use setting::Setting;
 use std::io::Write;
 
-const LEAD: &str = "\
-                    Rows scattered over pinned host memory, copied to a GPU and back, compared with one contiguous \
-                    copy of the same number of bytes. Every method is checked byte by byte before it is timed.";
+const LEAD: &str = "Rows scattered over pinned host memory, copied to a GPU and back, compared \
+                    with one contiguous copy of the same number of bytes. Every method is checked \
+                    byte by byte before it is timed.";
 
 /// Measures and prints to the standard output.
 ///

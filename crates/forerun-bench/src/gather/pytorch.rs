@@ -110,7 +110,8 @@ mod tests {
         let reason = absent("{\"absent\": \"python3 has no torch\"}\n");
         assert_eq!(reason.as_deref(), Some("python3 has no torch"));
         let setting = Setting::seed(&Args::default());
-        let line = "{\"method\": \"pytorch: x\", \"direction\": \"scatter\", \"device\": \"a device\", \"bytes\": 1, \
+        let line = "{\"method\": \"pytorch: x\", \"direction\": \"scatter\", \
+                    \"device\": \"a device\", \"bytes\": 1, \
                     \"seconds\": 0.01, \"seconds_min\": 0.005, \"seconds_max\": 0.02}";
         let row = row(&setting, line, 20).unwrap();
         assert_eq!((row.direction.as_str(), row.rounds), ("scatter", 20));

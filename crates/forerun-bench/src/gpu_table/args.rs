@@ -19,16 +19,18 @@ Examples:
   forerun-bench gpu-table --study buckets --buckets 2x128,1x64 --lookup thread,narrow,wide
   forerun-bench gpu-table --study operations --op find_ptr,insert_or_assign --load 1
   forerun-bench gpu-table --check                             does the GPU give the CPU's answers?
-  forerun-bench gpu-table --once --slots 64Ki --batch 4Ki     each kernel once, for compute-sanitizer
+  forerun-bench gpu-table --once --slots 64Ki --batch 4Ki     each kernel once, for \
+  compute-sanitizer
   forerun-bench gpu-table --study seed --peer build/hkv --peer build/cuco
 
-If no GPU is found, the bench measures the table on the CPU at a small size and prints no GPU figures.
+If no GPU is found, the bench measures the table on the CPU at a small size and prints no GPU \
+figures.
 
-Each study changes one parameter of the published record's setting: rows of 8 numbers, 128 Mi slots, 2^20 keys \
-per call, 0.6 of them present, loads of 0.50, 0.75 and 1.00. A call is timed in two ways: by events of its \
-stream, and by the host's clock from the call to the end of the wait. Every variant is checked before it is timed, \
-in rounds that alternate between the variants; figures are medians. B-KV/s are units of 2^30 keys per second, as in \
-the record.")]
+Each study changes one parameter of the published record's setting: rows of 8 numbers, 128 Mi \
+slots, 2^20 keys per call, 0.6 of them present, loads of 0.50, 0.75 and 1.00. A call is timed in \
+two ways: by events of its stream, and by the host's clock from the call to the end of the wait. \
+Every variant is checked before it is timed, in rounds that alternate between the variants; \
+figures are medians. B-KV/s are units of 2^30 keys per second, as in the record.")]
 pub struct Args {
     /// Studies [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]

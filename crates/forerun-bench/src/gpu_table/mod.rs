@@ -49,9 +49,8 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::time::Duration;
 
-const LEAD: &str = "\
-                    Operations of a hash table in a GPU's memory, many keys per call. Every variant is compared with the inserted data \
-                    before it is timed.";
+const LEAD: &str = "Operations of a hash table in a GPU's memory, many keys per call. Every \
+                    variant is compared with the inserted data before it is timed.";
 
 /// Measures and prints to the standard output.
 ///
@@ -422,7 +421,8 @@ fn counted(fixture: &mut Fixture) -> Result<Vec<String>> {
             let (requests, bytes) = cost(variant.op, &fixture.traffic(variant.lookup)?, 0);
             let lookup = variant.lookup.name();
             lines.push(format!(
-                "counted: {buckets} at load {load:.2}, find_ptr by {lookup}: {requests:.2} requests and {bytes:.1} bytes a key"
+                "counted: {buckets} at load {load:.2}, find_ptr by {lookup}: {requests:.2} \
+                 requests and {bytes:.1} bytes a key"
             ));
         }
     }

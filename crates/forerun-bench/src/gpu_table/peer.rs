@@ -95,9 +95,10 @@ mod tests {
         let mut args = Args::default();
         args.output.quick = true;
         let seed = Setting::seed(&args, false);
-        write(
-            r#"echo "{\"engine\":\"peer\",\"op\":\"find\",\"batch\":${12},\"slots\":$4,\"keys_per_second\":5,\"keys_per_second_wall\":4}""#,
-        );
+        write(concat!(
+            r#"echo "{\"engine\":\"peer\",\"op\":\"find\",\"batch\":${12},\"slots\":$4,"#,
+            r#"\"keys_per_second\":5,\"keys_per_second_wall\":4}""#,
+        ));
         let rows = study(&program, &seed, &args).unwrap();
         assert_eq!((rows.len(), rows[0].batch, rows[0].slots), (1, 256, 4096));
         write("echo 'no room' >&2; exit 3");

@@ -412,7 +412,8 @@ fn on_streams(gpu: &Gpu) -> Result<String> {
         "{} entries are left of a cleared table",
         left.len()
     );
-    Ok("missed keys put in by a count that only the device knows, replayed as a graph; scans and a clear on a stream".into())
+    Ok("missed keys put in by a count that only the device knows, replayed as a graph; scans and a \
+        clear on a stream".into())
 }
 
 #[cfg(test)]

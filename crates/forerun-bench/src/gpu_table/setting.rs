@@ -137,7 +137,10 @@ impl FromStr for Buckets {
             })
         };
         parse().ok_or_else(|| {
-            format!("{text:?} is not a form of buckets: write 2x128, 1x64, or another of 1 or 2 of 16, 32, 64 or 128")
+            format!(
+                "{text:?} is not a form of buckets: write 2x128, 1x64, or another of 1 or 2 of \
+                16, 32, 64 or 128"
+            )
         })
     }
 }

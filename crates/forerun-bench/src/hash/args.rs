@@ -16,20 +16,21 @@ use forerun_measure::size::parse_share;
 #[command(after_help = "\
 Examples:
   forerun-bench hash --study 1 --report size.html
-  forerun-bench hash --size 1GiB --load-factor 0.7,0.9 --hit-rate 1 --batch 64 --threads 1 --strategy find_batch
+  forerun-bench hash --size 1GiB --load-factor 0.7,0.9 --hit-rate 1 --batch 64 --threads 1 \
+  --strategy find_batch
   forerun-bench hash --design table,memc3 --size 256KiB,1GiB --isa avx2,scalar --json
 
-The studies: 1 table size, 2 load factor and hit rate, 3 skew, 4 batch and widths, 5 threads and updates. Without \
---study or --all, every combination of the lists is measured; with a study, the lists replace the \
-study's own.
+The studies: 1 table size, 2 load factor and hit rate, 3 skew, 4 batch and widths, 5 threads and \
+updates. Without --study or --all, every combination of the lists is measured; with a study, the \
+lists replace the study's own.
 
-A size counts slots: --size 1GiB of 8-byte keys and values is a table of 67,108,864 slots in every design, so \
-all designs hold the same keys at the same load factor; the column \"B an entry\" shows how much memory each one \
-takes for them.
+A size counts slots: --size 1GiB of 8-byte keys and values is a table of 67,108,864 slots in every \
+design, so all designs hold the same keys at the same load factor; the column \"B an entry\" shows \
+how much memory each one takes for them.
 
-\"lines\" is keys per second over the random cache lines per second that the same number of threads read in the \
-same rounds: 100% would be a lookup that costs one cache line from memory and nothing else. A table in the cache \
-may exceed it.")]
+\"lines\" is keys per second over the random cache lines per second that the same number of \
+threads read in the same rounds: 100% would be a lookup that costs one cache line from memory and \
+nothing else. A table in the cache may exceed it.")]
 pub struct Args {
     /// Runs some of the five studies
     #[arg(long, value_name = "LIST", value_delimiter = ',',
@@ -217,7 +218,8 @@ impl Args {
             let least = sweep.load_factors.first().copied().unwrap_or_default();
             ensure!(
                 entries as f64 * least >= 16.0,
-                "a table of {smallest} bytes, filled to {least}, holds fewer than 16 entries: make it larger"
+                "a table of {smallest} bytes, filled to {least}, holds fewer than 16 entries: make \
+                 it larger"
             );
         }
         Ok(())

@@ -142,8 +142,8 @@ pub fn run_to(
         }
         ensure!(
             of_study > 0,
-            "none of the requested designs supports this: not every design supports updates during reads, or narrow keys and \
-             values"
+            "none of the requested designs supports this: not every design supports updates during \
+             reads, or narrow keys and values"
         );
         steps += of_study;
     }

@@ -18,9 +18,9 @@ use forerun_measure::report::{Chart, Report, Scale, Section, Shape};
 use forerun_measure::size::digits;
 
 /// The introduction of the page.
-pub(super) const LEAD: &str = "\
-Batches of lookups in hash tables of several designs, with and without vector instructions, in alternating rounds on \
-this machine. Every design holds the same keys and answers the same lookups.";
+pub(super) const LEAD: &str = "Batches of lookups in hash tables of several designs, with and \
+without vector instructions, in alternating rounds on this machine. Every design holds the same \
+keys and answers the same lookups.";
 
 /// What is plotted of a row: the value, the minimum and the maximum.
 type Value = fn(&HashRow) -> Option<Range>;

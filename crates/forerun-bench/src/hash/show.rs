@@ -192,14 +192,14 @@ pub(super) fn title(study: &Study) -> String {
 /// Explains the columns, for below the tables.
 pub(super) fn legend(rounds: usize) -> String {
     format!(
-        "Medians of {rounds} alternating rounds; ratios are medians of the rounds' ratios. Every answer was checked.\n\
-         size: slots times the bytes of a key and a value. load: entries over slots.\n\
-         lines: keys/s over the random cache lines/s that the same number of threads read in the same rounds.\n\
-         vs memc3: speed relative to MemC3's design with the same strategy. vs scalar: relative to the same without \
-         vector instructions.\n\
-         vs get: relative to one key after the other. of quiet: relative to the rate without updates.\n\
-         lines a lookup: cache lines of the table that a lookup reads, averaged over the requested keys.\n\
-         full at: the load factor at which the design could take no more entries."
+        "Medians of {rounds} alternating rounds; ratios are medians of the rounds' ratios. Every \
+         answer was checked.\nsize: slots times the bytes of a key and a value. load: entries over \
+         slots.\nlines: keys/s over the random cache lines/s that the same number of threads read \
+         in the same rounds.\nvs memc3: speed relative to MemC3's design with the same strategy. \
+         vs scalar: relative to the same without vector instructions.\nvs get: relative to one key \
+         after the other. of quiet: relative to the rate without updates.\nlines a lookup: cache \
+         lines of the table that a lookup reads, averaged over the requested keys.\nfull at: the \
+         load factor at which the design could take no more entries."
     )
 }
 

@@ -79,8 +79,8 @@ fn size() -> Parts {
     };
     (
         "Table size",
-        "From the first-level cache to far beyond the last: where does a batch begin to pay, and where do vector \
-         instructions?",
+        "From the first-level cache to far beyond the last: where does a batch begin to pay, and \
+         where do vector instructions?",
         vec![sweep],
     )
 }
@@ -111,8 +111,8 @@ fn skew() -> Parts {
     };
     (
         "Skew",
-        "When some keys are requested far more often than others, the caches hold them: what is left for a batch to \
-         overlap?",
+        "When some keys are requested far more often than others, the caches hold them: what is \
+         left for a batch to overlap?",
         vec![sweep],
     )
 }
@@ -161,7 +161,8 @@ fn threads_and_updates() -> Parts {
     };
     (
         "Threads and updates",
-        "Does a second thread double the rate, and how far does the read rate drop while another thread updates?",
+        "Does a second thread double the rate, and how far does the read rate drop while another \
+         thread updates?",
         vec![scaling, beside],
     )
 }

@@ -219,13 +219,15 @@ pub(super) fn verify<K: Word, V: Word>(
             let key = key.to_u64();
             ensure!(
                 found[at] == index.is_some(),
-                "key {key:#x} is {} by {strategy} ({isa}, batch {batch}), at place {at} of its batch",
+                "key {key:#x} is {} by {strategy} ({isa}, batch {batch}), at place {at} of its \
+                 batch",
                 if found[at] { "invented" } else { "missed" }
             );
             let value = index.map(|index| keys.value::<V>(index).to_u64());
             ensure!(
                 value.is_none_or(|value| value == values[at].to_u64() & !1),
-                "key {key:#x} has the value {:#x} instead of {:#x} by {strategy} ({isa}, batch {batch})",
+                "key {key:#x} has the value {:#x} instead of {:#x} by {strategy} ({isa}, batch \
+                 {batch})",
                 values[at].to_u64(),
                 value.unwrap_or_default()
             );

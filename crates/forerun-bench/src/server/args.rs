@@ -21,28 +21,32 @@ const FILL: f64 = 0.6;
 #[command(after_help = "\
 Examples:
   forerun-bench server
-  forerun-bench server --items 2M --value-bytes 64 --keys 1,10,100 --form get --access uniform --duration-ms 1000
+  forerun-bench server --items 2M --value-bytes 64 --keys 1,10,100 --form get --access uniform \
+  --duration-ms 1000
   forerun-bench server --threads 4 --clients 4 --report server.html
 
-The server and memcached, if it is on the PATH, run in separate processes (the server is this program's \
-`serve`), with the same threads and memory. Servers are pinned to the first cores and clients to the following \
-ones. Both servers are loaded with the same items and measured alternately; the other one is idle meanwhile.
+The server and memcached, if it is on the PATH, run in separate processes (the server is this \
+program's `serve`), with the same threads and memory. Servers are pinned to the first cores and \
+clients to the following ones. Both servers are loaded with the same items and measured \
+alternately; the other one is idle meanwhile.
 
-Forms: get is one classic get of all keys; mg is a quiet meta get per key, sent together and followed by mn; set \
-is a classic set per key, sent together. Each connection has --depth requests in flight. Requests are composed \
-before timing starts. Replies are recognised by their lengths and last bytes, and one in 32 is compared byte by \
-byte. The column `client` shows what share of its core the load generator used: near 100%, it is the bottleneck, \
-not the server.
+Forms: get is one classic get of all keys; mg is a quiet meta get per key, sent together and \
+followed by mn; set is a classic set per key, sent together. Each connection has --depth requests \
+in flight. Requests are composed before timing starts. Replies are recognised by their lengths and \
+last bytes, and one in 32 is compared byte by byte. The column `client` shows what share of its \
+core the load generator used: near 100%, it is the bottleneck, not the server.
 
---study tail measures how long a set into a full cache takes during gat, snapshots, flush_all and a storm of \
-expiries, one disturbance at a time, on this server and memcached in turn. One connection sets at --rate, and a \
-set's time counts from when it was due. The study uses --value-bytes (the first), --memory, --threads, --rounds \
-and --duration-ms, and starts and fills a new server for every turn. slow_snapshot writes so slowly (serve \
---snapshot-rate) that the snapshot outlasts the round; --snapshot-dir names a directory on a disk that is slow \
-by itself. If other programs use the cores, the study measures them instead; as root, run the command with `chrt \
+--study tail measures how long a set into a full cache takes during gat, snapshots, flush_all and \
+a storm of expiries, one disturbance at a time, on this server and memcached in turn. One \
+connection sets at --rate, and a set's time counts from when it was due. The study uses \
+--value-bytes (the first), --memory, --threads, --rounds and --duration-ms, and starts and fills a \
+new server for every turn. slow_snapshot writes so slowly (serve --snapshot-rate) that the \
+snapshot outlasts the round; --snapshot-dir names a directory on a disk that is slow by itself. If \
+other programs use the cores, the study measures them instead; as root, run the command with `chrt \
 -f 10` to keep them away:
 
-  chrt -f 10 forerun-bench server --study tail --value-bytes 1Ki --memory 256Mi --beside none,flush_all,slow_snapshot
+  chrt -f 10 forerun-bench server --study tail --value-bytes 1Ki --memory 256Mi --beside \
+  none,flush_all,slow_snapshot
 
 --quick shows that everything runs: 2000 items of 64 bytes.")]
 pub struct Args {

@@ -8,9 +8,8 @@ use forerun_measure::size::{count, digits, short, spread};
 use forerun_measure::text_table::TextTable;
 use forerun_measure::typical::typical;
 
-pub(super) const LEAD: &str = "\
-Requests over the loopback interface, with server and client on separate cores. Every reply is recognised by its \
-length, and a sample is compared byte by byte.";
+pub(super) const LEAD: &str = "Requests over the loopback interface, with server and client on \
+separate cores. Every reply is recognised by its length, and a sample is compared byte by byte.";
 
 /// The table of `rows` without the columns that never change, and the names and values of those
 /// columns.
@@ -74,12 +73,12 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
 pub(super) fn legend(rows: &[ServerRow]) -> String {
     let rounds = rows.iter().map(|row| row.common.rounds).max().unwrap_or(0);
     format!(
-        "keys/s: medians of {rounds} alternating rounds; ratios are medians of the rounds' ratios.\n\
-         p50, p99, p99.9: percentiles over the requests of all rounds, from sending a request until its last byte \
-         arrived.\n\
-         client: the share of its core that the load generator used; below 100%, it is not the bottleneck.\n\
-         server core: the share of the cores for its threads that the server used.\n\
-         found: the share of the requested keys that the server still had."
+        "keys/s: medians of {rounds} alternating rounds; ratios are medians of the rounds' \
+         ratios.\np50, p99, p99.9: percentiles over the requests of all rounds, from sending a \
+         request until its last byte arrived.\nclient: the share of its core that the load \
+         generator used; below 100%, it is not the bottleneck.\nserver core: the share of the \
+         cores for its threads that the server used.\nfound: the share of the requested keys that \
+         the server still had."
     )
 }
 

@@ -57,7 +57,8 @@ impl FromStr for Access {
             }
             Some(("trace", path)) if !path.is_empty() => Ok(Access::Trace(path.into())),
             _ => Err(format!(
-                "{text:?} is not an access pattern: write uniform, zipf:1 with an exponent from 0 to 10, or trace:FILE"
+                "{text:?} is not an access pattern: write uniform, zipf:1 with an exponent from 0 \
+                 to 10, or trace:FILE"
             )),
         }
     }

@@ -13,20 +13,22 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   forerun-bench table --rows 10M --report table.html
-  forerun-bench table --budget 1 --access uniform --batch 1024          all rows in memory, none in a cache
+  forerun-bench table --budget 1 --access uniform --batch 1024          all rows in memory, none \
+  in a cache
   forerun-bench table --access zipf:1,trace:orm-busy.trace.xz --budget 0.5,0.1
   forerun-bench table --score lru,lfu --admission always,second-touch --budget 0.1 --json
-  forerun-bench table --replay --access trace:orm-busy.trace.xz --score lru,lfu --admission always,second-touch,by-score
+  forerun-bench table --replay --access trace:orm-busy.trace.xz --score lru,lfu --admission \
+  always,second-touch,by-score
 
-Rows have 64 float32 elements unless --dim says otherwise. A trace is a file of 4-byte big-endian numbers, plain \
-or compressed with xz; its table has one row for each number in it. A budget is the share of the rows that \
-memory may hold; the store also has its own cache (--cache), and the system's. If a budget is below 1, the \
-accesses first run untimed until memory is warm. With --replay, each access is instead replayed once from its \
-beginning, with nothing in memory at first and one thread that also moves the rows: to compare what policies \
-keep, not how fast they are.
+Rows have 64 float32 elements unless --dim says otherwise. A trace is a file of 4-byte big-endian \
+numbers, plain or compressed with xz; its table has one row for each number in it. A budget is the \
+share of the rows that memory may hold; the store also has its own cache (--cache), and the \
+system's. If a budget is below 1, the accesses first run untimed until memory is warm. With \
+--replay, each access is instead replayed once from its beginning, with nothing in memory at first \
+and one thread that also moves the rows: to compare what policies keep, not how fast they are.
 
-\"lines\" is rows per second, times the cache lines of a row and its bucket, over the random cache lines per \
-second that the same number of threads read in the same rounds.")]
+\"lines\" is rows per second, times the cache lines of a row and its bucket, over the random cache \
+lines per second that the same number of threads read in the same rounds.")]
 pub struct Args {
     /// Rows in the table, except for traces [default: 2M; with --quick 3000]
     #[arg(long, value_name = "N", value_parser = parse_count)]

@@ -12,9 +12,8 @@ use forerun_measure::typical::typical;
 use std::io::Write;
 
 /// The introduction of the page.
-pub const LEAD: &str = "\
-Rows found per second in a table that is partly in memory and otherwise on disk, by access, memory budget and \
-batch, in alternating rounds on this machine.";
+pub const LEAD: &str = "Rows found per second in a table that is partly in memory and otherwise on \
+disk, by access, memory budget and batch, in alternating rounds on this machine.";
 
 /// Prints the rows of one access and budget.
 ///
@@ -102,16 +101,19 @@ pub fn legend(rows: &[TableRow]) -> String {
     let rounds = rows.iter().map(|row| row.common.rounds).max().unwrap_or(0);
     let lines = rows.first().map_or(0, |row| row.lines_per_row);
     let mut text = format!(
-        "rows/s: medians of {rounds} alternating rounds.\n\
-         lines: rows per second times {lines}, the cache lines of a row and its bucket, over the random cache lines per \
-         second that the same number of threads read in the same rounds; above 100% if caches hold some of them.\n\
-         from memory: the share of the found rows that the table had in memory; the others came from its store, whose \
-         pages the system may have in memory as well.\n\
-         moved: bytes of rows moved between memory and disk, over bytes found.\n\
-         memory: rows in memory, their index and metadata, without the store's cache."
+        "rows/s: medians of {rounds} alternating rounds.\nlines: rows per second times {lines}, \
+         the cache lines of a row and its bucket, over the random cache lines per second that the \
+         same number of threads read in the same rounds; above 100% if caches hold some of \
+         them.\nfrom memory: the share of the found rows that the table had in memory; the others \
+         came from its store, whose pages the system may have in memory as well.\nmoved: bytes of \
+         rows moved between memory and disk, over bytes found.\nmemory: rows in memory, their \
+         index and metadata, without the store's cache."
     );
     if rows.iter().any(|r| r.common.speedup_vs_peer.is_some()) {
-        text.push_str("\nvs peer: speed relative to the peer at the same batch, the median of the rounds' ratios.");
+        text.push_str(
+            "\nvs peer: speed relative to the peer at the same batch, the median of the \
+            rounds' ratios.",
+        );
     }
     text
 }

@@ -16,23 +16,25 @@ Examples:
   forerun-bench ycsb --workload b,c,d --threads 2 --cache-share 0.1,1.25 --dir /mnt/disk
   forerun-bench ycsb --workload c --report ycsb.html
 
-Workloads: a 50% reads, 50% updates; b 95% reads, 5% updates; c reads; d 95% reads of the newest records, 5% inserts; \
-e 95% scans of 1 to 100 records, 5% inserts; f 50% reads, 50% read-modify-writes. Records are ten fields of a hundred \
-bytes under `user` and a hashed number. Requests are zipfian (0.99, scattered over the keys); in d, latest.
+Workloads: a 50% reads, 50% updates; b 95% reads, 5% updates; c reads; d 95% reads of the newest \
+records, 5% inserts; e 95% scans of 1 to 100 records, 5% inserts; f 50% reads, 50% \
+read-modify-writes. Records are ten fields of a hundred bytes under `user` and a hashed number. \
+Requests are zipfian (0.99, scattered over the keys); in d, latest.
 
-How a batch is run: a client draws its operations in YCSB's order. The reads are looked up together (multi_get), \
-ahead of the batch's writes to other records; the writes follow one by one, in order. If a read requests a \
-record that an earlier write of its batch changes, the batch is cut there, and its first part runs first. So a \
-client gets the same answers as if it ran one operation after the other. A read-modify-write is a read of the \
-batch and then a write. In d, reads choose among the records whose inserts had returned when the batch was \
-drawn. In e nothing is batched: scans and inserts run one after the other, and the workload is measured once.
+How a batch is run: a client draws its operations in YCSB's order. The reads are looked up \
+together (multi_get), ahead of the batch's writes to other records; the writes follow one by one, \
+in order. If a read requests a record that an earlier write of its batch changes, the batch is cut \
+there, and its first part runs first. So a client gets the same answers as if it ran one operation \
+after the other. A read-modify-write is a read of the batch and then a write. In d, reads choose \
+among the records whose inserts had returned when the batch was drawn. In e nothing is batched: \
+scans and inserts run one after the other, and the workload is measured once.
 
 After the load every record is read once and checked, which also fills the caches.
 
-Rounds alternate between the engines: each runs the same --ops operations, drawn from the same seed, on one \
-store that goes through all rounds and workloads. Only the store's calls are timed: drawing operations, \
-composing values and checking answers are not. Writes are with the operating system when they return, which is \
-the default durability.
+Rounds alternate between the engines: each runs the same --ops operations, drawn from the same \
+seed, on one store that goes through all rounds and workloads. Only the store's calls are timed: \
+drawing operations, composing values and checking answers are not. Writes are with the operating \
+system when they return, which is the default durability.
 
 --quick shows that everything runs: 2000 records, 400 operations per round.")]
 pub struct Args {

@@ -13,9 +13,8 @@ use forerun_measure::typical::typical;
 use std::io::Write;
 
 /// The introduction of the page.
-pub const LEAD: &str = "\
-YCSB's core workloads, in operations per second, by engine and batch, in alternating rounds on this machine. The \
-reads of a batch are looked up together.";
+pub const LEAD: &str = "YCSB's core workloads, in operations per second, by engine and batch, in \
+alternating rounds on this machine. The reads of a batch are looked up together.";
 
 /// Prints the rows of one workload or of the loads, and facts.
 ///
@@ -166,13 +165,12 @@ fn cache(row: &YcsbRow) -> String {
 pub fn legend(rows: &[YcsbRow]) -> String {
     let rounds = rows.iter().map(|row| row.common.rounds).max().unwrap_or(0);
     let mut text = format!(
-        "ops/s: medians of {rounds} alternating rounds; the load ran once.\n\
-         p50, p99: percentiles of the time per batch, over the batches of all rounds.\n\
-         vs batch 1: speed relative to the same engine's batches of one, the median of the rounds' \
-         ratios.\n\
-         disk a byte: bytes of files over bytes of keys and values; written a byte: bytes passed to the \
-         system for writing, including the log, likewise.\n\
-         resident: how much more memory the process used after the load than before it."
+        "ops/s: medians of {rounds} alternating rounds; the load ran once.\np50, p99: percentiles \
+         of the time per batch, over the batches of all rounds.\nvs batch 1: speed relative to the \
+         same engine's batches of one, the median of the rounds' ratios.\ndisk a byte: bytes of \
+         files over bytes of keys and values; written a byte: bytes passed to the system for \
+         writing, including the log, likewise.\nresident: how much more memory the process used \
+         after the load than before it."
     );
     if rows.iter().any(|r| r.common.speedup_vs_peer.is_some()) {
         text.push_str("\nvs peer: speed relative to the peer at the same batch, likewise.");

@@ -96,7 +96,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         match args.json {
             true => out.line(format_args!(
                 "{}",
-                json!({ "removed": removed.backups, "files": removed.files, "bytes": removed.bytes })
+                json!(
+                    { "removed": removed.backups, "files": removed.files, "bytes": removed.bytes })
             ))?,
             false => out.line(format_args!(
                 "removed {}, {} with them ({})",

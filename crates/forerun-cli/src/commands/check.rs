@@ -124,7 +124,8 @@ fn print_json(
             "rebuilt_manifest": repaired.rebuilt_manifest,
             "good_runs": repaired.good_runs,
             "new_runs": repaired.new_runs,
-            "set_aside": texts(repaired.set_aside.iter().map(|path| path.display().to_string()).collect()),
+            "set_aside": texts(repaired.set_aside.iter().map(|path| path.display().to_string())
+                .collect()),
             "losses": texts(repaired.losses.iter().map(ToString::to_string).collect()),
         })
     });

@@ -128,7 +128,8 @@ mod tests {
         let roff = preformatted(text).to_roff();
         assert_eq!(
             roff,
-            ".SH EXAMPLES\n.nf\nforerun get db k\n\\&.hidden\n.fi\n.SH \"EXIT CODES\"\n.nf\n0  done\n.fi\n"
+            ".SH EXAMPLES\n.nf\nforerun get db k\n\\&.hidden\n.fi\n.SH \"EXIT CODES\"\n.nf\n0  \
+             done\n.fi\n"
         );
     }
 }

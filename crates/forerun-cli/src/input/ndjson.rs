@@ -166,7 +166,8 @@ mod tests {
 
     #[test]
     fn bad_lines_are_named_and_the_next_is_still_read() {
-        let text = b"{\"id\":1}\n\n{\"id\":2\n[3]\n{\"x\":4}\n{\"id\":null}\n{\"id\":\"\xff\"}\n{\"id\":8}\n";
+        let text = b"{\"id\":1}\n\n{\"id\":2\n[3]\n{\"x\":4}\n\
+              {\"id\":null}\n{\"id\":\"\xff\"}\n{\"id\":8}\n";
         let found = rows(text, &["id"]);
         let bad: Vec<&str> = found
             .iter()

@@ -100,7 +100,8 @@ impl fmt::Display for CacheStats {
         } = self;
         write!(
             f,
-            "{used_bytes} of {capacity_bytes} bytes; pages: {hits} hits, {misses} misses, {evictions} evictions"
+            "{used_bytes} of {capacity_bytes} bytes; pages: {hits} hits, {misses} misses, \
+             {evictions} evictions"
         )
     }
 }

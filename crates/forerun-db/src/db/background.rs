@@ -102,7 +102,8 @@ impl Inner {
                     break;
                 }
                 Err(error) => {
-                    tracing::error!(%error, path = %self.path.display(), "{name} failed, and will try again");
+                    tracing::error!(%error, path = %self.path.display(), "{name} failed, and will \
+                        try again");
                     self.work.note_failed(task, error);
                     self.work.sleep(task, turn, None);
                 }

@@ -61,7 +61,8 @@ impl Inner {
                         if !planted::is(Defect::BadPageStopsAll) =>
                     {
                         let path = self.path.display();
-                        tracing::error!(%error, %path, "a compaction failed, and will be tried again");
+                        tracing::error!(%error, %path, "a compaction failed, and will be tried \
+                            again");
                         Ok(true)
                     }
                     result => result.map(|()| true),

@@ -123,7 +123,8 @@ impl Inner {
                 // Tried again after the next flush and at the next opening.
                 Err(error) => {
                     let path = path.display();
-                    tracing::warn!(%path, %error, "cannot remove a segment of the log that is in runs");
+                    tracing::warn!(%path, %error, "cannot remove a segment of the log that is in \
+                        runs");
                 }
             }
         }

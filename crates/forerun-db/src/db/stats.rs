@@ -331,7 +331,8 @@ impl fmt::Display for Stats {
         let percent = used_bytes as f64 * 100.0 / limit_bytes.max(1) as f64;
         writeln!(
             f,
-            "memtable   {entries} entries in {used_bytes} of {limit_bytes} bytes ({percent:.1}%), {height} levels"
+            "memtable   {entries} entries in {used_bytes} of {limit_bytes} bytes ({percent:.1}%), \
+             {height} levels"
         )?;
         let levels = self.levels.iter().enumerate();
         for (level, stats) in levels.filter(|(_, stats)| stats.runs > 0) {
@@ -379,8 +380,8 @@ impl fmt::Display for Stats {
             } = self.tree;
             write!(
                 f,
-                "\ntree       {flushes} flushes wrote {flushed_bytes} bytes, {compactions} compactions \
-                 {compaction_written_bytes} ({:.1} bytes written for each flushed)",
+                "\ntree       {flushes} flushes wrote {flushed_bytes} bytes, {compactions} \
+                 compactions {compaction_written_bytes} ({:.1} bytes written for each flushed)",
                 self.tree.write_amplification()
             )?;
         }

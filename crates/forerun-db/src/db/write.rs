@@ -95,7 +95,8 @@ impl Inner {
         let durability = durability.unwrap_or(self.options.durability);
         // Encoded into a buffer that the thread keeps, so a single write allocates nothing but its
         // entry.
-        thread_local!(static SCRATCH: RefCell<WriteBatch> = const { RefCell::new(WriteBatch::new()) });
+        thread_local!(static SCRATCH: RefCell<WriteBatch> =
+            const { RefCell::new(WriteBatch::new()) });
         match &self.writer {
             Writer::Unlogged { .. } => {
                 let part = Part {

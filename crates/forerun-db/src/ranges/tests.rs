@@ -76,14 +76,16 @@ proptest! {
     fn every_reader_finds_the_newest_range_that_it_sees_over_a_key(
         // More than the scan limit, so that blocks have parts.
         bounds in prop::collection::vec(bounds(), 0..900),
-        swaps in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..20),
+        swaps in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()),
+            0..20),
         split in any::<prop::sample::Index>(),
         asked in prop::collection::vec((0_u8..62, 0_u8..62, 0_u64..2000, 0_u64..2000), 40),
     ) {
         for order in orders() {
             let mut plain = Plain { order: order.clone(), tombstones: Vec::new() };
             for ((start, end), i) in bounds.iter().zip(1_u64..) {
-                plain.tombstones.push(RangeTombstone { start: key(*start), end: key(*end), sequence: 2 * i });
+                plain.tombstones.push(
+                    RangeTombstone { start: key(*start), end: key(*end), sequence: 2 * i });
             }
             // Writers overtake each other.
             for (a, b) in &swaps {

@@ -122,7 +122,8 @@ impl Lock {
         // process's number or none.
         let Some(file) = &self.file else { return };
         if let Err(error) = write_all_at(&**file, text.as_bytes(), 0) {
-            tracing::warn!(path = %self.path.display(), %error, "cannot note who has the store open");
+            tracing::warn!(path =
+                %self.path.display(), %error, "cannot note who has the store open");
         }
     }
 }

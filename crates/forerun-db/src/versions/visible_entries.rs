@@ -355,7 +355,8 @@ mod tests {
                 versions.push((vec![*key], sequence, kind, value));
             }
             versions.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
-            let mut visible = VisibleEntries::new(Sorted { versions, at: None }, KeyOrder::Bytewise, snapshot);
+            let mut visible =
+                VisibleEntries::new(Sorted { versions, at: None }, KeyOrder::Bytewise, snapshot);
             let mut at: Option<Vec<u8>> = None;
             for (step, key) in steps {
                 let key = vec![key];
@@ -367,7 +368,8 @@ mod tests {
                     0 => (visible.seek_first(), first),
                     1 => (visible.seek_last(), last),
                     2 => (visible.seek(&key), map.range(key..).next().map(pair)),
-                    3 => (visible.seek_after(&key), map.range((Excluded(key), Unbounded)).next().map(pair)),
+                    3 => (visible.seek_after(&key), map.range((Excluded(key), Unbounded)).next()
+                        .map(pair)),
                     4 => (visible.seek_before(&key), map.range(..key).next_back().map(pair)),
                     5 => (visible.seek_back(&key), map.range(..=key).next_back().map(pair)),
                     6 => (visible.next(), match at {

@@ -69,7 +69,8 @@ impl fmt::Display for RecoveryReport {
         };
         write!(
             f,
-            "{operations} operations in {batches} batches from {log_bytes} bytes in {segments} log segments, {state}"
+            "{operations} operations in {batches} batches from {log_bytes} bytes in {segments} log \
+             segments, {state}"
         )?;
         if let Some(tail) = &self.dropped_tail {
             write!(f, "\ndropped the unfinished end of the log: {tail}")?;

@@ -58,8 +58,8 @@ impl fmt::Display for Part {
 pub enum GatherError {
     /// Host memory that the device cannot reach.
     #[error(
-        "{part}: {address:#x} is ordinary host memory, which the device cannot reach: pin it (PinnedBuffer) or register it \
-         (Registered)"
+        "{part}: {address:#x} is ordinary host memory, which the device cannot reach: pin it \
+         (PinnedBuffer) or register it (Registered)"
     )]
     NotPinned { part: Part, address: u64 },
     /// Memory of the wrong kind.
@@ -120,7 +120,8 @@ pub enum GatherError {
     TooLarge { part: Part },
     /// Memory extends beyond the end of its allocation.
     #[error(
-        "{part}: they end at {end:#x}, past the end of their memory, which has {memory_len} bytes at {memory_start:#x}"
+        "{part}: they end at {end:#x}, past the end of their memory, which has {memory_len} bytes \
+         at {memory_start:#x}"
     )]
     PastEnd {
         part: Part,
@@ -143,7 +144,8 @@ pub enum GatherError {
     },
     /// The requested unit does not divide an address, stride or size.
     #[error(
-        "a unit of {unit} bytes was requested, but {what} is not a multiple of it; the largest unit that fits is {largest}"
+        "a unit of {unit} bytes was requested, but {what} is not a multiple of it; the largest \
+         unit that fits is {largest}"
     )]
     UnitDoesNotFit {
         unit: Unit,
@@ -166,7 +168,8 @@ pub enum GatherError {
     },
     /// A limit on multiprocessors is set for a version that needs a thread or warp per row.
     #[error(
-        "{version} needs a thread or warp per row and cannot be limited to {cap} multiprocessors; v4 and later can"
+        "{version} needs a thread or warp per row and cannot be limited to {cap} multiprocessors; \
+         v4 and later can"
     )]
     CannotCap { version: Version, cap: u32 },
     /// The limit on multiprocessors is zero.

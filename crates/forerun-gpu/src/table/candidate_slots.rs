@@ -81,7 +81,8 @@ mod tests {
         fn candidates_lie_in_the_table_and_differ(key: u64, half in 1u64..1 << 33, wide: bool) {
             let width = if wide { 128 } else { 16 };
             let place = CandidateSlots::of(&form(width, 2, 2 * half), key);
-            prop_assert!(place.home.max(place.spill) < 2 * half && place.home.max(place.spill) >= half);
+            prop_assert!(place.home.max(place.spill) < 2 * half
+                && place.home.max(place.spill) >= half);
             prop_assert!(place.home.min(place.spill) < half);
             prop_assert!(place.digest > RECLAIMED && place.start < u64::from(width));
             prop_assert_eq!(place.start % 32, 0);

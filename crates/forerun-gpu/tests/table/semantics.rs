@@ -349,7 +349,9 @@ proptest! {
         steps in prop::collection::vec((0u64..300, 0u8..4, any::<u64>()), 0..400),
         width in prop::sample::select(Width::ALL.to_vec()),
     ) {
-        let mut table = GpuTable::on_cpu(small(width, Candidates::Two, 2048 / u64::from(width.slots()))).unwrap();
+        let mut table =
+            GpuTable::on_cpu(small(width, Candidates::Two, 2048 / u64::from(width.slots())))
+                .unwrap();
         let mut map = BTreeMap::new();
         for (key, what, stamp) in steps {
             match what {
@@ -368,7 +370,8 @@ proptest! {
                 }
             }
         }
-        let all: BTreeMap<_, _> = contents(&mut table).into_iter().map(|(key, (_, row))| (key, row)).collect();
+        let all: BTreeMap<_, _> = contents(&mut table).into_iter()
+            .map(|(key, (_, row))| (key, row)).collect();
         prop_assert_eq!(all, map);
     }
 }

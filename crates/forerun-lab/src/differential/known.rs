@@ -91,14 +91,15 @@ const fn ends(from: From, text: &'static str) -> Difference {
 pub(super) const DIFFERENCES: &[Difference] = &[
     not_generated(
         From::Earlier,
-        "The server implements the meta flags `E` (`mg`, `ms`, `md`, `ma`), `x` (`md`), `s` (`ms`), `C` \
-         (`mg`) and `N` of an append or prepend. 1.6.18 refuses or ignores them.",
+        "The server implements the meta flags `E` (`mg`, `ms`, `md`, `ma`), `x` (`md`), `s` \
+         (`ms`), `C` (`mg`) and `N` of an append or prepend. 1.6.18 refuses or ignores them.",
     ),
     masked(
         From::Earlier,
-        "If a storage command is refused because of its key, flags, time or version, or because it has \
-         too few or too many words, the server skips the data block if the line gives its length. 1.6.18 \
-         reads the block as commands, so anyone who can choose a key can inject commands.",
+        "If a storage command is refused because of its key, flags, time or version, or because it \
+         has too few or too many words, the server skips the data block if the line gives its \
+         length. 1.6.18 reads the block as commands, so anyone who can choose a key can inject \
+         commands.",
     ),
     not_generated(
         From::Earlier,
@@ -110,9 +111,9 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     ends(
         From::Earlier,
-        "A number of 2^63 or more can be incremented and decremented regardless of the memory after it. \
-         1.6.18 searches that memory for a minus sign, which an earlier item may have left there, and \
-         then answers that the value is not a number.",
+        "A number of 2^63 or more can be incremented and decremented regardless of the memory \
+         after it. 1.6.18 searches that memory for a minus sign, which an earlier item may have \
+         left there, and then answers that the value is not a number.",
     ),
     masked(
         From::Later,
@@ -120,9 +121,9 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         From::Later,
-        "1.6.45 parses lines differently: it refuses numbers with a plus sign or white space, times \
-         beyond 32 bits, lines that end in a newline alone, `bget`, and `gat` without a key; it ignores \
-         extra words, and takes a key named `noreply` for the option.",
+        "1.6.45 parses lines differently: it refuses numbers with a plus sign or white space, \
+         times beyond 32 bits, lines that end in a newline alone, `bget`, and `gat` without a key; \
+         it ignores extra words, and takes a key named `noreply` for the option.",
     ),
     masked(
         From::Later,
@@ -130,56 +131,57 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         From::Later,
-        "1.6.45 does not decode the key of `me key b`, and sends an empty line after the error if a key \
-         in a `get` is too long.",
+        "1.6.45 does not decode the key of `me key b`, and sends an empty line after the error if \
+         a key in a `get` is too long.",
     ),
     not_generated(
         From::Any,
-        "If the first byte of a connection is 0x80, the server answers that it does not support the \
-         binary protocol. Memcached supports it.",
+        "If the first byte of a connection is 0x80, the server answers that it does not support \
+         the binary protocol. Memcached supports it.",
     ),
     not_generated(
         From::Any,
-        "The server refuses client flags, lengths and settings of more than 32 bits. Memcached truncates \
-         them.",
+        "The server refuses client flags, lengths and settings of more than 32 bits. Memcached \
+         truncates them.",
     ),
     not_generated(
         From::Any,
-        "The server refuses negative numbers where only positive ones are valid. Memcached accepts those \
-         below -2^63, which wrap around to positive numbers.",
+        "The server refuses negative numbers where only positive ones are valid. Memcached accepts \
+         those below -2^63, which wrap around to positive numbers.",
     ),
     not_generated(
         From::Any,
-        "`flush_all` with a delay takes effect when the delay is over, or at once if the delay is a Unix \
-         time in the past. It does not undo an earlier flush. Memcached flushes a second earlier, ignores \
-         a time in the past, and brings back the items of an earlier flush until the delay is over.",
+        "`flush_all` with a delay takes effect when the delay is over, or at once if the delay is \
+         a Unix time in the past. It does not undo an earlier flush. Memcached flushes a second \
+         earlier, ignores a time in the past, and brings back the items of an earlier flush until \
+         the delay is over.",
     ),
     not_generated(
         From::Any,
-        "A meta command with an opaque token that is too long changes nothing. Memcached executes some of \
-         them before it answers with the error.",
+        "A meta command with an opaque token that is too long changes nothing. Memcached executes \
+         some of them before it answers with the error.",
     ),
     not_generated(
         From::Any,
-        "If an incremented number gets longer, the item keeps its claim and its stale mark, and gets the \
-         time of `ma`'s `T`. Memcached creates a new item without these marks, and sets the time of the \
-         old item.",
+        "If an incremented number gets longer, the item keeps its claim and its stale mark, and \
+         gets the time of `ma`'s `T`. Memcached creates a new item without these marks, and sets \
+         the time of the old item.",
     ),
     not_generated(
         From::Any,
-        "`incr`, `decr` and `ma` never shorten a value: they pad it with spaces. Memcached shortens it if \
-         an answer with the item waits to be sent, or if the thread that maintains its LRU holds the \
-         item, so the result depends on timing.",
+        "`incr`, `decr` and `ma` never shorten a value: they pad it with spaces. Memcached \
+         shortens it if an answer with the item waits to be sent, or if the thread that maintains \
+         its LRU holds the item, so the result depends on timing.",
     ),
     not_generated(
         From::Any,
-        "A value that consists of white space is not a number. Memcached reads beyond its end, and uses \
-         what an earlier item left there.",
+        "A value that consists of white space is not a number. Memcached reads beyond its end, and \
+         uses what an earlier item left there.",
     ),
     not_generated(
         From::Any,
-        "`ma` with `C` compares versions before it looks at the value. Memcached first answers that a \
-         value of more than half a MiB is not a number.",
+        "`ma` with `C` compares versions before it looks at the value. Memcached first answers \
+         that a value of more than half a MiB is not a number.",
     ),
     masked(
         From::Any,
@@ -188,45 +190,46 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     not_generated(
         From::Any,
         "`md x` keeps the item's time and marks, and gives it a new version because its value has \
-         changed. In memcached, the emptied item keeps its version and never expires unless `T` is given.",
+         changed. In memcached, the emptied item keeps its version and never expires unless `T` is \
+         given.",
     ),
     not_generated(
         From::Any,
-        "`k` returns the key in base64 if the command has `b`. Memcached does so if `ms` stored the item \
-         with `b`, but not if `mg` or `ma` created it or if it was appended to.",
+        "`k` returns the key in base64 if the command has `b`. Memcached does so if `ms` stored \
+         the item with `b`, but not if `mg` or `ma` created it or if it was appended to.",
     ),
     not_generated(
         From::Any,
-        "The server refuses base64 keys that are not well formed. Memcached skips characters that are not \
-         base64.",
+        "The server refuses base64 keys that are not well formed. Memcached skips characters that \
+         are not base64.",
     ),
     not_generated(
         From::Any,
-        "If a line of keys contains a key that is too long, the answers before that line are still sent. \
-         If the line is longer than 16 KiB, so are the answers to its keys before the bad one. Memcached \
-         drops all answers that it has not sent yet.",
+        "If a line of keys contains a key that is too long, the answers before that line are still \
+         sent. If the line is longer than 16 KiB, so are the answers to its keys before the bad \
+         one. Memcached drops all answers that it has not sent yet.",
     ),
     not_generated(
         From::Any,
-        "A line other than `get` and `gets` may have up to 16 KiB however it arrives, and a list of keys \
-         may have any length. Memcached closes the connection above 2 KiB unless the rest has already \
-         arrived.",
+        "A line other than `get` and `gets` may have up to 16 KiB however it arrives, and a list \
+         of keys may have any length. Memcached closes the connection above 2 KiB unless the rest \
+         has already arrived.",
     ),
     not_generated(
         From::Any,
-        "A dump of keys is answered in its turn, wherever it is in the pipeline. Memcached refuses a dump \
-         that follows other commands, and loses commands that it receives before the dump is over. 1.6.18 \
-         has no `mgdump`.",
+        "A dump of keys is answered in its turn, wherever it is in the pipeline. Memcached refuses \
+         a dump that follows other commands, and loses commands that it receives before the dump \
+         is over. 1.6.18 has no `mgdump`.",
     ),
     not_generated(
         From::Any,
-        "`slabs`, `lru` and `extstore` depend on how memcached stores items. They are off, and so is \
-         `watch`.",
+        "`slabs`, `lru` and `extstore` depend on how memcached stores items. They are off, and so \
+         is `watch`.",
     ),
     not_generated(
         From::Any,
-        "The largest value is `--max-item-size` minus the key and 32 bytes. Memcached's overhead is \
-         different.",
+        "The largest value is `--max-item-size` minus the key and 32 bytes. Memcached's overhead \
+         is different.",
     ),
     masked(
         From::Any,
@@ -238,10 +241,11 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     masked(
         From::Any,
-        "In `stats`, `cmd_meta` counts all meta commands; memcached counts only `me`. `total_items` \
-         counts every version of an item that was written, `touch` included. `curr_items`, `get_expired` \
-         and `get_flushed` depend on when a server reclaims expired and flushed items. Statistics of the \
-         process, its memory, threads and connections are each server's own.",
+        "In `stats`, `cmd_meta` counts all meta commands; memcached counts only `me`. \
+         `total_items` counts every version of an item that was written, `touch` included. \
+         `curr_items`, `get_expired` and `get_flushed` depend on when a server reclaims expired \
+         and flushed items. Statistics of the process, its memory, threads and connections are \
+         each server's own.",
     ),
 ];
 

@@ -38,9 +38,10 @@ Examples:
   forerun-lab differential --seconds 60                                    new seeds for a minute
   forerun-lab differential --seed 4711                                     one seed
   forerun-lab differential --seconds 60 --memcached /usr/bin/memcached     another memcached
-  forerun-lab differential --list                                          the differences that are accepted
+  forerun-lab differential --list                                          the accepted differences
 
-Exit codes: 0 all answers agree, or no memcached is installed; 1 an answer differs; 2 usage error.")]
+Exit codes: 0 all answers agree, or no memcached is installed; 1 an answer differs; \
+2 usage error.")]
 pub struct Args {
     /// Play only this seed.
     #[arg(long)]
@@ -105,7 +106,8 @@ fn run(args: &Args) -> Result<bool> {
         }
     }
     println!(
-        "differential: {seeds} seeds, {} commands, {} answers compared with memcached {}, {} histories ended by a listed difference: only listed differences",
+        "differential: {seeds} seeds, {} commands, {} answers compared with memcached {}, {} \
+         histories ended by a listed difference: only listed differences",
         total.commands, total.answers, memcached.version, total.ended
     );
     Ok(true)
@@ -141,7 +143,8 @@ fn report(
     program: &std::path::Path,
 ) -> Result<()> {
     println!(
-        "differs from memcached {}; repeat with: forerun-lab differential --seed {seed} --memcached {}",
+        "differs from memcached {}; repeat with: forerun-lab differential --seed {seed} \
+         --memcached {}",
         memcached.version,
         program.display()
     );

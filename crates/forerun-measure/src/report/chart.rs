@@ -267,8 +267,9 @@ impl Chart {
             let y = y_of(*value);
             writeln!(
                 out,
-                "<line class=\"reference\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-                 <text class=\"soft\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                "<line class=\"reference\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" \
+                 y2=\"{y:.1}\"/><text class=\"soft\" x=\"{:.1}\" y=\"{:.1}\" \
+                 text-anchor=\"end\">{}</text>",
                 RIGHT - 4.0,
                 y + 15.0,
                 escape(name)
@@ -337,9 +338,9 @@ impl Chart {
             let style = palette.style(&series.name);
             writeln!(
                 out,
-                "<line class=\"lead-line\" x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{label:.1}\"/>\
-                 <g class=\"s{}\"><path class=\"mark\" d=\"{}\"/></g>\
-                 <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                "<line class=\"lead-line\" x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" \
+                 y2=\"{label:.1}\"/><g class=\"s{}\"><path class=\"mark\" d=\"{}\"/></g><text \
+                 x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                 x + 8.0,
                 right + 6.0,
                 style.colour(),
@@ -413,10 +414,10 @@ impl Chart {
                 if let Some(value) = series.values[at] {
                     writeln!(
                         out,
-                        "<g class=\"s{}\"><title>{}</title>\
-                         <rect class=\"bar\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"2\"/>\
-                         <line class=\"whisker\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/></g>\
-                         <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                        "<g class=\"s{}\"><title>{}</title><rect class=\"bar\" x=\"{LEFT}\" \
+                         y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"2\"/><line \
+                         class=\"whisker\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" \
+                         y2=\"{middle:.1}\"/></g><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                         palette.style(&series.name).colour(),
                         self.tooltip(series, at, value),
                         y + 4.0,

@@ -104,7 +104,8 @@ fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
     let length = body.len();
     write!(
         stream,
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: \
+         close\r\n\r\n"
     )?;
     if method != Some(b"HEAD") {
         stream.write_all(body.as_bytes())?;

@@ -72,7 +72,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_scan_yields_what_a_plain_loop_finds(
-            bytes in proptest::collection::vec(prop_oneof![Just(b' '), Just(b'\n'), Just(b'\r'), any::<u8>()], 0..300),
+            bytes in proptest::collection::vec(
+                prop_oneof![Just(b' '), Just(b'\n'), Just(b'\r'), any::<u8>()], 0..300),
             from in 0_usize..300,
         ) {
             let from = from.min(bytes.len());

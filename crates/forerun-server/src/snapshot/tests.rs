@@ -59,7 +59,8 @@ proptest! {
         let bytes = written(&before);
         let after = cache();
         after.advance(7);
-        let stats = read_from(&after, bytes.as_slice(), NOW_UNIX_S + later_s).expect("a valid file");
+        let stats = read_from(&after, bytes.as_slice(), NOW_UNIX_S + later_s)
+            .expect("a valid file");
         prop_assert_eq!(stats.items + stats.expired, items.len() as u64);
         for key in items.keys() {
             let expected = item(&before, key).and_then(|(value, flags, cas, left)| match left {
@@ -84,7 +85,9 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_yield_a_result_or_a_message(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_yield_a_result_or_a_message(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200),
+    ) {
         let mut snapshot = header(NOW_UNIX_S).to_vec();
         snapshot.extend_from_slice(&bytes);
         prop_assert!(read_from(&cache(), snapshot.as_slice(), NOW_UNIX_S).is_err());

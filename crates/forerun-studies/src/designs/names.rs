@@ -45,7 +45,8 @@ macro_rules! names {
 
             /// Reads a name in any letter case.
             fn from_str(name: &str) -> Result<$enum, $error> {
-                let known = $enum::ALL.iter().find(|known| known.name().eq_ignore_ascii_case(name.trim()));
+                let known = $enum::ALL.iter()
+                    .find(|known| known.name().eq_ignore_ascii_case(name.trim()));
                 known.copied().ok_or_else(|| $error(name.to_owned()))
             }
         }

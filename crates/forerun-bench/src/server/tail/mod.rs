@@ -42,9 +42,9 @@ const ITEM_OVERHEAD_BYTES: u64 = 40;
 const TIMED_MS: u32 = 4_000;
 const TIMED_QUICK_MS: u32 = 200;
 
-const LEAD: &str = "\
-How long a set into a full cache takes, from when it was due, under disturbances. Sets come at a fixed rate, so \
-a server that stops is charged for every set of that time.";
+const LEAD: &str = "How long a set into a full cache takes, from when it was due, under \
+disturbances. Sets come at a fixed rate, so a server that stops is charged for every set of that \
+time.";
 
 /// One result of the study: a line of JSON.
 #[derive(Clone, Debug, Serialize)]
@@ -389,15 +389,15 @@ fn table(rows: &[TailRow]) -> (Vec<(String, String)>, TextTable) {
 
 fn legend(study: &Study<'_>) -> String {
     format!(
-        "A set every {} us for {} ms per round, into a full cache; times count from when a set was due until its answer \
-         arrived.\n\
-         none: no disturbance. gat: lines of 30 keys, one after the other. snapshot: SIGUSR2 to this server, ten times a \
-         second unless it is still writing; memcached cannot write snapshots while it serves and is left alone. \
-         slow_snapshot: the same, at a rate that writes half of the cache in a round. flush_all: ten times a second. \
-         expiry: half of the items expire in the same second, in the middle of the round.\n\
-         refused: sets that were not \
-         stored. disturbances: gat lines, requests for a snapshot, flushes. Quantiles are the medians of the rounds; max \
-         is the maximum of all. core wait: how long the server's workers were ready to run but had no core, in all \
+        "A set every {} us for {} ms per round, into a full cache; times count from when a set was \
+         due until its answer arrived.\nnone: no disturbance. gat: lines of 30 keys, one after the \
+         other. snapshot: SIGUSR2 to this server, ten times a second unless it is still writing; \
+         memcached cannot write snapshots while it serves and is left alone. slow_snapshot: the \
+         same, at a rate that writes half of the cache in a round. flush_all: ten times a second. \
+         expiry: half of the items expire in the same second, in the middle of the \
+         round.\nrefused: sets that were not stored. disturbances: gat lines, requests for a \
+         snapshot, flushes. Quantiles are the medians of the rounds; max is the maximum of all. \
+         core wait: how long the server's workers were ready to run but had no core, in all \
          rounds; if it is long, the figures measure other threads and programs.",
         1_000_000 / study.args.rate,
         study.timed.as_millis(),

@@ -113,7 +113,8 @@ pub fn check_copies(
             }
             if !is_found {
                 return Err(CheckFailed(format!(
-                    "the {operation} {} holds keys of thread {thread} as the store never held them after {from} to {to} writes",
+                    "the {operation} {} holds keys of thread {thread} as the store never held them \
+                     after {from} to {to} writes",
                     mark.number
                 ))
                 .into());

@@ -218,7 +218,8 @@ pub fn run(place: &Workplace, seed: u64, threads: usize, cycles: u64) -> anyhow:
     }
     let took = progress.finish();
     out.line(format_args!(
-        "{} in {}: {} acknowledged and none lost, {} under way and found whole, {} killed while opening; {}",
+        "{} in {}: {} acknowledged and none lost, {} under way and found whole, {} killed while \
+         opening; {}",
         output::counted(cycles, "kill"),
         output::time(took),
         output::counted(tally.acknowledged, "write"),

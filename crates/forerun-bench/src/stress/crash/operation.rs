@@ -240,8 +240,8 @@ fn check_ingested(db: &Db, begun: Option<u64>, done: Option<u64>) -> anyhow::Res
     match done.into_iter().chain(begun).any(is_whole) {
         true => Ok(()),
         false => fault(format!(
-            "the ingested keys are neither those of ingestion {done:?}, which was done, nor of {begun:?}, which was begun: \
-             there are {}",
+            "the ingested keys are neither those of ingestion {done:?}, which was done, nor of \
+             {begun:?}, which was begun: there are {}",
             found.len()
         )),
     }

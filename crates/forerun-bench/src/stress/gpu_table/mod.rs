@@ -139,8 +139,8 @@ fn summary(
     took: Duration,
 ) -> anyhow::Result<()> {
     out.line(format_args!(
-        "{} in {}, {} of {}: {} keys written, {} looked up concurrently, {} entries compared between \
-         rounds; no wrong answer",
+        "{} in {}, {} of {}: {} keys written, {} looked up concurrently, {} entries compared \
+         between rounds; no wrong answer",
         output::counted(tally.written + tally.looked_up, "key"),
         output::time(took),
         output::counted(rounds, "round"),

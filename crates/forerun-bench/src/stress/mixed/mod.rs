@@ -104,8 +104,8 @@ pub fn run(place: &Workplace, seed: u64, threads: usize, budget: Budget) -> anyh
     }
     let took = progress.finish();
     out.line(format_args!(
-        "{} in {}, {}: {} writes, {} keys looked up in batches, {} of them repeated one by one, {} scans, {} snapshots; \
-         no wrong answer",
+        "{} in {}, {}: {} writes, {} keys looked up in batches, {} of them repeated one by one, {} \
+         scans, {} snapshots; no wrong answer",
         output::counted(tally.ops, "operation"),
         output::time(took),
         output::counted(laps, "lap"),

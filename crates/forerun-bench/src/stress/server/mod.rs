@@ -211,7 +211,8 @@ fn summary(plan: &Plan, load: &Load<'_>, elapsed: Duration, held: &Held) -> anyh
         count(tally.deleted)
     ))?;
     out.line(format_args!(
-        "  clients    {} times reconnected, {} killed, {} half closed, {} read slowly, {} sent nonsense",
+        "  clients    {} times reconnected, {} killed, {} half closed, {} read slowly, {} sent \
+         nonsense",
         count(tally.reconnected),
         count(tally.killed),
         count(tally.half_closed),

@@ -285,7 +285,8 @@ proptest! {
                 b[i] = a[i];
             }
         }
-        let table: Vec<u64> = (0..200).map(|i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+        let table: Vec<u64> = (0..200).map(|i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+            .collect();
         with_each(LaneChecks { a: &a, b: &b, table: &table, len });
     }
 }

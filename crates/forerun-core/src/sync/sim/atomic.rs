@@ -19,7 +19,8 @@ fn point() {
 /// A wrapper around an atomic of the standard library, with the operations that all atomics have.
 macro_rules! atomic {
     ($name:ident, $value:ty $(, $of:ident)?) => {
-        #[doc = concat!("[`std::sync::atomic::", stringify!($name), "`], or its model in a simulation.")]
+        #[doc = concat!("[`std::sync::atomic::", stringify!($name), "`], or its model in a \
+            simulation.")]
         #[derive(Debug, Default)]
         #[repr(transparent)]
         pub struct $name $(<$of>)? (std::sync::atomic::$name $(<$of>)?);

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
-use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+use std::sync::{LockResult, MutexGuard as StdGuard, PoisonError, TryLockError, TryLockResult};
 
 use super::outcome::{Operation, WaitsFor};
 use super::scheduler::Here;
@@ -21,7 +21,7 @@ pub struct Mutex<T: ?Sized> {
 pub struct MutexGuard<'a, T: ?Sized> {
     lock: &'a Mutex<T>,
     /// Taken out by a condition variable's wait, and when the guard is dropped.
-    inner: Option<std::sync::MutexGuard<'a, T>>,
+    inner: Option<StdGuard<'a, T>>,
     at: At,
 }
 
@@ -112,7 +112,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    fn guard<'a>(&'a self, inner: std::sync::MutexGuard<'a, T>, at: At) -> MutexGuard<'a, T> {
+    fn guard<'a>(&'a self, inner: StdGuard<'a, T>, at: At) -> MutexGuard<'a, T> {
         MutexGuard {
             lock: self,
             inner: Some(inner),
@@ -154,7 +154,7 @@ impl<'a, T: ?Sized> MutexGuard<'a, T> {
     /// Waits with `f` in the standard library.
     pub(super) fn wait_outside<R>(
         mut self,
-        f: impl FnOnce(std::sync::MutexGuard<'a, T>) -> LockResult<(std::sync::MutexGuard<'a, T>, R)>,
+        f: impl FnOnce(StdGuard<'a, T>) -> LockResult<(StdGuard<'a, T>, R)>,
     ) -> LockResult<(Self, R)> {
         let (lock, at) = (self.lock, self.at);
         let inner = self.inner.take().expect(HELD);

@@ -176,7 +176,8 @@ impl Here {
             let locked = self.simulation.state();
             // After the simulation has ended, nobody passes the baton any more, and waiting threads
             // are left alone.
-            let has_turn = matches!(&*locked, Some(state) if state.end.is_none() && state.running == self.thread);
+            let has_turn = matches!(&*locked, Some(state) if state.end.is_none()
+                    && state.running == self.thread);
             drop(locked);
             if has_turn {
                 return;

@@ -258,14 +258,18 @@ impl State {
 
     /// Wakes one of the threads that wait for `kind` at `key`. The seed decides which.
     pub(super) fn wake_one(&mut self, kind: WaitsFor, key: usize) {
-        let waits = |thread: &Thread| matches!(&thread.status, Status::Blocked(wait) if wait.key == key && wait.kind == kind);
+        let waits = |thread: &Thread| {
+            matches!(&thread.status, Status::Blocked(wait) if wait.key == key
+                && wait.kind == kind)
+        };
         if let Some(thread) = self.pick(waits) {
             self.make_runnable(thread, Wake::Notified);
         }
     }
 
     fn waits_for(&self, thread: usize, kinds: &[WaitsFor], key: usize) -> bool {
-        matches!(&self.threads[thread].status, Status::Blocked(wait) if wait.key == key && kinds.contains(&wait.kind))
+        matches!(&self.threads[thread].status, Status::Blocked(wait) if wait.key == key
+            && kinds.contains(&wait.kind))
     }
 
     pub(super) fn has_waiting(&self, kind: WaitsFor, key: usize) -> bool {
