@@ -2,11 +2,12 @@
 
     cubins.py <folder of *.list> <folder of sm_*.log and, if there is a disassembler, sm_*.sass>
 
-A line of a list is KERNEL(name, ..., threads, registers), or KERNEL90(...) for what is there from sm_90 on.
+A line of a list is KERNEL(name, ..., threads, registers), or KERNEL90(...) for kernels that need
+sm_90 or later.
 
-Registers, spills: what ptxas said, in the logs. Loads in a row: the kernels that are made to have several requests on
-their way load them all before they store any; a compiler that puts a load off until after a store, which saves
-registers, undoes that without a word.
+Registers and spills come from ptxas's logs. Loads in a row: some kernels issue several loads before
+their first store, so that the requests overlap. A compiler may save registers by delaying a load
+until after a store, which would silently undo that.
 """
 
 import pathlib
@@ -21,7 +22,11 @@ def listed(folder):
         for kind, fields in re.findall(r"^(KERNEL|KERNEL90)\((.*)\)$", path.read_text(), re.M):
             name, *rest = [field.strip() for field in fields.split(",")]
             numbers = [int(field) for field in rest]
-            kernels[name] = (90 if kind == "KERNEL90" else 80, *numbers[-2:], loads_expected(name, numbers))
+            kernels[name] = (
+                90 if kind == "KERNEL90" else 80,
+                *numbers[-2:],
+                loads_expected(name, numbers),
+            )
     return kernels
 
 
@@ -32,7 +37,9 @@ def compiled(log):
     for line in log.read_text().splitlines():
         if found := re.search(r"Compiling entry function '(\w+)'", line):
             name = found[1]
-        elif found := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
+        elif found := re.search(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line
+        ):
             stack, spilled = int(found[1]), int(found[2]) + int(found[3])
         elif found := re.search(r"Used (\d+) registers", line):
             kernels[name] = (int(found[1]), spilled, stack)
@@ -46,7 +53,9 @@ def loads_in_a_row(sass):
         name = re.match(r"\w+", section)[0]
         most = run = 0
         width = None
-        for op, hints, bits in re.findall(r"\b(LDG|STG)\.E(\.NA)?((?:\.U8|\.64|\.128)?)\b", section):
+        for op, hints, bits in re.findall(
+            r"\b(LDG|STG)\.E(\.NA)?((?:\.U8|\.64|\.128)?)\b", section
+        ):
             if op == "STG":
                 if width is not None and bits == width[1]:
                     most = max(most, run)
@@ -69,13 +78,20 @@ def loads_expected(name, fields):
 
 def main(lists, logs):
     allowed = listed(pathlib.Path(lists))
-    code = {int(sass.stem[3:]): loads_in_a_row(sass) for sass in pathlib.Path(logs).glob("sm_*.sass")}
+    code = {
+        int(sass.stem[3:]): loads_in_a_row(sass) for sass in pathlib.Path(logs).glob("sm_*.sass")
+    }
     made = {int(log.stem[3:]): compiled(log) for log in sorted(pathlib.Path(logs).glob("sm_*.log"))}
     faults = []
-    print(f"{'kernel':<24}{'threads':>8}{'cap':>6}" + "".join(f"{'sm_' + str(sm):>8}" for sm in made))
+    print(
+        f"{'kernel':<24}{'threads':>8}{'cap':>6}" + "".join(f"{'sm_' + str(sm):>8}" for sm in made)
+    )
     for name, (first, threads, cap, loads) in allowed.items():
         if cap * threads > 65536:
-            faults.append(f"{name}: {cap} registers for each of {threads} threads are more than a multiprocessor has")
+            faults.append(
+                f"{name}: {cap} registers for each of {threads} threads are more than a "
+                "multiprocessor has"
+            )
         cells = ""
         for sm, kernels in made.items():
             if sm < first:
@@ -89,7 +105,9 @@ def main(lists, logs):
             if spilled or stack:
                 faults.append(f"{name}, sm_{sm}: {spilled} bytes spilled, a stack of {stack} bytes")
             if sm in code and code[sm][name] < loads:
-                faults.append(f"{name}, sm_{sm}: {code[sm][name]} loads before a store, {loads} expected")
+                faults.append(
+                    f"{name}, sm_{sm}: {code[sm][name]} loads before a store, {loads} expected"
+                )
             if registers > cap:
                 faults.append(f"{name}, sm_{sm}: {registers} registers, {cap} allowed")
         print(f"{name:<24}{threads:>8}{cap:>6}{cells}")
@@ -97,7 +115,10 @@ def main(lists, logs):
         faults += [f"{name}, sm_{sm}, is in no list" for name in kernels if name not in allowed]
     if not made or not all(made.values()):
         faults.append("ptxas said nothing of any kernel")
-    print(f"loads before stores looked at in: {', '.join(f'sm_{sm}' for sm in sorted(code)) or 'none, for want of nvdisasm'}")
+    print(
+        "loads before stores checked in: "
+        f"{', '.join(f'sm_{sm}' for sm in sorted(code)) or 'none: nvdisasm is missing'}"
+    )
     for fault in faults:
         print(f"FAULT {fault}")
     return 1 if faults else 0

@@ -1,7 +1,8 @@
-"""Prints the names of the published crates, dependencies first; reads `cargo metadata --no-deps` from standard input.
+"""Prints the names of the published crates, dependencies first; reads `cargo metadata --no-deps`
+from standard input.
 
-Ends with an error where a published crate lacks metadata, breaks a registry's limit, or depends on a crate that is not
-published.
+Ends with an error where a published crate lacks metadata, breaks a registry's limit, or depends on
+a crate that is not published.
 """
 
 import json
@@ -14,7 +15,16 @@ published = {name: package for name, package in ours.items() if package["publish
 faults = []
 
 for name, package in published.items():
-    for field in ("description", "license", "documentation", "readme", "rust_version", "authors", "keywords", "categories"):
+    for field in (
+        "description",
+        "license",
+        "documentation",
+        "readme",
+        "rust_version",
+        "authors",
+        "keywords",
+        "categories",
+    ):
         if not package[field]:
             faults.append(f"{name}: no {field}")
     if len(package["keywords"]) > 5 or any(len(word) > 20 for word in package["keywords"]):
@@ -45,7 +55,11 @@ while len(done) < len(published):
         name
         for name, package in published.items()
         if name not in done
-        and all(d["name"] in done for d in package["dependencies"] if d["name"] in published and d["kind"] != "dev")
+        and all(
+            d["name"] in done
+            for d in package["dependencies"]
+            if d["name"] in published and d["kind"] != "dev"
+        )
     ]
     if not ready:
         sys.exit("the published crates depend on each other in a circle")

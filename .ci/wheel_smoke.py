@@ -1,4 +1,5 @@
-"""A store, a cache and a table, each written and read: what an installed wheel must do, with NumPy alone."""
+"""A store, a cache and a table, each written and read: what an installed wheel must do, with
+NumPy alone."""
 
 import sys
 import tempfile
@@ -7,7 +8,9 @@ from pathlib import Path
 import forerun
 import numpy as np
 
-assert Path(forerun.__file__).is_relative_to(sys.prefix), f"{forerun.__file__} is not the installed wheel"
+assert Path(forerun.__file__).is_relative_to(sys.prefix), (
+    f"{forerun.__file__} is not the installed wheel"
+)
 
 with tempfile.TemporaryDirectory() as folder:
     numbers = np.arange(10_000)
@@ -40,4 +43,6 @@ except forerun.Error as error:
     print(f"an error is typed: {type(error).__name__}")
 else:
     sys.exit("a store in /dev/null was opened")
-print(f"forerun {forerun.__version__} on Python {sys.version.split()[0]}, NumPy {np.__version__}: ok")
+print(
+    f"forerun {forerun.__version__} on Python {sys.version.split()[0]}, NumPy {np.__version__}: ok"
+)

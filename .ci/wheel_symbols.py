@@ -11,7 +11,14 @@ import zipfile
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
-LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libgcc_s.so.1"}
+LIBRARIES = {
+    "libc.so.6",
+    "libm.so.6",
+    "libpthread.so.0",
+    "libdl.so.2",
+    "librt.so.1",
+    "libgcc_s.so.1",
+}
 LIBRARIES |= {"ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
 wheel, tag = sys.argv[1:]
@@ -27,12 +34,18 @@ with zipfile.ZipFile(wheel) as archive:
             sys.exit(f"the wheel has no {needed}")
     if not any(name.endswith("/LICENSE") for name in names):
         sys.exit("the wheel has no licence")
-    foreign = [name for name in names if not name.startswith("forerun/") and ".dist-info/" not in name]
+    foreign = [
+        name for name in names if not name.startswith("forerun/") and ".dist-info/" not in name
+    ]
     if foreign:
         sys.exit(f"the wheel should not hold {foreign}")
     elf = ELFFile(io.BytesIO(archive.read(modules[0])))
 
-libraries = {tag.needed for tag in elf.get_section_by_name(".dynamic").iter_tags() if tag.entry.d_tag == "DT_NEEDED"}
+libraries = {
+    tag.needed
+    for tag in elf.get_section_by_name(".dynamic").iter_tags()
+    if tag.entry.d_tag == "DT_NEEDED"
+}
 if libraries - LIBRARIES:
     sys.exit(f"the module links {sorted(libraries - LIBRARIES)}")
 newest = (0, 0)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes the README's picture: the last plot of rates on the demo's page, as a separate file that names the machine.
+# Makes the README's picture: the last plot of rates on the demo's page, as a separate file that
+# names the machine.
 #
 #   cargo run --release -- demo --report target/demo.html
 #   sh docs/demo-picture.sh target/demo.html > docs/demo.svg
@@ -8,9 +9,11 @@ page=${1:?the page that forerun demo wrote}
 date=$(date -u -r "$page" +%F)
 awk -v date="$date" '
 function text(line) { gsub(/<[^>]*>/, "", line); return line }
-/<style>/, /<\/style>/ {             # the colours and the looks of plots; the rest is for the page around them
+/<style>/, /<\/style>/ {             # the colours and the looks of plots; the rest is for the \
+    page around them
     line = $0; gsub(/<\/?style>/, "", line)
-    if (line ~ /^(:root|  --s|@media \(prefers|  :root|    --s|svg [.t]|\.s[0-9])/) css = css line "\n"
+    if (line ~ /^(:root|  --s|@media \(prefers|  :root|    --s|svg [.t]|\.s[0-9])/) css = css line \
+        "\n"
 }
 /<h2>.* entries,/ { data = text($0) }
 /<dt>CPU</ { split($0, part, "<dd>"); machine = text(part[2]) }
@@ -22,14 +25,17 @@ END {
         print "this is not a page of forerun demo" > "/dev/stderr"
         exit 1
     }
-    print "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-16 -68 912 440\" width=\"912\" height=\"440\" role=\"img\">"
+    print \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-16 -68 912 440\" width=\"912\" height=\"440\" role=\"img\">"
     print "<title>Keys per second by batch size</title>"
     print "<style>"
     printf "%s", css
     print "svg { font: 13px system-ui, -apple-system, \"Segoe UI\", sans-serif; }"
     print "</style>"
-    print "<rect x=\"-15.5\" y=\"-67.5\" width=\"911\" height=\"439\" rx=\"8\" fill=\"var(--card)\" stroke=\"var(--line)\"/>"
-    print "<text class=\"head\" x=\"4\" y=\"-40\" font-size=\"16\">Keys per second, by batch size</text>"
+    print \
+        "<rect x=\"-15.5\" y=\"-67.5\" width=\"911\" height=\"439\" rx=\"8\" fill=\"var(--card)\" stroke=\"var(--line)\"/>"
+    print \
+        "<text class=\"head\" x=\"4\" y=\"-40\" font-size=\"16\">Keys per second, by batch size</text>"
     print "<text class=\"soft\" x=\"4\" y=\"-20\">" data "; " machine ", " date "</text>"
     printf "%s", plot
     print "</svg>"

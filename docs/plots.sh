@@ -10,9 +10,11 @@ mkdir -p "$folder"
 awk -v folder="$folder" '
 function text(line) { gsub(/<[^>]*>/, "", line); return line }
 function name(title) { title = tolower(title); gsub(/[^a-z0-9]+/, "-", title); return title }
-/<style>/, /<\/style>/ {             # the colours and the looks of plots; the rest is for the page around them
+/<style>/, /<\/style>/ {             # the colours and the looks of plots; the rest is for the \
+    page around them
     line = $0; gsub(/<\/?style>/, "", line)
-    if (line ~ /^(:root|  --s|@media \(prefers|  :root|    --s|svg [.t]|\.s[0-9])/) css = css line "\n"
+    if (line ~ /^(:root|  --s|@media \(prefers|  :root|    --s|svg [.t]|\.s[0-9])/) css = css line \
+        "\n"
 }
 /<h2>/ { section = text($0) }
 /<figcaption>/ {
@@ -29,11 +31,13 @@ function name(title) { title = tolower(title); gsub(/[^a-z0-9]+/, "-", title); r
     file = sprintf("%s/%02d-%s.svg", folder, ++count, name(section "-" title))
     sub(/-+\.svg$/, ".svg", file)
     width = side[3] + 32; height = side[4] + 80
-    printf "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-16 -68 %d %d\" width=\"%d\" height=\"%d\" role=\"img\">\n", width, height, width, height > file
+    printf \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-16 -68 %d %d\" width=\"%d\" height=\"%d\" role=\"img\">\n", width, height, width, height > file
     print "<title>" section ": " title "</title>\n<style>" > file
     printf "%s", css > file
     print "svg { font: 13px system-ui, -apple-system, \"Segoe UI\", sans-serif; }\n</style>" > file
-    printf "<rect x=\"-15.5\" y=\"-67.5\" width=\"%d\" height=\"%d\" rx=\"8\" fill=\"var(--card)\" stroke=\"var(--line)\"/>\n", width - 1, height - 1 > file
+    printf \
+        "<rect x=\"-15.5\" y=\"-67.5\" width=\"%d\" height=\"%d\" rx=\"8\" fill=\"var(--card)\" stroke=\"var(--line)\"/>\n", width - 1, height - 1 > file
     print "<text class=\"head\" x=\"4\" y=\"-40\" font-size=\"16\">" title "</text>" > file
     print "<text class=\"soft\" x=\"4\" y=\"-20\">" note "</text>" > file
     printf "%s</svg>\n", plot > file

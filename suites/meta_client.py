@@ -1,6 +1,8 @@
-"""The interface of PyPI's meta-memcache, used whole against servers: every command and policy, by what it must lead to.
+"""The interface of PyPI's meta-memcache, used whole against servers: every command and policy, by
+what it must lead to.
 
-suites/run starts two servers and names their ports in SUITE_PORTS. The client speaks meta commands alone.
+suites/run starts two servers and names their ports in SUITE_PORTS. The client speaks meta commands
+alone.
 """
 
 import os
@@ -12,7 +14,15 @@ from meta_memcache import CacheClient, Key, ServerAddress, SetMode, connection_p
 from meta_memcache.configuration import LeasePolicy, MigrationMode, RecachePolicy, StalePolicy
 from meta_memcache.extras.client_wrapper import ClientWrapper
 from meta_memcache.extras.migrating_cache_client import MigratingCacheClient
-from meta_memcache.protocol import MA_MODE_DEC, Conflict, Miss, NotStored, RequestFlags, Success, Value
+from meta_memcache.protocol import (
+    MA_MODE_DEC,
+    Conflict,
+    Miss,
+    NotStored,
+    RequestFlags,
+    Success,
+    Value,
+)
 
 PORTS = [int(port) for port in os.environ["SUITE_PORTS"].split()]
 ADDRESSES = [ServerAddress("127.0.0.1", port) for port in PORTS]
@@ -41,9 +51,26 @@ def key():
 
 @pytest.mark.parametrize(
     "value",
-    [b"", b"bytes", "text", "schön", 0, -17, 2**70, 1.5, True, None, [1, {"a": (2, 3)}], b"\r\nEND\r\n\x00\xff",
-     b"x" * 200_000, "compressible " * 10_000, os.urandom(900_000)],
-    ids=lambda value: f"{type(value).__name__}-{len(value) if hasattr(value, '__len__') else value}",
+    [
+        b"",
+        b"bytes",
+        "text",
+        "schön",
+        0,
+        -17,
+        2**70,
+        1.5,
+        True,
+        None,
+        [1, {"a": (2, 3)}],
+        b"\r\nEND\r\n\x00\xff",
+        b"x" * 200_000,
+        "compressible " * 10_000,
+        os.urandom(900_000),
+    ],
+    ids=lambda value: (
+        f"{type(value).__name__}-{len(value) if hasattr(value, '__len__') else value}"
+    ),
 )
 def test_a_value_comes_back_as_it_was(client, key, value):
     assert client.set(key, value, ttl=60)
@@ -57,7 +84,9 @@ def test_a_value_too_large_is_not_stored_and_the_connection_goes_on(client, key)
     assert client.get(key) == "small"
 
 
-@pytest.mark.parametrize("text", ["k" * 250, "ключ", "日本語", "with space", "ctrl\x01", "k" * 200 + "ü" * 20])
+@pytest.mark.parametrize(
+    "text", ["k" * 250, "ключ", "日本語", "with space", "ctrl\x01", "k" * 200 + "ü" * 20]
+)
 def test_keys_of_all_kinds(client, text):
     # Keys that the text protocol cannot carry go as base64, with the flag b.
     key = Key(f"{text}")
@@ -233,7 +262,10 @@ def test_counters(client, key):
     assert client.delta_and_get(key, -6) == 9
     assert client.delta_and_get(key, -100) == 0
     assert client.delta(key, 3)
-    assert client.delta_initialize_and_get(key, 4, initial_value=99, initial_ttl=60, refresh_ttl=50) == 7
+    assert (
+        client.delta_initialize_and_get(key, 4, initial_value=99, initial_ttl=60, refresh_ttl=50)
+        == 7
+    )
     assert client.delta_and_get(key, 2**64 - 1) == 6, "it wraps"
 
 
@@ -258,8 +290,15 @@ def test_a_text_is_no_counter(client, key):
 def test_meta_get_returns_what_is_asked_for(client, key):
     client.set(key, b"12345", ttl=100)
     flags = RequestFlags(
-        return_value=True, return_cas_token=True, return_client_flag=True, return_fetched=True, return_key=True,
-        return_last_access=True, return_size=True, return_ttl=True, opaque=b"opaque-0123456789",
+        return_value=True,
+        return_cas_token=True,
+        return_client_flag=True,
+        return_fetched=True,
+        return_key=True,
+        return_last_access=True,
+        return_size=True,
+        return_ttl=True,
+        opaque=b"opaque-0123456789",
     )
     first = client.meta_get(key, flags)
     second = client.meta_get(key, flags)
@@ -289,15 +328,21 @@ def test_meta_get_may_leave_no_trace(client, key):
 
 
 def test_meta_get_vivifies(client, key):
-    flags = RequestFlags(return_value=True, return_cas_token=True, vivify_on_miss_ttl=30, return_ttl=True)
+    flags = RequestFlags(
+        return_value=True, return_cas_token=True, vivify_on_miss_ttl=30, return_ttl=True
+    )
     won = client.meta_get(key, flags)
-    assert isinstance(won, Value) and won.size == 0 and won.flags.win is True and won.flags.ttl <= 30
+    assert (
+        isinstance(won, Value) and won.size == 0 and won.flags.win is True and won.flags.ttl <= 30
+    )
     lost = client.meta_get(key, flags)
     assert lost.size == 0 and lost.flags.win is False
 
 
 def test_meta_set_and_meta_delete_tell_conflicts(client, key):
-    stored = client.meta_set(key, "v", RequestFlags(cache_ttl=60, return_cas_token=True, return_key=True, opaque=b"o"))
+    stored = client.meta_set(
+        key, "v", RequestFlags(cache_ttl=60, return_cas_token=True, return_key=True, opaque=b"o")
+    )
     assert isinstance(stored, Success) and stored.flags.opaque == b"o"
     token = stored.flags.cas_token
     assert isinstance(client.meta_set(key, "w", RequestFlags(cas_token=token + 1)), Conflict)
@@ -312,17 +357,29 @@ def test_meta_set_and_meta_delete_tell_conflicts(client, key):
 def test_meta_arithmetic_returns_what_is_asked_for(client, key):
     assert isinstance(client.meta_arithmetic(key), Miss)
     made = client.meta_arithmetic(
-        key, RequestFlags(return_value=True, ma_initial_value=7, vivify_on_miss_ttl=60, return_ttl=True,
-                          return_cas_token=True)
+        key,
+        RequestFlags(
+            return_value=True,
+            ma_initial_value=7,
+            vivify_on_miss_ttl=60,
+            return_ttl=True,
+            return_cas_token=True,
+        ),
     )
     assert int(made.value) == 7 and made.flags.cas_token
-    more = client.meta_arithmetic(key, RequestFlags(return_value=True, ma_delta_value=5, cache_ttl=500, return_ttl=True))
+    more = client.meta_arithmetic(
+        key, RequestFlags(return_value=True, ma_delta_value=5, cache_ttl=500, return_ttl=True)
+    )
     assert int(more.value) == 12
     # The time it is told is memcached's own: some versions tell the one before the command.
     assert 498 <= client.meta_get(key, RequestFlags(return_ttl=True)).flags.ttl <= 500
-    less = client.meta_arithmetic(key, RequestFlags(return_value=True, mode=MA_MODE_DEC, ma_delta_value=2))
+    less = client.meta_arithmetic(
+        key, RequestFlags(return_value=True, mode=MA_MODE_DEC, ma_delta_value=2)
+    )
     assert int(less.value) == 10
-    assert isinstance(client.meta_arithmetic(key, RequestFlags(cas_token=made.flags.cas_token)), Conflict)
+    assert isinstance(
+        client.meta_arithmetic(key, RequestFlags(cas_token=made.flags.cas_token)), Conflict
+    )
 
 
 def test_meta_multiget_gives_each_key_its_answer(client):
@@ -353,7 +410,9 @@ def test_keys_are_shared_out_among_servers():
 
 
 def test_an_ephemeral_client_shortens_times(key):
-    client = CacheClient.ephemeral_cache_client_from_servers(ADDRESSES[:1], max_ttl=10, connection_pool_factory_fn=pools())
+    client = CacheClient.ephemeral_cache_client_from_servers(
+        ADDRESSES[:1], max_ttl=10, connection_pool_factory_fn=pools()
+    )
     client.set(key, "v", ttl=1000)
     assert client.meta_get(key, RequestFlags(return_ttl=True)).flags.ttl <= 10
 
@@ -370,7 +429,9 @@ def test_a_gutter_serves_where_a_server_is_gone(key):
 
 def test_a_migrating_client_writes_to_both(key):
     origin, destination = (client_of([address]) for address in ADDRESSES)
-    client = MigratingCacheClient(origin, destination, migration_mode_config=MigrationMode.POPULATE_WRITES)
+    client = MigratingCacheClient(
+        origin, destination, migration_mode_config=MigrationMode.POPULATE_WRITES
+    )
     assert client.set(key, "v", ttl=60)
     assert (client.get(key), origin.get(key), destination.get(key)) == ("v", "v", "v")
     assert client.delete(key)

@@ -1,4 +1,5 @@
-"""Servers for the suites: started from a command line on a free port, waited for, and ended by their process number."""
+"""Servers for the suites: started from a command line on a free port, waited for, and ended by
+their process number."""
 
 import os
 import shlex
@@ -55,7 +56,9 @@ class Server:
             if self.process.poll() is not None:
                 self.said.seek(0)
                 words = self.said.read().decode(errors="replace").strip()
-                raise SystemExit(f"the server ended with {self.process.returncode}: {line}\n{words}")
+                raise SystemExit(
+                    f"the server ended with {self.process.returncode}: {line}\n{words}"
+                )
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
                 return
@@ -66,7 +69,9 @@ class Server:
     def check(self):
         """Fails if the server has ended by itself."""
         if self.process.poll() is not None:
-            raise SystemExit(f"the server ended in the middle of a suite, with {self.process.returncode}")
+            raise SystemExit(
+                f"the server ended in the middle of a suite, with {self.process.returncode}"
+            )
 
     def end(self):
         if self.said.closed:

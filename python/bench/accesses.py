@@ -32,7 +32,10 @@ class Access:
                 return Access("zipf", exponent=exponent)
         if kind == "trace" and rest:
             return Access("trace", path=Path(rest))
-        raise ValueError(f"{text!r} is not an access: use uniform, zipf:1 with an exponent from 0 to 10, or trace:FILE")
+        raise ValueError(
+            f"{text!r} is not an access: use uniform, zipf:1 with an exponent from 0 to 10, or "
+            "trace:FILE"
+        )
 
     def __str__(self) -> str:
         match self.kind:
@@ -49,7 +52,9 @@ class Workload:
     def __init__(self, access: Access, rows: int, drawn: int = DRAWN) -> None:
         rng = np.random.default_rng(7)
         if access.kind == "trace":
-            opened = lzma.open(access.path) if access.path.suffix == ".xz" else open(access.path, "rb")
+            opened = (
+                lzma.open(access.path) if access.path.suffix == ".xz" else open(access.path, "rb")
+            )
             with opened as file:
                 reads = np.frombuffer(file.read(), ">u4")
             if len(reads) == 0:
@@ -78,5 +83,7 @@ class Workload:
             part = self.positions[self._at : self._at + batch]
             self._at += batch
             # A trace shorter than the batch is repeated within it.
-            taken.append(np.ascontiguousarray(part if len(part) == batch else np.resize(part, batch)))
+            taken.append(
+                np.ascontiguousarray(part if len(part) == batch else np.resize(part, batch))
+            )
         return taken

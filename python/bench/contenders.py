@@ -83,7 +83,11 @@ class Forerun(Contender):
     def _table(self, budget_rows: int) -> forerun.Table:
         path, dtype = self.directory / "rows", self.rows.dtype.name
         return forerun.Table(
-            self.rows.shape[1], dtype, path=path, host_capacity=budget_rows, cache_bytes=self.cache_bytes
+            self.rows.shape[1],
+            dtype,
+            path=path,
+            host_capacity=budget_rows,
+            cache_bytes=self.cache_bytes,
         )
 
     def load(self, told) -> None:

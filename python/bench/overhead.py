@@ -59,20 +59,42 @@ def cases_of(table: forerun.Table, workload: Workload, batch: int, dim: int) -> 
 
         return turn
 
-    named = {"engine": engine, "out and found": into_out_and_found, "out": into_out, "nothing given": anew}
+    named = {
+        "engine": engine,
+        "out and found": into_out_and_found,
+        "out": into_out,
+        "nothing given": anew,
+    }
     return [Case(name, turn_of(find)) for name, find in named.items()]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=count, help="rows in the table [default: 10M; with --quick 3000]")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rows", type=count, help="rows in the table [default: 10M; with --quick 3000]"
+    )
     parser.add_argument("--dim", type=count, default=64, help="float32 elements per row")
-    parser.add_argument("--access", type=Access.parse, default=Access("uniform"), help="uniform, zipf:1 or trace:FILE")
+    parser.add_argument(
+        "--access",
+        type=Access.parse,
+        default=Access("uniform"),
+        help="uniform, zipf:1 or trace:FILE",
+    )
     parser.add_argument("--batch", default="256", help="keys per batch, a list")
     parser.add_argument("--rounds", type=count, help="rounds [default: 7; with --quick 2]")
-    parser.add_argument("--duration-ms", type=count, help="how long a case is timed in a round [default: 200; with --quick 1]")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that everything runs, not how fast")
-    parser.add_argument("--json", action="store_true", help="prints one JSON object per line instead of a table")
+    parser.add_argument(
+        "--duration-ms",
+        type=count,
+        help="how long a case is timed in a round [default: 200; with --quick 1]",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes: shows that everything runs, not how fast"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="prints one JSON object per line instead of a table"
+    )
     arguments = parser.parse_args()
     rows = arguments.rows or (3000 if arguments.quick else 10_000_000)
     rounds = arguments.rounds or (2 if arguments.quick else 7)
@@ -110,8 +132,14 @@ def main() -> None:
             if arguments.json:
                 print(json.dumps(line), flush=True)
     if not arguments.json:
-        print(f"forerun {forerun.__version__}, Python {sys.version.split()[0]}, NumPy {np.__version__}, {forerun.device_info()['isa']}")
-        print(f"{len(workload):,} rows of {4 * arguments.dim} bytes, all in memory; {arguments.access}; medians of {rounds} rounds\n")
+        print(
+            f"forerun {forerun.__version__}, Python {sys.version.split()[0]}, NumPy "
+            f"{np.__version__}, {forerun.device_info()['isa']}"
+        )
+        print(
+            f"{len(workload):,} rows of {4 * arguments.dim} bytes, all in memory; "
+            f"{arguments.access}; medians of {rounds} rounds\n"
+        )
         print_table(
             ["call", "batch", "ns per call", "rows/s", "more than the engine's"],
             [

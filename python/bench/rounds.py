@@ -83,4 +83,9 @@ def print_table(heads: list[str], lines: list[list[str]]) -> None:
     """Prints columns at their natural width, with numbers aligned to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(heads, *lines)]
     for cells in [heads, *lines]:
-        print("  ".join(cell.rjust(width) if nth else cell.ljust(width) for nth, (cell, width) in enumerate(zip(cells, widths))))
+        print(
+            "  ".join(
+                cell.rjust(width) if nth else cell.ljust(width)
+                for nth, (cell, width) in enumerate(zip(cells, widths))
+            )
+        )

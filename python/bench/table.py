@@ -9,8 +9,8 @@ compared with the rows outside the timed section.
 
     pip install lmdb rocksdict torch matplotlib          # any of these that you want to compare with
     python python/bench/table.py --json > table.json
-    python python/bench/table.py --rows 1M --access zipf:1,uniform,trace:orm-busy.trace.xz --plot table.png
-    python python/bench/table.py --peer lmdb,rocksdb --budget 0.1 --batch 1024
+    python python/bench/table.py --rows 1M --access zipf:1,uniform,trace:orm-busy.trace.xz --plot
+    table.png python python/bench/table.py --peer lmdb,rocksdb --budget 0.1 --batch 1024
 """
 
 import argparse
@@ -64,7 +64,9 @@ class Lane(Case):
 class Bench:
     """One access: the rows, the contenders loaded with them, and the measurements."""
 
-    def __init__(self, arguments: argparse.Namespace, access: Access, directory: Path, progress: Progress) -> None:
+    def __init__(
+        self, arguments: argparse.Namespace, access: Access, directory: Path, progress: Progress
+    ) -> None:
         self.arguments, self.access, self.progress = arguments, access, progress
         progress(f"drawing {access}")
         self.workload = Workload(access, arguments.rows, arguments.drawn)
@@ -89,7 +91,11 @@ class Bench:
                 budget_bytes = contender.tally()["host_bytes"] + Forerun.cache_bytes
             if contender.on_disk:
                 self.warm(contender, budget_rows)
-        lanes = [Lane(contender, batch, self.workload) for batch in self.arguments.batches for contender in self.contenders]
+        lanes = [
+            Lane(contender, batch, self.workload)
+            for batch in self.arguments.batches
+            for contender in self.contenders
+        ]
         measure(lanes, self.arguments.rounds, self.arguments.seconds, self.progress)
         lines = [self.line(lane, budget, budget_bytes, lanes) for lane in lanes]
         for contender in self.contenders:
@@ -150,16 +156,30 @@ def random_rows(count: int, dim: int) -> np.ndarray:
 def show(lines: list[dict]) -> None:
     """Prints a table of the results for one access and budget."""
     first = lines[0]
-    print(f"\n{first['case']}: {first['keys']:,} rows of {first['value_bytes']} bytes, {first['beside_budget']:.0%} in memory\n")
+    print(
+        f"\n{first['case']}: {first['keys']:,} rows of {first['value_bytes']} bytes, "
+        f"{first['beside_budget']:.0%} in memory\n"
+    )
     print_table(
-        ["engine", "batch", "rows/s", "slowest - fastest", "ns per row", "forerun is", "from memory", "moved"],
+        [
+            "engine",
+            "batch",
+            "rows/s",
+            "slowest - fastest",
+            "ns per row",
+            "forerun is",
+            "from memory",
+            "moved",
+        ],
         [
             [
                 line["engine"],
                 str(line["batch"]),
                 short(line["keys_per_second"]),
                 f"{short(line['keys_per_second_min'])} - {short(line['keys_per_second_max'])}",
-                f"{line['ns_per_key']:,.0f}" if line["ns_per_key"] >= 100 else f"{line['ns_per_key']:.3g}",
+                f"{line['ns_per_key']:,.0f}"
+                if line["ns_per_key"] >= 100
+                else f"{line['ns_per_key']:.3g}",
                 "-" if line["engine"] == "forerun" else f"{line['forerun_over_this']:.2f} x",
                 f"{1 - line['store_hit_rate']:.1%}" if "store_hit_rate" in line else "-",
                 "-" if line["moved_per_found"] is None else f"{line['moved_per_found']:.1%}",
@@ -182,11 +202,18 @@ def draw(lines: list[dict], path: Path) -> None:
     # By name, whatever was measured: an engine has the same colour in all panels and plots.
     colours = {kind.name: f"C{number}" for number, kind in enumerate(ALL)}
     figure, panels = plt.subplots(
-        len(cases), len(budgets), figsize=(4 * len(budgets), 3.2 * len(cases)), sharex=True, sharey=True, squeeze=False
+        len(cases),
+        len(budgets),
+        figsize=(4 * len(budgets), 3.2 * len(cases)),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
     )
     for row, case in zip(panels, cases):
         for panel, budget in zip(row, budgets):
-            of_panel = [line for line in lines if (line["case"], line["beside_budget"]) == (case, budget)]
+            of_panel = [
+                line for line in lines if (line["case"], line["beside_budget"]) == (case, budget)
+            ]
             for engine in dict.fromkeys(line["engine"] for line in of_panel):
                 of_engine = [line for line in of_panel if line["engine"] == engine]
                 rates = [line["keys_per_second"] for line in of_engine]
@@ -194,8 +221,12 @@ def draw(lines: list[dict], path: Path) -> None:
                 high = [line["keys_per_second_max"] - line["keys_per_second"] for line in of_engine]
                 style = {"linewidth": 2.5 if engine == "forerun" else 1.2, "capsize": 2}
                 style["color"] = colours[engine]
-                style["linestyle"] = "-" if of_engine[0]["budget_bytes"] else ":"  # all rows in an array
-                panel.errorbar([line["batch"] for line in of_engine], rates, [low, high], label=engine, **style)
+                style["linestyle"] = (
+                    "-" if of_engine[0]["budget_bytes"] else ":"
+                )  # all rows in an array
+                panel.errorbar(
+                    [line["batch"] for line in of_engine], rates, [low, high], label=engine, **style
+                )
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
             batches = sorted({line["batch"] for line in lines})
@@ -209,25 +240,65 @@ def draw(lines: list[dict], path: Path) -> None:
         row[0].set_ylabel("rows per second")
     handles, engines = panels[0][0].get_legend_handles_labels()
     figure.tight_layout(rect=(0, 0, 1, 0.9 if len(cases) == 1 else 0.95))
-    figure.legend(handles, engines, loc="upper center", ncols=len(engines), fontsize=7, frameon=False)
+    figure.legend(
+        handles, engines, loc="upper center", ncols=len(engines), fontsize=7, frameon=False
+    )
     figure.savefig(path, dpi=120)
 
 
 def arguments_of_command_line() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     names = {kind.name: kind for kind in ALL}
-    parser.add_argument("--rows", type=count, help="rows in the table, except for traces [default: 10M; with --quick 3000]")
-    parser.add_argument("--dim", type=count, default=64, help="float32 elements per row [default: 64]")
-    parser.add_argument("--access", default="zipf:1,uniform", help="a list of uniform, zipf:1, trace:FILE [default: zipf:1,uniform]")
-    parser.add_argument("--budget", default="0.1,0.5,1", help="shares of the rows that memory may hold, a list [default: 0.1,0.5,1]")
-    parser.add_argument("--batch", default="64,256,1024,4096", help="keys per batch, a list [default: 64,256,1024,4096]")
-    parser.add_argument("--peer", help=f"a list of {', '.join(list(names)[1:])} [default: all that are installed]")
-    parser.add_argument("--rounds", type=count, help="rounds; a result is their median [default: 5; with --quick 2]")
-    parser.add_argument("--duration-ms", type=count, help="how long a case is timed in a round [default: 200; with --quick 1]")
-    parser.add_argument("--dir", type=Path, help="directory for the stores [default: the system's directory for temporary files]")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that everything runs, not how fast")
-    parser.add_argument("--json", action="store_true", help="prints one JSON object per line instead of tables")
-    parser.add_argument("--plot", type=Path, help="also draws a plot, in the format of the file name")
+    parser.add_argument(
+        "--rows",
+        type=count,
+        help="rows in the table, except for traces [default: 10M; with --quick 3000]",
+    )
+    parser.add_argument(
+        "--dim", type=count, default=64, help="float32 elements per row [default: 64]"
+    )
+    parser.add_argument(
+        "--access",
+        default="zipf:1,uniform",
+        help="a list of uniform, zipf:1, trace:FILE [default: zipf:1,uniform]",
+    )
+    parser.add_argument(
+        "--budget",
+        default="0.1,0.5,1",
+        help="shares of the rows that memory may hold, a list [default: 0.1,0.5,1]",
+    )
+    parser.add_argument(
+        "--batch",
+        default="64,256,1024,4096",
+        help="keys per batch, a list [default: 64,256,1024,4096]",
+    )
+    parser.add_argument(
+        "--peer", help=f"a list of {', '.join(list(names)[1:])} [default: all that are installed]"
+    )
+    parser.add_argument(
+        "--rounds", type=count, help="rounds; a result is their median [default: 5; with --quick 2]"
+    )
+    parser.add_argument(
+        "--duration-ms",
+        type=count,
+        help="how long a case is timed in a round [default: 200; with --quick 1]",
+    )
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        help="directory for the stores [default: the system's directory for temporary files]",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes: shows that everything runs, not how fast"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="prints one JSON object per line instead of tables"
+    )
+    parser.add_argument(
+        "--plot", type=Path, help="also draws a plot, in the format of the file name"
+    )
     arguments = parser.parse_args()
     quick = arguments.quick
     try:
@@ -240,7 +311,9 @@ def arguments_of_command_line() -> argparse.Namespace:
         parser.error("a budget must be above 0 and at most 1")
     chosen = list(names) if arguments.peer is None else ["forerun", *arguments.peer.split(",")]
     if unknown := [name for name in chosen if name not in names]:
-        parser.error(f"there is no peer {', '.join(unknown)}: the peers are {', '.join(list(names)[1:])}")
+        parser.error(
+            f"there is no peer {', '.join(unknown)}: the peers are {', '.join(list(names)[1:])}"
+        )
     arguments.contenders = []
     for kind in (names[name] for name in chosen):
         if missing := kind.missing():
@@ -259,7 +332,10 @@ def main() -> None:
     arguments = arguments_of_command_line()
     progress, lines = Progress(), []
     if not arguments.json:
-        print(f"forerun {forerun.__version__}, Python {sys.version.split()[0]}, NumPy {np.__version__}, {forerun.device_info()['isa']}")
+        print(
+            f"forerun {forerun.__version__}, Python {sys.version.split()[0]}, NumPy "
+            f"{np.__version__}, {forerun.device_info()['isa']}"
+        )
     for access in arguments.accesses:
         with tempfile.TemporaryDirectory(prefix="forerun-bench-", dir=arguments.dir) as directory:
             bench = Bench(arguments, access, Path(directory), progress)

@@ -38,18 +38,22 @@ def model_directory() -> Path:
 
 
 def read_tensor(path: Path, name: str) -> NDArray[np.floating[Any]]:
-    """Reads one tensor of a safetensors file: eight bytes of length, a description in JSON, and the numbers."""
+    """Reads one tensor of a safetensors file: eight bytes of length, a description in JSON, and
+    the numbers."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         tensor = json.loads(file.read(length))[name]
     start, end = tensor["data_offsets"]
     dtype = {"F32": np.float32, "F16": np.float16}[tensor["dtype"]]
-    data = np.fromfile(path, dtype, (end - start) // np.dtype(dtype).itemsize, offset=8 + length + start)
+    data = np.fromfile(
+        path, dtype, (end - start) // np.dtype(dtype).itemsize, offset=8 + length + start
+    )
     return data.reshape(tensor["shape"])
 
 
 def word_pieces(text: str, vocabulary: dict[str, int]) -> Iterator[int]:
-    """The numbers of the text's word pieces: the longest known prefix of each word, then of the rest."""
+    """The numbers of the text's word pieces: the longest known prefix of each word, then of the
+    rest."""
     known: dict[str, list[int]] = {}
     for word in re.findall(r"\w+|[^\w\s]", text.lower()):
         if word not in known:
@@ -69,8 +73,15 @@ def word_pieces(text: str, vocabulary: dict[str, int]) -> Iterator[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--host-share", type=float, default=0.08, help="share of the rows that memory holds [default: 0.08]")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--host-share",
+        type=float,
+        default=0.08,
+        help="share of the rows that memory holds [default: 0.08]",
+    )
     parser.add_argument(
         "--device-share",
         type=float,
@@ -78,14 +89,22 @@ def main() -> None:
         help="share of the rows copied to a GPU, or to ordinary memory without one [default: 0.02]",
     )
     parser.add_argument("--batch", type=int, default=1024, help="words in a batch")
-    parser.add_argument("--plot", type=Path, default=Path("embeddings.png"), help="where the plot goes")
+    parser.add_argument(
+        "--plot", type=Path, default=Path("embeddings.png"), help="where the plot goes"
+    )
     arguments = parser.parse_args()
 
     model = model_directory()
     rows = read_tensor(model / "model.safetensors", "embeddings.word_embeddings.weight")
-    vocabulary = {piece: number for number, piece in enumerate((model / "vocab.txt").read_text("utf-8").split("\n"))}
+    vocabulary = {
+        piece: number
+        for number, piece in enumerate((model / "vocab.txt").read_text("utf-8").split("\n"))
+    }
     words = np.fromiter(word_pieces("\n".join(topics.values()), vocabulary), np.uint64)
-    print(f"{len(rows):,} rows of {rows.shape[1]} floats; {len(words):,} word pieces, {len(np.unique(words)):,} of them different")
+    print(
+        f"{len(rows):,} rows of {rows.shape[1]} floats; {len(words):,} word pieces, "
+        f"{len(np.unique(words)):,} of them different"
+    )
 
     # The store's page cache is kept small, so that rows outside the host tier come from its files.
     with (
@@ -123,7 +142,10 @@ def main() -> None:
 
     plt.figure(figsize=(6, 4))
     window = min(10, len(shares["host"]))
-    means = [np.convolve(of_batches, np.ones(window) / window, "valid") * 100 for of_batches in shares.values()]
+    means = [
+        np.convolve(of_batches, np.ones(window) / window, "valid") * 100
+        for of_batches in shares.values()
+    ]
     plt.stackplot(np.arange(len(means[0])), means, labels=[f"{tier} tier" for tier in shares])
     plt.xlabel(f"batch of {arguments.batch} word pieces, mean of {window}")
     plt.ylabel("rows found above the disk, %")

@@ -37,7 +37,10 @@ class Pool:
         self.step = 0
 
     def fetch(self, tokens: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-        """Brings the rows of distinct `tokens` into the pool. Returns their slots, and how many were copied."""
+        """Brings the rows of distinct `tokens` into the pool.
+
+        Returns their slots, and how many were copied.
+        """
         self.step += 1
         slots = self.slot_of[tokens]
         self.used[slots[slots >= 0]] = self.step
@@ -59,12 +62,16 @@ def relevant(rng: np.random.Generator, length: int, count: int) -> NDArray[np.in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokens", type=int, default=300_000, help="rows in host memory")
     parser.add_argument("--slots", type=int, default=16_384, help="rows in the pool")
     parser.add_argument("--rows", type=int, default=2048, help="rows that a step needs")
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--plot", type=Path, default=Path("kv_cache.png"), help="where the plot goes")
+    parser.add_argument(
+        "--plot", type=Path, default=Path("kv_cache.png"), help="where the plot goes"
+    )
     arguments = parser.parse_args()
     if not arguments.rows <= arguments.slots <= arguments.tokens:
         parser.error("the rows of a step must fit in the pool, and the pool in host memory")
@@ -83,8 +90,14 @@ def main() -> None:
         asked, copied = asked + len(tokens), copied + misses
         hit_rates.append(1 - misses / len(tokens))
 
-    print(f"{asked:,} rows requested: {1 - copied / asked:.1%} found in the pool, {copied / asked:.1%} copied from host memory")
-    print(f"{asked / seconds:,.0f} rows/s, {copied * ROW_BYTES / seconds / 2**30:.2f} GiB/s copied, map included")
+    print(
+        f"{asked:,} rows requested: {1 - copied / asked:.1%} found in the pool, "
+        f"{copied / asked:.1%} copied from host memory"
+    )
+    print(
+        f"{asked / seconds:,.0f} rows/s, {copied * ROW_BYTES / seconds / 2**30:.2f} GiB/s copied, "
+        "map included"
+    )
 
     plt.figure(figsize=(6, 4))
     plt.plot(np.array(hit_rates) * 100)

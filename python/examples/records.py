@@ -24,7 +24,9 @@ import matplotlib.pyplot as plt
 BATCHES = [1, 4, 16, 64, 256, 1024]
 
 
-def keys_per_second(lookup: Callable[[list[bytes]], object], keys: list[bytes], batch: int) -> float:
+def keys_per_second(
+    lookup: Callable[[list[bytes]], object], keys: list[bytes], batch: int
+) -> float:
     """How many keys `lookup` answers per second, in batches: the median of five rounds."""
     rates = []
     for _ in range(5):
@@ -36,8 +38,12 @@ def keys_per_second(lookup: Callable[[list[bytes]], object], keys: list[bytes], 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plot", type=Path, default=Path("records.png"), help="where the plot goes")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--plot", type=Path, default=Path("records.png"), help="where the plot goes"
+    )
     parser.add_argument("--lookups", type=int, default=200_000, help="keys looked up in each round")
     arguments = parser.parse_args()
 
@@ -49,8 +55,14 @@ def main() -> None:
         db.compact()
         print(f"{len(records):,} towns stored in {time.perf_counter() - begin:.1f} s")
 
-        largest = max((json.loads(value) for value in db.values(prefix="CH/")), key=lambda town: town["population"])
-        print(f"the largest town of Switzerland: {largest['name']}, {largest['population']:,} inhabitants")
+        largest = max(
+            (json.loads(value) for value in db.values(prefix="CH/")),
+            key=lambda town: town["population"],
+        )
+        print(
+            f"the largest town of Switzerland: {largest['name']}, {largest['population']:,} "
+            "inhabitants"
+        )
 
         keys = [key.encode() for key in random.choices(list(records), k=arguments.lookups)]
         rates = {batch: keys_per_second(db.get_many, keys, batch) for batch in BATCHES}

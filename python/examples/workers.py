@@ -60,12 +60,18 @@ class Rows(Dataset[tuple[int, NDArray[np.float32]]]):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--start", default="fork", choices=["fork", "forkserver", "spawn"])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rows", type=int, default=10_000)
     options = parser.parse_args()
-    loading = {"batch_size": 256, "num_workers": options.workers, "multiprocessing_context": options.start}
+    loading = {
+        "batch_size": 256,
+        "num_workers": options.workers,
+        "multiprocessing_context": options.start,
+    }
     with tempfile.TemporaryDirectory() as directory:
         with forerun.Table(DIM, path=Path(directory, "table"), host_capacity=1000) as table:
             everything = np.arange(options.rows)

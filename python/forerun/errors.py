@@ -26,7 +26,10 @@ class ClosedError(Error):
 
 
 class ForkedError(Error, RuntimeError):
-    """Another process opened the handle, and this one is a fork of it. Open the path again in this process."""
+    """Another process opened the handle, and this one is a fork of it.
+
+    Open the path again in this process.
+    """
 
 
 class CorruptionError(Error):
@@ -54,7 +57,10 @@ class DeviceError(Error, RuntimeError):
 
 
 class PartialError(Error):
-    """Some keys of a batch failed; all others were served. `positions` are the positions of the failed keys."""
+    """Some keys of a batch failed; all others were served.
+
+    `positions` are the positions of the failed keys.
+    """
 
     def __init__(self, words: str, positions: list[int]) -> None:
         super().__init__(words)

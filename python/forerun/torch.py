@@ -58,7 +58,10 @@ _making_rows = threading.Lock()
 
 
 def _bits(tensor: Tensor) -> Any:
-    """The tensor's memory as an array, unless it is on a GPU. Types that NumPy lacks are viewed as integers."""
+    """The tensor's memory as an array, unless it is on a GPU.
+
+    Types that NumPy lacks are viewed as integers.
+    """
     tensor = tensor.detach()
     if tensor.is_cuda:
         return tensor
@@ -71,7 +74,10 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 class _Gradients:
-    """The gradients of a module's rows. They outlive the module as long as a graph refers to them."""
+    """The gradients of a module's rows.
+
+    They outlive the module as long as a graph refers to them.
+    """
 
     def __init__(self, table: Table, dtype: torch.dtype) -> None:
         self.table = table
@@ -104,7 +110,9 @@ class _Gradients:
                 keys = torch.cat([self.keys.to(keys.device), keys])
                 gradients = torch.cat([before.to(gradients.device), gradients])
             keys, positions = torch.unique(keys, return_inverse=True)
-            sums = gradients.new_zeros((len(keys), self.table.dim)).index_add_(0, positions, gradients)
+            sums = gradients.new_zeros((len(keys), self.table.dim)).index_add_(
+                0, positions, gradients
+            )
             self.put(keys, sums)
 
     def get(self) -> tuple[Tensor, Tensor]:
@@ -129,7 +137,8 @@ class _Gradients:
 
 
 def _hide_from(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """Makes optimizers of dense parameters skip rows: they keep state by position, whose key changes."""
+    """Makes optimizers of dense parameters skip rows: they keep state by position, whose key
+    changes."""
     if isinstance(optimizer, SGD):
         return
     hidden = []
@@ -188,7 +197,12 @@ def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, int, int], output: Tensor)
 
 def _backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None, None]:
     keys, anchor = ctx.saved_tensors
-    return None, torch.ops.forerun.collect_gradients(keys, gradient.contiguous(), anchor, ctx.module), None, None
+    return (
+        None,
+        torch.ops.forerun.collect_gradients(keys, gradient.contiguous(), anchor, ctx.module),
+        None,
+        None,
+    )
 
 
 _find.register_autograd(_backward, setup_context=_remember)
@@ -203,7 +217,9 @@ class _Rows(nn.Module):
         super().__init__()
         dtype = getattr(torch, table.dtype)
         if not dtype.is_floating_point:
-            raise InvalidArgumentError(f"an embedding needs floating-point rows, but the table's are {table.dtype}")
+            raise InvalidArgumentError(
+                f"an embedding needs floating-point rows, but the table's are {table.dtype}"
+            )
         self.table = table
         self.embedding_dim = table.dim
         self.padding_idx = padding_idx
@@ -219,7 +235,8 @@ class _Rows(nn.Module):
     def _create_autograd_anchor(self, dtype: torch.dtype) -> None:
         """Creates the tensor that carries gradients, because keys have none.
 
-        It is not a parameter: only autograd changes it. Its type is that of the rows that the module returns.
+        It is not a parameter: only autograd changes it. Its type is that of the rows that the
+        module returns.
         """
         self._autograd_anchor = torch.zeros((), dtype=dtype, requires_grad=True)
 
@@ -263,7 +280,8 @@ class _Rows(nn.Module):
         self.table.find(_bits(keys), out=_bits(rows))
 
     def _room(self, wanted: Tensor) -> Tensor:
-        """Zeros for the rows of keys, on the device of the keys if the table can write rows there."""
+        """Zeros for the rows of keys, on the device of the keys if the table can write rows
+        there."""
         shape, dtype = (*wanted.shape, self.embedding_dim), self._table_dtype
         if wanted.is_cuda and wanted.device.index == self.table.gpu:
             return torch.zeros(shape, dtype=dtype, device=wanted.device)
@@ -273,22 +291,30 @@ class _Rows(nn.Module):
     def _lookup(self, keys: Tensor) -> Tensor:
         if keys.dtype != torch.int64 or keys.device.type not in ("cpu", "cuda"):
             raise InvalidArgumentError(
-                f"keys are a tensor of int64 on the CPU or a CUDA device, not of {keys.dtype} on {keys.device}"
+                f"keys are a tensor of int64 on the CPU or a CUDA device, not of {keys.dtype} on "
+                f"{keys.device}"
             )
-        anchor = self._autograd_anchor if self.rows.requires_grad else self._autograd_anchor.detach()
-        rows: Tensor = torch.ops.forerun.find(keys.contiguous(), anchor, self._number, self.embedding_dim)
+        anchor = (
+            self._autograd_anchor if self.rows.requires_grad else self._autograd_anchor.detach()
+        )
+        rows: Tensor = torch.ops.forerun.find(
+            keys.contiguous(), anchor, self._number, self.embedding_dim
+        )
         if self.padding_idx is not None:
             rows = rows.masked_fill((keys == self.padding_idx).unsqueeze(-1), 0)
         return rows
 
     def collected_gradients(self) -> tuple[Tensor, Tensor]:
-        """The keys that have a gradient, each once, and their gradients: copies of what `rows.grad` holds."""
+        """The keys that have a gradient, each once, and their gradients: copies of what
+        `rows.grad` holds."""
         return self._gradients.get()
 
     def apply_gradients(self, lr: float) -> None:
-        """Adds `-lr` times the collected gradients to the rows, as `torch.optim.SGD` would, and clears them.
+        """Adds `-lr` times the collected gradients to the rows, as `torch.optim.SGD` would, and
+        clears them.
 
-        If a tier fails for some keys (`PartialError`), only their gradients are kept, and another call adds them.
+        If a tier fails for some keys (`PartialError`), only their gradients are kept, and another
+        call adds them.
         """
         self._gradients.apply(lr)
 
@@ -301,7 +327,8 @@ class _Rows(nn.Module):
 
 
 class SGD(torch.optim.Optimizer):
-    """Stochastic gradient descent for the rows of embeddings: those of these modules and of all modules inside.
+    """Stochastic gradient descent for the rows of embeddings: those of these modules and of all
+    modules inside.
 
     Step it alongside the optimizer of the dense parameters. It works with learning-rate schedulers
     and a `GradScaler` like any other optimizer. `step` clears the gradients that it has applied.
@@ -347,7 +374,8 @@ class Embedding(_Rows):
 
 
 class EmbeddingBag(_Rows):
-    """`torch.nn.EmbeddingBag` over a table: the sum, mean or maximum of the rows of each bag of keys.
+    """`torch.nn.EmbeddingBag` over a table: the sum, mean or maximum of the rows of each bag of
+    keys.
 
     Bags are the rows of a matrix of keys, or the parts of a vector of keys that begin at `offsets`.
     Keys without a row count as zeros; keys equal to `padding_idx` do not count at all.
@@ -377,7 +405,11 @@ class EmbeddingBag(_Rows):
             if self.mode != "sum" or per_sample_weights.shape != input.shape:
                 raise InvalidArgumentError("weights need `mode='sum'` and one weight per key")
             rows = rows * per_sample_weights.flatten().unsqueeze(-1)
-        counted = torch.ones_like(keys) if self.padding_idx is None else (keys != self.padding_idx).to(torch.int64)
+        counted = (
+            torch.ones_like(keys)
+            if self.padding_idx is None
+            else (keys != self.padding_idx).to(torch.int64)
+        )
         counts = counted.new_zeros(bags).index_add(0, bag, counted).unsqueeze(-1)
         if self.mode == "max":
             rows = rows.masked_fill(counted.unsqueeze(-1) == 0, float("-inf"))
@@ -392,11 +424,19 @@ class EmbeddingBag(_Rows):
         """The concatenated keys, the bag of each, and the number of bags."""
         if input.dim() == 2:
             if offsets is not None:
-                raise InvalidArgumentError("in a matrix of keys each row is a bag, so there must be no offsets")
+                raise InvalidArgumentError(
+                    "in a matrix of keys each row is a bag, so there must be no offsets"
+                )
             bags, length = input.shape
-            return input.flatten(), torch.arange(bags, device=input.device).repeat_interleave(length), bags
+            return (
+                input.flatten(),
+                torch.arange(bags, device=input.device).repeat_interleave(length),
+                bags,
+            )
         if input.dim() != 1 or offsets is None:
-            raise InvalidArgumentError("keys must be a matrix of bags, or a vector with the offsets of its bags")
+            raise InvalidArgumentError(
+                "keys must be a matrix of bags, or a vector with the offsets of its bags"
+            )
         starts = offsets[:-1] if self.include_last_offset else offsets
         bag = torch.bucketize(torch.arange(len(input), device=input.device), starts, right=True) - 1
         return input, bag, len(starts)

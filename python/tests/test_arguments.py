@@ -70,7 +70,14 @@ def test_keys_of_a_dict_of_rows_must_be_integers(table, key):
 def test_a_negative_key_is_its_bit_pattern(table):
     greatest = (1 << 64) - 1
     table[-1] = [7, 7]
-    for keys in ([-1], [greatest], [-1, 1 << 63], np.array([-1]), np.array([-1], np.int32), np.array([greatest], np.uint64)):
+    for keys in (
+        [-1],
+        [greatest],
+        [-1, 1 << 63],
+        np.array([-1]),
+        np.array([-1], np.int32),
+        np.array([greatest], np.uint64),
+    ):
         rows, found = table.find(keys)
         assert found[0] and rows[0].tolist() == [7, 7]
     assert -1 in table and greatest in table and (table[-1] == table[greatest]).all()
@@ -129,7 +136,13 @@ def test_numpy_dtypes_are_accepted(dtype):
 
 
 def test_unsupported_dtypes_are_named():
-    for dtype, words in (("complex64", "complex64"), ("float33", "float33"), (np.uint64, "uint64"), (">f4", "byte order"), (7, "7")):
+    for dtype, words in (
+        ("complex64", "complex64"),
+        ("float33", "float33"),
+        (np.uint64, "uint64"),
+        (">f4", "byte order"),
+        (7, "7"),
+    ):
         with pytest.raises(forerun.errors.InvalidArgumentError, match=words):
             forerun.Table(2, dtype)
 

@@ -25,7 +25,10 @@ def test_a_restored_backup_is_the_store_as_it_was(tmp_path):
 
 def test_a_table_is_backed_up_with_the_rows_that_are_not_yet_in_its_store(tmp_path):
     rows = np.arange(4000, dtype=np.float32).reshape(1000, 4)
-    with forerun.Table(4, path=tmp_path / "rows", writes="back") as table, forerun.Backups(tmp_path / "backups") as backups:
+    with (
+        forerun.Table(4, path=tmp_path / "rows", writes="back") as table,
+        forerun.Backups(tmp_path / "backups") as backups,
+    ):
         table.insert(np.arange(1000), rows)
         backups.create(table)
         table.erase(np.arange(1000))

@@ -24,18 +24,26 @@ def test_every_engine_access_budget_and_batch_has_a_line(tmp_path):
     np.random.default_rng(3).integers(0, 500, 3000).astype(">u4").tofile(trace)
     peers = {"numpy", "numpy-take"} | {
         name
-        for name, module in [("lmdb", "lmdb"), ("rocksdb", "rocksdict"), ("rocksdb-multi", "rocksdict")]
+        for name, module in [
+            ("lmdb", "lmdb"),
+            ("rocksdb", "rocksdict"),
+            ("rocksdb-multi", "rocksdict"),
+        ]
         if find_spec(module)
     }
     lines = run(
-        tmp_path, "table.py", "--rows", "2000", "--dim", "8", "--batch", "16,256", "--budget", "0.1,1", "--peer",
+        tmp_path, "table.py", "--rows", "2000", "--dim", "8", "--batch", "16,256",
+        "--budget", "0.1,1", "--peer",
         ",".join(peers), "--access", f"zipf:1,trace:{trace}",
     )  # fmt: skip
     cells = {(line["engine"], line["case"], line["beside_budget"], line["batch"]) for line in lines}
     assert len(cells) == len(lines) == (len(peers) + 1) * 2 * 2 * 2
     assert all(line["keys_per_second"] > 0 for line in lines)
     ours = [line for line in lines if line["engine"] == "forerun"]
-    assert all(abs(line["host_hit_rate"] + line["store_hit_rate"] + line["device_hit_rate"] - 1) < 1e-9 for line in ours)
+    assert all(
+        abs(line["host_hit_rate"] + line["store_hit_rate"] + line["device_hit_rate"] - 1) < 1e-9
+        for line in ours
+    )
     assert all(line["host_hit_rate"] == 1 for line in ours if line["budget"] == 1)
     assert {line["keys"] for line in lines} == {2000, len(np.unique(np.fromfile(trace, ">u4")))}
 
@@ -44,18 +52,40 @@ def test_a_plot_is_drawn(tmp_path):
     if find_spec("matplotlib") is None:
         pytest.skip("matplotlib is not installed")
     plot = tmp_path / "table.png"
-    run(tmp_path, "table.py", "--rows", "500", "--batch", "64", "--budget", "1", "--peer", "numpy", "--plot", str(plot))
+    run(
+        tmp_path,
+        "table.py",
+        "--rows",
+        "500",
+        "--batch",
+        "64",
+        "--budget",
+        "1",
+        "--peer",
+        "numpy",
+        "--plot",
+        str(plot),
+    )
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_cost_of_a_call_is_reported(tmp_path):
     lines = run(tmp_path, "overhead.py", "--rows", "2000", "--dim", "8", "--batch", "1,64")
-    assert [line["strategy"] for line in lines[:4]] == ["engine", "out and found", "out", "nothing given"]
+    assert [line["strategy"] for line in lines[:4]] == [
+        "engine",
+        "out and found",
+        "out",
+        "nothing given",
+    ]
     assert lines[0]["overhead_share"] == 0 and len(lines) == 8
 
 
 def test_invalid_arguments_are_refused_with_a_message(tmp_path):
-    for arguments, word in [(["--peer", "sqlite"], "sqlite"), (["--access", "normal"], "normal"), (["--budget", "2"], "budget")]:
+    for arguments, word in [
+        (["--peer", "sqlite"], "sqlite"),
+        (["--access", "normal"], "normal"),
+        (["--budget", "2"], "budget"),
+    ]:
         command = [sys.executable, str(BENCH / "table.py"), *arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and word in done.stderr

@@ -69,13 +69,17 @@ def test_the_memory_of_keys_is_not_written_through_another_tensor(table):
 def test_rows_and_flags_are_not_written_to_the_same_bytes(table):
     memory = np.zeros(32, np.uint8)
     with pytest.raises(refused, match="`found` cannot be written.* 2 bytes .* `out`"):
-        table.find([1, 2], Tensor(memory.view(np.int64).reshape(2, 2)), Tensor(memory[30:].view(bool)))
+        table.find(
+            [1, 2], Tensor(memory.view(np.int64).reshape(2, 2)), Tensor(memory[30:].view(bool))
+        )
 
 
 def test_two_calls_do_not_write_to_the_same_memory_at_once(table):
     memory, keys = np.zeros((KEYS, 2), np.int64), np.random.permutation(KEYS)
     for second in (lambda: Tensor(memory[-1:]), lambda: memory[-1:]):
-        words = until_refused(lambda: table.find(keys, Tensor(memory)), lambda: table.find([1], second()))
+        words = until_refused(
+            lambda: table.find(keys, Tensor(memory)), lambda: table.find([1], second())
+        )
         assert "`out`" in words and "16 bytes" in words
     # Memory is free again when the call that used it ends, and neighbouring memory is not affected.
     table.find([5], Tensor(memory[-1:]))
@@ -92,7 +96,9 @@ def test_what_is_read_may_be_read_by_others_and_not_written(table):
     while first.is_alive():
         table.assign([0], Tensor(memory[:1]))
     assert not raised, raised
-    words = until_refused(lambda: table.insert(wanted, Tensor(memory)), lambda: table.find([0], Tensor(memory[:1])))
+    words = until_refused(
+        lambda: table.insert(wanted, Tensor(memory)), lambda: table.find([0], Tensor(memory[:1]))
+    )
     assert "`out` cannot be written" in words and "read as `rows`" in words
     assert np.array_equal(memory, np.arange(2 * KEYS).reshape(KEYS, 2))
 
@@ -104,7 +110,9 @@ def test_copies_of_rows_and_the_store_respect_them_too(table, tmp_path):
     db.put_many(names, np.zeros((1, 16), np.uint8))
     others = [
         lambda: db.get_many(names, out=Tensor(memory[:1])),
-        lambda: forerun.gather(np.ones((1, 2), np.int64), Tensor(memory[:1]), np.zeros((1, 2), np.int64)),
+        lambda: forerun.gather(
+            np.ones((1, 2), np.int64), Tensor(memory[:1]), np.zeros((1, 2), np.int64)
+        ),
     ]
     for other in others:
         assert "`out`" in until_refused(lambda: table.find(keys, Tensor(memory)), other)

@@ -41,7 +41,9 @@ def test_agrees_with_a_dict_through_random_operations_and_a_reopening(tmp_path):
             assert dict(db.items()) == model
             db.flush()
             assert list(db) == sorted(model)
-            assert list(db.values(reverse=True)) == [model[key] for key in sorted(model, reverse=True)]
+            assert list(db.values(reverse=True)) == [
+                model[key] for key in sorted(model, reverse=True)
+            ]
 
 
 def test_long_scans_are_fetched_in_parts_without_a_gap(db):
@@ -147,8 +149,15 @@ def test_a_store_opened_for_reading_only_is_read_and_left_alone(tmp_path):
         db["other"] = b"in the log"
     before = {file.name: file.read_bytes() for file in path.iterdir()}
     with forerun.Db(path, read_only=True) as db, forerun.Db(path, read_only=True) as again:
-        assert dict(db.items()) == dict(again.items()) == {b"key": b"value", b"other": b"in the log"}
-        for change in (lambda: db.put("key", b""), db.flush, db.compact, lambda: db.keyspace("new")):
+        assert (
+            dict(db.items()) == dict(again.items()) == {b"key": b"value", b"other": b"in the log"}
+        )
+        for change in (
+            lambda: db.put("key", b""),
+            db.flush,
+            db.compact,
+            lambda: db.keyspace("new"),
+        ):
             with pytest.raises(forerun.errors.ReadOnlyError, match="reading only"):
                 change()
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
@@ -304,7 +313,9 @@ except KeyboardInterrupt:
     print("heard", time.monotonic() - sent[0])
 db.close()
 """
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
+    )
     assert ran.returncode == 0 and ran.stdout.startswith("heard"), (ran.stdout, ran.stderr)
     return float(ran.stdout.split()[1])
 
@@ -339,7 +350,12 @@ def test_integer_keys_may_have_any_layout(db, dtype):
     unaligned[:] = numbers
     fields = np.zeros(3, [("key", dtype), ("other", "S1")])
     fields["key"] = numbers
-    for keys in (unaligned, fields["key"], numbers[::-1][::-1], numbers.astype(numbers.dtype.newbyteorder())):
+    for keys in (
+        unaligned,
+        fields["key"],
+        numbers[::-1][::-1],
+        numbers.astype(numbers.dtype.newbyteorder()),
+    ):
         assert db.get_many(keys) == [b"seven", b"eight", b"nine"]
 
 

@@ -50,7 +50,16 @@ class CudaTensor:
         extents = (ctypes.c_int64 * max(len(shape), 1))(*shape)
         steps = (ctypes.c_int64 * max(len(shape), 1))(*strides) if strides else None
         self.tensor = DlTensor(
-            0x7F00_0000_0000, CUDA, device, len(shape), CODES[kind], int(dtype[len(kind) :]), 1, extents, steps, 0
+            0x7F00_0000_0000,
+            CUDA,
+            device,
+            len(shape),
+            CODES[kind],
+            int(dtype[len(kind) :]),
+            1,
+            extents,
+            steps,
+            0,
         )
         self.device_number, self.streams, self.released = device, [], 0
         self.destructor = Destructor(self.release)
@@ -105,7 +114,11 @@ def test_a_lookup_names_the_device_of_an_unusable_tensor():
 
 @pytest.mark.parametrize("device_capacity", [0, 10])
 def test_rows_are_found_into_gpu_tensors_with_and_without_a_device_tier(device_capacity):
-    table, out, found = forerun.Table(4, device_capacity=device_capacity), CudaTensor([2, 4]), np.ones(2, bool)
+    table, out, found = (
+        forerun.Table(4, device_capacity=device_capacity),
+        CudaTensor([2, 4]),
+        np.ones(2, bool),
+    )
     if table.device not in (None, "cpu"):
         pytest.skip("there is a GPU, and the tensor is not in its memory")
     with pytest.raises(refused, match="`out` is on CUDA device 0.* no device tier on a GPU"):
@@ -117,7 +130,9 @@ def test_rows_are_found_into_gpu_tensors_with_and_without_a_device_tier(device_c
 def test_lookups_pass_the_calling_threads_stream_to_producers(monkeypatch):
     library, cuda = types.ModuleType("cupy"), types.ModuleType("cupy.cuda")
     main, streams = threading.get_ident(), {True: 0x1234, False: 0x5678}
-    cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=streams[threading.get_ident() == main])
+    cuda.get_current_stream = lambda: types.SimpleNamespace(
+        ptr=streams[threading.get_ident() == main]
+    )
     monkeypatch.setitem(sys.modules, "cupy", library)
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
     monkeypatch.setattr(CudaTensor, "__module__", "cupy._core")
@@ -149,7 +164,9 @@ def test_a_tensor_that_does_not_fit_a_lookup_is_refused(out, words):
         forerun.Table(4).find([1, 2], out)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64", "float16", "float32", "float64", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "int8", "int32", "int64", "float16", "float32", "float64", "bfloat16"]
+)
 def test_dlpack_element_types_are_recognised(dtype):
     table = forerun.Table(4, dtype)
     if table.device is None:
@@ -223,7 +240,9 @@ def test_what_does_not_fit_is_refused_before_a_device_is_opened(device, pairs, w
 
 def test_equivalent_strides_are_contiguous():
     for shape, strides in ([8, 4], [4, 1]), ([1, 4], [99, 1]), ([0, 4], [7, 7]):
-        with pytest.raises((refused, forerun.errors.DeviceError), match="driver|rows|GPU") as caught:
+        with pytest.raises(
+            (refused, forerun.errors.DeviceError), match="driver|rows|GPU"
+        ) as caught:
             forerun.gather(HOST, CudaTensor(shape, strides=strides), PAIRS)
         assert "contiguous" not in str(caught.value)
 

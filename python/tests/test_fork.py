@@ -120,7 +120,14 @@ def test_every_call_on_every_handle_is_refused_in_a_child(tmp_path):
     fill(table)
     db["key"] = cache["key"] = b"value"
     users, snapshot = db.keyspace("users"), db.snapshot()
-    iterators = [iter(db), iter(users), iter(snapshot), iter(table), iter(table.export(10)), cache.keys()]
+    iterators = [
+        iter(db),
+        iter(users),
+        iter(snapshot),
+        iter(table),
+        iter(table.export(10)),
+        cache.keys(),
+    ]
     next(iterators[0]), next(iterators[3]), next(iterators[4])
     batch = db.batch()
     batch.put("key", b"child")
@@ -296,7 +303,13 @@ def test_a_fork_beside_busy_threads_never_hangs(tmp_path):
         thread.start()
 
     def work():
-        for call in (lambda: table.find([1]), lambda: db["1"], lambda: db.put("1", b"1"), table.close, db.close):
+        for call in (
+            lambda: table.find([1]),
+            lambda: db["1"],
+            lambda: db.put("1", b"1"),
+            table.close,
+            db.close,
+        ):
             with pytest.raises(ForkedError):
                 call()
 
@@ -363,7 +376,16 @@ def test_a_worker_that_uses_an_inherited_table_fails_with_the_error(tmp_path):
 def test_workers_of_a_data_loader_read_rows(tmp_path, start):
     if find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
-    command = [sys.executable, str(EXAMPLES / "workers.py"), "--start", start, "--workers", "2", "--rows", "3000"]
+    command = [
+        sys.executable,
+        str(EXAMPLES / "workers.py"),
+        "--start",
+        start,
+        "--workers",
+        "2",
+        "--rows",
+        "3000",
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("3000 rows") == 2, done.stdout

@@ -39,7 +39,9 @@ def handles(tmp_path):
 
 def test_pickling_a_handle_is_an_error(handles):
     classes = {name for name in forerun.__all__ if isinstance(getattr(forerun, name), type)}
-    assert set(handles) == {name for name in classes if not issubclass(getattr(forerun, name), Exception)}
+    assert set(handles) == {
+        name for name in classes if not issubclass(getattr(forerun, name), Exception)
+    }
     for name, handle in handles.items():
         for refuse in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(forerun.errors.InvalidArgumentError, match="pickled"):
@@ -48,12 +50,22 @@ def test_pickling_a_handle_is_an_error(handles):
 
 
 def test_a_with_block_closes_its_handle(tmp_path):
-    with forerun.Db(tmp_path / "store") as db, db.snapshot() as before, forerun.Cache(16 << 20) as cache, forerun.Table(4) as table:
+    with (
+        forerun.Db(tmp_path / "store") as db,
+        db.snapshot() as before,
+        forerun.Cache(16 << 20) as cache,
+        forerun.Table(4) as table,
+    ):
         handles = [db, before, cache, table]
         assert not any(handle.closed for handle in handles)
     assert all(handle.closed for handle in handles)
     for handle, key in zip(handles, ["key", "key", "key", 7]):
-        for ask in (lambda: handle[key], lambda: key in handle, lambda: len(handle), lambda: next(iter(handle))):
+        for ask in (
+            lambda: handle[key],
+            lambda: key in handle,
+            lambda: len(handle),
+            lambda: next(iter(handle)),
+        ):
             with pytest.raises(forerun.errors.ClosedError):
                 ask()
         handle.close()
@@ -82,7 +94,9 @@ def test_a_table_is_a_dict_of_rows(tmp_path):
             table.import_rows(rest, np.stack([model[key] for key in rest]).astype(np.int32))
             assert table and len(table) == 1000
             assert sorted(table) == sorted(table.keys()) == list(model)
-            assert {key: row.tolist() for key, row in table.items()} == {key: row.tolist() for key, row in model.items()}
+            assert {key: row.tolist() for key, row in table.items()} == {
+                key: row.tolist() for key, row in model.items()
+            }
             assert sorted(row[0] for row in table.values()) == list(model)
             del table[3]
             assert 3 not in table and table.get(3) is None and table.get(3, "none") == "none"

@@ -33,7 +33,11 @@ def refused(call, *arguments):
 def kinds(directory):
     """The calls, by name."""
     keys, other = np.arange(64, dtype=np.uint64), np.arange(64, 128)
-    rows, out, found = np.ones((64, 16), np.float32), np.empty((64, 16), np.float32), np.empty(64, bool)
+    rows, out, found = (
+        np.ones((64, 16), np.float32),
+        np.empty((64, 16), np.float32),
+        np.empty(64, bool),
+    )
     table = forerun.Table(16, host_capacity=1000)
     table.insert(keys, rows)
     db = forerun.Db(directory / "store")
@@ -66,7 +70,10 @@ def kinds(directory):
     }
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the system does not report how much memory is in use")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/statm"),
+    reason="the system does not report how much memory is in use",
+)
 def test_calls_leak_nothing(tmp_path):
     grown = {}
     for name, call in kinds(tmp_path).items():

@@ -14,7 +14,10 @@ import pytest
 
 def run(program, *arguments):
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -172,7 +175,9 @@ def test_a_signal_ends_a_long_call(tmp_path, alarm, name, on_disk):
 
 def test_a_signal_that_interrupts_close_leaves_the_table_open(tmp_path, alarm):
     keys = np.arange(50_000)
-    table = forerun.Table(1, "int64", path=tmp_path / "rows", writes="back", host_capacity=len(keys))
+    table = forerun.Table(
+        1, "int64", path=tmp_path / "rows", writes="back", host_capacity=len(keys)
+    )
     # A close that ends before the signal arrives is repeated with another delay.
     for attempt in range(1000):
         table.insert(keys, keys.reshape(-1, 1))
@@ -183,7 +188,9 @@ def test_a_signal_that_interrupts_close_leaves_the_table_open(tmp_path, alarm):
         except Interrupted:
             if not table.closed:
                 break
-        table = forerun.Table(1, "int64", path=tmp_path / "rows", writes="back", host_capacity=len(keys))
+        table = forerun.Table(
+            1, "int64", path=tmp_path / "rows", writes="back", host_capacity=len(keys)
+        )
     else:
         raise AssertionError("close was never interrupted")
     assert not table.closed and table[7].tolist() == [7]
@@ -194,7 +201,9 @@ def test_a_signal_that_interrupts_close_leaves_the_table_open(tmp_path, alarm):
 
 def test_a_signal_handler_may_use_the_table_that_it_interrupts(tmp_path):
     keys = np.arange(40_000)
-    table = forerun.Table(1, "int64", path=tmp_path / "rows", writes="back", host_capacity=len(keys))
+    table = forerun.Table(
+        1, "int64", path=tmp_path / "rows", writes="back", host_capacity=len(keys)
+    )
     calls = []
 
     def handle(*_):

@@ -10,7 +10,9 @@ from forerun import errors
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize("size", [64 * MIB, "64MiB", "64 mib", "64Mi", "65536KiB", str(64 * MIB), np.int64(64 * MIB)])
+@pytest.mark.parametrize(
+    "size", [64 * MIB, "64MiB", "64 mib", "64Mi", "65536KiB", str(64 * MIB), np.int64(64 * MIB)]
+)
 def test_sizes_are_numbers_or_texts(tmp_path, size):
     with forerun.Db(tmp_path / "store", memory_limit_bytes=size, cache_bytes=size) as db:
         assert db.stats()["cache_limit_bytes"] == db.stats()["memtables_limit_bytes"] == 64 * MIB
@@ -54,7 +56,11 @@ def test_one_budget_holds_for_rows_index_and_pages(tmp_path, writes):
         assert stats["memory_bytes"] <= stats["memory_limit_bytes"] == limit
         parts = stats["host_bytes"] + stats["cache_limit_bytes"] + stats["memtables_limit_bytes"]
         assert parts == limit
-        assert 'memory="' in repr(table) and "host_capacity=" in repr(table) and str(tmp_path) in repr(table)
+        assert (
+            'memory="' in repr(table)
+            and "host_capacity=" in repr(table)
+            and str(tmp_path) in repr(table)
+        )
 
 
 def test_a_budget_without_a_store_is_all_for_rows():
@@ -65,7 +71,10 @@ def test_a_budget_without_a_store_is_all_for_rows():
         stats = table.stats()
         assert stats["memory_bytes"] <= stats["memory_limit_bytes"] <= MIB
         assert stats["host_capacity_rows"] > 5000
-    with forerun.Table(16, memory="1MiB") as table, pytest.raises(errors.PartialError, match="full"):
+    with (
+        forerun.Table(16, memory="1MiB") as table,
+        pytest.raises(errors.PartialError, match="full"),
+    ):
         table.insert(np.arange(50_000), rows)
 
 
@@ -135,7 +144,10 @@ def test_a_table_opened_for_reading_only_is_read_and_left_alone(tmp_path):
         assert np.array_equal(table.find(np.arange(1000))[0], rows)
         table.flush()
         with forerun.Backups(tmp_path / "backups") as backups:
-            for copy in (lambda: table.checkpoint(tmp_path / "copy"), lambda: backups.create(table)):
+            for copy in (
+                lambda: table.checkpoint(tmp_path / "copy"),
+                lambda: backups.create(table),
+            ):
                 with pytest.raises(errors.ReadOnlyError):
                     copy()
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()} == files
@@ -162,7 +174,11 @@ def test_opening_a_long_log_without_enough_memory_names_the_need(tmp_path):
 
 
 def test_rows_are_counted_without_reading_them_twice(tmp_path):
-    for options in ({}, {"path": tmp_path / "rows", "host_capacity": 1000}, {"path": tmp_path / "back", "writes": "back"}):
+    for options in (
+        {},
+        {"path": tmp_path / "rows", "host_capacity": 1000},
+        {"path": tmp_path / "back", "writes": "back"},
+    ):
         with forerun.Table(4, **options) as table:
             assert len(table) == 0
             table.insert(np.arange(5000), np.zeros((5000, 4), np.float32))
@@ -176,9 +192,13 @@ def test_a_repr_describes_the_table(tmp_path):
     with forerun.Table(4, "int32") as table:
         table[7] = [1, 2, 3, 4]
         assert repr(table) == 'forerun.Table(dim=4, dtype="int32", host_rows=1)'
-    with forerun.Table(4, path=tmp_path / "rows", memory="1GiB", device_capacity=100, device="cpu") as table:
+    with forerun.Table(
+        4, path=tmp_path / "rows", memory="1GiB", device_capacity=100, device="cpu"
+    ) as table:
         text = repr(table)
-        assert text.startswith(f'forerun.Table(dim=4, dtype="float32", path="{tmp_path / "rows"}", memory="')
+        assert text.startswith(
+            f'forerun.Table(dim=4, dtype="float32", path="{tmp_path / "rows"}", memory="'
+        )
         assert 'device="cpu"' in text and "device_rows=0" in text
     assert "closed" in repr(table)
 

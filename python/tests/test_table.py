@@ -54,7 +54,9 @@ def test_agrees_with_a_dict_through_random_operations_and_a_reopening(tmp_path, 
                             assert is_found == (key in model)
                             assert (row == model.get(key, np.zeros(4))).all()
             assert len(table) == len(model)
-            exported = {int(key): row for keys, rows in table.export(64) for key, row in zip(keys, rows)}
+            exported = {
+                int(key): row for keys, rows in table.export(64) for key, row in zip(keys, rows)
+            }
             assert exported.keys() == model.keys()
             assert all((exported[key] == model[key]).all() for key in model)
 
@@ -84,7 +86,9 @@ def test_rows_are_copied_into_the_given_array():
     assert found.tolist() == flags.tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64", "float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "int8", "int32", "int64", "float16", "float32", "float64"]
+)
 def test_every_type_comes_back_and_adds(dtype):
     table = forerun.Table(3, dtype)
     rows = np.arange(30).reshape(10, 3).astype(dtype)
@@ -111,9 +115,13 @@ def test_mismatched_arguments_are_refused_with_a_message(tmp_path):
         table.find([1], out=np.zeros((1, 5), np.float32))
     with refused:
         table.insert([1], "row")
-    with pytest.raises(forerun.errors.InvalidArgumentError, match="float64, but the rows are of float32"):
+    with pytest.raises(
+        forerun.errors.InvalidArgumentError, match="float64, but the rows are of float32"
+    ):
         table.find([1], out=np.zeros((1, 2), np.float64))
-    with pytest.raises(forerun.errors.InvalidArgumentError, match="int32, but the rows are of float32"):
+    with pytest.raises(
+        forerun.errors.InvalidArgumentError, match="int32, but the rows are of float32"
+    ):
         table.insert([1], np.zeros((1, 4), np.int32))
     with pytest.raises(forerun.errors.InvalidArgumentError, match="contiguous"):
         table.find([1, 2], out=np.zeros((4, 2), np.float32).T)
@@ -155,12 +163,22 @@ def test_keys_of_any_layout_are_taken():
     table = forerun.Table(4)
     keys = np.arange(24, dtype=np.uint64).reshape(4, 6)
     table.insert(keys, rows_of(keys))
-    for some in (keys.T, keys[::2, ::-3], keys[1, 1], np.asfortranarray(keys).view(np.int64), keys.tolist()):
+    for some in (
+        keys.T,
+        keys[::2, ::-3],
+        keys[1, 1],
+        np.asfortranarray(keys).view(np.int64),
+        keys.tolist(),
+    ):
         rows, found = table.find(some)
         assert found.shape == np.shape(some) and found.all()
         assert np.array_equal(rows, rows_of(some))
     for dtype in ("int8", "int16", "int32", "uint8", "uint16", "uint32", ">i8", ">u4"):
-        for some in (keys.astype(dtype), keys.astype(dtype).T, keys.astype(dtype)[1, 1:2].reshape(())):
+        for some in (
+            keys.astype(dtype),
+            keys.astype(dtype).T,
+            keys.astype(dtype)[1, 1:2].reshape(()),
+        ):
             rows, found = table.find(some)
             assert found.shape == some.shape and found.all()
             assert np.array_equal(rows, rows_of(some))
@@ -171,9 +189,16 @@ def test_flags_that_are_given_are_those_that_are_returned():
     table[1] = np.zeros(4, np.float32)
     flat, square = np.zeros(4, bool), np.zeros((2, 2), bool)
     keys = np.array([[1, 2], [2, 1]])
-    assert table.find(keys, found=square)[1] is square and square.tolist() == [[True, False], [False, True]]
+    assert table.find(keys, found=square)[1] is square and square.tolist() == [
+        [True, False],
+        [False, True],
+    ]
     given = table.find(keys, found=flat)[1]
-    assert given.shape == (2, 2) and flat.tolist() == [True, False, False, True] and np.shares_memory(given, flat)
+    assert (
+        given.shape == (2, 2)
+        and flat.tolist() == [True, False, False, True]
+        and np.shares_memory(given, flat)
+    )
 
 
 def test_half_precision_and_raw_bits_are_accepted():
@@ -260,8 +285,14 @@ def test_threads_see_whole_rows(tmp_path):
             assert (rows == rows[:, :1]).all()
 
     failures = []
-    threads = [threading.Thread(target=lambda f=f: failures.append(1) if f() else None) for f in (write, read, read)]
-    previous, threading.excepthook = threading.excepthook, lambda args: failures.append(args.exc_value)
+    threads = [
+        threading.Thread(target=lambda f=f: failures.append(1) if f() else None)
+        for f in (write, read, read)
+    ]
+    previous, threading.excepthook = (
+        threading.excepthook,
+        lambda args: failures.append(args.exc_value),
+    )
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -35,9 +35,15 @@ def test_bags_are_reduced_and_their_gradients_spread_as_torch_does(table, mode, 
     torch.manual_seed(2)
     options = {"mode": mode, "include_last_offset": shape == "last offset"}
     ours = EmbeddingBag(table, padding_idx=padding_idx, **options)
-    theirs = torch.nn.EmbeddingBag.from_pretrained(ROWS.clone(), freeze=False, padding_idx=padding_idx, **options)
+    theirs = torch.nn.EmbeddingBag.from_pretrained(
+        ROWS.clone(), freeze=False, padding_idx=padding_idx, **options
+    )
     keys = torch.randint(0, 10, (6, 4) if shape == "matrix" else (24,))
-    offsets = {"matrix": None, "offsets": torch.tensor([0, 0, 5, 17]), "last offset": torch.tensor([0, 5, 17, 24])}[shape]
+    offsets = {
+        "matrix": None,
+        "offsets": torch.tensor([0, 0, 5, 17]),
+        "last offset": torch.tensor([0, 5, 17, 24]),
+    }[shape]
     one, other = ours(keys, offsets), theirs(keys, offsets)
     torch.testing.assert_close(one, other)
 
@@ -48,7 +54,9 @@ def test_bags_are_reduced_and_their_gradients_spread_as_torch_does(table, mode, 
     torch.testing.assert_close(torch.zeros(100, 8).index_add(0, touched, sums), theirs.weight.grad)
     ours.apply_gradients(lr=0.5)
     after, _ = table.find(np.arange(100))
-    torch.testing.assert_close(torch.from_numpy(after), (theirs.weight - 0.5 * theirs.weight.grad).detach())
+    torch.testing.assert_close(
+        torch.from_numpy(after), (theirs.weight - 0.5 * theirs.weight.grad).detach()
+    )
     assert len(ours.collected_gradients()[0]) == 0
 
 
@@ -120,10 +128,18 @@ def test_mismatched_arguments_are_refused_with_a_message(table):
 
 
 def test_a_lookup_writes_into_the_tensors_it_is_given(table):
-    keys, out, found = torch.tensor([[3, 200], [4, 5]]), torch.full((2, 2, 8), 7.0), torch.zeros(2, 2, dtype=torch.bool)
+    keys, out, found = (
+        torch.tensor([[3, 200], [4, 5]]),
+        torch.full((2, 2, 8), 7.0),
+        torch.zeros(2, 2, dtype=torch.bool),
+    )
     given, _ = table.find(keys, out=out, found=found)
     assert given is out and found.tolist() == [[True, False], [True, True]]
-    assert torch.equal(out[0, 0], ROWS[3]) and torch.equal(out[1, 1], ROWS[5]) and (out[0, 1] == 7).all()
+    assert (
+        torch.equal(out[0, 0], ROWS[3])
+        and torch.equal(out[1, 1], ROWS[5])
+        and (out[0, 1] == 7).all()
+    )
     assert np.array_equal(torch.from_dlpack(table.find(keys)[0])[1], ROWS[4:6])
 
 
@@ -200,7 +216,10 @@ def test_gradients_are_forgotten_by_zero_grad(table, set_to_none, by):
 def test_a_step_matches_torchs(table):
     torch.manual_seed(4)
     words, theirs = Embedding(table), torch.nn.Embedding.from_pretrained(ROWS.clone(), freeze=False)
-    ours, plain = SGD(torch.nn.Sequential(words), lr=0.5), torch.optim.SGD(theirs.parameters(), lr=0.5)
+    ours, plain = (
+        SGD(torch.nn.Sequential(words), lr=0.5),
+        torch.optim.SGD(theirs.parameters(), lr=0.5),
+    )
     schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) for optimizer in (ours, plain)]
     for _ in range(4):
         keys, wanted = torch.randint(0, 100, (30,)), torch.randn(30, 8)
@@ -241,7 +260,9 @@ def test_a_grad_scaler_unscales_gradients_and_leaves_out_steps_with_an_infinity(
         before = after
 
 
-@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+@pytest.mark.parametrize(
+    "make", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad]
+)
 def test_optimizers_of_dense_parameters_skip_rows(table, make):
     model = torch.nn.Sequential(Embedding(table), torch.nn.Linear(8, 1))
     dense, rows = make(model.parameters(), lr=0.1, weight_decay=0.1), SGD(model, lr=0.1)
@@ -254,15 +275,22 @@ def test_optimizers_of_dense_parameters_skip_rows(table, make):
         weight = model[1].weight.detach().clone()
         dense.step()
         assert not torch.equal(weight, model[1].weight)
-        assert (table.find(np.arange(100))[0] == before).all(), "only its own optimizer changes the table"
+        assert (table.find(np.arange(100))[0] == before).all(), (
+            "only its own optimizer changes the table"
+        )
         assert torch.equal(model[0].collected_gradients()[1], sums)
         rows.step()
-        torch.testing.assert_close(torch.from_numpy(table.find(np.arange(length))[0]), torch.from_numpy(before[:length]) - 0.1 * sums)
+        torch.testing.assert_close(
+            torch.from_numpy(table.find(np.arange(length))[0]),
+            torch.from_numpy(before[:length]) - 0.1 * sums,
+        )
 
 
 def test_a_graph_can_run_backward_after_a_step_of_an_optimizer(table):
     model = torch.nn.Sequential(Embedding(table))
-    optimizer = torch.optim.SGD(list(model.parameters()) + [torch.nn.Parameter(torch.ones(1))], lr=0.1, weight_decay=0.5)
+    optimizer = torch.optim.SGD(
+        list(model.parameters()) + [torch.nn.Parameter(torch.ones(1))], lr=0.1, weight_decay=0.5
+    )
     first, second = model(torch.tensor([1])), model(torch.tensor([2]))
     first.sum().backward()
     for group in optimizer.param_groups:
@@ -338,7 +366,9 @@ def test_a_retry_after_a_partial_failure_adds_what_failed_and_nothing_twice(tabl
 def test_threads_that_go_backward_at_once_lose_no_gradient(table):
     words, threads = Embedding(table), []
     for number in range(8):
-        threads.append(threading.Thread(target=lambda: [backward(words, torch.arange(50)) for _ in range(20)]))
+        threads.append(
+            threading.Thread(target=lambda: [backward(words, torch.arange(50)) for _ in range(20)])
+        )
         threads[-1].start()
     for thread in threads:
         thread.join()
@@ -386,7 +416,9 @@ def test_backward_works_after_the_module_is_dropped(table):
     loss.backward()
     assert torch.equal(weight.grad, ROWS[1])
     optimizer.step()
-    torch.testing.assert_close(torch.from_numpy(table[1]), ROWS[1] - 1, msg="its optimizer has its gradients")
+    torch.testing.assert_close(
+        torch.from_numpy(table[1]), ROWS[1] - 1, msg="its optimizer has its gradients"
+    )
 
 
 def test_a_module_that_is_frozen_collects_nothing(table):

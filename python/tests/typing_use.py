@@ -1,4 +1,7 @@
-"""Uses of the package that type checkers must accept, with the types that they must infer. It is checked, not run."""
+"""Uses of the package that type checkers must accept, with the types that they must infer.
+
+It is checked, not run.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -74,11 +74,17 @@ inline uint64_t key_of(uint64_t i) {
 
 template <typename T> struct OnDevice {
     T* at = nullptr;
-    explicit OnDevice(uint64_t count) { PEERS_CHECK(cudaMalloc(&at, std::max<uint64_t>(count, 1) * sizeof(T))); }
+    explicit OnDevice(uint64_t count) {
+        PEERS_CHECK(cudaMalloc(&at, std::max<uint64_t>(count, 1) * sizeof(T)));
+    }
     ~OnDevice() { cudaFree(at); }
     OnDevice(const OnDevice&) = delete;
-    void put(const std::vector<T>& all) { PEERS_CHECK(cudaMemcpy(at, all.data(), all.size() * sizeof(T), cudaMemcpyHostToDevice)); }
-    void take(T* to, uint64_t count) const { PEERS_CHECK(cudaMemcpy(to, at, count * sizeof(T), cudaMemcpyDeviceToHost)); }
+    void put(const std::vector<T>& all) {
+        PEERS_CHECK(cudaMemcpy(at, all.data(), all.size() * sizeof(T), cudaMemcpyHostToDevice));
+    }
+    void take(T* to, uint64_t count) const {
+        PEERS_CHECK(cudaMemcpy(to, at, count * sizeof(T), cudaMemcpyDeviceToHost));
+    }
 };
 
 // The keys of calls.
@@ -89,7 +95,8 @@ class Keys {
 
     // `there` tells of each of a list of keys whether it is.
     template <typename There> void choose(There there) {
-        const uint64_t wanted = std::min<uint64_t>(std::max<uint64_t>(filled / 8, 1), 1ull << 24), step = uint64_t(double(filled) * 0.61803398875) | 1;
+        const uint64_t wanted = std::min<uint64_t>(std::max<uint64_t>(filled / 8, 1), 1ull << 24),
+                       step = uint64_t(double(filled) * 0.61803398875) | 1;
         std::vector<uint64_t> chosen(wanted);
         uint64_t at = 0;
         for (uint64_t& key : chosen) at = (at + step) % filled, key = key_of(at);
@@ -97,7 +104,8 @@ class Keys {
         chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
         sample.clear();
         for (size_t from = 0; from < chosen.size(); from += 1 << 20) {
-            const std::vector<uint64_t> part(chosen.begin() + from, chosen.begin() + std::min(chosen.size(), from + (1 << 20)));
+            const std::vector<uint64_t> part(
+                chosen.begin() + from, chosen.begin() + std::min(chosen.size(), from + (1 << 20)));
             const std::vector<char> is = there(part);
             for (size_t i = 0; i < part.size(); ++i) {
                 if (is[i]) sample.push_back(part[i]);
@@ -112,8 +120,10 @@ class Keys {
     };
     Call call(const Setting& setting) {
         Call made;
-        for (uint64_t i = 0; i < setting.hits(); ++i) made.keys.push_back(sample[next++ % sample.size()]);
-        for (uint64_t i = setting.hits(); i < setting.batch; ++i) made.absent.push_back(key_of(never++));
+        for (uint64_t i = 0; i < setting.hits(); ++i)
+            made.keys.push_back(sample[next++ % sample.size()]);
+        for (uint64_t i = setting.hits(); i < setting.batch; ++i)
+            made.absent.push_back(key_of(never++));
         made.keys.insert(made.keys.end(), made.absent.begin(), made.absent.end());
         std::shuffle(made.keys.begin(), made.keys.end(), random);
         return made;
@@ -161,7 +171,8 @@ struct Operation {
     std::string name;
     bool inserts;                           // keys that are not there are put in
     std::function<void(cudaStream_t)> run;  // on the call's keys
-    std::function<double()> found;          // the share of them that the last run found, where it tells; else none
+    // The share of them that the last run found, where it tells; else none.
+    std::function<double()> found;
     std::vector<Took> took;
     double share = 0;
 };
@@ -173,7 +184,8 @@ inline double median(std::vector<double> all) {
     return n % 2 == 1 ? all[n / 2] : (all[n / 2 - 1] + all[n / 2]) / 2;
 }
 
-inline void print(const Setting& setting, const char* engine, const char* form, double load, const Operation& op) {
+inline void print(const Setting& setting, const char* engine, const char* form, double load,
+                  const Operation& op) {
     cudaDeviceProp device;
     PEERS_CHECK(cudaGetDeviceProperties(&device, setting.device));
     std::vector<double> rates, walls;
@@ -182,11 +194,15 @@ inline void print(const Setting& setting, const char* engine, const char* form, 
         walls.push_back(double(setting.batch) / took.wall);
     }
     std::printf(
-        "{\"engine\":\"%s\",\"device\":\"%s\",\"op\":\"%s\",\"slots\":%llu,\"buckets\":\"%s\",\"dim\":%u,\"load\":%.4f,"
-        "\"hit_rate\":%.4f,\"batch\":%llu,\"skew\":\"uniform\",\"found\":%.4f,\"rounds\":%zu,\"keys_per_second\":%.1f,"
-        "\"keys_per_second_min\":%.1f,\"keys_per_second_max\":%.1f,\"keys_per_second_wall\":%.1f}\n",
-        engine, device.name, op.name.c_str(), (unsigned long long)setting.slots, form, setting.dim, load, setting.hit_rate,
-        (unsigned long long)setting.batch, op.share, op.took.size(), median(rates), *std::min_element(rates.begin(), rates.end()),
+        "{\"engine\":\"%s\",\"device\":\"%s\",\"op\":\"%s\",\"slots\":%llu,\"buckets\":\"%s\","
+        "\"dim\":%u,\"load\":%.4f,"
+        "\"hit_rate\":%.4f,\"batch\":%llu,\"skew\":\"uniform\",\"found\":%.4f,\"rounds\":%zu,"
+        "\"keys_per_second\":%.1f,"
+        "\"keys_per_second_min\":%.1f,\"keys_per_second_max\":%.1f,\"keys_per_second_wall\":%.1f}"
+        "\n",
+        engine, device.name, op.name.c_str(), (unsigned long long)setting.slots, form, setting.dim,
+        load, setting.hit_rate, (unsigned long long)setting.batch, op.share, op.took.size(),
+        median(rates), *std::min_element(rates.begin(), rates.end()),
         *std::max_element(rates.begin(), rates.end()), median(walls));
     std::fflush(stdout);
 }
@@ -194,7 +210,8 @@ inline void print(const Setting& setting, const char* engine, const char* form, 
 // Every operation once unclocked, its share of found keys compared; then in rounds that alternate
 // between them.
 template <typename Give, typename PutBack>
-void measure(const Setting& setting, Keys& keys, std::vector<Operation>& operations, Timer& timer, Give give, PutBack put_back) {
+void measure(const Setting& setting, Keys& keys, std::vector<Operation>& operations, Timer& timer,
+             Give give, PutBack put_back) {
     for (int round = -1; round < setting.rounds; ++round) {
         for (size_t turn = 0; turn < operations.size(); ++turn) {
             Operation& op = operations[(turn + size_t(round + 1)) % operations.size()];
@@ -203,7 +220,8 @@ void measure(const Setting& setting, Keys& keys, std::vector<Operation>& operati
             const Took took = timer.time(op.run);
             if (round < 0) {
                 op.share = op.found ? op.found() : setting.hit_rate;
-                if (std::abs(op.share - setting.hit_rate) > 0.02) fail(op.name + " found another share of the keys than is there");
+                if (std::abs(op.share - setting.hit_rate) > 0.02)
+                    fail(op.name + " found another share of the keys than is there");
             } else {
                 op.took.push_back(took);
             }

@@ -24,8 +24,9 @@ __global__ void pair_up(cuco::pair<uint64_t, uint64_t>* to, const uint64_t* keys
 
 void run(const Setting& setting, double load) {
     const uint64_t n = setting.batch, most = std::max<uint64_t>(n, 1 << 20);
-    auto map = cuco::static_map(cuco::extent<std::size_t>(setting.slots), cuco::empty_key<uint64_t>(empty_key),
-                                cuco::empty_value<uint64_t>(empty_value), cuco::erased_key<uint64_t>(erased_key));
+    auto map = cuco::static_map(
+        cuco::extent<std::size_t>(setting.slots), cuco::empty_key<uint64_t>(empty_key),
+        cuco::empty_value<uint64_t>(empty_value), cuco::erased_key<uint64_t>(erased_key));
     OnDevice<uint64_t> room(most), absent(n), values(n);
     OnDevice<cuco::pair<uint64_t, uint64_t>> pairs(most);
     OnDevice<bool> found(most);
@@ -74,12 +75,24 @@ void run(const Setting& setting, double load) {
     };
     const auto on = [](cudaStream_t stream) { return cuda::stream_ref(stream); };
     std::vector<Operation> lookups = {
-        {"find_ptr", false, [&](cudaStream_t s) { map.find_async(room.at, room.at + n, values.at, on(s)); }, share_values, {}},
-        {"contains", false, [&](cudaStream_t s) { map.contains_async(room.at, room.at + n, found.at, on(s)); }, share_found, {}},
+        {"find_ptr",
+         false,
+         [&](cudaStream_t s) { map.find_async(room.at, room.at + n, values.at, on(s)); },
+         share_values,
+         {}},
+        {"contains",
+         false,
+         [&](cudaStream_t s) { map.contains_async(room.at, room.at + n, found.at, on(s)); },
+         share_found,
+         {}},
     };
     measure(setting, keys, lookups, timer, give, put_back);
     std::vector<Operation> writers = {
-        {"insert_or_assign", true, [&](cudaStream_t s) { map.insert_or_assign_async(pairs.at, pairs.at + n, on(s)); }, nullptr, {}},
+        {"insert_or_assign",
+         true,
+         [&](cudaStream_t s) { map.insert_or_assign_async(pairs.at, pairs.at + n, on(s)); },
+         nullptr,
+         {}},
     };
     measure(setting, keys, writers, timer, give, put_back);
     for (const std::vector<Operation>* all : {&lookups, &writers}) {

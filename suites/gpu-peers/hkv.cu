@@ -12,7 +12,8 @@ using namespace peers;
 
 namespace {
 
-using Table = nv::merlin::HashTable<uint64_t, float, uint64_t, nv::merlin::EvictStrategy::kLru, nv::merlin::Sm80>;
+using Table = nv::merlin::HashTable<uint64_t, float, uint64_t, nv::merlin::EvictStrategy::kLru,
+                                    nv::merlin::Sm80>;
 
 std::unique_ptr<Table> made(const Setting& setting) {
     nv::merlin::HashTableOptions options;
@@ -21,14 +22,16 @@ std::unique_ptr<Table> made(const Setting& setting) {
     options.max_hbm_for_vectors = setting.slots * setting.dim * sizeof(float);
     options.device_id = setting.device;
     // Its default is an allocation a bucket, which takes minutes.
-    options.num_of_buckets_per_alloc = std::max<uint64_t>(std::min<uint64_t>(1024, setting.slots / 128), 1);
+    options.num_of_buckets_per_alloc =
+        std::max<uint64_t>(std::min<uint64_t>(1024, setting.slots / 128), 1);
     auto table = std::make_unique<Table>();
     table->init(options);
     return table;
 }
 
 // As forerun fills its own: until it is as full as asked for, or four times its slots have come.
-void fill(Table& table, Keys& keys, const Setting& setting, double load, OnDevice<uint64_t>& room, OnDevice<float>& rows) {
+void fill(Table& table, Keys& keys, const Setting& setting, double load, OnDevice<uint64_t>& room,
+          OnDevice<float>& rows) {
     const uint64_t target = uint64_t(double(setting.slots) * load);
     const uint64_t enough = load < 1 ? target : target - target / 10000;
     uint64_t size = 0;
@@ -49,7 +52,8 @@ void fill(Table& table, Keys& keys, const Setting& setting, double load, OnDevic
 void run(const Setting& setting, double load) {
     const uint64_t n = setting.batch, values = n * setting.dim;
     std::unique_ptr<Table> table = made(setting);
-    OnDevice<uint64_t> room(std::max<uint64_t>(n, 1 << 20)), evicted(n), evicted_scores(n), absent(n);
+    OnDevice<uint64_t> room(std::max<uint64_t>(n, 1 << 20)), evicted(n), evicted_scores(n),
+        absent(n);
     OnDevice<float> rows(values), rows_out(values);
     OnDevice<float*> pointers(n);
     OnDevice<bool> found(std::max<uint64_t>(n, 1 << 20));
@@ -73,36 +77,71 @@ void run(const Setting& setting, double load) {
     };
     const auto give = [&](const Keys::Call& call) { room.put(call.keys); };
     const auto put_back = [&](const Keys::Call& call) {
-        if (load >= 1) return;  // newcomers have taken the oldest entries' place, and leave it to the next ones
+        // Newcomers have taken the oldest entries' place, and leave it to the next ones.
+        if (load >= 1) return;
         absent.put(call.absent);
         table->erase(call.absent.size(), absent.at, 0);
         PEERS_CHECK(cudaDeviceSynchronize());
     };
     Timer timer;
     std::vector<Operation> lookups = {
-        {"find_ptr", false, [&](cudaStream_t s) { table->find(n, room.at, pointers.at, found.at, nullptr, s); }, share, {}},
-        {"find", false, [&](cudaStream_t s) { table->find(n, room.at, rows_out.at, found.at, nullptr, s); }, share, {}},
-        {"contains", false, [&](cudaStream_t s) { table->contains(n, room.at, found.at, s); }, share, {}},
+        {"find_ptr",
+         false,
+         [&](cudaStream_t s) { table->find(n, room.at, pointers.at, found.at, nullptr, s); },
+         share,
+         {}},
+        {"find",
+         false,
+         [&](cudaStream_t s) { table->find(n, room.at, rows_out.at, found.at, nullptr, s); },
+         share,
+         {}},
+        {"contains",
+         false,
+         [&](cudaStream_t s) { table->contains(n, room.at, found.at, s); },
+         share,
+         {}},
     };
     measure(setting, keys, lookups, timer, give, put_back);
     // What is asked for becomes the youngest, so that newcomers leave it alone.
     for (size_t from = 0; from < keys.sample.size(); from += n) {
-        const std::vector<uint64_t> part(keys.sample.begin() + from, keys.sample.begin() + std::min(keys.sample.size(), from + n));
+        const std::vector<uint64_t> part(
+            keys.sample.begin() + from,
+            keys.sample.begin() + std::min(keys.sample.size(), from + n));
         room.put(part);
         table->insert_or_assign(part.size(), room.at, rows.at, nullptr, 0);
     }
     PEERS_CHECK(cudaDeviceSynchronize());
     std::vector<Operation> writers = {
-        {"insert_or_assign", true, [&](cudaStream_t s) { table->insert_or_assign(n, room.at, rows.at, nullptr, s); }, nullptr, {}},
-        {"insert_and_evict", true,
+        {"insert_or_assign",
+         true,
+         [&](cudaStream_t s) { table->insert_or_assign(n, room.at, rows.at, nullptr, s); },
+         nullptr,
+         {}},
+        {"insert_and_evict",
+         true,
          [&](cudaStream_t s) {
-             table->insert_and_evict(n, room.at, rows.at, nullptr, evicted.at, rows_out.at, evicted_scores.at, evicted_count.at, s);
+             table->insert_and_evict(n, room.at, rows.at, nullptr, evicted.at, rows_out.at,
+                                     evicted_scores.at, evicted_count.at, s);
          },
-         nullptr, {}},
-        {"find_or_insert", true, [&](cudaStream_t s) { table->find_or_insert(n, room.at, rows_out.at, nullptr, s); }, nullptr, {}},
-        {"find_or_insert_ptr", true,
-         [&](cudaStream_t s) { table->find_or_insert(n, room.at, pointers.at, found.at, nullptr, s); }, share, {}},
-        {"assign", false, [&](cudaStream_t s) { table->assign(n, room.at, rows.at, nullptr, s); }, nullptr, {}},
+         nullptr,
+         {}},
+        {"find_or_insert",
+         true,
+         [&](cudaStream_t s) { table->find_or_insert(n, room.at, rows_out.at, nullptr, s); },
+         nullptr,
+         {}},
+        {"find_or_insert_ptr",
+         true,
+         [&](cudaStream_t s) {
+             table->find_or_insert(n, room.at, pointers.at, found.at, nullptr, s);
+         },
+         share,
+         {}},
+        {"assign",
+         false,
+         [&](cudaStream_t s) { table->assign(n, room.at, rows.at, nullptr, s); },
+         nullptr,
+         {}},
     };
     measure(setting, keys, writers, timer, give, put_back);
     for (const std::vector<Operation>* all : {&lookups, &writers}) {

@@ -28,7 +28,8 @@ constexpr u32 depth = 16;
 constexpr u32 each = 4;
 
 struct Tiles {
-    float a[depth][tile + each];  // transposed; the extra columns put neighbours into different banks
+    // transposed; the extra columns put neighbours into different banks.
+    float a[depth][tile + each];
     float b[depth][tile];
 };
 
@@ -60,7 +61,8 @@ FORERUN_DEVICE void product_tile(const ProductParams& p, Tiles& shared, u32 row,
 #pragma unroll
     for (u32 i = 0; i < each; ++i) {
 #pragma unroll
-        for (u32 j = 0; j < each; ++j) store(c + u64(row + y + i) * p.n + column + x + j, sum[i][j]);
+        for (u32 j = 0; j < each; ++j)
+            store(c + u64(row + y + i) * p.n + column + x + j, sum[i][j]);
     }
 }
 

@@ -8,7 +8,8 @@
 
 namespace forerun {
 
-template <u32 VERSION, u32 UNIT, u32 ROWS, u32 ALIGN> FORERUN_DEVICE void copy_rows(const GatherParams& p) {
+template <u32 VERSION, u32 UNIT, u32 ROWS, u32 ALIGN>
+FORERUN_DEVICE void copy_rows(const GatherParams& p) {
     if constexpr (VERSION <= 1) {
         thread_a_row<UNIT>(p);
     } else if constexpr (VERSION == 2) {

@@ -26,12 +26,14 @@ static_assert(sizeof(RandomReadParams) == 40, "src/study/random_reads.rs has the
 
 FORERUN_DEVICE void fill_words(const RandomReadParams& p) {
     const u64 step = u64(blocks_in_grid()) * threads_in_block();
-    for (u64 w = thread_in_grid(); w < p.pieces; w += step) store_global(at<u64>(p.buffer) + w, mix(w));
+    for (u64 w = thread_in_grid(); w < p.pieces; w += step)
+        store_global(at<u64>(p.buffer) + w, mix(w));
 }
 
 template <u32 BYTES> FORERUN_DEVICE void read_at_random(const RandomReadParams& p) {
     constexpr u32 lanes = BYTES / 16, in_flight = 8;
-    const u64 group = thread_in_grid() / lanes, groups = u64(blocks_in_grid()) * threads_in_block() / lanes;
+    const u64 group = thread_in_grid() / lanes,
+              groups = u64(blocks_in_grid()) * threads_in_block() / lanes;
     const u32 rank = thread_in_block() % lanes;
     u64 sum = 0;
     for (u64 first = group; first < p.count; first += groups * in_flight) {
@@ -40,10 +42,13 @@ template <u32 BYTES> FORERUN_DEVICE void read_at_random(const RandomReadParams& 
         for (u32 k = 0; k < in_flight; ++k) {
             const u64 r = first + k * groups;
             got[k] = {0, 0, 0, 0};
-            if (r < p.count) got[k] = load_once(at<Bytes16>(p.buffer) + high_product(mix(p.seed + r), p.pieces) * lanes + rank);
+            if (r < p.count)
+                got[k] = load_once(at<Bytes16>(p.buffer) +
+                                   high_product(mix(p.seed + r), p.pieces) * lanes + rank);
         }
 #pragma unroll
-        for (u32 k = 0; k < in_flight; ++k) sum += (got[k].x | u64(got[k].y) << 32) + (got[k].z | u64(got[k].w) << 32);
+        for (u32 k = 0; k < in_flight; ++k)
+            sum += (got[k].x | u64(got[k].y) << 32) + (got[k].z | u64(got[k].w) << 32);
     }
 #pragma unroll
     for (u32 by = 1; by < warp_lanes; by *= 2) sum += shuffle_xor(all_lanes, sum, by);
@@ -54,7 +59,8 @@ template <u32 BYTES> FORERUN_DEVICE void run_random_reads(const RandomReadParams
     if constexpr (BYTES == 0) {
         fill_words(p);
     } else {
-        static_assert(BYTES == 32 || BYTES == 64 || BYTES == 128, "requests of a sector, two or a line");
+        static_assert(BYTES == 32 || BYTES == 64 || BYTES == 128,
+                      "requests of a sector, two or a line");
         read_at_random<BYTES>(p);
     }
 }

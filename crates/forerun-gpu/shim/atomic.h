@@ -36,8 +36,10 @@ template <typename T> T atomic_exchange(T* to, typename shim::Same<T>::Type valu
     return shim::atomically(to, [=](T) { return value; });
 }
 template <typename T>
-T atomic_compare_exchange(T* to, typename shim::Same<T>::Type expected, typename shim::Same<T>::Type value) {
-    return shim::atomically(to, [=](T was) { return std::memcmp(&was, &expected, sizeof(T)) == 0 ? value : was; });
+T atomic_compare_exchange(T* to, typename shim::Same<T>::Type expected,
+                          typename shim::Same<T>::Type value) {
+    return shim::atomically(
+        to, [=](T was) { return std::memcmp(&was, &expected, sizeof(T)) == 0 ? value : was; });
 }
 
 template <typename T> T load_relaxed(const T* from) {
@@ -49,7 +51,9 @@ template <typename T> void store_relaxed(T* to, typename shim::Same<T>::Type val
     shim::Machine::current().point();
     *to = value;
 }
-template <typename T> void store_release(T* to, typename shim::Same<T>::Type value) { store_relaxed(to, value); }
+template <typename T> void store_release(T* to, typename shim::Same<T>::Type value) {
+    store_relaxed(to, value);
+}
 
 inline void fence() { shim::Machine::current().point(); }
 inline void fence_system() { shim::Machine::current().point(); }

@@ -16,7 +16,8 @@ inline BarrierState& barrier_state(Barrier* barrier, const char* what, Site site
     auto& barriers = Machine::current().block().barriers;
     const auto found = barriers.find(barrier);
     if (found == barriers.end()) {
-        Machine::current().fail("%s (%s:%d): no barrier was initialised at %p in this block", what, site.file, site.line, static_cast<void*>(barrier));
+        Machine::current().fail("%s (%s:%d): no barrier was initialised at %p in this block", what,
+                                site.file, site.line, static_cast<void*>(barrier));
     }
     return found->second;
 }
@@ -34,9 +35,11 @@ inline void complete_phase(BarrierState& state) {
 }
 
 inline void check_bulk(const char* what, Site site, const void* to, const void* from, u32 bytes) {
-    if (bytes == 0 || bytes % 16 != 0 || reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) {
-        Machine::current().fail("%s (%s:%d) of %u bytes from %p to %p: all three must be multiples of 16", what, site.file, site.line, bytes, from,
-                                to);
+    if (bytes == 0 || bytes % 16 != 0 || reinterpret_cast<uintptr_t>(to) % 16 != 0 ||
+        reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+        Machine::current().fail(
+            "%s (%s:%d) of %u bytes from %p to %p: all three must be multiples of 16", what,
+            site.file, site.line, bytes, from, to);
     }
 }
 
@@ -80,7 +83,8 @@ inline void barrier_wait(Barrier* barrier, u32 parity, shim::Site site = shim::S
     }
 }
 
-inline void bulk_load(void* to, const void* from, u32 bytes, Barrier* barrier, shim::Site site = shim::Site::here()) {
+inline void bulk_load(void* to, const void* from, u32 bytes, Barrier* barrier,
+                      shim::Site site = shim::Site::here()) {
     shim::check_bulk("bulk_load", site, to, from, bytes);
     auto& state = shim::barrier_state(barrier, "bulk_load", site);
     shim::start_copy(state.loads, to, from, bytes);
@@ -88,16 +92,19 @@ inline void bulk_load(void* to, const void* from, u32 bytes, Barrier* barrier, s
         if (lane->waits_for == shim::barrier_wait_name) shim::Machine::current().wake(*lane);
     }
 }
-inline void bulk_store(void* to, const void* from, u32 bytes, shim::Site site = shim::Site::here()) {
+inline void bulk_store(void* to, const void* from, u32 bytes,
+                       shim::Site site = shim::Site::here()) {
     shim::check_bulk("bulk_store", site, to, from, bytes);
     auto& open = shim::Machine::current().lane().stores.open;
     shim::Machine::current().point();
-    open.push_back({static_cast<unsigned char*>(to), static_cast<const unsigned char*>(from), bytes, {}});
+    open.push_back(
+        {static_cast<unsigned char*>(to), static_cast<const unsigned char*>(from), bytes, {}});
     std::memset(to, shim::poison, bytes);
 }
 inline void bulk_commit() { shim::Machine::current().lane().stores.commit(); }
 template <u32 GROUPS> void bulk_wait_read() {
-    constexpr size_t unwritten = 8;  // groups that have been read; if there are more, the oldest are written meanwhile
+    // Groups that have been read; if there are more, the oldest are written meanwhile.
+    constexpr size_t unwritten = 8;
     shim::Machine::current().point();
     auto& groups = shim::Machine::current().lane().stores;
     while (groups.closed.size() > GROUPS + unwritten) groups.land_oldest();

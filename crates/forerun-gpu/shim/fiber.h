@@ -171,7 +171,8 @@ class Fiber {
     }
 
     void map() {
-        void* mapped = mmap(nullptr, stack_bytes + page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void* mapped = mmap(nullptr, stack_bytes + page_bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (mapped == MAP_FAILED || mprotect(mapped, page_bytes, PROT_NONE) != 0) {
             std::perror("no stack for a lane");
             std::exit(70);
@@ -184,7 +185,10 @@ class Fiber {
 #if defined(FORERUN_ASAN)
     // The bounds of the thread's own stack are unknown. The first fiber entered from it reports
     // them.
-    const void** known_bottom() { return mapped_ == nullptr ? const_cast<const void**>(reinterpret_cast<void**>(&stack_)) : nullptr; }
+    const void** known_bottom() {
+        return mapped_ == nullptr ? const_cast<const void**>(reinterpret_cast<void**>(&stack_))
+                                  : nullptr;
+    }
     size_t* known_size() { return mapped_ == nullptr ? &size_ : nullptr; }
 #endif
 

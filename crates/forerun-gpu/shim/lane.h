@@ -11,20 +11,25 @@ namespace forerun {
 
 namespace shim {
 
-inline Meeting& meet(const char* what, Site site, u32 mask, bool exchanges, const void* value, size_t bytes) {
+inline Meeting& meet(const char* what, Site site, u32 mask, bool exchanges, const void* value,
+                     size_t bytes) {
     Machine& machine = Machine::current();
     machine.point();
     Lane& lane = machine.lane();
-    if ((mask & lane.bit()) == 0) machine.fail("%s (%s:%d) names lanes 0x%08x and not its caller", what, site.file, site.line, mask);
+    if ((mask & lane.bit()) == 0)
+        machine.fail("%s (%s:%d) names lanes 0x%08x and not its caller", what, site.file, site.line,
+                     mask);
     Warp& warp = lane.block->warps[lane.thread / 32];
     if ((mask & ~warp.present) != 0) {
-        machine.fail("%s (%s:%d) names lanes 0x%08x, of which 0x%08x have left the kernel or never existed", what, site.file, site.line, mask,
-                     mask & ~warp.present);
+        machine.fail(
+            "%s (%s:%d) names lanes 0x%08x, of which 0x%08x have left the kernel or never existed",
+            what, site.file, site.line, mask, mask & ~warp.present);
     }
 
     Meeting* meeting = nullptr;
     for (auto& other : warp.meetings) {
-        const bool same = other->mask == mask && Site::same_text(other->what, what) && (!exchanges || other->site == site);
+        const bool same = other->mask == mask && Site::same_text(other->what, what) &&
+                          (!exchanges || other->site == site);
         if (same && !other->complete() && (other->arrived & lane.bit()) == 0) meeting = other.get();
     }
     if (meeting == nullptr) {
@@ -69,7 +74,8 @@ template <typename T> T exchange(const char* what, Site site, u32 mask, T value,
     static_assert(sizeof(T) <= 8, "a shuffle moves 4 or 8 bytes");
     Meeting& meeting = meet(what, site, mask, true, &value, sizeof(T));
     if ((mask >> from & 1) == 0) {
-        Machine::current().fail("%s (%s:%d) reads lane %u, which lanes 0x%08x do not include", what, site.file, site.line, from, mask);
+        Machine::current().fail("%s (%s:%d) reads lane %u, which lanes 0x%08x do not include", what,
+                                site.file, site.line, from, mask);
     }
     T result;
     std::memcpy(&result, meeting.values[from], sizeof(T));
@@ -78,7 +84,8 @@ template <typename T> T exchange(const char* what, Site site, u32 mask, T value,
 }
 
 // The lanes of the mask whose deposited value satisfies `chosen`.
-template <typename T, typename Chosen> u32 vote(const char* what, Site site, u32 mask, T value, Chosen chosen) {
+template <typename T, typename Chosen>
+u32 vote(const char* what, Site site, u32 mask, T value, Chosen chosen) {
     Meeting& meeting = meet(what, site, mask, true, &value, sizeof(T));
     u32 result = 0;
     for (u32 rest = mask; rest != 0; rest &= rest - 1) {
@@ -127,15 +134,18 @@ template <typename T> u32 match(u32 mask, T value, shim::Site site = shim::Site:
 template <typename T> T shuffle(u32 mask, T value, u32 from, shim::Site site = shim::Site::here()) {
     return shim::exchange("shuffle", site, mask, value, from % 32);
 }
-template <typename T> T shuffle_up(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {
+template <typename T>
+T shuffle_up(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {
     const u32 lane = thread_in_block() % 32;
     return shim::exchange("shuffle_up", site, mask, value, lane < by ? lane : lane - by);
 }
-template <typename T> T shuffle_down(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {
+template <typename T>
+T shuffle_down(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {
     const u32 lane = thread_in_block() % 32;
     return shim::exchange("shuffle_down", site, mask, value, lane + by > 31 ? lane : lane + by);
 }
-template <typename T> T shuffle_xor(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {
+template <typename T>
+T shuffle_xor(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {
     return shim::exchange("shuffle_xor", site, mask, value, (thread_in_block() % 32) ^ (by % 32));
 }
 

@@ -55,7 +55,9 @@ struct Warp {
 
 struct Block {
     struct FreeShared {
-        void operator()(unsigned char* memory) const { ::operator delete(memory, std::align_val_t(128)); }
+        void operator()(unsigned char* memory) const {
+            ::operator delete(memory, std::align_val_t(128));
+        }
     };
     using Shared = std::unique_ptr<unsigned char, FreeShared>;
     struct Variable {
@@ -77,7 +79,8 @@ struct Block {
 
     // Allocates exactly this many bytes, so that the sanitizer guards the next one.
     static Shared allocate(size_t bytes) {
-        Shared memory(static_cast<unsigned char*>(::operator new(bytes == 0 ? 1 : bytes, std::align_val_t(128))));
+        Shared memory(static_cast<unsigned char*>(
+            ::operator new(bytes == 0 ? 1 : bytes, std::align_val_t(128))));
         std::memset(memory.get(), poison, bytes);
         return memory;
     }
@@ -110,12 +113,15 @@ class Machine {
     };
 
     // Runs a kernel to its end or to the first failure.
-    template <typename Params> static Outcome run(const Launch& launch, void (*kernel)(Params), const Params& params) {
+    template <typename Params>
+    static Outcome run(const Launch& launch, void (*kernel)(Params), const Params& params) {
         return run_beside(launch, {{launch.blocks, [&] { kernel(params); }}});
     }
     // Runs kernels at the same time, like those of several streams: all their blocks start in one
     // seeded order. The launch determines everything except the number of blocks.
-    static Outcome run_beside(const Launch& launch, std::vector<Grid> grids) { return Machine(launch, std::move(grids)).run_all(); }
+    static Outcome run_beside(const Launch& launch, std::vector<Grid> grids) {
+        return Machine(launch, std::move(grids)).run_all();
+    }
 
     static Machine& current() { return *running; }
     Lane& lane() { return *lane_; }
@@ -162,7 +168,8 @@ class Machine {
         char text[512];
         std::vsnprintf(text, sizeof text, format, arguments);
         va_end(arguments);
-        failure_ = "block " + std::to_string(lane_->block->index) + ", thread " + std::to_string(lane_->thread) + ": " + text;
+        failure_ = "block " + std::to_string(lane_->block->index) + ", thread " +
+                   std::to_string(lane_->thread) + ": " + text;
         lane_->fiber.switch_to(home_, true);
         std::abort();  // a launch that was given up is never resumed
     }
@@ -176,7 +183,9 @@ class Machine {
     using Fibers = std::vector<std::unique_ptr<Lane>>;
 
     Machine(const Launch& launch, std::vector<Grid> grids)
-        : launch_(launch), grids_(std::move(grids)), random_(launch.seed * 0x2545f4914f6cdd1du + 1) {
+        : launch_(launch),
+          grids_(std::move(grids)),
+          random_(launch.seed * 0x2545f4914f6cdd1du + 1) {
         order_ = Order(random_.below(3));
         static constexpr uint32_t turns[] = {1, 3, 16, 256};
         const uint32_t drawn = turns[random_.below(4)];
@@ -189,7 +198,8 @@ class Machine {
         for (const Grid& grid : grids_) {
             for (uint32_t b = 0; b < grid.blocks; ++b) to_start_.push_back({&grid, b});
         }
-        for (size_t i = to_start_.size(); i > 1; --i) std::swap(to_start_[i - 1], to_start_[random_.below(i)]);
+        for (size_t i = to_start_.size(); i > 1; --i)
+            std::swap(to_start_[i - 1], to_start_[random_.below(i)]);
         while (blocks_.size() < launch_.resident && !to_start_.empty()) start_block();
 
         uint64_t turns = 0;
@@ -197,7 +207,8 @@ class Machine {
             if (ready_.empty()) {
                 failure_ = who_waits();
             } else if (++turns > launch_.turns_max) {
-                failure_ = "not finished after " + std::to_string(launch_.turns_max) + " turns: lanes wait for each other in a loop";
+                failure_ = "not finished after " + std::to_string(launch_.turns_max) +
+                           " turns: lanes wait for each other in a loop";
             } else {
                 turn(take_ready());
             }
@@ -255,7 +266,8 @@ class Machine {
         lane_ = &lane;
         points_left_ = points_a_turn_ == 1 ? 1 : 1 + random_.below(2 * points_a_turn_ - 1);
         home_.switch_to(lane.fiber);
-        if (failure_.empty() && lane.state == Lane::State::done && lane.block->live == 0) retire(*lane.block);
+        if (failure_.empty() && lane.state == Lane::State::done && lane.block->live == 0)
+            retire(*lane.block);
     }
 
     void retire(Block& block) {
@@ -298,27 +310,33 @@ class Machine {
     }
 
     void check_nothing_pending() {
-        if (!lane_->copies.empty()) fail("left the kernel with copies (cp.async) that it has not waited for");
+        if (!lane_->copies.empty())
+            fail("left the kernel with copies (cp.async) that it has not waited for");
         // Stores whose source has been read may be written when the kernel ends. The others still
         // need shared memory.
         for (auto& group : lane_->stores.closed) {
             for (auto& store : group) {
-                if (store.taken.empty()) fail("left the kernel with bulk stores whose shared memory it has not waited for");
+                if (store.taken.empty())
+                    fail(
+                        "left the kernel with bulk stores whose shared memory it has not waited "
+                        "for");
                 store.land();
             }
         }
-        if (!lane_->stores.open.empty()) fail("left the kernel with bulk stores that it has not committed");
+        if (!lane_->stores.open.empty())
+            fail("left the kernel with bulk stores that it has not committed");
         if (lane_->block->live > 1) return;
         for (auto& [address, barrier] : lane_->block->barriers) {
-            if (!barrier.loads.empty()) fail("the block ends with bulk loads in flight to the barrier at %p", address);
+            if (!barrier.loads.empty())
+                fail("the block ends with bulk loads in flight to the barrier at %p", address);
         }
     }
 
     void check_nobody_waits() {
         for (auto& meeting : lane_->block->warps[lane_->thread / 32].meetings) {
             if ((meeting->mask & lane_->bit()) != 0 && !meeting->complete()) {
-                fail("left the kernel, but is waited for in %s (%s:%d), which names lanes 0x%08x", meeting->what, meeting->site.file,
-                     meeting->site.line, meeting->mask);
+                fail("left the kernel, but is waited for in %s (%s:%d), which names lanes 0x%08x",
+                     meeting->what, meeting->site.file, meeting->site.line, meeting->mask);
             }
         }
     }
@@ -345,8 +363,9 @@ class Machine {
                 continue;
             }
             char line[256];
-            std::snprintf(line, sizeof line, "\n  block %u, thread %u waits in %s (%s:%d)", lane->block->index, lane->thread, lane->waits_for,
-                          lane->waits_at.file, lane->waits_at.line);
+            std::snprintf(line, sizeof line, "\n  block %u, thread %u waits in %s (%s:%d)",
+                          lane->block->index, lane->thread, lane->waits_for, lane->waits_at.file,
+                          lane->waits_at.line);
             text += line;
             if (lane->waits_mask != 0) {
                 std::snprintf(line, sizeof line, " for lanes 0x%08x", lane->waits_mask);
@@ -378,7 +397,8 @@ class Machine {
 template <typename T> T& shared_variable(Site site) {
     Block& block = Machine::current().block();
     for (auto& variable : block.variables) {
-        if (variable.site == site && variable.bytes == sizeof(T)) return *reinterpret_cast<T*>(variable.memory.get());
+        if (variable.site == site && variable.bytes == sizeof(T))
+            return *reinterpret_cast<T*>(variable.memory.get());
     }
     block.variables.push_back({site, sizeof(T), Block::allocate(sizeof(T))});
     return *reinterpret_cast<T*>(block.variables.back().memory.get());

@@ -7,7 +7,8 @@ namespace forerun {
 template <typename T> T load(const T* from) {
     auto& machine = shim::Machine::current();
     machine.point();
-    if (machine.launch().watch_loads) machine.launch().watch_loads(from, sizeof(T), machine.lane().thread);
+    if (machine.launch().watch_loads)
+        machine.launch().watch_loads(from, sizeof(T), machine.lane().thread);
     return *from;
 }
 template <typename T> void store(T* to, T value) {
@@ -16,7 +17,9 @@ template <typename T> void store(T* to, T value) {
 }
 template <typename T> T load_global(const T* from) { return load(from); }
 template <typename T> void store_global(T* to, T value) { store(to, value); }
-template <L2Fetch FETCH = L2Fetch::line_part, typename T> T load_once(const T* from) { return load(from); }
+template <L2Fetch FETCH = L2Fetch::line_part, typename T> T load_once(const T* from) {
+    return load(from);
+}
 template <typename T> void store_streaming(T* to, T value) { store(to, value); }
 
 inline u8* dynamic_shared() { return shim::Machine::current().block().dynamic.get(); }

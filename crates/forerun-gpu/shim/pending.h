@@ -13,8 +13,12 @@ namespace forerun::shim {
 struct Site {
     const char* file;
     int line;
-    static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
-    bool operator==(const Site& other) const { return line == other.line && same_text(file, other.file); }
+    static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+        return {file, line};
+    }
+    bool operator==(const Site& other) const {
+        return line == other.line && same_text(file, other.file);
+    }
 
     // Compares literals, which mostly but not always are the same object.
     static bool same_text(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }

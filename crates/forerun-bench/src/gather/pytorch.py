@@ -24,7 +24,9 @@ def main():
 
     pairs = requests * rows
     generator = torch.Generator().manual_seed(1)
-    host = torch.randint(0, 256, (slots, row_bytes), dtype=torch.uint8, generator=generator).pin_memory()
+    host = torch.randint(
+        0, 256, (slots, row_bytes), dtype=torch.uint8, generator=generator
+    ).pin_memory()
     back = torch.empty_like(host).pin_memory()
     device = torch.zeros((slots, row_bytes), dtype=torch.uint8, device="cuda")
     staging = torch.empty((pairs, row_bytes), dtype=torch.uint8).pin_memory()

@@ -21,7 +21,8 @@
 
 namespace forerun {
 
-constexpr u32 held_a_row = 2;  // requests in flight per row: the whole row up to 1,024 - ALIGN bytes at 16 bytes per lane
+// Requests in flight per row: the whole row up to 1,024 - ALIGN bytes at 16 bytes per lane.
+constexpr u32 held_a_row = 2;
 
 template <u32 UNIT, u32 ROWS> struct Held {
     Unit<UNIT> unit[ROWS][held_a_row];
@@ -31,28 +32,35 @@ template <u32 UNIT, u32 ROWS> struct Held {
 // `units`.
 template <u32 UNIT, u32 ALIGN> FORERUN_DEVICE u32 place_in_row(u64 anchor, u32 k) {
     const u32 lead = u32(anchor % ALIGN) / UNIT;
-    return k * warp_lanes + lane_in_warp() - lead;  // before the row's start: wraps to more than any row has
+    // Before the row's start: wraps to more than any row has.
+    return k * warp_lanes + lane_in_warp() - lead;
 }
 
-template <u32 UNIT, u32 ROWS, u32 ALIGN> FORERUN_DEVICE void copy_aligned(const GatherParams& p, const Row (&rows)[ROWS]) {
+template <u32 UNIT, u32 ROWS, u32 ALIGN>
+FORERUN_DEVICE void copy_aligned(const GatherParams& p, const Row (&rows)[ROWS]) {
     const u32 units = u32(p.row_bytes / UNIT);
-    const u32 requests = (units + ALIGN / UNIT - 1 + warp_lanes - 1) / warp_lanes;  // for a row that starts anywhere
+    // For a row that starts anywhere.
+    const u32 requests = (units + ALIGN / UNIT - 1 + warp_lanes - 1) / warp_lanes;
     for (u32 first = 0; first < requests; first += held_a_row) {
         Held<UNIT, ROWS> held = {};  // zeros, for rows that are to be zeroed
 #pragma unroll
         for (u32 r = 0; r < ROWS; ++r) {
 #pragma unroll
             for (u32 k = 0; k < held_a_row; ++k) {
-                const u32 u = place_in_row<UNIT, ALIGN>(p.direction == gather ? rows[r].from : rows[r].to, first + k);
-                if (rows[r].action == Action::copy && u < units) held.unit[r][k] = load_once(at<Unit<UNIT>>(rows[r].from) + u);
+                const u32 u = place_in_row<UNIT, ALIGN>(
+                    p.direction == gather ? rows[r].from : rows[r].to, first + k);
+                if (rows[r].action == Action::copy && u < units)
+                    held.unit[r][k] = load_once(at<Unit<UNIT>>(rows[r].from) + u);
             }
         }
 #pragma unroll
         for (u32 r = 0; r < ROWS; ++r) {
 #pragma unroll
             for (u32 k = 0; k < held_a_row; ++k) {
-                const u32 u = place_in_row<UNIT, ALIGN>(p.direction == gather ? rows[r].from : rows[r].to, first + k);
-                if (rows[r].action != Action::none && u < units) store_global(at<Unit<UNIT>>(rows[r].to) + u, held.unit[r][k]);
+                const u32 u = place_in_row<UNIT, ALIGN>(
+                    p.direction == gather ? rows[r].from : rows[r].to, first + k);
+                if (rows[r].action != Action::none && u < units)
+                    store_global(at<Unit<UNIT>>(rows[r].to) + u, held.unit[r][k]);
             }
         }
     }
@@ -63,7 +71,8 @@ template <u32 UNIT, u32 ROWS, u32 ALIGN> FORERUN_DEVICE void aligned_rows(const 
     const u64 n = pair_count(p);
     const auto words_of_lane = [&](const Walk& walk) {
         const u64 i = walk.item * ROWS + lane_in_warp();
-        return walk.more() && lane_in_warp() < ROWS && i < n ? pair_words(p, walk.layer, i) : no_pair_words;
+        return walk.more() && lane_in_warp() < ROWS && i < n ? pair_words(p, walk.layer, i)
+                                                             : no_pair_words;
     };
 
     Walk walk(warp_in_grid(), (n + ROWS - 1) / ROWS, p.layers);
@@ -74,7 +83,8 @@ template <u32 UNIT, u32 ROWS, u32 ALIGN> FORERUN_DEVICE void aligned_rows(const 
         walk.advance(warps_in_grid());
         words = words_of_lane(walk);
 
-        const Row resolved = row_of(p, layer, mine, true);  // lanes beyond ROWS hold no pair and count nothing
+        // Lanes beyond ROWS hold no pair and count nothing.
+        const Row resolved = row_of(p, layer, mine, true);
         Row rows[ROWS];
 #pragma unroll
         for (u32 r = 0; r < ROWS; ++r) {

@@ -38,9 +38,11 @@ struct Ring {
     u32 stage_bytes;
     u32 loaded, stored;  // pieces so far, modulo 2^32, which `stages` divides
 
-    FORERUN_DEVICE explicit Ring(const GatherParams& p) : stage_bytes(p.stage_bytes), loaded(0), stored(0) {
+    FORERUN_DEVICE explicit Ring(const GatherParams& p)
+        : stage_bytes(p.stage_bytes), loaded(0), stored(0) {
         head = reinterpret_cast<StageHead*>(dynamic_shared()) + warp_in_block() * stages;
-        data = dynamic_shared() + warps_in_block() * stages * sizeof(StageHead) + u64(warp_in_block()) * stages * stage_bytes;
+        data = dynamic_shared() + warps_in_block() * stages * sizeof(StageHead) +
+               u64(warp_in_block()) * stages * stage_bytes;
     }
 
     FORERUN_DEVICE void begin() {
@@ -119,7 +121,8 @@ template <bool RUNS> FORERUN_DEVICE void bulk_rows(const GatherParams& p) {
             const u32 rows = after == 0 ? warp_lanes - leader : lowest(after) + 1;
             if (lane == 0) ring.copy(from, to, rows * p.row_bytes);
         }
-        for (u32 left = ballot(all_lanes, row.action == Action::zero); left != 0; left &= left - 1) {
+        for (u32 left = ballot(all_lanes, row.action == Action::zero); left != 0;
+             left &= left - 1) {
             zero_row<16>(p, {0, shuffle(all_lanes, row.to, lowest(left)), Action::zero});
         }
         update_map(p, walk.layer, pair, row.action);

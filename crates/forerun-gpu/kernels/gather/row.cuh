@@ -21,7 +21,8 @@ struct Pair {
 // The pair's words as loaded. They are not used before `pair_of`, so holding them does not wait for
 // the loads.
 struct PairWords {
-    u32 source_low, source_high, destination_low, destination_high;  // 4-byte indices: the high words are absent
+    // 4-byte indices: the high words are absent.
+    u32 source_low, source_high, destination_low, destination_high;
 };
 
 constexpr PairWords no_pair_words = {~0u, ~0u, ~0u, ~0u};
@@ -32,7 +33,8 @@ struct Row {
 };
 
 FORERUN_DEVICE i64 signed_of(u64 base, u64 at_index, u32 bytes) {
-    return bytes == 4 ? i64(load_global(at<i32>(base) + at_index)) : load_global(at<i64>(base) + at_index);
+    return bytes == 4 ? i64(load_global(at<i32>(base) + at_index))
+                      : load_global(at<i64>(base) + at_index);
 }
 
 // Number of pairs in a layer.
@@ -44,8 +46,10 @@ FORERUN_DEVICE u64 pair_count(const GatherParams& p) {
 
 FORERUN_DEVICE PairWords pair_words(const GatherParams& p, u32 layer, u64 i) {
     const u64 first = layer * p.index_layer_step;
-    const auto* source = at<u32>(p.source_index + (first + i * p.source_index_step) * p.index_bytes);
-    const auto* destination = at<u32>(p.destination_index + (first + i * p.destination_index_step) * p.index_bytes);
+    const auto* source =
+        at<u32>(p.source_index + (first + i * p.source_index_step) * p.index_bytes);
+    const auto* destination =
+        at<u32>(p.destination_index + (first + i * p.destination_index_step) * p.index_bytes);
     PairWords words = {};
     words.source_low = load_global(source);
     words.destination_low = load_global(destination);
@@ -58,10 +62,13 @@ FORERUN_DEVICE PairWords pair_words(const GatherParams& p, u32 layer, u64 i) {
 
 FORERUN_DEVICE Pair pair_of(const GatherParams& p, PairWords words) {
     if (p.index_bytes == 4) return {i64(i32(words.source_low)), i64(i32(words.destination_low))};
-    return {i64(u64(words.source_high) << 32 | words.source_low), i64(u64(words.destination_high) << 32 | words.destination_low)};
+    return {i64(u64(words.source_high) << 32 | words.source_low),
+            i64(u64(words.destination_high) << 32 | words.destination_low)};
 }
 
-FORERUN_DEVICE Pair pair_at(const GatherParams& p, u32 layer, u64 i) { return pair_of(p, pair_words(p, layer, i)); }
+FORERUN_DEVICE Pair pair_at(const GatherParams& p, u32 layer, u64 i) {
+    return pair_of(p, pair_words(p, layer, i));
+}
 
 FORERUN_DEVICE u64 layer_address(u64 base, u64 table, i64 step_bytes, u32 layer) {
     return table == 0 ? base + u64(i64(layer) * step_bytes) : load_global(at<u64>(table) + layer);
@@ -73,16 +80,19 @@ FORERUN_DEVICE Row row_of(const GatherParams& p, u32 layer, Pair pair, bool coun
     const bool source_there = u64(pair.source) < p.source_rows;
     const bool destination_there = u64(pair.destination) < p.destination_rows;
     if (counts && p.out_of_range != 0) {
-        const u64 wrong = u64(!source_there && pair.source != -1) + u64(!destination_there && pair.destination != -1);
+        const u64 wrong = u64(!source_there && pair.source != -1) +
+                          u64(!destination_there && pair.destination != -1);
         if (wrong != 0) atomic_add(at<u64>(p.out_of_range), wrong);
     }
     Row row = {0, 0, Action::none};
     if (destination_there && (source_there || p.absent == absent_zero)) {
         row.action = source_there ? Action::copy : Action::zero;
-        row.to = layer_address(p.destination, p.destination_table, p.destination_layer_bytes, layer) +
-                 u64(pair.destination) * p.destination_stride_bytes;
+        row.to =
+            layer_address(p.destination, p.destination_table, p.destination_layer_bytes, layer) +
+            u64(pair.destination) * p.destination_stride_bytes;
         if (source_there) {
-            row.from = layer_address(p.source, p.source_table, p.source_layer_bytes, layer) + u64(pair.source) * p.source_stride_bytes;
+            row.from = layer_address(p.source, p.source_table, p.source_layer_bytes, layer) +
+                       u64(pair.source) * p.source_stride_bytes;
         }
     }
     return row;
@@ -107,7 +117,8 @@ struct Walk {
     u64 each_layer, item;
     u32 layer, layers;
 
-    FORERUN_DEVICE Walk(u64 first, u64 each_layer, u32 layers) : each_layer(each_layer), item(first), layer(0), layers(layers) {
+    FORERUN_DEVICE Walk(u64 first, u64 each_layer, u32 layers)
+        : each_layer(each_layer), item(first), layer(0), layers(layers) {
         if (each_layer == 0) layer = layers;
         skip_finished_layers();
     }

@@ -18,7 +18,8 @@ constexpr u32 in_flight = 4;  // requests of V3 and V4: 2,048 bytes of a row at 
 
 template <u32 UNIT> FORERUN_DEVICE void zero_row(const GatherParams& p, const Row& row) {
     const u32 units = u32(p.row_bytes / UNIT);
-    for (u32 u = lane_in_warp(); u < units; u += warp_lanes) store_global(at<Unit<UNIT>>(row.to) + u, Unit<UNIT>{});
+    for (u32 u = lane_in_warp(); u < units; u += warp_lanes)
+        store_global(at<Unit<UNIT>>(row.to) + u, Unit<UNIT>{});
 }
 
 template <u32 UNIT> FORERUN_DEVICE void copy_in_turn(const GatherParams& p, const Row& row) {
@@ -45,7 +46,8 @@ template <u32 UNIT> FORERUN_DEVICE void copy_loads_first(const GatherParams& p, 
     }
 }
 
-template <u32 UNIT, bool LOADS_FIRST> FORERUN_DEVICE void warp_does(const GatherParams& p, u32 layer, u64 i) {
+template <u32 UNIT, bool LOADS_FIRST>
+FORERUN_DEVICE void warp_does(const GatherParams& p, u32 layer, u64 i) {
     const Pair pair = pair_at(p, layer, i);
     const Row row = row_of(p, layer, pair, lane_in_warp() == 0);
     if (row.action == Action::zero) {
@@ -67,7 +69,8 @@ template <u32 UNIT, bool LOADS_FIRST> FORERUN_DEVICE void warp_a_row(const Gathe
 }
 
 template <u32 UNIT> FORERUN_DEVICE void warp_over_rows(const GatherParams& p) {
-    for (Walk walk(warp_in_grid(), pair_count(p), p.layers); walk.more(); walk.advance(warps_in_grid())) {
+    for (Walk walk(warp_in_grid(), pair_count(p), p.layers); walk.more();
+         walk.advance(warps_in_grid())) {
         warp_does<UNIT, true>(p, walk.layer, walk.item);
     }
 }

@@ -20,8 +20,12 @@ template <typename T> FORERUN_DEVICE T atomic_min(T* to, T value) { return atomi
 template <typename T> FORERUN_DEVICE T atomic_max(T* to, T value) { return atomicMax(to, value); }
 template <typename T> FORERUN_DEVICE T atomic_and(T* to, T value) { return atomicAnd(to, value); }
 template <typename T> FORERUN_DEVICE T atomic_or(T* to, T value) { return atomicOr(to, value); }
-template <typename T> FORERUN_DEVICE T atomic_exchange(T* to, T value) { return atomicExch(to, value); }
-template <typename T> FORERUN_DEVICE T atomic_compare_exchange(T* to, T expected, T value) { return atomicCAS(to, expected, value); }
+template <typename T> FORERUN_DEVICE T atomic_exchange(T* to, T value) {
+    return atomicExch(to, value);
+}
+template <typename T> FORERUN_DEVICE T atomic_compare_exchange(T* to, T expected, T value) {
+    return atomicCAS(to, expected, value);
+}
 
 #if FORERUN_HOPPER
 FORERUN_DEVICE Bytes16 atomic_compare_exchange(Bytes16* to, Bytes16 expected, Bytes16 value) {
@@ -33,28 +37,35 @@ FORERUN_DEVICE Bytes16 atomic_compare_exchange(Bytes16* to, Bytes16 expected, By
         " atom.global.relaxed.gpu.cas.b128 was, [%4], expected, value;\n"
         " mov.b128 {low, high}, was;\n mov.b64 {%0, %1}, low;\n mov.b64 {%2, %3}, high;\n}"
         : "=r"(was.x), "=r"(was.y), "=r"(was.z), "=r"(was.w)
-        : "l"(to), "r"(expected.x), "r"(expected.y), "r"(expected.z), "r"(expected.w), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+        : "l"(to), "r"(expected.x), "r"(expected.y), "r"(expected.z), "r"(expected.w), "r"(value.x),
+          "r"(value.y), "r"(value.z), "r"(value.w)
         : "memory");
     return was;
 }
 #endif
 
-#define FORERUN_ORDERED(T, TYPE, CONSTRAINT)                                                                                   \
-    FORERUN_DEVICE T load_relaxed(const T* from) {                                                                             \
-        T value;                                                                                                               \
-        asm volatile("ld.relaxed.gpu." TYPE " %0, [%1];" : "=" CONSTRAINT(value) : "l"(from) : "memory");                      \
-        return value;                                                                                                          \
-    }                                                                                                                          \
-    FORERUN_DEVICE T load_acquire(const T* from) {                                                                             \
-        T value;                                                                                                               \
-        asm volatile("ld.acquire.gpu." TYPE " %0, [%1];" : "=" CONSTRAINT(value) : "l"(from) : "memory");                      \
-        return value;                                                                                                          \
-    }                                                                                                                          \
-    FORERUN_DEVICE void store_relaxed(T* to, T value) {                                                                        \
-        asm volatile("st.relaxed.gpu." TYPE " [%0], %1;" ::"l"(to), CONSTRAINT(value) : "memory");                             \
-    }                                                                                                                          \
-    FORERUN_DEVICE void store_release(T* to, T value) {                                                                        \
-        asm volatile("st.release.gpu." TYPE " [%0], %1;" ::"l"(to), CONSTRAINT(value) : "memory");                             \
+#define FORERUN_ORDERED(T, TYPE, CONSTRAINT)                                                       \
+    FORERUN_DEVICE T load_relaxed(const T* from) {                                                 \
+        T value;                                                                                   \
+        asm volatile("ld.relaxed.gpu." TYPE " %0, [%1];"                                           \
+                     : "=" CONSTRAINT(value)                                                       \
+                     : "l"(from)                                                                   \
+                     : "memory");                                                                  \
+        return value;                                                                              \
+    }                                                                                              \
+    FORERUN_DEVICE T load_acquire(const T* from) {                                                 \
+        T value;                                                                                   \
+        asm volatile("ld.acquire.gpu." TYPE " %0, [%1];"                                           \
+                     : "=" CONSTRAINT(value)                                                       \
+                     : "l"(from)                                                                   \
+                     : "memory");                                                                  \
+        return value;                                                                              \
+    }                                                                                              \
+    FORERUN_DEVICE void store_relaxed(T* to, T value) {                                            \
+        asm volatile("st.relaxed.gpu." TYPE " [%0], %1;" ::"l"(to), CONSTRAINT(value) : "memory"); \
+    }                                                                                              \
+    FORERUN_DEVICE void store_release(T* to, T value) {                                            \
+        asm volatile("st.release.gpu." TYPE " [%0], %1;" ::"l"(to), CONSTRAINT(value) : "memory"); \
     }
 FORERUN_ORDERED(u32, "u32", "r")
 FORERUN_ORDERED(u64, "u64", "l")
@@ -65,7 +76,9 @@ FORERUN_DEVICE u8 load_relaxed(const u8* from) {
     asm volatile("ld.relaxed.gpu.u8 %0, [%1];" : "=h"(wide) : "l"(from) : "memory");
     return u8(wide);
 }
-FORERUN_DEVICE void store_relaxed(u8* to, u8 value) { asm volatile("st.relaxed.gpu.u8 [%0], %1;" ::"l"(to), "h"(u16(value)) : "memory"); }
+FORERUN_DEVICE void store_relaxed(u8* to, u8 value) {
+    asm volatile("st.relaxed.gpu.u8 [%0], %1;" ::"l"(to), "h"(u16(value)) : "memory");
+}
 FORERUN_DEVICE Bytes16 load_relaxed(const Bytes16* from) {
     Bytes16 value;
     asm volatile("ld.relaxed.gpu.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -31,25 +31,32 @@ struct alignas(8) Barrier {
 namespace forerun {
 
 FORERUN_DEVICE void barrier_init(Barrier* barrier, u32 arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(arrivals)
+                 : "memory");
 }
 // Orders what threads did to shared memory, barriers included, before the later accesses of the
 // copy unit.
 FORERUN_DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 FORERUN_DEVICE void barrier_arrive(Barrier* barrier) {
-    asm volatile("{\n .reg .b64 token;\n mbarrier.arrive.shared::cta.b64 token, [%0];\n}" ::"r"(shared_address(barrier)) : "memory");
+    asm volatile("{\n .reg .b64 token;\n mbarrier.arrive.shared::cta.b64 token, [%0];\n}" ::"r"(
+                     shared_address(barrier))
+                 : "memory");
 }
 FORERUN_DEVICE void barrier_expect(Barrier* barrier, u32 bytes) {
-    asm volatile("{\n .reg .b64 token;\n mbarrier.arrive.expect_tx.shared::cta.b64 token, [%0], %1;\n}" ::"r"(shared_address(barrier)),
-                 "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "{\n .reg .b64 token;\n mbarrier.arrive.expect_tx.shared::cta.b64 token, [%0], %1;\n}" ::
+            "r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
 }
 FORERUN_DEVICE void barrier_wait(Barrier* barrier, u32 parity) {
     u32 over;
     do {  // each try sleeps in hardware for a while
         asm volatile(
-            "{\n .reg .pred over;\n mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n selp.u32 %0, 1, 0, over;\n}"
+            "{\n .reg .pred over;\n mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n "
+            "selp.u32 %0, 1, 0, over;\n}"
             : "=r"(over)
             : "r"(shared_address(barrier)), "r"(parity)
             : "memory");
@@ -57,16 +64,24 @@ FORERUN_DEVICE void barrier_wait(Barrier* barrier, u32 parity) {
 }
 
 FORERUN_DEVICE void bulk_load(void* to, const void* from, u32 bytes, Barrier* barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(barrier))
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(barrier))
+        : "memory");
 }
 FORERUN_DEVICE void bulk_store(void* to, const void* from, u32 bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                 "r"(shared_address(from)), "r"(bytes)
+                 : "memory");
 }
 FORERUN_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-template <u32 GROUPS> FORERUN_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory"); }
-template <u32 GROUPS> FORERUN_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(GROUPS) : "memory"); }
+template <u32 GROUPS> FORERUN_DEVICE void bulk_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory");
+}
+template <u32 GROUPS> FORERUN_DEVICE void bulk_wait() {
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(GROUPS) : "memory");
+}
 
 }  // namespace forerun
 

@@ -33,19 +33,20 @@
 namespace forerun {
 
 enum Direction : u32 { gather = 0, scatter = 1 };               // host to device, device to host
-enum Absent : u32 { absent_skip = 0, absent_zero = 1 };         // what happens to a destination whose source is absent
+// What happens to a destination whose source is absent.
+enum Absent : u32 { absent_skip = 0, absent_zero = 1 };
 enum MapUpdate : u32 { map_keep = 0, map_set = 1, map_clear = 2 };
 
 struct GatherParams {
     u64 source;                    //   0  address of row 0 of layer 0, as the device sees it
     u64 destination;               //   8
-    u64 source_table;              //  16  address of `layers` addresses, or 0: layers lie source_layer_bytes apart
+    u64 source_table;              //  16  `layers` addresses, or 0: see source_layer_bytes
     u64 destination_table;         //  24
     i64 source_layer_bytes;        //  32
     i64 destination_layer_bytes;   //  40
     u64 source_stride_bytes;       //  48  from one row to the next
     u64 destination_stride_bytes;  //  56
-    u64 row_bytes;                 //  64  a multiple of the kernel's unit, like all addresses and strides
+    u64 row_bytes;                 //  64  a multiple of the unit, as addresses and strides
     u64 source_rows;               //  72  rows of a layer: the first index that is out of range
     u64 destination_rows;          //  80
     u64 source_index;              //  88  address of the first index
@@ -65,7 +66,7 @@ struct GatherParams {
     u32 direction;                 // 184  a Direction: says which side is the host's
     u32 absent;                    // 188  an Absent
     u32 map_update;                // 192  a MapUpdate
-    u32 stage_bytes;               // 196  V6: bytes of one stage in shared memory, a multiple of 128; else 0
+    u32 stage_bytes;               // 196  V6: bytes of a stage, a multiple of 128; else 0
 };
 
 static_assert(sizeof(GatherParams) == 200, "src/gather/params.rs has the same layout");

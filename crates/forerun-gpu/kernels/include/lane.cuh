@@ -25,14 +25,24 @@ FORERUN_DEVICE u32 ballot(u32 mask, bool yes) { return __ballot_sync(mask, yes);
 FORERUN_DEVICE bool any(u32 mask, bool yes) { return __any_sync(mask, yes); }
 FORERUN_DEVICE bool all(u32 mask, bool yes) { return __all_sync(mask, yes); }
 // The lanes of the mask that hold the caller's value.
-template <typename T> FORERUN_DEVICE u32 match(u32 mask, T value) { return __match_any_sync(mask, value); }
+template <typename T> FORERUN_DEVICE u32 match(u32 mask, T value) {
+    return __match_any_sync(mask, value);
+}
 
 // The value of lane `from`, or of the lane `by` below, above or across. A lane without such a
 // neighbour gets its own value.
-template <typename T> FORERUN_DEVICE T shuffle(u32 mask, T value, u32 from) { return __shfl_sync(mask, value, from); }
-template <typename T> FORERUN_DEVICE T shuffle_up(u32 mask, T value, u32 by) { return __shfl_up_sync(mask, value, by); }
-template <typename T> FORERUN_DEVICE T shuffle_down(u32 mask, T value, u32 by) { return __shfl_down_sync(mask, value, by); }
-template <typename T> FORERUN_DEVICE T shuffle_xor(u32 mask, T value, u32 by) { return __shfl_xor_sync(mask, value, by); }
+template <typename T> FORERUN_DEVICE T shuffle(u32 mask, T value, u32 from) {
+    return __shfl_sync(mask, value, from);
+}
+template <typename T> FORERUN_DEVICE T shuffle_up(u32 mask, T value, u32 by) {
+    return __shfl_up_sync(mask, value, by);
+}
+template <typename T> FORERUN_DEVICE T shuffle_down(u32 mask, T value, u32 by) {
+    return __shfl_down_sync(mask, value, by);
+}
+template <typename T> FORERUN_DEVICE T shuffle_xor(u32 mask, T value, u32 by) {
+    return __shfl_xor_sync(mask, value, by);
+}
 
 FORERUN_DEVICE u32 ones(u32 mask) { return __popc(mask); }
 FORERUN_DEVICE u32 lowest(u32 mask) { return __ffs(mask) - 1; }  // the mask must not be 0
@@ -50,8 +60,12 @@ FORERUN_DEVICE u32 lane_in_warp() { return thread_in_block() % warp_lanes; }
 FORERUN_DEVICE u32 warp_in_block() { return thread_in_block() / warp_lanes; }
 FORERUN_DEVICE u32 warps_in_block() { return threads_in_block() / warp_lanes; }
 
-FORERUN_DEVICE u64 thread_in_grid() { return u64(block_in_grid()) * threads_in_block() + thread_in_block(); }
-FORERUN_DEVICE u64 warp_in_grid() { return u64(block_in_grid()) * warps_in_block() + warp_in_block(); }
+FORERUN_DEVICE u64 thread_in_grid() {
+    return u64(block_in_grid()) * threads_in_block() + thread_in_block();
+}
+FORERUN_DEVICE u64 warp_in_grid() {
+    return u64(block_in_grid()) * warps_in_block() + warp_in_block();
+}
 FORERUN_DEVICE u64 warps_in_grid() { return u64(blocks_in_grid()) * warps_in_block(); }
 
 }  // namespace forerun

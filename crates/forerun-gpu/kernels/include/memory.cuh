@@ -47,29 +47,44 @@ template <typename T> FORERUN_DEVICE T load(const T* from) { return *from; }
 template <typename T> FORERUN_DEVICE void store(T* to, T value) { *to = value; }
 
 // Instructions by width. `volatile` and "memory" keep them in order among other memory accesses.
-#define FORERUN_LOAD(NAME, OP)                                                                                           \
-    FORERUN_DEVICE void NAME(const u8* from, u8& to) {                                                                   \
-        u16 wide;                                                                                                        \
-        asm volatile(OP ".u8 %0, [%1];" : "=h"(wide) : "l"(from) : "memory");                                            \
-        to = u8(wide);                                                                                                   \
-    }                                                                                                                    \
-    FORERUN_DEVICE void NAME(const u16* from, u16& to) { asm volatile(OP ".u16 %0, [%1];" : "=h"(to) : "l"(from) : "memory"); } \
-    FORERUN_DEVICE void NAME(const u32* from, u32& to) { asm volatile(OP ".u32 %0, [%1];" : "=r"(to) : "l"(from) : "memory"); } \
-    FORERUN_DEVICE void NAME(const u64* from, u64& to) { asm volatile(OP ".u64 %0, [%1];" : "=l"(to) : "l"(from) : "memory"); } \
-    FORERUN_DEVICE void NAME(const Bytes16* from, Bytes16& to) {                                                         \
-        asm volatile(OP ".v4.u32 {%0, %1, %2, %3}, [%4];"                                                                \
-                     : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)                                                    \
-                     : "l"(from)                                                                                         \
-                     : "memory");                                                                                        \
+#define FORERUN_LOAD(NAME, OP)                                                \
+    FORERUN_DEVICE void NAME(const u8* from, u8& to) {                        \
+        u16 wide;                                                             \
+        asm volatile(OP ".u8 %0, [%1];" : "=h"(wide) : "l"(from) : "memory"); \
+        to = u8(wide);                                                        \
+    }                                                                         \
+    FORERUN_DEVICE void NAME(const u16* from, u16& to) {                      \
+        asm volatile(OP ".u16 %0, [%1];" : "=h"(to) : "l"(from) : "memory");  \
+    }                                                                         \
+    FORERUN_DEVICE void NAME(const u32* from, u32& to) {                      \
+        asm volatile(OP ".u32 %0, [%1];" : "=r"(to) : "l"(from) : "memory");  \
+    }                                                                         \
+    FORERUN_DEVICE void NAME(const u64* from, u64& to) {                      \
+        asm volatile(OP ".u64 %0, [%1];" : "=l"(to) : "l"(from) : "memory");  \
+    }                                                                         \
+    FORERUN_DEVICE void NAME(const Bytes16* from, Bytes16& to) {              \
+        asm volatile(OP ".v4.u32 {%0, %1, %2, %3}, [%4];"                     \
+                     : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)         \
+                     : "l"(from)                                              \
+                     : "memory");                                             \
     }
-#define FORERUN_STORE(NAME, OP)                                                                                          \
-    FORERUN_DEVICE void NAME(u8* to, u8 value) { asm volatile(OP ".u8 [%0], %1;" ::"l"(to), "h"(u16(value)) : "memory"); } \
-    FORERUN_DEVICE void NAME(u16* to, u16 value) { asm volatile(OP ".u16 [%0], %1;" ::"l"(to), "h"(value) : "memory"); } \
-    FORERUN_DEVICE void NAME(u32* to, u32 value) { asm volatile(OP ".u32 [%0], %1;" ::"l"(to), "r"(value) : "memory"); } \
-    FORERUN_DEVICE void NAME(u64* to, u64 value) { asm volatile(OP ".u64 [%0], %1;" ::"l"(to), "l"(value) : "memory"); } \
-    FORERUN_DEVICE void NAME(Bytes16* to, Bytes16 value) {                                                               \
-        asm volatile(OP ".v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) \
-                     : "memory");                                                                                        \
+#define FORERUN_STORE(NAME, OP)                                                                  \
+    FORERUN_DEVICE void NAME(u8* to, u8 value) {                                                 \
+        asm volatile(OP ".u8 [%0], %1;" ::"l"(to), "h"(u16(value)) : "memory");                  \
+    }                                                                                            \
+    FORERUN_DEVICE void NAME(u16* to, u16 value) {                                               \
+        asm volatile(OP ".u16 [%0], %1;" ::"l"(to), "h"(value) : "memory");                      \
+    }                                                                                            \
+    FORERUN_DEVICE void NAME(u32* to, u32 value) {                                               \
+        asm volatile(OP ".u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");                      \
+    }                                                                                            \
+    FORERUN_DEVICE void NAME(u64* to, u64 value) {                                               \
+        asm volatile(OP ".u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");                      \
+    }                                                                                            \
+    FORERUN_DEVICE void NAME(Bytes16* to, Bytes16 value) {                                       \
+        asm volatile(OP ".v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y), \
+                     "r"(value.z), "r"(value.w)                                                  \
+                     : "memory");                                                                \
     }
 
 namespace instruction {
@@ -93,7 +108,8 @@ template <typename T> FORERUN_DEVICE T load_global(const T* from) {
     instruction::load(reinterpret_cast<const Unit<sizeof(T)>*>(from), value);
     return T(value);
 }
-template <L2Fetch FETCH = L2Fetch::line_part, typename T> FORERUN_DEVICE T load_once(const T* from) {
+template <L2Fetch FETCH = L2Fetch::line_part, typename T>
+FORERUN_DEVICE T load_once(const T* from) {
     Unit<sizeof(T)> value;
     const auto* unit = reinterpret_cast<const Unit<sizeof(T)>*>(from);
     if constexpr (FETCH == L2Fetch::line_part) instruction::load_once(unit, value);
@@ -116,7 +132,9 @@ FORERUN_DEVICE u8* dynamic_shared() {
 }
 
 // The 32-bit address that instructions for shared memory take.
-FORERUN_DEVICE u32 shared_address(const void* pointer) { return u32(__cvta_generic_to_shared(pointer)); }
+FORERUN_DEVICE u32 shared_address(const void* pointer) {
+    return u32(__cvta_generic_to_shared(pointer));
+}
 
 }  // namespace forerun
 

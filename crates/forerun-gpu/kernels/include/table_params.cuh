@@ -79,7 +79,7 @@ static_assert(sizeof(TableState) == 112, "src/table/params.rs has the same layou
 
 struct TableOp {
     TableState table;      //   0
-    u64 count;             // 112  number of keys (the maximum if count_at is set), or slots of a scan
+    u64 count;             // 112  keys (their maximum if count_at is set), or slots of a scan
     u64 keys;              // 120  u64 per key
     u64 rows_in;           // 128  rows, one every row_bytes
     u64 rows_out;          // 136
@@ -96,8 +96,8 @@ struct TableOp {
     u64 out_places;        // 224  u64: the key's position in the batch, or its slot (export)
     u64 epoch;             // 232  for the epoch policies
     u64 first_slot;        // 240  of a scan
-    u64 score_min;       // 248  a scan's condition: least <= score <= most,
-    u64 score_max;        // 256
+    u64 score_min;         // 248  a scan's condition: least <= score <= most,
+    u64 score_max;         // 256
     u64 key_mask;          // 264  and key & mask == value
     u64 key_value;         // 272
     u32 actions;           // 280  of a writer: Action bits
@@ -106,7 +106,7 @@ struct TableOp {
     u32 lookup;            // 292  a Lookup
     u32 beside_writers;    // 296  rows are read again if a writer changed them meanwhile
     u32 unused;            // 300
-    u64 count_at;          // 304  address of a u64 on the device with the number of keys; 0: `count` keys
+    u64 count_at;          // 304  address of the number of keys, a u64; 0: `count` keys
 };
 static_assert(sizeof(TableOp) == 312, "src/table/params.rs has the same layout");
 

@@ -15,7 +15,8 @@
 #define FORERUN_DEVICE inline
 #define FORERUN_KERNEL(threads) extern "C" void
 #define FORERUN_KERNEL_WITHIN(threads, registers) FORERUN_KERNEL(threads)
-#define FORERUN_SHARED(T, name) T& name = forerun::shim::shared_variable<T>(forerun::shim::Site::here())
+#define FORERUN_SHARED(T, name) \
+    T& name = forerun::shim::shared_variable<T>(forerun::shim::Site::here())
 #define FORERUN_HOPPER 1
 
 #else
@@ -24,7 +25,8 @@
 #define FORERUN_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
 // States the number of blocks that a multiprocessor must hold. Without it, ptxas spills a few
 // registers to fit one more block.
-#define FORERUN_KERNEL_WITHIN(threads, registers) extern "C" __global__ void __launch_bounds__(threads, 65536 / ((threads) * (registers)))
+#define FORERUN_KERNEL_WITHIN(threads, registers) \
+    extern "C" __global__ void __launch_bounds__(threads, 65536 / ((threads) * (registers)))
 #define FORERUN_SHARED(T, name) __shared__ T name
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define FORERUN_HOPPER 1

@@ -27,7 +27,9 @@ FORERUN_DEVICE void lock_bucket(const TableState& t, u64 bucket) {
     u32* const word = word_at(t, bucket);
     for (;;) {
         const u32 was = load_relaxed(word);
-        if ((was & word_locked) == 0 && atomic_compare_exchange(word, was, was | word_locked) == was) break;
+        if ((was & word_locked) == 0 &&
+            atomic_compare_exchange(word, was, was | word_locked) == was)
+            break;
     }
     fence();  // the last writer's stores are visible from here on
 }

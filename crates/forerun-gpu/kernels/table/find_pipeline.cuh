@@ -34,7 +34,8 @@ struct PipelineStages {
 
 class Pipeline {
   public:
-    FORERUN_DEVICE Pipeline(const TableOp& op, PipelineStage& stage) : op(op), t(op.table), stage(stage) {}
+    FORERUN_DEVICE Pipeline(const TableOp& op, PipelineStage& stage)
+        : op(op), t(op.table), stage(stage) {}
 
     // Keys first .. first + 31, at least one of which exists: there are `count` in all.
     FORERUN_DEVICE void run(u64 first, u64 count) {
@@ -85,7 +86,9 @@ class Pipeline {
         copy_async_wait<0>();
     }
 
-    FORERUN_DEVICE u64 bucket_of(u32 who, bool spill) const { return shuffle(all_lanes, spill ? place.spill : place.home, who); }
+    FORERUN_DEVICE u64 bucket_of(u32 who, bool spill) const {
+        return shuffle(all_lanes, spill ? place.spill : place.home, who);
+    }
 
     FORERUN_DEVICE void load_row(u32 who, u32 buffer, bool spill) {
         const u64 first = bucket_of(who, spill) * pipeline_width + lane_in_warp() * 4;
@@ -94,9 +97,11 @@ class Pipeline {
 
     FORERUN_DEVICE u32 match_row(u32 who, u32 buffer, bool spill) {
         const u64 first = bucket_of(who, spill) * pipeline_width + lane_in_warp() * 4;
-        const u32 same = match_4(load(&stage.digests[buffer][lane_in_warp()]), shuffle(all_lanes, place.digest, who));
+        const u32 same = match_4(load(&stage.digests[buffer][lane_in_warp()]),
+                                 shuffle(all_lanes, place.digest, who));
         for (u32 left = same; left != 0; left &= left - 1) {
-            copy_async<8>(&stage.keys[buffer][lane_in_warp() * 4 + lowest(left)], key_at(t, first + lowest(left)));
+            copy_async<8>(&stage.keys[buffer][lane_in_warp() * 4 + lowest(left)],
+                          key_at(t, first + lowest(left)));
         }
         return same;
     }
@@ -106,7 +111,8 @@ class Pipeline {
         const u64 sought = shuffle(all_lanes, key, who);
         u64 found = no_slot;
         for (u32 left = same; left != 0; left &= left - 1) {
-            if (load(&stage.keys[buffer][lane_in_warp() * 4 + lowest(left)]) == sought) found = first + lowest(left);
+            if (load(&stage.keys[buffer][lane_in_warp() * 4 + lowest(left)]) == sought)
+                found = first + lowest(left);
         }
         const u32 finder = ballot(all_lanes, found != no_slot);
         if (finder == 0) return;
@@ -118,7 +124,8 @@ class Pipeline {
 FORERUN_DEVICE void find_by_pipeline(const TableOp& op) {
     FORERUN_SHARED(PipelineStages, stages);
     const u64 count = shuffle(all_lanes, keys_in(op), 0);  // one answer per warp
-    for (u64 first = warp_in_grid() * warp_lanes; first < count; first += warps_in_grid() * warp_lanes) {
+    for (u64 first = warp_in_grid() * warp_lanes; first < count;
+         first += warps_in_grid() * warp_lanes) {
         Pipeline(op, stages.of_warp[warp_in_block()]).run(first, count);
     }
 }
@@ -127,7 +134,8 @@ FORERUN_DEVICE void find_by_pipeline(const TableOp& op) {
 // slots, otherwise one thread per key.
 FORERUN_DEVICE void find_by_seed_rule(const TableOp& op) {
     const u64 slots = op.table.buckets * op.table.width;
-    const u64 size = shuffle(all_lanes, load_relaxed(&control_of(op.table)->size), 0);  // one answer per warp
+    // One answer per warp.
+    const u64 size = shuffle(all_lanes, load_relaxed(&control_of(op.table)->size), 0);
     if (op.table.width == pipeline_width && size * 8 > slots * 7) {
         find_by_pipeline(op);
     } else {

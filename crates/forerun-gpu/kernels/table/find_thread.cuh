@@ -23,9 +23,11 @@ FORERUN_DEVICE u64 slot_by_thread(const TableState& t, u64 bucket, const Place& 
 
 FORERUN_DEVICE void give_slot(const TableOp& op, u64 i, u64 slot) {
     const bool found = slot != no_slot;
-    if (op.pointers_out != 0) store_global(at<u64>(op.pointers_out) + i, found ? row_address(op.table, slot) : 0);
+    if (op.pointers_out != 0)
+        store_global(at<u64>(op.pointers_out) + i, found ? row_address(op.table, slot) : 0);
     if (op.slots_out != 0) store_global(at<u64>(op.slots_out) + i, slot);
-    if (op.status_out != 0) store_global(at<u8>(op.status_out) + i, u8(found ? status_found : status_absent));
+    if (op.status_out != 0)
+        store_global(at<u8>(op.status_out) + i, u8(found ? status_found : status_absent));
 }
 
 FORERUN_DEVICE void find_by_thread(const TableOp& op) {
@@ -35,7 +37,8 @@ FORERUN_DEVICE void find_by_thread(const TableOp& op) {
         const u64 key = load_once(at<u64>(op.keys) + i);
         const Place place = place_of(t, key);
         u64 slot = slot_by_thread(t, place.home, place, key);
-        if (slot == no_slot && has_spilled(t, place)) slot = slot_by_thread(t, place.spill, place, key);
+        if (slot == no_slot && has_spilled(t, place))
+            slot = slot_by_thread(t, place.spill, place, key);
         give_slot(op, i, slot);
     }
 }

@@ -32,9 +32,14 @@ template <u32 WIDTH, bool ROWS> class Finder {
   public:
     static constexpr u32 lanes = WIDTH / 16;
     static constexpr u32 tiles_a_warp = warp_lanes / lanes;
-    static constexpr u32 in_flight = ROWS && lanes == 1 ? 1 : 4;  // keys per tile; with tiles of one lane, 32 tiles share the warp
+    // Keys per tile; with tiles of one lane, 32 tiles share the warp.
+    static constexpr u32 in_flight = ROWS && lanes == 1 ? 1 : 4;
 
-    FORERUN_DEVICE explicit Finder(const TableOp& op) : op(op), t(op.table), count(tile.from(keys_in(op), 0)), narrow(WIDTH > sector_slots && tile.from(u32(is_narrow(op)), 0) != 0) {}
+    FORERUN_DEVICE explicit Finder(const TableOp& op)
+        : op(op),
+          t(op.table),
+          count(tile.from(keys_in(op), 0)),
+          narrow(WIDTH > sector_slots && tile.from(u32(is_narrow(op)), 0) != 0) {}
 
     FORERUN_DEVICE void run() {
         constexpr u32 group = tiles_a_warp * in_flight;
@@ -55,13 +60,15 @@ template <u32 WIDTH, bool ROWS> class Finder {
     const TableState& t;
     const Tile<lanes> tile;
     const u64 count;    // number of keys; like `narrow`, the same for all lanes of the tile
-    const bool narrow;  // the same for all lanes of the tile, even if writers change the size meanwhile
+    // The same for all lanes of the tile, even if writers change the size meanwhile.
+    const bool narrow;
 
     // The keys in flight. Bit k of a mask stands for key k.
     u64 base = 0;              // number of key 0; the others are tiles_a_warp apart
     u64 key[in_flight];
     u64 bucket[in_flight];     // being searched: its home, then its spill
-    u32 mark[in_flight];       // the digest in 8 bits; above them, the slot at which the search begins
+    // The digest in 8 bits; above them, the slot at which the search begins.
+    u32 mark[in_flight];
     u64 slot[in_flight];       // where it was found
     u32 word[in_flight];       // of its home; in the end of the bucket where it was found
     u32 there = 0, pending = 0;
@@ -129,15 +136,19 @@ template <u32 WIDTH, bool ROWS> class Finder {
     FORERUN_DEVICE u32 spilled() const {
         u32 keys = 0;
 #pragma unroll
-        for (u32 k = 0; k < in_flight; ++k) keys |= u32(has(pending, k) && (word[k] & word_spilled) != 0) << k;
+        for (u32 k = 0; k < in_flight; ++k)
+            keys |= u32(has(pending, k) && (word[k] & word_spilled) != 0) << k;
         return tile.from(keys, 0);  // each lane has read the words itself
     }
 
-    FORERUN_DEVICE u64 first_slot(u32 k) const { return bucket[k] * WIDTH + tile.rank * chunk_slots; }
+    FORERUN_DEVICE u64 first_slot(u32 k) const {
+        return bucket[k] * WIDTH + tile.rank * chunk_slots;
+    }
     FORERUN_DEVICE bool takes_part(u32 keys, u32 k, u32 round) const {
         if (!has(keys, k)) return false;
         if (!narrow || round == 2) return true;
-        return (tile.rank * chunk_slots / sector_slots == (mark[k] >> 8) / sector_slots) == (round == 0);
+        return (tile.rank * chunk_slots / sector_slots == (mark[k] >> 8) / sector_slots) ==
+               (round == 0);
     }
 
     // The keys that met no empty slot.
@@ -155,7 +166,8 @@ template <u32 WIDTH, bool ROWS> class Finder {
         for (u32 k = 0; k < in_flight; ++k) {
             same[k] = match_16(chunk[k], (mark[k] & 0xff));
             candidate[k] = 0;
-            if (same[k] != 0) candidate[k] = load_relaxed(key_at(t, first_slot(k) + lowest(same[k])));
+            if (same[k] != 0)
+                candidate[k] = load_relaxed(key_at(t, first_slot(k) + lowest(same[k])));
         }
         u32 open = 0;
 #pragma unroll
@@ -164,7 +176,8 @@ template <u32 WIDTH, bool ROWS> class Finder {
             while (same[k] != 0 && found == no_slot) {
                 if (candidate[k] == key[k]) found = first_slot(k) + lowest(same[k]);
                 same[k] &= same[k] - 1;
-                if (same[k] != 0 && found == no_slot) candidate[k] = load_relaxed(key_at(t, first_slot(k) + lowest(same[k])));
+                if (same[k] != 0 && found == no_slot)
+                    candidate[k] = load_relaxed(key_at(t, first_slot(k) + lowest(same[k])));
             }
             const u32 who = tile.vote(found != no_slot);
             if (who != 0) {
@@ -184,7 +197,8 @@ template <u32 WIDTH, bool ROWS> class Finder {
         if (unit_of(bits) != 16) {
 #pragma unroll
             for (u32 k = 0; k < in_flight; ++k) {
-                if (slot[k] != no_slot) copy_row(tile, row_out(k), row_address(t, slot[k]), t.row_bytes);
+                if (slot[k] != no_slot)
+                    copy_row(tile, row_out(k), row_address(t, slot[k]), t.row_bytes);
             }
             return;
         }
@@ -202,20 +216,23 @@ template <u32 WIDTH, bool ROWS> class Finder {
     }
 
     FORERUN_DEVICE Bytes16* cell(u32 half, u32 k) const {
-        return reinterpret_cast<Bytes16*>(dynamic_shared()) + (half * in_flight + k) * threads_in_block() + thread_in_block();
+        return reinterpret_cast<Bytes16*>(dynamic_shared()) +
+               (half * in_flight + k) * threads_in_block() + thread_in_block();
     }
     FORERUN_DEVICE u64 row_out(u32 k) const { return op.rows_out + number(k) * t.row_bytes; }
     FORERUN_DEVICE void ask(u32 unit, u32 units, u32 half) const {
 #pragma unroll
         for (u32 k = 0; k < in_flight; ++k) {
-            if (slot[k] != no_slot && unit < units) copy_async<16>(cell(half, k), at<Bytes16>(row_address(t, slot[k])) + unit);
+            if (slot[k] != no_slot && unit < units)
+                copy_async<16>(cell(half, k), at<Bytes16>(row_address(t, slot[k])) + unit);
         }
         copy_async_commit();
     }
     FORERUN_DEVICE void give(u32 unit, u32 units, u32 half) const {
 #pragma unroll
         for (u32 k = 0; k < in_flight; ++k) {
-            if (slot[k] != no_slot && unit < units) store_streaming(at<Bytes16>(row_out(k)) + unit, load(cell(half, k)));
+            if (slot[k] != no_slot && unit < units)
+                store_streaming(at<Bytes16>(row_out(k)) + unit, load(cell(half, k)));
         }
     }
 
@@ -228,7 +245,8 @@ template <u32 WIDTH, bool ROWS> class Finder {
             bool moved = false;
             if (slot[k] != no_slot) {
                 const u32 now = load_relaxed(word_at(t, slot[k] / WIDTH));
-                moved = (word[k] & word_locked) != 0 || (now | word_spilled) != (word[k] | word_spilled);
+                moved = (word[k] & word_locked) != 0 ||
+                        (now | word_spilled) != (word[k] | word_spilled);
             }
             if (tile.vote(moved) != 0) find_again(k);
         }
@@ -238,11 +256,15 @@ template <u32 WIDTH, bool ROWS> class Finder {
         if (tile.rank == 0) lock_candidates(t, place);
         tile.sync();
         const u32 from = tile.rank * chunk_slots;
-        slot[k] = slot_in<WIDTH>(t, tile, place.home, load_digests(t, place.home * WIDTH + from), place.digest, key[k]);
+        slot[k] = slot_in<WIDTH>(t, tile, place.home, load_digests(t, place.home * WIDTH + from),
+                                 place.digest, key[k]);
         if (slot[k] == no_slot && has_spilled(t, place)) {
-            slot[k] = slot_in<WIDTH>(t, tile, place.spill, load_digests(t, place.spill * WIDTH + from), place.digest, key[k]);
+            slot[k] =
+                slot_in<WIDTH>(t, tile, place.spill, load_digests(t, place.spill * WIDTH + from),
+                               place.digest, key[k]);
         }
-        if (slot[k] != no_slot && op.rows_out != 0) copy_row(tile, row_out(k), row_address(t, slot[k]), t.row_bytes);
+        if (slot[k] != no_slot && op.rows_out != 0)
+            copy_row(tile, row_out(k), row_address(t, slot[k]), t.row_bytes);
         if (slot[k] != no_slot && op.scores_out != 0 && tile.rank == 0) {
             store_global(at<u64>(op.scores_out) + number(k), load_score(t, slot[k]));
         }
@@ -254,7 +276,8 @@ template <u32 WIDTH, bool ROWS> class Finder {
         if (op.scores_out == 0 || tile.rank != 0) return;
 #pragma unroll
         for (u32 k = 0; k < in_flight; ++k) {
-            if (slot[k] != no_slot) store_global(at<u64>(op.scores_out) + number(k), load_score(t, slot[k]));
+            if (slot[k] != no_slot)
+                store_global(at<u64>(op.scores_out) + number(k), load_score(t, slot[k]));
         }
     }
 
@@ -264,9 +287,13 @@ template <u32 WIDTH, bool ROWS> class Finder {
         for (u32 k = 0; k < in_flight; ++k) {
             if (!has(there, k)) continue;
             const bool found = slot[k] != no_slot;
-            if (op.pointers_out != 0) store_global(at<u64>(op.pointers_out) + number(k), found ? row_address(t, slot[k]) : 0);
+            if (op.pointers_out != 0)
+                store_global(at<u64>(op.pointers_out) + number(k),
+                             found ? row_address(t, slot[k]) : 0);
             if (op.slots_out != 0) store_global(at<u64>(op.slots_out) + number(k), slot[k]);
-            if (op.status_out != 0) store_global(at<u8>(op.status_out) + number(k), u8(found ? status_found : status_absent));
+            if (op.status_out != 0)
+                store_global(at<u8>(op.status_out) + number(k),
+                             u8(found ? status_found : status_absent));
         }
         if (op.out_count != 0) give_missed();
     }

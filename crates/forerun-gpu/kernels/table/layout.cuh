@@ -62,7 +62,8 @@ FORERUN_DEVICE Place place_of(const TableState& t, u64 key) {
 }
 
 FORERUN_DEVICE u64 row_address(const TableState& t, u64 slot) {
-    return slot < t.rows_split ? t.rows + slot * t.row_stride_bytes : t.rows_host + (slot - t.rows_split) * t.row_stride_bytes;
+    return slot < t.rows_split ? t.rows + slot * t.row_stride_bytes
+                               : t.rows_host + (slot - t.rows_split) * t.row_stride_bytes;
 }
 FORERUN_DEVICE u8* digest_at(const TableState& t, u64 slot) { return at<u8>(t.digests) + slot; }
 FORERUN_DEVICE u64* key_at(const TableState& t, u64 slot) { return at<u64>(t.keys) + slot; }
@@ -73,7 +74,9 @@ FORERUN_DEVICE TableControl* control_of(const TableState& t) { return at<TableCo
 FORERUN_DEVICE u32* pin_at(const TableState& t, u64 slot) {
     return at<u32>(t.pins) + (t.width < 32 ? slot / t.width : slot / 32);
 }
-FORERUN_DEVICE u32 pin_bit(const TableState& t, u64 slot) { return 1u << (t.width < 32 ? slot % t.width : slot % 32); }
+FORERUN_DEVICE u32 pin_bit(const TableState& t, u64 slot) {
+    return 1u << (t.width < 32 ? slot % t.width : slot % 32);
+}
 
 FORERUN_DEVICE Bytes16 load_digests(const TableState& t, u64 slot) {
     return load_relaxed(reinterpret_cast<const Bytes16*>(digest_at(t, slot)));
@@ -87,9 +90,12 @@ FORERUN_DEVICE u32 match_4(u32 word, u32 digest) {
 }
 // Bit b: slot b of the chunk has that digest.
 FORERUN_DEVICE u32 match_16(const Bytes16& chunk, u32 digest) {
-    return match_4(chunk.x, digest) | match_4(chunk.y, digest) << 4 | match_4(chunk.z, digest) << 8 | match_4(chunk.w, digest) << 12;
+    return match_4(chunk.x, digest) | match_4(chunk.y, digest) << 4 |
+           match_4(chunk.z, digest) << 8 | match_4(chunk.w, digest) << 12;
 }
 FORERUN_DEVICE u32 empty_in(const Bytes16& chunk) { return match_16(chunk, digest_empty); }
-FORERUN_DEVICE u32 free_in(const Bytes16& chunk) { return match_16(chunk, digest_empty) | match_16(chunk, digest_reclaimed); }
+FORERUN_DEVICE u32 free_in(const Bytes16& chunk) {
+    return match_16(chunk, digest_empty) | match_16(chunk, digest_reclaimed);
+}
 
 }  // namespace forerun::table

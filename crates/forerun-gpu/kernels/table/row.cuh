@@ -8,11 +8,14 @@ namespace forerun::table {
 // The unit that divides all of these addresses and lengths: 16, 4 or 1.
 FORERUN_DEVICE u32 unit_of(u64 bits) { return (bits & 15) == 0 ? 16 : (bits & 3) == 0 ? 4 : 1; }
 
-template <typename T, u32 LANES> FORERUN_DEVICE void copy_units(const Tile<LANES>& tile, u64 to, u64 from, u32 units) {
-    for (u32 u = tile.rank; u < units; u += LANES) store_global(at<T>(to) + u, load_relaxed(at<T>(from) + u));
+template <typename T, u32 LANES>
+FORERUN_DEVICE void copy_units(const Tile<LANES>& tile, u64 to, u64 from, u32 units) {
+    for (u32 u = tile.rank; u < units; u += LANES)
+        store_global(at<T>(to) + u, load_relaxed(at<T>(from) + u));
 }
 
-template <u32 LANES> FORERUN_DEVICE void copy_row(const Tile<LANES>& tile, u64 to, u64 from, u64 bytes) {
+template <u32 LANES>
+FORERUN_DEVICE void copy_row(const Tile<LANES>& tile, u64 to, u64 from, u64 bytes) {
     const u32 unit = unit_of(to | from | bytes);
     if (unit == 16) {
         copy_units<Bytes16>(tile, to, from, u32(bytes / 16));
@@ -27,11 +30,14 @@ template <u32 LANES> FORERUN_DEVICE void zero_row(const Tile<LANES>& tile, u64 t
     for (u64 b = tile.rank; b < bytes; b += LANES) store_global(at<u8>(to) + b, u8(0));
 }
 
-template <typename T, u32 LANES> FORERUN_DEVICE void add_elements(const Tile<LANES>& tile, u64 to, u64 from, u64 bytes) {
-    for (u64 e = tile.rank; e < bytes / sizeof(T); e += LANES) store(at<T>(to) + e, T(load(at<T>(to) + e) + load(at<T>(from) + e)));
+template <typename T, u32 LANES>
+FORERUN_DEVICE void add_elements(const Tile<LANES>& tile, u64 to, u64 from, u64 bytes) {
+    for (u64 e = tile.rank; e < bytes / sizeof(T); e += LANES)
+        store(at<T>(to) + e, T(load(at<T>(to) + e) + load(at<T>(from) + e)));
 }
 // The caller holds the bucket's lock. Integers wrap.
-template <u32 LANES> FORERUN_DEVICE void add_row(const Tile<LANES>& tile, u32 element, u64 to, u64 from, u64 bytes) {
+template <u32 LANES>
+FORERUN_DEVICE void add_row(const Tile<LANES>& tile, u32 element, u64 to, u64 from, u64 bytes) {
     switch (element) {
         case element_f32: return add_elements<float>(tile, to, from, bytes);
         case element_f64: return add_elements<double>(tile, to, from, bytes);

@@ -10,7 +10,8 @@ FORERUN_DEVICE bool meets(const TableOp& op, u64 slot) {
     const TableState& t = op.table;
     if (load_relaxed(digest_at(t, slot)) <= digest_reclaimed) return false;
     const u64 score = load_score(t, slot);
-    return op.score_min <= score && score <= op.score_max && (load_relaxed(key_at(t, slot)) & op.key_mask) == op.key_value;
+    return op.score_min <= score && score <= op.score_max &&
+           (load_relaxed(key_at(t, slot)) & op.key_mask) == op.key_value;
 }
 
 // One thread per slot. It checks again under the lock, so that it erases no entry that was inserted
@@ -45,10 +46,12 @@ FORERUN_DEVICE void scan_slots(const TableOp& op) {
         }
         to = shuffle(all_lanes, to, 0) + ones(who & ((1u << lane_in_warp()) - 1));
         if (!chosen || op.scan != scan_export) continue;
-        if (op.out_keys != 0) store_global(at<u64>(op.out_keys) + to, load_relaxed(key_at(t, slot)));
+        if (op.out_keys != 0)
+            store_global(at<u64>(op.out_keys) + to, load_relaxed(key_at(t, slot)));
         if (op.out_scores != 0) store_global(at<u64>(op.out_scores) + to, load_score(t, slot));
         if (op.out_places != 0) store_global(at<u64>(op.out_places) + to, slot);
-        if (op.out_rows != 0) copy_row(alone, op.out_rows + to * t.row_bytes, row_address(t, slot), t.row_bytes);
+        if (op.out_rows != 0)
+            copy_row(alone, op.out_rows + to * t.row_bytes, row_address(t, slot), t.row_bytes);
     }
 }
 
@@ -65,7 +68,8 @@ FORERUN_DEVICE void clear_buckets(const TableOp& op) {
             live += chunk_slots - ones(free_in(load_digests(t, slot)));
             store_global(reinterpret_cast<Bytes16*>(digest_at(t, slot)), Bytes16{0, 0, 0, 0});
         }
-        for (u32 p = 0; p < pin_words; ++p) pinned += ones(atomic_exchange(at<u32>(t.pins) + bucket * pin_words + p, 0u));
+        for (u32 p = 0; p < pin_words; ++p)
+            pinned += ones(atomic_exchange(at<u32>(t.pins) + bucket * pin_words + p, 0u));
         atomic_and(word_at(t, bucket), ~word_spilled);
         unlock_bucket(t, bucket);
         if (live != 0) atomic_add(&control_of(t)->size, ~live + 1);

@@ -7,10 +7,13 @@ namespace forerun::table {
 constexpr u64 low_32 = 0xffffffffull;
 
 // Saturates a score to the table's score width.
-FORERUN_DEVICE u64 score_held(const TableState& t, u64 score) { return t.score_bytes == 4 && score > low_32 ? low_32 : score; }
+FORERUN_DEVICE u64 score_held(const TableState& t, u64 score) {
+    return t.score_bytes == 4 && score > low_32 ? low_32 : score;
+}
 
 FORERUN_DEVICE u64 load_score(const TableState& t, u64 slot) {
-    return t.score_bytes == 4 ? load_relaxed(at<u32>(t.scores) + slot) : load_relaxed(at<u64>(t.scores) + slot);
+    return t.score_bytes == 4 ? load_relaxed(at<u32>(t.scores) + slot)
+                              : load_relaxed(at<u64>(t.scores) + slot);
 }
 FORERUN_DEVICE void store_score(const TableState& t, u64 slot, u64 score) {
     if (t.score_bytes == 4) {

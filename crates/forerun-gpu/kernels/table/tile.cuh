@@ -9,10 +9,14 @@
 namespace forerun::table {
 
 template <u32 LANES> struct Tile {
-    static_assert(LANES >= 1 && LANES <= 8 && (LANES & (LANES - 1)) == 0, "a power of two of lanes");
+    static_assert(LANES >= 1 && LANES <= 8 && (LANES & (LANES - 1)) == 0,
+                  "a power of two of lanes");
     u32 rank, first, mask;
 
-    FORERUN_DEVICE Tile() : rank(lane_in_warp() % LANES), first(lane_in_warp() - rank), mask(((1u << LANES) - 1) << first) {}
+    FORERUN_DEVICE Tile()
+        : rank(lane_in_warp() % LANES),
+          first(lane_in_warp() - rank),
+          mask(((1u << LANES) - 1) << first) {}
 
     // Number of the tile in the grid, and the number of tiles.
     FORERUN_DEVICE u64 in_grid() const { return thread_in_grid() / LANES; }

@@ -18,7 +18,8 @@ namespace forerun::table {
 
 // The slot of a bucket's row that has the key, or no_slot.
 template <u32 WIDTH>
-FORERUN_DEVICE u64 slot_in(const TableState& t, const Tile<WIDTH / 16>& tile, u64 bucket, const Bytes16& chunk, u32 digest, u64 key) {
+FORERUN_DEVICE u64 slot_in(const TableState& t, const Tile<WIDTH / 16>& tile, u64 bucket,
+                           const Bytes16& chunk, u32 digest, u64 key) {
     u64 found = no_slot;
     for (u32 left = match_16(chunk, digest); left != 0 && found == no_slot; left &= left - 1) {
         const u64 slot = bucket * WIDTH + tile.rank * chunk_slots + lowest(left);
@@ -67,7 +68,8 @@ template <u32 WIDTH> class Writer {
         slot = slot_in<WIDTH>(t, tile, place.home, home, place.digest, key);
         if (t.candidates == 2 && slot == no_slot) {
             spill = load_digests(t, place.spill * WIDTH + tile.rank * chunk_slots);
-            if (has_spilled(t, place)) slot = slot_in<WIDTH>(t, tile, place.spill, spill, place.digest, key);
+            if (has_spilled(t, place))
+                slot = slot_in<WIDTH>(t, tile, place.spill, spill, place.digest, key);
         }
         const bool flag = does(by_flag) && load_global(at<u8>(op.flags) + i) != 0;
         Status status = status_absent;
@@ -78,7 +80,8 @@ template <u32 WIDTH> class Writer {
         }
         if (tile.rank == 0) {
             if (op.slots_out != 0) store_global(at<u64>(op.slots_out) + i, slot);
-            if (op.pointers_out != 0) store_global(at<u64>(op.pointers_out) + i, slot == no_slot ? 0 : row());
+            if (op.pointers_out != 0)
+                store_global(at<u64>(op.pointers_out) + i, slot == no_slot ? 0 : row());
             if (op.status_out != 0) store_global(at<u8>(op.status_out) + i, u8(status));
         }
         tile.sync();
@@ -86,15 +89,21 @@ template <u32 WIDTH> class Writer {
     }
 
     FORERUN_DEVICE bool any_pins() const { return load_relaxed(&control_of(t)->pinned) != 0; }
-    FORERUN_DEVICE bool is_pinned(u64 of) const { return (load_relaxed(pin_at(t, of)) & pin_bit(t, of)) != 0; }
+    FORERUN_DEVICE bool is_pinned(u64 of) const {
+        return (load_relaxed(pin_at(t, of)) & pin_bit(t, of)) != 0;
+    }
 
     FORERUN_DEVICE Status meet() {
         if (does(found_read_row)) copy_row(tile, row_out(), row(), t.row_bytes);
         const bool pinned = any_pins() && is_pinned(slot);
-        tile.sync();  // every lane has seen the pin and read its part of the row before either changes
+        // Every lane has seen the pin and read its part of the row before either changes.
+        tile.sync();
         if (pinned && !does(found_unpin)) {
-            if (tile.rank == 0 && op.scores_out != 0) store_global(at<u64>(op.scores_out) + i, load_score(t, slot));
-            return does(found_assign_row | found_add_row | found_score | found_erase | found_pin) ? status_pinned : status_found;
+            if (tile.rank == 0 && op.scores_out != 0)
+                store_global(at<u64>(op.scores_out) + i, load_score(t, slot));
+            return does(found_assign_row | found_add_row | found_score | found_erase | found_pin)
+                       ? status_pinned
+                       : status_found;
         }
         if (does(found_assign_row)) copy_row(tile, row(), row_in(), t.row_bytes);
         if (does(found_add_row)) add_row(tile, op.element, row(), row_in(), t.row_bytes);
@@ -135,7 +144,9 @@ template <u32 WIDTH> class Writer {
     // In search order.
     FORERUN_DEVICE u64 first_free(u64 bucket, const Bytes16& chunk) const {
         const u32 mine = free_in(chunk);
-        const u32 turn = mine == 0 ? ~0u : ((tile.rank * chunk_slots - place.start) & (WIDTH - 1)) + lowest(mine);
+        const u32 turn =
+            mine == 0 ? ~0u
+                      : ((tile.rank * chunk_slots - place.start) & (WIDTH - 1)) + lowest(mine);
         return bucket * WIDTH + ((tile.least(turn) + place.start) & (WIDTH - 1));
     }
 
@@ -150,7 +161,8 @@ template <u32 WIDTH> class Writer {
         if (does(evicted_out)) give(load_relaxed(key_at(t, slot)), least, row());
         if (tile.rank == 0) store_relaxed(digest_at(t, slot), u8(digest_reclaimed));
         fence();
-        tile.sync();  // its row has been output, and from here on no reader takes the slot for the old key's
+        // Its row has been output, and from here on no reader takes the slot for the old key's.
+        tile.sync();
         put(score, slot / WIDTH == place.spill && t.candidates == 2);
         return status_evicted;
     }
@@ -166,14 +178,17 @@ template <u32 WIDTH> class Writer {
             const u64 first = (c == 0 ? place.home : place.spill) * WIDTH;
 #pragma unroll 2
             for (u32 s = tile.rank * each; s < WIDTH; s += lanes * each) {
-                const Bytes16 loaded = load_relaxed(at<Bytes16>(t.scores + (first + s) * t.score_bytes));
+                const Bytes16 loaded =
+                    load_relaxed(at<Bytes16>(t.scores + (first + s) * t.score_bytes));
                 const u64 a = t.score_bytes == 4 ? loaded.x : loaded.x | u64(loaded.y) << 32;
                 const u64 b = t.score_bytes == 4 ? loaded.y : loaded.z | u64(loaded.w) << 32;
                 take_lesser(mine, where, a, c * WIDTH + s, pins && is_pinned(first + s));
                 take_lesser(mine, where, b, c * WIDTH + s + 1, pins && is_pinned(first + s + 1));
                 if (t.score_bytes == 4) {
-                    take_lesser(mine, where, loaded.z, c * WIDTH + s + 2, pins && is_pinned(first + s + 2));
-                    take_lesser(mine, where, loaded.w, c * WIDTH + s + 3, pins && is_pinned(first + s + 3));
+                    take_lesser(mine, where, loaded.z, c * WIDTH + s + 2,
+                                pins && is_pinned(first + s + 2));
+                    take_lesser(mine, where, loaded.w, c * WIDTH + s + 3,
+                                pins && is_pinned(first + s + 3));
                 }
             }
         }
@@ -182,7 +197,8 @@ template <u32 WIDTH> class Writer {
         if (of_least == ~0u) return no_slot;
         return (of_least < WIDTH ? place.home : place.spill) * WIDTH + of_least % WIDTH;
     }
-    FORERUN_DEVICE static void take_lesser(u64& least, u32& where, u64 score, u32 slot, bool pinned) {
+    FORERUN_DEVICE static void take_lesser(u64& least, u32& where, u64 score, u32 slot,
+                                           bool pinned) {
         if (!pinned && (where == ~0u || score < least)) least = score, where = slot;
     }
 
@@ -198,7 +214,9 @@ template <u32 WIDTH> class Writer {
         if (tile.rank != 0) return;
         store_score(t, slot, score);
         store_relaxed(key_at(t, slot), key);
-        if (spills) store_relaxed(word_at(t, place.home), load_relaxed(word_at(t, place.home)) | word_spilled);
+        if (spills)
+            store_relaxed(word_at(t, place.home),
+                          load_relaxed(word_at(t, place.home)) | word_spilled);
         if (op.scores_out != 0) store_global(at<u64>(op.scores_out) + i, score);
         fence();
         store_relaxed(digest_at(t, slot), u8(place.digest));
@@ -208,7 +226,8 @@ template <u32 WIDTH> class Writer {
     FORERUN_DEVICE void give(u64 of_key, u64 score, u64 from) {
         u64 to = tile.rank == 0 ? atomic_add(at<u64>(op.out_count), u64(1)) : 0;
         to = tile.from(to, 0);
-        if (op.out_rows != 0 && from != 0) copy_row(tile, op.out_rows + to * t.row_bytes, from, t.row_bytes);
+        if (op.out_rows != 0 && from != 0)
+            copy_row(tile, op.out_rows + to * t.row_bytes, from, t.row_bytes);
         if (tile.rank != 0) return;
         store_global(at<u64>(op.out_keys) + to, of_key);
         if (op.out_scores != 0) store_global(at<u64>(op.out_scores) + to, score);

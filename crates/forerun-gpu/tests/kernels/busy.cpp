@@ -18,7 +18,8 @@ namespace {
 void multiply(u32 n, u32 blocks, u64 seed) {
     std::vector<float> a(n * n), b(n * n), c(n * n, -1.0f);
     for (u32 i = 0; i < n * n; ++i) a[i] = float(i * 7 % 13) - 6, b[i] = float(i * 5 % 11) - 5;
-    const ProductParams p = {reinterpret_cast<u64>(a.data()), reinterpret_cast<u64>(b.data()), reinterpret_cast<u64>(c.data()), n};
+    const ProductParams p = {reinterpret_cast<u64>(a.data()), reinterpret_cast<u64>(b.data()),
+                             reinterpret_cast<u64>(c.data()), n};
     shim::Launch launch;
     launch.blocks = blocks;
     launch.threads = 256;
@@ -33,7 +34,8 @@ void multiply(u32 n, u32 blocks, u64 seed) {
             wrong += c[i * n + j] != sum;
         }
     }
-    CHECK(wrong == 0, "%u of %u numbers differ, n %u, blocks %u, seed %llu", wrong, n * n, n, blocks, seed);
+    CHECK(wrong == 0, "%u of %u numbers differ, n %u, blocks %u, seed %llu", wrong, n * n, n,
+          blocks, seed);
 }
 
 TEST("the product equals the plain one, with any grid and schedule") {

@@ -20,11 +20,17 @@ struct Seen {
     std::set<std::string> values;
 
     void add(const Case& c) {
-        const auto put = [&](const char* what, u64 value) { values.insert(std::string(what) + " " + std::to_string(value)); };
-        put("direction", c.direction), put("absent", c.absent), put("map", c.map_update), put("count kind", u64(c.count_kind));
-        put("index bytes", c.index_bytes), put("count bytes", c.count_bytes), put("map bytes", c.map_bytes), put("pairs", c.pairs);
-        put("own indices", c.own_indices), put("many layers", c.layers > 1), put("tables", c.tables), put("reversed", c.reversed);
-        put("runs", c.in_runs), put("tight", c.source_pad + c.destination_pad == 0), put("threads", c.threads), put("stage", c.stage_bytes);
+        const auto put = [&](const char* what, u64 value) {
+            values.insert(std::string(what) + " " + std::to_string(value));
+        };
+        put("direction", c.direction), put("absent", c.absent), put("map", c.map_update),
+            put("count kind", u64(c.count_kind));
+        put("index bytes", c.index_bytes), put("count bytes", c.count_bytes),
+            put("map bytes", c.map_bytes), put("pairs", c.pairs);
+        put("own indices", c.own_indices), put("many layers", c.layers > 1),
+            put("tables", c.tables), put("reversed", c.reversed);
+        put("runs", c.in_runs), put("tight", c.source_pad + c.destination_pad == 0),
+            put("threads", c.threads), put("stage", c.stage_bytes);
     }
     static constexpr size_t all = 2 + 2 + 3 + 4 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 3 + 4;
 };
@@ -43,7 +49,8 @@ void every_case(const Kernel& kernel) {
                 for (const u32 base : {0u, 16u, 48u, kernel.unit}) {
                     ++seed;
                     // Run the large count for one in twelve combinations, in turn.
-                    if (++combination % 12 != (size * 5 + kernel.rows) % 12 && count > 1000) continue;
+                    if (++combination % 12 != (size * 5 + kernel.rows) % 12 && count > 1000)
+                        continue;
                     const Case c = draw(kernel, row_bytes, count, missing, base, seed * 7919);
                     seen.add(c);
                     run_case(c, tally);
@@ -51,18 +58,22 @@ void every_case(const Kernel& kernel) {
             }
         }
     }
-    CHECK(seen.values.size() == Seen::all, "%zu of %zu choices were drawn", seen.values.size(), Seen::all);
+    CHECK(seen.values.size() == Seen::all, "%zu of %zu choices were drawn", seen.values.size(),
+          Seen::all);
     const u64 least = std::min({tally.copied, tally.zeroed, tally.skipped, tally.wrong_indices});
     CHECK(least > 100, "hardly any work was done: %llu", least);
-    std::printf("  %s: %llu launches, %llu rows copied, %llu zeroed, %llu skipped, %llu indices out of range\n", kernel.name, tally.cases,
-                tally.copied, tally.zeroed, tally.skipped, tally.wrong_indices);
+    std::printf(
+        "  %s: %llu launches, %llu rows copied, %llu zeroed, %llu skipped, %llu indices out of "
+        "range\n",
+        kernel.name, tally.cases, tally.copied, tally.zeroed, tally.skipped, tally.wrong_indices);
 }
 
 // The kernels of a version, or those with this many rows in flight.
 void each(u32 version, u32 rows = 0) {
     u32 found = 0;
     for (const Kernel& kernel : kernels()) {
-        if (kernel.version == version && (rows == 0 || kernel.rows == rows)) every_case(kernel), ++found;
+        if (kernel.version == version && (rows == 0 || kernel.rows == rows))
+            every_case(kernel), ++found;
     }
     CHECK(found > 0, "no kernel of version %u", version);
 }
@@ -83,7 +94,8 @@ struct Sparse {
     u8* start;
 
     explicit Sparse(u64 bytes) : bytes(bytes) {
-        void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         CHECK(mapped != MAP_FAILED, "no address space of %llu bytes", bytes);
         if (mapped == MAP_FAILED) std::exit(1);
         start = static_cast<u8*>(mapped);
@@ -94,7 +106,8 @@ struct Sparse {
 void far_rows(const Kernel& kernel) {
     constexpr u64 row_bytes = 656;
     // Byte offsets near 2^31, 2^32 and 2^33: beyond signed and unsigned 32 bits.
-    const i64 rows[] = {0, 3'273'603, 3'273'604, 3'273'605, 6'547'206, 6'547'207, 6'547'208, 13'094'412, 13'094'413, 13'094'414};
+    const i64 rows[] = {0,         3'273'603, 3'273'604,  3'273'605,  6'547'206,
+                        6'547'207, 6'547'208, 13'094'412, 13'094'413, 13'094'414};
     constexpr u64 all_rows = 13'094'415, n = 10;
     Sparse source(all_rows * row_bytes), destination(all_rows * row_bytes);
     for (const u32 direction : {gather, scatter}) {
@@ -102,7 +115,8 @@ void far_rows(const Kernel& kernel) {
         for (u64 i = 0; i < n; ++i) {
             from.set(i, rows[i]);
             to.set(i, rows[(i + 3) % n]);
-            for (u64 b = 0; b < row_bytes; ++b) source.start[u64(rows[i]) * row_bytes + b] = u8(i * 17 + b * 3 + direction + 1);
+            for (u64 b = 0; b < row_bytes; ++b)
+                source.start[u64(rows[i]) * row_bytes + b] = u8(i * 17 + b * 3 + direction + 1);
         }
         GatherParams p = {};
         p.source = reinterpret_cast<u64>(source.start);
@@ -117,10 +131,13 @@ void far_rows(const Kernel& kernel) {
         p.index_bytes = p.count_bytes = p.map_bytes = direction == gather ? 4 : 8;
         p.direction = direction;
         p.stage_bytes = kernel.version == 6 ? 512 : 0;
-        const shim::Outcome outcome = shim::Machine::run(launch_of(kernel, n, 64, p.stage_bytes, 5), kernel.run, p);
+        const shim::Outcome outcome =
+            shim::Machine::run(launch_of(kernel, n, 64, p.stage_bytes, 5), kernel.run, p);
         CHECK(outcome.ok(), "%s: %s", kernel.name, outcome.failure.c_str());
         for (u64 i = 0; i < n; ++i) {
-            const bool same = std::memcmp(source.start + u64(rows[i]) * row_bytes, destination.start + u64(rows[(i + 3) % n]) * row_bytes, row_bytes) == 0;
+            const bool same =
+                std::memcmp(source.start + u64(rows[i]) * row_bytes,
+                            destination.start + u64(rows[(i + 3) % n]) * row_bytes, row_bytes) == 0;
             CHECK(same, "%s: row %lld, direction %u", kernel.name, rows[i], direction);
         }
     }

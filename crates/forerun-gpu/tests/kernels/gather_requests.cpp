@@ -13,7 +13,8 @@ namespace {
 constexpr u64 line_bytes = 128, row_bytes = 656, rows = 64;
 
 struct Asked {
-    double lines_a_row = 0;      // summed over requests: a line that two requests share counts twice
+    // Summed over requests: a line that two requests share counts twice.
+    double lines_a_row = 0;
     double requests_a_row = 0;
     bool aligned = true;         // each lane reads at its own position in a line
 };
@@ -29,7 +30,8 @@ Asked ask(const char* name, u64 align) {
     if (kernel == nullptr) return {};
 
     std::vector<u8> source(rows * row_bytes + line_bytes), destination(rows * row_bytes + 16);
-    const u64 start = (reinterpret_cast<u64>(source.data()) + line_bytes - 1) / line_bytes * line_bytes;
+    const u64 start =
+        (reinterpret_cast<u64>(source.data()) + line_bytes - 1) / line_bytes * line_bytes;
     Integers index(rows, 4);
     for (u64 i = 0; i < rows; ++i) index.set(i, i64(i));
     GatherParams p = {};
@@ -49,7 +51,8 @@ Asked ask(const char* name, u64 align) {
     shim::Launch launch = launch_of(*kernel, rows, 64, 0, 3);
     launch.watch_loads = [&](const void* pointer, u32 bytes, u32 thread) {
         const u64 address = reinterpret_cast<u64>(pointer);
-        if (address < start || address >= start + rows * row_bytes || bytes != kernel->unit) return;  // an index
+        // An index.
+        if (address < start || address >= start + rows * row_bytes || bytes != kernel->unit) return;
         const u64 row = (address - start) / row_bytes;
         const u64 row_start = start + row * row_bytes;
         const u64 from = align == 0 ? row_start : row_start / align * align;
@@ -66,11 +69,14 @@ Asked ask(const char* name, u64 align) {
 TEST("requests from a row's start touch 6.875 lines a row of 656 bytes, aligned ones 6") {
     for (const char* name : {"gather_v2_u16", "gather_v3_u16", "gather_v4_u16"}) {
         const Asked asked = ask(name, 0);
-        CHECK(asked.lines_a_row == 6.875 && asked.requests_a_row == 2 && !asked.aligned, "%s: %f lines", name, asked.lines_a_row);
+        CHECK(asked.lines_a_row == 6.875 && asked.requests_a_row == 2 && !asked.aligned,
+              "%s: %f lines", name, asked.lines_a_row);
     }
-    for (const char* name : {"gather_v5_r1_a128_u16", "gather_v5_r2_a128_u16", "gather_v5_r4_a128_u16"}) {
+    for (const char* name :
+         {"gather_v5_r1_a128_u16", "gather_v5_r2_a128_u16", "gather_v5_r4_a128_u16"}) {
         const Asked asked = ask(name, 128);
-        CHECK(asked.lines_a_row == 6 && asked.requests_a_row == 2 && asked.aligned, "%s: %f lines", name, asked.lines_a_row);
+        CHECK(asked.lines_a_row == 6 && asked.requests_a_row == 2 && asked.aligned, "%s: %f lines",
+              name, asked.lines_a_row);
     }
     for (const char* name : {"gather_v5_r2_a128_u8", "gather_v5_r2_a128_u4"}) {
         const Asked asked = ask(name, 128);

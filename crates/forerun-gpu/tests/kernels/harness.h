@@ -21,7 +21,8 @@ inline std::vector<Test>& tests() {
 }
 inline int failures = 0;
 
-__attribute__((format(printf, 3, 4))) inline void fail(const char* file, int line, const char* format, ...) {
+__attribute__((format(printf, 3, 4))) inline void fail(const char* file, int line,
+                                                       const char* format, ...) {
     std::printf("  FAILED %s:%d: ", file, line);
     va_list arguments;
     va_start(arguments, format);
@@ -58,9 +59,10 @@ inline int run_all(int count, char** arguments) {
 
 #define FORERUN_JOIN_(a, b) a##b
 #define FORERUN_JOIN(a, b) FORERUN_JOIN_(a, b)
-#define TEST(name)                                                                                                  \
-    static void FORERUN_JOIN(test_, __LINE__)();                                                                    \
-    static const forerun::test::Register FORERUN_JOIN(register_, __LINE__)(name, FORERUN_JOIN(test_, __LINE__));    \
+#define TEST(name)                                                          \
+    static void FORERUN_JOIN(test_, __LINE__)();                            \
+    static const forerun::test::Register FORERUN_JOIN(register_, __LINE__)( \
+        name, FORERUN_JOIN(test_, __LINE__));                               \
     static void FORERUN_JOIN(test_, __LINE__)()
 #define CHECK(condition, ...)                                                     \
     do {                                                                          \

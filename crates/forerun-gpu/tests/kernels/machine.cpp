@@ -35,16 +35,21 @@ Launch with_seed(u64 seed, u32 blocks = 1, u32 threads = 32, size_t shared_bytes
 }
 
 void expect_failure(const Outcome& outcome, const char* words) {
-    CHECK(outcome.failure.find(words) != std::string::npos, "expected '%s', got '%s'", words, outcome.failure.c_str());
+    CHECK(outcome.failure.find(words) != std::string::npos, "expected '%s', got '%s'", words,
+          outcome.failure.c_str());
 }
 
 // The number of seeds whose result differs from `expected`.
-template <typename Kernel> u32 wrong_over_seeds(Kernel kernel, const std::vector<u32>& in, const std::vector<u32>& expected, u32 threads) {
+template <typename Kernel>
+u32 wrong_over_seeds(Kernel kernel, const std::vector<u32>& in, const std::vector<u32>& expected,
+                     u32 threads) {
     u32 wrong = 0;
     for (u64 seed = 0; seed < seeds; ++seed) {
         std::vector<u32> out(expected.size());
-        const Outcome outcome = Machine::run(with_seed(seed, 1, threads, 1024), kernel, Io{in.data(), out.data(), threads});
-        CHECK(outcome.ok(), "seed %llu: %s", static_cast<unsigned long long>(seed), outcome.failure.c_str());
+        const Outcome outcome = Machine::run(with_seed(seed, 1, threads, 1024), kernel,
+                                             Io{in.data(), out.data(), threads});
+        CHECK(outcome.ok(), "seed %llu: %s", static_cast<unsigned long long>(seed),
+              outcome.failure.c_str());
         wrong += out != expected;
     }
     return wrong;
@@ -73,7 +78,8 @@ template <bool SYNC> void pass_on(Io io) {
 TEST("a race between lanes is found by some seed, and by none once it is mended") {
     const auto in = numbers(64);
     const u32 racy = wrong_over_seeds(pass_on<false>, in, rotated(in), 64);
-    CHECK(racy > seeds / 4, "only %u of %llu seeds found it", racy, static_cast<unsigned long long>(seeds));
+    CHECK(racy > seeds / 4, "only %u of %llu seeds found it", racy,
+          static_cast<unsigned long long>(seeds));
     CHECK(wrong_over_seeds(pass_on<true>, in, rotated(in), 64) == 0, "found where there is none");
 }
 
@@ -123,7 +129,8 @@ TEST("waiting for a value that never comes is reported as spinning") {
     u32 never = 0;
     Launch launch = with_seed(1);
     launch.turns_max = 10'000;
-    expect_failure(Machine::run(launch, spin, Io{nullptr, &never, 0}), "wait for each other in a loop");
+    expect_failure(Machine::run(launch, spin, Io{nullptr, &never, 0}),
+                   "wait for each other in a loop");
 }
 
 // Copies 16 bytes per lane through shared memory. N copies of two may still be in flight when it
@@ -147,12 +154,16 @@ std::vector<u32> first_half_rotated() {
 }
 
 TEST("a missing wait for an asynchronous copy is found by every seed") {
-    CHECK(wrong_over_seeds(through_copies<2, true>, numbers(64), first_half_rotated(), 32) == seeds, "not found");
-    CHECK(wrong_over_seeds(through_copies<1, true>, numbers(64), first_half_rotated(), 32) == 0, "found where there is none");
+    CHECK(wrong_over_seeds(through_copies<2, true>, numbers(64), first_half_rotated(), 32) == seeds,
+          "not found");
+    CHECK(wrong_over_seeds(through_copies<1, true>, numbers(64), first_half_rotated(), 32) == 0,
+          "found where there is none");
 }
 
 TEST("a missing barrier after an asynchronous copy is found by some seed") {
-    CHECK(wrong_over_seeds(through_copies<1, false>, numbers(64), first_half_rotated(), 32) > seeds / 4, "not found");
+    CHECK(wrong_over_seeds(through_copies<1, false>, numbers(64), first_half_rotated(), 32) >
+              seeds / 4,
+          "not found");
 }
 
 void leaves_copies(Io io) {
@@ -162,7 +173,8 @@ void leaves_copies(Io io) {
 
 TEST("leaving with copies in flight is reported") {
     const u32 in = 7;
-    expect_failure(Machine::run(with_seed(1, 1, 1, 16), leaves_copies, Io{&in, nullptr, 0}), "has not waited for");
+    expect_failure(Machine::run(with_seed(1, 1, 1, 16), leaves_copies, Io{&in, nullptr, 0}),
+                   "has not waited for");
 }
 
 // Half of the warp votes, the other half shuffles, both with the mask of all lanes.
@@ -178,10 +190,12 @@ TEST("lanes that diverge and name each other are reported, with both places") {
     u32 out = 0;
     const Outcome outcome = Machine::run(with_seed(3), diverges, Io{nullptr, &out, 0});
     expect_failure(outcome, "no lane can continue");
-    const bool both = outcome.failure.find("in ballot (") != std::string::npos && outcome.failure.find("in shuffle (") != std::string::npos;
+    const bool both = outcome.failure.find("in ballot (") != std::string::npos &&
+                      outcome.failure.find("in shuffle (") != std::string::npos;
     const bool named = outcome.failure.find("for lanes 0xffffffff") != std::string::npos;
     CHECK(named, "%s", outcome.failure.c_str());
-    CHECK(both || outcome.failure.find("and 24 more") != std::string::npos, "%s", outcome.failure.c_str());
+    CHECK(both || outcome.failure.find("and 24 more") != std::string::npos, "%s",
+          outcome.failure.c_str());
 }
 
 void two_places(Io io) {
@@ -196,7 +210,8 @@ void two_places(Io io) {
 
 TEST("a shuffle from two places in the code is not one shuffle") {
     u32 out = 0;
-    expect_failure(Machine::run(with_seed(4), two_places, Io{nullptr, &out, 0}), "no lane can continue");
+    expect_failure(Machine::run(with_seed(4), two_places, Io{nullptr, &out, 0}),
+                   "no lane can continue");
 }
 
 void leaves_early(Io io) {
@@ -208,7 +223,8 @@ TEST("a lane that is named after it has left is reported") {
     for (u64 seed = 0; seed < seeds; ++seed) {
         u32 out = 0;
         const Outcome outcome = Machine::run(with_seed(seed), leaves_early, Io{nullptr, &out, 0});
-        CHECK(outcome.failure.find("left the kernel") != std::string::npos, "%s", outcome.failure.c_str());
+        CHECK(outcome.failure.find("left the kernel") != std::string::npos, "%s",
+              outcome.failure.c_str());
     }
 }
 
@@ -221,8 +237,10 @@ void names_others(Io io) {
 
 TEST("masks without the caller, and shuffles from outside the mask, are reported") {
     u32 out = 0;
-    expect_failure(Machine::run(with_seed(5), reads_outside, Io{nullptr, &out, 0}), "reads lane 9, which lanes 0x0000000f do not include");
-    expect_failure(Machine::run(with_seed(5), names_others, Io{nullptr, &out, 0}), "names lanes 0x0000000f and not its caller");
+    expect_failure(Machine::run(with_seed(5), reads_outside, Io{nullptr, &out, 0}),
+                   "reads lane 9, which lanes 0x0000000f do not include");
+    expect_failure(Machine::run(with_seed(5), names_others, Io{nullptr, &out, 0}),
+                   "names lanes 0x0000000f and not its caller");
 }
 
 // Groups of eight lanes vote and add, each at its own pace: group g makes g + 1 rounds.
@@ -262,7 +280,8 @@ void votes(Io io) {
 }
 
 TEST("votes, matches and shuffles return what the hardware's do") {
-    CHECK(wrong_over_seeds(votes, {}, std::vector<u32>(96, 1), 96) == 0, "a lane got something else");
+    CHECK(wrong_over_seeds(votes, {}, std::vector<u32>(96, 1), 96) == 0,
+          "a lane got something else");
 }
 
 // Threads of the second half leave before the barrier. It opens for the remaining ones.
@@ -275,7 +294,9 @@ void some_leave(Io io) {
     store(io.out + t, load(&box));
 }
 
-TEST("a block's barrier opens for the threads that have not left, and the block shares its variables") {
+TEST(
+    "a block's barrier opens for the threads that have not left, and the block shares its "
+    "variables") {
     std::vector<u32> expected(64, 0);
     for (u32 t = 0; t < 32; ++t) expected[t] = 42;
     CHECK(wrong_over_seeds(some_leave, {}, expected, 64) == 0, "wrong");
@@ -292,7 +313,8 @@ void uneven_barrier(Io io) {
 
 TEST("a barrier at which some threads are missing is reported") {
     u32 out = 0;
-    expect_failure(Machine::run(with_seed(6), uneven_barrier, Io{nullptr, &out, 0}), "in block_sync (");
+    expect_failure(Machine::run(with_seed(6), uneven_barrier, Io{nullptr, &out, 0}),
+                   "in block_sync (");
 }
 
 enum Bulk { right, no_wait, no_read_wait, no_expect, unaligned, no_init, left_behind };
@@ -306,7 +328,9 @@ template <Bulk MISTAKE> void bulk(Io io) {
     for (u32 turn = 0; turn < 2; ++turn) {
         if (turn == 1 && MISTAKE != no_read_wait) bulk_wait_read<0>();
         if (MISTAKE != no_expect) barrier_expect(barrier, 64);
-        bulk_load(stage, reinterpret_cast<const u8*>(io.in) + turn * 64 + (MISTAKE == unaligned ? 8 : 0), 64, barrier);
+        bulk_load(stage,
+                  reinterpret_cast<const u8*>(io.in) + turn * 64 + (MISTAKE == unaligned ? 8 : 0),
+                  64, barrier);
         if (MISTAKE == left_behind) return;
         if (MISTAKE != no_wait) barrier_wait(barrier, turn);
         bulk_store(io.out + turn * 16, stage, 64);
@@ -383,7 +407,8 @@ TEST("a compare-and-swap of 16 bytes keeps them together") {
     for (u64 seed = 0; seed < seeds; ++seed) {
         Bytes16 pair = {0, ~0u, 0, ~0u};
         const Outcome outcome = Machine::run(with_seed(seed, 2, 32), wide_swap, Wide{&pair});
-        CHECK(outcome.ok() && pair.x == 64 && pair.y == ~64u && pair.z == 128 && pair.w == ~128u, "%u %s", pair.x, outcome.failure.c_str());
+        CHECK(outcome.ok() && pair.x == 64 && pair.y == ~64u && pair.z == 128 && pair.w == ~128u,
+              "%u %s", pair.x, outcome.failure.c_str());
     }
 }
 
@@ -399,11 +424,16 @@ void atomics(Io io) {
 
 TEST("each atomic does what its name says") {
     std::vector<u32> out = {~0u, 0, 0, ~0u, 0, 0};
-    CHECK(Machine::run(with_seed(9, 1, 64), atomics, Io{nullptr, out.data(), 0}).ok(), "did not end");
-    CHECK((out == std::vector<u32>{3, 63, ~0u, 0, 9, 8}), "%u %u %x %x %u %u", out[0], out[1], out[2], out[3], out[4], out[5]);
+    CHECK(Machine::run(with_seed(9, 1, 64), atomics, Io{nullptr, out.data(), 0}).ok(),
+          "did not end");
+    CHECK((out == std::vector<u32>{3, 63, ~0u, 0, 9, 8}), "%u %u %x %x %u %u", out[0], out[1],
+          out[2], out[3], out[4], out[5]);
 }
 
-void order_of_arrival(Io io) { store(io.out + atomic_add(const_cast<u32*>(io.in), 1u), block_in_grid() * 64 + thread_in_block()); }
+void order_of_arrival(Io io) {
+    store(io.out + atomic_add(const_cast<u32*>(io.in), 1u),
+          block_in_grid() * 64 + thread_in_block());
+}
 
 TEST("a seed is one schedule, and seeds differ") {
     std::vector<std::vector<u32>> seen;
@@ -412,9 +442,12 @@ TEST("a seed is one schedule, and seeds differ") {
         for (auto& out : twice) {
             u32 next = 0;
             out.resize(256);
-            CHECK(Machine::run(with_seed(seed, 4, 64), order_of_arrival, Io{&next, out.data(), 0}).ok(), "did not end");
+            CHECK(Machine::run(with_seed(seed, 4, 64), order_of_arrival, Io{&next, out.data(), 0})
+                      .ok(),
+                  "did not end");
         }
-        CHECK(twice[0] == twice[1], "seed %llu ran two ways", static_cast<unsigned long long>(seed));
+        CHECK(twice[0] == twice[1], "seed %llu ran two ways",
+              static_cast<unsigned long long>(seed));
         seen.push_back(twice[0]);
     }
     u32 different = 0;

@@ -26,7 +26,8 @@ using Kernel = void (*)(RandomReadParams);
 void check(Kernel kernel, u32 bytes, u64 words, u64 count, u32 blocks, u64 seed) {
     std::vector<u64> buffer(words);
     u64 sum = 0;
-    RandomReadParams p = {reinterpret_cast<u64>(buffer.data()), words, 0, seed, reinterpret_cast<u64>(&sum)};
+    RandomReadParams p = {reinterpret_cast<u64>(buffer.data()), words, 0, seed,
+                          reinterpret_cast<u64>(&sum)};
     shim::Launch launch;
     launch.blocks = blocks;
     launch.threads = 64;
@@ -51,12 +52,15 @@ void check(Kernel kernel, u32 bytes, u64 words, u64 count, u32 blocks, u64 seed)
         for (u64 b = 0; b < bytes; b += 8) expected += mix(piece * bytes / 8 + b / 8);
         for (u64 b = 0; b < bytes; b += 16) named.insert(piece * bytes + b);
     }
-    CHECK(sum == expected, "%u bytes, %llu requests, %u blocks: the sum differs", bytes, count, blocks);
-    CHECK(read == named, "%u bytes: %zu places were read, %zu are named", bytes, read.size(), named.size());
+    CHECK(sum == expected, "%u bytes, %llu requests, %u blocks: the sum differs", bytes, count,
+          blocks);
+    CHECK(read == named, "%u bytes: %zu places were read, %zu are named", bytes, read.size(),
+          named.size());
 }
 
 TEST("random reads read exactly the requested pieces, each one whole") {
-    const std::map<u32, Kernel> kernels = {{32, random_reads_b32}, {64, random_reads_b64}, {128, random_reads_b128}};
+    const std::map<u32, Kernel> kernels = {
+        {32, random_reads_b32}, {64, random_reads_b64}, {128, random_reads_b128}};
     for (const auto& [bytes, kernel] : kernels) {
         check(kernel, bytes, 4096, 0, 1, 1);
         check(kernel, bytes, 4096, 777, 1, 2);

@@ -35,7 +35,8 @@ const std::map<std::string, Entry> kernels = {
 };
 
 void take(void* to, size_t bytes) {
-    if (bytes != 0 && std::fread(to, 1, bytes, stdin) != bytes) std::exit(0);  // the other side has ended
+    // The other side has ended.
+    if (bytes != 0 && std::fread(to, 1, bytes, stdin) != bytes) std::exit(0);
 }
 template <typename T> T take() {
     T value;

@@ -21,8 +21,10 @@ template <typename T> FORERUN_DEVICE void every_access(u64 address) {
 
 template <typename T> FORERUN_DEVICE void every_atomic(u64 address) {
     T* const memory = at<T>(address);
-    T sum = atomic_add(memory, T(1)) + atomic_min(memory, T(2)) + atomic_max(memory, T(3)) + atomic_and(memory, T(4));
-    sum += atomic_or(memory, T(5)) + atomic_exchange(memory, T(6)) + atomic_compare_exchange(memory, T(7), T(8));
+    T sum = atomic_add(memory, T(1)) + atomic_min(memory, T(2)) + atomic_max(memory, T(3)) +
+            atomic_and(memory, T(4));
+    sum += atomic_or(memory, T(5)) + atomic_exchange(memory, T(6)) +
+           atomic_compare_exchange(memory, T(7), T(8));
     store_relaxed(memory + 1, load_relaxed(memory) + sum);
     store_release(memory + 2, load_acquire(memory) + sum);
     fence();
@@ -31,9 +33,11 @@ template <typename T> FORERUN_DEVICE void every_atomic(u64 address) {
 
 template <typename T> FORERUN_DEVICE T every_shuffle(T value) {
     const u32 mask = ballot(all_lanes, value != 0);
-    value += shuffle(all_lanes, value, 3) + shuffle_up(all_lanes, value, 1) + shuffle_down(all_lanes, value, 2);
+    value += shuffle(all_lanes, value, 3) + shuffle_up(all_lanes, value, 1) +
+             shuffle_down(all_lanes, value, 2);
     value += shuffle_xor(all_lanes, value, 4) + match(all_lanes, value);
-    return value + any(all_lanes, mask != 0) + all(all_lanes, mask == 0) + ones(mask) + (mask == 0 ? 0 : lowest(mask));
+    return value + any(all_lanes, mask != 0) + all(all_lanes, mask == 0) + ones(mask) +
+           (mask == 0 ? 0 : lowest(mask));
 }
 
 }  // namespace forerun
