@@ -32,12 +32,14 @@ function name(title) { title = tolower(title); gsub(/[^a-z0-9]+/, "-", title); r
     sub(/-+\.svg$/, ".svg", file)
     width = side[3] + 32; height = side[4] + 80
     printf \
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-16 -68 %d %d\" width=\"%d\" height=\"%d\" role=\"img\">\n", width, height, width, height > file
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-16 -68 %d %d\" width=\"%d\" height=\"%d\" role=\"img\">\n", \
+        width, height, width, height > file
     print "<title>" section ": " title "</title>\n<style>" > file
     printf "%s", css > file
     print "svg { font: 13px system-ui, -apple-system, \"Segoe UI\", sans-serif; }\n</style>" > file
     printf \
-        "<rect x=\"-15.5\" y=\"-67.5\" width=\"%d\" height=\"%d\" rx=\"8\" fill=\"var(--card)\" stroke=\"var(--line)\"/>\n", width - 1, height - 1 > file
+        "<rect x=\"-15.5\" y=\"-67.5\" width=\"%d\" height=\"%d\" rx=\"8\"" \
+        " fill=\"var(--card)\" stroke=\"var(--line)\"/>\n", width - 1, height - 1 > file
     print "<text class=\"head\" x=\"4\" y=\"-40\" font-size=\"16\">" title "</text>" > file
     print "<text class=\"soft\" x=\"4\" y=\"-20\">" note "</text>" > file
     printf "%s</svg>\n", plot > file

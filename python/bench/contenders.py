@@ -43,8 +43,8 @@ class Contender:
             return f"{cls.name} is skipped: {error}"
         return None
 
-    def load(self, told) -> None:
-        """Stores all rows. Calls `told` with the number stored so far."""
+    def load(self, report) -> None:
+        """Stores all rows. Calls `report` with the number stored so far."""
 
     def open(self, budget_rows: int, budget_bytes: int) -> None:
         """Prepares for lookups with this many rows, or bytes, in memory."""
@@ -90,14 +90,14 @@ class Forerun(Contender):
             cache_bytes=self.cache_bytes,
         )
 
-    def load(self, told) -> None:
+    def load(self, report) -> None:
         done = 0
         with self._table(1) as table:
             # Tens of MiB of ascending keys go directly into files of the store.
             for keys, rows in self._batches((64 << 20) // self.rows[:1].nbytes):
                 table.import_rows(keys, rows)
                 done += len(keys)
-                told(done)
+                report(done)
         # Compact first, so that measured lookups do not wait for work left over from the load.
         with forerun.Db(self.directory / "rows") as db:
             db.compact()
@@ -171,7 +171,7 @@ class Lmdb(Contender):
     needs = "lmdb"
     on_disk = True
 
-    def load(self, told) -> None:
+    def load(self, report) -> None:
         import lmdb
 
         row_bytes = self.rows[:1].nbytes
@@ -184,7 +184,7 @@ class Lmdb(Contender):
                     entries = zip(key_bytes(keys), rows_bytes(rows))
                     txn.cursor().putmulti(entries, append=True)
                 done += len(keys)
-                told(done)
+                report(done)
 
     def open(self, budget_rows: int, budget_bytes: int) -> None:
         import lmdb
@@ -220,7 +220,7 @@ class RocksDb(Contender):
         options.set_compression_type(rocksdict.DBCompressionType.none())
         return rocksdict.Rdict(str(self.directory / "rocksdb"), options)
 
-    def load(self, told) -> None:
+    def load(self, report) -> None:
         import rocksdict
 
         done = 0
@@ -233,7 +233,7 @@ class RocksDb(Contender):
                 batch.put(key, row)
             db.write(batch)
             done += len(keys)
-            told(done)
+            report(done)
         db.flush()
         db.compact_range(None, None)
         db.close()

@@ -188,7 +188,7 @@ def test_the_gpu_copies_its_rows(direction):
 
 
 @pytest.mark.parametrize(
-    "stream, told",
+    "stream, passed",
     [
         (None, 1),
         (0, 1),
@@ -199,11 +199,11 @@ def test_the_gpu_copies_its_rows(direction):
         (types.SimpleNamespace(ptr=0x77), 0x77),
     ],
 )
-def test_producers_get_the_stream(stream, told):
+def test_producers_get_the_stream(stream, passed):
     device, pairs = CudaTensor([8, 4]), CudaTensor([3, 2], "int32", device=1)
     with pytest.raises(refused, match="`pairs` are on CUDA device 1"):
         forerun.gather(HOST, device, pairs, stream=stream)
-    assert device.streams == pairs.streams == [told]
+    assert device.streams == pairs.streams == [passed]
 
 
 def test_without_a_stream_it_is_the_current_one_of_the_tensors_library(monkeypatch):

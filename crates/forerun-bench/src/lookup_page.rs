@@ -18,12 +18,12 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, TextTable) {
     let peer = rows.iter().any(|row| row.speedup_vs_peer.is_some());
     let inserts = rows.iter().any(|row| row.inserts_per_second.is_some());
     let access = rows.iter().any(|row| row.access.is_some());
-    let mut heads = vec![
+    let mut headings = vec![
         "workload", "keys", "key B", "prefix B", "value B", "pages", "rounds", "threads",
         "hit rate",
     ];
-    heads.extend(access.then_some("access"));
-    heads.extend([
+    headings.extend(access.then_some("access"));
+    headings.extend([
         "batch",
         "strategy",
         "keys/s",
@@ -32,10 +32,10 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, TextTable) {
         "vs single",
         "of best",
     ]);
-    heads.extend(peer.then_some("vs peer"));
-    heads.push("roofline");
-    heads.extend(inserts.then_some("inserts/s"));
-    let mut table = TextTable::new(heads);
+    headings.extend(peer.then_some("vs peer"));
+    headings.push("roofline");
+    headings.extend(inserts.then_some("inserts/s"));
+    let mut table = TextTable::new(headings);
     for row in rows {
         let mut cells = vec![
             row.case.clone(),
@@ -262,7 +262,7 @@ mod tests {
     fn constant_columns_are_in_the_heading_of_the_table() {
         let (constant, table) = table(&rows());
         assert!(constant.contains(&("keys".into(), "2M".into())));
-        assert_eq!(table.heads[..2], ["batch", "strategy"]);
+        assert_eq!(table.headings[..2], ["batch", "strategy"]);
         assert_eq!(
             table.rows[3],
             [

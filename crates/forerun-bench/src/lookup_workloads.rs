@@ -163,13 +163,13 @@ impl Lookups {
         stores: &[LoadedEngine<'_>],
         progress: &Progress,
     ) -> Result<Vec<Row>> {
-        let mut heads: Vec<Row> = Vec::new();
+        let mut headings: Vec<Row> = Vec::new();
         let mut cases = Vec::new();
         for (group, cell) in self.cells(workload).into_iter().enumerate() {
-            let ways = chosen.iter().filter(|(at, name)| {
+            let strategies = chosen.iter().filter(|(at, name)| {
                 workload != Workload::FillRandom || stores[*at].baseline() == *name
             });
-            for (at, strategy) in ways {
+            for (at, strategy) in strategies {
                 let loaded = &stores[*at];
                 let mut head = self.head(workload, data, &cell);
                 head.engine = loaded.engine.name().to_owned();
@@ -178,7 +178,7 @@ impl Lookups {
                     _ => strategy.clone(),
                 };
                 let name = format!("{} batch {} {}", head.case, head.batch, head.who());
-                heads.push(head);
+                headings.push(head);
                 cases.push(Case::new(group, name, move |turn| match workload {
                     Workload::FillRandom => loaded.fill(cell.threads),
                     Workload::MultiReadRandom => loaded.read(strategy, &cell, false, turn),
@@ -191,7 +191,7 @@ impl Lookups {
             stores.iter().try_for_each(|loaded| loaded.ready(false))?;
         }
         let outcomes = harness::measure(cases, &self.plan, progress)?;
-        Ok(self.rows(heads, &outcomes, stores))
+        Ok(self.rows(headings, &outcomes, stores))
     }
 
     fn cells(&self, workload: Workload) -> Vec<Cell> {
@@ -239,27 +239,33 @@ impl Lookups {
         }
     }
 
-    /// Fills in the outcomes of the rows; `heads` and `outcomes` are in the same order.
-    fn rows(&self, heads: Vec<Row>, outcomes: &[Outcome], stores: &[LoadedEngine<'_>]) -> Vec<Row> {
+    /// Fills in the outcomes of the rows; `headings` and `outcomes` are in the same order.
+    fn rows(
+        &self,
+        headings: Vec<Row>,
+        outcomes: &[Outcome],
+        stores: &[LoadedEngine<'_>],
+    ) -> Vec<Row> {
         let rival = |row: usize, engine: &str, strategy: &str| {
             let same = |&at: &usize| {
                 outcomes[at].group == outcomes[row].group
-                    && heads[at].engine == engine
-                    && heads[at].strategy == strategy
+                    && headings[at].engine == engine
+                    && headings[at].strategy == strategy
             };
-            let rival = (0..heads.len()).find(same)?;
+            let rival = (0..headings.len()).find(same)?;
             Some(outcomes[row].ratio_to(&outcomes[rival]))
         };
         let best_ratio = |row: usize| {
-            let peers = (0..heads.len()).filter(|&at| {
-                outcomes[at].group == outcomes[row].group && heads[at].engine == heads[row].engine
+            let peers = (0..headings.len()).filter(|&at| {
+                outcomes[at].group == outcomes[row].group
+                    && headings[at].engine == headings[row].engine
             });
             let rate = |at: &usize| outcomes[*at].per_second();
             let best = peers.max_by(|a, b| rate(a).total_cmp(&rate(b)))?;
             Some(outcomes[row].ratio_to(&outcomes[best]))
         };
-        let finished = (0..heads.len()).map(|at| {
-            let (head, outcome) = (&heads[at], &outcomes[at]);
+        let finished = (0..headings.len()).map(|at| {
+            let (head, outcome) = (&headings[at], &outcomes[at]);
             let loaded = stores.iter().find(|s| s.engine.name() == head.engine);
             let baseline = loaded.map(LoadedEngine::baseline).unwrap_or_default();
             let mut row = head.clone().with_rates(

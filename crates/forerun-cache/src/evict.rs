@@ -135,16 +135,16 @@ impl Cache {
             self.unlink(pinned, &mut locked, slot_ref, item, RemovalCause::Expired);
             return large_bytes;
         }
-        let fate = match victim.reason {
+        let decision = match victim.reason {
             // Nothing is evicted here: the block is compacted, or the item's expiry was extended.
             Reason::Sparse | Reason::Expired => EvictionDecision::Move {
                 queue: victim.queue,
                 frequency: record.frequency(),
             },
-            Reason::Evicted => self.policy.fate(victim.queue, record.frequency()),
+            Reason::Evicted => self.policy.decision(victim.queue, record.frequency()),
         };
         let class = self.blocks.ttl_class(record.expiry(), moment.now);
-        let moved = match fate {
+        let moved = match decision {
             EvictionDecision::Evict => None,
             EvictionDecision::Move { queue, frequency } => {
                 self.blocks.copy(queue, class, record, frequency)

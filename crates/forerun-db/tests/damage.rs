@@ -310,7 +310,7 @@ fn skipping_damage_loses_the_damaged_batches_only() {
                 is_reported,
                 ..
             } => {
-                assert!(is_reported, "{case}: nothing is told");
+                assert!(is_reported, "{case}: nothing is reported");
                 for (key, value) in &entries {
                     assert!(
                         all.get(key) == Some(value) || key == b"last",

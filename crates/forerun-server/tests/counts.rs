@@ -10,7 +10,7 @@ fn counts(client: &mut Client, names: &[&str]) -> Vec<(String, u64)> {
     let count = |name: &&str| {
         let start = format!("STAT {name} ");
         let value = text.lines().find_map(|line| line.strip_prefix(&start));
-        let value = value.unwrap_or_else(|| panic!("{name} is told"));
+        let value = value.unwrap_or_else(|| panic!("{name} is missing"));
         (name.to_string(), value.parse().expect("it is a number"))
     };
     names.iter().map(count).collect()

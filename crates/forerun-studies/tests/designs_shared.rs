@@ -34,7 +34,7 @@ fn write(table: &dyn SharedTable<u64, u64>, rounds: u64) {
     }
 }
 
-/// Reads batches until told to stop; the rounds seen of a key never go back. Returns how many were
+/// Reads batches until `stop` is set. The rounds seen of a key never go back. Returns how many were
 /// read.
 fn read(table: &dyn SharedTable<u64, u64>, stop: &AtomicBool, lookups: &[Lookup]) -> usize {
     let keys: Vec<u64> = (0..2 * KEYS).map(|n| n * 7 % (2 * KEYS)).collect();

@@ -100,7 +100,7 @@ pub(super) fn table(study: Study, rows: &[GatherRow]) -> TextTable {
         if cell != "-" {
             // This one deserves a column after all: every row has the same value, and it is
             // informative.
-            table.heads.push(head);
+            table.headings.push(head);
             table.rows.iter_mut().for_each(|row| row.push(cell.clone()));
         }
     }

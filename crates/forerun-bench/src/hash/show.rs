@@ -98,8 +98,8 @@ pub(super) fn table(rows: &[HashRow]) -> (Vec<(String, String)>, TextTable) {
     let said = |column: &&Column| rows.iter().any(|row| column.1(row).is_some());
     let columns: Vec<_> = COLUMNS.iter().chain(COSTS).filter(said).collect();
     let axes = Axis::ALL.map(Axis::name);
-    let heads = axes.iter().chain(columns.iter().map(|(head, _)| head));
-    let mut table = TextTable::new(heads.copied());
+    let headings = axes.iter().chain(columns.iter().map(|(head, _)| head));
+    let mut table = TextTable::new(headings.copied());
     for row in rows {
         let cells = columns.iter().map(|(_, write)| write(row));
         let cells = cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
@@ -246,8 +246,8 @@ pub(super) mod tests {
         let (constant, table) = table(&rows());
         assert!(constant.contains(&("size".into(), "1GiB".into())));
         assert!(constant.contains(&("rounds".into(), "5".into())));
-        assert_eq!(table.heads[..3], ["load", "design", "isa"]);
-        assert!(!table.heads.contains(&"vs peer".to_owned()));
+        assert_eq!(table.headings[..3], ["load", "design", "isa"]);
+        assert!(!table.headings.contains(&"vs peer".to_owned()));
         let full = &table.rows[3];
         assert!(full.contains(&"full at 0.61".to_owned()), "{full:?}");
         assert_eq!(full.iter().filter(|cell| *cell == "-").count(), 4);

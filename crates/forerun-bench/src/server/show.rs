@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn the_table_omits_constant_columns() {
         let (constant, table) = table(&rows());
-        assert_eq!(table.heads[..3], ["form", "keys a request", "server"]);
+        assert_eq!(table.headings[..3], ["form", "keys a request", "server"]);
         assert!(constant.contains(&("items".into(), "2M".into())));
         assert!(constant.contains(&("found".into(), "100%".into())));
         assert!(table.rows[2].contains(&"3.27x".to_owned()), "{table:?}");

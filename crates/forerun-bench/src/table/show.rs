@@ -31,7 +31,7 @@ pub fn print(rows: &[TableRow], out: &mut dyn Write) -> Result<()> {
 /// The table without the columns that never change, and the names and values of those columns.
 fn table(rows: &[TableRow]) -> (Vec<(String, String)>, TextTable) {
     let peer = rows.iter().any(|r| r.common.speedup_vs_peer.is_some());
-    let mut heads = vec![
+    let mut headings = vec![
         "access",
         "rows",
         "row",
@@ -49,8 +49,8 @@ fn table(rows: &[TableRow]) -> (Vec<(String, String)>, TextTable) {
         "from memory",
         "moved",
     ];
-    heads.extend(peer.then_some("vs peer"));
-    let mut table = TextTable::new(heads);
+    headings.extend(peer.then_some("vs peer"));
+    let mut table = TextTable::new(headings);
     for row in rows {
         let common = &row.common;
         // An engine that does not report its memory does not report hits there either.

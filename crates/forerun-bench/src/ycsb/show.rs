@@ -55,7 +55,7 @@ fn title(case: &str) -> String {
 /// those columns.
 fn table(rows: &[YcsbRow]) -> (Vec<(String, String)>, TextTable) {
     let peer = rows.iter().any(|r| r.common.speedup_vs_peer.is_some());
-    let mut heads = vec![
+    let mut headings = vec![
         "workload",
         "records",
         "cache",
@@ -71,8 +71,8 @@ fn table(rows: &[YcsbRow]) -> (Vec<(String, String)>, TextTable) {
         "p99 us",
         "vs batch 1",
     ];
-    heads.extend(peer.then_some("vs peer"));
-    let mut table = TextTable::new(heads);
+    headings.extend(peer.then_some("vs peer"));
+    let mut table = TextTable::new(headings);
     for row in rows {
         let common = &row.common;
         let mut cells = vec![
@@ -278,9 +278,15 @@ mod tests {
     fn a_workload_prints_constant_columns_once() {
         let rows = [row("a", "forerun", 1, 1e5), row("a", "rocksdb", 1, 5e4)];
         let mut out = Vec::new();
-        print(&rows, &[("fact".into(), "told".into())], &mut out).unwrap();
+        print(&rows, &[("fact".into(), "stated".into())], &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
-        for word in ["Workload A: 50% reads", "rocksdb", "told", "2.00x", "100 k"] {
+        for word in [
+            "Workload A: 50% reads",
+            "rocksdb",
+            "stated",
+            "2.00x",
+            "100 k",
+        ] {
             assert!(text.contains(word), "{word} in {text}");
         }
         assert_eq!(text.matches("1.05 MB").count(), 1);

@@ -41,7 +41,7 @@ pub(crate) trait EvictionPolicy {
     fn eviction_order(&self, queue_lens: [usize; 2]) -> [Queue; 2];
 
     /// Decides the fate of a live item in a block that is evicted, given how often it was read.
-    fn fate(&self, queue: Queue, frequency: u8) -> EvictionDecision;
+    fn decision(&self, queue: Queue, frequency: u8) -> EvictionDecision;
 
     /// Learns that an item of this queue was evicted.
     fn on_evict(&self, queue: Queue, hash: u64);

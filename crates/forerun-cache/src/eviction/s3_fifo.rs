@@ -48,7 +48,7 @@ impl EvictionPolicy for S3Fifo {
         }
     }
 
-    fn fate(&self, queue: Queue, frequency: u8) -> EvictionDecision {
+    fn decision(&self, queue: Queue, frequency: u8) -> EvictionDecision {
         if frequency == 0 {
             return EvictionDecision::Evict;
         }
@@ -83,10 +83,10 @@ mod tests {
             queue: Queue::Main,
             frequency,
         };
-        assert_eq!(policy.fate(Queue::Small, 3), to_main(0));
-        assert_eq!(policy.fate(Queue::Main, 3), to_main(2));
-        assert_eq!(policy.fate(Queue::Small, 0), EvictionDecision::Evict);
-        assert_eq!(policy.fate(Queue::Main, 0), EvictionDecision::Evict);
+        assert_eq!(policy.decision(Queue::Small, 3), to_main(0));
+        assert_eq!(policy.decision(Queue::Main, 3), to_main(2));
+        assert_eq!(policy.decision(Queue::Small, 0), EvictionDecision::Evict);
+        assert_eq!(policy.decision(Queue::Main, 0), EvictionDecision::Evict);
     }
 
     #[test]

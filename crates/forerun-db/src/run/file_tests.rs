@@ -184,7 +184,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 12 } else { 200 }))]
 
     #[test]
-    fn a_run_gives_back_what_was_put_in(entries in entries(400), lz4 in any::<bool>(), page_bytes in 0..10_000_usize) {
+    fn a_run_gives_back_what_was_put_in(
+        entries in entries(400), lz4 in any::<bool>(), page_bytes in 0..10_000_usize,
+    ) {
         let compression = if lz4 { Compression::Lz4 } else { Compression::None };
         for order in orders() {
             check(&order, options(page_bytes, compression), &sorted(entries.clone(), &order));

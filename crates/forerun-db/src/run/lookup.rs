@@ -89,7 +89,8 @@ fn prefetch_start(bytes: &[u8], leaf: bool) {
 /// call.
 #[expect(
     clippy::manual_async_fn,
-    reason = "an async fn keeps its arguments a second time in its state, and the state is to stay small"
+    reason = "an async fn keeps its arguments a second time in its state, and the state is to stay \
+        small"
 )]
 #[inline(always)]
 pub(crate) fn find_in<'r, 'g>(

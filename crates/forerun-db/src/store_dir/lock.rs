@@ -164,7 +164,7 @@ mod tests {
     fn the_second_opener_learns_who_holds_the_lock() {
         let io = FaultIo::new();
         let mut lock = Lock::take(&io, "/".as_ref(), "LOCK").unwrap();
-        assert!(lock.power_lost(), "nothing was told yet");
+        assert!(lock.power_lost(), "nothing was reported yet");
         lock.note_boot();
         assert!(!lock.power_lost());
         let holder = Some(std::process::id());

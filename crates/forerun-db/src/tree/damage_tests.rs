@@ -222,7 +222,9 @@ proptest! {
 
     #[test]
     fn after_any_damage_a_repaired_store_opens_and_makes_nothing_up(
-        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>(), 0_u8..6), 1..5),
+        damage in prop::collection::vec(
+            (any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>(), 0_u8..6),
+                1..5),
         is_reverse in any::<bool>(),
     ) {
         let fixture = grown(is_reverse);
@@ -256,10 +258,12 @@ proptest! {
                 for (key, value) in fixture.found() {
                     // Without a manifest, nobody knows about a missing run.
                     let is_unknown = is_taken && repaired.rebuilt_manifest;
-                    if is_unknown || repaired.losses.iter().any(|loss| is_reverse || is_in(loss, &key)) {
+                    if is_unknown || repaired.losses.iter()
+                        .any(|loss| is_reverse || is_in(loss, &key)) {
                         prop_assert!(fixture.possible(&key).contains(&value));
                     } else {
-                        prop_assert_eq!(value.as_ref(), expected.get(&key), "key {}", key.escape_ascii());
+                        prop_assert_eq!(value.as_ref(), expected.get(&key), "key {}",
+                            key.escape_ascii());
                     }
                 }
                 prop_assert!(fixture.repair().unwrap().was_sound());

@@ -34,7 +34,8 @@ proptest! {
         cuts in 1_usize..4,
         is_reverse in any::<bool>(),
     ) {
-        let order = if is_reverse { KeyOrder::new(Arc::new(ReverseBytewise)) } else { KeyOrder::Bytewise };
+        let order =
+            if is_reverse { KeyOrder::new(Arc::new(ReverseBytewise)) } else { KeyOrder::Bytewise };
         let io = FaultIo::new();
         let mut placed = Vec::new();
         let mut number = 0;
@@ -59,21 +60,24 @@ proptest! {
         let all: Vec<u64> = levels.runs().map(|(_, run)| run.number()).collect();
         for number in 0..=u8::MAX {
             let key = key(number);
-            let holds = |run: &Run| order.compare(smallest(run), &key).is_le() && order.compare(largest(run), &key).is_ge();
+            let holds = |run: &Run| order.compare(smallest(run), &key).is_le()
+                && order.compare(largest(run), &key).is_ge();
             let expected: Vec<u64> =
                 levels.runs().filter(|(_, run)| holds(run)).map(|(_, run)| run.number()).collect();
             let found: Vec<u64> = levels.candidates(&key).map(Run::number).collect();
             prop_assert_eq!(&found, &expected);
             for first in 0..=LEVELS {
                 let expected = levels.runs().any(|(level, run)| level >= first && holds(run));
-                prop_assert_eq!(levels.may_hold_from(first, &key), expected, "from level {}", first);
+                prop_assert_eq!(levels.may_hold_from(first, &key), expected, "from level {}",
+                    first);
             }
         }
 
         // A run needs a range deletion if it is older and overlaps the range.
         let needs = levels.needed_ranges();
         let bounds = (0..=u8::MAX).step_by(23).map(key);
-        for (start, end) in bounds.clone().flat_map(|start| bounds.clone().map(move |end| (start.clone(), end))) {
+        for (start, end) in bounds.clone()
+            .flat_map(|start| bounds.clone().map(move |end| (start.clone(), end))) {
             if order.compare(&start, &end).is_ge() {
                 continue;
             }
@@ -102,8 +106,10 @@ proptest! {
         });
         prop_assert_eq!(once.records(), each.records());
         let left: BTreeSet<u64> = once.runs().map(|(_, run)| run.number()).collect();
-        prop_assert_eq!(left, all.iter().copied().filter(|number| !removed.contains(number)).collect());
-        let back = placed.iter().filter(|(_, run)| removed.contains(&run.number())).cloned().collect();
+        prop_assert_eq!(left, all.iter().copied().filter(|number| !removed.contains(number))
+            .collect());
+        let back = placed.iter().filter(|(_, run)| removed.contains(&run.number())).cloned()
+            .collect();
         let again = once.edit(&Edit { added: back, ..Edit::default() });
         prop_assert_eq!(again.records(), levels.records());
     }

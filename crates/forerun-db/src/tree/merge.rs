@@ -301,7 +301,8 @@ mod tests {
             moves in moves(),
             reverse in any::<bool>(),
         ) {
-            let order = if reverse { KeyOrder::new(Arc::new(ReverseBytewise)) } else { KeyOrder::Bytewise };
+            let order =
+                if reverse { KeyOrder::new(Arc::new(ReverseBytewise)) } else { KeyOrder::Bytewise };
             let mut parts: Vec<Vec<Held>> = vec![Vec::new(); sources];
             let mut all = Vec::new();
             for (i, (key, source, long)) in keys.into_iter().enumerate() {
@@ -312,7 +313,9 @@ mod tests {
                     all.push(version);
                 }
             }
-            let cursors = parts.into_iter().map(|part| Box::new(Sorted::new(order.clone(), part)) as Box<dyn VersionCursor>).collect();
+            let cursors = parts.into_iter()
+                .map(|part| Box::new(Sorted::new(order.clone(), part)) as Box<dyn VersionCursor>)
+                    .collect();
             let mut merge = Merge::new(order.clone(), cursors);
             let mut plain = Sorted::new(order, all);
             for step in &moves {

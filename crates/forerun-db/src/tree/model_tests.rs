@@ -60,7 +60,8 @@ proptest! {
         let mut fixture = Fixture::new(is_reverse);
         for step in steps {
             match step {
-                Step::Write(writes) => writes.into_iter().for_each(|(key, value)| fixture.write(key, value)),
+                Step::Write(writes) => writes.into_iter()
+                    .for_each(|(key, value)| fixture.write(key, value)),
                 Step::Flush => fixture.flush().unwrap(),
                 Step::Compact => drop(fixture.compact(&BTreeSet::new()).unwrap()),
                 Step::CompactAll => fixture.compact_all().unwrap(),

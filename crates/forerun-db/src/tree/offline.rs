@@ -363,7 +363,8 @@ impl Place {
             repaired.losses.push(Loss {
                 path: path.join(manifest::NAME),
                 reason: format!(
-                    "keyspace {id} was found only in the log: it is now named {name:?} and ordered bytewise"
+                    "keyspace {id} was found only in the log: it is now named {name:?} and ordered \
+                     bytewise"
                 ),
                 keys: None,
             });

@@ -170,7 +170,8 @@ mod tests {
             }
             let below_keys: BTreeSet<u8> = below.iter().map(|version| version.key[0]).collect();
             let sorted = all_of(&mut Sorted::new(KeyOrder::Bytewise, here.clone())).unwrap();
-            let mut retain = Retain::new(KeyOrder::Bytewise, snapshots.iter().rev().copied().collect());
+            let mut retain =
+                Retain::new(KeyOrder::Bytewise, snapshots.iter().rev().copied().collect());
             let kept: Vec<Held> = sorted
                 .iter()
                 .filter(|held| retain.keeps(&held.version(), |key| below_keys.contains(&key[0])))
@@ -193,13 +194,17 @@ mod tests {
             // Some reader sees each kept version.
             for version in &kept {
                 let met = readers.iter().any(|reader| {
-                    kept.iter().filter(|other| other.key == version.key && other.sequence <= *reader).max_by_key(|other| other.sequence)
+                    kept.iter()
+                        .filter(|other| other.key == version.key && other.sequence <= *reader)
+                            .max_by_key(|other| other.sequence)
                         == Some(version)
                 });
                 prop_assert!(met, "{:?}", version);
-                let is_oldest_reader = snapshots.iter().all(|snapshot| *snapshot >= version.sequence);
+                let is_oldest_reader = snapshots.iter()
+                    .all(|snapshot| *snapshot >= version.sequence);
                 if version.value.is_none() && is_oldest_reader {
-                    prop_assert!(below_keys.contains(&version.key[0]), "{:?} hides nothing", version);
+                    prop_assert!(below_keys.contains(&version.key[0]), "{:?} hides nothing",
+                        version);
                 }
             }
         }

@@ -298,7 +298,7 @@ impl Replay<'_> {
             return Ok(());
         }
         self.damage(path, 0, len, reason)?;
-        // Without the salt, a record cannot be told from random bytes. The log continues in a new
+        // Without the salt, a record cannot be distinguished from random bytes. The log continues in a new
         // segment.
         self.next_number += 1;
         self.tail = None;

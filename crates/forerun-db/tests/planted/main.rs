@@ -5,7 +5,7 @@
 
 mod damage;
 mod log;
-mod reads;
+mod read_defects;
 mod tree;
 mod waits;
 

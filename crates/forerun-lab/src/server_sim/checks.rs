@@ -242,7 +242,8 @@ impl Watch {
             }
             if client.is_owed() && wire.socket.is_read() {
                 let what = format!(
-                    "client {id} waits for {} answers{}, but the server waits for an event that never comes",
+                    "client {id} waits for {} answers{}, but the server waits for an event that \
+                     never comes",
                     client.owed(),
                     if client.waits_for_end() {
                         " and the end"
@@ -255,7 +256,8 @@ impl Watch {
             let unread = wire.socket.unread();
             if unread > 0 && wire.socket.is_read() {
                 let what = format!(
-                    "the server has left {unread} bytes of client {id} unread and waits for an event that never comes"
+                    "the server has left {unread} bytes of client {id} unread and waits for an \
+                     event that never comes"
                 );
                 return Err(Failure::new("unread", what));
             }
@@ -329,7 +331,8 @@ impl Watch {
                 let in_time = dropped_at < drain_asked + self.drain_timeout;
                 if in_time && answered < seen.owed_at_drain as u64 {
                     let what = format!(
-                        "client {id} was owed {} answers when the server was asked to end, but got {answered}",
+                        "client {id} was owed {} answers when the server was asked to end, but got \
+                         {answered}",
                         seen.owed_at_drain
                     );
                     return Err(Failure::new("cut off", what));

@@ -204,7 +204,8 @@ impl Model {
                 let acked = during.acked;
                 if !self.is_over(&entry, acked) && !self.is_evicted(name, &entry, acked) {
                     return Err(format!(
-                        "{name}: version {} of {} bytes, set in turns {} to {}, expiry {:?}, is lost at second {}",
+                        "{name}: version {} of {} bytes, set in turns {} to {}, expiry {:?}, is \
+                         lost at second {}",
                         entry.version,
                         entry.len,
                         entry.set.sent.turn,

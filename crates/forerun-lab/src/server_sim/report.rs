@@ -33,7 +33,8 @@ pub fn smaller(plan: &Plan) -> anyhow::Result<Smaller> {
 
 fn describe(plan: &Plan) -> Vec<String> {
     let mut lines = vec![format!(
-        "{} workers, {} MiB, items up to {} bytes, at most {} connections, idle timeout {} s, drain timeout {} s{}{}",
+        "{} workers, {} MiB, items up to {} bytes, at most {} connections, idle timeout {} s, \
+         drain timeout {} s{}{}",
         plan.threads,
         plan.memory_mib,
         plan.max_item_bytes,
@@ -53,7 +54,8 @@ fn describe(plan: &Plan) -> Vec<String> {
     }
     for client in &plan.clients {
         lines.push(format!(
-            "client {} (server {}{}) from {:?}, pipes {:?}, {:?}, sends {} bytes / {:?}, reads {} bytes / {:?}, window {}, ends: {:?}",
+            "client {} (server {}{}) from {:?}, pipes {:?}, {:?}, sends {} bytes / {:?}, reads {} \
+             bytes / {:?}, window {}, ends: {:?}",
             client.id,
             client.life + 1,
             if client.tls12 { ", TLS 1.2" } else { "" },

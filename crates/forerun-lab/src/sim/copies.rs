@@ -133,7 +133,7 @@ impl User<'_> {
                 Ok(())
             }
             Ok((_, list)) if list.backups.len() <= newest => {
-                // Backups that nobody was told of count too.
+                // Unacknowledged backups count too.
                 let oldest = list.backups.iter().map(|backup| backup.number).min();
                 if let (true, Some(oldest)) = (list.backups.len() == newest, oldest) {
                     known.retain(|number, _| *number >= oldest);

@@ -80,7 +80,8 @@ impl User<'_> {
                 Ok(Ok(entries)) => match held.all.get(&space) {
                     Some(first) if *first != entries => {
                         return flaw(format!(
-                            "a snapshot of keyspace {space} gave {} entries first and {} others later",
+                            "a snapshot of keyspace {space} gave {} entries first and {} others \
+                             later",
                             first.len(),
                             entries.len()
                         ));
@@ -119,7 +120,8 @@ impl User<'_> {
                 Ok(others) if others == entries => {}
                 Ok(others) => {
                     return flaw(format!(
-                        "a snapshot of keyspace {space} has {} entries forward and {} {direction:?}",
+                        "a snapshot of keyspace {space} has {} entries forward and {} \
+                             {direction:?}",
                         entries.len(),
                         others.len()
                     ));

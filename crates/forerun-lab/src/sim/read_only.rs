@@ -127,7 +127,8 @@ impl World {
                     .keys()
                     .map(|space| (of(&seen.shared, *space), of(&now, *space)));
                 flaw(format!(
-                    "the store holds other entries than an opening for reading only saw, keyspace by keyspace: {:?}",
+                    "the store holds other entries than an opening for reading only saw, keyspace \
+                     by keyspace: {:?}",
                     counts.collect::<Vec<_>>()
                 ))
             }

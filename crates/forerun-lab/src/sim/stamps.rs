@@ -113,7 +113,8 @@ impl Stamps {
             if let Some(sequence) = known.sequence(*stamp)? {
                 if sequence < least.sequence {
                     return Err(format!(
-                        "stamp {stamp:?} was read, of sequence number {sequence}, after {} was acknowledged or seen",
+                        "stamp {stamp:?} was read, of sequence number {sequence}, after {} was \
+                         acknowledged or seen",
                         least.sequence
                     ));
                 }

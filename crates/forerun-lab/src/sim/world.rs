@@ -50,7 +50,7 @@ pub struct Opened {
     pub number: u64,
     /// Whether a thread has begun to close it.
     pub is_closing: AtomicBool,
-    /// Whether somebody was told that it takes no more writes.
+    /// Whether a caller learned that it takes no more writes.
     pub refuses_writes: AtomicBool,
 }
 

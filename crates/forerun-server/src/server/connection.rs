@@ -244,8 +244,8 @@ impl<K: Read + Write> Connection<K> {
         Ok(TurnResult::Again)
     }
 
-    /// Closes the connection for any reason. If every answer was sent in full, a TLS peer is told
-    /// that this is the end, as far as the socket takes the message.
+    /// Closes the connection for any reason. If every answer was sent in full, a TLS peer gets
+    /// close_notify, if the socket accepts it.
     pub(crate) fn leave(&mut self) {
         if self.is_sent() && !self.unfinished {
             self.transport.close_notify();

@@ -76,7 +76,7 @@ impl Bench<'_> {
 /// The other cases that a case can be compared with.
 pub(super) struct Rivals<'a> {
     pub(super) cells: &'a [Cell],
-    pub(super) heads: &'a [Head],
+    pub(super) headings: &'a [Head],
     pub(super) outcomes: &'a [Outcome],
     /// The case, its cell and its variant.
     pub(super) number: usize,
@@ -98,14 +98,14 @@ impl Rivals<'_> {
             } => cell(&self.cells[*at]) && variant(other),
             Head::Lines { .. } => false,
         };
-        let rival = self.heads.iter().position(fits)?;
+        let rival = self.headings.iter().position(fits)?;
         Some(self.outcomes[self.number].ratio_to(&self.outcomes[rival]))
     }
 
     /// The share of the random lines read in the same group.
     fn lines(&self, wanted: usize) -> Option<f64> {
         let outcome = &self.outcomes[self.number];
-        let mut pairs = self.heads.iter().zip(self.outcomes);
+        let mut pairs = self.headings.iter().zip(self.outcomes);
         let (_, lines) = pairs.find(|(head, lines)| {
             lines.group == outcome.group
                 && matches!(head, Head::Lines { threads } if *threads == wanted)

@@ -53,7 +53,7 @@ impl Bench<'_> {
             streams.iter().find(|(other, _)| *other == kind)
         };
 
-        let mut heads = Vec::new();
+        let mut headings = Vec::new();
         let mut cases = Vec::new();
         let mut rows = Vec::new();
         let mut unreached = 0;
@@ -91,7 +91,7 @@ impl Bench<'_> {
                         variant.isa,
                         variant.strategy
                     );
-                    heads.push(Head::Lookup {
+                    headings.push(Head::Lookup {
                         cell: at,
                         variant: variant.clone(),
                     });
@@ -113,7 +113,7 @@ impl Bench<'_> {
             }
             for (last, threads) in probes(&cells) {
                 if last == at {
-                    heads.push(Head::Lines { threads });
+                    headings.push(Head::Lines { threads });
                     cases.push(Case::new(group, "random lines", move |turn| {
                         let in_flight = self.in_flight.get(&threads).copied().unwrap_or(16);
                         let rate = self.probe.lines_per_second(
@@ -133,7 +133,7 @@ impl Bench<'_> {
         let outcomes = harness::measure_on(cases, &self.plan, self.bar)?;
         self.bar.skip((unreached * self.plan.rounds) as u64);
 
-        for (number, head) in heads.iter().enumerate() {
+        for (number, head) in headings.iter().enumerate() {
             let Head::Lookup { cell: at, variant } = head else {
                 continue;
             };
@@ -162,7 +162,7 @@ impl Bench<'_> {
             };
             let rivals = Rivals {
                 cells: &cells,
-                heads: &heads,
+                headings: &headings,
                 outcomes: &outcomes,
                 number,
                 at: *at,

@@ -1,6 +1,6 @@
 //! One thread at work: random operations, with each answer compared.
 
-mod reads;
+mod checked_reads;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -19,7 +19,7 @@ use crate::exit::UsageError;
 ///
 /// Speaks memcached's classic text commands and meta commands. All lookups that have arrived on a
 /// connection are executed as one batch, whether they came as one `get` with many keys or as many
-/// commands. The server listens on the loopback interface unless told otherwise, prints its
+/// commands. By default the server listens on the loopback interface, prints its
 /// addresses on standard output, and logs to standard error.
 ///
 /// SIGTERM and SIGINT shut it down gracefully: it answers the requests it has received and writes

@@ -87,7 +87,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
     fn make_room(&mut self, key: K) -> Result<Slot, Full> {
         let hash = key.hash(&self.constants);
         for bucket in self.choices(hash) {
-            if let Look::Room(slot) = self.look(bucket) {
+            if let Look::Free(slot) = self.look(bucket) {
                 return Ok(Slot { bucket, slot });
             }
         }
@@ -115,7 +115,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Buckets for Cuckoo<K, V, 
 
     fn look(&self, bucket: u32) -> Look {
         match self.buckets.get(bucket).vacancy() {
-            Some(slot) => Look::Room(slot),
+            Some(slot) => Look::Free(slot),
             None => Look::Full,
         }
     }

@@ -32,7 +32,7 @@ struct Node {
 /// What a search finds at a bucket.
 pub(in super::super) enum Look {
     /// This slot can take an entry.
-    Room(usize),
+    Free(usize),
     /// The bucket is full.
     Full,
 }
@@ -101,7 +101,7 @@ impl Search {
             for slot in 0..B::SLOTS {
                 let entry = Slot { bucket: from, slot };
                 for bucket in table.choices(entry).filter(|&choice| choice != from) {
-                    if let Look::Room(room) = table.look(bucket) {
+                    if let Look::Free(room) = table.look(bucket) {
                         return Some(self.path(at, entry, Slot { bucket, slot: room }));
                     }
                     if self.nodes.len() < BUCKETS_MAX {

@@ -165,7 +165,7 @@ impl<K: Word, V: Word> MemC3<K, V> {
     fn make_room(&self, at: Where, writer: &mut Writer) -> Option<Slot> {
         let buckets = [at.bucket, self.other(at.bucket, at.tag)];
         for bucket in buckets {
-            if let Look::Room(slot) = Buckets::look(self, bucket) {
+            if let Look::Free(slot) = Buckets::look(self, bucket) {
                 return Some(Slot { bucket, slot });
             }
         }
@@ -200,7 +200,7 @@ impl<K: Word, V: Word> MemC3<K, V> {
             self.entries.get(to.bucket).store(to.slot, key, value);
             self.tags.get(to.bucket).set(to.slot, at.tag);
             // Cleared at once, and under the key's version: later the slot is written as another
-            // key's, which readers of this one are not told of.
+            // key's entry, and readers of this key would not notice.
             self.tags.get(from.bucket).clear(from.slot);
         });
     }
@@ -216,7 +216,7 @@ impl<K: Word, V: Word> Buckets for MemC3<K, V> {
             .load()
             .iter()
             .position(|&tag| tag == 0);
-        free.map_or(Look::Full, Look::Room)
+        free.map_or(Look::Full, Look::Free)
     }
 
     fn choices(&self, at: Slot) -> impl Iterator<Item = u32> {

@@ -19,10 +19,10 @@ use super::sync::{AtomicU32, Ordering, pause};
 
 /// Counters of a table: the paper's 8,192, which the first two levels of cache hold.
 #[cfg(not(loom))]
-const STRIPES: usize = 8192;
+const COUNTERS: usize = 8192;
 /// Two, so that keys of one stripe and of different ones are tried.
 #[cfg(loom)]
-const STRIPES: usize = 2;
+const COUNTERS: usize = 2;
 
 /// The counters.
 #[derive(Debug)]
@@ -30,18 +30,18 @@ pub(super) struct Versions(Box<[AtomicU32]>);
 
 impl Versions {
     pub(super) fn new() -> Versions {
-        Versions((0..STRIPES).map(|_| AtomicU32::new(0)).collect())
+        Versions((0..COUNTERS).map(|_| AtomicU32::new(0)).collect())
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        STRIPES * size_of::<u32>()
+        COUNTERS * size_of::<u32>()
     }
 
     /// The counter of a key, by its hash.
     #[inline(always)]
     fn of(&self, stripe: u32) -> &AtomicU32 {
         // The low bits are the tag's: other bits, or the keys of a stripe would be alike.
-        &self.0[(stripe >> 8) as usize % STRIPES]
+        &self.0[(stripe >> 8) as usize % COUNTERS]
     }
 
     /// A key's version before its slots are read. It may be odd: then [`Versions::unchanged`] will
