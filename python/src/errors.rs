@@ -43,6 +43,7 @@ pub(crate) fn exception(error: forerun::Error) -> PyErr {
         E::AlreadyExists { .. } => AlreadyExistsError::new_err(words),
         E::Locked { .. } => LockedError::new_err(words),
         E::Closed => ClosedError::new_err(words),
+        E::Interrupted => crate::interrupt::raised(),
         E::Forked(_) => ForkedError::new_err(words),
         E::CorruptEntry { .. } | E::CorruptFile { .. } | E::MalformedBatch { .. } => {
             CorruptionError::new_err(words)
@@ -93,7 +94,8 @@ pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
         | E::NoDeviceTier { .. }
         | E::Destination { .. }
         | E::Conflict(_)
-        | E::NoStore { .. } => InvalidArgumentError::new_err(words),
+        | E::NoStore { .. }
+        | E::StoreTtl { .. } => InvalidArgumentError::new_err(words),
         E::NoDevice { .. } | E::Device { .. } => DeviceError::new_err(words),
         E::OtherTable { .. } => VersionError::new_err(words),
         E::BadRow { .. } => CorruptionError::new_err(words),

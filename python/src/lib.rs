@@ -16,6 +16,7 @@
 
 mod arrays;
 mod at_exit;
+mod backup_results;
 mod backups;
 mod batch;
 mod borrows;
@@ -51,7 +52,9 @@ mod versions;
 #[pyo3::pymodule(name = "_forerun")]
 mod module {
     #[pymodule_export]
-    use crate::backups::{Backup, BackupList, Backups, CheckedBackups, RemovedBackups};
+    use crate::backup_results::{Backup, BackupList, CheckedBackups, RemovedBackups};
+    #[pymodule_export]
+    use crate::backups::Backups;
     #[pymodule_export]
     use crate::batch::WriteBatch;
     #[pymodule_export]

@@ -7,11 +7,15 @@
 //! ```
 //!
 //! Python handles signals between two of its own instructions, so a call that waits inside the
-//! engine would delay Ctrl-C. Interrupted work is not undone: it continues in its thread, and
-//! closing the store ends it.
+//! engine would delay Ctrl-C. Work that cannot be stopped continues in its thread after an
+//! interrupt, and closing the store ends it. Work that can be stopped is told to, and ends first.
 
+use std::any::Any;
 use std::io::IsTerminal;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -24,6 +28,9 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 /// How long a call runs before a terminal shows it.
 pub(crate) const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
+/// How long an interrupted call waits for stopped work to end.
+const STOPS_WITHIN: Duration = Duration::from_secs(1);
+
 /// Batches up to this size are written in the caller's thread.
 const SMALL_BATCH_BYTES: usize = 256 << 10;
 
@@ -34,31 +41,90 @@ pub(crate) fn run_long<T: Send + 'static>(
     what: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
-    let (sender, mut receiver) = channel();
-    let thread = std::thread::Builder::new()
-        .name("forerun-call".into())
-        .spawn(move || {
-            // After an interrupt nobody receives the result, and it is dropped here.
-            drop(sender.send(work()));
-        })?;
-    let begin = Instant::now();
-    let mut shown = None;
-    loop {
-        let waiting = &mut receiver;
-        let received = py.detach(move || waiting.recv_timeout(SIGNALS_EVERY));
-        match received {
-            Ok(result) => return Ok(result),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => match thread.join() {
+    Call::start(work)?.wait(py, what)
+}
+
+/// The same for work that polls a flag and ends soon after it is set. If a signal handler raises,
+/// this sets the flag and returns when the work has ended. It does not wait if a handler raises
+/// again, or for work that does not end: then the work continues in its thread.
+pub(crate) fn run_stoppable<T: Send + 'static>(
+    py: Python<'_>,
+    what: &'static str,
+    work: impl FnOnce(Arc<AtomicBool>) -> T + Send + 'static,
+) -> PyResult<T> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    let mut call = Call::start(move || work(flag))?;
+    call.wait(py, what).inspect_err(|_| {
+        // Relaxed: no other data depends on the flag; it only has to be seen soon.
+        stop.store(true, Ordering::Relaxed);
+        let deadline = Instant::now() + STOPS_WITHIN;
+        while !call.has_ended(py) && Instant::now() < deadline && py.check_signals().is_ok() {}
+    })
+}
+
+/// Work in a thread of its own.
+struct Call<T> {
+    /// `None` once it has been joined.
+    thread: Option<JoinHandle<()>>,
+    result: Receiver<T>,
+}
+
+impl<T: Send + 'static> Call<T> {
+    fn start(work: impl FnOnce() -> T + Send + 'static) -> PyResult<Call<T>> {
+        let (sender, result) = channel();
+        let thread = std::thread::Builder::new()
+            .name("forerun-call".into())
+            .spawn(move || {
+                // After an interrupt nobody receives the result, and it is dropped here.
+                drop(sender.send(work()));
+            })?;
+        Ok(Call {
+            thread: Some(thread),
+            result,
+        })
+    }
+
+    /// Waits for the result, and checks for signals meanwhile.
+    fn wait(&mut self, py: Python<'_>, what: &'static str) -> PyResult<T> {
+        let begin = Instant::now();
+        let mut shown = None;
+        loop {
+            match self.poll(py) {
+                Ok(result) => return Ok(result),
+                Err(RecvTimeoutError::Timeout) => {}
                 // The panic continues as it would without the thread: pyo3 turns it into an
                 // exception.
-                Err(panic) => std::panic::resume_unwind(panic),
-                Ok(()) => unreachable!("the thread sends before it ends"),
-            },
+                Err(RecvTimeoutError::Disconnected) => std::panic::resume_unwind(self.panic()),
+            }
+            py.check_signals()?;
+            if shown.is_none() && begin.elapsed() >= SHOWN_AFTER {
+                shown = Some(Spinner::new(what));
+            }
         }
-        py.check_signals()?;
-        if shown.is_none() && begin.elapsed() >= SHOWN_AFTER {
-            shown = Some(Spinner::new(what));
+    }
+
+    /// Waits a little for the result.
+    fn poll(&mut self, py: Python<'_>) -> Result<T, RecvTimeoutError> {
+        let result = &mut self.result;
+        py.detach(move || result.recv_timeout(SIGNALS_EVERY))
+    }
+
+    /// Waits a little for the end of the work. The result is dropped.
+    fn has_ended(&mut self, py: Python<'_>) -> bool {
+        let has_ended = !matches!(self.poll(py), Err(RecvTimeoutError::Timeout));
+        if has_ended && let Some(thread) = self.thread.take() {
+            // It has sent its result, or it panicked, which the interrupt hides.
+            drop(py.detach(|| thread.join()));
+        }
+        has_ended
+    }
+
+    /// What the thread panicked with.
+    fn panic(&mut self) -> Box<dyn Any + Send> {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Err(panic)) => panic,
+            _ => unreachable!("the thread sends before it ends"),
         }
     }
 }

@@ -1,5 +1,7 @@
 """Tables at the end of their lifetime, and interrupted long calls."""
 
+import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -222,6 +224,62 @@ def test_a_signal_handler_may_use_the_table_that_it_interrupts(tmp_path):
         signal.signal(signal.SIGALRM, before)
     assert calls
     table.close()
+
+
+@pytest.fixture
+def backed_up(tmp_path):
+    """A directory of backups with one of some 100 MB, opened."""
+    with forerun.Db(tmp_path / "store") as db, forerun.Backups(tmp_path / "backups") as backups:
+        rows = np.random.default_rng(1).random((400_000, 64), dtype=np.float32)
+        db.put_many(np.arange(len(rows)), rows)
+        backups.create(db)
+        yield backups
+
+
+def calls_that_run():
+    """How many threads of this process run a call of the engine."""
+    names = (path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm"))
+    return sum(name == "forerun-call" for name in names)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+@pytest.mark.parametrize("name", ["restore", "verify"])
+def test_a_signal_ends_a_call_on_backups_and_its_work(tmp_path, alarm, backed_up, name):
+    into = tmp_path / "restored"
+    came = alarm(0.05)
+    # A call that ends before the signal arrives is repeated.
+    with pytest.raises(Interrupted):
+        while True:
+            if name == "restore":
+                shutil.rmtree(into, ignore_errors=True)
+                backed_up.restore(into)
+            else:
+                backed_up.verify()
+    assert time.monotonic() - came[0] < 2
+    assert calls_that_run() == 0
+    # Nothing that looks like a store is left, unless the call had ended.
+    if into.exists() and not (into / "FORMAT").exists():
+        with pytest.raises(forerun.errors.NotFoundError):
+            forerun.Db(into, create=False)
+    # The handle is still usable.
+    shutil.rmtree(into, ignore_errors=True)
+    assert backed_up.restore(into).number == 1
+    with forerun.Db(into, create=False) as db:
+        assert db.get_many(np.array([399_999]))[0] is not None
+
+
+def test_closed_does_not_wait_for_a_running_call(tmp_path, backed_up):
+    thread = threading.Thread(target=backed_up.restore, args=(tmp_path / "restored",))
+    thread.start()
+    answers = 0
+    while thread.is_alive():
+        assert not backed_up.closed
+        answers += 1
+        time.sleep(0.001)
+    # Each would take as long as the restoration if it waited.
+    assert answers >= 5
+    backed_up.close()
+    assert backed_up.closed
 
 
 def test_only_the_main_thread_is_interrupted(tmp_path, alarm):

@@ -311,6 +311,10 @@ pub enum Error {
     /// The store was closed through another handle.
     #[error("the store is closed")]
     Closed,
+    /// The function set with [`Backups::interrupt_if`](crate::Backups::interrupt_if) ended the
+    /// call.
+    #[error("the call was interrupted")]
+    Interrupted,
     /// A durable write was requested, but the log is off.
     #[error("the write-ahead log is off, so nothing can be made durable")]
     LogOff,

@@ -4,11 +4,13 @@
 
 mod common;
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{STORE, open, tiny_options};
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
-use forerun_db::{Backups, Create, Db, Result};
+use forerun_db::{Backups, Create, Db, Error, Result};
 
 const BACKUPS: &str = "/backups";
 
@@ -200,4 +202,51 @@ fn a_failed_restore_leaves_a_complete_store_or_none() {
         assert!(io.read(format!("{STORE}/MANIFEST")).is_some());
         check(io, &then, &[1, 2], case);
     });
+}
+
+#[test]
+fn an_interrupted_call_leaves_no_new_store_and_no_new_backup() {
+    let (base, mut then) = backed_up(2);
+    {
+        let db = open(&base.kill(), &tiny_options()).unwrap();
+        then.push(contents(&db));
+    }
+    type Call = fn(&FaultIo, &mut Backups) -> Result<()>;
+    let calls: [(&str, Call); 3] = [
+        ("create", |io, backups| {
+            backups.create(&open(io, &tiny_options())?).map(drop)
+        }),
+        ("verify", |_, backups| backups.verify().map(drop)),
+        ("restore", |_, backups| {
+            backups.restore(None, "/restored").map(drop)
+        }),
+    ];
+    for (name, call) in calls {
+        for question in 0.. {
+            let io = base.kill();
+            let mut backups = backups(&io).unwrap();
+            let asked = Arc::new(AtomicU64::new(0));
+            let count = Arc::clone(&asked);
+            backups.interrupt_if(move || count.fetch_add(1, Ordering::Relaxed) == question);
+            let case = format!("{name}, interrupted at question {question}");
+            match call(&io, &mut backups) {
+                Err(Error::Interrupted) => {}
+                done => {
+                    done.unwrap();
+                    assert_eq!(asked.load(Ordering::Relaxed), question, "{case}");
+                    assert!(question >= 2, "{name} asked {question} times");
+                    break;
+                }
+            }
+            assert_eq!(backups.list().unwrap().backups.len(), 2, "{case}");
+            let left = io.files().into_iter();
+            let left: Vec<_> = left.filter(|path| path.starts_with("/restored")).collect();
+            assert_eq!(left, Vec::<PathBuf>::new(), "{case}");
+            // The same handle works afterwards.
+            call(&io, &mut backups).unwrap();
+            let made = if name == "create" { 3 } else { 2 };
+            drop(backups);
+            check(&io, &then, &[1, 2, 3][..made], &case);
+        }
+    }
 }

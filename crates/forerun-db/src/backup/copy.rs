@@ -7,7 +7,7 @@ use std::path::Path;
 
 use twox_hash::XxHash3_64;
 
-use super::{BackupProgress, Watch};
+use super::{BackupProgress, Backups};
 use crate::io::{Io, IoFile, OpenMode, read_pieces, write_all_at};
 use crate::planted::{self, Defect};
 use crate::tree::limiter;
@@ -15,17 +15,22 @@ use crate::{Error, Result};
 
 /// Work on bytes that reports its progress and can be stopped.
 pub(super) struct Meter<'a> {
-    watch: Option<&'a Watch>,
-    stop: &'a AtomicBool,
+    backups: &'a Backups,
+    /// Whether the store that is backed up is closing.
+    closing: Option<&'a AtomicBool>,
     progress: BackupProgress,
 }
 
 impl<'a> Meter<'a> {
     /// Work on this many bytes.
-    pub(super) fn new(watch: Option<&'a Watch>, stop: &'a AtomicBool, total_bytes: u64) -> Self {
+    pub(super) fn new(
+        backups: &'a Backups,
+        closing: Option<&'a AtomicBool>,
+        total_bytes: u64,
+    ) -> Self {
         Meter {
-            watch,
-            stop,
+            backups,
+            closing,
             progress: BackupProgress {
                 done_bytes: 0,
                 total_bytes,
@@ -35,10 +40,20 @@ impl<'a> Meter<'a> {
 
     fn add(&mut self, bytes: usize) -> Result<()> {
         self.progress.done_bytes += bytes as u64;
-        if let Some(watch) = self.watch {
+        if let Some(watch) = &self.backups.watch {
             watch(self.progress);
         }
-        limiter::check(self.stop)
+        self.check()
+    }
+
+    /// # Errors
+    /// [`Error::Closed`]: the store is closing. [`Error::Interrupted`].
+    fn check(&self) -> Result<()> {
+        self.closing.map_or(Ok(()), limiter::check)?;
+        match &self.backups.interrupt {
+            Some(ask) if ask() => Err(Error::Interrupted),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -50,6 +65,7 @@ pub(super) fn copy(
     len: u64,
     meter: &mut Meter<'_>,
 ) -> Result<u64> {
+    meter.check()?;
     let copy = io
         .open(to, OpenMode::CreateEmpty)
         .map_err(|error| Error::io("create", to, error))?;
@@ -71,6 +87,7 @@ pub(super) fn copy(
 /// # Errors
 /// The errors of [`open`], and that of a failed call.
 pub(super) fn checksum(io: &dyn Io, path: &Path, len: u64, meter: &mut Meter<'_>) -> Result<u64> {
+    meter.check()?;
     let file = open(io, path, len)?;
     let mut hasher = XxHash3_64::with_seed(0);
     let unread = |error| Error::io("read", path, error);

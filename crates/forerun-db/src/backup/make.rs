@@ -20,8 +20,8 @@ impl Backups {
     ///
     /// # Errors
     /// [`Error::CorruptFile`]: the store's data is damaged. [`Error::Io`]; [`Error::Closed`]: the
-    /// store was closed during the backup. In all cases there is no new backup, and the others are
-    /// unchanged. Also the errors of [`Db::flush`].
+    /// store was closed during the backup. [`Error::Interrupted`]. In all cases there is no new
+    /// backup, and the others are unchanged. Also the errors of [`Db::flush`].
     pub fn create(&mut self, db: &Db) -> Result<Backup> {
         let mut found = self.look()?;
         self.remove_unused(&found)?;
@@ -62,7 +62,7 @@ impl Backups {
         let runs = source.catalog.runs.iter().zip(known);
         let new_bytes = runs.clone().filter(|(_, known)| known.is_none());
         let new_bytes = new_bytes.map(|(run, _)| run.meta().file_bytes).sum();
-        let mut meter = Meter::new(self.watch.as_ref(), source.stop, new_bytes);
+        let mut meter = Meter::new(self, Some(source.stop), new_bytes);
         let checksums = runs.map(|(run, known)| match known {
             Some(checksum) => Ok(checksum),
             None => self.copy_run(run, source, &mut meter),

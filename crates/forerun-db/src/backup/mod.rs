@@ -31,7 +31,6 @@ mod info;
 mod listing;
 mod make;
 
-use forerun_core::sync::atomic::AtomicBool;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -93,11 +92,15 @@ pub struct Backups {
     io: Arc<dyn Io>,
     dir: PathBuf,
     watch: Option<Watch>,
+    interrupt: Option<Interrupt>,
     lock: Lock,
 }
 
 /// Called with the progress of long work.
 type Watch = Box<dyn Fn(BackupProgress) + Send + Sync>;
+
+/// Asked during long work whether to stop.
+type Interrupt = Box<dyn Fn() -> bool + Send + Sync>;
 
 impl Backups {
     /// Opens a directory of backups.
@@ -148,6 +151,7 @@ impl Backups {
             io,
             dir,
             watch: None,
+            interrupt: None,
             lock,
         })
     }
@@ -155,6 +159,38 @@ impl Backups {
     /// Sets a function that is called with the progress of long work, every few hundred kilobytes.
     pub fn on_progress(&mut self, watch: impl Fn(BackupProgress) + Send + Sync + 'static) {
         self.watch = Some(Box::new(watch));
+    }
+
+    /// Sets a function that long work calls on the calling thread, before each file and then every
+    /// few hundred kilobytes. If it returns `true`, the call ends with [`Error::Interrupted`]. A
+    /// program can use it to cancel a call or to handle a signal.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    ///
+    /// use forerun_db::{Backups, Create, Db, Error, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let [path, backups, restored] = ["store", "backups", "restored"].map(|name| directory.path().join(name));
+    /// let db = Db::open(path, Options::default())?;
+    /// db.put(b"key", b"value")?;
+    /// let mut backups = Backups::open_or_create(backups)?;
+    /// backups.create(&db)?;
+    ///
+    /// let cancelled = Arc::new(AtomicBool::new(false));
+    /// let asked = Arc::clone(&cancelled);
+    /// backups.interrupt_if(move || asked.load(Ordering::Relaxed));
+    /// cancelled.store(true, Ordering::Relaxed); // from another thread, or in a signal handler
+    ///
+    /// assert!(matches!(backups.restore(None, &restored), Err(Error::Interrupted)));
+    /// // No store was made.
+    /// let never = Options::default().create(Create::Never);
+    /// assert!(matches!(Db::open(&restored, never), Err(Error::NotAStore { .. })));
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    pub fn interrupt_if(&mut self, ask: impl Fn() -> bool + Send + Sync + 'static) {
+        self.interrupt = Some(Box::new(ask));
     }
 
     /// Lists the backups.
@@ -169,7 +205,7 @@ impl Backups {
     /// is wrong and which backups it affects.
     ///
     /// # Errors
-    /// The same as for [`list`](Self::list).
+    /// The same as for [`list`](Self::list), and [`Error::Interrupted`].
     pub fn verify(&self) -> Result<CheckedBackups> {
         let found = self.look()?;
         let list = found.list();
@@ -189,8 +225,7 @@ impl Backups {
             }
         }
         let total_bytes = files.values().map(|(bytes, _)| bytes).sum();
-        let stop = AtomicBool::new(false);
-        let mut meter = Meter::new(self.watch.as_ref(), &stop, total_bytes);
+        let mut meter = Meter::new(self, None, total_bytes);
         for ((name, expected), (bytes, needed_by)) in files {
             let path = self.dir.join(name);
             checked.runs += 1;
@@ -198,6 +233,7 @@ impl Backups {
             let problem = match copy::checksum(&*self.io, &path, bytes, &mut meter) {
                 Ok(checksum) if checksum == expected => continue,
                 Ok(_) => changed(&path),
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
                 Err(error) => error,
             };
             checked.problems.push(match problem {
@@ -224,8 +260,8 @@ impl Backups {
     ///
     /// # Errors
     /// [`Error::NoBackup`]. [`Error::CorruptFile`]: the backup is damaged.
-    /// [`Error::AlreadyExists`]: `into` is not empty. [`Error::Io`]. In all cases, no store is left
-    /// in `into`.
+    /// [`Error::AlreadyExists`]: `into` is not empty. [`Error::Io`], [`Error::Interrupted`]. In all
+    /// cases, no store is left in `into`.
     pub fn restore(&self, number: Option<u64>, into: impl AsRef<Path>) -> Result<Backup> {
         let (into, found) = (into.as_ref(), self.look()?);
         let wanted = number.unwrap_or(found.last_number());
@@ -234,8 +270,7 @@ impl Backups {
         let record = record.as_ref().map_err(Error::clone)?;
         let backup = found.backup(wanted).ok_or_else(|| self.no_backup(number))?;
         let total_bytes = record.runs().map(|(run, _)| run.bytes).sum();
-        let stop = AtomicBool::new(false);
-        let mut meter = Meter::new(self.watch.as_ref(), &stop, total_bytes);
+        let mut meter = Meter::new(self, None, total_bytes);
         let mut checksums = record.checksums.iter();
         let put_run = |run: &_| {
             let path = self.dir.join(run_name(run));

@@ -1,0 +1,146 @@
+//! What the calls on backups return.
+
+use std::fmt;
+
+use pyo3::prelude::*;
+
+use crate::errors::invalid;
+
+/// A class for a result of the engine: its fields as attributes, equality, and a `repr` that shows
+/// them all.
+macro_rules! result_class {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? }) => {
+        $(#[$doc])*
+        #[pyclass(frozen, get_all, eq, module = "forerun")]
+        #[derive(PartialEq, Clone)]
+        pub(crate) struct $name {
+            $($field: $type),+
+        }
+
+        impl From<forerun::$name> for $name {
+            fn from(result: forerun::$name) -> $name {
+                $name {
+                    $($field: result.$field.to_attribute()),+
+                }
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let fields = [$(format!("{}={:?}", stringify!($field), self.$field)),+];
+                write!(f, "{}({})", stringify!($name), fields.join(", "))
+            }
+        }
+
+        #[pymethods]
+        impl $name {
+            fn __repr__(&self) -> String {
+                format!("{self:?}")
+            }
+
+            fn __reduce__(&self) -> PyResult<()> {
+                Err(invalid(
+                    "what a call on backups returned cannot be pickled: pickle its figures",
+                ))
+            }
+        }
+    };
+}
+
+result_class! {
+    /// A backup: its number, when it was made (seconds since 1970), the sequence number of its last
+    /// write, how many keyspaces and runs it has, its size, and the size of what it shares with no
+    /// other backup.
+    Backup {
+        number: u64,
+        created_unix: u64,
+        last_sequence: u64,
+        keyspaces: usize,
+        runs: usize,
+        bytes: u64,
+        own_bytes: u64,
+    }
+}
+
+result_class! {
+    /// The backups in a directory, oldest first, and what is wrong with the unreadable ones, as
+    /// pairs of a number and a text.
+    BackupList {
+        backups: Vec<Backup>,
+        damaged: Vec<(u64, String)>,
+    }
+}
+
+result_class! {
+    /// The result of reading every byte of all backups: how many backups and runs there are, their
+    /// size, how many files no backup needs, and what is wrong.
+    CheckedBackups {
+        backups: usize,
+        runs: usize,
+        bytes: u64,
+        leftovers: usize,
+        problems: Vec<String>,
+    }
+}
+
+result_class! {
+    /// What was removed: the numbers of the backups, and how many files of how many bytes.
+    RemovedBackups {
+        backups: Vec<u64>,
+        files: usize,
+        bytes: u64,
+    }
+}
+
+/// Converts a field of the engine's result to an attribute: errors become text.
+trait ToAttribute {
+    type Attribute;
+
+    fn to_attribute(&self) -> Self::Attribute;
+}
+
+macro_rules! number {
+    ($($number:ty),+) => {
+        $(impl ToAttribute for $number {
+            type Attribute = $number;
+
+            fn to_attribute(&self) -> $number {
+                *self
+            }
+        })+
+    };
+}
+
+number!(u64, usize);
+
+impl ToAttribute for forerun::Backup {
+    type Attribute = Backup;
+
+    fn to_attribute(&self) -> Backup {
+        self.clone().into()
+    }
+}
+
+impl ToAttribute for forerun::Error {
+    type Attribute = String;
+
+    fn to_attribute(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl<A: ToAttribute, B: ToAttribute> ToAttribute for (A, B) {
+    type Attribute = (A::Attribute, B::Attribute);
+
+    fn to_attribute(&self) -> Self::Attribute {
+        (self.0.to_attribute(), self.1.to_attribute())
+    }
+}
+
+impl<T: ToAttribute> ToAttribute for Vec<T> {
+    type Attribute = Vec<T::Attribute>;
+
+    fn to_attribute(&self) -> Self::Attribute {
+        self.iter().map(T::to_attribute).collect()
+    }
+}
