@@ -133,9 +133,13 @@ impl Clock {
         }
     }
 
-    /// The sequence number up to which everything has expired by now; `visible` is the newest
-    /// visible one. 0 if nothing has expired, or if it is not known when it was written.
-    fn expired(&self, now: u64, ttl: u64, visible: u64) -> u64 {
+    /// What has expired by now for a reader to whom numbers up to `visible` are visible.
+    fn expired(&self, now: u64, ttl: u64, visible: u64) -> Expired {
+        // Nothing has expired, or it is not known when it was written.
+        const NOTHING: Expired = Expired {
+            sequence: 0,
+            holds_up_to: u64::MAX,
+        };
         // An entry lives at least its time to live, and may have been written at any point of its
         // second.
         let whole = u64::from(!planted::is(Defect::ExpiresEarly));
@@ -143,15 +147,23 @@ impl Clock {
             .checked_sub(ttl)
             .and_then(|limit| limit.checked_sub(whole))
         else {
-            return 0;
+            return NOTHING;
         };
         let noted = self.lock();
         let older = noted.marks.partition_point(|mark| mark.second <= limit);
         match noted.marks.get(older) {
-            _ if older == 0 => 0,
-            // Numbers that are not visible yet may still be waiting for their mark.
-            Some(mark) => visible.min(mark.first_sequence - 1),
-            None => visible,
+            _ if older == 0 => NOTHING,
+            Some(mark) if mark.first_sequence <= visible => Expired {
+                sequence: mark.first_sequence - 1,
+                holds_up_to: u64::MAX,
+            },
+            // All that this reader sees. It may see less than others, because it holds a snapshot
+            // or was stopped for a while: more may have expired for the others. And numbers that
+            // are not visible yet may still be waiting for their mark.
+            _ => Expired {
+                sequence: visible,
+                holds_up_to: visible,
+            },
         }
     }
 
@@ -169,6 +181,15 @@ impl Clock {
         // Nothing panics while the lock is held, so a poisoned lock is still consistent.
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What has expired at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Expired {
+    /// Everything up to this sequence number.
+    sequence: u64,
+    /// This holds for readers to whom numbers up to this one are visible.
+    holds_up_to: u64,
 }
 
 impl Noted {
@@ -209,7 +230,7 @@ pub(crate) struct Expiry {
     ttl: u64,
     /// The second of the last computation.
     second: AtomicU64,
-    /// That computation holds for readers to whom numbers up to this one are visible.
+    /// That computation's [`Expired::holds_up_to`].
     holds_up_to: AtomicU64,
     /// Held while it is computed, so that the three numbers stay those of one computation.
     computing: Mutex<()>,
@@ -256,15 +277,15 @@ impl Expiry {
             .computing
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let expired = clock.expired(now, self.ttl, visible);
+        let Expired {
+            sequence,
+            holds_up_to,
+        } = clock.expired(now, self.ttl, visible);
         // Relaxed: the stores below publish it.
         match planted::is(Defect::ExpiredReturns) {
-            true => self.expired_sequence.store(expired, Ordering::Relaxed),
-            false => drop(self.expired_sequence.fetch_max(expired, Ordering::Relaxed)),
+            true => self.expired_sequence.store(sequence, Ordering::Relaxed),
+            false => drop(self.expired_sequence.fetch_max(sequence, Ordering::Relaxed)),
         }
-        // A reader who sees less than others, because it holds a snapshot or was stopped for a
-        // while, may find that all it sees has expired. More may have expired for the others.
-        let holds_up_to = if expired < visible { u64::MAX } else { visible };
         self.holds_up_to.store(holds_up_to, Ordering::Release);
         self.second.store(now, Ordering::Release);
     }
@@ -312,9 +333,9 @@ mod tests {
         let (_, clock) = clock(100, &[1]);
         clock.note(50, 1);
         clock.note(90, 8);
-        assert_eq!(clock.expired(100, 1, 5), 5);
-        assert_eq!(clock.expired(90, 20, 5), 5);
-        assert_eq!(clock.expired(90, 20, 9), 7);
+        assert_eq!(clock.expired(100, 1, 5).sequence, 5);
+        assert_eq!(clock.expired(90, 20, 5).sequence, 5);
+        assert_eq!(clock.expired(90, 20, 9).sequence, 7);
     }
 
     #[test]
@@ -359,10 +380,10 @@ mod tests {
         assert!(marks <= end / 40 + 70, "{marks} marks");
         // To the second for the short one, and never early for the long one.
         for now in [end, end + 30] {
-            assert_eq!(clock.expired(now, 60, end), now - 61);
+            assert_eq!(clock.expired(now, 60, end).sequence, now - 61);
         }
         for second in (1..end).step_by(4_001) {
-            let expired = clock.expired(second + LONG + 1, LONG, end);
+            let expired = clock.expired(second + LONG + 1, LONG, end).sequence;
             assert!(
                 (second.saturating_sub(41)..=second).contains(&expired),
                 "{second}: {expired}"

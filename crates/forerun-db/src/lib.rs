@@ -59,7 +59,7 @@ pub use batch::{KeyspaceBatch, Op, Ops, WriteBatch};
 pub use cache::CacheStats;
 pub use db::{
     BackPressure, Db, Ingestion, Iter, Keyspace, KeyspaceSnapshot, KeyspaceStats, LevelStats,
-    Readable, Snapshot, Stats, TreeWork,
+    Readable, Snapshot, Stats, TreeWork, ViewId,
 };
 pub use error::{Error, Result};
 pub use io::ReadBackend;

@@ -235,6 +235,33 @@ fn an_entry_in_a_memtable_expires_to_the_second_with_and_without_a_log() {
 }
 
 #[test]
+fn snapshots_have_the_same_view_id_until_something_is_written_or_expires() {
+    let io = FaultIo::new();
+    io.set_unix_time_s(Some(1_000));
+    let db = open(&io, &options()).unwrap();
+    let mortal = db.keyspace("mortal").unwrap();
+    let id = || db.snapshot().view_id();
+    let empty = id();
+    mortal.put(key(1), b"value").unwrap();
+    let written = id();
+    assert_ne!(written, empty);
+    for age in 0..=TTL {
+        io.set_unix_time_s(Some(1_000 + age));
+        assert_eq!(id(), written, "after {age} s");
+    }
+    let before = db.snapshot();
+    io.set_unix_time_s(Some(1_000 + TTL + 1));
+    let expired = id();
+    assert_ne!(expired, written);
+    io.set_unix_time_s(Some(1_000 + TTL + 2));
+    assert_eq!(id(), expired);
+    assert_eq!(before.view_id(), written);
+    db.flush().unwrap();
+    db.compact().unwrap();
+    assert_eq!(id(), expired);
+}
+
+#[test]
 fn entries_of_a_quiet_keyspace_expire_across_flushes_of_others_and_reopening() {
     let io = FaultIo::new();
     io.set_unix_time_s(Some(1_000));

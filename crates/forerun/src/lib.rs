@@ -103,8 +103,8 @@ pub use forerun_db::{
     MAX_VALUE_BYTES, ManifestDescription, Op, Ops, Options, PageDescription, ReadBackend, Readable,
     Recovery, RecoveryReport, RemovedBackups, RepairReport, Result, ReverseBytewise, RowContent,
     RowDescription, RunDescription, RunOptions, RunSummary, Snapshot, Stats, Strategy, TreeOptions,
-    TreeWork, UnknownStrategy, Values, VerifyReport, WalMode, WriteBatch, check, check_with_io,
-    describe, repair, repair_with_io,
+    TreeWork, UnknownStrategy, Values, VerifyReport, ViewId, WalMode, WriteBatch, check,
+    check_with_io, describe, repair, repair_with_io,
 };
 
 /// The file system of a store, which [`Db::open_with_io`] replaces.

@@ -90,6 +90,7 @@ pub use iter::Iter;
 pub use keyspace::Keyspace;
 pub use readable::Readable;
 pub use snapshot::{KeyspaceSnapshot, Snapshot};
+pub use snapshots::ViewId;
 pub use stats::{BackPressure, KeyspaceStats, LevelStats, Stats, TreeWork};
 
 /// An ordered, durable store of byte strings under byte strings.

@@ -6,7 +6,7 @@ use forerun_core::ProcessBound;
 
 use super::Open;
 use super::iter::Iter;
-use super::snapshots::Seen;
+use super::snapshots::{Seen, ViewId};
 use super::view::View;
 use crate::{Error, Keyspace, Result};
 
@@ -53,6 +53,27 @@ impl Snapshot {
     /// Returns the sequence number of the last operation that it sees.
     pub fn sequence(&self) -> u64 {
         self.seen.sequence
+    }
+
+    /// Identifies what it sees. If two snapshots of a store have the same identifier, they see the
+    /// same entries in every keyspace: nothing was written between them, and nothing expired. So
+    /// what was computed from one is valid for the other.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// db.put(b"key", b"value")?;
+    /// let first = db.snapshot().view_id();
+    /// assert_eq!(first, db.snapshot().view_id());
+    /// db.delete(b"key")?;
+    /// assert_ne!(first, db.snapshot().view_id());
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    pub fn view_id(&self) -> ViewId {
+        self.seen.id()
     }
 
     fn view(&self) -> Result<View<'_>> {

@@ -22,7 +22,8 @@ pub(super) struct Expired {
 impl Expired {
     /// For these keyspaces, in ascending order.
     pub(super) fn new(of: Vec<(u32, u64)>) -> Expired {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        // The default value has number 0.
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
         Expired {
             // Relaxed: the numbers only have to differ.
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
@@ -56,9 +57,22 @@ impl Seen {
         }
     }
 
-    fn key(&self) -> (u64, u64) {
-        (self.sequence, self.expired.number)
+    /// Identifies it.
+    pub(super) fn id(&self) -> ViewId {
+        ViewId {
+            sequence: self.sequence,
+            expired: self.expired.number,
+        }
     }
+}
+
+/// Identifies what a [`Snapshot`](crate::Snapshot) sees: see
+/// [`Snapshot::view_id`](crate::Snapshot::view_id).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ViewId {
+    sequence: u64,
+    /// The number of [`Expired`].
+    expired: u64,
 }
 
 /// The live snapshots, and how many see the same.
@@ -91,10 +105,10 @@ impl Snapshots {
 
     pub(super) fn remove(&self, seen: &Seen) {
         let mut live = self.lock();
-        if let Some((_, count)) = live.get_mut(&seen.key()) {
+        if let Some((_, count)) = live.get_mut(&seen.id()) {
             *count -= 1;
             if *count == 0 {
-                live.remove(&seen.key());
+                live.remove(&seen.id());
             }
         }
     }
@@ -112,7 +126,7 @@ impl Snapshots {
     /// later readers too.
     pub(super) fn list(&self, keyspace: u32, now: impl FnOnce() -> ReadPoint) -> (Vec<u64>, u64) {
         let live = self.lock();
-        let mut sequences: Vec<u64> = live.keys().map(|(sequence, _)| *sequence).collect();
+        let mut sequences: Vec<u64> = live.keys().map(|id| id.sequence).collect();
         let now = now();
         if !planted::is(Defect::IngestionShownEarly) {
             sequences.push(now.sequence);
@@ -129,10 +143,10 @@ impl Snapshots {
 }
 
 /// What is seen, and how many see it.
-type Live = BTreeMap<(u64, u64), (Arc<Expired>, usize)>;
+type Live = BTreeMap<ViewId, (Arc<Expired>, usize)>;
 
 fn add(live: &mut Live, seen: &Seen) {
-    let entry = live.entry(seen.key());
+    let entry = live.entry(seen.id());
     entry.or_insert_with(|| (Arc::clone(&seen.expired), 0)).1 += 1;
 }
 
