@@ -327,6 +327,9 @@ impl Builder {
                 limit_bytes: ROW_BYTES_MAX,
             });
         }
+        if let Some(ttl) = self.store_options.ttl {
+            return Err(Error::StoreTtl { ttl });
+        }
         if self.memory_bytes.is_some() && self.host.is_some() {
             return Err(Error::Conflict(
                 "`memory` is one budget for all parts of a table: give it, or the size of the host \

@@ -48,6 +48,9 @@ pub(crate) struct Rows {
 impl Store {
     /// Opens a table in a store that is new or already holds rows of this type.
     pub(crate) fn open(db: Db, row: RowType, score: Score) -> Result<Store> {
+        if let Some(ttl) = db.own_keyspace().ttl() {
+            return Err(Error::StoreTtl { ttl });
+        }
         let has_scores = score.is_custom();
         let description = describe(row, has_scores);
         match db.get(DESCRIPTION_KEY)? {

@@ -132,6 +132,15 @@ pub enum Error {
         /// What the store holds.
         reason: String,
     },
+    /// The store's entries expire. A table's rows in memory do not, so it cannot have such a store.
+    #[error(
+        "the store's entries live {} s, but a table's rows do not expire: use a store without a time to live",
+        .ttl.as_secs()
+    )]
+    StoreTtl {
+        /// How long the store's entries live.
+        ttl: Duration,
+    },
     /// The host tier is full, and the table has neither a store nor an overflow policy that evicts.
     #[error(
         "the host tier is full: it holds {capacity} rows; raise its capacity, set a path for a \

@@ -71,19 +71,16 @@ impl Inner {
             self.interrupt.check()?;
             return Ok(self.host.linked() as u64);
         }
-        let (store, snapshot) = self.snapshot()?;
+        let (_, snapshot) = self.snapshot()?;
         // Not held during the scan: the caller's function may use the table.
         let last = || self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((sequence, count)) = *last()
-            && sequence == snapshot.sequence()
+        if let Some((counted, count)) = *last()
+            && counted == snapshot.view_id()
         {
             return Ok(count);
         }
         let count = disk_tier::count_rows(&snapshot, &self.interrupt)?;
-        // Rows that expire do not change the sequence number.
-        if store.db().own_keyspace().ttl().is_none() {
-            *last() = Some((snapshot.sequence(), count));
-        }
+        *last() = Some((snapshot.view_id(), count));
         Ok(count)
     }
 
@@ -126,7 +123,7 @@ impl Inner {
     }
 
     fn pass(&self, mut write: impl FnMut(&[Victim]) -> Result<()>) -> Result<()> {
-        let max = GROUP.min(self.host.at_once());
+        let max = GROUP.min(self.host.chunk());
         let mut group = Vec::with_capacity(max);
         for dirty in self.host.dirty_slots() {
             group.push(dirty);

@@ -268,7 +268,7 @@ impl Inner {
     }
 
     fn evict_batch(&self) -> usize {
-        EVICT_BATCH.min(self.host.at_once())
+        EVICT_BATCH.min(self.host.chunk())
     }
 
     fn evict_these(&self, victims: &[Victim]) -> Result<usize> {

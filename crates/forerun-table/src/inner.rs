@@ -12,6 +12,7 @@ use crate::policy::Score;
 use crate::stats::{Clocks, Counters, DeviceStats, Stats};
 use crate::{Error, Result, RowType};
 use forerun_core::sync::Mutex;
+use forerun_db::ViewId;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The policies by which rows move.
@@ -37,8 +38,8 @@ pub(crate) struct Inner {
     /// Between the store and the host tier.
     pub(crate) admission_filter: AdmissionFilter,
     pub(crate) key_locks: KeyLocks,
-    /// The last count of all rows, and the sequence number that the store had then.
-    pub(crate) counted: Mutex<Option<(u64, u64)>>,
+    /// The last count of all rows, and what it was counted from.
+    pub(crate) counted: Mutex<Option<(ViewId, u64)>>,
     pub(crate) counters: Counters,
     pub(crate) clocks: Clocks,
     pub(crate) queue: Queue,

@@ -10,7 +10,7 @@
 //!
 //! The rows of the device tier are not part of it: they have memory of their own.
 
-use crate::host::{CHUNK_BYTES, CHUNK_ROWS, bytes_min};
+use crate::host::{bytes_min, chunk_rows_within};
 use crate::policy::Score;
 use crate::{Error, Result, RowType};
 use forerun_db::{Db, Options};
@@ -29,6 +29,8 @@ const MEMTABLES_BYTES_MAX: usize = 1 << 30;
 const MEMTABLES: usize = 2;
 /// What a memtable needs for an entry besides its value, at most.
 const ENTRY_BYTES: usize = 128;
+/// What memtables need besides their entries, at most.
+const EMPTY_MEMTABLES_BYTES: usize = 16 << 10;
 
 /// The parts of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +56,10 @@ impl MemoryBudget {
         row: RowType,
         score: Score,
     ) -> Result<MemoryBudget> {
-        let chunk_bytes = memtables_bytes_min(row);
         let host_min = bytes_min(row.bytes(), score);
+        let memtables_min = memtables_bytes_min(host_min, row, score);
         // What remains after the pages holds the two others, each with at least its minimum.
-        let needed_bytes = (host_min + chunk_bytes).saturating_mul(2) + taken_bytes;
+        let needed_bytes = (host_min + memtables_min).saturating_mul(2) + taken_bytes;
         if bytes < needed_bytes {
             return Err(Error::MemoryBudget {
                 row,
@@ -70,7 +72,7 @@ impl MemoryBudget {
         let pages_bytes = bytes / PAGES_SHARE;
         let memtables_bytes = (bytes / MEMTABLES_SHARE)
             .min(MEMTABLES_BYTES_MAX)
-            .max(chunk_bytes);
+            .max(memtables_bytes_min(bytes - pages_bytes, row, score));
         Ok(MemoryBudget {
             host_bytes: bytes - pages_bytes - memtables_bytes,
             pages_bytes,
@@ -127,12 +129,13 @@ impl MemoryBudget {
     }
 }
 
-/// The memory that memtables need for the rows of one write: a call's rows are written in chunks.
-fn memtables_bytes_min(row: RowType) -> usize {
-    let rows = (CHUNK_BYTES / row.bytes()).clamp(1, CHUNK_ROWS);
+/// The memory that memtables need for the rows of one write, beside a host tier of at most this
+/// many bytes: rows are written in chunks.
+fn memtables_bytes_min(host_bytes: usize, row: RowType, score: Score) -> usize {
+    let rows = chunk_rows_within(host_bytes, row.bytes(), score);
     let chunk_bytes = rows * (row.bytes() + ENTRY_BYTES);
-    // A memtable takes an eighth for itself, and a nearly empty one stays beside it.
-    chunk_bytes + chunk_bytes / 4
+    // A memtable takes an eighth for itself.
+    chunk_bytes + chunk_bytes / 8 + EMPTY_MEMTABLES_BYTES
 }
 
 #[cfg(test)]
@@ -169,10 +172,27 @@ mod tests {
             assert_eq!(parts.host_bytes + parts.pages_bytes, bytes / 2);
             assert_eq!(parts.for_long_log(row, Score::Lfu), None);
         }
-        let smallest = 2 * (bytes_min(row.bytes(), Score::Lfu) + memtables_bytes_min(row));
+        let host_min = bytes_min(row.bytes(), Score::Lfu);
+        let smallest = 2 * (host_min + memtables_bytes_min(host_min, row, Score::Lfu));
         let parts = MemoryBudget::with_store(smallest, 0, row, Score::Lfu).unwrap();
         if let Some(parts) = parts.for_long_log(row, Score::Lfu) {
-            assert!(parts.host_bytes >= 2 * bytes_min(row.bytes(), Score::Lfu));
+            assert!(parts.host_bytes >= 2 * host_min);
+        }
+    }
+
+    #[test]
+    fn the_minimum_for_wide_rows_is_that_of_a_small_chunk() {
+        let score = Score::Lfu;
+        for dim in [1 << 12, 1 << 16, 1 << 18] {
+            let row = RowType::new(Dtype::F32, dim);
+            let host_min = bytes_min(row.bytes(), score);
+            let Err(Error::MemoryBudget { needed_bytes, .. }) =
+                MemoryBudget::with_store(1000, 0, row, score)
+            else {
+                panic!("1000 bytes for rows of {row}");
+            };
+            // 64 rows in memtables beside 273 in the host tier, and a quarter for pages.
+            assert!(needed_bytes < host_min * 21 / 8, "{row}: {needed_bytes}");
         }
     }
 

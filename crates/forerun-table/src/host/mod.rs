@@ -48,7 +48,6 @@ pub(crate) struct Host {
     slab: RowSlab,
     score: Score,
     capacity: usize,
-    spare: usize,
     keys: Atomics<AtomicU64>,
     state: Atomics<AtomicU8>,
     marks: Atomics<AtomicU8>,
@@ -82,10 +81,10 @@ const INDEX_BYTES: usize = 18;
 
 /// The maximum bytes of rows that a call moves at once, but at least one row. So chunks of long
 /// rows have fewer rows.
-pub(crate) const CHUNK_BYTES: usize = 16 << 20;
+const CHUNK_BYTES: usize = 16 << 20;
 
 /// The maximum number of rows in such a chunk.
-pub(crate) const CHUNK_ROWS: usize = 1024;
+const CHUNK_ROWS: usize = 1024;
 
 /// Metadata bytes per row: index, key, state, mark, score.
 fn metadata_bytes(score: Score) -> usize {
@@ -94,9 +93,30 @@ fn metadata_bytes(score: Score) -> usize {
     index_bytes + 8 + 1 + 1 + score_bytes
 }
 
+/// The bytes of a row and its metadata.
+fn slot_bytes(row_bytes: usize, score: Score) -> usize {
+    stride_bytes(row_bytes) + metadata_bytes(score)
+}
+
 /// The minimum bytes of a host tier, about: a few rows and their spare slots.
 pub(crate) fn bytes_min(row_bytes: usize, score: Score) -> usize {
-    (stride_bytes(row_bytes) + metadata_bytes(score)) * (SPARE_MIN + 17)
+    slot_bytes(row_bytes, score) * (SPARE_MIN + 17)
+}
+
+/// The maximum number of rows that one call inserts, evicts or flushes at once, in a tier of this
+/// many rows; several calls may run in parallel.
+fn chunk_rows(capacity: usize, row_bytes: usize) -> usize {
+    let rows = (spare(capacity) / 4).min(CHUNK_ROWS);
+    rows.min(rows_at_once(row_bytes))
+}
+
+/// The upper bound of [`chunk_rows`] for a tier of this many bytes.
+pub(crate) fn chunk_rows_within(bytes: usize, row_bytes: usize, score: Score) -> usize {
+    chunk_rows(bytes / slot_bytes(row_bytes, score), row_bytes)
+}
+
+fn rows_at_once(row_bytes: usize) -> usize {
+    (CHUNK_BYTES / row_bytes).max(1)
 }
 
 fn spare(rows: usize) -> usize {
@@ -158,7 +178,7 @@ impl Host {
         score: Score,
         pages: Pages,
     ) -> Result<Host> {
-        let each = stride_bytes(row_bytes) + metadata_bytes(score) + filter_bytes;
+        let each = slot_bytes(row_bytes, score) + filter_bytes;
         let rows = rows(capacity, each)?;
         match capacity {
             HostCapacity::Rows(_) => Host::with_rows(row_bytes, rows, false, score, pages),
@@ -204,7 +224,6 @@ impl Host {
             slab: RowSlab::new(row_bytes, slots as u32, index_rows, pages)?,
             score,
             capacity,
-            spare,
             keys: Atomics::new(slots, pages)?,
             state: Atomics::new(slots, pages)?,
             marks: Atomics::new(slots, pages)?,
@@ -413,16 +432,16 @@ impl Host {
         self.capacity
     }
 
-    /// The maximum number of rows that one call inserts at once; several calls may run in parallel.
+    /// The maximum number of rows that one call inserts, evicts or flushes at once; several calls
+    /// may run in parallel.
     pub(crate) fn chunk(&self) -> usize {
-        let rows = (self.spare / 4).min(CHUNK_ROWS);
-        rows.min(self.at_once())
+        chunk_rows(self.capacity, self.slab.row_bytes())
     }
 
     /// The maximum number of rows that a call copies at once. It is lower for long rows, so that
     /// their bytes are bounded.
     pub(crate) fn at_once(&self) -> usize {
-        (CHUNK_BYTES / self.slab.row_bytes()).max(1)
+        rows_at_once(self.slab.row_bytes())
     }
 
     /// Bytes of memory when all slots are used: rows, index, metadata.
