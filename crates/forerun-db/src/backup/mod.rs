@@ -172,9 +172,11 @@ impl Backups {
     /// use forerun_db::{Backups, Create, Db, Error, Options};
     ///
     /// # let directory = tempfile::tempdir().unwrap();
-    /// # let [path, backups, restored] = ["store", "backups", "restored"].map(|name| directory.path().join(name));
+    /// # let directory = directory.path();
+    /// # let (path, restored) = (directory.join("store"), directory.join("restored"));
     /// let db = Db::open(path, Options::default())?;
     /// db.put(b"key", b"value")?;
+    /// # let backups = directory.join("backups");
     /// let mut backups = Backups::open_or_create(backups)?;
     /// backups.create(&db)?;
     ///
