@@ -157,7 +157,7 @@ impl<'py> Batch<'py> {
     ) -> PyResult<Vec<(&'a [u8], &'a [u8])>> {
         if keys.len() != values.len() {
             return Err(invalid(format!(
-                "there are {} keys and {} values",
+                "there must be one value for each key: {} in all, not {}",
                 keys.len(),
                 values.len()
             )));

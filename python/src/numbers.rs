@@ -228,7 +228,7 @@ impl<'py> Numbers<'py> {
         };
         if flags.len() != self.len() {
             return Err(invalid(format!(
-                "{} keys need as many places in `found`, which has {}",
+                "`found` must have a place for each key: {} in all, not {}",
                 self.len(),
                 flags.len()
             )));

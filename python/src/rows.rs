@@ -36,7 +36,7 @@ impl<'py> Rows<'py> {
             .map_err(|error| refused("found", "written", error))?;
         if bytes.shape()[0] != keys || noted.len() != keys {
             return Err(invalid(format!(
-                "{keys} keys need as many rows in `out` and places in `found`, which have {} and \
+                "`out` must have a row and `found` a place for each key: {keys} in all, not {} and \
                  {}",
                 bytes.shape()[0],
                 noted.len()

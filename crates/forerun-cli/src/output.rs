@@ -249,11 +249,7 @@ pub fn count(number: u64) -> String {
 
 /// A count with its noun: `1 row`, `2,000 rows`.
 pub fn counted(number: u64, one: &str) -> String {
-    format!(
-        "{} {one}{}",
-        count(number),
-        if number == 1 { "" } else { "s" }
-    )
+    forerun_core::size::counted(count(number), one)
 }
 
 /// A number of bytes in a suitable unit: `12.3 MiB`.

@@ -24,6 +24,11 @@ fn the_demo_runs_and_writes_its_page() {
         rows, 2,
         "a row of the longest batch for each of the two stores: {reported}"
     );
+    // So few entries fit in a cache.
+    assert!(
+        reported.contains("5,000 entries (keys of 16 bytes, values of 100):"),
+        "{reported}"
+    );
     assert!(reported.contains("Every answer was checked"), "{reported}");
     let page =
         std::fs::read_to_string(workspace.path("forerun-demo.html")).expect("the page is there");

@@ -322,7 +322,7 @@ fn keyspaces_are_separate_and_an_unknown_one_is_reported() {
     assert!(
         workspace
             .succeeds(&["stats", "db"])
-            .contains("keyspace   \"others\": 1 entries in memory")
+            .contains("keyspace   \"others\": 1 entry in memory")
     );
     assert!(
         workspace

@@ -125,9 +125,51 @@ pub fn format_size(bytes: u64) -> String {
     }
 }
 
+/// A count with its noun: `1 key`, `2 keys`, `0 entries`.
+///
+/// ```
+/// use forerun_core::size::counted;
+///
+/// assert_eq!(counted(1, "entry"), "1 entry");
+/// assert_eq!(counted("2,000", "entry"), "2,000 entries");
+/// assert_eq!(counted(0, "key"), "0 keys");
+/// ```
+pub fn counted(count: impl std::fmt::Display, one: &str) -> String {
+    let count = count.to_string();
+    if count == "1" {
+        return format!("{count} {one}");
+    }
+    let vowel = ["ay", "ey", "oy", "uy"]
+        .iter()
+        .any(|end| one.ends_with(end));
+    let hiss = ["s", "x", "ch", "sh"].iter().any(|end| one.ends_with(end));
+    match one.strip_suffix('y') {
+        Some(stem) if !vowel => format!("{count} {stem}ies"),
+        _ if hiss => format!("{count} {one}es"),
+        _ => format!("{count} {one}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_noun_follows_its_count() {
+        let nouns = [
+            ("key", "keys"),
+            ("entry", "entries"),
+            ("batch", "batches"),
+            ("miss", "misses"),
+            ("byte", "bytes"),
+        ];
+        for (one, many) in nouns {
+            assert_eq!(counted(1, one), format!("1 {one}"));
+            for count in [0, 2, 11] {
+                assert_eq!(counted(count, one), format!("{count} {many}"));
+            }
+        }
+    }
 
     #[test]
     fn counts_are_read_exactly() {

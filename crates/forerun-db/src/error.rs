@@ -4,6 +4,7 @@
 //! amount requested. [`Error`] is [`Clone`] because every writer of a group commit gets the group's
 //! error, and because the results of a batch of lookups hold an error per key.
 
+use forerun_core::size::counted;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -117,7 +118,7 @@ pub enum Error {
     },
     /// There is no answer at this position of [`Values`](crate::Values), because the batch had
     /// fewer keys.
-    #[error("there is no answer at position {position}: the batch had {len} keys")]
+    #[error("there is no answer at position {position}: the batch had {}", counted(.len, "key"))]
     NoSuchPosition {
         /// The position that was asked for.
         position: usize,

@@ -2,6 +2,7 @@
 
 use crate::RowType;
 use forerun_core::RegionError;
+use forerun_core::size::counted;
 #[cfg(feature = "gpu")]
 use forerun_gpu::GpuError;
 use std::fmt;
@@ -19,7 +20,7 @@ pub enum Error {
     #[error("{0}")]
     Keys(Box<Failures>),
     /// The lengths of keys, rows and flags do not match. Nothing was done.
-    #[error("{keys} keys need {needed} {what}, but {len} were given")]
+    #[error("{what} for {}: {len} given, {needed} needed", counted(.keys, "key"))]
     Length {
         /// What was given: `"bytes of rows"`, `"flags"`, `"scores"`.
         what: &'static str,
@@ -39,7 +40,11 @@ pub enum Error {
         limit_bytes: usize,
     },
     /// The type of a [`TypedTable`](crate::TypedTable)'s rows is not as long as a row.
-    #[error("{type_name} has {type_bytes} bytes; a row of {row} has {}", .row.bytes())]
+    #[error(
+        "{type_name} has {}; a row of {row} has {}",
+        counted(.type_bytes, "byte"),
+        .row.bytes()
+    )]
     TypeSize {
         /// The table's rows.
         row: RowType,
@@ -143,7 +148,7 @@ pub enum Error {
     },
     /// The host tier is full, and the table has neither a store nor an overflow policy that evicts.
     #[error(
-        "the host tier is full: it holds {capacity} rows; raise its capacity, set a path for a \
+        "the host tier is full: its capacity is {capacity}; raise its capacity, set a path for a \
          store, or choose an overflow policy that evicts"
     )]
     Full {
@@ -151,7 +156,7 @@ pub enum Error {
         capacity: usize,
     },
     /// A value in the store is not as long as a row of this table.
-    #[error("the store's value of key {key} has {len_bytes} bytes, but a row has {needed_bytes}")]
+    #[error("the store's value of key {key} has {}, but a row has {needed_bytes}", counted(.len_bytes, "byte"))]
     BadRow {
         /// The key.
         key: u64,

@@ -77,7 +77,7 @@ impl Table {
             return Ok(());
         }
         Err(invalid(format!(
-            "{} rows of {} {} take {} bytes; `{what}` has {bytes}",
+            "`{what}` must have {} x {} elements of {}: {} bytes in all, not {bytes}",
             keys.len(),
             self.dim,
             self.dtype.name(),

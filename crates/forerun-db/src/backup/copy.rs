@@ -1,5 +1,6 @@
 //! Copies of run files into and out of a directory of backups, with a checksum of all their bytes.
 
+use forerun_core::size::counted;
 use forerun_core::sync::atomic::AtomicBool;
 use std::hash::Hasher;
 use std::io::ErrorKind;
@@ -113,7 +114,7 @@ pub(super) fn open(io: &dyn Io, path: &Path, len: u64) -> Result<Box<dyn IoFile>
     match found == len {
         true => Ok(file),
         false => {
-            let reason = format!("it has {found} bytes instead of {len}");
+            let reason = format!("it has {} instead of {len}", counted(found, "byte"));
             Err(Error::corrupt_file(path, found.min(len), reason))
         }
     }

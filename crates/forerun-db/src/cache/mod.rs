@@ -28,6 +28,7 @@ pub(crate) mod testing;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use forerun_core::size::counted;
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::fmt;
 use std::sync::Arc;
@@ -100,8 +101,10 @@ impl fmt::Display for CacheStats {
         } = self;
         write!(
             f,
-            "{used_bytes} of {capacity_bytes} bytes; pages: {hits} hits, {misses} misses, \
-             {evictions} evictions"
+            "{used_bytes} of {capacity_bytes} bytes; pages: {}, {}, {}",
+            counted(hits, "hit"),
+            counted(misses, "miss"),
+            counted(evictions, "eviction")
         )
     }
 }

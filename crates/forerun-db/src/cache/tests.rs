@@ -93,7 +93,7 @@ fn a_changed_page_is_an_error_that_names_it() {
     assert_eq!(damaged.to_string(), place);
     let short = block_on_with(&reads, page(&reads, &source, 7)).unwrap_err();
     assert!(
-        short.to_string().contains("ends 1 bytes too early"),
+        short.to_string().contains("ends 1 byte too early"),
         "{short}"
     );
     let none = reads.page(&source, 8, source.location(7));

@@ -1,5 +1,6 @@
 //! Counters, and the figures that [`Db::stats`](crate::Db::stats) reports.
 
+use forerun_core::size::counted;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -331,8 +332,9 @@ impl fmt::Display for Stats {
         let percent = used_bytes as f64 * 100.0 / limit_bytes.max(1) as f64;
         writeln!(
             f,
-            "memtable   {entries} entries in {used_bytes} of {limit_bytes} bytes ({percent:.1}%), \
-             {height} levels"
+            "memtable   {} in {used_bytes} of {limit_bytes} bytes ({percent:.1}%), {}",
+            counted(entries, "entry"),
+            counted(height, "level")
         )?;
         let levels = self.levels.iter().enumerate();
         for (level, stats) in levels.filter(|(_, stats)| stats.runs > 0) {
@@ -344,7 +346,9 @@ impl fmt::Display for Stats {
             } = stats;
             writeln!(
                 f,
-                "level {level}    {entries} entries in {runs} runs of {bytes} bytes"
+                "level {level}    {} in {} of {bytes} bytes",
+                counted(entries, "entry"),
+                counted(runs, "run")
             )?;
         }
         for keyspace in self.keyspaces.iter().skip(1) {
@@ -352,8 +356,10 @@ impl fmt::Display for Stats {
             let entries: u64 = keyspace.levels.iter().map(|level| level.entries).sum();
             writeln!(
                 f,
-                "keyspace   {:?}: {} entries in memory, {entries} in {runs} runs",
-                keyspace.name, keyspace.memtable_entries
+                "keyspace   {:?}: {} in memory, {entries} in {}",
+                keyspace.name,
+                counted(keyspace.memtable_entries, "entry"),
+                counted(runs, "run")
             )?;
         }
         if !self.levels.is_empty() {
@@ -362,13 +368,17 @@ impl fmt::Display for Stats {
         writeln!(f, "sequence   {}", self.last_sequence)?;
         writeln!(
             f,
-            "writes     {} batches; log: {} bytes in {} groups, {} syncs",
-            self.write_batches, self.log_written_bytes, self.log_groups, self.log_syncs
+            "writes     {}; log: {} in {}, {}",
+            counted(self.write_batches, "batch"),
+            counted(self.log_written_bytes, "byte"),
+            counted(self.log_groups, "group"),
+            counted(self.log_syncs, "sync")
         )?;
         write!(
             f,
-            "lookups    {} keys in {} batches",
-            self.lookup_keys, self.lookup_batches
+            "lookups    {} in {}",
+            counted(self.lookup_keys, "key"),
+            counted(self.lookup_batches, "batch")
         )?;
         if self.tree != TreeWork::default() {
             let TreeWork {
@@ -380,8 +390,10 @@ impl fmt::Display for Stats {
             } = self.tree;
             write!(
                 f,
-                "\ntree       {flushes} flushes wrote {flushed_bytes} bytes, {compactions} \
-                 compactions {compaction_written_bytes} ({:.1} bytes written for each flushed)",
+                "\ntree       {} wrote {flushed_bytes} bytes, {} {compaction_written_bytes} \
+                 ({:.1} bytes written for each flushed)",
+                counted(flushes, "flush"),
+                counted(compactions, "compaction"),
                 self.tree.write_amplification()
             )?;
         }
@@ -393,7 +405,8 @@ impl fmt::Display for Stats {
             } = self.back_pressure;
             write!(
                 f,
-                "\npressure   {stalls} writes waited {} ms; others were slowed down by {} ms",
+                "\npressure   {} waited {} ms; others were slowed down by {} ms",
+                counted(stalls, "write"),
                 stalled_us / 1000,
                 slowed_us / 1000
             )?;

@@ -15,6 +15,7 @@
 //! From `push` until its [`Done`] comes back, a buffer belongs to the queue, and so does the file:
 //! a queue may be dropped or forgotten at any time.
 
+use forerun_core::size::counted;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -175,7 +176,7 @@ fn advance(filled: &mut usize, len: usize, result: io::Result<usize>) -> io::Res
     match result {
         Ok(0) if *filled < len => Err(io::Error::new(
             io::ErrorKind::UnexpectedEof,
-            format!("the file ends {} bytes too early", len - *filled),
+            format!("the file ends {} too early", counted(len - *filled, "byte")),
         )),
         Ok(got) => {
             *filled = len.min(*filled + got);

@@ -1,5 +1,6 @@
 //! Describes a page, for people and programs to read.
 
+use forerun_core::size::counted;
 use std::fmt;
 
 use super::page::{GROUP_ROWS, Page, PageKind};
@@ -118,10 +119,10 @@ impl fmt::Display for PageDescription {
         let (rows, groups) = (self.rows_total, self.groups);
         write!(
             f,
-            "{kind} of {} bytes, {rows} row{} in {groups} group{}",
+            "{kind} of {} bytes, {} in {}",
             self.bytes,
-            plural(rows),
-            plural(groups),
+            counted(rows, "row"),
+            counted(groups, "group"),
         )?;
         match &self.prefix[..] {
             [] => writeln!(f)?,
@@ -167,8 +168,8 @@ impl fmt::Display for PageDescription {
                 )?,
                 RowContent::Deletion => writeln!(f, "deletion")?,
                 RowContent::Value(value) => {
-                    let len = value.len();
-                    writeln!(f, "value of {len} byte{} {}", plural(len), Shown(value))?;
+                    let len = counted(value.len(), "byte");
+                    writeln!(f, "value of {len} {}", Shown(value))?;
                 }
             }
         }
@@ -177,10 +178,6 @@ impl fmt::Display for PageDescription {
         }
         Ok(())
     }
-}
-
-fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
 }
 
 /// Bytes as text: unprintable ones escaped, long ones truncated.

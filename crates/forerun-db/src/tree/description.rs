@@ -1,5 +1,6 @@
 //! What [`describe`](crate::describe) returns: data for programs, and text for people.
 
+use forerun_core::size::counted;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -161,9 +162,8 @@ impl fmt::Display for ManifestDescription {
                 let bytes: u64 = runs.iter().map(|run| run.bytes).sum();
                 writeln!(
                     f,
-                    "  level {level}      {} run{}, {bytes} bytes",
-                    runs.len(),
-                    if runs.len() == 1 { "" } else { "s" }
+                    "  level {level}      {}, {bytes} bytes",
+                    counted(runs.len(), "run")
                 )?;
                 runs.iter().try_for_each(|run| run.fmt(f))?;
             }

@@ -1,5 +1,6 @@
 //! A single run with all pages in the cache, for measurements.
 
+use forerun_core::size::counted;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -88,9 +89,9 @@ impl OneRun {
     pub fn facts(&self) -> String {
         let meta = self.run.meta();
         format!(
-            "{} leaves and {} internal pages, {} bytes in the file; cache: {}",
-            meta.leaf_pages,
-            meta.internal_pages,
+            "{} and {}, {} bytes in the file; cache: {}",
+            counted(meta.leaf_pages, "leaf page"),
+            counted(meta.internal_pages, "internal page"),
             meta.file_bytes,
             self.cache.stats()
         )

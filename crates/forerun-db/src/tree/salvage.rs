@@ -6,6 +6,7 @@
 //!                             up to "p"
 //! ```
 
+use forerun_core::size::counted;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -51,7 +52,12 @@ impl From<&BadRange> for Loss {
     fn from(bad: &BadRange) -> Loss {
         Loss {
             path: bad.path.clone(),
-            reason: format!("{} bytes at {}: {}", bad.len_bytes, bad.offset, bad.reason),
+            reason: format!(
+                "{} at {}: {}",
+                counted(bad.len_bytes, "byte"),
+                bad.offset,
+                bad.reason
+            ),
             keys: Some(KeyRange::all()),
         }
     }

@@ -1,5 +1,6 @@
 //! What recovery found in the log.
 
+use forerun_core::size::counted;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -69,8 +70,11 @@ impl fmt::Display for RecoveryReport {
         };
         write!(
             f,
-            "{operations} operations in {batches} batches from {log_bytes} bytes in {segments} log \
-             segments, {state}"
+            "{} in {} from {} in {}, {state}",
+            counted(operations, "operation"),
+            counted(batches, "batch"),
+            counted(log_bytes, "byte"),
+            counted(segments, "log segment"),
         )?;
         if let Some(tail) = &self.dropped_tail {
             write!(f, "\ndropped the unfinished end of the log: {tail}")?;
@@ -92,7 +96,8 @@ impl fmt::Display for BadRange {
         } = self;
         write!(
             f,
-            "{len_bytes} bytes at offset {offset} of {} ({reason})",
+            "{} at offset {offset} of {} ({reason})",
+            counted(len_bytes, "byte"),
             path.display()
         )
     }

@@ -2,6 +2,7 @@
 
 use super::options::Policy;
 use crate::GpuError;
+use forerun_core::size::counted;
 use std::path::PathBuf;
 
 /// Why a table operation failed. Nothing was changed, unless the device failed.
@@ -39,7 +40,7 @@ pub enum TableError {
         policy: Policy,
     },
     /// An array of a batch has the wrong length.
-    #[error("{what}: {found} {unit} for {keys} keys, {expected} expected")]
+    #[error("{what}: {found} {unit} for {}, {expected} expected", counted(.keys, "key"))]
     Length {
         /// The array.
         what: &'static str,
@@ -61,7 +62,10 @@ pub enum TableError {
         what: &'static str,
     },
     /// Rows do not consist of whole elements.
-    #[error("rows of {row_bytes} bytes do not consist of elements of {element_bytes} bytes")]
+    #[error(
+        "rows of {} do not consist of elements of {element_bytes} bytes",
+        counted(.row_bytes, "byte")
+    )]
     NotElements {
         /// The table's row size.
         row_bytes: u64,
@@ -92,7 +96,7 @@ pub enum TableError {
         what: &'static str,
     },
     /// The slot is beyond the last one.
-    #[error("slot {slot} does not exist: the table has {capacity} slots")]
+    #[error("slot {slot} does not exist: the table has {}", counted(.capacity, "slot"))]
     NoSuchSlot {
         /// The slot.
         slot: u64,

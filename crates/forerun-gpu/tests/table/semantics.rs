@@ -299,7 +299,7 @@ fn wrong_batches_and_options_are_refused_by_name() {
     let scores = table
         .insert_or_assign(&[1], &[0; 16], Some(&[1, 2]))
         .unwrap_err();
-    assert_eq!(said(scores), "scores: 2 scores for 1 keys, 1 expected");
+    assert_eq!(said(scores), "scores: 2 scores for 1 key, 1 expected");
     let none = table
         .apply(Operation::Assign, &Batch::of(&[1]), Answers::default())
         .unwrap_err();
