@@ -375,6 +375,14 @@ impl Error {
     }
 }
 
+/// As its message.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Error {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
 /// Shows a key as text, escaped where unprintable and truncated.
 struct Key<'a>(&'a [u8]);
 

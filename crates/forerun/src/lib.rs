@@ -79,7 +79,7 @@
 //! | `cache` | on | the cache of byte strings, `forerun::cache` |
 //! | `table` | on | the table of rows, `forerun::table` |
 //! | `gpu` | off | row gathers, `forerun::gpu`, and the table's device tier |
-//! | `serde` | off | options implement `Serialize` and `Deserialize`, statistics `Serialize` |
+//! | `serde` | off | options implement `Serialize` and `Deserialize`, statistics and reports `Serialize` |
 //!
 //! # What is on disk
 //! Every write goes to the log first: to the operating system ([`Durability::Buffered`]) or to

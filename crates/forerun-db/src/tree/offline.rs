@@ -37,6 +37,7 @@ const CACHE_BYTES: usize = 1 << 20;
 
 /// The result of [`check`].
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct CheckReport {
     /// Result for the runs.
     pub runs: VerifyReport,

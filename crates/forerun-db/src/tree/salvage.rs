@@ -20,6 +20,7 @@ const DEPTH_LIMIT: usize = 40;
 
 /// Data that was in a file and cannot be read any more.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Loss {
     /// The file.
     pub path: PathBuf,
@@ -31,6 +32,7 @@ pub struct Loss {
 
 /// A range of keys. Both ends may be in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct KeyRange {
     /// The first key; `None` for no lower bound.
     pub from: Option<Vec<u8>>,
