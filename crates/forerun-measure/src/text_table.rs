@@ -6,16 +6,16 @@ use std::fmt::Write;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TextTable {
     /// The column headers.
-    pub heads: Vec<String>,
+    pub headings: Vec<String>,
     /// The rows. Each has as many cells as there are headers.
     pub rows: Vec<Vec<String>>,
 }
 
 impl TextTable {
     /// Creates a table without rows.
-    pub fn new(heads: impl IntoIterator<Item = impl Into<String>>) -> TextTable {
+    pub fn new(headings: impl IntoIterator<Item = impl Into<String>>) -> TextTable {
         TextTable {
-            heads: heads.into_iter().map(Into::into).collect(),
+            headings: headings.into_iter().map(Into::into).collect(),
             rows: Vec::new(),
         }
     }
@@ -23,7 +23,7 @@ impl TextTable {
     /// Appends a row. Missing cells are empty, and cells beyond the last header are dropped.
     pub fn push(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         let mut row: Vec<String> = cells.into_iter().map(Into::into).collect();
-        row.resize(self.heads.len(), String::new());
+        row.resize(self.headings.len(), String::new());
         self.rows.push(row);
     }
 
@@ -34,13 +34,13 @@ impl TextTable {
         if self.rows.len() < 2 {
             return taken;
         }
-        for column in (0..self.heads.len()).rev() {
+        for column in (0..self.headings.len()).rev() {
             let first = &self.rows[0][column];
             let same = self.rows.iter().all(|row| row[column] == *first);
-            if same && !keep.contains(&self.heads[column].as_str()) {
+            if same && !keep.contains(&self.headings[column].as_str()) {
                 let cells = self.rows.iter_mut().map(|row| row.remove(column));
                 let cell = cells.last().unwrap_or_default();
-                taken.push((self.heads.remove(column), cell));
+                taken.push((self.headings.remove(column), cell));
             }
         }
         taken.reverse();
@@ -60,14 +60,14 @@ impl TextTable {
     pub fn to_text(&self) -> String {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());
-            let head = self.heads[column].chars().count();
+            let head = self.headings[column].chars().count();
             cells.fold(head, usize::max)
         };
-        let columns: Vec<(usize, bool)> = (0..self.heads.len())
+        let columns: Vec<(usize, bool)> = (0..self.headings.len())
             .map(|column| (width(column), self.is_numeric(column)))
             .collect();
         let mut text = String::new();
-        for row in std::iter::once(&self.heads).chain(&self.rows) {
+        for row in std::iter::once(&self.headings).chain(&self.rows) {
             let mut line = String::new();
             for (cell, &(width, numeric)) in row.iter().zip(&columns) {
                 // Writing to a String cannot fail.
@@ -110,7 +110,7 @@ mod tests {
             short.take_constant(&[]),
             [("threads".to_owned(), "1".to_owned())]
         );
-        assert_eq!(short.heads, ["strategy", "ns a key"]);
+        assert_eq!(short.headings, ["strategy", "ns a key"]);
         assert_eq!(short.rows[1], ["interleaved", "405"]);
         let mut kept = table();
         assert_eq!(kept.take_constant(&["threads"]), []);

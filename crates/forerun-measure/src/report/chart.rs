@@ -361,8 +361,8 @@ impl Chart {
         const HEAD: f64 = 28.0;
         let grouped = self.x.len() > 1;
         let rows = (self.series.len() * self.x.len()) as f64;
-        let heads = if grouped { self.x.len() as f64 } else { 0.0 };
-        let bottom = 8.0 + rows * ROW + heads * HEAD;
+        let headings = if grouped { self.x.len() as f64 } else { 0.0 };
+        let bottom = 8.0 + rows * ROW + headings * HEAD;
         let (step, ticks) = self.even_scale(6.0);
         let x_of = |value: f64| LEFT + value / (step * ticks as f64) * (RIGHT - LEFT);
         writeln!(

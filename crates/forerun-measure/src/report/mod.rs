@@ -168,7 +168,7 @@ fn write_table(out: &mut String, caption: &str, table: &TextTable) -> std::fmt::
         out,
         "<div class=\"wide\"><table>\n<caption>{caption}</caption>\n<thead><tr>"
     )?;
-    for (column, head) in table.heads.iter().enumerate() {
+    for (column, head) in table.headings.iter().enumerate() {
         write!(
             out,
             "<th scope=\"col\"{}>{}</th>",
