@@ -64,16 +64,16 @@ pub mod threads;
 pub mod workload;
 pub mod ycsb;
 
-/// Refuses to measure in a build with the simulator's locks and atomics, whose figures would be
-/// misleading. Cargo makes such a build when this crate is built together with `forerun-lab`.
+/// Refuses to measure in a simulated build, whose locks and atomics are slow. Cargo makes such a
+/// build when this crate is built together with `forerun-lab`.
 ///
 /// # Errors
 /// If this is such a build.
 pub fn refuse_simulated_build() -> anyhow::Result<()> {
     anyhow::ensure!(
         !forerun_core::sync::SIMULATED,
-        "this build has the simulator's locks, so its figures would be misleading: build \
-         forerun-bench without forerun-lab, as `cargo run --release -p forerun-bench` does"
+        "this is a simulated build, so its figures would be misleading: build forerun-bench \
+         without forerun-lab, as `cargo run --release -p forerun-bench` does"
     );
     Ok(())
 }
