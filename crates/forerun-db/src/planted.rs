@@ -59,6 +59,8 @@ defects! {
         "The directory is not synced after a log segment was created.",
     SegmentRemovedEarly "segment-removed-early"
         "Log segments are removed before the manifest that replaces them is written.",
+    SegmentsKept "segments-kept"
+        "Log segments whose contents are in runs stay until the store is opened again.",
     TornRecordAccepted "torn-record-accepted"
         "Recovery does not verify the checksum of a log record.",
     LastRecordDropped "last-record-dropped"
@@ -121,6 +123,8 @@ defects! {
     // Copies.
     BackupUnsynced "backup-unsynced"
         "A backup is complete before the runs that it copied are synced.",
+    BackupFilesKept "backup-files-kept"
+        "Files that only removed backups needed stay.",
     CheckpointSharesLog "checkpoint-shares-log"
         "A checkpoint shares the log segment that is still being written.",
     // Repair.

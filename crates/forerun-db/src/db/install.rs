@@ -115,6 +115,9 @@ impl Inner {
         let Writer::Logged(commit) = &self.writer else {
             return;
         };
+        if planted::is(Defect::SegmentsKept) {
+            return;
+        }
         let segments = commit.segments();
         for number in segments.before(first_segment) {
             let path = log_file::path(&self.path, number);

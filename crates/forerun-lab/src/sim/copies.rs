@@ -94,6 +94,11 @@ impl User<'_> {
             Ok((made, checked)) if self.is_alive() => {
                 self.memory.copies.backups.insert(made.number, expected);
                 match checked {
+                    // What earlier attempts left was removed before this backup was made.
+                    Ok(checked) if checked.leftovers > 0 => flaw(format!(
+                        "{} files that no backup needs are left beside backup {}",
+                        checked.leftovers, made.number
+                    )),
                     Ok(checked) => match checked.problems.first() {
                         Some(problem) => self.allow(problem, "verify the backups"),
                         None => Ok(()),
@@ -123,8 +128,8 @@ impl User<'_> {
         }
         let newest = usize::from(newest);
         let kept = self.backups().and_then(|mut backups| {
-            let removed = backups.keep(newest)?;
-            Ok((removed, backups.list()?))
+            backups.keep(newest)?;
+            Ok((backups.list()?, backups.verify()?.leftovers))
         });
         let known = &mut self.memory.copies.backups;
         match kept {
@@ -132,7 +137,10 @@ impl User<'_> {
                 known.clear();
                 Ok(())
             }
-            Ok((_, list)) if list.backups.len() <= newest => {
+            Ok((_, leftovers)) if leftovers > 0 => flaw(format!(
+                "{leftovers} files that no backup needs are left after backups were removed"
+            )),
+            Ok((list, _)) if list.backups.len() <= newest => {
                 // Unacknowledged backups count too.
                 let oldest = list.backups.iter().map(|backup| backup.number).min();
                 if let (true, Some(oldest)) = (list.backups.len() == newest, oldest) {
@@ -140,7 +148,7 @@ impl User<'_> {
                 }
                 Ok(())
             }
-            Ok((_, list)) => flaw(format!(
+            Ok((list, _)) => flaw(format!(
                 "of {newest} backups that were to be kept, there are {}",
                 list.backups.len()
             )),

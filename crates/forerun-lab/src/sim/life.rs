@@ -369,6 +369,18 @@ fn look_dead(world: &World, io: &SimIo) -> Outcome {
     }
 }
 
+/// Everything is in runs, so the log consists of the segment that the next write goes to.
+fn look_at_log(world: &World) -> Outcome {
+    let mut segments = world.files_in(Path::new(STORE));
+    segments.retain(|name| name.ends_with(".log"));
+    match segments.len() {
+        0 | 1 => Ok(()),
+        _ => flaw(format!(
+            "everything is in runs, and the log still has these segments: {segments:?}"
+        )),
+    }
+}
+
 /// Without faults: everything is there, and everything that was lost temporarily returns.
 fn last_life(world: &Arc<World>, mut memories: Vec<Memory>, ended: Ended) -> Outcome {
     let io = world.io();
@@ -386,7 +398,11 @@ fn last_life(world: &Arc<World>, mut memories: Vec<Memory>, ended: Ended) -> Out
     if let Err(error) = opened.db.compact() {
         return flaw(format!("the store cannot be compacted: {error}"));
     }
+    if let Err(error) = opened.db.wait_idle() {
+        return flaw(format!("the compacted store does not become idle: {error}"));
+    }
     drop(opened);
+    look_at_log(world)?;
     be_quiet(world, &mut memories, false)?;
     leave(world, &io, End::Close, false)?;
     let Some(damage) = &world.program.damage else {
