@@ -11,6 +11,8 @@ use crate::comparator::KeyOrder;
 use crate::io::ReadBackend;
 use crate::memtable::{Bytewise, Checks, Comparator, ReverseBytewise};
 use crate::run::RunOptions;
+use crate::store_dir::Create;
+use crate::wal::recovery::Recovery;
 use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
 
 /// What has happened to a write when it returns.
@@ -25,21 +27,6 @@ pub enum Durability {
     Synced,
 }
 
-/// What opening does about bad bytes in the log. `docs/internals/format.md` lists the cases.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Recovery {
-    /// Any bad byte is an error, even the end of a write that a crash cut short.
-    Strict,
-    /// A write that a crash cut short is dropped and reported in the
-    /// [`RecoveryReport`](crate::RecoveryReport). Damage is an error.
-    #[default]
-    DropTail,
-    /// Damage is skipped and reported too, and what follows it is applied. The damaged bytes stay
-    /// in the log, so until the store is copied elsewhere it opens only with this choice.
-    SkipCorrupt,
-}
-
 /// Whether writes go to the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -50,19 +37,6 @@ pub enum WalMode {
     /// No write goes to the log: unflushed writes are lost when the store is closed. An existing
     /// log is still replayed.
     Off,
-}
-
-/// What opening does if there is no store, or if there is one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Create {
-    /// Creates a store if there is none, with its directory and missing parent directories.
-    #[default]
-    IfMissing,
-    /// Fails if there is none.
-    Never,
-    /// Fails if there is one.
-    MustBeNew,
 }
 
 /// Whether a store may be changed.

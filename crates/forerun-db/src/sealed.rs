@@ -14,7 +14,7 @@
 
 use std::path::Path;
 
-use crate::wal::record::{u32_at, u64_at};
+use crate::bytes::{u32_at, u64_at};
 use crate::{Error, Result};
 
 /// Bytes of magic, version and their checksum.

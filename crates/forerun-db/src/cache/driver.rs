@@ -26,8 +26,18 @@ use super::{PageCache, PageSlots};
 use crate::io::IoFile;
 use crate::io::reads::{BatchedReads, Done, Read, ReadBackend};
 use crate::planted::{self, Defect};
-use crate::run::PageLocation;
 use crate::{Error, Result};
+
+/// Where a page is in its run's file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PageLocation {
+    /// Offset in the file.
+    pub(crate) offset: u64,
+    /// Bytes in the file, including the trailer.
+    pub(crate) stored_len: u32,
+    /// Bytes of the uncompressed page.
+    pub(crate) raw_len: u32,
+}
 
 /// Where pages are read from: a run.
 pub(crate) trait PageSource: Sync {

@@ -21,6 +21,7 @@
 
 mod background;
 mod backoff;
+mod batch;
 mod batch_parts;
 mod checkpoint;
 mod closing;
@@ -67,7 +68,7 @@ use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::limiter::RateLimiter;
 use crate::tree::verify::VerifyReport;
-use crate::{Access, Durability, Op, Options, RecoveryReport, Result, WriteBatch};
+use crate::{Access, Durability, Op, Options, RecoveryReport, Result};
 
 use background::Workers;
 use closing::Open;
@@ -84,6 +85,9 @@ use view::View;
 use work::Work;
 use write::Writer;
 
+#[doc(hidden)]
+pub use batch::fuzz_batch;
+pub use batch::{KeyspaceBatch, WriteBatch};
 pub(crate) use checkpoint::BackupSource;
 pub use ingest::Ingestion;
 pub use iter::Iter;

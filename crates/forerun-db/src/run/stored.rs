@@ -12,6 +12,7 @@ use twox_hash::XxHash3_64;
 
 use super::Compression;
 use super::page::Page;
+pub(crate) use crate::cache::driver::PageLocation;
 use crate::planted::{self, Defect};
 use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
@@ -23,17 +24,6 @@ const LZ4: u8 = 1;
 
 /// LZ4 expands one byte to at most this many.
 const LZ4_MOST: u64 = 255;
-
-/// Where a page is in its run's file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PageLocation {
-    /// Offset in the file.
-    pub(crate) offset: u64,
-    /// Bytes in the file, including the trailer.
-    pub(crate) stored_len: u32,
-    /// Bytes of the uncompressed page.
-    pub(crate) raw_len: u32,
-}
 
 impl PageLocation {
     /// The smallest stored page: the trailer, and the shortest page at the best compression.

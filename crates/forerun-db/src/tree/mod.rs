@@ -19,8 +19,6 @@
 //!   verify.rs      verifies every byte
 //!   repair.rs      rebuilds manifest and runs; salvage.rs reads damaged runs
 //!   checkpoint.rs  copies a store by hard links
-//!   offline.rs     checks and repairs a closed store; describe.rs reads what is
-//!                  in its files, for people and programs: description.rs
 //! ```
 
 pub(crate) mod build;
@@ -29,8 +27,6 @@ pub(crate) mod checkpoint;
 pub(crate) mod compact;
 #[cfg(test)]
 mod damage_tests;
-pub(crate) mod describe;
-pub(crate) mod description;
 #[cfg(test)]
 mod fixture;
 pub(crate) mod levels;
@@ -41,7 +37,6 @@ pub(crate) mod merge;
 #[cfg(test)]
 mod model_tests;
 mod needed_ranges;
-pub(crate) mod offline;
 #[cfg(feature = "study")]
 mod one_run;
 pub(crate) mod pick;

@@ -8,8 +8,8 @@
 //! checksum = crc32c(bytes 0..32)
 //! ```
 
-use super::record::{u32_at, u64_at};
 use crate::Result;
+use crate::bytes::{u32_at, u64_at};
 
 /// Name of the file.
 pub(crate) const NAME: &str = "CLOSED";

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use forerun_core::sync::random_seed;
 
-use super::record::{u32_at, u64_at};
 use crate::Result;
+use crate::bytes::{u32_at, u64_at};
 
 /// Bytes before the first record.
 pub(crate) const HEADER_BYTES: usize = 32;

@@ -12,7 +12,8 @@
 //! of the record's. When its turn comes, [`seal`] fills in what was unknown: the sequence number,
 //! the flags, the time, and the checksum, which is continued from the payload's.
 
-use crate::batch::Ops;
+use crate::bytes::{u32_at, u64_at};
+use crate::ops::Ops;
 use crate::planted::{self, Defect};
 use crate::{MAX_BATCH_BYTES, Result};
 
@@ -198,16 +199,6 @@ fn checksum(payload_checksum: u32, header: &[u8], salt: u32, offset: u64) -> u32
     rest[24..28].copy_from_slice(&salt.to_le_bytes());
     rest[28..].copy_from_slice(&offset.to_le_bytes());
     crc32c::crc32c_append(payload_checksum, &rest)
-}
-
-/// Four bytes as a number. The caller has checked that they exist.
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-/// Eight bytes as a number. The caller has checked that they exist.
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
 #[cfg(test)]

@@ -19,7 +19,22 @@ use super::record::{self, Record};
 use super::recovery_report::{BadRange, RecoveryReport};
 use crate::io::{Io, IoFile, OpenMode, read_all};
 use crate::planted::{self, Defect};
-use crate::{Error, Recovery, Result};
+use crate::{Error, Result};
+
+/// What opening does about bad bytes in the log. `docs/internals/format.md` lists the cases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Recovery {
+    /// Any bad byte is an error, even the end of a write that a crash cut short.
+    Strict,
+    /// A write that a crash cut short is dropped and reported in the
+    /// [`RecoveryReport`](crate::RecoveryReport). Damage is an error.
+    #[default]
+    DropTail,
+    /// Damage is skipped and reported too, and what follows it is applied. The damaged bytes stay
+    /// in the log, so until the store is copied elsewhere it opens only with this choice.
+    SkipCorrupt,
+}
 
 /// What the decision depends on besides the bytes.
 pub(crate) struct Circumstances {

@@ -4,6 +4,11 @@
 //!   check    LOCK ─> MANIFEST ─> every byte of every run ─> every record of the log       changes nothing
 //!   repair   LOCK ─> tree/repair.rs ─> a damaged log: what can be read of it, in runs     then it opens
 //! ```
+//!
+//! describe.rs reads what is in a store's files; description.rs holds it, for people and programs.
+
+pub(crate) mod describe;
+pub(crate) mod description;
 
 use forerun_core::sync::atomic::AtomicBool;
 use std::collections::BTreeSet;
@@ -97,11 +102,11 @@ fn guarded(io: Arc<dyn Io>, options: &Options) -> Arc<dyn Io> {
 }
 
 fn check_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<CheckReport> {
-    let place = Place::open(&io, path, options, Access::ReadOnly)?;
-    place.check(&io, path, options)
+    let store = ClosedStore::open(&io, path, options, Access::ReadOnly)?;
+    store.check(&io, path, options)
 }
 
-impl Place {
+impl ClosedStore {
     fn check(&self, io: &Arc<dyn Io>, path: &Path, options: &Options) -> Result<CheckReport> {
         let mut checked = CheckReport::default();
         let found = run_files(&**io, path)?;
@@ -186,14 +191,14 @@ pub fn repair_with_io(
 }
 
 fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<RepairReport> {
-    let place = Place::open(&io, path, options, Access::ReadWrite)?;
+    let store = ClosedStore::open(&io, path, options, Access::ReadWrite)?;
     let build = Build {
         io: &*io,
         dir: path,
         order: &KeyOrder::new(Arc::clone(&options.comparator)),
         comparator: options.comparator.name(),
         keyspace: (0, ""),
-        cache: &place.cache,
+        cache: &store.cache,
         options: options.run,
         run_bytes: options.tree.run_bytes,
         numbers: &RunNumbers::new(1),
@@ -202,9 +207,9 @@ fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<RepairRe
     };
     let mut repaired = repair::repair(&build, options)?;
     if repaired.rebuilt_manifest {
-        place.name_unknown_keyspaces(&io, path, &mut repaired)?;
+        store.name_unknown_keyspaces(&io, path, &mut repaired)?;
     }
-    let checked = place.check(&io, path, options)?;
+    let checked = store.check(&io, path, options)?;
     if !checked.problems.is_empty() {
         // The runs are sound now, so the damage is in the log. Flushes what can be read of it to
         // runs, and starts a new log.
@@ -214,7 +219,7 @@ fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<RepairRe
             ..options.clone()
         };
         // The lock is held throughout, so nobody can write between two steps.
-        let db = Db::open_in(Arc::clone(&io), path, options, place.dir)?;
+        let db = Db::open_in(Arc::clone(&io), path, options, store.dir)?;
         let skipped = db.recovery().skipped.iter();
         repaired.losses.extend(skipped.map(Into::into));
         db.flush()?;
@@ -239,20 +244,20 @@ fn begin_log_anew(io: &dyn Io, path: &Path, dir: &StoreDir, last_sequence: u64) 
 }
 
 /// A store's directory, locked.
-pub(super) struct Place {
+struct ClosedStore {
     dir: StoreDir,
-    pub(super) cache: Arc<PageCache>,
+    cache: Arc<PageCache>,
 }
 
-impl Place {
-    pub(super) fn open(
+impl ClosedStore {
+    fn open(
         io: &Arc<dyn Io>,
         path: &Path,
         options: &Options,
         access: Access,
-    ) -> Result<Place> {
+    ) -> Result<ClosedStore> {
         let comparator = options.comparator.name();
-        Ok(Place {
+        Ok(ClosedStore {
             dir: match access {
                 Access::ReadWrite => StoreDir::open(&**io, path, Create::Never, comparator)?,
                 Access::ReadOnly => StoreDir::open_read_only(&**io, path, comparator)?,

@@ -16,14 +16,14 @@ mod lock;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use crate::bytes::u32_at;
 use crate::io::replace::replace_file;
 use crate::io::{Io, OpenMode, read_all};
 use crate::planted::{self, Defect};
 use crate::sealed::{Kind, VERSION_BYTES, put_bytes};
 use crate::wal::closed::{self, Closed};
 use crate::wal::log_file;
-use crate::wal::record::u32_at;
-use crate::{Create, Error, Result};
+use crate::{Error, Result};
 
 pub(crate) use lock::Lock;
 
@@ -33,6 +33,19 @@ const KIND: Kind = Kind {
 };
 pub(crate) const FORMAT: &str = "FORMAT";
 const LOCK: &str = "LOCK";
+
+/// What opening does if there is no store, or if there is one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Create {
+    /// Creates a store if there is none, with its directory and missing parent directories.
+    #[default]
+    IfMissing,
+    /// Fails if there is none.
+    Never,
+    /// Fails if there is one.
+    MustBeNew,
+}
 
 /// The directory of an open store. It stays locked until this is dropped.
 #[derive(Debug)]

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::io::{Io, OsIo};
-use crate::run::{self, Holds, Page, PageKind, PageLocation, Run};
-use crate::tree::description::{
+use super::ClosedStore;
+use super::description::{
     Description, KeyspaceDescription, ManifestDescription, RunDescription, RunSummary,
 };
+use crate::io::{Io, OsIo};
+use crate::run::{self, Holds, Page, PageKind, PageLocation, Run};
 use crate::tree::manifest::{Keyspace, Manifest, RunRecord};
-use crate::tree::offline::Place;
 use crate::{Access, Error, Options, Result};
 
 /// What [`describe`] shows.
@@ -43,12 +43,12 @@ pub fn describe(
 ) -> Result<Description> {
     let path = path.as_ref();
     let io: Arc<dyn Io> = Arc::new(OsIo);
-    let place = Place::open(&io, path, options, Access::ReadOnly)?;
+    let store = ClosedStore::open(&io, path, options, Access::ReadOnly)?;
     let open = |number: u64| {
         let file = run::path(path, number);
         let meta = Run::read_meta(&*io, &file)?;
         let order = options.order_of(path, &meta.keyspace_name, &meta.comparator)?;
-        Run::open(&*io, &file, number, order, &place.cache)
+        Run::open(&*io, &file, number, order, &store.cache)
     };
     Ok(match what {
         DescribeOptions { run: None, .. } => {

@@ -18,11 +18,9 @@
 //!         └───┴────┘
 //! ```
 
-mod ops;
-
-use crate::{Error, Keyspace, MAX_BATCH_BYTES, Result};
-
-pub use ops::{Op, Ops};
+use super::Keyspace;
+use crate::ops::{self, Op, Ops};
+use crate::{Error, MAX_BATCH_BYTES, Result};
 
 /// Writes that become visible together and durable together.
 ///

@@ -19,11 +19,11 @@ mod decode;
 
 use std::path::Path;
 
+use crate::bytes::u32_at;
 use crate::clock::Mark;
 use crate::io::replace::{ReplaceError, replace_file};
 use crate::io::{Io, OpenMode, read_all};
 use crate::sealed::{Bad, Kind, put_bytes, put_u32, put_u64};
-use crate::wal::record::u32_at;
 use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
 
 /// The file's name.
