@@ -171,10 +171,18 @@ impl Clock {
     pub(crate) fn marks_up_to(&self, sequence: u64) -> Vec<Mark> {
         let mut noted = self.lock();
         noted.tidy(self.now());
-        let marks = noted.marks.iter().copied();
-        marks
-            .take_while(|mark| mark.first_sequence <= sequence)
-            .collect()
+        let up_to = |mark: &&Mark| mark.first_sequence <= sequence;
+        let marks: Vec<Mark> = noted.marks.iter().take_while(up_to).copied().collect();
+        match noted.marks.first() {
+            // The marks of what was written up to here were dropped, because all of it has expired.
+            // It was written by the second of the first mark that is kept; without a mark, its age
+            // would be unknown and it would never expire.
+            Some(first) if marks.is_empty() && sequence > 0 => vec![Mark {
+                second: first.second,
+                first_sequence: sequence,
+            }],
+            _ => marks,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Noted> {
@@ -303,6 +311,20 @@ mod tests {
         io.set_unix_time_s(Some(now));
         let clock = Clock::new(Arc::new(io.clone()), Vec::new(), ttls.iter().copied());
         (io, clock)
+    }
+
+    #[test]
+    fn marks_up_to_a_number_date_what_was_written_before_the_first_that_is_kept() {
+        let (io, clock) = clock(100, &[1]);
+        clock.note(100, 1);
+        clock.note(120, 30);
+        io.set_unix_time_s(Some(150));
+        // Both are older than the time to live, so only the last is kept.
+        assert_eq!(clock.marks_up_to(40).len(), 1);
+        // A store that is opened with these marks knows that 20 has expired.
+        let marks = clock.marks_up_to(20);
+        let reopened = Clock::new(Arc::clone(&clock.io), marks, [1].into_iter());
+        assert_eq!(reopened.expired(150, 1, 20).sequence, 20);
     }
 
     proptest! {
