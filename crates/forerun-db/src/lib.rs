@@ -58,6 +58,7 @@ pub mod wal;
 
 pub use backup::{Backup, BackupList, BackupProgress, Backups, CheckedBackups, RemovedBackups};
 pub use cache::CacheStats;
+pub use comparator::{Bytewise, Comparator, ReverseBytewise};
 #[doc(hidden)]
 pub use db::fuzz_batch;
 pub use db::{
@@ -69,9 +70,7 @@ pub use io::ReadBackend;
 pub use limits::{
     MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES, MAX_VALUE_BYTES,
 };
-pub use memtable::{
-    Bytewise, Checks, Comparator, Entry, ReverseBytewise, Strategy, UnknownStrategy,
-};
+pub use memtable::{Checks, Strategy, UnknownStrategy};
 pub use offline::describe::{DescribeOptions, describe};
 pub use offline::description::{
     Description, KeyspaceDescription, ManifestDescription, RunDescription, RunSummary,
@@ -86,5 +85,6 @@ pub use tree::repair::RepairReport;
 pub use tree::salvage::{KeyRange, Loss};
 pub use tree::verify::VerifyReport;
 pub use values::Values;
+pub use versions::Entry;
 pub use wal::recovery::Recovery;
 pub use wal::recovery_report::{BadRange, RecoveryReport};

@@ -8,8 +8,9 @@ use std::time::Duration;
 use forerun_core::{Pages, setters};
 
 use crate::comparator::KeyOrder;
+use crate::comparator::{Bytewise, Comparator, ReverseBytewise};
 use crate::io::ReadBackend;
-use crate::memtable::{Bytewise, Checks, Comparator, ReverseBytewise};
+use crate::memtable::Checks;
 use crate::run::RunOptions;
 use crate::store_dir::Create;
 use crate::wal::recovery::Recovery;

@@ -6,9 +6,9 @@ use forerun_core::{interleave_with, suspend};
 
 use super::super::driver::{PageSource, Reads};
 use super::super::*;
+use crate::cache::driver::PageLocation;
 use crate::io::fault::FaultIo;
 use crate::io::{Io, IoFile, OpenMode, OsIo, ReadBackend};
-use crate::run::PageLocation;
 
 pub(super) const PAGE: usize = 2048;
 
