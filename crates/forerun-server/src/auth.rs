@@ -8,8 +8,8 @@
 //!   alice s3cret7\r\n        ->  STORED, and from now on an ordinary connection
 //! ```
 //!
-//! [`Authentication`] reads that command before a connection's session sees anything. The session gets all
-//! bytes after it.
+//! [`Authentication`] reads that command before a connection's session sees anything. The session
+//! gets all bytes after it.
 
 use std::path::{Path, PathBuf};
 

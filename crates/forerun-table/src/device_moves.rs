@@ -6,9 +6,9 @@
 //!   write    lock ──> invalidate the copies ──> write store, host tier ──> bump versions ──> unlock ──> promote again
 //! ```
 //!
-//! The device holds only copies (`device_tier.rs`), so nothing here can lose a row and no move must be
-//! atomic: the store has a demoted row all the time. A row is promoted under the lock of its key,
-//! while the host tier has the newest version.
+//! The device holds only copies (`device_tier.rs`), so nothing here can lose a row and no move must
+//! be atomic: the store has a demoted row all the time. A row is promoted under the lock of its
+//! key, while the host tier has the newest version.
 
 use crate::background_moves::PendingMoves;
 #[cfg(feature = "gpu")]

@@ -327,8 +327,8 @@ impl Fixture {
         Ok(())
     }
 
-    /// Runs a variant once and compares its results with what was inserted. Returns the share of the
-    /// keys that it found.
+    /// Runs a variant once and compares its results with what was inserted. Returns the share of
+    /// the keys that it found.
     pub(super) fn check(&mut self, variant: OpVariant) -> Result<f64> {
         let call = self.keys.call(&self.setting)?;
         let size = self.table.size()?;

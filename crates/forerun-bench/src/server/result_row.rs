@@ -1,5 +1,5 @@
-//! One result of the server bench: a line of JSON with the names of [`forerun_measure::result_row::Row`]
-//! and these.
+//! One result of the server bench: a line of JSON with the names of
+//! [`forerun_measure::result_row::Row`] and these.
 
 use forerun_measure::result_row::Row;
 use serde::{Deserialize, Serialize};

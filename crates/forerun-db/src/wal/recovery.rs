@@ -313,8 +313,8 @@ impl Replay<'_> {
             return Ok(());
         }
         self.damage(path, 0, len, reason)?;
-        // Without the salt, a record cannot be distinguished from random bytes. The log continues in a new
-        // segment.
+        // Without the salt, a record cannot be distinguished from random bytes. The log continues
+        // in a new segment.
         self.next_number += 1;
         self.tail = None;
         Ok(())

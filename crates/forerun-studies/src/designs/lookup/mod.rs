@@ -36,8 +36,9 @@ pub(super) struct Step<V, C> {
 
 /// A design, as lookups see it: a lookup is a walk over a key's few places.
 ///
-/// Every lookup visits the first place, so it is handled separately: it is a number that is computed
-/// for several keys at once. The few lookups that continue compute the further places from the key.
+/// Every lookup visits the first place, so it is handled separately: it is a number that is
+/// computed for several keys at once. The few lookups that continue compute the further places from
+/// the key.
 ///
 /// Implementors mark everything `#[inline(always)]`, as [`WithSimd`] asks.
 pub(super) trait Probe<K: Word, V: Word>: Sync {

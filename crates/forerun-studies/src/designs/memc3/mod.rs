@@ -12,9 +12,9 @@
 //!
 //! Fan, Andersen and Kaminsky, "MemC3: Compact and Concurrent MemCache with Dumber Caching and
 //! Smarter Hashing", NSDI 2013. Readers take no lock: they read a key's version, its slots, and the
-//! version again, and start over if it changed (`version_counters.rs`). Writers take turns. An insertion
-//! first finds a path of moves and then makes them from its end, so that every key is always
-//! somewhere; each move is a write of the key that is moved.
+//! version again, and start over if it changed (`version_counters.rs`). Writers take turns. An
+//! insertion first finds a path of moves and then makes them from its end, so that every key is
+//! always somewhere; each move is a write of the key that is moved.
 //!
 //! It differs from the paper in two things, both in its favour: entries are in the buckets, not
 //! behind pointers, and the path is the shortest (breadth first, as the authors' later libcuckoo
