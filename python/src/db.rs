@@ -76,7 +76,7 @@ impl Db {
         let opened = path.clone();
         let open = move || forerun::Db::open(opened, options);
         let db = run_long(py, "opening a store", open)?.map_err(exception)?;
-        let own = db.own_keyspace();
+        let own = db.default_keyspace();
         Ok(Keyspace::layers("store", db, own).add_subclass(Db { path }))
     }
 
@@ -131,7 +131,7 @@ impl Db {
     /// Returns a view of the store as of now, which later writes do not change.
     fn snapshot(slf: &Bound<'_, Db>) -> PyResult<Py<SnapshotView>> {
         let db = open(slf)?;
-        SnapshotView::new(slf.py(), db.snapshot().into(), db.own_keyspace())
+        SnapshotView::new(slf.py(), db.snapshot().into(), db.default_keyspace())
     }
 
     /// Makes all writes so far durable.

@@ -31,7 +31,7 @@ impl KeyspaceArgs {
     /// Returns the keyspace, which must exist.
     pub fn existing(&self, db: &Db) -> anyhow::Result<Keyspace> {
         let Some(name) = &self.keyspace else {
-            return Ok(db.own_keyspace());
+            return Ok(db.default_keyspace());
         };
         db.find_keyspace(name).ok_or_else(|| {
             let name = name.clone();
@@ -42,7 +42,7 @@ impl KeyspaceArgs {
     /// Returns the keyspace and creates it if it does not exist.
     pub fn open_or_create(&self, db: &Db) -> anyhow::Result<Keyspace> {
         match &self.keyspace {
-            None => Ok(db.own_keyspace()),
+            None => Ok(db.default_keyspace()),
             Some(name) => db.keyspace(name).context("cannot open the keyspace"),
         }
     }

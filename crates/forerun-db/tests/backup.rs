@@ -28,7 +28,7 @@ fn contents(db: &Db) -> Contents {
     let mut all = Contents::new();
     for name in ["", "reverse", "other"] {
         let keyspace = match name {
-            "" => Some(db.own_keyspace()),
+            "" => Some(db.default_keyspace()),
             name => db.find_keyspace(name),
         };
         if let Some(keyspace) = keyspace {

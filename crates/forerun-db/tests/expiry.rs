@@ -231,7 +231,7 @@ fn an_entry_in_a_memtable_expires_to_the_second_with_and_without_a_log() {
     let io = FaultIo::new();
     let options = small_options().ttl(Duration::from_secs(TTL));
     let db = open(&io, &options).unwrap();
-    lives_for_its_time(&io, &db, &db.own_keyspace(), 3_000, "the store's own");
+    lives_for_its_time(&io, &db, &db.default_keyspace(), 3_000, "the store's own");
 }
 
 #[test]

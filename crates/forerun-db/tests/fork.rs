@@ -70,7 +70,7 @@ fn refused<T>(result: Result<T>) {
 
 /// Makes every call that a store offers, and drops everything it returns.
 fn use_all(db: &Db, path: &Path) {
-    let keyspace = db.own_keyspace();
+    let keyspace = db.default_keyspace();
     let mut batch = WriteBatch::new();
     batch.put(b"child", b"1").unwrap();
     let mut values = Values::new();

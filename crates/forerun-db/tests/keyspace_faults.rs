@@ -81,7 +81,7 @@ fn run(io: &FaultIo, options: &Options, acknowledged: &mut Acknowledged) {
 fn check(db: &Db, acknowledged: &Acknowledged, needed: impl Fn(bool) -> bool, case: &str) {
     let is_there = |name: Option<&str>, i: u8| {
         let keyspace = match name {
-            None => Some(db.own_keyspace()),
+            None => Some(db.default_keyspace()),
             Some(name) => db.find_keyspace(name),
         };
         let value = keyspace.and_then(|of| of.get(&[i]).unwrap());

@@ -176,7 +176,7 @@ impl ModelledStore {
 
 fn keyspace(db: &Db, number: usize) -> Keyspace {
     match NAMES[number] {
-        "" => db.own_keyspace(),
+        "" => db.default_keyspace(),
         "reverse" => db.keyspace_with("reverse", reverse()).unwrap(),
         name => db.keyspace(name).unwrap(),
     }
@@ -261,7 +261,7 @@ fn a_batch_larger_than_a_memtable_is_accepted() {
     let io = FaultIo::new();
     let db = open(&io, &tiny_options()).unwrap();
     let keyspaces = [
-        db.own_keyspace(),
+        db.default_keyspace(),
         db.keyspace("a").unwrap(),
         db.keyspace("b").unwrap(),
     ];
@@ -276,7 +276,7 @@ fn a_batch_larger_than_a_memtable_is_accepted() {
     let db = open(&io.kill(), &tiny_options()).unwrap();
     for (number, name) in ["", "a", "b"].iter().enumerate() {
         let keyspace = match number {
-            0 => db.own_keyspace(),
+            0 => db.default_keyspace(),
             _ => db.find_keyspace(name).unwrap(),
         };
         let keys: Vec<_> = keyspace.iter().map(|entry| entry.unwrap().0[0]).collect();

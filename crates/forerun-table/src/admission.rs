@@ -2,8 +2,7 @@
 
 use crate::Result;
 use crate::ghosts::Ghosts;
-use crate::inner::Policies;
-use crate::options::{Admission, Promotion};
+use crate::options::{Admission, Policies, Promotion};
 
 /// The filter remembers about as many keys as the tier has rows. It has twice the places, because a
 /// key replaces the other keys of its place.

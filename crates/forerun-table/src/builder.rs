@@ -4,12 +4,12 @@ use crate::admission::AdmissionFilter;
 use crate::device_tier::Device;
 use crate::disk_tier::Store;
 use crate::host::Host;
-use crate::inner::{Inner, Policies};
+use crate::inner::Inner;
 use crate::interrupt::Interrupt;
 use crate::memory_budget::MemoryBudget;
 #[cfg(feature = "gpu")]
 use crate::options::DeviceChoice;
-use crate::options::{Admission, HostCapacity, Moves, Overflow, Promotion, Writes};
+use crate::options::{Admission, HostCapacity, Moves, Overflow, Policies, Promotion, Writes};
 use crate::policy::Score;
 use crate::table::Table;
 use crate::{Error, Result, RowType};

@@ -17,9 +17,8 @@
 
 use crate::admission::AdmissionFilter;
 use crate::host_moves::Origin;
-use crate::inner::Policies;
 use crate::key_locks::Version;
-use crate::options::DeviceChoice;
+use crate::options::{DeviceChoice, Policies};
 use crate::policy::Score;
 use crate::ring_pool::RingPool;
 use crate::stats::DeviceStats;

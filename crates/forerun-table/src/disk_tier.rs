@@ -48,7 +48,7 @@ pub(crate) struct Rows {
 impl Store {
     /// Opens a table in a store that is new or already holds rows of this type.
     pub(crate) fn open(db: Db, row: RowType, score: Score) -> Result<Store> {
-        if let Some(ttl) = db.own_keyspace().ttl() {
+        if let Some(ttl) = db.default_keyspace().ttl() {
             return Err(Error::StoreTtl { ttl });
         }
         let has_scores = score.is_custom();

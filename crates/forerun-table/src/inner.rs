@@ -7,24 +7,12 @@ use crate::disk_tier::Store;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::key_locks::{KeyGuard, KeyLocks};
-use crate::options::{Admission, Moves, Overflow, Promotion, Writes};
-use crate::policy::Score;
+use crate::options::{Policies, Writes};
 use crate::stats::{Clocks, Counters, DeviceStats, Stats};
 use crate::{Error, Result, RowType};
 use forerun_core::sync::Mutex;
 use forerun_db::ViewId;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The policies by which rows move.
-#[derive(Clone, Debug)]
-pub(crate) struct Policies {
-    pub(crate) score: Score,
-    pub(crate) admission: Admission,
-    pub(crate) promotion: Promotion,
-    pub(crate) writes: Writes,
-    pub(crate) moves: Moves,
-    pub(crate) overflow: Overflow,
-}
 
 /// A table without its background thread.
 #[derive(Debug)]

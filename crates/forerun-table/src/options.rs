@@ -1,5 +1,6 @@
 //! A table's options: capacities, and the policies of promotion, eviction and writing.
 
+use crate::policy::Score;
 use std::fmt;
 use std::sync::Arc;
 
@@ -118,4 +119,15 @@ pub enum Update {
     Assign,
     /// Add the new row to it, element by element.
     Add,
+}
+
+/// The policies by which rows move.
+#[derive(Clone, Debug)]
+pub(crate) struct Policies {
+    pub(crate) score: Score,
+    pub(crate) admission: Admission,
+    pub(crate) promotion: Promotion,
+    pub(crate) writes: Writes,
+    pub(crate) moves: Moves,
+    pub(crate) overflow: Overflow,
 }

@@ -1,6 +1,6 @@
 //! The command line of the bench `gather`.
 
-use super::setting::{Cap, Order, Study};
+use super::study::{Cap, Order, Study};
 use crate::on_gpu::OnGpu;
 use crate::output::Output;
 use forerun_core::size::parse_size;

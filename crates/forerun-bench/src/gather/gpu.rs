@@ -9,7 +9,8 @@
 
 use super::args::Args;
 use super::result_row::GatherRow;
-use super::setting::{POISON, Setting, Study, fill, verify};
+use super::setting::{POISON, Setting, fill, verify};
+use super::study::Study;
 use crate::on_gpu::Timer;
 use anyhow::{Context, Result};
 use forerun_gpu::gather::cpu::{self, CpuOptions, Indices, Pairs};

@@ -24,10 +24,11 @@ mod result_row;
 mod selfcheck;
 mod setting;
 mod show;
+mod study;
 
 pub use args::Args;
 pub use result_row::GatherRow;
-pub use setting::{Cap, Order, Study};
+pub use study::{Cap, Order, Study};
 
 use crate::on_gpu::{self, report_check};
 use crate::output::{on_stdout, write_facts};

@@ -2,7 +2,8 @@
 
 use super::args::Args;
 use super::result_row::GatherRow;
-use super::setting::{Order, Setting};
+use super::setting::Setting;
+use super::study::Order;
 use anyhow::{Context, Result, bail, ensure};
 use forerun_gpu::gather::Direction;
 use forerun_measure::harness::{Outcome, Sample};

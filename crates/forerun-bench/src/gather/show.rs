@@ -1,7 +1,8 @@
 //! The results in the format of the published record, as tables, and as a page.
 
 use super::result_row::GatherRow;
-use super::setting::{Setting, Study};
+use super::setting::Setting;
+use super::study::Study;
 use crate::panels::{distinct, push_series};
 use forerun_measure::report::{Chart, Report, Section, Shape};
 use forerun_measure::size::digits;

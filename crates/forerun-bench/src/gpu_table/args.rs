@@ -1,7 +1,7 @@
 //! The command line of the bench `gpu-table`.
 
 use super::operation::Op;
-use super::setting::{Buckets, Study};
+use super::study::{Buckets, Study};
 use crate::on_gpu::OnGpu;
 use crate::output::{Output, or};
 use crate::skew::Skew;

@@ -24,11 +24,12 @@ mod result_row;
 mod selfcheck;
 mod setting;
 mod show;
+mod study;
 
 pub use args::Args;
 pub use operation::Op;
 pub use result_row::GpuTableRow;
-pub use setting::{Buckets, Study};
+pub use study::{Buckets, Study};
 
 use crate::gpu_roofline::Ceiling;
 use crate::on_gpu::{self, Took, report_check};
@@ -44,7 +45,7 @@ use forerun_measure::progress::Progress;
 use forerun_measure::report::{Report, Tile};
 use forerun_measure::size::count;
 use operation::OpVariant;
-use setting::Setting;
+use setting::{Setting, variants_of};
 use std::cell::RefCell;
 use std::io::Write;
 use std::time::Duration;
@@ -96,8 +97,8 @@ fn once(gpu: Option<&Gpu>, args: &Args, out: &mut dyn Write) -> Result<()> {
     let setting = Setting::seed(args, gpu.is_some());
     setting.check()?;
     let mut fixture = Fixture::new(gpu, &setting)?;
-    let mut variants = Study::Seed.variants(args, setting.buckets);
-    for variant in Study::Operations.variants(args, setting.buckets) {
+    let mut variants = variants_of(Study::Seed, args, setting.buckets);
+    for variant in variants_of(Study::Operations, args, setting.buckets) {
         if !variants.contains(&variant) {
             variants.push(variant);
         }
@@ -193,7 +194,7 @@ impl Bench<'_> {
     /// All variants of one setting: first those that only read the table, then the writers.
     fn measure(&mut self, fixture: &RefCell<Fixture>) -> Result<Vec<GpuTableRow>> {
         let setting = fixture.borrow().setting.clone();
-        let variants = setting.study.variants(self.args, setting.buckets);
+        let variants = variants_of(setting.study, self.args, setting.buckets);
         let variants = self.different(variants);
         let (readers, writers): (Vec<OpVariant>, Vec<OpVariant>) = variants
             .into_iter()
@@ -416,7 +417,7 @@ fn cost(op: Op, traffic: &Traffic, row_bytes: u64) -> (f64, f64) {
 fn counted(fixture: &mut Fixture) -> Result<Vec<String>> {
     let (buckets, load) = (fixture.setting.buckets, fixture.setting.load);
     let mut lines = Vec::new();
-    for variant in Study::Seed.variants(&Args::default(), buckets) {
+    for variant in variants_of(Study::Seed, &Args::default(), buckets) {
         if variant.op == Op::FindPtr {
             let (requests, bytes) = cost(variant.op, &fixture.traffic(variant.lookup)?, 0);
             let lookup = variant.lookup.name();

@@ -7,142 +7,43 @@
 
 use super::args::Args;
 use super::operation::{Op, OpVariant};
+use super::study::{Buckets, Study};
 use crate::output::or;
 use crate::skew::Skew;
 use anyhow::{Result, ensure};
-use forerun_gpu::table::{Candidates, Lookup, Policy, TableOptions, Width};
-use std::fmt;
-use std::str::FromStr;
+use forerun_gpu::table::{Lookup, Policy, TableOptions, Width};
 
-/// A study: the parameter that it changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Study {
-    /// Nothing but the load: the published record's setting, lookups by every kernel.
-    Seed,
-    /// The operation.
-    Operations,
-    /// Candidates and width of the buckets.
-    Buckets,
-    /// The row size.
-    Dim,
-    /// The share of present keys.
-    HitRate,
-    /// Keys per call.
-    Batch,
-    /// How requests spread over the keys.
-    Skew,
-}
-
-impl Study {
-    /// All studies, in the order in which they run.
-    pub const ALL: [Study; 7] = [
-        Study::Seed,
-        Study::Operations,
-        Study::Buckets,
-        Study::Dim,
-        Study::HitRate,
-        Study::Batch,
-        Study::Skew,
-    ];
-
-    /// Its name on the command line.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Study::Seed => "seed",
-            Study::Operations => "operations",
-            Study::Buckets => "buckets",
-            Study::Dim => "dim",
-            Study::HitRate => "hit-rate",
-            Study::Batch => "batch",
-            Study::Skew => "skew",
-        }
-    }
-
-    /// What it measures in each setting.
-    pub(super) fn variants(self, args: &Args, buckets: Buckets) -> Vec<OpVariant> {
-        let ops: &[Op] = match self {
-            Study::Seed => &[Op::FindPtr, Op::Find, Op::Contains],
-            Study::Operations => &Op::ALL,
-            Study::Buckets => &[Op::FindPtr, Op::InsertOrAssign],
-            Study::Dim => &[Op::FindPtr, Op::Find, Op::InsertOrAssign],
-            Study::HitRate => &[Op::FindPtr, Op::Find],
-            Study::Batch => &[Op::FindPtr, Op::Find, Op::InsertOrAssign],
-            Study::Skew => &[Op::FindPtr, Op::Find, Op::FindAndUpdate],
-        };
-        let lookups: &[Lookup] = match self {
-            Study::Seed | Study::Buckets => &Lookup::ALL,
-            Study::Operations => &[Lookup::ByLoad],
-            _ => &[Lookup::ByLoad, Lookup::Thread, Lookup::SeedRule],
-        };
-        let mut variants = Vec::new();
-        for op in or(&args.op, ops) {
-            if op != Op::FindPtr {
-                variants.push(OpVariant::of(op));
-                continue;
-            }
-            for lookup in or(&args.lookup, lookups) {
-                // The pipeline exists for one width only; without it, the seed's rule is one thread
-                // per key.
-                if buckets.width == Width::W128 || lookup != Lookup::Pipeline {
-                    variants.push(OpVariant { op, lookup });
-                }
-            }
-        }
-        variants
-    }
-}
-
-/// How many buckets a key may be in, and how wide they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buckets {
-    /// One or two.
-    pub candidates: Candidates,
-    /// Slots of each.
-    pub width: Width,
-}
-
-impl Buckets {
-    /// The table's default: two of 128.
-    pub const DEFAULT: Buckets = Buckets {
-        candidates: Candidates::Two,
-        width: Width::W128,
+/// What a study measures in each setting.
+pub(super) fn variants_of(study: Study, args: &Args, buckets: Buckets) -> Vec<OpVariant> {
+    let ops: &[Op] = match study {
+        Study::Seed => &[Op::FindPtr, Op::Find, Op::Contains],
+        Study::Operations => &Op::ALL,
+        Study::Buckets => &[Op::FindPtr, Op::InsertOrAssign],
+        Study::Dim => &[Op::FindPtr, Op::Find, Op::InsertOrAssign],
+        Study::HitRate => &[Op::FindPtr, Op::Find],
+        Study::Batch => &[Op::FindPtr, Op::Find, Op::InsertOrAssign],
+        Study::Skew => &[Op::FindPtr, Op::Find, Op::FindAndUpdate],
     };
-}
-
-impl fmt::Display for Buckets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let candidates = match self.candidates {
-            Candidates::One => 1,
-            Candidates::Two => 2,
-        };
-        f.pad(&format!("{candidates}x{}", self.width.slots()))
+    let lookups: &[Lookup] = match study {
+        Study::Seed | Study::Buckets => &Lookup::ALL,
+        Study::Operations => &[Lookup::ByLoad],
+        _ => &[Lookup::ByLoad, Lookup::Thread, Lookup::SeedRule],
+    };
+    let mut variants = Vec::new();
+    for op in or(&args.op, ops) {
+        if op != Op::FindPtr {
+            variants.push(OpVariant::of(op));
+            continue;
+        }
+        for lookup in or(&args.lookup, lookups) {
+            // The pipeline exists for one width only; without it, the seed's rule is one thread
+            // per key.
+            if buckets.width == Width::W128 || lookup != Lookup::Pipeline {
+                variants.push(OpVariant { op, lookup });
+            }
+        }
     }
-}
-
-impl FromStr for Buckets {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Buckets, String> {
-        let parse = || {
-            let (candidates, slots) = text.trim().split_once('x')?;
-            Some(Buckets {
-                candidates: match candidates {
-                    "1" => Candidates::One,
-                    "2" => Candidates::Two,
-                    _ => return None,
-                },
-                width: Width::ALL
-                    .into_iter()
-                    .find(|width| width.slots().to_string() == slots)?,
-            })
-        };
-        parse().ok_or_else(|| {
-            format!(
-                "{text:?} is not a form of buckets: write 2x128, 1x64, or another of 1 or 2 of \
-                16, 32, 64 or 128"
-            )
-        })
-    }
+    variants
 }
 
 /// One table, and the requests to it.
@@ -294,7 +195,7 @@ mod tests {
             assert!(!settings.is_empty());
             for (at, setting) in settings.iter().enumerate() {
                 assert!(!settings[..at].contains(setting), "{setting:?}");
-                assert!(!study.variants(&args, setting.buckets).is_empty());
+                assert!(!variants_of(study, &args, setting.buckets).is_empty());
             }
         }
         let batches: Vec<usize> = Setting::of(Study::Batch, &args, true)
@@ -317,7 +218,7 @@ mod tests {
     #[test]
     fn the_pipeline_is_skipped_unless_buckets_have_128_slots() {
         let of = |form: &str| {
-            let variants = Study::Seed.variants(&Args::default(), form.parse().unwrap());
+            let variants = variants_of(Study::Seed, &Args::default(), form.parse().unwrap());
             variants
                 .iter()
                 .filter(|variant| variant.lookup == Lookup::Pipeline)

@@ -1,7 +1,7 @@
 //! The results as tables, and as a page.
 
 use super::result_row::GpuTableRow;
-use super::setting::Study;
+use super::study::Study;
 use crate::panels::{distinct, push_series};
 use forerun_measure::report::{Chart, Report, Section, Shape};
 use forerun_measure::size::{count, digits, spread};

@@ -95,12 +95,12 @@ impl Db {
         Some(self.handle(Arc::clone(keyspace)))
     }
 
-    /// Returns the store's own keyspace, which the methods of [`Db`] read and write.
-    pub fn own_keyspace(&self) -> Keyspace {
+    /// Returns the default keyspace, which the methods of [`Db`] read and write.
+    pub fn default_keyspace(&self) -> Keyspace {
         self.handle(Arc::clone(self.open.constant(|open| &open.inner.own)))
     }
 
-    /// Returns the names of all keyspaces except the store's own, in the order of their creation.
+    /// Returns the names of all keyspaces except the default one, in the order of their creation.
     /// Empty in a fork.
     pub fn keyspaces(&self) -> Vec<String> {
         let Ok(inner) = self.inner() else {

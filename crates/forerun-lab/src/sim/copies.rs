@@ -255,7 +255,7 @@ impl World {
             .background(Background::Caller);
         let begun = self.begin();
         let db = Db::open_with_io(Arc::new(io.clone()), path, options)?;
-        let mut spaces = vec![db.own_keyspace()];
+        let mut spaces = vec![db.default_keyspace()];
         for number in 1..self.program.store.spaces.len() {
             match db.find_keyspace(&shared_name(number)) {
                 Some(space) => spaces.push(space),

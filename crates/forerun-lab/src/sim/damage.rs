@@ -185,7 +185,7 @@ fn look_at_repaired(
 fn open(world: &World, io: &SimIo, access: Access) -> forerun_db::Result<Opened> {
     let options = world.options.clone().access(access).create(Create::Never);
     let db = Db::open_with_io(Arc::new(io.clone()), STORE, options)?;
-    let mut spaces = vec![db.own_keyspace()];
+    let mut spaces = vec![db.default_keyspace()];
     // A repair may have lost the names of keyspaces that were in no run.
     let shared = 1..world.program.store.spaces.len();
     spaces.extend(shared.map_while(|number| db.find_keyspace(&shared_name(number))));

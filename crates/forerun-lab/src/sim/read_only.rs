@@ -101,7 +101,7 @@ impl World {
         let mut seen = Shared::new();
         for number in 0..self.program.store.spaces.len() {
             let keyspace = match number {
-                0 => Some(db.own_keyspace()),
+                0 => Some(db.default_keyspace()),
                 _ => db.find_keyspace(&shared_name(number)),
             };
             if let Some(keyspace) = keyspace {

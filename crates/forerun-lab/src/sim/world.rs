@@ -198,7 +198,7 @@ impl World {
 
     fn try_open(&self, io: &SimIo) -> forerun_db::Result<Arc<Opened>> {
         let db = Db::open_with_io(Arc::new(io.clone()), STORE, self.options.clone())?;
-        let mut spaces = vec![db.own_keyspace()];
+        let mut spaces = vec![db.default_keyspace()];
         for number in 1..self.program.store.spaces.len() {
             spaces.push(db.keyspace(&shared_name(number))?);
         }

@@ -1,8 +1,8 @@
 //! A device on which nothing runs, for tests.
 
 use crate::device_tier::Device;
-use crate::inner::Policies;
 use crate::options::Moves;
+use crate::options::Policies;
 use crate::policy::Score;
 use forerun_gpu::table::params::TableOp;
 use forerun_gpu::table::{Backend, BufferKind, GpuTable, TableError, TableLaunch, TableOptions};
