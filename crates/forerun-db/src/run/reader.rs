@@ -60,6 +60,24 @@ impl Run {
         order: KeyOrder,
         cache: &Arc<PageCache>,
     ) -> Result<Run> {
+        let run = Run::open_without_filter(io, path, number, order, cache)?;
+        let filter = run.read_filter()?;
+        if let Some(charge) = cache.try_charge(filter.bytes()) {
+            // Nobody else has the run yet.
+            let _ = run.filter.set((filter, charge));
+        }
+        Ok(run)
+    }
+
+    /// [`open`](Self::open) that neither reads nor checks the filter. A run whose filter is damaged
+    /// still has all of its entries.
+    pub(crate) fn open_without_filter(
+        io: &dyn Io,
+        path: &Path,
+        number: u64,
+        order: KeyOrder,
+        cache: &Arc<PageCache>,
+    ) -> Result<Run> {
         let (file, footer, meta) = read_ends(io, path)?;
         let corrupt =
             |offset: u64| move |reason: &'static str| Error::corrupt_file(path, offset, reason);
@@ -67,7 +85,6 @@ impl Run {
         check_comparator(path, &meta.comparator, &order)?;
 
         let filter_range = footer.filter_offset..footer.meta_offset;
-        let filter = read_filter(&*file, path, footer.salt, &filter_range)?;
 
         let stored = part(footer.root.offset, footer.root.end())?;
         let mut root = LineAligned::zeros(footer.root.raw_len as usize)?;
@@ -77,8 +94,6 @@ impl Run {
 
         let slots = PageSlots::new(cache, meta.pages() as usize);
         let charge = cache.charge(footer.root.raw_len as usize);
-        let filter_charge = cache.try_charge(filter.bytes());
-        let filter = filter_charge.map(|charge| OnceLock::from((filter, charge)));
         Ok(Run {
             number,
             path: path.to_owned(),
@@ -88,7 +103,7 @@ impl Run {
             salt: footer.salt,
             pages_end: footer.filter_offset,
             filter_range,
-            filter: filter.unwrap_or_default(),
+            filter: OnceLock::new(),
             root,
             root_location: footer.root,
             slots,
@@ -174,6 +189,12 @@ impl Run {
     pub(crate) fn filter_bytes(&self) -> usize {
         let stored = self.filter_range.end - self.filter_range.start;
         (stored as usize).saturating_sub(TRAILER_BYTES)
+    }
+
+    /// Where the filter is in the file.
+    #[cfg(test)]
+    pub(crate) fn filter_range(&self) -> Range<u64> {
+        self.filter_range.clone()
     }
 
     /// Whether the filter is in memory.

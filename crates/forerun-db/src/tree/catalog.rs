@@ -471,16 +471,22 @@ pub(crate) fn open_run(
     cache: &Arc<PageCache>,
 ) -> Result<Arc<Run>> {
     let path = run::path(dir, named.number);
-    let run = match Run::open(io, &path, named.number, order.clone(), cache) {
+    let opened = Run::open(io, &path, named.number, order.clone(), cache);
+    as_named(&path, opened, named)
+}
+
+/// The run that was opened at a path, if it is the one that a record names.
+pub(crate) fn as_named(path: &Path, opened: Result<Run>, named: &RunRecord) -> Result<Arc<Run>> {
+    let run = match opened {
         Err(error) if error.io_kind() == Some(std::io::ErrorKind::NotFound) => {
-            return Err(Error::corrupt_file(&path, 0, "it is missing"));
+            return Err(Error::corrupt_file(path, 0, "it is missing"));
         }
         opened => opened?,
     };
     match record(&run) == *named {
         true => Ok(Arc::new(run)),
         false => Err(Error::corrupt_file(
-            &path,
+            path,
             0,
             "it is not the run that the manifest names",
         )),

@@ -208,6 +208,34 @@ fn a_bad_page_costs_what_was_in_it_and_nothing_else() {
 }
 
 #[test]
+fn a_bad_filter_costs_no_data() {
+    for is_manifest_lost in [false, true] {
+        let mut fixture = grown(false);
+        fixture.compact_all().unwrap();
+        let path = fixture.run_path(0);
+        let at = {
+            let named = |run: &&Arc<run::Run>| run.path() == path;
+            let mut runs = fixture.levels().runs().map(|(_, run)| run);
+            runs.find(named).unwrap().filter_range().start as usize
+        };
+        let mut bytes = fixture.io.read(&path).unwrap();
+        bytes[at] ^= 1;
+        fixture.io.write(&path, &bytes);
+        if is_manifest_lost {
+            fixture.io.take("/db/MANIFEST");
+        }
+        let repaired = fixture.repair().unwrap();
+        assert!(repaired.losses.is_empty(), "{repaired:?}");
+        assert_eq!(repaired.new_runs, 1);
+        assert_eq!(repaired.set_aside, [path.with_extension("run.bad")]);
+        let io = fixture.io.kill();
+        fixture.reopen_on(io);
+        fixture.check();
+        assert!(fixture.verify().problems.is_empty());
+    }
+}
+
+#[test]
 fn a_run_that_is_another_ones_is_not_taken_for_it() {
     let fixture = grown(false);
     let (path, other) = (fixture.run_path(0), fixture.run_path(1));

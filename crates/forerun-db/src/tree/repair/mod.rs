@@ -38,7 +38,7 @@ use crate::ranges::RangeTombstone;
 use crate::run::cursor::RunCursor;
 use crate::run::{self, Holds, Run};
 use crate::tree::build::{Build, RunNumbers, write_runs};
-use crate::tree::catalog::{open_run, run_files};
+use crate::tree::catalog::{as_named, run_files};
 use crate::tree::levels::{Levels, record};
 use crate::tree::manifest::{Keyspace, LEVELS, Manifest, RunRecord, is_keyspace_name};
 use crate::tree::merge::Merge;
@@ -325,12 +325,12 @@ impl Repair<'_> {
         losses: &mut Vec<Loss>,
     ) -> Result<Option<Arc<Run>>> {
         let path = run::path(build.dir, number);
+        // A damaged filter costs nothing: the run is written again.
+        let order = build.order.clone();
+        let opened = Run::open_without_filter(build.io, &path, number, order, build.cache);
         let opened = match named {
-            Some(named) => open_run(build.io, build.dir, named, build.order, build.cache),
-            None => {
-                let order = build.order.clone();
-                Run::open(build.io, &path, number, order, build.cache).map(Arc::new)
-            }
+            Some(named) => as_named(&path, opened, named),
+            None => opened.map(Arc::new),
         };
         let run = match opened {
             Ok(run) => run,
