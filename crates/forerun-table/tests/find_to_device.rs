@@ -182,7 +182,9 @@ fn mismatched_buffers_are_refused_before_any_lookup() {
     }
     let error = to_device(&table, &[1], &mut [0; 32], &mut found).unwrap_err();
     assert!(
-        error.to_string().contains("1 flags, but 2 were given"),
+        error
+            .to_string()
+            .contains("flags for 1 key: 2 given, 1 needed"),
         "{error}"
     );
     assert_eq!((found, table.stats().counts.find_batches), ([true; 2], 0));

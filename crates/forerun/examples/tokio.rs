@@ -8,6 +8,8 @@
 //! cargo run --release -p forerun --example tokio
 //! ```
 
+use std::thread::JoinHandle;
+
 use forerun::prelude::*;
 use tokio::sync::{mpsc, oneshot};
 
@@ -25,10 +27,11 @@ struct Request {
 struct Lookups(mpsc::Sender<Request>);
 
 impl Lookups {
-    fn start(db: Db) -> Lookups {
+    /// The first handle, and the thread, which ends once all handles are dropped.
+    fn start(db: Db) -> (Lookups, JoinHandle<()>) {
         let (sender, receiver) = mpsc::channel(BATCH_MAX);
-        std::thread::spawn(move || serve(&db, receiver));
-        Lookups(sender)
+        let thread = std::thread::spawn(move || serve(&db, receiver));
+        (Lookups(sender), thread)
     }
 
     async fn get(&self, key: impl Into<Vec<u8>>) -> Answer {
@@ -75,7 +78,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     db.write(&batch, Durability::Buffered)?;
 
-    let lookups = Lookups::start(db);
+    let (lookups, thread) = Lookups::start(db);
     let tasks = (0..200_u32).map(|task| {
         let lookups = lookups.clone();
         tokio::spawn(async move {
@@ -92,5 +95,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     // Without handles, the thread answers the remaining requests and closes the store.
     drop(lookups);
+    thread.join().expect("the thread of lookups does not panic");
     Ok(())
 }
