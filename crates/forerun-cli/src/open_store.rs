@@ -52,19 +52,42 @@ impl KeyspaceArgs {
 #[derive(Debug, clap::Args)]
 pub struct StoreOptions {
     /// Maximum memory for memtables that are not yet on disk
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB", help_heading = "Store options")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = parse_size,
+        default_value = "1GiB",
+        help_heading = "Store options"
+    )]
     pub memory_limit: usize,
     /// Memtable size at which it is flushed to disk
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64MiB", help_heading = "Store options")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = parse_size,
+        default_value = "64MiB",
+        help_heading = "Store options"
+    )]
     pub memtable: usize,
     /// Maximum memory for cached pages, such as 512MiB or 4GiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB", help_heading = "Store options")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = parse_size,
+        default_value = "256MiB",
+        help_heading = "Store options"
+    )]
     pub cache: usize,
     /// Verify order and checksum of every entry that a lookup reads
     #[arg(long, help_heading = "Store options")]
     pub paranoid: bool,
     /// Treatment of a damaged log
-    #[arg(long, value_enum, default_value_t = RecoveryArg::DropTail, help_heading = "Store options")]
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = RecoveryArg::DropTail,
+        help_heading = "Store options"
+    )]
     pub recovery: RecoveryArg,
 }
 

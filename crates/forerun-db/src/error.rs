@@ -165,7 +165,10 @@ pub enum Error {
         path: PathBuf,
     },
     /// The store was written by a newer release.
-    #[error("{} has format version {found}; this release reads up to version {supported}", .path.display())]
+    #[error(
+        "{} has format version {found}; this release reads up to version {supported}",
+        .path.display()
+    )]
     NewerFormat {
         /// The store's directory.
         path: PathBuf,
@@ -183,7 +186,10 @@ pub enum Error {
         holder: Option<u32>,
     },
     /// The store's keys are ordered by a comparator other than the one given.
-    #[error("{} is ordered by comparator {stored:?}; it was opened with {given:?}", .path.display())]
+    #[error(
+        "{} is ordered by comparator {stored:?}; it was opened with {given:?}",
+        .path.display()
+    )]
     ComparatorMismatch {
         /// The store's directory.
         path: PathBuf,
@@ -204,7 +210,12 @@ pub enum Error {
     },
     /// A keyspace was opened with a time to live other than the one it was created with, which it
     /// keeps.
-    #[error("{} has {}, but was opened with a time to live of {} s", Keyspace(.keyspace), Lives(.stored), .given.as_secs())]
+    #[error(
+        "{} has {}, but was opened with a time to live of {} s",
+        Keyspace(.keyspace),
+        Lives(.stored),
+        .given.as_secs()
+    )]
     KeyspaceTtl {
         /// Name of the keyspace; that of the store's own is empty.
         keyspace: String,
@@ -290,7 +301,10 @@ pub enum Error {
     /// The keyspace accepts no writes: its level 0 is full, and its runs cannot be compacted. Reads
     /// of it continue, and so do other keyspaces. Writes resume when a compaction succeeds: see
     /// [`Db::compact`](crate::Db::compact), and [`repair`](crate::repair) for damage.
-    #[error("{} takes no writes: its level 0 is full and cannot be compacted: {cause}", Keyspace(.keyspace))]
+    #[error(
+        "{} takes no writes: its level 0 is full and cannot be compacted: {cause}",
+        Keyspace(.keyspace)
+    )]
     KeyspaceStopped {
         /// Name of the keyspace; that of the store's own is empty.
         keyspace: String,

@@ -32,7 +32,10 @@ pub enum Error {
         needed: usize,
     },
     /// A row has no bytes, or more than a tier accepts.
-    #[error("a row of {row} has {} bytes; a table takes rows of 1 to {limit_bytes} bytes", .row.bytes())]
+    #[error(
+        "a row of {row} has {} bytes; a table takes rows of 1 to {limit_bytes} bytes",
+        .row.bytes()
+    )]
     RowSize {
         /// The requested row type.
         row: RowType,
@@ -156,7 +159,10 @@ pub enum Error {
         capacity: usize,
     },
     /// A value in the store is not as long as a row of this table.
-    #[error("the store's value of key {key} has {}, but a row has {needed_bytes}", counted(.len_bytes, "byte"))]
+    #[error(
+        "the store's value of key {key} has {}, but a row has {needed_bytes}",
+        counted(.len_bytes, "byte")
+    )]
     BadRow {
         /// The key.
         key: u64,

@@ -73,7 +73,12 @@ pub struct Args {
     pub access: Vec<Skew>,
 
     /// Threads of each server
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=256)
+    )]
     pub threads: u16,
 
     /// Memory of each server [default: 1GiB; with --quick 64MiB]
@@ -81,15 +86,30 @@ pub struct Args {
     pub memory: Option<u64>,
 
     /// Client threads, each with its own connections
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=256)
+    )]
     pub clients: u16,
 
     /// Connections of all clients together
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 16,
+        value_parser = clap::value_parser!(u16).range(1..=10_000)
+    )]
     pub connections: u16,
 
     /// Requests in flight on each connection
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=1000)
+    )]
     pub depth: u16,
 
     /// Another program to measure instead of this one's `serve`; it gets memcached's long options
@@ -109,7 +129,12 @@ pub struct Args {
     pub study: Option<Study>,
 
     /// With --study tail: sets per second
-    #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5000,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
     pub rate: u32,
 
     /// With --study tail: disturbances to measure sets with [default: all]

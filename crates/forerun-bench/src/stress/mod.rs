@@ -66,7 +66,12 @@ pub struct Args {
     #[arg(long, value_name = "N", conflicts_with = "crash")]
     ops: Option<u64>,
     /// Threads, or lanes, that work at once
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u16).range(1..=256)
+    )]
     threads: u16,
     /// Seed of the random choices [default: a new one each time]
     #[arg(long, value_name = "S")]
@@ -81,10 +86,22 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["ops", "crash", "dir"])]
     server: bool,
     /// Concurrent clients of the server
-    #[arg(long, value_name = "N", default_value_t = 1000, requires = "server", value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1000,
+        requires = "server",
+        value_parser = clap::value_parser!(u32).range(1..=20_000)
+    )]
     connections: u32,
     /// The server's memory limit, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 512, requires = "server", value_parser = clap::value_parser!(u64).range(8..=1 << 20))]
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value_t = 512,
+        requires = "server",
+        value_parser = clap::value_parser!(u64).range(8..=1 << 20)
+    )]
     memory: u64,
     /// Race lanes of work on a hash table on the GPU
     #[arg(long, conflicts_with_all = ["crash", "server", "dir"])]

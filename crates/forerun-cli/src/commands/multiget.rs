@@ -33,7 +33,12 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     keys: PathBuf,
     /// Batch size
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20)
+    )]
     batch: u32,
     /// Lookup strategy: single, finger, interleaved or auto
     #[arg(long, default_value_t)]

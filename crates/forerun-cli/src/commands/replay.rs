@@ -55,7 +55,12 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     strategy: Vec<Strategy>,
     /// Number of rounds; the median is reported
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     rounds: u32,
     /// First write each distinct key of the trace with a generated value; creates the store if it
     /// does not exist

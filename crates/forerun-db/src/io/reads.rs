@@ -74,7 +74,10 @@ impl fmt::Display for ReadBackend {
 
 /// A name that does not belong to any read backend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown read backend {0:?}; available: {list}", list = ReadBackend::ALL.map(ReadBackend::name).join(", "))]
+#[error(
+    "unknown read backend {0:?}; available: {list}",
+    list = ReadBackend::ALL.map(ReadBackend::name).join(", ")
+)]
 pub struct UnknownReadBackend(pub String);
 
 impl FromStr for ReadBackend {

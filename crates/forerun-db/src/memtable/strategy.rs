@@ -71,7 +71,10 @@ impl fmt::Display for Strategy {
 
 /// A name that does not belong to any strategy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown strategy {0:?}; available: {list}", list = Strategy::ALL.map(Strategy::name).join(", "))]
+#[error(
+    "unknown strategy {0:?}; available: {list}",
+    list = Strategy::ALL.map(Strategy::name).join(", ")
+)]
 pub struct UnknownStrategy(pub String);
 
 impl FromStr for Strategy {

@@ -82,7 +82,7 @@ impl To<'_> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Forward,
     Backward,
 }
@@ -170,11 +170,11 @@ impl<'r> RunCursor<'r> {
             self.path.push(Above::default());
         }
         self.path[0].row = to.row(self.run.root(), self.run.order());
-        self.go_down(0, to, Way::Forward)
+        self.go_down(0, to, Direction::Forward)
     }
 
     /// Descends from the current row of the page at `level`.
-    fn go_down(&mut self, mut level: usize, to: To<'_>, way: Way) -> Result<()> {
+    fn go_down(&mut self, mut level: usize, to: To<'_>, direction: Direction) -> Result<()> {
         loop {
             let page = self.above(level);
             let row = self.path[level].row;
@@ -186,7 +186,7 @@ impl<'r> RunCursor<'r> {
                 return Err(self.run.corrupt(location.offset, reason));
             }
             if number < self.run.meta().leaf_pages {
-                return self.load_leaf(level, way);
+                return self.load_leaf(level, direction);
             }
             level += 1;
             if self.path.len() == level {
@@ -208,7 +208,7 @@ impl<'r> RunCursor<'r> {
 
     /// Loads the leaf below the current row of the page at `level`, which becomes the end of the
     /// path.
-    fn load_leaf(&mut self, level: usize, way: Way) -> Result<()> {
+    fn load_leaf(&mut self, level: usize, direction: Direction) -> Result<()> {
         self.path.truncate(level + 1);
         let page = self.above(level);
         let row = self.path[level].row;
@@ -223,7 +223,7 @@ impl<'r> RunCursor<'r> {
             self.into_cache -= 1;
             load(self.run, number, location, &mut self.leaf)?;
         } else if !cached {
-            self.load_ahead(number, location, siblings, way)?;
+            self.load_ahead(number, location, siblings, direction)?;
         }
         if self.leaf.page().kind() != PageKind::Leaf {
             self.leaf.number = None;
@@ -240,18 +240,18 @@ impl<'r> RunCursor<'r> {
         number: u32,
         location: PageLocation,
         (first, last): (PageLocation, PageLocation),
-        way: Way,
+        direction: Direction,
     ) -> Result<()> {
         self.run.check_location(location)?;
         self.leaf.number = None;
         if self.ahead.find(location).is_none() {
             let window = self.ahead.window.max(u64::from(location.stored_len));
             self.ahead.window = (self.ahead.window * 2).clamp(AHEAD_FROM_BYTES, AHEAD_UP_TO_BYTES);
-            let range = match way {
-                Way::Forward => {
+            let range = match direction {
+                Direction::Forward => {
                     location.offset..last.end().clamp(location.end(), location.offset + window)
                 }
-                Way::Backward => {
+                Direction::Backward => {
                     let from = location.end().saturating_sub(window);
                     first
                         .offset
@@ -295,23 +295,23 @@ impl<'r> RunCursor<'r> {
     }
 
     /// Moves to the neighboring leaf, and returns whether there is one.
-    fn turn_leaf(&mut self, way: Way) -> Result<bool> {
+    fn turn_leaf(&mut self, direction: Direction) -> Result<bool> {
         let mut level = self.path.len();
         while level > 0 {
             level -= 1;
             let rows = self.above(level).rows();
             let row = &mut self.path[level].row;
-            let next = match way {
-                Way::Forward => Some(*row + 1).filter(|next| *next < rows),
-                Way::Backward => row.checked_sub(1),
+            let next = match direction {
+                Direction::Forward => Some(*row + 1).filter(|next| *next < rows),
+                Direction::Backward => row.checked_sub(1),
             };
             if let Some(next) = next {
                 *row = next;
-                let to = match way {
-                    Way::Forward => To::First,
-                    Way::Backward => To::Last,
+                let to = match direction {
+                    Direction::Forward => To::First,
+                    Direction::Backward => To::Last,
                 };
-                self.go_down(level, to, way)?;
+                self.go_down(level, to, direction)?;
                 return Ok(true);
             }
         }
@@ -336,7 +336,7 @@ impl<'r> RunCursor<'r> {
     fn first_behind(&mut self, row: usize) -> Result<()> {
         if row < self.leaf.page().rows() {
             self.stand(row);
-        } else if self.turn_leaf(Way::Forward)? {
+        } else if self.turn_leaf(Direction::Forward)? {
             self.stand(0);
         }
         Ok(())
@@ -345,7 +345,7 @@ impl<'r> RunCursor<'r> {
     fn last_before(&mut self, row: usize) -> Result<()> {
         if let Some(row) = row.checked_sub(1) {
             self.stand(row);
-        } else if self.turn_leaf(Way::Backward)? {
+        } else if self.turn_leaf(Direction::Backward)? {
             self.stand(self.leaf.page().rows().saturating_sub(1));
         }
         Ok(())

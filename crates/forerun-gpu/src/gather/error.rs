@@ -160,7 +160,13 @@ pub enum GatherError {
         has: Vec<Unit>,
     },
     /// The requested version does not run on this device.
-    #[error("{version} needs compute capability {}.{}, but the device has {}.{}", needed.0, needed.1, found.0, found.1)]
+    #[error(
+        "{version} needs compute capability {}.{}, but the device has {}.{}",
+        needed.0,
+        needed.1,
+        found.0,
+        found.1
+    )]
     VersionNeedsNewerDevice {
         version: Version,
         needed: (u32, u32),

@@ -101,7 +101,10 @@ impl fmt::Display for Version {
 
 /// The name is not a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is not a version of the row copy; the versions are {}", Version::ALL.map(|v| v.name()).join(", "))]
+#[error(
+    "{given:?} is not a version of the row copy; the versions are {}",
+    Version::ALL.map(|v| v.name()).join(", ")
+)]
 pub struct ParseVersionError {
     given: String,
 }

@@ -67,7 +67,10 @@ pub enum SnapshotError {
         path: PathBuf,
     },
     /// The file has another version of the format.
-    #[error("snapshot: {} has format version {version}; this program reads version {VERSION}", path.display())]
+    #[error(
+        "snapshot: {} has format version {version}; this program reads version {VERSION}",
+        path.display()
+    )]
     Version {
         /// The file.
         path: PathBuf,

@@ -54,20 +54,45 @@ pub struct Args {
     threads: Option<u16>,
     /// Memory limit of the whole cache, including the index: 1GiB, 512MiB, or a number of MiB. The
     /// command `cache_memlimit` changes it later, up to 8 times this limit
-    #[arg(short, long, visible_alias = "memory", value_name = "SIZE", default_value = "64", value_parser = parse_memory)]
+    #[arg(
+        short,
+        long,
+        visible_alias = "memory",
+        value_name = "SIZE",
+        default_value = "64",
+        value_parser = parse_memory
+    )]
     memory_limit: usize,
     /// Maximum item size: 1MiB, 512KiB, or a number of bytes; k and m are powers of 1024, as in
     /// memcached
-    #[arg(short = 'I', long, value_name = "SIZE", default_value = "1m", value_parser = parse_item_size)]
+    #[arg(
+        short = 'I',
+        long,
+        value_name = "SIZE",
+        default_value = "1m",
+        value_parser = parse_item_size
+    )]
     max_item_size: usize,
     /// Refuse new items when memory is full, instead of evicting
     #[arg(short = 'M', long)]
     disable_evictions: bool,
     /// Maximum number of connections
-    #[arg(short, long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        default_value_t = 1024,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     conn_limit: u32,
     /// Maximum number of connections that wait to be accepted; the system may allow fewer
-    #[arg(short = 'b', long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        short = 'b',
+        long,
+        value_name = "N",
+        default_value_t = 1024,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     listen_backlog: u32,
     /// Close connections that are idle for longer; 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
@@ -134,7 +159,12 @@ struct TlsArgs {
     #[arg(long, value_name = "FILE", requires = "enable_ssl")]
     ssl_ca_cert: Option<PathBuf>,
     /// Client certificates: 0 not requested, 1 optional but must be valid, 2 or 3 required
-    #[arg(long, value_name = "MODE", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..=3)
+    )]
     ssl_verify_mode: u8,
     /// Oldest TLS version that is accepted
     #[arg(long, value_enum, default_value_t = Version::Tls12)]

@@ -73,7 +73,10 @@ impl fmt::Display for PageSearch {
 
 /// A name that does not belong to any search.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown page search {0:?}; available: {list}", list = PageSearch::ALL.map(PageSearch::name).join(", "))]
+#[error(
+    "unknown page search {0:?}; available: {list}",
+    list = PageSearch::ALL.map(PageSearch::name).join(", ")
+)]
 pub struct UnknownPageSearch(pub String);
 
 impl FromStr for PageSearch {

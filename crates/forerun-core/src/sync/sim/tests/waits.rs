@@ -289,7 +289,7 @@ fn a_thread_that_spins_lets_the_others_and_time_pass() {
 }
 
 #[test]
-fn unparking_before_parking_is_kept() {
+fn an_unpark_before_the_park_is_kept() {
     never_fails(200, || {
         let main = thread::current();
         let other = thread::spawn(move || main.unpark());

@@ -40,7 +40,13 @@ pub(crate) enum CubinError {
         text: String,
     },
     /// NVRTC rejected the source or the device.
-    #[error("NVRTC {}.{} does not compile the kernels for compute capability {}.{}:\n{log}", version.0, version.1, capability.0, capability.1)]
+    #[error(
+        "NVRTC {}.{} does not compile the kernels for compute capability {}.{}:\n{log}",
+        version.0,
+        version.1,
+        capability.0,
+        capability.1
+    )]
     Compile {
         /// NVRTC's version.
         version: (i32, i32),
@@ -98,15 +104,15 @@ mod tests {
 
     /// The kernels of `study`.
     const STUDY_LISTS: [&str; 2] = [
-        include_str!("../kernels/busy.list"),
-        include_str!("../kernels/roofline.list"),
+        include_str!("../../kernels/busy.list"),
+        include_str!("../../kernels/roofline.list"),
     ];
 
     /// The lists of the kernels that this build has.
     fn lists() -> Vec<&'static str> {
         let mut lists = vec![
-            include_str!("../kernels/gather.list"),
-            include_str!("../kernels/table.list"),
+            include_str!("../../kernels/gather.list"),
+            include_str!("../../kernels/table.list"),
         ];
         if cfg!(feature = "study") {
             lists.extend(STUDY_LISTS);

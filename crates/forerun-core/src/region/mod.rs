@@ -12,10 +12,10 @@
 //! target has no `mmap`, the bytes come from the heap.
 
 #[cfg(unix)]
-#[path = "region/mmap.rs"]
+#[path = "mmap.rs"]
 mod map;
 #[cfg(not(unix))]
-#[path = "region/none.rs"]
+#[path = "none.rs"]
 mod map;
 
 mod atomics;
