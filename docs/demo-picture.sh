@@ -36,7 +36,8 @@ END {
         "<rect x=\"-15.5\" y=\"-67.5\" width=\"911\" height=\"439\" rx=\"8\"" \
         " fill=\"var(--card)\" stroke=\"var(--line)\"/>"
     print \
-        "<text class=\"head\" x=\"4\" y=\"-40\" font-size=\"16\">Keys per second, by batch size</text>"
+        "<text class=\"head\" x=\"4\" y=\"-40\" font-size=\"16\">" \
+        "Keys per second, by batch size</text>"
     print "<text class=\"soft\" x=\"4\" y=\"-20\">" data "; " machine ", " date "</text>"
     printf "%s", plot
     print "</svg>"

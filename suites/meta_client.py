@@ -371,7 +371,7 @@ def test_meta_arithmetic_returns_what_is_asked_for(client, key):
         key, RequestFlags(return_value=True, ma_delta_value=5, cache_ttl=500, return_ttl=True)
     )
     assert int(more.value) == 12
-    # The time it is told is memcached's own: some versions tell the one before the command.
+    # Which time memcached reports depends on its version: some report the one before the command.
     assert 498 <= client.meta_get(key, RequestFlags(return_ttl=True)).flags.ttl <= 500
     less = client.meta_arithmetic(
         key, RequestFlags(return_value=True, mode=MA_MODE_DEC, ma_delta_value=2)

@@ -8,7 +8,7 @@
 //!
 //! Python handles signals between two of its own instructions, so a call that waits inside the
 //! engine would delay Ctrl-C. Work that cannot be stopped continues in its thread after an
-//! interrupt, and closing the store ends it. Work that can be stopped is told to, and ends first.
+//! interrupt, and closing the store ends it. Work that can be stopped ends first.
 
 use std::any::Any;
 use std::io::IsTerminal;

@@ -32,7 +32,9 @@ macro_rules! setters {
     })?) => {
         impl $options {
             $(
-                #[doc = concat!("Sets [`", stringify!($field), "`](#structfield.", stringify!($field), ").")]
+                #[doc = concat!(
+                    "Sets [`", stringify!($field), "`](#structfield.", stringify!($field), ").",
+                )]
                 #[must_use]
                 #[inline]
                 pub fn $field(mut self, $field: $type) -> Self {
@@ -41,7 +43,10 @@ macro_rules! setters {
                 }
             )*
             $($(
-                #[doc = concat!("Sets [`", stringify!($into_field), "`](#structfield.", stringify!($into_field), ").")]
+                #[doc = concat!(
+                    "Sets [`", stringify!($into_field),
+                    "`](#structfield.", stringify!($into_field), ").",
+                )]
                 #[must_use]
                 #[inline]
                 pub fn $into_field(mut self, $into_field: impl Into<$into_type>) -> Self {

@@ -115,7 +115,11 @@ fn an_open_store_is_neither_checked_nor_repaired() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 32,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_changed_byte_is_found_and_a_repair_keeps_the_rest(

@@ -142,7 +142,8 @@ pub enum Error {
     },
     /// The store's entries expire. A table's rows in memory do not, so it cannot have such a store.
     #[error(
-        "the store's entries live {} s, but a table's rows do not expire: use a store without a time to live",
+        "the store's entries live {} s, but a table's rows do not expire: use a \
+         store without a time to live",
         .ttl.as_secs()
     )]
     StoreTtl {

@@ -223,9 +223,12 @@ impl MemTable {
         mut sink: impl FnMut(usize, Result<Lookup<'a>>),
     ) {
         let batch = Batch { keys, read_point };
-        with_checks!(self, V => lookup_batch::run::<V, K>(&self.list, &batch, strategy, |position, lookup| {
-            sink(position, lookup.map_err(corrupt_entry));
-        }));
+        with_checks!(self, V => lookup_batch::run::<V, K>(
+            &self.list,
+            &batch,
+            strategy,
+            |position, lookup| sink(position, lookup.map_err(corrupt_entry)),
+        ));
     }
 
     /// [`multi_get`](Self::multi_get) that copies the answers into `values`, in the order of the

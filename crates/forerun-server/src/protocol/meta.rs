@@ -130,8 +130,8 @@ impl<'a> Flags<'a> {
             initial: 0,
             delta: 1,
         };
-        // As memcached: a letter that is unknown or comes twice ends the reading, of other errors
-        // the last is told.
+        // As in memcached, an unknown or repeated letter ends the parsing. Of other errors, the last
+        // is reported.
         let mut error = None;
         for token in split(text) {
             let (letter, rest) = (token[0], &token[1..]);
