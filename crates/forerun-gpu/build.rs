@@ -140,7 +140,7 @@ fn compile(nvcc: &Path, source: &Path, out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The file that `src/cubin/mod.rs` includes. The driver needs a zero byte after PTX, which is text.
+/// The file that `src/cubin/mod.rs` includes. PTX is text and must end with a zero byte.
 fn list(made: &[&str]) -> String {
     let mut text = String::new();
     for (constant, name) in [

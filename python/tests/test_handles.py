@@ -104,7 +104,8 @@ def test_a_table_is_a_dict_of_rows(tmp_path):
             for missing in (lambda: table[3], lambda: table.__delitem__(3)):
                 with pytest.raises(KeyError):
                     missing()
-            with pytest.raises(forerun.errors.InvalidArgumentError, match="1 x 4 elements of int32"):
+            invalid = forerun.errors.InvalidArgumentError
+            with pytest.raises(invalid, match="1 x 4 elements of int32"):
                 table[3] = np.zeros(5, np.int32)
 
 

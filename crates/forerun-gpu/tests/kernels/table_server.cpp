@@ -1,13 +1,14 @@
 // The hash table's kernels as a device for Rust: commands arrive on standard input, answers leave
 // on standard output. tests/table/shim.rs is the other side.
 //
-//   a bytes u64                      -> address u64        allocates poisoned memory; the sanitizer guards its ends
+//   a bytes u64                      -> address u64        allocates poisoned memory, whose ends the
+//                                                          sanitizer guards
 //   f address                                              frees it
 //   z address, bytes                                       writes zeros
 //   w address, bytes, the bytes                            writes
 //   r address, bytes                 -> the bytes          reads
-//   l threads, shared bytes, resident u32; seed u64; grids u32; for each: name[32], blocks u32, a TableOp
-//                                    -> length u32, text   the failure; length 0: none
+//   l threads, shared bytes, resident u32; seed u64; grids u32; for each: name[32], blocks u32,
+//     a TableOp                      -> length u32, text   the failure; length 0: none
 //
 // Several grids in one `l` run at the same time, as on several streams.
 #include <cstdio>

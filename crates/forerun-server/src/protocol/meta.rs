@@ -130,8 +130,8 @@ impl<'a> Flags<'a> {
             initial: 0,
             delta: 1,
         };
-        // As in memcached, an unknown or repeated letter ends the parsing. Of other errors, the last
-        // is reported.
+        // As in memcached, an unknown or repeated letter ends parsing. Among other errors, the last
+        // one is reported.
         let mut error = None;
         for token in split(text) {
             let (letter, rest) = (token[0], &token[1..]);

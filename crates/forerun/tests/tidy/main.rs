@@ -1,0 +1,111 @@
+//! Style rules that a compiler does not check, for every file of the project:
+//!
+//! - a line is at most 100 columns wide, and a drawing 132;
+//! - a source file has at most 600 lines;
+//! - words that the field has a name for are not used, not even in file names;
+//! - a file's name says what it holds, so few files share one;
+//! - a module with submodules is `name/mod.rs`, never `name.rs` beside a directory `name`.
+//!
+//! Each error names the file and the line that break the rule. The crates themselves test which
+//! module may import which.
+
+mod layout;
+mod source;
+mod width;
+mod words;
+
+use std::fmt;
+
+use source::{Kind, files};
+
+const FILE_LINES: usize = 600;
+
+/// The file that lists the banned words.
+const WORD_LIST: &str = "crates/forerun/tests/tidy/words.rs";
+
+#[derive(Debug, PartialEq, Eq)]
+struct Breach {
+    line: usize,
+    what: String,
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.what)
+    }
+}
+
+fn check(rule: impl Fn(&str, Kind, &str) -> Vec<Breach>) {
+    let files = files();
+    assert!(files.len() > 500, "only {} files were found", files.len());
+    let mut all = String::new();
+    for (path, kind, text) in &files {
+        for breach in rule(path, *kind, text) {
+            all += &format!("{path}: {breach}\n");
+        }
+    }
+    assert!(all.is_empty(), "{} breaches:\n{all}", all.lines().count());
+}
+
+#[test]
+fn a_line_is_at_most_100_columns_wide() {
+    check(|_, kind, text| width::wide_lines(kind, text));
+}
+
+#[test]
+fn a_source_file_has_at_most_600_lines() {
+    check(|_, kind, text| {
+        let line = text.lines().count();
+        let is_long = kind != Kind::Markdown && line > FILE_LINES;
+        let what = format!("{line} lines, where {FILE_LINES} are allowed");
+        is_long
+            .then_some(Breach { line, what })
+            .into_iter()
+            .collect()
+    });
+}
+
+#[test]
+fn things_have_the_names_that_the_field_gives_them() {
+    check(|path, kind, text| {
+        if path == WORD_LIST {
+            return Vec::new();
+        }
+        let mut breaches = words::banned_words(text);
+        breaches.extend(words::banned_identifiers(kind, text));
+        breaches.extend(words::banned_words_of_path(path));
+        breaches
+    });
+}
+
+#[test]
+fn few_files_share_a_name() {
+    let files = files();
+    let shared = layout::shared_names(files.iter().map(|(path, ..)| path.as_str()));
+    assert!(shared.is_empty(), "{}", shared.join("\n"));
+}
+
+#[test]
+fn a_module_is_in_the_directory_of_its_submodules() {
+    let files = files();
+    let beside = layout::modules_beside_directories(files.iter().map(|(path, ..)| path.as_str()));
+    assert!(beside.is_empty(), "{}", beside.join("\n"));
+}
+
+#[test]
+fn every_kind_of_file_is_read() {
+    let files = files();
+    for (part, kind) in [
+        (".ci/run", Kind::Script),
+        (".ci/steps", Kind::Script),
+        (".github/workflows/", Kind::Script),
+        ("packaging/Dockerfile", Kind::Script),
+        ("packaging/systemd/forerun.service", Kind::Script),
+        ("suites/run", Kind::Python),
+        ("Cargo.toml", Kind::Toml),
+        ("crates/forerun-gpu/shim/memory.h", Kind::Cpp),
+    ] {
+        let is_read = |file: &(String, Kind, String)| file.0.starts_with(part) && file.1 == kind;
+        assert!(files.iter().any(is_read), "{part}");
+    }
+}
