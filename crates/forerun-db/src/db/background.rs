@@ -29,7 +29,7 @@ impl Workers {
         let store = Arc::downgrade(inner);
         inner.obsolete_files.defer(Arc::new(move || {
             if let Some(inner) = store.upgrade() {
-                inner.work.nudge();
+                inner.work.notify();
             }
         }));
         let mut workers = Workers::default();
@@ -66,7 +66,7 @@ impl Workers {
 impl Inner {
     /// Does one kind of work whenever there is any, until the store is closed.
     fn work_on(&self, name: &str, task: Task) {
-        while let Some(turn) = self.work.turn() {
+        while let Some(events) = self.work.event_count() {
             let worked = self.guard("working in the background", || {
                 self.obsolete_files.purge();
                 let has_worked = match task {
@@ -82,15 +82,15 @@ impl Inner {
                 Ok(true) => self.work.note_done(task),
                 Ok(false) => {
                     self.work.clear(task);
-                    // Time passes without advancing the turn.
-                    let at_most = match task {
+                    // Time passes without an event.
+                    let timeout = match task {
                         Task::Flush => None,
                         Task::Compact => [self.expiry_looks(), self.compaction_retry()]
                             .into_iter()
                             .flatten()
                             .min(),
                     };
-                    self.work.sleep(task, turn, at_most);
+                    self.work.sleep(task, events, timeout);
                 }
                 Err(Error::Closed) => break,
                 Err(error @ Error::Poisoned { .. }) => {
@@ -105,7 +105,7 @@ impl Inner {
                     tracing::error!(%error, path = %self.path.display(), "{name} failed, and will \
                         try again");
                     self.work.note_failed(task, error);
-                    self.work.sleep(task, turn, None);
+                    self.work.sleep(task, events, None);
                 }
             }
         }

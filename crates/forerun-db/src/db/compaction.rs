@@ -255,7 +255,7 @@ impl Inner {
             Err(error) => {
                 let failed = keyspace.note_compaction(Err(error));
                 self.note_pressure();
-                self.work.nudge();
+                self.work.notify();
                 return failed;
             }
         };
@@ -272,7 +272,7 @@ impl Inner {
         ] {
             count.fetch_add(more, Ordering::Relaxed);
         }
-        self.work.nudge();
+        self.work.notify();
         Ok(())
     }
 

@@ -73,7 +73,7 @@ impl Inner {
                 + u64::from(planted::is(Defect::FlushedOneTooMany)),
         };
         self.frozen().push(Arc::new(frozen));
-        self.work.nudge();
+        self.work.notify();
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl Inner {
     /// Waits for flushes and compactions, or runs them, until `is_done` is satisfied or fails.
     pub(super) fn wait_until(&self, mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
         loop {
-            let turn = self.work.turn().ok_or(Error::Closed)?;
+            let events = self.work.event_count().ok_or(Error::Closed)?;
             if is_done()? {
                 return Ok(());
             }
@@ -144,7 +144,7 @@ impl Inner {
             }
             match self.options.background {
                 Background::Caller => self.work_off()?,
-                Background::Threads => self.work.wait(turn),
+                Background::Threads => self.work.wait(events),
             }
         }
     }

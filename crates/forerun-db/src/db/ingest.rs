@@ -141,7 +141,7 @@ impl Ingestion {
         let pending = std::mem::take(&mut self.pending);
         let sequence = inner.commit_ingestion(&self.keyspace, pending, &mut self.files)?;
         match inner.options.background {
-            Background::Threads => inner.work.nudge(),
+            Background::Threads => inner.work.notify(),
             // A failure here does not concern the ingestion; the next write meets it again.
             Background::Caller => drop(inner.work_off()),
         }

@@ -210,7 +210,7 @@ impl Inner {
         }
         drop(catalog);
         if planted::is(Defect::IngestionShownEarly) {
-            self.work.nudge();
+            self.work.notify();
             planted::dawdle();
         }
         self.note_pressure();

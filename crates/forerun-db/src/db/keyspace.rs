@@ -312,7 +312,7 @@ impl Inner {
             drop(catalog);
             // The new options may change the limits of level 0, and which compactions are due.
             self.note_pressure();
-            self.work.nudge();
+            self.work.notify();
             return Ok(Arc::clone(keyspace));
         }
         let order = crate::comparator::KeyOrder::new(Arc::clone(&options.comparator));
@@ -356,7 +356,7 @@ impl Inner {
             .store(Arc::new(keyspaces.without(keyspace.id())));
         keyspace.show_dropped();
         drop(catalog);
-        self.work.nudge();
+        self.work.notify();
         Ok(())
     }
 }

@@ -80,7 +80,7 @@ impl HeldMemory {
 impl Drop for HeldBytes {
     fn drop(&mut self) {
         self.memory.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.memory.work.nudge();
+        self.memory.work.notify();
     }
 }
 
@@ -194,7 +194,7 @@ impl Inner {
         }
         let begun = time::now();
         loop {
-            let turn = self.work.turn().ok_or(Error::Closed)?;
+            let events = self.work.event_count().ok_or(Error::Closed)?;
             let free = self.free_bytes(active);
             if free >= size.least {
                 return self.freeze(active, free.min(size.wanted));
@@ -202,7 +202,7 @@ impl Inner {
             let Some(left) = READERS_PATIENCE.checked_sub(time::elapsed(begun)) else {
                 return Err(self.memory_limit_error(size.least, self.held.bytes()));
             };
-            self.work.wait_at_most(turn, left);
+            self.work.wait_timeout(events, left);
         }
     }
 
@@ -228,8 +228,8 @@ impl Inner {
             return Reservation::Granted(size.wanted);
         }
         // A memtable set that is being flushed stays in the frozen list until its memory is free,
-        // and then the turn moves on. That someone holds the lock for flushing means nothing: a
-        // checkpoint holds it too, and wakes no one when it gives it back.
+        // and then the event count changes. That someone holds the lock for flushing means nothing:
+        // a checkpoint holds it too, and wakes no one when it gives it back.
         if !has_place || frozen > 0 {
             return Reservation::AfterBackgroundWork;
         }
@@ -272,7 +272,7 @@ impl Inner {
             }
         });
         while let (Ok(()), Some(since)) = (&result, since) {
-            let Some(turn) = self.work.turn() else {
+            let Some(events) = self.work.event_count() else {
                 return Err(Error::Closed);
             };
             let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
@@ -283,7 +283,7 @@ impl Inner {
                 break;
             }
             match READERS_PATIENCE.checked_sub(time::elapsed(since)) {
-                Some(left) => self.work.wait_at_most(turn, left),
+                Some(left) => self.work.wait_timeout(events, left),
                 None => result = Err(self.memory_limit_error(size.least, self.held.bytes())),
             }
         }

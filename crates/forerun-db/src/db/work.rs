@@ -1,17 +1,17 @@
 //! How writers and the background threads wait for each other.
 //!
 //! ```text
-//!   writer: memtable full -> turn + 1 -> flush thread:  memtable -> run
-//!                                        -> turn + 1 -> compaction thread:  runs -> runs -> turn + 1
-//!           no memory: wait until the turn changes
+//!   writer: memtable full -> events + 1 -> flush thread:  memtable -> run
+//!                                        -> events + 1 -> compaction thread:  runs -> runs -> events + 1
+//!           no memory: wait until the event count changes
 //! ```
 //!
 //! What there is to do follows from the store's state, which changes without this lock. So a worker
-//! reads the turn, looks for work until it finds none, and sleeps until the turn changes. A thread
-//! that changes the store's state advances the turn.
+//! reads the event count, looks for work until it finds none, and sleeps until the count changes. A
+//! thread that changes the store's state increments the count.
 //!
-//! A worker whose work fails waits until its retry is due (`backoff.rs`), however often the turn
-//! advances: progress elsewhere is no reason to retry. An explicit request is.
+//! A worker whose work fails waits until its retry is due (`backoff.rs`), however many events
+//! occur: progress elsewhere is no reason to retry. An explicit request is.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ pub(super) enum Task {
 #[derive(Debug, Default)]
 pub(super) struct Work {
     state: Mutex<WorkState>,
-    moved: Condvar,
+    changed: Condvar,
     /// Whether the store is being closed. Set under the lock, for sleepers; threads in the middle
     /// of long work read it without the lock.
     is_stopping: AtomicBool,
@@ -39,7 +39,8 @@ pub(super) struct Work {
 
 #[derive(Debug, Default)]
 struct WorkState {
-    turn: u64,
+    /// How often the store's state has changed.
+    events: u64,
     /// Why flushes and compactions fail, until one succeeds. A failure that concerns one keyspace
     /// is kept with the keyspace.
     flush: Option<Failing>,
@@ -57,9 +58,9 @@ pub(super) enum Patience {
     UntilRepeated,
 }
 
-/// A turn that a thread has seen.
+/// An event count that a thread has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Turn(u64);
+pub(super) struct EventCount(u64);
 
 impl Patience {
     /// Whether this failure ends the wait.
@@ -81,25 +82,25 @@ impl WorkState {
 }
 
 impl Work {
-    /// The turn now; `None` once the store is being closed.
-    pub(super) fn turn(&self) -> Option<Turn> {
+    /// The event count now; `None` once the store is being closed.
+    pub(super) fn event_count(&self) -> Option<EventCount> {
         let state = self.lock();
-        (!self.is_stopping()).then_some(Turn(state.turn))
+        (!self.is_stopping()).then_some(EventCount(state.events))
     }
 
-    /// Advances the turn, because the store's state has changed.
-    pub(super) fn nudge(&self) {
-        self.lock().turn += 1;
-        self.moved.notify_all();
+    /// Increments the event count, because the store's state has changed.
+    pub(super) fn notify(&self) {
+        self.lock().events += 1;
+        self.changed.notify_all();
     }
 
-    /// Records that work has succeeded, and advances the turn.
+    /// Records that work has succeeded, and increments the event count.
     pub(super) fn note_done(&self, task: Task) {
         let mut state = self.lock();
-        state.turn += 1;
+        state.events += 1;
         *state.failing(task) = None;
         drop(state);
-        self.moved.notify_all();
+        self.changed.notify_all();
     }
 
     /// Records that there is no work left that could fail.
@@ -107,23 +108,23 @@ impl Work {
         *self.lock().failing(task) = None;
     }
 
-    /// Records that work has failed, and advances the turn.
+    /// Records that work has failed, and increments the event count.
     pub(super) fn note_failed(&self, task: Task, error: Error) {
         let mut state = self.lock();
-        state.turn += 1;
+        state.events += 1;
         let failing = state.failing(task);
         *failing = Some(Failing::again(failing.as_ref(), error, time::now()));
         drop(state);
-        self.moved.notify_all();
+        self.changed.notify_all();
     }
 
     /// Records that a worker has panicked and ends.
     pub(super) fn note_panicked(&self, error: Error) {
         let mut state = self.lock();
-        state.turn += 1;
+        state.events += 1;
         state.panicked.get_or_insert(error);
         drop(state);
-        self.moved.notify_all();
+        self.changed.notify_all();
     }
 
     /// Why a worker ended early, if one did.
@@ -147,9 +148,9 @@ impl Work {
                 failing.retry_now(now);
             }
         }
-        state.turn += 1;
+        state.events += 1;
         drop(state);
-        self.moved.notify_all();
+        self.changed.notify_all();
     }
 
     /// Fails if the work that the caller waits for fails.
@@ -163,48 +164,48 @@ impl Work {
         }
     }
 
-    /// Puts a worker to sleep until the turn is no longer `seen`, the store is being closed, or
-    /// `at_most` has passed. After a failure, until the retry is due.
-    pub(super) fn sleep(&self, task: Task, seen: Turn, at_most: Option<Duration>) {
+    /// Puts a worker to sleep until the event count is no longer `seen`, the store is being closed, or
+    /// `timeout` has passed. After a failure, until the retry is due.
+    pub(super) fn sleep(&self, task: Task, seen: EventCount, timeout: Option<Duration>) {
         let begun = time::now();
         let mut state = self.lock();
         while !self.is_stopping() {
             let now = time::now();
-            let has_moved = state.turn != seen.0;
+            let has_changed = state.events != seen.0;
             let left = match state.failing(task) {
                 Some(failing) => Some(failing.wait_left(now)),
-                None if has_moved => return,
-                None => at_most.map(|limit| limit.saturating_sub(now - begun)),
+                None if has_changed => return,
+                None => timeout.map(|limit| limit.saturating_sub(now - begun)),
             };
             state = match left {
                 Some(Duration::ZERO) => return,
                 Some(left) => {
-                    let woken = self.moved.wait_timeout(state, left);
+                    let woken = self.changed.wait_timeout(state, left);
                     woken.unwrap_or_else(PoisonError::into_inner).0
                 }
-                None => self.wait_for_move(state),
+                None => self.wait_for_change(state),
             };
         }
     }
 
-    /// Sleeps until the turn is no longer `seen` or the store is being closed.
-    pub(super) fn wait(&self, seen: Turn) {
+    /// Sleeps until the event count is no longer `seen` or the store is being closed.
+    pub(super) fn wait(&self, seen: EventCount) {
         let mut state = self.lock();
-        while state.turn == seen.0 && !self.is_stopping() {
-            state = self.wait_for_move(state);
+        while state.events == seen.0 && !self.is_stopping() {
+            state = self.wait_for_change(state);
         }
     }
 
     /// [`wait`](Self::wait) with a timeout.
-    pub(super) fn wait_at_most(&self, seen: Turn, limit: Duration) {
+    pub(super) fn wait_timeout(&self, seen: EventCount, limit: Duration) {
         let state = self.lock();
-        let is_same = |state: &mut WorkState| state.turn == seen.0 && !self.is_stopping();
-        let waited = self.moved.wait_timeout_while(state, limit, is_same);
+        let is_same = |state: &mut WorkState| state.events == seen.0 && !self.is_stopping();
+        let waited = self.changed.wait_timeout_while(state, limit, is_same);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn wait_for_move<'a>(&self, state: MutexGuard<'a, WorkState>) -> MutexGuard<'a, WorkState> {
-        let woken = self.moved.wait(state);
+    fn wait_for_change<'a>(&self, state: MutexGuard<'a, WorkState>) -> MutexGuard<'a, WorkState> {
+        let woken = self.changed.wait(state);
         woken.unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -214,7 +215,7 @@ impl Work {
         // Relaxed: the lock orders it for those who hold it; others only have to see it soon.
         self.is_stopping.store(true, Ordering::Relaxed);
         drop(state);
-        self.moved.notify_all();
+        self.changed.notify_all();
     }
 
     /// Under the lock.
@@ -240,17 +241,17 @@ mod tests {
     #[test]
     fn a_worker_sleeps_until_new_work_or_close() {
         let work = Work::default();
-        let seen = work.turn().unwrap();
-        work.nudge();
+        let seen = work.event_count().unwrap();
+        work.notify();
         work.sleep(Task::Flush, seen, None);
         work.wait(seen);
-        let seen = work.turn().unwrap();
+        let seen = work.event_count().unwrap();
         forerun_core::sync::thread::scope(|scope| {
             scope.spawn(|| work.sleep(Task::Flush, seen, None));
             scope.spawn(|| work.wait(seen));
             work.stop();
         });
-        assert_eq!(work.turn(), None);
+        assert_eq!(work.event_count(), None);
     }
 
     #[test]
@@ -258,9 +259,9 @@ mod tests {
         let work = Work::default();
         let begun = Instant::now();
         work.note_failed(Task::Flush, Error::LogOff);
-        let seen = work.turn().unwrap();
+        let seen = work.event_count().unwrap();
         work.note_done(Task::Compact);
-        work.nudge();
+        work.notify();
         work.sleep(Task::Compact, seen, None);
         assert!(matches!(work.failure(), Some(Error::LogOff)));
         work.sleep(Task::Flush, seen, None);
@@ -278,7 +279,7 @@ mod tests {
         work.retry(asked);
         let since = Patience::Since(asked);
         assert!(work.check(Task::Flush, since).is_ok(), "an old failure");
-        work.sleep(Task::Flush, work.turn().unwrap(), None);
+        work.sleep(Task::Flush, work.event_count().unwrap(), None);
         work.note_failed(Task::Flush, Error::LogOff);
         assert!(work.check(Task::Compact, since).is_ok());
         assert!(work.check(Task::Flush, since).is_err());

@@ -278,7 +278,7 @@ impl Inner {
         if planted::is(Defect::BatchInTwoSteps) && first < last {
             let half = self.published.publish(first, first);
             half.map_err(|Hole| self.poisoned())?;
-            self.work.nudge();
+            self.work.notify();
             first += 1;
         }
         let published = self.published.publish(first, last);
@@ -301,7 +301,7 @@ impl Inner {
     /// Stops taking writes. Returns the error that they get from now on.
     pub(super) fn poison(&self, cause: Error) -> Error {
         self.writer.stop_for(cause);
-        self.work.nudge();
+        self.work.notify();
         self.poisoned()
     }
 

@@ -14,7 +14,7 @@ const SHOWN_BYTES: usize = 48;
 ///
 /// ```text
 /// leaf of 14,212 bytes, 3 rows in 1 group, prefix "user:0000"
-///   row  head      key                sequence  what
+///   row  prefix    key                sequence  what
 ///     0  31370000  "user:000017"            12  value of 5 bytes "hello"
 ///     1  31380000  "user:000018"             9  deletion
 /// ```
@@ -40,7 +40,7 @@ pub struct PageDescription {
 #[non_exhaustive]
 pub struct RowDescription {
     /// The bytes of the key that a search compares first.
-    pub head: u32,
+    pub key_prefix: u32,
     /// Its key. The first key of an internal page is empty: it comes before all others.
     pub key: Vec<u8>,
     /// The sequence number of its version; `None` for the newest possible one.
@@ -91,7 +91,7 @@ pub(crate) fn page(page: Page<'_>, max_rows: usize) -> PageDescription {
             (true, Kind::Value) => RowContent::Value(page.value(row).to_vec()),
         };
         RowDescription {
-            head: page.head(row),
+            key_prefix: page.key_prefix(row),
             key: match row == 0 && !is_leaf {
                 true => Vec::new(),
                 false => key.clone(),
@@ -134,10 +134,10 @@ impl fmt::Display for PageDescription {
         });
         let keys: Vec<String> = keys.collect();
         let wide = keys.iter().map(String::len).max().unwrap_or(0).max(3);
-        let place = rows.to_string().len().max(3);
+        let number_len = rows.to_string().len().max(3);
         writeln!(
             f,
-            "  {:>place$}  head      {:wide$}  {:>10}  {}",
+            "  {:>number_len$}  prefix    {:wide$}  {:>10}  {}",
             "row",
             "key",
             "sequence",
@@ -153,8 +153,8 @@ impl fmt::Display for PageDescription {
             };
             write!(
                 f,
-                "  {at:>place$}  {:08x}  {key:wide$}  {sequence:>10}  ",
-                row.head,
+                "  {at:>number_len$}  {:08x}  {key:wide$}  {sequence:>10}  ",
+                row.key_prefix,
             )?;
             match &row.content {
                 RowContent::Page {
@@ -222,7 +222,7 @@ mod tests {
             lines,
             [
                 first.as_str(),
-                "  row  head      key           sequence  what",
+                "  row  prefix    key           sequence  what",
                 "    0  37000000  \"user:017\"          12  value of 6 bytes \"hello\\n\"",
                 "    1  38000000  \"user:018\"           9  deletion",
                 "  … and 1 more",

@@ -110,7 +110,7 @@ pub(crate) fn find_in<'r, 'g>(
             // whatever the pages contain.
             while Page::new(bytes).kind() == PageKind::Internal {
                 let row = if search == PageSearch::KeyPrefixes {
-                    let step = page_search::group_of(Page::new(bytes), run.order(), key.key);
+                    let step = page_search::find_group(Page::new(bytes), run.order(), key.key);
                     let rows = match step {
                         Step::Row(rows) => rows,
                         Step::Group(group) => {
@@ -119,13 +119,19 @@ pub(crate) fn find_in<'r, 'g>(
                                 suspend().await;
                             }
                             let page = Page::new(bytes);
-                            let tied = page_search::tied(page, key.key, group);
-                            if !near && !tied.is_empty() {
-                                page.prefetch_key(&page.record(tied.start));
+                            let matches = page_search::prefix_matches(page, key.key, group);
+                            if !near && !matches.is_empty() {
+                                page.prefetch_key(&page.record(matches.start));
                                 suspend().await;
                             }
                             let page = Page::new(bytes);
-                            page_search::among(page, run.order(), key.key, key.sequence, tied)
+                            page_search::rows_before_in(
+                                page,
+                                run.order(),
+                                key.key,
+                                key.sequence,
+                                matches,
+                            )
                         }
                     };
                     rows.saturating_sub(1)
@@ -167,20 +173,20 @@ pub(crate) fn find_in<'r, 'g>(
             }
             let row = if search == PageSearch::KeyPrefixes {
                 let Step::Group(group) =
-                    page_search::group_of(Page::new(bytes), run.order(), key.key)
+                    page_search::find_group(Page::new(bytes), run.order(), key.key)
                 else {
                     continue;
                 };
                 Page::new(bytes).prefetch_group(group.index);
                 suspend().await;
-                let tied = page_search::tied(Page::new(bytes), key.key, group);
-                if tied.is_empty() {
+                let matches = page_search::prefix_matches(Page::new(bytes), key.key, group);
+                if matches.is_empty() {
                     continue;
                 }
-                Page::new(bytes).prefetch_record(tied.start);
+                Page::new(bytes).prefetch_record(matches.start);
                 suspend().await;
                 let page = Page::new(bytes);
-                page_search::find_among(page, run.order(), key.key, key.sequence, tied)
+                page_search::find_in(page, run.order(), key.key, key.sequence, matches)
             } else {
                 let page = Page::new(bytes);
                 page_search::find(page, run.order(), key.key, key.sequence, search)

@@ -1,9 +1,9 @@
 //! A page: rows in key order, laid out so that a search reads few cache lines.
 //!
 //! ```text
-//!   line 0   │ kind, rows, … │ prefix's first 16 bytes │ fence │ fence │ … │      a fence a group: the head of its last row
+//!   line 0   │ kind, rows, … │ prefix's first 16 bytes │ fence │ fence │ … │      one fence per group: the key prefix of its last row
 //!   …        │ fence │ …                                                  │
-//!   group 0  │ head │ head │ … 16                                         │      a head: the key's first 4 bytes behind the
+//!   group 0  │ key prefix │ key prefix │ … 16                             │      the key's first 4 bytes after the common
 //!            │ row entry │ row entry │ … 16                               │      prefix, as an integer
 //!   group 1  …
 //!            │ prefix │ record │ record │ …                               │
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! `docs/internals/format.md` defines every byte. A search reads line 0, two lines of one group
-//! (its heads, and the row entries next to them), and the record. That makes three dependent cache
+//! (its key prefixes, and the row entries next to them), and the record. That makes three dependent cache
 //! misses, where a binary search has one or two for each step.
 //!
 //! [`Page::check`] (`page_check.rs`) validates a page once, when it is read from disk. Later
@@ -28,22 +28,22 @@ use super::stored::PageLocation;
 use crate::comparator::KeyOrder;
 use crate::versions::Kind;
 
-/// Rows in a group: as many heads as fit into a cache line.
+/// Rows in a group: as many key prefixes as fit into a cache line.
 pub(super) const GROUP_ROWS: usize = 16;
 
 /// The cache line size that the layout assumes on every machine.
 pub(super) const LINE_BYTES: usize = 64;
 
-/// Bytes in a group: its heads and its row entries.
+/// Bytes in a group: its key prefixes and its row entries.
 pub(super) const GROUP_BYTES: usize = 2 * LINE_BYTES;
 
 /// Bytes before the fences.
 pub(super) const HEADER_BYTES: usize = 32;
 
-/// Bytes of the prefix that the header holds.
-pub(super) const PREFIX_HEAD_BYTES: usize = 16;
+/// Bytes of the common prefix that the header holds.
+pub(super) const INLINE_PREFIX_BYTES: usize = 16;
 
-/// The longest prefix.
+/// The longest common prefix.
 pub(super) const MAX_PREFIX_BYTES: usize = u16::MAX as usize;
 
 /// Bits of a row entry for the record's offset.
@@ -175,13 +175,13 @@ impl<'a> Page<'a> {
         usize::from(u16::from_le_bytes([self.line[2], self.line[3]]))
     }
 
-    /// The first bytes of the prefix, from the header's line, padded with zeros.
+    /// The first bytes of the common prefix, from the header's line, padded with zeros.
     #[inline(always)]
-    pub(super) fn prefix_head(&self) -> &'a [u8; PREFIX_HEAD_BYTES] {
-        let (_, head) = self.line[..HEADER_BYTES]
+    pub(super) fn inline_prefix(&self) -> &'a [u8; INLINE_PREFIX_BYTES] {
+        let (_, prefix) = self.line[..HEADER_BYTES]
             .split_last_chunk()
             .expect("the header has more bytes");
-        head
+        prefix
     }
 
     /// The fences, in whole blocks of eight. Unused fences at the end are `u32::MAX`.
@@ -191,17 +191,17 @@ impl<'a> Page<'a> {
         self.slice(HEADER_BYTES..end).as_chunks().0
     }
 
-    /// The heads of a group.
+    /// The key prefixes of a group's rows.
     #[inline(always)]
-    pub(super) fn heads(&self, group: usize) -> &'a [u8; LINE_BYTES] {
+    pub(super) fn key_prefixes(&self, group: usize) -> &'a [u8; LINE_BYTES] {
         self.line_at(groups_start(self.rows()) + group * GROUP_BYTES)
     }
 
-    /// The head of a row.
+    /// The key prefix of a row.
     #[inline(always)]
-    pub(super) fn head(&self, row: usize) -> u32 {
-        let heads = self.heads(row / GROUP_ROWS);
-        u32_in(heads, row % GROUP_ROWS * 4)
+    pub(super) fn key_prefix(&self, row: usize) -> u32 {
+        let prefixes = self.key_prefixes(row / GROUP_ROWS);
+        u32_in(prefixes, row % GROUP_ROWS * 4)
     }
 
     /// Prefetches the two lines of a group.
@@ -223,7 +223,7 @@ impl<'a> Page<'a> {
     #[inline(always)]
     pub(super) fn prefetch_prefix(&self) {
         let start = self.records_start().wrapping_sub(self.prefix_len());
-        let at = start.wrapping_add(PREFIX_HEAD_BYTES);
+        let at = start.wrapping_add(INLINE_PREFIX_BYTES);
         prefetch_read(self.bytes.as_ptr().wrapping_add(at));
     }
 

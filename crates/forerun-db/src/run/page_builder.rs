@@ -6,7 +6,7 @@
 //! ```
 
 use super::page::*;
-use super::page_search::{head_of, shared_len};
+use super::page_search::{key_prefix_of, shared_len};
 use super::stored::PageLocation;
 use crate::comparator::KeyOrder;
 use crate::versions::MAX_SEQUENCE;
@@ -133,8 +133,8 @@ impl PageBuilder {
         let rows = self.rows.len();
         let prefix_len = self.size.prefix_len;
         let groups = rows.div_ceil(GROUP_ROWS);
-        let heads_start = groups_start(rows);
-        let prefix_start = heads_start + groups * GROUP_BYTES;
+        let first_group = groups_start(rows);
+        let prefix_start = first_group + groups * GROUP_BYTES;
         let records_start = prefix_start + prefix_len;
 
         page.clear();
@@ -148,27 +148,27 @@ impl PageBuilder {
         page[4..8].copy_from_slice(&(rows as u32).to_le_bytes());
         page[8..12].copy_from_slice(&first_child.to_le_bytes());
         page[12..16].copy_from_slice(&(records_start as u32).to_le_bytes());
-        let shown = prefix_len.min(PREFIX_HEAD_BYTES);
-        page.copy_within(prefix_start..prefix_start + shown, 16);
-        page[HEADER_BYTES..heads_start].fill(0xff);
+        let inline_len = prefix_len.min(INLINE_PREFIX_BYTES);
+        page.copy_within(prefix_start..prefix_start + inline_len, 16);
+        page[HEADER_BYTES..first_group].fill(0xff);
 
         for (row, staged) in self.rows.iter().enumerate() {
             let keyless = self.kind == PageKind::Internal && row == 0;
             let prefix_len = if keyless { 0 } else { prefix_len };
             let suffix = &self.staged[staged.key_at..][prefix_len..staged.key_len];
-            let head = if keyless {
+            let key_prefix = if keyless {
                 0
             } else {
-                head_of(&self.order, suffix)
+                key_prefix_of(&self.order, suffix)
             };
-            let (group, place) = (row / GROUP_ROWS, row % GROUP_ROWS);
-            let head_at = heads_start + group * GROUP_BYTES + place * 4;
+            let (group, in_group) = (row / GROUP_ROWS, row % GROUP_ROWS);
+            let prefix_at = first_group + group * GROUP_BYTES + in_group * 4;
             let entry = (page.len() - records_start) as u32
                 | (suffix.len().min(LONG_SUFFIX) as u32) << OFFSET_BITS;
-            page[head_at..][..4].copy_from_slice(&head.to_le_bytes());
-            page[head_at + LINE_BYTES..][..4].copy_from_slice(&entry.to_le_bytes());
+            page[prefix_at..][..4].copy_from_slice(&key_prefix.to_le_bytes());
+            page[prefix_at + LINE_BYTES..][..4].copy_from_slice(&entry.to_le_bytes());
             // The group's last row sets the fence.
-            page[HEADER_BYTES + group * 4..][..4].copy_from_slice(&head.to_le_bytes());
+            page[HEADER_BYTES + group * 4..][..4].copy_from_slice(&key_prefix.to_le_bytes());
 
             page.extend_from_slice(&staged.tag.to_le_bytes());
             match self.kind {
@@ -189,7 +189,7 @@ impl PageBuilder {
         }
         let padding = rows % GROUP_ROWS;
         if padding != 0 {
-            let last = heads_start + (groups - 1) * GROUP_BYTES;
+            let last = first_group + (groups - 1) * GROUP_BYTES;
             page[last + padding * 4..last + LINE_BYTES].fill(0xff);
         }
         self.begin();

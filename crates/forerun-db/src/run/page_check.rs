@@ -2,14 +2,14 @@
 //! verified.
 
 use super::page::*;
-use super::page_search::head_of;
+use super::page_search::key_prefix_of;
 use crate::comparator::KeyOrder;
 use crate::versions::MAX_SEQUENCE;
 
 impl Page<'_> {
     /// Checks a page's structure: every part is where the header says, the number of rows is right,
-    /// every record is where its entry says and ends where the next one begins, and heads and
-    /// fences agree and ascend.
+    /// every record is where its entry says and ends where the next one begins, and key
+    /// prefixes and fences agree and ascend.
     ///
     /// # Errors
     /// Says what is wrong.
@@ -32,37 +32,38 @@ impl Page<'_> {
         if page.records_start() > bytes.len() {
             return Err("the page is shorter than its header says");
         }
-        let head = page.prefix().iter().copied().chain(std::iter::repeat(0));
-        if !head.take(PREFIX_HEAD_BYTES).eq(*page.prefix_head()) {
+        let padded = page.prefix().iter().copied().chain(std::iter::repeat(0));
+        if !padded.take(INLINE_PREFIX_BYTES).eq(*page.inline_prefix()) {
             return Err("the page's prefix contradicts its header");
         }
-        page.check_heads()?;
+        page.check_key_prefixes()?;
         page.check_records()
     }
 
-    fn check_heads(&self) -> Result<(), &'static str> {
+    fn check_key_prefixes(&self) -> Result<(), &'static str> {
         let (rows, groups) = (self.rows(), self.groups());
         let mut last = 0;
         for row in 0..rows {
-            let head = self.head(row);
-            if head < last {
-                return Err("the page's heads descend");
+            let key_prefix = self.key_prefix(row);
+            if key_prefix < last {
+                return Err("the page's key prefixes descend");
             }
-            last = head;
+            last = key_prefix;
         }
         let padding = rows..groups * GROUP_ROWS;
-        let empty = |row: usize| self.head(row) == u32::MAX && self.u32_at(self.entry_at(row)) == 0;
+        let empty =
+            |row: usize| self.key_prefix(row) == u32::MAX && self.u32_at(self.entry_at(row)) == 0;
         if !padding.clone().all(empty) {
             return Err("the page's last group is not padded");
         }
         let fences = self.fences().as_flattened().as_chunks::<4>().0.iter();
         for (group, fence) in fences.enumerate() {
             let expected = match group < groups {
-                true => self.head(((group + 1) * GROUP_ROWS).min(rows) - 1),
+                true => self.key_prefix(((group + 1) * GROUP_ROWS).min(rows) - 1),
                 false => u32::MAX,
             };
             if u32::from_le_bytes(*fence) != expected {
-                return Err("the page's fences contradict its heads");
+                return Err("the page's fences contradict its key prefixes");
             }
         }
         Ok(())
@@ -130,7 +131,7 @@ impl Page<'_> {
     }
 
     /// Checks what [`check`](Self::check) leaves out because it costs one comparison per row: that
-    /// rows ascend in key order, and that heads match their keys.
+    /// rows ascend in key order, and that key prefixes match their keys.
     ///
     /// # Errors
     /// Says what is wrong.
@@ -138,8 +139,8 @@ impl Page<'_> {
         // An internal page's first row has no key.
         let first = usize::from(self.kind() == PageKind::Internal);
         for row in first..self.rows() {
-            if self.head(row) != head_of(order, self.suffix(row)) {
-                return Err("a head does not match its key");
+            if self.key_prefix(row) != key_prefix_of(order, self.suffix(row)) {
+                return Err("a key prefix does not match its key");
             }
             if row == first {
                 continue;

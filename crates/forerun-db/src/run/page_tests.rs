@@ -371,9 +371,9 @@ fn a_page_is_checked_in_all_its_parts() {
         (20, 1, "prefix in the header"),
         (35, 1, "first fence"),
         (43, 1, "fence of no group"),
-        (groups + 3, 128, "head"),
+        (groups + 3, 128, "key prefix"),
         (groups + 64, 1, "entry"),
-        (groups + 128 + 32, 1, "head of no row"),
+        (groups + 128 + 32, 1, "key prefix of no row"),
         (groups + 128 + 64 + 32, 1, "entry of no row"),
     ] {
         let mut bad = good.clone();

@@ -1,11 +1,11 @@
 //! The search by key prefixes. A page stores the first four bytes of each key after the common
-//! prefix as an integer, its *head*, and for each group of 16 rows a *fence*, the head of the
-//! group's last row.
+//! prefix as an integer, its *key prefix*, and for each group of 16 rows a *fence*, the key prefix
+//! of the group's last row.
 //!
 //! ```text
-//!   group_of    line 0: which group of 16 rows
-//!   tied        the group's line of heads: which rows have the target's head
-//!   among       bisect those rows: one, or none
+//!   find_group      line 0: which group of 16 rows
+//!   prefix_matches  the group's line of key prefixes: which rows have the target's
+//!   rows_before_in  bisect those rows: one, or none
 //! ```
 //!
 //! A lookup in a batch calls the three steps one by one. After each step it prefetches the lines of
@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use forerun_core::arch::{word_bounds, words_below};
 
-use super::super::page::{GROUP_ROWS, PREFIX_HEAD_BYTES, Page};
+use super::super::page::{GROUP_ROWS, INLINE_PREFIX_BYTES, Page};
 use super::bisection::{behind_prefix, bisect_by_order};
 use super::compare::{self, Compare, Short, packed};
 use crate::comparator::KeyOrder;
@@ -24,12 +24,12 @@ use crate::comparator::KeyOrder;
 /// target count too.
 #[inline(always)]
 pub(super) fn rows_before(page: Page<'_>, order: &KeyOrder, key: &[u8], sequence: u64) -> usize {
-    match group_of(page, order, key) {
+    match find_group(page, order, key) {
         Step::Row(row) => row,
         Step::Group(group) => {
             page.prefetch_group(group.index);
-            let tied = tied(page, key, group);
-            among(page, order, key, sequence, tied)
+            let matches = prefix_matches(page, key, group);
+            rows_before_in(page, order, key, sequence, matches)
         }
     }
 }
@@ -38,26 +38,26 @@ pub(super) fn rows_before(page: Page<'_>, order: &KeyOrder, key: &[u8], sequence
 /// `sequence`.
 #[inline(always)]
 pub(super) fn find(page: Page<'_>, order: &KeyOrder, key: &[u8], sequence: u64) -> Option<usize> {
-    match group_of(page, order, key) {
+    match find_group(page, order, key) {
         Step::Row(_) => None,
         Step::Group(group) => {
             page.prefetch_group(group.index);
-            let tied = tied(page, key, group);
-            find_among(page, order, key, sequence, tied)
+            let matches = prefix_matches(page, key, group);
+            find_in(page, order, key, sequence, matches)
         }
     }
 }
 
-/// The head of a key, given its bytes after the common prefix.
+/// The key prefix of a key, given its bytes after the common prefix.
 #[inline(always)]
-pub(in super::super) fn head_of(order: &KeyOrder, suffix: &[u8]) -> u32 {
+pub(in super::super) fn key_prefix_of(order: &KeyOrder, suffix: &[u8]) -> u32 {
     match order {
         KeyOrder::Bytewise => match suffix.first_chunk() {
-            Some(head) => u32::from_be_bytes(*head),
+            Some(bytes) => u32::from_be_bytes(*bytes),
             None => {
-                let mut head = [0; 4];
-                head[..suffix.len()].copy_from_slice(suffix);
-                u32::from_be_bytes(head)
+                let mut bytes = [0; 4];
+                bytes[..suffix.len()].copy_from_slice(suffix);
+                u32::from_be_bytes(bytes)
             }
         },
         KeyOrder::Custom(comparator) => (comparator.prefix(suffix) >> 32) as u32,
@@ -74,73 +74,81 @@ pub(crate) enum Step {
     Group(Group),
 }
 
-/// A group of rows, and the head to search it for.
+/// A group of rows, and the key prefix to search it for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     /// The group's number, for [`Page::prefetch_group`].
     pub(crate) index: usize,
-    head: u32,
+    key_prefix: u32,
 }
 
 /// The first step finds the group. It reads the page's first line, and a few more if there are many
 /// fences.
 ///
 /// If the common prefix is longer than 16 bytes, this step assumes that the key has the rest of it;
-/// [`tied`] compares it.
+/// [`prefix_matches`] compares it.
 #[inline(always)]
-pub(crate) fn group_of(page: Page<'_>, order: &KeyOrder, key: &[u8]) -> Step {
+pub(crate) fn find_group(page: Page<'_>, order: &KeyOrder, key: &[u8]) -> Step {
     let prefix_len = page.prefix_len();
     if prefix_len > 0 {
         let mask = compare::mask(prefix_len);
-        let prefix = u128::from_be_bytes(*page.prefix_head());
+        let prefix = u128::from_be_bytes(*page.inline_prefix());
         let start = packed(key) & mask;
-        if start != prefix || key.len() < prefix_len.min(PREFIX_HEAD_BYTES) {
+        if start != prefix || key.len() < prefix_len.min(INLINE_PREFIX_BYTES) {
             return Step::Row(if start > prefix { page.rows() } else { 0 });
         }
-        if prefix_len > PREFIX_HEAD_BYTES {
+        if prefix_len > INLINE_PREFIX_BYTES {
             page.prefetch_prefix();
         }
     }
-    let head = head_of(order, key.get(prefix_len..).unwrap_or(&[]));
-    let index = words_below(page.fences(), head);
+    let key_prefix = key_prefix_of(order, key.get(prefix_len..).unwrap_or(&[]));
+    let index = words_below(page.fences(), key_prefix);
     if index < page.groups() {
-        return Step::Group(Group { index, head });
+        return Step::Group(Group { index, key_prefix });
     }
     // The key is behind all rows, provided it has the rest of a long prefix. The last group gives
     // the same answer.
     match page.groups().checked_sub(1) {
-        Some(last) if prefix_len > PREFIX_HEAD_BYTES => Step::Group(Group { index: last, head }),
+        Some(last) if prefix_len > INLINE_PREFIX_BYTES => Step::Group(Group {
+            index: last,
+            key_prefix,
+        }),
         _ => Step::Row(page.rows()),
     }
 }
 
-/// The second step reads a group's two lines and returns the rows with the target's head. All
+/// The second step reads a group's two lines and returns the rows with the target's key prefix. All
 /// earlier rows are before the target and all later rows behind it, so an empty range is the
 /// target's insertion point.
 #[inline(always)]
-pub(crate) fn tied(page: Page<'_>, key: &[u8], group: Group) -> Range<usize> {
-    if page.prefix_len() > PREFIX_HEAD_BYTES
+pub(crate) fn prefix_matches(page: Page<'_>, key: &[u8], group: Group) -> Range<usize> {
+    if page.prefix_len() > INLINE_PREFIX_BYTES
         && let Err(row) = behind_prefix(page, key)
     {
         return row..row;
     }
-    let heads = page.heads(group.index);
+    let prefixes = page.key_prefixes(group.index);
     let start = group.index * GROUP_ROWS;
-    let (before, up_to) = word_bounds(heads, group.head);
-    // The last group's padding is not below any head, but may equal one. The page has been checked,
-    // so the range does not end before it starts.
+    let (before, up_to) = word_bounds(prefixes, group.key_prefix);
+    // The last group's padding is not below any key prefix, but may equal one. The page has been
+    // checked, so the range does not end before it starts.
     let up_to = up_to.min(page.rows() - start);
     if up_to == GROUP_ROWS && before < GROUP_ROWS {
-        return start + before..end_of_tie(page, group);
+        return start + before..end_of_matches(page, group);
     }
     start + before..start + up_to
 }
 
-/// The end of a tie that reaches the end of its group.
+/// The end of matches that reach the end of their group.
 #[cold]
-fn end_of_tie(page: Page<'_>, group: Group) -> usize {
+fn end_of_matches(page: Page<'_>, group: Group) -> usize {
     let next = (group.index + 1..page.groups())
-        .map(|index| (index, word_bounds(page.heads(index), group.head).1))
+        .map(|index| {
+            (
+                index,
+                word_bounds(page.key_prefixes(index), group.key_prefix).1,
+            )
+        })
         .find(|(_, up_to)| *up_to < GROUP_ROWS);
     match next {
         Some((index, up_to)) => (index * GROUP_ROWS + up_to).min(page.rows()),
@@ -148,39 +156,39 @@ fn end_of_tie(page: Page<'_>, group: Group) -> usize {
     }
 }
 
-/// The third step reads records: of the rows that tie, it finds how many are before the target. In
+/// The third step reads records: it finds how many of the matching rows are before the target. In
 /// an internal page, rows at the target count too.
 #[inline(always)]
-pub(crate) fn among(
+pub(crate) fn rows_before_in(
     page: Page<'_>,
     order: &KeyOrder,
     key: &[u8],
     sequence: u64,
-    tied: Range<usize>,
+    matches: Range<usize>,
 ) -> usize {
-    if tied.is_empty() {
-        return tied.start;
+    if matches.is_empty() {
+        return matches.start;
     }
     let suffix = key.get(page.prefix_len()..).unwrap_or(&[]);
-    bisect_by_order(page, order, (suffix, sequence), tied, |_, _| ())
+    bisect_by_order(page, order, (suffix, sequence), matches, |_, _| ())
 }
 
 /// The third step of a lookup in a leaf: finds the row that answers it.
 #[inline(always)]
-pub(crate) fn find_among(
+pub(crate) fn find_in(
     page: Page<'_>,
     order: &KeyOrder,
     key: &[u8],
     sequence: u64,
-    tied: Range<usize>,
+    matches: Range<usize>,
 ) -> Option<usize> {
-    let row = match tied.len() {
+    let row = match matches.len() {
         0 => return None,
-        // The usual case: only one row ties.
-        1 => tied.start,
-        _ => among(page, order, key, sequence, tied.clone()),
+        // The usual case: only one row matches.
+        1 => matches.start,
+        _ => rows_before_in(page, order, key, sequence, matches.clone()),
     };
-    if row >= tied.end {
+    if row >= matches.end {
         return None;
     }
     let suffix = key.get(page.prefix_len()..).unwrap_or(&[]);

@@ -2,7 +2,7 @@
 //! [`PageSearch`] and its arm in [`rows_before`]; its name is in `study.rs`.
 //!
 //! ```text
-//!   key_prefixes.rs       KeyPrefixes: compares the first bytes of keys as integers, bisects ties only
+//!   key_prefixes.rs       KeyPrefixes: compares the first bytes of keys as integers, bisects only where they are equal
 //!   bisection.rs          bisects rows; compare.rs: three ways to compare two keys
 //!   study.rs              Plain, Prefetch1, Prefetch2: bisect all rows; only for tests and measurements
 //!   prefetch_distance.rs  how many rows must be left for Prefetch1 and Prefetch2 to prefetch
@@ -19,7 +19,9 @@ mod prefetch_distance;
 mod study;
 
 pub(super) use compare::shared_len;
-pub(super) use key_prefixes::{Step, among, find_among, group_of, head_of, tied};
+pub(super) use key_prefixes::{
+    Step, find_group, find_in, key_prefix_of, prefix_matches, rows_before_in,
+};
 
 use super::page::Page;
 use crate::comparator::KeyOrder;
@@ -122,7 +124,7 @@ pub(crate) fn find(
     search: PageSearch,
 ) -> Option<usize> {
     if search == PageSearch::KeyPrefixes {
-        // Returns before reading a record if no row has the key's head.
+        // Returns before reading a record if no row has the key's prefix.
         return key_prefixes::find(page, order, key, sequence);
     }
     let row = rows_before(page, order, key, sequence, search);
