@@ -10,7 +10,7 @@ use crate::generation::{Flushes, Moment};
 use crate::hasher::KeyHasher;
 use crate::index::Index;
 use crate::index::bucket::{ItemRef, SLOTS};
-use crate::index::place::{BUCKETS, Place};
+use crate::index::key_buckets::{BUCKETS, KeyBuckets};
 use crate::limbo::Limbo;
 use crate::options::{CacheOptions, Error};
 use crate::page_runs::PageRuns;
@@ -207,7 +207,7 @@ impl Cache {
     ) -> Option<(ItemRef, Record<'p>)> {
         let segment = self.index.directory(pinned).segment(hash);
         let matches = |item| self.record(pinned, item).key() == key;
-        let (_, item) = segment.find(Place::new(hash), matches)?;
+        let (_, item) = segment.find(KeyBuckets::new(hash), matches)?;
         Some((item, self.record(pinned, item)))
     }
 

@@ -14,7 +14,7 @@ use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::eviction::EvictionDecision;
 use crate::index::bucket::ItemRef;
-use crate::index::place::Place;
+use crate::index::key_buckets::KeyBuckets;
 use crate::limbo::Garbage;
 use crate::options::WhenFull;
 use crate::stats::Count;
@@ -114,7 +114,7 @@ impl Cache {
     fn prefetch_home(&self, pinned: &Pinned<'_>, item: ItemRef) {
         let hash = self.hasher.hash(self.record(pinned, item).key());
         let segment = self.index.directory(pinned).segment(hash);
-        segment.buckets()[Place::new(hash).home].prefetch();
+        segment.buckets()[KeyBuckets::new(hash).home].prefetch();
     }
 
     /// Removes an item of a victim or moves it to another block, unless it is dead already. Returns
@@ -124,7 +124,7 @@ impl Cache {
         let hash = self.hasher.hash(record.key());
         let mut locked = self.index.lock(pinned, hash);
         let matches = |candidate| candidate == item;
-        let Some((slot_ref, _)) = locked.segment().find(Place::new(hash), matches) else {
+        let Some((slot_ref, _)) = locked.segment().find(KeyBuckets::new(hash), matches) else {
             // The item is dead. If it had a large value, that is gone too.
             return 0;
         };
@@ -171,7 +171,7 @@ impl Cache {
     pub(crate) fn evict_resident(&self, hash: u64) {
         let pinned = self.epochs.pin();
         let mut locked = self.index.lock(&pinned, hash);
-        let residents = locked.residents(Place::new(hash));
+        let residents = locked.residents(KeyBuckets::new(hash));
         let frequency = |&(_, item): &(_, ItemRef)| self.record(&pinned, item).frequency();
         if let Some((slot_ref, item)) = residents.min_by_key(frequency) {
             let cause = RemovalCause::Evicted;

@@ -16,7 +16,7 @@ use crate::blocks::item_layout::{Record, State};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::index::bucket::{Entry, ItemRef};
-use crate::index::place::Place;
+use crate::index::key_buckets::KeyBuckets;
 use crate::index::segment::Segment;
 use crate::item::Item;
 use forerun_core::arch::{Simd, WithSimd};
@@ -91,11 +91,11 @@ impl<'g> Group<'_, 'g> {
     #[inline(always)]
     fn prefetch_homes(&mut self) {
         let directory = self.cache.index.directory(self.pinned);
-        let places = self.hashes.iter_mut().zip(&mut self.segments);
-        for (key, (hash, segment)) in self.keys.iter().zip(places) {
+        let hashed = self.hashes.iter_mut().zip(&mut self.segments);
+        for (key, (hash, segment)) in self.keys.iter().zip(hashed) {
             *hash = self.cache.hasher.hash(key);
             let found = directory.segment(*hash);
-            found.buckets()[Place::new(*hash).home].prefetch();
+            found.buckets()[KeyBuckets::new(*hash).home].prefetch();
             *segment = Some(found);
         }
     }
@@ -104,16 +104,18 @@ impl<'g> Group<'_, 'g> {
     fn probe_home<S: Simd>(&mut self, simd: S) -> Bits {
         let mut bits = Bits::default();
         for at in 0..self.keys.len().min(GROUP) {
-            let (Some(segment), place) = (self.segments[at], Place::new(self.hashes[at])) else {
+            let (Some(segment), key_buckets) =
+                (self.segments[at], KeyBuckets::new(self.hashes[at]))
+            else {
                 continue;
             };
-            let home = &segment.buckets()[place.home];
-            let mask = home.find(simd, place);
+            let home = &segment.buckets()[key_buckets.home];
+            let mask = home.find(simd, key_buckets);
             if mask != 0 {
                 let entry = home.entry(mask.trailing_zeros() as usize);
                 self.take_candidate(at, entry, &mut bits);
-            } else if home.has_overflow(place.tag) {
-                segment.buckets()[place.second()].prefetch();
+            } else if home.has_overflow(key_buckets.tag) {
+                segment.buckets()[key_buckets.second()].prefetch();
                 bits.overflow |= 1 << at;
             }
         }
@@ -126,11 +128,13 @@ impl<'g> Group<'_, 'g> {
         while overflow != 0 {
             let at = overflow.trailing_zeros() as usize;
             overflow &= overflow - 1;
-            let (Some(segment), place) = (self.segments[at], Place::new(self.hashes[at])) else {
+            let (Some(segment), key_buckets) =
+                (self.segments[at], KeyBuckets::new(self.hashes[at]))
+            else {
                 continue;
             };
-            let second = &segment.buckets()[place.second()];
-            let mask = second.find(simd, place);
+            let second = &segment.buckets()[key_buckets.second()];
+            let mask = second.find(simd, key_buckets);
             if mask != 0 {
                 let entry = second.entry(mask.trailing_zeros() as usize);
                 self.take_candidate(at, entry, bits);

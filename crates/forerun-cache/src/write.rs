@@ -15,7 +15,7 @@ use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::eviction::Queue;
 use crate::index::bucket::ItemRef;
-use crate::index::place::Place;
+use crate::index::key_buckets::KeyBuckets;
 use crate::page_runs::AllocError;
 use crate::reclaim::Need;
 use crate::stats::Count;
@@ -198,10 +198,10 @@ impl Cache {
             .ok_or(no_block)?;
         let (item, written) = (allocation.item, self.record(pinned, allocation.item));
 
-        let place = Place::new(hash);
+        let key_buckets = KeyBuckets::new(hash);
         let mut locked = self.index.lock(pinned, hash);
         let matches = |item| self.record(pinned, item).key() == key;
-        let current = locked.segment().find(place, matches);
+        let current = locked.segment().find(key_buckets, matches);
         let now_there = current
             .map(|(_, item)| (item, self.record(pinned, item)))
             .filter(|(_, record)| !record.is_gone(moment))
@@ -216,7 +216,7 @@ impl Cache {
         }
         let slot_ref = match current {
             Some((slot_ref, _)) => slot_ref,
-            None => match locked.free_slot_for(place) {
+            None => match locked.free_slot_for(key_buckets) {
                 Some(slot_ref) => slot_ref,
                 None => {
                     let depth = locked.segment().depth();
@@ -233,7 +233,7 @@ impl Cache {
         counters.add(Count::Stored, 1);
         match current {
             Some(_) => locked.replace(slot_ref, item),
-            None => locked.fill(slot_ref, place, item),
+            None => locked.fill(slot_ref, key_buckets, item),
         }
         // The share now belongs to the item. Nobody can take it before the lock is released.
         if let Some(value) = large {

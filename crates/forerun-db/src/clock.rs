@@ -79,8 +79,8 @@ impl Clock {
     /// Records times from now on, for a keyspace with this time to live in seconds.
     pub(crate) fn expect(&self, ttl: u64) {
         let mut noted = self.lock();
-        if let Err(place) = noted.ttls.binary_search(&ttl) {
-            noted.ttls.insert(place, ttl);
+        if let Err(index) = noted.ttls.binary_search(&ttl) {
+            noted.ttls.insert(index, ttl);
         }
         // Relaxed: threads that write to the keyspace get it after this.
         self.is_on.store(true, Ordering::Relaxed);
@@ -217,8 +217,8 @@ impl Noted {
         }
         let ttls = &self.ttls;
         let grain = |mark: &Mark| {
-            let place = ttls.partition_point(|ttl| *ttl < age(mark));
-            ttls.get(place).map_or(1, |ttl| ttl.div_ceil(MAX_MARKS))
+            let index = ttls.partition_point(|ttl| *ttl < age(mark));
+            ttls.get(index).map_or(1, |ttl| ttl.div_ceil(MAX_MARKS))
         };
         self.marks.dedup_by(|mark, kept| {
             let grain = grain(mark);
@@ -268,18 +268,18 @@ impl Expiry {
     #[inline]
     pub(crate) fn expired_sequence(&self, clock: &Clock, visible: u64) -> u64 {
         let now = clock.now();
-        // Acquire, here and below, pairs with the releases in `work_out`: a thread that sees either
+        // Acquire, here and below, pairs with the releases in `compute`: a thread that sees either
         // number sees the expired number of that computation or of a later one.
         if self.second.load(Ordering::Acquire) != now
             || self.holds_up_to.load(Ordering::Acquire) < visible
         {
-            self.work_out(clock, now, visible);
+            self.compute(clock, now, visible);
         }
         self.expired_sequence.load(Ordering::Relaxed)
     }
 
     #[cold]
-    fn work_out(&self, clock: &Clock, now: u64, visible: u64) {
+    fn compute(&self, clock: &Clock, now: u64, visible: u64) {
         // Nothing panics while the lock is held.
         let _computing = self
             .computing

@@ -164,7 +164,7 @@ mod chosen {
     }
 
     /// Simulates a thread that loses its CPU, at places where a defect then harms others.
-    pub(crate) fn dawdle() {
+    pub(crate) fn preempt() {
         thread::sleep(Duration::from_millis(2));
     }
 
@@ -177,7 +177,7 @@ mod chosen {
 #[cfg(feature = "planted")]
 pub use chosen::plant;
 #[cfg(feature = "planted")]
-pub(crate) use chosen::{dawdle, is};
+pub(crate) use chosen::{is, preempt};
 
 /// Whether this defect is planted: never.
 #[cfg(not(feature = "planted"))]
@@ -188,4 +188,4 @@ pub(crate) const fn is(_: Defect) -> bool {
 
 /// Never called.
 #[cfg(not(feature = "planted"))]
-pub(crate) const fn dawdle() {}
+pub(crate) const fn preempt() {}

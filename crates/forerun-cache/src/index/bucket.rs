@@ -18,7 +18,7 @@
 //!
 //! The counter of a free slot counts as well. A bucket of zeroes is empty.
 
-use super::place::Place;
+use super::key_buckets::KeyBuckets;
 use crate::sync::{AtomicU64, Ordering};
 use forerun_core::arch::{Simd, prefetch_read_l2};
 
@@ -102,18 +102,18 @@ impl Bucket {
         prefetch_read_l2(self);
     }
 
-    /// The slots whose tag matches that of a place: bit `i` for slot `i`.
+    /// The slots whose tag matches a key: bit `i` for slot `i`.
     #[cfg(not(loom))]
     #[inline(always)]
-    pub(crate) fn find<S: Simd>(&self, simd: S, place: Place) -> u32 {
-        let needle = u64::from(place.tag) << TAG_SHIFT | OCCUPIED;
+    pub(crate) fn find<S: Simd>(&self, simd: S, key_buckets: KeyBuckets) -> u32 {
+        let needle = u64::from(key_buckets.tag) << TAG_SHIFT | OCCUPIED;
         simd.eq_shared_u64(&self.slots, TAG | OCCUPIED, needle)
     }
 
     /// The same for loom's atomics.
     #[cfg(loom)]
-    pub(crate) fn find<S: Simd>(&self, _: S, place: Place) -> u32 {
-        let needle = u64::from(place.tag) << TAG_SHIFT | OCCUPIED;
+    pub(crate) fn find<S: Simd>(&self, _: S, key_buckets: KeyBuckets) -> u32 {
+        let needle = u64::from(key_buckets.tag) << TAG_SHIFT | OCCUPIED;
         let slots = self.slots.iter().enumerate();
         slots.fold(0, |mask, (at, slot)| {
             let word = slot.load(Ordering::Acquire);

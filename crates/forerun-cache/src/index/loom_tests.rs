@@ -15,7 +15,7 @@
 )]
 
 use super::bucket::ItemRef;
-use super::place::Place;
+use super::key_buckets::KeyBuckets;
 use super::{Index, Replaced};
 use crate::budget::Budget;
 use crate::epoch::{Epochs, Pinned};
@@ -96,7 +96,7 @@ impl Fixture {
         self.write(cell, item);
         let pinned = self.writers.pin();
         let mut locked = self.index.lock(&pinned, item.0);
-        assert!(locked.insert(Place::new(item.0), at(cell)));
+        assert!(locked.insert(KeyBuckets::new(item.0), at(cell)));
     }
 
     /// Stores an item over whatever is there, as `Cache::update` does. Its version is the flush
@@ -111,9 +111,9 @@ impl Fixture {
                 continue;
             }
             let matches = |item| self.read(item).0 == key;
-            match locked.segment().find(Place::new(key), matches) {
+            match locked.segment().find(KeyBuckets::new(key), matches) {
                 Some((slot_ref, _)) => locked.replace(slot_ref, at(cell)),
-                None => assert!(locked.insert(Place::new(key), at(cell))),
+                None => assert!(locked.insert(KeyBuckets::new(key), at(cell))),
             }
             return;
         }
@@ -123,7 +123,7 @@ impl Fixture {
     fn find(&self, pinned: &Pinned<'_>, key: u64) -> Option<u32> {
         let segment = self.index.directory(pinned).segment(key);
         let matches = |item| self.read(item).0 == key;
-        let (_, item) = segment.find(Place::new(key), matches)?;
+        let (_, item) = segment.find(KeyBuckets::new(key), matches)?;
         Some(self.read(item).1)
     }
 
@@ -136,7 +136,10 @@ impl Fixture {
             let pinned = self.writers.pin();
             let mut locked = self.index.lock(&pinned, key);
             let matches = |item| self.read(item).0 == key;
-            let (slot_ref, old) = locked.segment().find(Place::new(key), matches).unwrap();
+            let (slot_ref, old) = locked
+                .segment()
+                .find(KeyBuckets::new(key), matches)
+                .unwrap();
             match new {
                 Some((cell, _)) => locked.replace(slot_ref, at(cell)),
                 None => locked.remove(slot_ref),

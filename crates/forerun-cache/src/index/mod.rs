@@ -18,9 +18,9 @@
 )]
 
 pub(crate) mod bucket;
+pub(crate) mod key_buckets;
 #[cfg(all(loom, test))]
 mod loom_tests;
-pub(crate) mod place;
 pub(crate) mod segment;
 pub(crate) mod segment_memory;
 #[cfg(all(test, not(loom)))]
@@ -31,7 +31,7 @@ use crate::epoch::Pinned;
 use crate::sync::{AtomicPtr, Mutex, Ordering, unpoisoned};
 use bucket::{ItemRef, SLOTS};
 use forerun_core::{Pages, RegionError};
-use place::{BUCKETS, DEPTH_MAX, Place};
+use key_buckets::{BUCKETS, DEPTH_MAX, KeyBuckets};
 use segment::{LockedSegment, Segment};
 use segment_memory::{OwnedSegment, SegmentMemory};
 use std::sync::Arc;
@@ -250,7 +250,7 @@ impl Index {
                 let hash = hash_of(item);
                 let half = (hash >> (63 - depth)) as usize & 1;
                 let locked = locked[half].as_mut();
-                locked.is_some_and(|locked| locked.insert(Place::new(hash), item))
+                locked.is_some_and(|locked| locked.insert(KeyBuckets::new(hash), item))
             })
         };
         if placed {

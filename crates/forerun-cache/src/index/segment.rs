@@ -10,7 +10,7 @@
 //! writer in a thousand.
 
 use super::bucket::{Bucket, Entry, ItemRef, SLOTS};
-use super::place::{BUCKETS, Place, other};
+use super::key_buckets::{BUCKETS, KeyBuckets, other};
 use crate::sync::{Mutex, MutexGuard, unpoisoned};
 use forerun_core::arch::Scalar;
 
@@ -64,22 +64,22 @@ impl Segment {
         &self.buckets
     }
 
-    /// Finds the first item at a place for which `matches` holds.
+    /// Finds the first item in these buckets for which `matches` holds.
     #[inline(always)]
     pub(crate) fn find(
         &self,
-        place: Place,
+        key_buckets: KeyBuckets,
         mut matches: impl FnMut(ItemRef) -> bool,
     ) -> Option<(SlotRef, ItemRef)> {
-        let home = &self.buckets[place.home];
-        if let Some(found) = find_in(home, place.home, place, &mut matches) {
+        let home = &self.buckets[key_buckets.home];
+        if let Some(found) = find_in(home, key_buckets.home, key_buckets, &mut matches) {
             return Some(found);
         }
-        if !home.has_overflow(place.tag) {
+        if !home.has_overflow(key_buckets.tag) {
             return None;
         }
-        let second = place.second();
-        find_in(&self.buckets[second], second, place, &mut matches)
+        let second = key_buckets.second();
+        find_in(&self.buckets[second], second, key_buckets, &mut matches)
     }
 
     /// Locks the segment, unless it was split.
@@ -108,10 +108,10 @@ impl Segment {
 fn find_in(
     bucket: &Bucket,
     at: usize,
-    place: Place,
+    key_buckets: KeyBuckets,
     matches: &mut impl FnMut(ItemRef) -> bool,
 ) -> Option<(SlotRef, ItemRef)> {
-    let mut mask = bucket.find(Scalar::new(), place);
+    let mut mask = bucket.find(Scalar::new(), key_buckets);
     while mask != 0 {
         let slot = mask.trailing_zeros() as usize;
         mask &= mask - 1;
@@ -153,18 +153,18 @@ impl<'s> LockedSegment<'s> {
     /// Adds an item whose key is not in the segment. `false`: the segment is full, and nothing has
     /// changed.
     #[must_use]
-    pub(crate) fn insert(&mut self, place: Place, item: ItemRef) -> bool {
-        let free = self.free_slot_for(place);
+    pub(crate) fn insert(&mut self, key_buckets: KeyBuckets, item: ItemRef) -> bool {
+        let free = self.free_slot_for(key_buckets);
         if let Some(slot_ref) = free {
-            self.fill(slot_ref, place, item);
+            self.fill(slot_ref, key_buckets, item);
         }
         free.is_some()
     }
 
     /// Finds or makes a free slot for an item whose key is not in the segment. The caller fills it
     /// at once. `None`: the segment is full, and nothing has changed.
-    pub(crate) fn free_slot_for(&self, place: Place) -> Option<SlotRef> {
-        let (home, second) = (place.home, place.second());
+    pub(crate) fn free_slot_for(&self, key_buckets: KeyBuckets) -> Option<SlotRef> {
+        let (home, second) = (key_buckets.home, key_buckets.second());
         let at = |bucket| move |slot| SlotRef { bucket, slot };
         self.free_slot_in(home)
             .map(at(home))
@@ -174,11 +174,11 @@ impl<'s> LockedSegment<'s> {
     }
 
     /// Adds an item in its [free slot](LockedSegment::free_slot_for).
-    pub(crate) fn fill(&mut self, slot_ref: SlotRef, place: Place, item: ItemRef) {
+    pub(crate) fn fill(&mut self, slot_ref: SlotRef, key_buckets: KeyBuckets, item: ItemRef) {
         let entry = Entry {
-            tag: place.tag,
+            tag: key_buckets.tag,
             item,
-            is_displaced: slot_ref.bucket != place.home,
+            is_displaced: slot_ref.bucket != key_buckets.home,
         };
         match entry.is_displaced {
             true => self.put_displaced(slot_ref, entry),
@@ -200,9 +200,12 @@ impl<'s> LockedSegment<'s> {
         self.state.entries -= 1;
     }
 
-    /// The items in a place's home bucket.
-    pub(crate) fn residents(&self, place: Place) -> impl Iterator<Item = (SlotRef, ItemRef)> {
-        let bucket = place.home;
+    /// The items in the home bucket.
+    pub(crate) fn residents(
+        &self,
+        key_buckets: KeyBuckets,
+    ) -> impl Iterator<Item = (SlotRef, ItemRef)> {
+        let bucket = key_buckets.home;
         (0..SLOTS).filter_map(move |slot| {
             let entry = self.segment.buckets[bucket].entry(slot)?;
             Some((SlotRef { bucket, slot }, entry.item))

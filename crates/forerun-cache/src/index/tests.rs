@@ -1,7 +1,7 @@
 //! Tests that need the internals of the index: full buckets, counters, splits.
 
 use super::bucket::{ItemRef, SLOTS};
-use super::place::{BUCKETS, Place};
+use super::key_buckets::{BUCKETS, KeyBuckets};
 use super::{Index, SplitError};
 use crate::budget::Budget;
 use crate::epoch::Epochs;
@@ -30,26 +30,26 @@ fn keys_with_equal_tag_and_home_are_distinguished_until_both_buckets_are_full() 
     let pinned = epochs.pin();
     let hash = 0x1234_5678_9abc_def0;
     let mut locked = index.lock(&pinned, hash);
-    let place = Place::new(hash);
+    let key_buckets = KeyBuckets::new(hash);
     let taken = (0..100)
-        .take_while(|&n| locked.insert(place, item(n)))
+        .take_while(|&n| locked.insert(key_buckets, item(n)))
         .count();
     assert_eq!(taken, 2 * SLOTS);
     let find = |n| {
         locked
             .segment()
-            .find(place, |candidate| candidate == item(n))
+            .find(key_buckets, |candidate| candidate == item(n))
     };
     assert!((0..taken).all(|n| find(n).is_some()) && find(taken).is_none());
     // Removing them clears the counters, so that a miss reads one bucket.
     for n in 0..taken {
         let (slot_ref, _) = locked
             .segment()
-            .find(place, |candidate| candidate == item(n))
+            .find(key_buckets, |candidate| candidate == item(n))
             .unwrap();
         locked.remove(slot_ref);
     }
-    assert!(!locked.segment().buckets()[place.home].has_overflow(place.tag));
+    assert!(!locked.segment().buckets()[key_buckets.home].has_overflow(key_buckets.tag));
     drop(locked);
     let split = index.split(&pinned, hash, |_| {}, |_| hash, |_| {});
     assert_eq!(
@@ -65,21 +65,21 @@ fn a_segment_fills_most_of_its_slots_and_displacing_loses_no_item() {
     let pinned = epochs.pin();
     let mut rng = SmallRng::seed_from_u64(1);
     let mut locked = index.lock(&pinned, 0);
-    let mut places = Vec::new();
+    let mut inserted = Vec::new();
     loop {
-        let place = Place::new(rng.random());
-        if !locked.insert(place, item(places.len())) {
+        let key_buckets = KeyBuckets::new(rng.random());
+        if !locked.insert(key_buckets, item(inserted.len())) {
             break;
         }
-        places.push(place);
+        inserted.push(key_buckets);
     }
-    let load = places.len() as f64 / (BUCKETS * SLOTS) as f64;
+    let load = inserted.len() as f64 / (BUCKETS * SLOTS) as f64;
     assert!(load > 0.8, "{load}");
-    for (n, &place) in places.iter().enumerate() {
+    for (n, &key_buckets) in inserted.iter().enumerate() {
         assert!(
             locked
                 .segment()
-                .find(place, |candidate| candidate == item(n))
+                .find(key_buckets, |candidate| candidate == item(n))
                 .is_some()
         );
     }
@@ -89,9 +89,9 @@ fn a_segment_fills_most_of_its_slots_and_displacing_loses_no_item() {
         .filter(|(_, entry)| entry.is_displaced)
         .count();
     assert!(
-        (away as f64) < 0.35 * places.len() as f64,
+        (away as f64) < 0.35 * inserted.len() as f64,
         "{away} of {}",
-        places.len()
+        inserted.len()
     );
 }
 
@@ -106,7 +106,10 @@ fn random_insertions_removals_and_splits_agree_with_a_map() {
         if rng.random_bool(0.7) || hashes.is_empty() {
             let (hash, n) = (rng.random::<u64>(), hash_of.len());
             hash_of.push(hash);
-            while !index.lock(&pinned, hash).insert(Place::new(hash), item(n)) {
+            while !index
+                .lock(&pinned, hash)
+                .insert(KeyBuckets::new(hash), item(n))
+            {
                 let of = |item: ItemRef| hash_of[item.offset_bytes() / ItemRef::UNIT_BYTES];
                 // Replaced parts are leaked: this test does not count memory.
                 let split = index.split(&pinned, hash, |_| {}, of, std::mem::forget);
@@ -119,7 +122,7 @@ fn random_insertions_removals_and_splits_agree_with_a_map() {
             let mut locked = index.lock(&pinned, hash);
             let wanted = map.remove(&hash);
             let matches = |candidate| Some(candidate) == wanted.map(item);
-            let found = locked.segment().find(Place::new(hash), matches);
+            let found = locked.segment().find(KeyBuckets::new(hash), matches);
             assert_eq!(found.is_some(), wanted.is_some());
             found
                 .into_iter()
@@ -131,7 +134,7 @@ fn random_insertions_removals_and_splits_agree_with_a_map() {
         let segment = index.directory(&pinned).segment(hash);
         assert!(
             segment
-                .find(Place::new(hash), |candidate| candidate == item(n))
+                .find(KeyBuckets::new(hash), |candidate| candidate == item(n))
                 .is_some()
         );
     }
@@ -155,7 +158,7 @@ fn a_released_segment_is_no_longer_charged() {
         assert!(
             index
                 .lock(&epochs.pin(), hash)
-                .insert(Place::new(hash), item(n))
+                .insert(KeyBuckets::new(hash), item(n))
         );
     }
     let one = budget.used_bytes();

@@ -3,7 +3,7 @@
 use super::{compares_unequal, rewritten};
 use crate::blocks::item_layout::{CLAIMED, FETCHED, Record, STALE};
 use crate::cache::Cache;
-use crate::index::place::Place;
+use crate::index::key_buckets::KeyBuckets;
 use crate::item::Item;
 use crate::request::{Delete, Deleted, Expiry, Invalidate};
 use crate::unlink::RemovalCause;
@@ -21,7 +21,8 @@ impl Cache {
             let pinned = self.epochs.pin();
             let mut locked = self.index.lock(&pinned, hash);
             let matches = |item| self.record(&pinned, item).key() == delete.key;
-            let Some((slot_ref, item)) = locked.segment().find(Place::new(hash), matches) else {
+            let Some((slot_ref, item)) = locked.segment().find(KeyBuckets::new(hash), matches)
+            else {
                 return Deleted::NotFound;
             };
             let record = self.record(&pinned, item);
@@ -72,7 +73,7 @@ impl Cache {
         // Under the lock, so that no thread copies the item at the same time.
         let locked = self.index.lock(&pinned, hash);
         let matches = |at| self.record(&pinned, at).key() == item.key();
-        let found = locked.segment().find(Place::new(hash), matches);
+        let found = locked.segment().find(KeyBuckets::new(hash), matches);
         found.is_some_and(|(_, at)| {
             let record = self.record(&pinned, at);
             record.cas() == item.cas() && record.mark(CLAIMED) & CLAIMED == 0

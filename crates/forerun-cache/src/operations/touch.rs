@@ -3,7 +3,7 @@
 use super::rewritten;
 use crate::blocks::item_layout::Record;
 use crate::cache::Cache;
-use crate::index::place::Place;
+use crate::index::key_buckets::KeyBuckets;
 use crate::request::Expiry;
 use crate::write::{Decision, NewItem, OnShortage, Operation, Outcome};
 
@@ -37,7 +37,7 @@ impl Cache {
         let pinned = self.epochs.pin();
         let locked = self.index.lock(&pinned, hash);
         let matches = |item| self.record(&pinned, item).key() == key;
-        let Some((_, item)) = locked.segment().find(Place::new(hash), matches) else {
+        let Some((_, item)) = locked.segment().find(KeyBuckets::new(hash), matches) else {
             return Some(false);
         };
         let record = self.record(&pinned, item);

@@ -63,15 +63,15 @@ pub(crate) trait PageSource: Sync {
 
 /// Bytes of buffers that a thread keeps from one batch to the next. Allocating and clearing them
 /// costs as much as a read that the system answers from memory.
-const KEPT_BYTES: usize = 2 << 20;
+const RETAINED_BYTES: usize = 2 << 20;
 
 thread_local! {
     /// This thread's read buffers between batches.
-    static KEPT: Cell<Vec<Vec<u8>>> = const { Cell::new(Vec::new()) };
+    static RETAINED: Cell<Vec<Vec<u8>>> = const { Cell::new(Vec::new()) };
 }
 
 /// Once this many heap pages are lent to a batch, it starts no new lookups.
-const CROWDED_FROM: usize = 8;
+const MAX_LENT_PAGES: usize = 8;
 
 /// The reads of one batch.
 pub(crate) struct Reads<'g> {
@@ -143,16 +143,16 @@ impl<'g> Reads<'g> {
         source: &'g dyn PageSource,
         page_no: u32,
         location: PageLocation,
-    ) -> Awaited<'_, 'g> {
-        Awaited {
+    ) -> PendingPage<'_, 'g> {
+        PendingPage {
             reads: self,
             request: Some(self.request(source, page_no, location)),
         }
     }
 
     /// Whether enough pages are lent that the batch should end soon.
-    pub(crate) fn crowded(&self) -> bool {
-        self.crowd.get() >= CROWDED_FROM
+    pub(crate) fn should_end_batch(&self) -> bool {
+        self.crowd.get() >= MAX_LENT_PAGES
     }
 
     /// The request for a page, with one more waiter.
@@ -226,7 +226,7 @@ impl<'g> Reads<'g> {
                         Error::corrupt_file(source.path(), location.offset, error.to_string()),
                     ),
                     Err(error) => Err(Error::io("read", source.path(), error)),
-                    Ok(()) => self.take_in(source, page_no, location, &done.buffer),
+                    Ok(()) => self.insert_page(source, page_no, location, &done.buffer),
                 };
             let outcome = outcome.map(|published| match published {
                 Published::Cached(bytes) => bytes,
@@ -245,7 +245,7 @@ impl<'g> Reads<'g> {
     }
 
     /// Verifies a page and puts it into the cache.
-    fn take_in(
+    fn insert_page(
         &self,
         source: &'g dyn PageSource,
         page_no: u32,
@@ -286,7 +286,7 @@ impl Driver for Reads<'_> {
         let state = &mut *state;
         let reads = state.reads.get_or_insert_with(|| {
             // A thread that is exiting may have no thread-local values any more.
-            state.buffers = KEPT.try_with(Cell::take).unwrap_or_default();
+            state.buffers = RETAINED.try_with(Cell::take).unwrap_or_default();
             BatchedReads::new(self.backend)
         });
         for at in state.queued.drain(..) {
@@ -324,7 +324,7 @@ impl Drop for Reads<'_> {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         if state.reads.is_some() {
-            keep(std::mem::take(&mut state.buffers));
+            retain_buffers(std::mem::take(&mut state.buffers));
         }
         self.cache
             .counters
@@ -333,25 +333,25 @@ impl Drop for Reads<'_> {
 }
 
 /// Keeps buffers for this thread's next batch, up to the limit.
-fn keep(mut buffers: Vec<Vec<u8>>) {
+fn retain_buffers(mut buffers: Vec<Vec<u8>>) {
     let mut bytes = 0;
     buffers.retain(|buffer| {
         bytes += buffer.capacity();
-        bytes <= KEPT_BYTES
+        bytes <= RETAINED_BYTES
     });
     // When the thread exits, they are dropped.
-    let _ = KEPT.try_with(|kept| kept.set(buffers));
+    let _ = RETAINED.try_with(|kept| kept.set(buffers));
 }
 
 /// A page that is being read.
 #[must_use = "the page is worth waiting for"]
-pub(crate) struct Awaited<'r, 'g> {
+pub(crate) struct PendingPage<'r, 'g> {
     reads: &'r Reads<'g>,
     /// `Some` until the outcome is taken.
     request: Option<u32>,
 }
 
-impl<'g> Future for Awaited<'_, 'g> {
+impl<'g> Future for PendingPage<'_, 'g> {
     type Output = Result<&'g [u8]>;
 
     fn poll(mut self: PinMut<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
@@ -373,7 +373,7 @@ impl<'g> Future for Awaited<'_, 'g> {
     }
 }
 
-impl Drop for Awaited<'_, '_> {
+impl Drop for PendingPage<'_, '_> {
     fn drop(&mut self) {
         // Dropped early, because of a panic elsewhere.
         let Some(at) = self.request else {

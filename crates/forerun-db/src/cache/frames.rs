@@ -114,12 +114,12 @@ impl FreeFrame {
 
 /// Hands out frames that have never been used.
 #[derive(Debug)]
-pub(super) struct Fresh {
+pub(super) struct UnusedFrames {
     next: u32,
     end: u32,
 }
 
-impl Iterator for Fresh {
+impl Iterator for UnusedFrames {
     type Item = FreeFrame;
 
     fn next(&mut self) -> Option<FreeFrame> {
@@ -214,7 +214,7 @@ impl Frames {
         page_bytes: usize,
         large: usize,
         pages: Pages,
-    ) -> Result<(Frames, Fresh, Fresh), RegionError> {
+    ) -> Result<(Frames, UnusedFrames, UnusedFrames), RegionError> {
         let page_bytes = page_bytes.next_multiple_of(CACHE_LINE_BYTES);
         let stride_bytes = page_bytes + CACHE_LINE_BYTES;
         let max = FrameNo::LARGE - 1;
@@ -231,11 +231,11 @@ impl Frames {
             page_bytes,
             large: (0..large).map(|_| Atomic::null()).collect(),
         };
-        let fresh = Fresh {
+        let fresh = UnusedFrames {
             next: 0,
             end: count as u32,
         };
-        let fresh_large = Fresh {
+        let fresh_large = UnusedFrames {
             next: FrameNo::LARGE,
             end: FrameNo::LARGE + large as u32,
         };

@@ -41,7 +41,7 @@ pub(crate) use slots::PageSlots;
 
 use crate::{Error, Result};
 use counters::Counters;
-use frames::{Frames, FreeFrame, Fresh, HeapPage};
+use frames::{Frames, FreeFrame, HeapPage, UnusedFrames};
 use s3_fifo::S3Fifo;
 
 /// Pages keep at least a quarter of the budget, whatever else is charged to it.
@@ -60,7 +60,7 @@ const LARGE_SHARE: usize = 4;
 const RESERVED_PAGES: usize = 8;
 
 /// Pages evicted per lock acquisition.
-const EVICT_AT_ONCE: usize = 32;
+const EVICTION_BATCH: usize = 32;
 
 /// The cache's limits.
 #[derive(Clone, Copy, Debug)]
@@ -125,11 +125,11 @@ pub(crate) struct PageCache {
 struct State {
     policy: S3Fifo,
     free: Vec<FreeFrame>,
-    fresh: Fresh,
+    fresh: UnusedFrames,
     /// Frames whose memory has been released.
     retired: Vec<FreeFrame>,
     free_large: Vec<FreeFrame>,
-    fresh_large: Fresh,
+    fresh_large: UnusedFrames,
     /// Memory of all frames, in any state, that has not been released.
     frame_bytes: usize,
     large_bytes: usize,
@@ -174,17 +174,17 @@ impl Drop for OwnedFrame<'_> {
 }
 
 /// A page that was read, in the place it was read to.
-enum Filled<'c> {
+enum ReadBuffer<'c> {
     Frame(OwnedFrame<'c>),
     Heap(HeapPage),
 }
 
-impl Filled<'_> {
+impl ReadBuffer<'_> {
     /// The first `len` bytes, which the page fills.
     fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
         match self {
-            Filled::Frame(frame) => &mut frame.bytes_mut()[..len],
-            Filled::Heap(page) => &mut page.bytes_mut()[..len],
+            ReadBuffer::Frame(frame) => &mut frame.bytes_mut()[..len],
+            ReadBuffer::Heap(page) => &mut page.bytes_mut()[..len],
         }
     }
 }
@@ -291,9 +291,9 @@ impl PageCache {
     }
 
     /// Memory to read a page of `len` bytes into; `None` if there is none.
-    fn allocate(&self, len: usize, pin: &Pin) -> Option<Filled<'_>> {
+    fn allocate(&self, len: usize, pin: &Pin) -> Option<ReadBuffer<'_>> {
         if len > self.frames.page_bytes() {
-            return HeapPage::new(len).map(Filled::Heap);
+            return HeapPage::new(len).map(ReadBuffer::Heap);
         }
         let take = || self.free_frame(&mut self.lock());
         let mut free_frame = take();
@@ -304,11 +304,11 @@ impl PageCache {
             free_frame = take();
         }
         match free_frame {
-            Some(free_frame) => Some(Filled::Frame(OwnedFrame {
+            Some(free_frame) => Some(ReadBuffer::Frame(OwnedFrame {
                 cache: self,
                 free_frame: Some(free_frame),
             })),
-            None => HeapPage::new(len).map(Filled::Heap),
+            None => HeapPage::new(len).map(ReadBuffer::Heap),
         }
     }
 
@@ -365,12 +365,12 @@ impl PageCache {
             let least = RESERVE_MIN_FRAMES.min(frames / 4).max(1);
             let reserve = (frames / RESERVE_SHARE).clamp(least, RESERVE_MAX_FRAMES);
             // Waits until there is enough to do, then evicts several pages at once.
-            let slack = (reserve / 2).min(EVICT_AT_ONCE / 2) * stride_bytes;
+            let slack = (reserve / 2).min(EVICTION_BATCH / 2) * stride_bytes;
             let reserve = reserve * stride_bytes + state.reserved_bytes;
             if self.available_bytes(&state) + slack >= reserve && state.reserved_bytes == 0 {
                 return;
             }
-            while evicted.len() < EVICT_AT_ONCE && self.available_bytes(&state) < reserve {
+            while evicted.len() < EVICTION_BATCH && self.available_bytes(&state) < reserve {
                 let Some(victim) = state.policy.evict() else {
                     break;
                 };
@@ -378,7 +378,7 @@ impl PageCache {
                 evicted.push(victim);
             }
             drop(state);
-            let full = evicted.len() < EVICT_AT_ONCE;
+            let full = evicted.len() < EVICTION_BATCH;
             if !evicted.is_empty() {
                 self.free_later(evicted, pin);
             }

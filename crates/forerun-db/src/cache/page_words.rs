@@ -109,7 +109,7 @@ impl Words {
     }
 
     /// Subtracts one use, or all. Requires the lock.
-    pub(super) fn forget_uses(&self, page_no: u32, frame: FrameNo, seen: u64, left: u64) {
+    pub(super) fn subtract_uses(&self, page_no: u32, frame: FrameNo, seen: u64, left: u64) {
         // Relaxed, and it may fail: this is only a count.
         let _ = self.0[page_no as usize].compare_exchange(
             resident(frame, seen),

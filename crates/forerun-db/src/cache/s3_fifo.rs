@@ -23,7 +23,7 @@ use super::page_words::{WordState, Words};
 const SMALL_SHARE: usize = 10;
 
 /// Uses, besides the first, that promote a page from the small queue to the main one.
-const USES_TO_STAY: u64 = 2;
+const PROMOTION_USES: u64 = 2;
 
 /// Pages to scan for a victim before the next one is taken regardless of its uses, because the lock
 /// is held meanwhile.
@@ -170,12 +170,12 @@ impl S3Fifo {
             looks += 1;
             let patient = looks <= MAX_SCANNED;
             match queue {
-                QueueKind::Small if uses >= USES_TO_STAY && patient => {
-                    words.forget_uses(page_no, frame, uses, 0);
+                QueueKind::Small if uses >= PROMOTION_USES && patient => {
+                    words.subtract_uses(page_no, frame, uses, 0);
                     self.requeue(frame, QueueKind::Main);
                 }
                 QueueKind::Main if uses > 0 && patient => {
-                    words.forget_uses(page_no, frame, uses, uses - 1);
+                    words.subtract_uses(page_no, frame, uses, uses - 1);
                     self.requeue(frame, QueueKind::Main);
                 }
                 _ => {

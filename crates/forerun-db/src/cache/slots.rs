@@ -12,7 +12,7 @@ use forerun_core::arch::prefetch_read;
 use super::frames::{Frames, Pin};
 use super::page_words::{WordState, Words};
 use super::s3_fifo::Victim;
-use super::{Charge, Filled, PageCache, State};
+use super::{Charge, PageCache, ReadBuffer, State};
 use crate::planted::{self, Defect};
 
 /// One word for each page of a run, so finding a child page takes no search.
@@ -69,7 +69,7 @@ impl PageSlots {
         &'g self,
         page_no: u32,
         len: usize,
-        page: Filled<'_>,
+        page: ReadBuffer<'_>,
         pin: &'g Pin,
     ) -> Published<'g> {
         let cache = &*self.cache;
@@ -81,11 +81,11 @@ impl PageSlots {
             return Published::Cached(bytes);
         }
         let (frame, bytes) = match page {
-            Filled::Frame(frame) => {
+            ReadBuffer::Frame(frame) => {
                 let frame = Frames::publish(frame.into_free_frame());
                 (frame, cache.frames.stride_bytes())
             }
-            Filled::Heap(page) => match cache.admit(&mut state, &page) {
+            ReadBuffer::Heap(page) => match cache.admit(&mut state, &page) {
                 Some(free_frame) => {
                     let bytes = page.len();
                     (cache.frames.publish_large(free_frame, page), bytes)
@@ -146,16 +146,16 @@ impl PageCache {
 impl Drop for PageSlots {
     fn drop(&mut self) {
         /// Pages whose words are examined per lock acquisition.
-        const AT_ONCE: usize = 1024;
+        const PAGES_PER_LOCK: usize = 1024;
         let pages = 0..self.words.len() as u32;
         let mut from = pages.start;
         while from < pages.end {
-            let to = pages.end.min(from + AT_ONCE as u32);
+            let to = pages.end.min(from + PAGES_PER_LOCK as u32);
             let mut state = self.cache.lock();
             for page_no in from..to {
                 // SAFETY: readers' references into these pages borrow the slots, which are borrowed
                 // mutably here, so there are none.
-                unsafe { give_back(&self.cache, &self.words, &mut state, page_no) };
+                unsafe { free_page(&self.cache, &self.words, &mut state, page_no) };
             }
             from = to;
         }
@@ -166,7 +166,7 @@ impl Drop for PageSlots {
 ///
 /// # Safety
 /// No reader may have a reference to the page's bytes.
-unsafe fn give_back(cache: &PageCache, words: &Words, state: &mut State, page_no: u32) {
+unsafe fn free_page(cache: &PageCache, words: &Words, state: &mut State, page_no: u32) {
     while let WordState::Resident { frame, uses } = words.state(page_no) {
         if !words.unlink(page_no, frame, uses, 0) {
             continue;

@@ -12,8 +12,8 @@ use crate::planted::{self, Defect};
 use crate::{Access, Background, Error, Result};
 
 /// How often to look for expired entries: every sixteenth of the time to live, within these bounds.
-const SOONEST_LOOK: Duration = Duration::from_secs(1);
-const LATEST_LOOK: Duration = Duration::from_secs(60);
+const MIN_EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The background threads of an open store. They end with it.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl Workers {
             let worker = Arc::clone(inner);
             let started = thread::Builder::new()
                 .name(name.into())
-                .spawn(move || worker.work_on(name, task));
+                .spawn(move || worker.run_worker(name, task));
             match started {
                 Ok(thread) => workers.0.push(thread),
                 Err(error) => {
@@ -65,7 +65,7 @@ impl Workers {
 
 impl Inner {
     /// Does one kind of work whenever there is any, until the store is closed.
-    fn work_on(&self, name: &str, task: Task) {
+    fn run_worker(&self, name: &str, task: Task) {
         while let Some(events) = self.work.event_count() {
             let worked = self.guard("working in the background", || {
                 self.obsolete_files.purge();
@@ -85,7 +85,7 @@ impl Inner {
                     // Time passes without an event.
                     let timeout = match task {
                         Task::Flush => None,
-                        Task::Compact => [self.expiry_looks(), self.compaction_retry()]
+                        Task::Compact => [self.expiry_check_interval(), self.compaction_retry()]
                             .into_iter()
                             .flatten()
                             .min(),
@@ -112,17 +112,17 @@ impl Inner {
     }
 
     /// How often to look for expired entries, if any entries expire.
-    fn expiry_looks(&self) -> Option<Duration> {
+    fn expiry_check_interval(&self) -> Option<Duration> {
         let keyspaces = self.keyspaces.load();
         let ttl = keyspaces
             .iter()
             .filter_map(|keyspace| keyspace.expiry.as_ref());
         let shortest = Duration::from_secs(ttl.map(Expiry::ttl).min()?);
-        Some((shortest / 16).clamp(SOONEST_LOOK, LATEST_LOOK))
+        Some((shortest / 16).clamp(MIN_EXPIRY_CHECK_INTERVAL, MAX_EXPIRY_CHECK_INTERVAL))
     }
 
     /// Does all pending work in this thread.
-    pub(super) fn work_off(&self) -> Result<()> {
+    pub(super) fn run_all_work(&self) -> Result<()> {
         self.guard("flushing and compacting", || {
             let mut has_worked = false;
             while self.flush_one()? || self.compact_one()? {

@@ -31,7 +31,7 @@ impl<'a> Part<'a, ()> {
     ) -> Part<'a, impl Iterator<Item = (u64, Op<'op>)> + Clone> {
         let id = keyspace.id();
         let ops = (0..).zip(ops.with_keyspaces());
-        let ops = ops.filter_map(move |(place, (of, op))| (of == id).then_some((place, op)));
+        let ops = ops.filter_map(move |(index, (of, op))| (of == id).then_some((index, op)));
         Part { keyspace, ops }
     }
 }
@@ -46,11 +46,11 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
 
     /// The range deletions. `first_sequence` is the sequence number of the batch's first operation.
     fn tombstones(&self, first_sequence: u64) -> impl Iterator<Item = RangeRef<'op>> {
-        self.ops.clone().filter_map(move |(place, op)| match op {
+        self.ops.clone().filter_map(move |(index, op)| match op {
             Op::DeleteRange { start, end } => Some(RangeRef {
                 start,
                 end,
-                sequence: first_sequence + place,
+                sequence: first_sequence + index,
             }),
             Op::Put { .. } | Op::Delete { .. } => None,
         })
@@ -82,8 +82,8 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
     /// Links its entries and adds its range deletions. `first_sequence` is the sequence number of
     /// the batch's first operation.
     pub(super) fn publish(&self, prepared: Prepared<'_>, table: &Table, first_sequence: u64) {
-        let places = self.entries().map(|(place, _)| first_sequence + place);
-        prepared.publish_as(places);
+        let sequences = self.entries().map(|(index, _)| first_sequence + index);
+        prepared.publish_as(sequences);
         let mut tombstones = self.tombstones(first_sequence).peekable();
         if tombstones.peek().is_some() {
             table.ranges.add(tombstones);
@@ -152,8 +152,8 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Entries<'_, I> {
             match has_ranges {
                 true => part.publish(entries, table, first_sequence),
                 false => {
-                    let places = part.ops.clone().map(|(place, _)| first_sequence + place);
-                    entries.publish_as(places);
+                    let sequences = part.ops.clone().map(|(index, _)| first_sequence + index);
+                    entries.publish_as(sequences);
                 }
             }
         }

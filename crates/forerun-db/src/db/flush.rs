@@ -87,7 +87,7 @@ impl Inner {
         };
         self.wait_until(is_done)?;
         if !active.is_empty() {
-            self.freeze(active, self.bytes_beside(active))?;
+            self.freeze(active, self.bytes_if_flushed(active))?;
             self.wait_until(is_done)?;
         }
         Ok(())
@@ -143,7 +143,7 @@ impl Inner {
                 return Err(panicked);
             }
             match self.options.background {
-                Background::Caller => self.work_off()?,
+                Background::Caller => self.run_all_work()?,
                 Background::Threads => self.work.wait(events),
             }
         }

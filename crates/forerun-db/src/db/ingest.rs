@@ -143,7 +143,7 @@ impl Ingestion {
         match inner.options.background {
             Background::Threads => inner.work.notify(),
             // A failure here does not concern the ingestion; the next write meets it again.
-            Background::Caller => drop(inner.work_off()),
+            Background::Caller => drop(inner.run_all_work()),
         }
         Ok(sequence)
     }

@@ -211,7 +211,7 @@ impl Inner {
         drop(catalog);
         if planted::is(Defect::IngestionShownEarly) {
             self.work.notify();
-            planted::dawdle();
+            planted::preempt();
         }
         self.note_pressure();
         if let Some(logged) = logged {

@@ -324,11 +324,11 @@ impl KeyspaceSet {
     }
 
     pub(super) fn by_id(&self, id: u32) -> Option<&Arc<KeyspaceData>> {
-        let place = self
+        let index = self
             .by_id
             .binary_search_by(|keyspace| keyspace.id.cmp(&id))
             .ok()?;
-        Some(&self.by_id[place])
+        Some(&self.by_id[index])
     }
 
     pub(super) fn by_name(&self, name: &str) -> Option<&Arc<KeyspaceData>> {

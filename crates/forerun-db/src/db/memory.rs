@@ -33,10 +33,10 @@ const RESERVE_BYTES: usize = 3 * EMPTY_TABLE_BYTES;
 
 /// If readers hold too much for a memtable of the usual size, one of this fraction of it is
 /// acceptable.
-const LEAST_SHARE: usize = 8;
+const MIN_SIZE_SHARE: usize = 8;
 
 /// How long a write waits for memory that only readers hold.
-const READERS_PATIENCE: Duration = Duration::from_secs(1);
+const READERS_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The bytes of frozen memtables that are still held.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Size {
         let for_batch = table_bytes_for(needed_bytes);
         Size {
             wanted: for_batch.max(usual_bytes),
-            least: for_batch.max(usual_bytes / LEAST_SHARE),
+            least: for_batch.max(usual_bytes / MIN_SIZE_SHARE),
         }
     }
 
@@ -141,7 +141,7 @@ impl Inner {
         self.switch_memtables(full, size, Patience::UntilRepeated)?;
         match self.options.background {
             Background::Threads => Ok(()),
-            Background::Caller => self.work_off(),
+            Background::Caller => self.run_all_work(),
         }
     }
 
@@ -199,7 +199,7 @@ impl Inner {
             if free >= size.least {
                 return self.freeze(active, free.min(size.wanted));
             }
-            let Some(left) = READERS_PATIENCE.checked_sub(time::elapsed(begun)) else {
+            let Some(left) = READERS_WAIT_MAX.checked_sub(time::elapsed(begun)) else {
                 return Err(self.memory_limit_error(size.least, self.held.bytes()));
             };
             self.work.wait_timeout(events, left);
@@ -207,7 +207,7 @@ impl Inner {
     }
 
     /// The size of a memtable set that replaces one which is flushed, or will be at once.
-    pub(super) fn bytes_beside(&self, active: &MemTableSet) -> usize {
+    pub(super) fn bytes_if_flushed(&self, active: &MemTableSet) -> usize {
         let usual_bytes = self.options.memtable_bytes;
         self.free_bytes(active)
             .min(usual_bytes)
@@ -223,14 +223,14 @@ impl Inner {
     fn reservation(&self, active: &MemTableSet, size: Size) -> Reservation {
         let free = self.free_bytes(active);
         let frozen = self.frozen().len();
-        let has_place = frozen + 1 < MAX_MEMTABLE_SETS && !self.is_level0_full();
-        if has_place && free >= size.wanted {
+        let has_slot = frozen + 1 < MAX_MEMTABLE_SETS && !self.is_level0_full();
+        if has_slot && free >= size.wanted {
             return Reservation::Granted(size.wanted);
         }
         // A memtable set that is being flushed stays in the frozen list until its memory is free,
         // and then the event count changes. That someone holds the lock for flushing means nothing:
         // a checkpoint holds it too, and wakes no one when it gives it back.
-        if !has_place || frozen > 0 {
+        if !has_slot || frozen > 0 {
             return Reservation::AfterBackgroundWork;
         }
         let free_then = free.saturating_add(active.used_bytes());
@@ -282,7 +282,7 @@ impl Inner {
             if !is_stuck {
                 break;
             }
-            match READERS_PATIENCE.checked_sub(time::elapsed(since)) {
+            match READERS_WAIT_MAX.checked_sub(time::elapsed(since)) {
                 Some(left) => self.work.wait_timeout(events, left),
                 None => result = Err(self.memory_limit_error(size.least, self.held.bytes())),
             }

@@ -71,10 +71,10 @@ impl MemTableSet {
 
     /// Adds the memtable of another keyspace.
     pub(super) fn add(&mut self, keyspace: &Arc<KeyspaceData>, table: Arc<Table>) {
-        let place = self
+        let index = self
             .tables
             .partition_point(|(other, _)| other.id() < keyspace.id());
-        self.tables.insert(place, (Arc::clone(keyspace), table));
+        self.tables.insert(index, (Arc::clone(keyspace), table));
         self.count();
     }
 
@@ -101,8 +101,8 @@ impl MemTableSet {
             return self.tables.first().map(|(_, table)| table);
         }
         let by_id = |(keyspace, _): &(Arc<KeyspaceData>, Arc<Table>)| keyspace.id().cmp(&id);
-        let place = self.tables.binary_search_by(by_id).ok()?;
-        Some(&self.tables[place].1)
+        let index = self.tables.binary_search_by(by_id).ok()?;
+        Some(&self.tables[index].1)
     }
 
     pub(super) fn tables(&self) -> &[(Arc<KeyspaceData>, Arc<Table>)] {

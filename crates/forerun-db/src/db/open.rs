@@ -36,7 +36,7 @@ use crate::tree::retain::Retain;
 use crate::wal::closed;
 use crate::wal::log_file;
 use crate::wal::record::Record;
-use crate::wal::recovery::{Circumstances, Flushed, inspect, recover};
+use crate::wal::recovery::{Flushed, RecoveryContext, inspect, recover};
 use crate::wal::recovery_report::BadRange;
 use crate::wal::writer::LogWriter;
 use crate::{Access, Error, Op, Options, Recovery, Result, WalMode};
@@ -114,7 +114,7 @@ pub(super) fn open_in(
         None => None,
     };
     let is_marked_closed = dir.closed.is_some();
-    let circumstances = Circumstances {
+    let circumstances = RecoveryContext {
         recovery: options.recovery,
         closed,
         power_lost: dir.power_lost(),

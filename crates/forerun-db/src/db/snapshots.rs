@@ -37,7 +37,7 @@ impl Expired {
 
     fn in_keyspace(&self, id: u32) -> u64 {
         let found = self.of.binary_search_by_key(&id, |of| of.0);
-        found.map_or(0, |place| self.of[place].1)
+        found.map_or(0, |index| self.of[index].1)
     }
 }
 
@@ -88,7 +88,7 @@ impl Snapshots {
     pub(super) fn add(&self, now: impl FnOnce() -> Seen) -> Seen {
         if planted::is(Defect::SnapshotOutsideLock) {
             let seen = now();
-            planted::dawdle();
+            planted::preempt();
             self.add_again(&seen);
             return seen;
         }

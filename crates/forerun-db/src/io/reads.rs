@@ -265,7 +265,7 @@ impl<'f> BatchedReads<'f> {
     /// least one if any was pushed or is in progress.
     pub(crate) fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) {
         let before = done.len();
-        if self.alone(wait) {
+        if self.is_single(wait) {
             done.extend(self.shared.pop().map(Progress::finish));
         } else if !self.shared.is_empty() {
             let engine = self.engine.get_or_insert_with(|| engine(self.backend));
@@ -302,7 +302,7 @@ impl<'f> BatchedReads<'f> {
 
     /// Whether the batch's only read can be a plain call, since there is nothing else to do
     /// meanwhile.
-    fn alone(&self, wait: Wait) -> bool {
+    fn is_single(&self, wait: Wait) -> bool {
         self.backend == ReadBackend::Auto
             && wait == Wait::ForOne
             && self.shared.len() == 1

@@ -2,7 +2,7 @@
 //! completed.
 //!
 //! ```text
-//!   waiting ──> flying[slot], owns buffer and file ──> submission queue ──> kernel
+//!   waiting ──> in_flight[slot], owns buffer and file ──> submission queue ──> kernel
 //!                 │ ^                                                         │
 //!       done <────┘ └── rest of a short read <──────── completion queue <─────┘
 //! ```
@@ -13,7 +13,7 @@
 //! # Why it is sound
 //!
 //! The kernel writes into a buffer from the moment its entry is submitted until its completion is
-//! reaped. All that time the buffer and the file stay in `flying`: nothing reads, moves or frees
+//! reaped. All that time the buffer and the file stay in `in_flight`: nothing reads, moves or frees
 //! the buffer's bytes. Dropping a ring waits until no read is in flight; if even that fails, the
 //! buffers are leaked.
 
@@ -60,7 +60,7 @@ struct Inner {
     owner: Owner,
     ring: IoUring,
     /// By slot: the reads whose entries the kernel has or is about to get.
-    flying: Vec<Option<Progress>>,
+    in_flight: Vec<Option<Progress>>,
     /// Slots without a read.
     free: Vec<u32>,
     /// Reads that have no slot yet, and the rest of short reads.
@@ -144,19 +144,19 @@ impl Inner {
         Ok(Inner {
             owner: Owner::this_process(),
             ring,
-            flying: (0..ENTRIES).map(|_| None).collect(),
+            in_flight: (0..ENTRIES).map(|_| None).collect(),
             free: (0..ENTRIES).rev().collect(),
             waiting: VecDeque::new(),
             broken: false,
         })
     }
 
-    fn flying(&self) -> usize {
-        self.flying.len() - self.free.len()
+    fn submitted(&self) -> usize {
+        self.in_flight.len() - self.free.len()
     }
 
     fn in_flight(&self) -> usize {
-        self.flying() + self.waiting.len()
+        self.submitted() + self.waiting.len()
     }
 
     fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) {
@@ -188,7 +188,7 @@ impl Inner {
             && let Some(slot) = self.free.pop()
             && let Some(read) = self.waiting.pop_front()
         {
-            let read = self.flying[slot as usize].insert(read);
+            let read = self.in_flight[slot as usize].insert(read);
             let fd = types::Fd(read.file.as_raw_fd());
             let (offset, rest) = read.rest();
             let len = rest.len().min(MAX_READ_BYTES) as u32;
@@ -196,7 +196,7 @@ impl Inner {
                 .offset(offset)
                 .build()
                 .user_data(u64::from(slot));
-            // SAFETY: the buffer's bytes and the open file behind `fd` stay in `flying[slot]` until
+            // SAFETY: the buffer's bytes and the open file behind `fd` stay in `in_flight[slot]` until
             // `reap` has seen this slot's completion, or for ever; until then nothing else uses the
             // buffer. (Moving the `Vec` that owns the bytes does not move them.)
             let pushed = unsafe { self.ring.submission().push(&entry) };
@@ -204,7 +204,7 @@ impl Inner {
             // space.
             debug_assert!(pushed.is_ok());
             if pushed.is_err() {
-                self.waiting.extend(self.flying[slot as usize].take());
+                self.waiting.extend(self.in_flight[slot as usize].take());
                 self.free.push(slot);
                 break;
             }
@@ -240,7 +240,7 @@ impl Inner {
     fn reap(&mut self, done: &mut Vec<Done>) {
         for entry in self.ring.completion() {
             let slot = entry.user_data() as usize;
-            let Some(mut read) = self.flying.get_mut(slot).and_then(Option::take) else {
+            let Some(mut read) = self.in_flight.get_mut(slot).and_then(Option::take) else {
                 debug_assert!(false, "a completion without a read");
                 continue;
             };
@@ -257,8 +257,8 @@ impl Inner {
     /// Ends every read after the ring has failed. It uses plain calls and other buffers, since the
     /// kernel may still write into the buffers it was given.
     fn finish_by_calls(&mut self, done: &mut Vec<Done>) {
-        for (slot, flying) in self.flying.iter_mut().enumerate() {
-            if let Some(mut read) = flying.take() {
+        for (slot, in_flight) in self.in_flight.iter_mut().enumerate() {
+            if let Some(mut read) = in_flight.take() {
                 let buffer = vec![0; read.buffer.len()];
                 std::mem::forget(std::mem::replace(&mut read.buffer, buffer));
                 done.push(read.restart().finish());
@@ -272,14 +272,14 @@ impl Inner {
     fn drain(&mut self) {
         self.waiting.clear();
         let mut done = Vec::new();
-        while self.flying() > 0 && !self.broken {
+        while self.submitted() > 0 && !self.broken {
             // Short reads are not continued.
             self.enter(1);
             self.reap(&mut done);
             self.waiting.clear();
         }
         if self.broken {
-            for read in self.flying.iter_mut().filter_map(Option::take) {
+            for read in self.in_flight.iter_mut().filter_map(Option::take) {
                 // The kernel may still write into the buffer, so it is never freed.
                 std::mem::forget(read.buffer);
             }

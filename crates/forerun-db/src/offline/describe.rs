@@ -8,7 +8,7 @@ use super::description::{
     Description, KeyspaceDescription, ManifestDescription, RunDescription, RunSummary,
 };
 use crate::io::{Io, OsIo};
-use crate::run::{self, Holds, Page, PageKind, PageLocation, Run};
+use crate::run::{self, Contents, Page, PageKind, PageLocation, Run};
 use crate::tree::manifest::{Keyspace, Manifest, RunRecord};
 use crate::{Access, Error, Options, Result};
 
@@ -125,7 +125,7 @@ fn describe_run(run: &Run) -> RunDescription {
         comparator: meta.comparator.clone(),
         entries: meta.entries,
         deletions: meta.deletions,
-        holds_range_deletions: meta.holds == Holds::Ranges,
+        holds_range_deletions: meta.holds == Contents::Ranges,
         raw_bytes: meta.raw_bytes,
         smallest_sequence: meta.smallest_sequence,
         largest_sequence: meta.largest_sequence,

@@ -32,7 +32,7 @@ use crate::tree::salvage::Loss;
 use crate::tree::verify::{VerifyReport, verify_file};
 use crate::wal::closed::{self, Closed};
 use crate::wal::record::Record;
-use crate::wal::recovery::{Circumstances, Flushed, inspect};
+use crate::wal::recovery::{Flushed, RecoveryContext, inspect};
 use crate::{
     Access, Bytewise, Comparator, Create, Db, Error, Options, Recovery, RecoveryReport, Result,
 };
@@ -226,13 +226,13 @@ fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<RepairRe
         let last_sequence = db.stats().last_sequence;
         let mut dir = db.close_and_keep_lock()?;
         dir.look(&*io, path)?;
-        begin_log_anew(&*io, path, &dir, last_sequence)?;
+        start_new_log(&*io, path, &dir, last_sequence)?;
     }
     Ok(repaired)
 }
 
 /// Abandons the log: everything readable up to `last_sequence` is in runs.
-fn begin_log_anew(io: &dyn Io, path: &Path, dir: &StoreDir, last_sequence: u64) -> Result<()> {
+fn start_new_log(io: &dyn Io, path: &Path, dir: &StoreDir, last_sequence: u64) -> Result<()> {
     let (Some(last), Some(mut manifest)) = (dir.segments.last(), Manifest::read(io, path)?) else {
         return Ok(());
     };
@@ -329,7 +329,7 @@ impl ClosedStore {
             .filter(is_needed)
             .copied()
             .collect();
-        let circumstances = Circumstances {
+        let circumstances = RecoveryContext {
             recovery: Recovery::SkipCorrupt,
             closed,
             power_lost: self.dir.power_lost(),

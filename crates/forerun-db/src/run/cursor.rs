@@ -36,18 +36,18 @@ const LEAVES_INTO_CACHE: u32 = 8;
 const KEPT_PAGE_BYTES: usize = 64 << 10;
 
 /// Sizes of the first and of the largest read-ahead.
-const AHEAD_FROM_BYTES: u64 = 32 << 10;
-const AHEAD_UP_TO_BYTES: u64 = 256 << 10;
+const READ_AHEAD_MIN_BYTES: u64 = 32 << 10;
+const READ_AHEAD_MAX_BYTES: u64 = 256 << 10;
 
 /// A page in a cursor's buffer.
 #[derive(Debug, Default)]
-struct Held {
+struct LoadedPage {
     bytes: Vec<u8>,
     /// `None` if the buffer holds no page.
     number: Option<u32>,
 }
 
-impl Held {
+impl LoadedPage {
     fn page(&self) -> Page<'_> {
         Page::new(&self.bytes)
     }
@@ -55,26 +55,26 @@ impl Held {
 
 /// An internal page, and the row at which the cursor descended.
 #[derive(Debug, Default)]
-struct Above {
+struct Ancestor {
     /// Empty for the root.
-    held: Held,
+    held: LoadedPage,
     row: usize,
 }
 
 /// Where to descend.
 #[derive(Clone, Copy)]
-enum To<'k> {
+enum Target<'k> {
     First,
     Last,
     Key(&'k [u8], u64),
 }
 
-impl To<'_> {
+impl Target<'_> {
     fn row(self, page: Page<'_>, order: &KeyOrder) -> usize {
         match self {
-            To::First => 0,
-            To::Last => page.rows().saturating_sub(1),
-            To::Key(key, sequence) => {
+            Target::First => 0,
+            Target::Last => page.rows().saturating_sub(1),
+            Target::Key(key, sequence) => {
                 page_search::child(page, order, key, sequence, PageSearch::KeyPrefixes)
             }
         }
@@ -89,14 +89,14 @@ enum Direction {
 
 /// A part of the file that holds the next leaves.
 #[derive(Debug, Default)]
-struct Ahead {
+struct ReadAhead {
     bytes: Vec<u8>,
     offset: u64,
     /// Size of the next read.
     window: u64,
 }
 
-impl Ahead {
+impl ReadAhead {
     fn find(&self, location: PageLocation) -> Option<&[u8]> {
         let start = usize::try_from(location.offset.checked_sub(self.offset)?).ok()?;
         self.bytes
@@ -109,8 +109,8 @@ impl Ahead {
 pub(crate) struct RunCursor<'r> {
     run: &'r Run,
     /// The path from the root to the leaf's parent; empty if the root is the leaf.
-    path: Vec<Above>,
-    leaf: Held,
+    path: Vec<Ancestor>,
+    leaf: LoadedPage,
     /// The current row, if any.
     row: Option<usize>,
     /// The current key, and how many of its bytes are the leaf's prefix.
@@ -119,7 +119,7 @@ pub(crate) struct RunCursor<'r> {
     /// How many more leaves may be read into the cache, and the initial value of that.
     into_cache: u32,
     max_into_cache: u32,
-    ahead: Ahead,
+    ahead: ReadAhead,
 }
 
 impl<'r> RunCursor<'r> {
@@ -128,13 +128,13 @@ impl<'r> RunCursor<'r> {
         RunCursor {
             run,
             path: Vec::new(),
-            leaf: Held::default(),
+            leaf: LoadedPage::default(),
             row: None,
             key: Vec::new(),
             prefix_len: None,
             into_cache: LEAVES_INTO_CACHE,
             max_into_cache: LEAVES_INTO_CACHE,
-            ahead: Ahead::default(),
+            ahead: ReadAhead::default(),
         }
     }
 
@@ -156,8 +156,8 @@ impl<'r> RunCursor<'r> {
     }
 
     /// Descends from the root to a leaf.
-    fn descend(&mut self, to: To<'_>) -> Result<()> {
-        self.ahead.window = AHEAD_FROM_BYTES;
+    fn descend(&mut self, to: Target<'_>) -> Result<()> {
+        self.ahead.window = READ_AHEAD_MIN_BYTES;
         if self.run.root().kind() == PageKind::Leaf {
             if self.leaf.number.is_none() {
                 self.leaf.bytes.extend_from_slice(self.run.root().bytes());
@@ -167,14 +167,19 @@ impl<'r> RunCursor<'r> {
             return Ok(());
         }
         if self.path.is_empty() {
-            self.path.push(Above::default());
+            self.path.push(Ancestor::default());
         }
         self.path[0].row = to.row(self.run.root(), self.run.order());
-        self.go_down(0, to, Direction::Forward)
+        self.descend_from(0, to, Direction::Forward)
     }
 
     /// Descends from the current row of the page at `level`.
-    fn go_down(&mut self, mut level: usize, to: To<'_>, direction: Direction) -> Result<()> {
+    fn descend_from(
+        &mut self,
+        mut level: usize,
+        to: Target<'_>,
+        direction: Direction,
+    ) -> Result<()> {
         loop {
             let page = self.above(level);
             let row = self.path[level].row;
@@ -190,7 +195,7 @@ impl<'r> RunCursor<'r> {
             }
             level += 1;
             if self.path.len() == level {
-                self.path.push(Above::default());
+                self.path.push(Ancestor::default());
             }
             let mut held = std::mem::take(&mut self.path[level].held);
             let loaded = load(self.run, number, location, &mut held);
@@ -246,7 +251,8 @@ impl<'r> RunCursor<'r> {
         self.leaf.number = None;
         if self.ahead.find(location).is_none() {
             let window = self.ahead.window.max(u64::from(location.stored_len));
-            self.ahead.window = (self.ahead.window * 2).clamp(AHEAD_FROM_BYTES, AHEAD_UP_TO_BYTES);
+            self.ahead.window =
+                (self.ahead.window * 2).clamp(READ_AHEAD_MIN_BYTES, READ_AHEAD_MAX_BYTES);
             let range = match direction {
                 Direction::Forward => {
                     location.offset..last.end().clamp(location.end(), location.offset + window)
@@ -308,10 +314,10 @@ impl<'r> RunCursor<'r> {
             if let Some(next) = next {
                 *row = next;
                 let to = match direction {
-                    Direction::Forward => To::First,
-                    Direction::Backward => To::Last,
+                    Direction::Forward => Target::First,
+                    Direction::Backward => Target::Last,
                 };
-                self.go_down(level, to, direction)?;
+                self.descend_from(level, to, direction)?;
                 return Ok(true);
             }
         }
@@ -319,7 +325,7 @@ impl<'r> RunCursor<'r> {
     }
 
     /// Moves to a row of the leaf.
-    fn stand(&mut self, row: usize) {
+    fn set_row(&mut self, row: usize) {
         let page = Page::new(&self.leaf.bytes);
         match self.prefix_len {
             Some(len) => self.key.truncate(len),
@@ -335,18 +341,18 @@ impl<'r> RunCursor<'r> {
 
     fn first_behind(&mut self, row: usize) -> Result<()> {
         if row < self.leaf.page().rows() {
-            self.stand(row);
+            self.set_row(row);
         } else if self.turn_leaf(Direction::Forward)? {
-            self.stand(0);
+            self.set_row(0);
         }
         Ok(())
     }
 
     fn last_before(&mut self, row: usize) -> Result<()> {
         if let Some(row) = row.checked_sub(1) {
-            self.stand(row);
+            self.set_row(row);
         } else if self.turn_leaf(Direction::Backward)? {
-            self.stand(self.leaf.page().rows().saturating_sub(1));
+            self.set_row(self.leaf.page().rows().saturating_sub(1));
         }
         Ok(())
     }
@@ -366,22 +372,22 @@ impl<'r> RunCursor<'r> {
 impl VersionCursor for RunCursor<'_> {
     fn seek_first(&mut self) -> Result<()> {
         self.row = None;
-        self.descend(To::First)?;
-        self.stand(0);
+        self.descend(Target::First)?;
+        self.set_row(0);
         Ok(())
     }
 
     fn seek_last(&mut self) -> Result<()> {
         self.row = None;
-        self.descend(To::Last)?;
-        self.stand(self.leaf.page().rows().saturating_sub(1));
+        self.descend(Target::Last)?;
+        self.set_row(self.leaf.page().rows().saturating_sub(1));
         Ok(())
     }
 
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
         let sequence = self.run.sought_sequence(sequence);
         self.row = None;
-        self.descend(To::Key(key, sequence))?;
+        self.descend(Target::Key(key, sequence))?;
         let row = self.lower_bound(key, sequence);
         self.first_behind(row)
     }
@@ -389,7 +395,7 @@ impl VersionCursor for RunCursor<'_> {
     fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
         let sequence = self.run.sought_sequence(sequence);
         self.row = None;
-        self.descend(To::Key(key, sequence))?;
+        self.descend(Target::Key(key, sequence))?;
         let row = self.lower_bound(key, sequence);
         self.last_before(row)
     }
@@ -422,9 +428,9 @@ impl VersionCursor for RunCursor<'_> {
         self.row = None;
         // A cursor that bypasses the cache always does.
         self.into_cache = self.max_into_cache;
-        self.ahead = Ahead::default();
+        self.ahead = ReadAhead::default();
         if self.leaf.bytes.capacity() > KEPT_PAGE_BYTES {
-            self.leaf = Held::default();
+            self.leaf = LoadedPage::default();
             self.prefix_len = None;
         }
         self.key.shrink_to(KEPT_PAGE_BYTES);
@@ -432,7 +438,7 @@ impl VersionCursor for RunCursor<'_> {
 }
 
 /// Copies a page from the cache, if it is resident.
-fn copy_cached(run: &Run, number: u32, location: PageLocation, held: &mut Held) -> bool {
+fn copy_cached(run: &Run, number: u32, location: PageLocation, held: &mut LoadedPage) -> bool {
     let pin = cache::pin();
     let Some(bytes) = run.slots().get(number, location.raw_len as usize, &pin) else {
         return false;
@@ -445,7 +451,7 @@ fn copy_cached(run: &Run, number: u32, location: PageLocation, held: &mut Held) 
 }
 
 /// Loads a page through the cache, unless the buffer already holds it.
-fn load(run: &Run, number: u32, location: PageLocation, held: &mut Held) -> Result<()> {
+fn load(run: &Run, number: u32, location: PageLocation, held: &mut LoadedPage) -> Result<()> {
     if held.number == Some(number) || copy_cached(run, number, location, held) {
         return Ok(());
     }

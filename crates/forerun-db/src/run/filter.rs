@@ -86,7 +86,7 @@ impl Filter {
             blocks: vec![Block::default(); blocks as usize].into(),
         };
         for &hash in hashes {
-            let block = filter.place(hash);
+            let block = filter.block_of(hash);
             for (word, bit) in filter.blocks[block].0.iter_mut().zip(Block::bits(hash)) {
                 *word |= bit;
             }
@@ -97,7 +97,7 @@ impl Filter {
     /// Whether a key with this hash may be in the run.
     #[inline]
     pub(crate) fn may_contain(&self, hash: u64) -> bool {
-        match self.blocks.get(self.place(hash)) {
+        match self.blocks.get(self.block_of(hash)) {
             Some(block) => {
                 let bits = Block::bits(hash);
                 let unset = block
@@ -114,12 +114,12 @@ impl Filter {
     /// Prefetches the line that [`may_contain`](Self::may_contain) reads.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        prefetch_read(self.blocks.as_ptr().wrapping_add(self.place(hash)));
+        prefetch_read(self.blocks.as_ptr().wrapping_add(self.block_of(hash)));
     }
 
     /// The block of a hash. Out of bounds only for a filter without blocks.
     #[inline(always)]
-    fn place(&self, hash: u64) -> usize {
+    fn block_of(&self, hash: u64) -> usize {
         (((hash >> 32) * self.blocks.len() as u64) >> 32) as usize
     }
 

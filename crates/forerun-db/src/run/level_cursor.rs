@@ -51,7 +51,7 @@ impl<'r> LevelCursor<'r> {
     }
 
     /// Moves to the first version of the next run if the current run is exhausted.
-    fn go_on(&mut self, at: usize) -> Result<()> {
+    fn enter_next_run(&mut self, at: usize) -> Result<()> {
         match self.at() {
             Some(_) => Ok(()),
             None => self
@@ -60,7 +60,7 @@ impl<'r> LevelCursor<'r> {
         }
     }
 
-    fn go_back(&mut self, at: usize) -> Result<()> {
+    fn enter_prev_run(&mut self, at: usize) -> Result<()> {
         match (self.at(), at.checked_sub(1)) {
             (None, Some(before)) => self.at_run(before).map_or(Ok(()), VersionCursor::seek_last),
             _ => Ok(()),
@@ -85,7 +85,7 @@ impl VersionCursor for LevelCursor<'_> {
             return Ok(());
         };
         cursor.seek(key, sequence)?;
-        self.go_on(at)
+        self.enter_next_run(at)
     }
 
     fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
@@ -94,7 +94,7 @@ impl VersionCursor for LevelCursor<'_> {
             return self.seek_last();
         };
         cursor.seek_before(key, sequence)?;
-        self.go_back(at)
+        self.enter_prev_run(at)
     }
 
     fn next(&mut self) -> Result<()> {
@@ -106,7 +106,7 @@ impl VersionCursor for LevelCursor<'_> {
         }
         let at = *at;
         cursor.next()?;
-        self.go_on(at)
+        self.enter_next_run(at)
     }
 
     fn prev(&mut self) -> Result<()> {
@@ -118,7 +118,7 @@ impl VersionCursor for LevelCursor<'_> {
         }
         let at = *at;
         cursor.prev()?;
-        self.go_back(at)
+        self.enter_prev_run(at)
     }
 
     fn at(&self) -> Option<Version<'_>> {

@@ -25,7 +25,7 @@ const FOOTER_MAGIC: [u8; 8] = *b"RUN-FOOT";
 
 /// What kind of versions a run holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Holds {
+pub(crate) enum Contents {
     /// Versions of keys.
     #[default]
     Keys,
@@ -69,7 +69,7 @@ pub(crate) struct RunMeta {
     pub(crate) keyspace: u32,
     pub(crate) keyspace_name: String,
     /// What its versions are.
-    pub(crate) holds: Holds,
+    pub(crate) holds: Contents,
     /// Size of the file. Not stored in the file.
     pub(crate) file_bytes: u64,
     /// The footer's checksum, which depends on the rest of the file. Not stored in the metadata.
@@ -113,8 +113,8 @@ impl RunMeta {
         string(self.comparator.as_bytes());
         string(self.keyspace_name.as_bytes());
         let holds: u32 = match self.holds {
-            Holds::Keys => 0,
-            Holds::Ranges => 1,
+            Contents::Keys => 0,
+            Contents::Ranges => 1,
         };
         bytes.extend_from_slice(&holds.to_le_bytes());
         bytes
@@ -143,8 +143,8 @@ impl RunMeta {
             ..RunMeta::default()
         };
         meta.holds = match rest.u32()? {
-            0 => Holds::Keys,
-            1 => Holds::Ranges,
+            0 => Contents::Keys,
+            1 => Contents::Ranges,
             _ => return Err("the run holds neither keys nor ranges"),
         };
         let ingested = meta.ingested_sequence;
@@ -324,7 +324,7 @@ mod tests {
             smallest: b"".to_vec(),
             largest: b"zebra".to_vec(),
             comparator: "forerun.bytewise".into(),
-            holds: Holds::Ranges,
+            holds: Contents::Ranges,
             ..RunMeta::default()
         }
     }

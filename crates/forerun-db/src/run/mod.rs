@@ -47,7 +47,7 @@ pub(crate) mod testing;
 mod writer;
 
 pub(crate) use filter::Filter;
-pub(crate) use meta::{Holds, RunMeta};
+pub(crate) use meta::{Contents, RunMeta};
 pub(crate) use obsolete_files::ObsoleteFiles;
 pub(crate) use page::{Page, PageKind};
 #[cfg(not(feature = "study"))]

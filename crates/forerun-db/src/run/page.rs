@@ -262,8 +262,8 @@ impl<'a> Page<'a> {
     #[inline(always)]
     pub(super) fn prefetch_key(&self, record: &Record) {
         /// Most comparisons end within this many bytes of the suffix.
-        const LOOKED_AT_BYTES: usize = 16;
-        let last = record.suffix + record.suffix_len.min(LOOKED_AT_BYTES);
+        const COMPARED_BYTES: usize = 16;
+        let last = record.suffix + record.suffix_len.min(COMPARED_BYTES);
         prefetch_read(self.bytes.as_ptr().wrapping_add(record.at));
         prefetch_read(self.bytes.as_ptr().wrapping_add(last));
     }

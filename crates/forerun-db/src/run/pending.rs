@@ -23,13 +23,13 @@ pub(crate) const INGESTED_SEQUENCE: u64 = 1;
 
 /// What a run's file still lacks: its metadata, after the filter.
 #[derive(Debug)]
-pub(super) struct Undescribed {
+pub(super) struct PendingMeta {
     pub(super) meta: RunMeta,
     pub(super) root: PageLocation,
     pub(super) filter_offset: u64,
 }
 
-impl Undescribed {
+impl PendingMeta {
     /// Writes the end of the file, and makes it durable.
     pub(super) fn describe(self, out: &mut RunOutput) -> Result<RunMeta> {
         let mut meta = self.meta;
@@ -62,12 +62,12 @@ pub(crate) struct PendingRun {
     /// Where the metadata goes.
     offset: u64,
     salt: u64,
-    rest: Undescribed,
+    rest: PendingMeta,
 }
 
 impl PendingRun {
     /// Closes a file to which everything known has been written.
-    pub(super) fn new(out: RunOutput, rest: Undescribed) -> PendingRun {
+    pub(super) fn new(out: RunOutput, rest: PendingMeta) -> PendingRun {
         PendingRun {
             offset: out.offset(),
             salt: out.salt,

@@ -23,12 +23,12 @@ const RAW: u8 = 0;
 const LZ4: u8 = 1;
 
 /// LZ4 expands one byte to at most this many.
-const LZ4_MOST: u64 = 255;
+const LZ4_MAX_RATIO: u64 = 255;
 
 impl PageLocation {
     /// The smallest stored page: the trailer, and the shortest page at the best compression.
     pub(crate) const MIN_STORED_BYTES: u64 =
-        TRAILER_BYTES as u64 + (Page::MIN_BYTES as u64).div_ceil(LZ4_MOST);
+        TRAILER_BYTES as u64 + (Page::MIN_BYTES as u64).div_ceil(LZ4_MAX_RATIO);
 
     /// The largest page: one row with the longest key and value, and the page around it.
     const MAX_RAW_BYTES: usize = MAX_VALUE_BYTES + 2 * MAX_KEY_BYTES + (64 << 10);
@@ -43,7 +43,7 @@ impl PageLocation {
     pub(crate) fn is_sound(&self) -> bool {
         let packed = u64::from(self.stored_len).saturating_sub(TRAILER_BYTES as u64);
         (Page::MIN_BYTES..=Self::MAX_RAW_BYTES).contains(&(self.raw_len as usize))
-            && u64::from(self.raw_len) <= packed.saturating_mul(LZ4_MOST)
+            && u64::from(self.raw_len) <= packed.saturating_mul(LZ4_MAX_RATIO)
             && self.offset.checked_add(self.stored_len.into()).is_some()
     }
 }

@@ -15,11 +15,11 @@
 use std::path::Path;
 
 use super::filter::{self, Filter};
-use super::meta::{Holds, RunMeta, encode_header, new_salt};
+use super::meta::{Contents, RunMeta, encode_header, new_salt};
 use super::page::{PageKind, separator_tag, version_tag};
 use super::page_builder::{PageBuilder, Payload};
 use super::page_search::shared_len;
-use super::pending::{PendingRun, Undescribed};
+use super::pending::{PendingMeta, PendingRun};
 use super::run_output::RunOutput;
 use super::stored::PageLocation;
 use super::{Compression, RunOptions};
@@ -249,7 +249,7 @@ impl RunWriter {
 
     /// Records that the versions are range deletions.
     pub(crate) fn note_ranges(&mut self) {
-        self.meta.holds = Holds::Ranges;
+        self.meta.holds = Contents::Ranges;
     }
 
     /// Writes the rest, and makes the file durable. The caller syncs its name in the directory.
@@ -275,7 +275,7 @@ impl RunWriter {
     }
 
     /// Stores the last pages and the filter.
-    fn finish_pages(mut self) -> Result<(RunOutput, Undescribed)> {
+    fn finish_pages(mut self) -> Result<(RunOutput, PendingMeta)> {
         if self.meta.entries == 0 {
             let path = self.out.path;
             return Err(Error::EmptyRun { path });
@@ -289,7 +289,7 @@ impl RunWriter {
 
         let mut meta = self.meta;
         meta.largest = self.last_key;
-        let rest = Undescribed {
+        let rest = PendingMeta {
             meta,
             root,
             filter_offset,

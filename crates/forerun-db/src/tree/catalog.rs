@@ -162,7 +162,7 @@ impl Catalog {
 
     /// The runs of a keyspace; `None` if the keyspace does not exist any more.
     pub(crate) fn runs_of(&self, keyspace: u32) -> Option<&KeyspaceRuns> {
-        self.runs.get(self.place(keyspace)?)
+        self.runs.get(self.index(keyspace)?)
     }
 
     /// Removes the files of obsolete runs.
@@ -190,8 +190,8 @@ impl Catalog {
         &self.manifest.marks
     }
 
-    fn place(&self, keyspace: u32) -> Option<usize> {
-        place(&self.manifest, keyspace)
+    fn index(&self, keyspace: u32) -> Option<usize> {
+        index(&self.manifest, keyspace)
     }
 
     /// Makes changes to the runs of some keyspaces durable, all or none. The caller publishes them
@@ -212,7 +212,7 @@ impl Catalog {
             manifest.marks.clone_from(&logged.marks);
         }
         for (keyspace, edit) in edits {
-            let Some(place) = place(&manifest, *keyspace) else {
+            let Some(index) = index(&manifest, *keyspace) else {
                 let added = edit.all_added();
                 added.for_each(|run| run.remove_when_dropped(&self.obsolete_files));
                 continue;
@@ -220,7 +220,7 @@ impl Catalog {
             // Expired versions that are still in memtables are dropped when they are flushed, or
             // later.
             let expired_sequence = edit.expired_sequence.min(manifest.flushed_sequence);
-            runs[place].edit(edit, expired_sequence, &mut manifest.keyspaces[place]);
+            runs[index].edit(edit, expired_sequence, &mut manifest.keyspaces[index]);
         }
         self.replace(manifest, runs, edits)
     }
@@ -268,9 +268,9 @@ impl Catalog {
     /// As [`install`](Self::install).
     pub(crate) fn drop_keyspace(&mut self, keyspace: u32) -> Result<()> {
         let (mut manifest, mut runs) = (self.manifest.clone(), self.runs.clone());
-        if let Some(place) = self.place(keyspace).filter(|place| *place > 0) {
-            manifest.keyspaces.remove(place);
-            runs.remove(place);
+        if let Some(index) = self.index(keyspace).filter(|index| *index > 0) {
+            manifest.keyspaces.remove(index);
+            runs.remove(index);
         }
         if planted::is(Defect::DropNotDurable) {
             (self.manifest, self.runs) = (manifest, runs);
@@ -430,7 +430,7 @@ fn open_ranges(
 }
 
 /// The index of a keyspace in a manifest.
-fn place(manifest: &Manifest, keyspace: u32) -> Option<usize> {
+fn index(manifest: &Manifest, keyspace: u32) -> Option<usize> {
     let by_id = |of: &Keyspace| of.id.cmp(&keyspace);
     manifest.keyspaces.binary_search_by(by_id).ok()
 }

@@ -13,10 +13,10 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError, thread, time};
 use crate::{Error, Result};
 
 /// Debt allowed without sleeping, as time at the full rate.
-const SLICE: Duration = Duration::from_millis(20);
+const BURST: Duration = Duration::from_millis(20);
 
 /// The longest sleep between checks of the stop flag.
-const NAP: Duration = Duration::from_millis(50);
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A limit in bytes per second, shared by all writers of runs.
 #[derive(Debug)]
@@ -67,10 +67,10 @@ impl RateLimiter {
         loop {
             let paid_at = self.lock().paid_at;
             let debt = paid_at.saturating_duration_since(time::now());
-            if debt <= SLICE {
+            if debt <= BURST {
                 return Ok(());
             }
-            thread::sleep((debt - SLICE).min(NAP));
+            thread::sleep((debt - BURST).min(STOP_CHECK_INTERVAL));
             check(stop)?;
         }
     }
@@ -103,7 +103,7 @@ mod tests {
         for _ in 0..8 {
             limiter.take(32 << 10, &stop).unwrap();
         }
-        let expected = Duration::from_millis(250) - SLICE;
+        let expected = Duration::from_millis(250) - BURST;
         assert!(start.elapsed() >= expected, "{:?}", start.elapsed());
         limiter.set(None);
         let start = Instant::now();

@@ -26,16 +26,16 @@ const IN_FLIGHT: usize = 48;
 const CHUNK_KEYS: usize = 256;
 
 /// Keys between prefetching a filter's line and testing it.
-const FILTERS_AHEAD: usize = 16;
+const FILTER_PREFETCH_DISTANCE: usize = 16;
 
-/// Looks keys up, and passes each result to `sink` with its position, in any order.
+/// Looks keys up, and passes each result to `on_result` with its position, in any order.
 pub(crate) fn multi_get(
     tree: &Levels,
     keys: &[SearchKey<'_>],
     context: &ReadContext,
-    sink: impl FnMut(usize, Result<Found<'_>>),
+    on_result: impl FnMut(usize, Result<Found<'_>>),
 ) {
-    multi_get_in_flight::<IN_FLIGHT>(tree, keys, context, sink);
+    multi_get_in_flight::<IN_FLIGHT>(tree, keys, context, on_result);
 }
 
 /// [`multi_get`] with `W` lookups in flight.
@@ -43,13 +43,13 @@ fn multi_get_in_flight<const W: usize>(
     tree: &Levels,
     keys: &[SearchKey<'_>],
     context: &ReadContext,
-    mut sink: impl FnMut(usize, Result<Found<'_>>),
+    mut on_result: impl FnMut(usize, Result<Found<'_>>),
 ) {
     let mut first = 0;
     while first < keys.len() {
         let chunk = &keys[first..keys.len().min(first + CHUNK_KEYS)];
         first += look_up_chunk::<W>(tree, chunk, context, |position, found| {
-            sink(first + position, found);
+            on_result(first + position, found);
         });
     }
 }
@@ -69,9 +69,9 @@ impl<'g> Candidates<'g> {
         };
         // First by key range, then, some keys later, by filter. The runs that pass move to the
         // front.
-        let mut by_range: [u32; FILTERS_AHEAD] = [0; FILTERS_AHEAD];
-        let mut all: Vec<&'g Run> = Vec::with_capacity(FILTERS_AHEAD * 4);
-        for group in keys.chunks(FILTERS_AHEAD) {
+        let mut by_range: [u32; FILTER_PREFETCH_DISTANCE] = [0; FILTER_PREFETCH_DISTANCE];
+        let mut all: Vec<&'g Run> = Vec::with_capacity(FILTER_PREFETCH_DISTANCE * 4);
+        for group in keys.chunks(FILTER_PREFETCH_DISTANCE) {
             all.clear();
             for (key, end) in group.iter().zip(&mut by_range) {
                 for run in tree.candidates(key.key) {
@@ -108,7 +108,7 @@ fn look_up_chunk<const W: usize>(
     tree: &Levels,
     keys: &[SearchKey<'_>],
     context: &ReadContext,
-    mut sink: impl FnMut(usize, Result<Found<'_>>),
+    mut on_result: impl FnMut(usize, Result<Found<'_>>),
 ) -> usize {
     let candidates = Candidates::new(tree, keys);
     let pin = cache::pin();
@@ -116,7 +116,7 @@ fn look_up_chunk<const W: usize>(
     let mut begun = 0;
     let lookups = std::iter::from_fn(|| {
         let key = keys.get(begun)?;
-        if begun > 0 && reads.crowded() {
+        if begun > 0 && reads.should_end_batch() {
             return None;
         }
         let runs = candidates.of(begun);
@@ -124,12 +124,12 @@ fn look_up_chunk<const W: usize>(
         Some(find_in(runs, key, context.search, &reads))
     });
     interleave_with::<W, _, _>(&reads, lookups, |position, found| {
-        sink(position, found.map_err(|error| *error));
+        on_result(position, found.map_err(|error| *error));
     });
-    let crowded = reads.crowded();
+    let should_end_batch = reads.should_end_batch();
     drop(reads);
     drop(pin);
-    if crowded {
+    if should_end_batch {
         cache::reclaim();
     }
     begun

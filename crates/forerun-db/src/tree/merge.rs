@@ -32,7 +32,7 @@ pub(crate) struct Merge<'a> {
     tree: Vec<usize>,
     direction: Direction,
     /// Whether there is a winner with a position.
-    stands: bool,
+    is_positioned: bool,
     /// The key at which the direction changes.
     pivot: Vec<u8>,
     /// Buffer for the winners of all nodes while every match is played.
@@ -73,22 +73,22 @@ impl<'a> Merge<'a> {
             sources,
             tree,
             direction: Direction::Forward,
-            stands: false,
+            is_positioned: false,
             pivot: Vec::new(),
             winners: Vec::new(),
         }
     }
 
-    /// Moves every cursor with `place`, then finds the winner.
-    fn place(
+    /// Moves every cursor with `seek`, then finds the winner.
+    fn position(
         &mut self,
         direction: Direction,
-        place: impl Fn(&mut (dyn VersionCursor + 'a)) -> Result<()>,
+        seek: impl Fn(&mut (dyn VersionCursor + 'a)) -> Result<()>,
     ) -> Result<()> {
-        self.stands = false;
+        self.is_positioned = false;
         self.direction = direction;
         for source in &mut self.sources {
-            place(&mut *source.cursor)?;
+            seek(&mut *source.cursor)?;
             source.note(&self.order);
         }
         self.play_all();
@@ -97,12 +97,12 @@ impl<'a> Merge<'a> {
 
     /// Moves one version in `direction`.
     fn advance(&mut self, direction: Direction) -> Result<()> {
-        if !std::mem::replace(&mut self.stands, false) {
+        if !std::mem::replace(&mut self.is_positioned, false) {
             return Ok(());
         }
         let winner = self.tree[0];
         if self.direction != direction {
-            self.turn(winner, direction)?;
+            self.change_direction(winner, direction)?;
         }
         let source = &mut self.sources[winner];
         match direction {
@@ -120,7 +120,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Moves all cursors except the winner to the other side of the winner's version.
-    fn turn(&mut self, winner: usize, direction: Direction) -> Result<()> {
+    fn change_direction(&mut self, winner: usize, direction: Direction) -> Result<()> {
         let Some(version) = self.sources[winner].cursor.at() else {
             return Ok(());
         };
@@ -159,7 +159,7 @@ impl<'a> Merge<'a> {
         }
         self.tree[0] = winners[1];
         self.winners = winners;
-        self.stands = self.sources[self.tree[0]].prefix.is_some();
+        self.is_positioned = self.sources[self.tree[0]].prefix.is_some();
     }
 
     /// Replays the matches of one cursor: the former winner, which has moved.
@@ -172,7 +172,7 @@ impl<'a> Merge<'a> {
             node /= 2;
         }
         self.tree[0] = player;
-        self.stands = self.sources[player].prefix.is_some();
+        self.is_positioned = self.sources[player].prefix.is_some();
     }
 
     /// Whether cursor `a` comes before cursor `b`. Cursors without a position come last.
@@ -206,19 +206,19 @@ impl Source<'_> {
 
 impl VersionCursor for Merge<'_> {
     fn seek_first(&mut self) -> Result<()> {
-        self.place(Direction::Forward, |cursor| cursor.seek_first())
+        self.position(Direction::Forward, |cursor| cursor.seek_first())
     }
 
     fn seek_last(&mut self) -> Result<()> {
-        self.place(Direction::Backward, |cursor| cursor.seek_last())
+        self.position(Direction::Backward, |cursor| cursor.seek_last())
     }
 
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
-        self.place(Direction::Forward, |cursor| cursor.seek(key, sequence))
+        self.position(Direction::Forward, |cursor| cursor.seek(key, sequence))
     }
 
     fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
-        self.place(Direction::Backward, |cursor| {
+        self.position(Direction::Backward, |cursor| {
             cursor.seek_before(key, sequence)
         })
     }
@@ -232,14 +232,14 @@ impl VersionCursor for Merge<'_> {
     }
 
     fn at(&self) -> Option<Version<'_>> {
-        match self.stands {
+        match self.is_positioned {
             true => self.sources[self.tree[0]].cursor.at(),
             false => None,
         }
     }
 
     fn reset(&mut self) {
-        self.stands = false;
+        self.is_positioned = false;
         for source in &mut self.sources {
             source.cursor.reset();
             source.prefix = None;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::build::{Build, begin, open_written};
 use crate::ranges::{RangeRef, RangeTombstone};
 use crate::run::cursor::RunCursor;
-use crate::run::{Holds, Run, RunOptions};
+use crate::run::{Contents, Run, RunOptions};
 use crate::versions::{Kind, Version, VersionCursor};
 use crate::{Error, Result};
 
@@ -67,7 +67,7 @@ pub(crate) fn write_range_run(
 /// # Errors
 /// [`Error::CorruptFile`], also for a run of keys; [`Error::Io`].
 pub(crate) fn read_range_run(run: &Run) -> Result<Vec<RangeTombstone>> {
-    if run.meta().holds != Holds::Ranges {
+    if run.meta().holds != Contents::Ranges {
         let reason = "the manifest lists it as a run of range deletions, but it holds keys";
         return Err(Error::corrupt_file(run.path(), 0, reason));
     }

@@ -96,7 +96,7 @@ pub(crate) struct Salvage<'r> {
 }
 
 struct Leaf {
-    place: PageLocation,
+    location: PageLocation,
     keys: KeyRange,
     is_lost: bool,
 }
@@ -129,23 +129,23 @@ impl<'r> Salvage<'r> {
     fn descend(
         &mut self,
         number: u32,
-        place: PageLocation,
+        location: PageLocation,
         keys: KeyRange,
         depth: usize,
     ) -> Result<()> {
         if number < self.run.meta().leaf_pages {
             self.leaves.push(Leaf {
-                place,
+                location,
                 keys,
                 is_lost: false,
             });
             return Ok(());
         }
         let mut bytes = Vec::new();
-        match self.run.read_page(place, &mut self.stored, &mut bytes) {
+        match self.run.read_page(location, &mut self.stored, &mut bytes) {
             Ok(()) => {}
             Err(error @ Error::CorruptFile { .. }) => {
-                self.lose(&error, keys);
+                self.record_loss(&error, keys);
                 return Ok(());
             }
             Err(other) => return Err(other),
@@ -154,8 +154,8 @@ impl<'r> Salvage<'r> {
         if page.kind() != PageKind::Internal || depth > DEPTH_LIMIT {
             let error = self
                 .run
-                .corrupt(place.offset, "its kind does not match its number");
-            self.lose(&error, keys);
+                .corrupt(location.offset, "its kind does not match its number");
+            self.record_loss(&error, keys);
             return Ok(());
         }
         let mut from = keys.from;
@@ -175,17 +175,18 @@ impl<'r> Salvage<'r> {
             match child < number {
                 true => self.descend(child, child_place, range, depth + 1)?,
                 false => {
-                    let error = self
-                        .run
-                        .corrupt(place.offset, "a child's number is not lower than its own");
-                    self.lose(&error, range);
+                    let error = self.run.corrupt(
+                        location.offset,
+                        "a child's number is not lower than its own",
+                    );
+                    self.record_loss(&error, range);
                 }
             }
         }
         Ok(())
     }
 
-    fn lose(&mut self, error: &Error, keys: KeyRange) {
+    fn record_loss(&mut self, error: &Error, keys: KeyRange) {
         if planted::is(Defect::LossUnreported) {
             return;
         }
@@ -201,19 +202,21 @@ impl<'r> Salvage<'r> {
         if self.leaves[leaf].is_lost {
             return Ok(false);
         }
-        let place = self.leaves[leaf].place;
-        let read = self.run.read_page(place, &mut self.stored, &mut self.page);
+        let location = self.leaves[leaf].location;
+        let read = self
+            .run
+            .read_page(location, &mut self.stored, &mut self.page);
         let error = match read {
             Ok(()) if Page::new(&self.page).kind() == PageKind::Leaf => return Ok(true),
             Ok(()) => self
                 .run
-                .corrupt(place.offset, "its kind does not match its number"),
+                .corrupt(location.offset, "its kind does not match its number"),
             Err(error @ Error::CorruptFile { .. }) => error,
             Err(other) => return Err(other),
         };
         self.leaves[leaf].is_lost = true;
         let keys = self.leaves[leaf].keys.clone();
-        self.lose(&error, keys);
+        self.record_loss(&error, keys);
         Ok(false)
     }
 
@@ -222,7 +225,7 @@ impl<'r> Salvage<'r> {
         self.at = None;
         while leaf < self.leaves.len() {
             if self.load(leaf)? {
-                self.stand(leaf, 0);
+                self.set_row(leaf, 0);
                 break;
             }
             leaf += 1;
@@ -236,14 +239,14 @@ impl<'r> Salvage<'r> {
         while leaf > 0 {
             leaf -= 1;
             if self.load(leaf)? {
-                self.stand(leaf, Page::new(&self.page).rows() - 1);
+                self.set_row(leaf, Page::new(&self.page).rows() - 1);
                 break;
             }
         }
         Ok(())
     }
 
-    fn stand(&mut self, leaf: usize, row: usize) {
+    fn set_row(&mut self, leaf: usize, row: usize) {
         Page::new(&self.page).key_into(row, &mut self.key);
         self.at = Some((leaf, row));
     }
@@ -289,7 +292,7 @@ impl VersionCursor for Salvage<'_> {
     fn next(&mut self) -> Result<()> {
         match self.at {
             Some((leaf, row)) if row + 1 < Page::new(&self.page).rows() => {
-                self.stand(leaf, row + 1)
+                self.set_row(leaf, row + 1)
             }
             Some((leaf, _)) => self.enter_forward(leaf + 1)?,
             None => {}
@@ -299,7 +302,7 @@ impl VersionCursor for Salvage<'_> {
 
     fn prev(&mut self) -> Result<()> {
         match self.at {
-            Some((leaf, row)) if row > 0 => self.stand(leaf, row - 1),
+            Some((leaf, row)) if row > 0 => self.set_row(leaf, row - 1),
             Some((leaf, _)) => self.enter_backward(leaf)?,
             None => {}
         }

@@ -149,7 +149,7 @@ struct Walk<'a> {
     /// How many pages are above the current one.
     depth: usize,
     /// Where pages are stored, in the order of the visit.
-    places: Vec<PageLocation>,
+    locations: Vec<PageLocation>,
     /// Totals over the versions.
     sum: RunMeta,
     last: Option<(Vec<u8>, u64)>,
@@ -174,7 +174,7 @@ impl<'a> Walk<'a> {
             verified,
             seen: vec![false; run.meta().pages() as usize],
             depth: 0,
-            places: Vec::new(),
+            locations: Vec::new(),
             sum: RunMeta {
                 smallest_sequence: MAX_SEQUENCE,
                 ..RunMeta::default()
@@ -196,14 +196,14 @@ impl<'a> Walk<'a> {
         }
         // Depth first, leaves come in file order, and each internal page after its children. So
         // sorted by offset, the pages must be adjacent.
-        self.places.sort_by_key(|place| place.offset);
+        self.locations.sort_by_key(|location| location.offset);
         let range = self.run.pages_range();
         let mut end = range.start;
-        for place in &self.places {
-            if end != place.offset {
-                return Err(self.bad(*place, "it does not directly follow the previous page"));
+        for location in &self.locations {
+            if end != location.offset {
+                return Err(self.bad(*location, "it does not directly follow the previous page"));
             }
-            end = place.end();
+            end = location.end();
         }
         if end != range.end {
             return Err(self.run.corrupt(end, "there are bytes after the last page"));
@@ -215,7 +215,7 @@ impl<'a> Walk<'a> {
     fn page(
         &mut self,
         number: u32,
-        place: PageLocation,
+        location: PageLocation,
         from: Option<Bound<'_>>,
         to: Option<Bound<'_>>,
     ) -> Result<()> {
@@ -223,19 +223,22 @@ impl<'a> Walk<'a> {
         match self.seen.get_mut(number as usize) {
             Some(seen) if !*seen => *seen = true,
             _ => {
-                return Err(self.bad(place, "its number is out of range, or another page has it"));
+                return Err(self.bad(
+                    location,
+                    "its number is out of range, or another page has it",
+                ));
             }
         }
         let mut bytes = Vec::new();
-        self.run.read_page(place, &mut self.stored, &mut bytes)?;
-        self.places.push(place);
+        self.run.read_page(location, &mut self.stored, &mut bytes)?;
+        self.locations.push(location);
         self.verified.pages += 1;
         let page = Page::new(&bytes);
         let is_leaf = number < self.run.meta().leaf_pages;
         match (page.kind(), is_leaf) {
-            (PageKind::Leaf, true) => self.leaf(page, place, from, to),
-            (PageKind::Internal, false) => self.internal(page, number, place, from, to),
-            _ => Err(self.bad(place, "its kind does not match its number")),
+            (PageKind::Leaf, true) => self.leaf(page, location, from, to),
+            (PageKind::Internal, false) => self.internal(page, number, location, from, to),
+            _ => Err(self.bad(location, "its kind does not match its number")),
         }
     }
 
@@ -243,7 +246,7 @@ impl<'a> Walk<'a> {
         &mut self,
         page: Page<'_>,
         number: u32,
-        place: PageLocation,
+        location: PageLocation,
         from: Option<Bound<'_>>,
         to: Option<Bound<'_>>,
     ) -> Result<()> {
@@ -252,12 +255,12 @@ impl<'a> Walk<'a> {
         let mut sequence = None;
         self.depth += 1;
         if self.depth > DEPTH_LIMIT {
-            return Err(self.bad(place, "it is too deep below the root"));
+            return Err(self.bad(location, "it is too deep below the root"));
         }
         for row in 0..page.rows() {
             let (child, child_place) = page.child(row);
             if child >= number {
-                return Err(self.bad(place, "a child's number is not lower than its own"));
+                return Err(self.bad(location, "a child's number is not lower than its own"));
             }
             let next = match row + 1 < page.rows() {
                 true => {
@@ -270,7 +273,7 @@ impl<'a> Walk<'a> {
             if let (Some(first), Some(next)) = (first, next)
                 && self.order(first, next).is_ge()
             {
-                return Err(self.bad(place, "its separators are out of order"));
+                return Err(self.bad(location, "its separators are out of order"));
             }
             self.page(child, child_place, first, next)?;
             if row + 1 < page.rows() {
@@ -285,7 +288,7 @@ impl<'a> Walk<'a> {
     fn leaf(
         &mut self,
         page: Page<'_>,
-        place: PageLocation,
+        location: PageLocation,
         from: Option<Bound<'_>>,
         to: Option<Bound<'_>>,
     ) -> Result<()> {
@@ -299,15 +302,15 @@ impl<'a> Walk<'a> {
                 .as_ref()
                 .is_some_and(|last| self.order((&last.0, last.1), at).is_ge())
             {
-                return Err(self.bad(place, "a version is out of order"));
+                return Err(self.bad(location, "a version is out of order"));
             }
             if from.is_some_and(|from| self.order(at, from).is_lt())
                 || to.is_some_and(|to| self.order(at, to).is_ge())
             {
-                return Err(self.bad(place, "a version is outside its separators"));
+                return Err(self.bad(location, "a version is outside its separators"));
             }
             if !self.filter.may_contain(SearchKey::new(&key, sequence).hash) {
-                return Err(self.bad(place, "the filter misses one of its keys"));
+                return Err(self.bad(location, "the filter misses one of its keys"));
             }
             self.sum.entries += 1;
             self.sum.deletions += u64::from(page.version_kind(row) == Kind::Deletion);
@@ -315,7 +318,7 @@ impl<'a> Walk<'a> {
             let counted = self.run.sequence(sequence);
             if counted != sequence && sequence != INGESTED_SEQUENCE {
                 return Err(self.bad(
-                    place,
+                    location,
                     "a version of an ingestion has its own sequence number",
                 ));
             }
@@ -376,7 +379,7 @@ impl<'a> Walk<'a> {
         self.run.order().compare(a.0, b.0).then(b.1.cmp(&a.1))
     }
 
-    fn bad(&self, place: PageLocation, reason: &'static str) -> Error {
-        self.run.corrupt(place.offset, reason)
+    fn bad(&self, location: PageLocation, reason: &'static str) -> Error {
+        self.run.corrupt(location.offset, reason)
     }
 }

@@ -37,7 +37,7 @@ pub enum Recovery {
 }
 
 /// What the decision depends on besides the bytes.
-pub(crate) struct Circumstances {
+pub(crate) struct RecoveryContext {
     /// How lenient to be.
     pub(crate) recovery: Recovery,
     /// What `CLOSED` says, if it is there.
@@ -99,7 +99,7 @@ pub(crate) fn recover(
     io: &Arc<dyn Io>,
     dir: &Path,
     numbers: &[u64],
-    circumstances: &Circumstances,
+    circumstances: &RecoveryContext,
     apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
 ) -> Result<(Tail, RecoveryReport)> {
     replay(io, dir, numbers, circumstances, OpenMode::ReadWrite, apply)?.finish()
@@ -110,7 +110,7 @@ pub(crate) fn inspect(
     io: &Arc<dyn Io>,
     dir: &Path,
     numbers: &[u64],
-    circumstances: &Circumstances,
+    circumstances: &RecoveryContext,
     apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
 ) -> Result<RecoveryReport> {
     let replay = replay(io, dir, numbers, circumstances, OpenMode::Read, apply)?;
@@ -125,7 +125,7 @@ fn replay<'a>(
     io: &'a Arc<dyn Io>,
     dir: &'a Path,
     numbers: &[u64],
-    circumstances: &'a Circumstances,
+    circumstances: &'a RecoveryContext,
     mode: OpenMode,
     apply: &'a mut dyn FnMut(&Record<'_>) -> Result<()>,
 ) -> Result<Replay<'a>> {
@@ -165,20 +165,20 @@ fn replay<'a>(
 struct Replay<'a> {
     io: &'a dyn Io,
     dir: &'a Path,
-    circumstances: &'a Circumstances,
+    circumstances: &'a RecoveryContext,
     /// How segments are opened.
     mode: OpenMode,
     apply: &'a mut dyn FnMut(&Record<'_>) -> Result<()>,
     next_sequence: u64,
     next_number: u64,
     tail: Option<TailSegment>,
-    cut: Option<Cut>,
+    cut: Option<Truncation>,
     starts: Vec<(u64, u64)>,
     report: RecoveryReport,
 }
 
 /// What is removed from the disk at the end.
-enum Cut {
+enum Truncation {
     /// The part of the tail's segment beyond its length.
     Tail,
     /// A segment whose creation was interrupted.
@@ -309,7 +309,7 @@ impl Replay<'_> {
         let len = bytes.len() as u64;
         if is_last && bytes.len() <= log_file::HEADER_BYTES && !self.is_closed_at(path, 0) {
             self.drop_tail(path, 0, len, reason)?;
-            self.cut = Some(Cut::Segment(path.to_owned()));
+            self.cut = Some(Truncation::Segment(path.to_owned()));
             return Ok(());
         }
         self.damage(path, 0, len, reason)?;
@@ -391,7 +391,7 @@ impl Replay<'_> {
         };
         tracing::warn!(%tail, "dropped the unfinished end of the log");
         self.report.dropped_tail = Some(tail);
-        self.cut = Some(Cut::Tail);
+        self.cut = Some(Truncation::Tail);
         Ok(())
     }
 
@@ -399,12 +399,12 @@ impl Replay<'_> {
     /// then another recovery would reach the same result.
     fn finish(mut self) -> Result<(Tail, RecoveryReport)> {
         match (&self.cut, &self.tail) {
-            (Some(Cut::Tail), Some(tail)) => {
+            (Some(Truncation::Tail), Some(tail)) => {
                 tail.file
                     .set_len(tail.len)
                     .map_err(|error| Error::io("cut", &tail.path, error))?;
             }
-            (Some(Cut::Segment(path)), _) => {
+            (Some(Truncation::Segment(path)), _) => {
                 self.io
                     .remove(path)
                     .map_err(|error| Error::io("remove", path, error))?;

@@ -140,7 +140,7 @@ pub(super) fn take_all(source: &Numbered, pages: &[u32], backend: ReadBackend) -
         let mut begun = first;
         let lookups = std::iter::from_fn(|| {
             let page_no = *pages.get(begun)?;
-            if begun > first && reads.crowded() {
+            if begun > first && reads.should_end_batch() {
                 return None;
             }
             begun += 1;
@@ -161,10 +161,10 @@ pub(super) fn take_all(source: &Numbered, pages: &[u32], backend: ReadBackend) -
             }
         });
         first = begun;
-        let crowded = reads.crowded();
+        let should_end_batch = reads.should_end_batch();
         drop(reads);
         drop(pin);
-        if crowded {
+        if should_end_batch {
             reclaim();
         }
     }

@@ -283,7 +283,7 @@ impl Disk {
 
     /// Bytes that may still be written at `offset` of a file: over what it has, and beyond it up to
     /// the capacity.
-    pub(super) fn room_bytes(&self, inode: usize, offset: u64) -> u64 {
+    pub(super) fn writable_bytes(&self, inode: usize, offset: u64) -> u64 {
         let Some(capacity) = self.capacity_bytes else {
             return u64::MAX;
         };
@@ -311,7 +311,7 @@ impl Disk {
 
     /// The greatest length that the file may reach.
     pub(super) fn len_limit_bytes(&self, inode: usize) -> u64 {
-        self.room_bytes(inode, 0)
+        self.writable_bytes(inode, 0)
     }
 
     pub(super) fn plant(&mut self, path: &Path, bytes: &[u8]) {

@@ -356,7 +356,7 @@ impl IoFile for FaultFile {
             Some(Fault::TornWrite(errno)) => (half, Err(io::Error::from_raw_os_error(errno))),
             Some(Fault::PowerLoss) => (half, Err(disk.power_off())),
         };
-        let room = disk.room_bytes(self.inode, offset);
+        let room = disk.writable_bytes(self.inode, offset);
         let taken = wanted.min(usize::try_from(room).unwrap_or(usize::MAX));
         if taken > 0 {
             disk.inodes[self.inode].change(Change::Write {

@@ -58,10 +58,10 @@ fn bisect<C: Compare>(
         let middle = low + (high - low) / 2;
         ahead(low..high, middle);
         let record = page.record(middle);
-        let stands = compare
+        let ordering = compare
             .compare(page, &record)
             .then_with(|| sequence.cmp(&page.record_sequence(&record)));
-        if stands.is_lt() || (internal && stands.is_eq()) {
+        if ordering.is_lt() || (internal && ordering.is_eq()) {
             low = middle + 1;
         } else {
             high = middle;

@@ -68,7 +68,7 @@ impl Group {
     }
 
     /// A level for each group: as deep as possible, and above all older groups that it overlaps.
-    pub(super) fn place(groups: &[Group], order: &KeyOrder) -> Vec<usize> {
+    pub(super) fn assign_levels(groups: &[Group], order: &KeyOrder) -> Vec<usize> {
         let mut by_age: Vec<usize> = (0..groups.len()).collect();
         by_age.sort_by_key(|group| groups[*group].sequences().1);
         let mut levels = vec![LEVELS - 1; groups.len()];

@@ -36,7 +36,7 @@ use crate::io::reads::read_exact_at;
 use crate::io::{OpenMode, link_or_copy};
 use crate::ranges::RangeTombstone;
 use crate::run::cursor::RunCursor;
-use crate::run::{self, Holds, Run};
+use crate::run::{self, Contents, Run};
 use crate::tree::build::{Build, RunNumbers, write_runs};
 use crate::tree::catalog::{as_named, run_files};
 use crate::tree::levels::{Levels, record};
@@ -111,7 +111,7 @@ pub(crate) fn repair(base: &Build<'_>, options: &Options) -> Result<RepairReport
         newest: 0,
     };
     let made = match manifest {
-        Some(manifest) => repair.mend(manifest, &mut losses),
+        Some(manifest) => repair.repair_runs(manifest, &mut losses),
         None => repair.rebuild(&mut losses),
     };
     repair.repaired.losses = losses;
@@ -153,7 +153,7 @@ struct Repair<'b> {
 
 impl Repair<'_> {
     /// Repairs the runs that the manifest names, keyspace by keyspace.
-    fn mend(&mut self, mut manifest: Manifest, losses: &mut Vec<Loss>) -> Result<Manifest> {
+    fn repair_runs(&mut self, mut manifest: Manifest, losses: &mut Vec<Loss>) -> Result<Manifest> {
         // Checks all of them first, so that it starts nothing it cannot finish.
         for keyspace in &manifest.keyspaces {
             self.with_build(keyspace, |_, _| Ok(()))?;
@@ -161,7 +161,7 @@ impl Repair<'_> {
         for keyspace in &mut manifest.keyspaces {
             let before = (self.repaired.clone(), losses.len(), self.bad.len());
             let mended = self.with_build(keyspace, |repair, build| {
-                repair.mend_keyspace(build, keyspace, losses)
+                repair.repair_keyspace(build, keyspace, losses)
             })?;
             if let Some((levels, range_runs)) = mended {
                 (keyspace.levels, keyspace.range_runs) = (levels, range_runs);
@@ -223,7 +223,7 @@ impl Repair<'_> {
 
     /// Replaces each run that the manifest names with what can be read of it. `None` if the levels
     /// are not disjoint.
-    fn mend_keyspace(
+    fn repair_keyspace(
         &mut self,
         build: &Build<'_>,
         keyspace: &Keyspace,
@@ -264,7 +264,7 @@ impl Repair<'_> {
                     };
                     found.entry(id).or_insert_with(keyspace).1.push(*number);
                 }
-                Err(error) => self.lose(*number, error, losses)?,
+                Err(error) => self.record_loss(*number, error, losses)?,
             }
         }
         // If two keyspaces share a name, the older one was dropped and its files remained.
@@ -300,7 +300,7 @@ impl Repair<'_> {
     }
 
     /// Records that a run cannot be read.
-    fn lose(&mut self, number: u64, error: Error, losses: &mut Vec<Loss>) -> Result<()> {
+    fn record_loss(&mut self, number: u64, error: Error, losses: &mut Vec<Loss>) -> Result<()> {
         if !matches!(error, Error::CorruptFile { .. }) {
             return Err(error);
         }
@@ -334,7 +334,7 @@ impl Repair<'_> {
         };
         let run = match opened {
             Ok(run) => run,
-            Err(error) => return self.lose(number, error, losses).map(|()| None),
+            Err(error) => return self.record_loss(number, error, losses).map(|()| None),
         };
         match verify_run(&run, build.stop, &mut VerifyReport::default()) {
             Ok(()) => {
@@ -350,8 +350,8 @@ impl Repair<'_> {
             ..*build
         };
         let written = match run.meta().holds {
-            Holds::Keys => self.write(&whole, &mut salvage)?.pop(),
-            Holds::Ranges => {
+            Contents::Keys => self.write(&whole, &mut salvage)?.pop(),
+            Contents::Ranges => {
                 let tombstones = collect_ranges(&mut salvage)?;
                 let tombstones = tombstones.iter().map(RangeTombstone::as_ref).collect();
                 let written = write_range_run(tombstones, &whole)?;
@@ -391,7 +391,7 @@ impl Repair<'_> {
         let (mut groups, mut range_runs) = (Vec::new(), Vec::new());
         for number in numbers {
             match self.read(build, *number, None, losses)? {
-                Some(run) if run.meta().holds == Holds::Ranges => range_runs.push(run),
+                Some(run) if run.meta().holds == Contents::Ranges => range_runs.push(run),
                 run => groups.extend(run.map(Group::of)),
             }
         }
@@ -415,7 +415,7 @@ impl Repair<'_> {
                 }
             });
         }
-        let levels = Group::place(&groups, &order);
+        let levels = Group::assign_levels(&groups, &order);
         let placed = levels.into_iter().zip(runs);
         let placed = placed.flat_map(|(level, runs)| runs.into_iter().map(move |run| (level, run)));
         let levels = Levels::with_runs(order, placed);

@@ -37,33 +37,33 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
 
 impl<K: Word, V: Word, const N: usize, const M: usize> Probe<K, V> for Cuckoo<K, V, N, M> {
     /// The first bucket's index, in the width in which vectors work it out.
-    type Place = K;
+    type Start = K;
     type Cursor = Cursor;
 
     #[inline(always)]
-    fn starts<S: Simd>(&self, simd: S, keys: &[K], places: &mut [K]) {
+    fn starts<S: Simd>(&self, simd: S, keys: &[K], starts: &mut [K]) {
         let vectors = keys.len() - keys.len() % K::Lanes::<S>::LEN;
         let len = K::Lanes::splat(simd, K::from_u64(u64::from(self.buckets.len())));
         let (whole, rest) = keys.split_at(vectors);
-        let (whole_places, rest_places) = places.split_at_mut(vectors);
+        let (whole_starts, rest_starts) = starts.split_at_mut(vectors);
         let chunks = whole.chunks_exact(K::Lanes::<S>::LEN);
-        for (keys, places) in chunks.zip(whole_places.chunks_exact_mut(K::Lanes::<S>::LEN)) {
+        for (keys, starts) in chunks.zip(whole_starts.chunks_exact_mut(K::Lanes::<S>::LEN)) {
             let (first, _) = K::hash_lanes(simd, K::Lanes::load(simd, keys), &self.constants);
-            first.scale(len).store(places);
+            first.scale(len).store(starts);
         }
-        for (&key, place) in rest.iter().zip(rest_places) {
-            *place = K::from_u64(u64::from(self.choice(key, 0)));
+        for (&key, start) in rest.iter().zip(rest_starts) {
+            *start = K::from_u64(u64::from(self.choice(key, 0)));
         }
     }
 
     #[inline(always)]
-    fn prefetch(&self, place: K) {
-        self.buckets.prefetch(place.to_u64() as u32);
+    fn prefetch(&self, start: K) {
+        self.buckets.prefetch(start.to_u64() as u32);
     }
 
     #[inline(always)]
-    fn first<S: Simd>(&self, simd: S, key: K, place: K) -> Step<V, Cursor> {
-        let bucket = self.buckets.get(place.to_u64() as u32);
+    fn first<S: Simd>(&self, simd: S, key: K, start: K) -> Step<V, Cursor> {
+        let bucket = self.buckets.get(start.to_u64() as u32);
         let (hit, value) = bucket.find(simd, key);
         Step {
             hit,
@@ -94,16 +94,16 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Probe<K, V> for Cuckoo<K,
     }
 
     #[inline(always)]
-    fn prefetch_whole(&self, key: K, place: K) {
-        self.prefetch(place);
+    fn prefetch_whole(&self, key: K, start: K) {
+        self.prefetch(start);
         for turn in 1..N as u32 {
             self.buckets.prefetch(self.choice(key, turn));
         }
     }
 
     #[inline(always)]
-    fn whole<S: Simd>(&self, simd: S, key: K, place: K) -> (bool, V) {
-        let first = self.buckets.get(place.to_u64() as u32);
+    fn whole<S: Simd>(&self, simd: S, key: K, start: K) -> (bool, V) {
+        let first = self.buckets.get(start.to_u64() as u32);
         let (mut hit, mut value) = first.find(simd, key);
         for turn in 1..N as u32 {
             let bucket = self.buckets.get(self.choice(key, turn));

@@ -27,13 +27,13 @@ pub(super) fn direct<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     probe: &P,
     batch: &mut Batch<'_, K, V>,
 ) {
-    let mut places = [P::Place::default(); BLOCK_MAX];
+    let mut starts = [P::Start::default(); BLOCK_MAX];
     let mut from = 0;
     while from < batch.len() {
         let to = batch.len().min(from + BLOCK_MAX);
-        let places = &mut places[..to - from];
-        probe.starts(simd, &batch.keys[from..to], places);
-        batch.whole(simd, probe, from, places);
+        let starts = &mut starts[..to - from];
+        probe.starts(simd, &batch.keys[from..to], starts);
+        batch.whole(simd, probe, from, starts);
         from = to;
     }
 }

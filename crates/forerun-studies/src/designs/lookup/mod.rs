@@ -34,39 +34,38 @@ pub(super) struct Step<V, C> {
     pub(super) next: C,
 }
 
-/// A design, as lookups see it: a lookup is a walk over a key's few places.
+/// A design, as lookups see it: a lookup visits a key's few buckets in turn.
 ///
-/// Every lookup visits the first place, so it is handled separately: it is a number that is
-/// computed for several keys at once. The few lookups that continue compute the further places from
-/// the key.
+/// Every lookup visits the first bucket, so that bucket's number is computed for several keys
+/// together. The few lookups that continue compute further buckets from the key.
 ///
 /// Implementors mark everything `#[inline(always)]`, as [`WithSimd`] asks.
 pub(super) trait Probe<K: Word, V: Word>: Sync {
     /// Where a lookup starts.
-    type Place: Copy + Default;
+    type Start: Copy + Default;
     /// What a lookup keeps from one step to the next.
     type Cursor: Copy + Default;
 
     /// Where the lookups of some keys start. The slices are of one length.
-    fn starts<S: Simd>(&self, simd: S, keys: &[K], places: &mut [Self::Place]);
+    fn starts<S: Simd>(&self, simd: S, keys: &[K], starts: &mut [Self::Start]);
 
     /// Asks for what [`Probe::first`] reads.
-    fn prefetch(&self, place: Self::Place);
+    fn prefetch(&self, start: Self::Start);
 
-    /// Reads the first place, without a branch where the design allows.
-    fn first<S: Simd>(&self, simd: S, key: K, place: Self::Place) -> Step<V, Self::Cursor>;
+    /// Reads the first bucket, without a branch where the design allows.
+    fn first<S: Simd>(&self, simd: S, key: K, start: Self::Start) -> Step<V, Self::Cursor>;
 
     /// Asks for what [`Probe::further`] reads, and notes where that is.
     fn aim(&self, key: K, cursor: Self::Cursor) -> Self::Cursor;
 
-    /// Reads a further place, that was aimed at.
+    /// Reads a further bucket, which [`Probe::aim`] has prefetched.
     fn further<S: Simd>(&self, simd: S, key: K, cursor: Self::Cursor) -> Step<V, Self::Cursor>;
 
     /// Asks for all that [`Probe::whole`] reads, as far as it is known before anything is read.
-    fn prefetch_whole(&self, key: K, place: Self::Place);
+    fn prefetch_whole(&self, key: K, start: Self::Start);
 
     /// The whole lookup, without an unpredictable branch where the design allows.
-    fn whole<S: Simd>(&self, simd: S, key: K, place: Self::Place) -> (bool, V);
+    fn whole<S: Simd>(&self, simd: S, key: K, start: Self::Start) -> (bool, V);
 
     /// Goes on until the key is found or cannot be any more.
     #[inline(always)]
@@ -78,12 +77,12 @@ pub(super) trait Probe<K: Word, V: Word>: Sync {
         (step.hit, step.value)
     }
 
-    /// The whole lookup, each place only when it is needed.
+    /// The whole lookup. Reads each bucket only when it is needed.
     #[inline(always)]
     fn alone<S: Simd>(&self, simd: S, key: K) -> (bool, V) {
-        let mut place = [Self::Place::default()];
-        self.starts(simd, &[key], &mut place);
-        self.walk(simd, key, self.first(simd, key, place[0]))
+        let mut start = [Self::Start::default()];
+        self.starts(simd, &[key], &mut start);
+        self.walk(simd, key, self.first(simd, key, start[0]))
     }
 }
 
@@ -118,22 +117,22 @@ impl<'a, K: Word, V: Word> Batch<'a, K, V> {
         self.found[i] = hit;
     }
 
-    /// Looks up, each as a whole, the keys from `from` on that `places` are for.
+    /// Looks up, each as a whole, the keys from `from` on that `starts` belong to.
     #[inline(always)]
     fn whole<S: Simd, P: Probe<K, V>>(
         &mut self,
         simd: S,
         probe: &P,
         from: usize,
-        places: &[P::Place],
+        starts: &[P::Start],
     ) {
-        let to = from + places.len();
+        let to = from + starts.len();
         let answers = self.values[from..to]
             .iter_mut()
             .zip(&mut self.found[from..to]);
-        let lookups = self.keys[from..to].iter().zip(places).zip(answers);
-        for ((&key, &place), (value, found)) in lookups {
-            (*found, *value) = probe.whole(simd, key, place);
+        let lookups = self.keys[from..to].iter().zip(starts).zip(answers);
+        for ((&key, &start), (value, found)) in lookups {
+            (*found, *value) = probe.whole(simd, key, start);
         }
     }
 }

@@ -29,21 +29,21 @@ pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     probe: &P,
     batch: &mut Batch<'_, K, V>,
 ) {
-    let mut ring = [[P::Place::default(); BLOCK]; BLOCKS_AHEAD];
+    let mut ring = [[P::Start::default(); BLOCK]; BLOCKS_AHEAD];
     let mut cursors = [P::Cursor::default(); BLOCK_MAX];
     let mut lists = [(); 2].map(|()| Waiting::<P::Cursor, WAITING>::new());
     let [now, next] = &mut lists;
     let (mut now, mut next) = (now, next);
 
-    for (keys, places) in batch.keys.chunks(BLOCK).zip(&mut ring) {
-        fetch(simd, probe, keys, places);
+    for (keys, starts) in batch.keys.chunks(BLOCK).zip(&mut ring) {
+        fetch(simd, probe, keys, starts);
     }
     let mut from = 0;
     while from < batch.len() {
         let to = batch.len().min(from + BLOCK);
-        let places = &mut ring[from / BLOCK % BLOCKS_AHEAD];
-        let here = *places;
-        fetch(simd, probe, batch.ahead(from), places);
+        let starts = &mut ring[from / BLOCK % BLOCKS_AHEAD];
+        let here = *starts;
+        fetch(simd, probe, batch.ahead(from), starts);
         let answers = (&mut batch.values[from..to], &mut batch.found[from..to]);
         let keys = &batch.keys[from..to];
         let more = compare(simd, probe, keys, &here, answers, &mut cursors);
@@ -73,12 +73,12 @@ fn fetch<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
     probe: &P,
     keys: &[K],
-    places: &mut [P::Place; BLOCK],
+    starts: &mut [P::Start; BLOCK],
 ) {
-    let places = &mut places[..keys.len()];
-    probe.starts(simd, keys, places);
-    for &place in &*places {
-        probe.prefetch(place);
+    let starts = &mut starts[..keys.len()];
+    probe.starts(simd, keys, starts);
+    for &start in &*starts {
+        probe.prefetch(start);
     }
 }
 
@@ -114,16 +114,16 @@ pub(super) fn all<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     probe: &P,
     batch: &mut Batch<'_, K, V>,
 ) {
-    let mut ring = [[P::Place::default(); BLOCK]; BLOCKS_AHEAD];
-    for (keys, places) in batch.keys.chunks(BLOCK).zip(&mut ring) {
-        fetch_whole(simd, probe, keys, places);
+    let mut ring = [[P::Start::default(); BLOCK]; BLOCKS_AHEAD];
+    for (keys, starts) in batch.keys.chunks(BLOCK).zip(&mut ring) {
+        fetch_whole(simd, probe, keys, starts);
     }
     let mut from = 0;
     while from < batch.len() {
         let to = batch.len().min(from + BLOCK);
-        let places = &mut ring[from / BLOCK % BLOCKS_AHEAD];
-        let here = *places;
-        fetch_whole(simd, probe, batch.ahead(from), places);
+        let starts = &mut ring[from / BLOCK % BLOCKS_AHEAD];
+        let here = *starts;
+        fetch_whole(simd, probe, batch.ahead(from), starts);
         batch.whole(simd, probe, from, &here[..to - from]);
         from = to;
     }
@@ -135,11 +135,11 @@ fn fetch_whole<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
     probe: &P,
     keys: &[K],
-    places: &mut [P::Place; BLOCK],
+    starts: &mut [P::Start; BLOCK],
 ) {
-    let places = &mut places[..keys.len()];
-    probe.starts(simd, keys, places);
-    for (&key, &place) in keys.iter().zip(&*places) {
-        probe.prefetch_whole(key, place);
+    let starts = &mut starts[..keys.len()];
+    probe.starts(simd, keys, starts);
+    for (&key, &start) in keys.iter().zip(&*starts) {
+        probe.prefetch_whole(key, start);
     }
 }

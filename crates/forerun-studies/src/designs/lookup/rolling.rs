@@ -1,7 +1,7 @@
 //! A window of lookups, each at its own step: one that ends makes room for the next key at once.
 //!
 //! Whether a lookup ends at a step is an unpredictable branch, a guess a key. What it saves is idle
-//! places in the window.
+//! starts in the window.
 
 use super::{Batch, Probe, Step};
 use crate::designs::Word;
@@ -13,9 +13,9 @@ const WINDOW: usize = 16;
 /// Where a lookup of the window stands.
 #[derive(Clone, Copy)]
 enum Stage<P, C> {
-    /// Before its first place.
+    /// Before its first bucket.
     First(P),
-    /// Before a further place.
+    /// Before a further bucket.
     Further(C),
 }
 
@@ -28,12 +28,12 @@ pub(super) fn rolling<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
 ) {
     let len = batch.len();
     let start = |key: K| {
-        let mut place = [P::Place::default()];
-        probe.starts(simd, &[key], &mut place);
-        probe.prefetch(place[0]);
-        Stage::First(place[0])
+        let mut start = [P::Start::default()];
+        probe.starts(simd, &[key], &mut start);
+        probe.prefetch(start[0]);
+        Stage::First(start[0])
     };
-    let mut window = [(0, Stage::First(P::Place::default())); WINDOW];
+    let mut window = [(0, Stage::First(P::Start::default())); WINDOW];
     let mut live = WINDOW.min(len);
     for (i, slot) in window[..live].iter_mut().enumerate() {
         *slot = (i, start(batch.keys[i]));
@@ -44,7 +44,7 @@ pub(super) fn rolling<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
         let (i, stage) = window[at];
         let key = batch.keys[i];
         let step: Step<V, P::Cursor> = match stage {
-            Stage::First(place) => probe.first(simd, key, place),
+            Stage::First(start) => probe.first(simd, key, start),
             Stage::Further(cursor) => probe.further(simd, key, cursor),
         };
         if step.more {
@@ -55,7 +55,7 @@ pub(super) fn rolling<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
                 window[at] = (next_key, start(batch.keys[next_key]));
                 next_key += 1;
             } else {
-                // The window's last lookup takes the place.
+                // The window's last lookup moves to the free position.
                 live -= 1;
                 window[at] = window[live];
             }

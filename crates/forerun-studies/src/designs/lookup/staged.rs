@@ -16,7 +16,7 @@ pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     probe: &P,
     batch: &mut Batch<'_, K, V>,
 ) {
-    let mut places = [P::Place::default(); GROUP];
+    let mut starts = [P::Start::default(); GROUP];
     let mut cursors = [P::Cursor::default(); GROUP];
     let mut lists = [(); 2].map(|()| Waiting::<P::Cursor, GROUP>::new());
     let [now, next] = &mut lists;
@@ -24,14 +24,14 @@ pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     let mut from = 0;
     while from < batch.len() {
         let to = batch.len().min(from + GROUP);
-        let places = &mut places[..to - from];
+        let starts = &mut starts[..to - from];
         let keys = &batch.keys[from..to];
-        probe.starts(simd, keys, places);
-        for &place in &*places {
-            probe.prefetch(place);
+        probe.starts(simd, keys, starts);
+        for &start in &*starts {
+            probe.prefetch(start);
         }
         let answers = (&mut batch.values[from..to], &mut batch.found[from..to]);
-        let more = compare(simd, probe, keys, places, answers, &mut cursors);
+        let more = compare(simd, probe, keys, starts, answers, &mut cursors);
         now.collect(probe, batch.keys, from, more, &cursors);
         while !now.is_empty() {
             for (index, cursor) in now.iter() {
@@ -56,17 +56,17 @@ pub(super) fn all<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     probe: &P,
     batch: &mut Batch<'_, K, V>,
 ) {
-    let mut places = [P::Place::default(); GROUP];
+    let mut starts = [P::Start::default(); GROUP];
     let mut from = 0;
     while from < batch.len() {
         let to = batch.len().min(from + GROUP);
-        let places = &mut places[..to - from];
+        let starts = &mut starts[..to - from];
         let keys = &batch.keys[from..to];
-        probe.starts(simd, keys, places);
-        for (&key, &place) in keys.iter().zip(&*places) {
-            probe.prefetch_whole(key, place);
+        probe.starts(simd, keys, starts);
+        for (&key, &start) in keys.iter().zip(&*starts) {
+            probe.prefetch_whole(key, start);
         }
-        batch.whole(simd, probe, from, places);
+        batch.whole(simd, probe, from, starts);
         from = to;
     }
 }

@@ -15,7 +15,7 @@ use forerun_core::arch::Simd;
 /// Keys in a block, at most.
 pub(super) const BLOCK_MAX: usize = 32;
 
-/// Reads the first place of each key of a block; all slices are as long as `keys`, but for
+/// Reads the first bucket of each key of a block; all slices are as long as `keys`, but for
 /// `cursors`, which is at least as long. Bit `i` of the result is set if key `i` must go on, by
 /// `cursors[i]`.
 #[inline(always)]
@@ -23,17 +23,17 @@ pub(super) fn compare<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
     probe: &P,
     keys: &[K],
-    places: &[P::Place],
+    starts: &[P::Start],
     (values, found): (&mut [V], &mut [bool]),
     cursors: &mut [P::Cursor],
 ) -> u32 {
     debug_assert!(keys.len() <= BLOCK_MAX);
     let answers = values.iter_mut().zip(found).zip(cursors);
     let mut more = 0;
-    for (i, ((&key, &place), ((value, found), cursor))) in
-        keys.iter().zip(places).zip(answers).enumerate()
+    for (i, ((&key, &start), ((value, found), cursor))) in
+        keys.iter().zip(starts).zip(answers).enumerate()
     {
-        let step = probe.first(simd, key, place);
+        let step = probe.first(simd, key, start);
         *value = step.value;
         *found = step.hit;
         *cursor = step.next;
@@ -86,7 +86,7 @@ impl<C: Copy + Default, const N: usize> Waiting<C, N> {
     }
 
     /// Appends the keys of a block, which starts at `from`, that `more` has a bit for, and aims at
-    /// their next place.
+    /// their next bucket.
     #[inline(always)]
     pub(super) fn collect<K: Word, V: Word, P: Probe<K, V, Cursor = C>>(
         &mut self,

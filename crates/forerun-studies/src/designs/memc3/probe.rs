@@ -46,19 +46,19 @@ impl<K: Word, V: Word> MemC3<K, V> {
 }
 
 impl<K: Word, V: Word> Probe<K, V> for MemC3<K, V> {
-    type Place = Where;
+    type Start = Where;
     type Cursor = Cursor;
 
     #[inline(always)]
-    fn starts<S: Simd>(&self, _: S, keys: &[K], places: &mut [Where]) {
-        for (&key, place) in keys.iter().zip(places) {
-            *place = self.locate(key);
+    fn starts<S: Simd>(&self, _: S, keys: &[K], starts: &mut [Where]) {
+        for (&key, start) in keys.iter().zip(starts) {
+            *start = self.locate(key);
         }
     }
 
     #[inline(always)]
-    fn prefetch(&self, place: Where) {
-        self.prefetch_bucket(place.bucket);
+    fn prefetch(&self, start: Where) {
+        self.prefetch_bucket(start.bucket);
     }
 
     #[inline(always)]
@@ -90,14 +90,14 @@ impl<K: Word, V: Word> Probe<K, V> for MemC3<K, V> {
     }
 
     #[inline(always)]
-    fn prefetch_whole(&self, _: K, place: Where) {
-        self.prefetch_bucket(place.bucket);
-        self.prefetch_bucket(self.other(place.bucket, place.tag));
+    fn prefetch_whole(&self, _: K, start: Where) {
+        self.prefetch_bucket(start.bucket);
+        self.prefetch_bucket(self.other(start.bucket, start.tag));
     }
 
     #[inline(always)]
-    fn whole<S: Simd>(&self, _: S, key: K, place: Where) -> (bool, V) {
-        let found = self.read(place, key);
+    fn whole<S: Simd>(&self, _: S, key: K, start: Where) -> (bool, V) {
+        let found = self.read(start, key);
         (found.is_some(), found.unwrap_or_default())
     }
 

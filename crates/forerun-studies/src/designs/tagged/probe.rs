@@ -42,26 +42,26 @@ impl<K: Word, V: Word, T: Tag> Tagged<K, V, T> {
 }
 
 impl<K: Word, V: Word, T: Tag> Probe<K, V> for Tagged<K, V, T> {
-    type Place = Hash;
+    type Start = Hash;
     type Cursor = Cursor;
 
     #[inline(always)]
-    fn starts<S: Simd>(&self, _: S, keys: &[K], places: &mut [Hash]) {
-        for (&key, place) in keys.iter().zip(places) {
-            *place = key.hash(&self.constants);
+    fn starts<S: Simd>(&self, _: S, keys: &[K], starts: &mut [Hash]) {
+        for (&key, start) in keys.iter().zip(starts) {
+            *start = key.hash(&self.constants);
         }
     }
 
     #[inline(always)]
-    fn prefetch(&self, place: Hash) {
-        self.tags.prefetch(scale(place.first, self.tags.len()));
+    fn prefetch(&self, start: Hash) {
+        self.tags.prefetch(scale(start.first, self.tags.len()));
     }
 
     #[inline(always)]
-    fn first<S: Simd>(&self, simd: S, _: K, place: Hash) -> Step<V, Cursor> {
+    fn first<S: Simd>(&self, simd: S, _: K, start: Hash) -> Step<V, Cursor> {
         let groups = self.tags.len();
         let left = GROUPS_MAX.min(groups) - 1;
-        self.tags_step(simd, place.step, scale(place.first, groups), left)
+        self.tags_step(simd, start.step, scale(start.first, groups), left)
     }
 
     #[inline(always)]
@@ -104,12 +104,12 @@ impl<K: Word, V: Word, T: Tag> Probe<K, V> for Tagged<K, V, T> {
     }
 
     #[inline(always)]
-    fn prefetch_whole(&self, _: K, place: Hash) {
-        self.prefetch(place);
+    fn prefetch_whole(&self, _: K, start: Hash) {
+        self.prefetch(start);
     }
 
     #[inline(always)]
-    fn whole<S: Simd>(&self, simd: S, key: K, place: Hash) -> (bool, V) {
-        self.walk(simd, key, self.first(simd, key, place))
+    fn whole<S: Simd>(&self, simd: S, key: K, start: Hash) -> (bool, V) {
+        self.walk(simd, key, self.first(simd, key, start))
     }
 }

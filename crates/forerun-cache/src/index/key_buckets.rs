@@ -1,4 +1,4 @@
-//! The place of a key in the index, computed from its hash.
+//! The two buckets of a key in a segment of the index, computed from its hash.
 //!
 //! ```text
 //!   63 …                           23..16         15..0
@@ -23,18 +23,18 @@ const BUCKET_BITS: u32 = BUCKETS.trailing_zeros();
 /// Maximum depth of the directory: the hash has this many bits left for it.
 pub(crate) const DEPTH_MAX: u32 = 64 - TAG_BITS - 8;
 
-/// The place of a key within its segment.
+/// The tag of a key and its two buckets within a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct KeyBuckets {
     pub(crate) tag: u16,
     /// The bucket that a lookup reads first.
     pub(crate) home: usize,
 }
 
-impl Place {
+impl KeyBuckets {
     #[inline(always)]
-    pub(crate) fn new(hash: u64) -> Place {
-        Place {
+    pub(crate) fn new(hash: u64) -> KeyBuckets {
+        KeyBuckets {
             tag: hash as u16,
             home: (hash >> TAG_BITS) as usize % BUCKETS,
         }
