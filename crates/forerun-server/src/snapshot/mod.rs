@@ -152,12 +152,14 @@ pub(crate) fn probe(system: &impl System, path: &Path) -> Result<(), SnapshotErr
 /// Removes the snapshot at `path`, if it exists, durably: a system crash does not bring it back.
 pub(crate) fn remove(system: &impl System, path: &Path) -> Result<(), SnapshotError> {
     match system.remove(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => {
-            removed.map_err(failed("remove", path))?;
-            sync_directory(system, path)
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(failed("remove", path)(error));
         }
+        _ => {}
     }
+    // Even if there is no such file: an earlier server may have removed or renamed it and died
+    // before that was durable.
+    sync_directory(system, path)
 }
 
 /// Creates a file and replaces any other. A file left by an earlier write would keep its own mode.

@@ -276,3 +276,88 @@ fn no_set_is_refused_while_a_snapshot_waits_for_its_disk() {
     assert!(to.next >= 200, "{} sets", to.next);
     assert_eq!(to.refused, 0);
 }
+
+/// The real system, which counts how often a directory is made durable.
+#[derive(Clone, Debug, Default)]
+struct CountsSyncs(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl System for CountsSyncs {
+    type Socket = <Os as System>::Socket;
+    type Listener = <Os as System>::Listener;
+    type Poll = <Os as System>::Poll;
+    type File = <Os as System>::File;
+
+    fn bind(
+        &self,
+        place: &crate::Listen,
+        backlog: u32,
+    ) -> Result<Self::Listener, crate::error::Error> {
+        Os.bind(place, backlog)
+    }
+
+    fn poll(
+        &self,
+        events: usize,
+    ) -> io::Result<(Self::Poll, std::sync::Arc<dyn crate::system::Wake>)> {
+        Os.poll(events)
+    }
+
+    fn now(&self) -> std::time::Instant {
+        Os.now()
+    }
+
+    fn unix_s(&self) -> u64 {
+        Os.unix_s()
+    }
+
+    fn tick(&self, cache: &Cache) {
+        Os.tick(cache);
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Self::File> {
+        Os.create(path)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Self::File> {
+        Os.open(path)
+    }
+
+    fn sync(&self, file: &Self::File) -> io::Result<()> {
+        Os.sync(file)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Os.sync_directory(directory)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Os.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        Os.remove(path)
+    }
+
+    fn is_directory(&self, path: &Path) -> bool {
+        Os.is_directory(path)
+    }
+
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        Os.spawn(name, work)
+    }
+}
+
+#[test]
+fn a_snapshot_that_is_already_gone_is_durably_gone_after_its_removal() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("cache");
+    let system = CountsSyncs::default();
+    let syncs = || system.0.load(std::sync::atomic::Ordering::Relaxed);
+    fs::write(&path, b"snapshot").expect("a file");
+    remove(&system, &path).expect("the file can be removed");
+    assert_eq!(syncs(), 1);
+    // A server that died removed it, and may not have made that durable.
+    remove(&system, &path).expect("there is nothing to remove");
+    assert_eq!(syncs(), 2);
+}
