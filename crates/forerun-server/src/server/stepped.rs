@@ -124,6 +124,12 @@ impl<S: System> Stepped<S> {
         self.workers[number].is_none()
     }
 
+    /// Whether a worker has begun to drain and has not ended.
+    pub fn is_draining(&self, number: usize) -> bool {
+        let worker = self.workers[number].as_ref();
+        worker.is_some_and(Worker::is_draining)
+    }
+
     /// The memory of each connection's buffers in a worker.
     pub fn buffer_bytes(&self, number: usize) -> Vec<usize> {
         let worker = self.workers[number].as_ref();

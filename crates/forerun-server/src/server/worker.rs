@@ -189,15 +189,23 @@ impl<S: System> Worker<S> {
         self.deadline.is_some() && self.connections.is_empty()
     }
 
+    /// Whether it has been told to drain.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn is_draining(&self) -> bool {
+        self.deadline.is_some()
+    }
+
     /// Maximum time that the next poll waits.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         if !self.again.is_empty() {
             return Some(Duration::ZERO);
         }
-        if let Some(deadline) = self.deadline {
-            return Some(deadline.saturating_duration_since(self.setup.system.now()));
-        }
-        (self.setup.idle_timeout_s > 0 && !self.connections.is_empty()).then_some(SWEEP)
+        let now = self.setup.system.now();
+        let drain = self
+            .deadline
+            .map(|deadline| deadline.saturating_duration_since(now));
+        let sweeps = self.setup.idle_timeout_s > 0 && !self.connections.is_empty();
+        drain.into_iter().chain(sweeps.then_some(SWEEP)).min()
     }
 
     /// Gives a connection a turn, as `what` defines it.
@@ -261,6 +269,8 @@ impl<S: System> Worker<S> {
                 }
                 Message::Drain(deadline) => {
                     self.deadline = Some(deadline);
+                    // The acceptor may have set the clock long ago if the process was stopped.
+                    self.tick();
                     let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
                     for key in keys {
                         self.turn(key, Connection::drain);

@@ -262,3 +262,14 @@ fn items_expire_while_the_server_drains() {
     let (clock, system) = (worker.setup.shared.cache.now(), &worker.setup.system);
     assert_eq!(clock, system.second());
 }
+
+#[test]
+fn requests_that_a_drain_finds_waiting_see_the_current_time() {
+    let (mut worker, handle, read) = babbled_at();
+    let deadline = worker.setup.system.now() + Duration::from_secs(3600);
+    handle.send(Message::Drain(deadline));
+    step(&mut worker, &read);
+    // The process may have been stopped for a while before this step.
+    let (clock, system) = (worker.setup.shared.cache.now(), &worker.setup.system);
+    assert_eq!(clock, system.second());
+}

@@ -98,6 +98,23 @@ fn a_reader_that_never_reads_does_not_hold_up_the_end() {
 }
 
 #[test]
+fn a_silent_client_does_not_hold_up_the_end_longer_than_the_idle_timeout() {
+    let options = options().idle_timeout(Duration::from_secs(1));
+    let server = start(options.drain_timeout(PATIENCE));
+    let mut stream = connect(&server);
+    ask(&mut stream, "mn\r\n", "MN\r\n");
+    // The server waits for the rest of this command.
+    stream
+        .write_all(b"set k 0 0 10\r\n01234")
+        .expect("it is sent");
+    std::thread::sleep(Duration::from_millis(100));
+    let start = Instant::now();
+    server.drain();
+    server.wait().expect("it ends well");
+    assert!(start.elapsed() < PATIENCE / 2);
+}
+
+#[test]
 fn shutdown_is_obeyed_where_it_is_enabled() {
     let server = start(options());
     let mut stream = connect(&server);

@@ -88,8 +88,6 @@ pub struct World<'p> {
     /// How long no thread ran since then.
     paused_in_drain: Duration,
     workers_ended: Option<Duration>,
-    /// Steps of each worker since the acceptor told it to drain.
-    drain_steps: Vec<u32>,
     /// The cache's clock and the wall clock when the server was stopped.
     stopped_at: (i64, i64),
     pub counts: Counts,
@@ -128,7 +126,6 @@ impl<'p> World<'p> {
             drain_asked: None,
             paused_in_drain: Duration::ZERO,
             workers_ended: None,
-            drain_steps: Vec::new(),
             stopped_at: (0, 0),
             counts: Counts::default(),
             trace: VecDeque::new(),
@@ -191,7 +188,6 @@ impl<'p> World<'p> {
             until: Some(self.sim.time()),
         };
         self.workers = vec![self.acceptor; self.plan.threads];
-        self.drain_steps = vec![0; self.plan.threads];
         self.life_start = self.sim.time();
         self.drain_asked = None;
         self.paused_in_drain = Duration::ZERO;
@@ -374,10 +370,8 @@ impl<'p> World<'p> {
                     }
                     self.watch
                         .after_worker(number, &self.clients, &buffers, now, drains)?;
-                    // From the drain on, workers set the clock, from their second step on.
-                    let knows = server.acceptor_timeout().is_none() && !server.has_ended(number);
-                    self.drain_steps[number] += u32::from(knows);
-                    if self.drain_steps[number] > 2 && knows {
+                    // The acceptor sets the clock until the workers drain, and then they do.
+                    if server.is_draining(number) {
                         self.watch.clock(&self.sim, &self.cache)?;
                     }
                 }
