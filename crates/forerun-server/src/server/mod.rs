@@ -45,7 +45,7 @@ use crate::system::Os;
 use control::Control;
 pub use options::{ServerOptions, SnapshotOptions};
 use parts::Parts;
-use snapshot_writer::SnapshotWriter;
+pub(crate) use snapshot_writer::SnapshotWriter;
 #[cfg(feature = "simulation")]
 pub use stepped::Stepped;
 use worker::Message;

@@ -20,7 +20,7 @@ use forerun_core::sync::{Mutex, PoisonError};
 
 use crate::error::Error;
 use crate::snapshot::{
-    Pace, SnapshotError, beside, probe, read_from_system, remove, write_to_system,
+    Pace, SnapshotError, beside, probe, read_from_system, remove, set_aside, write_to_system,
 };
 use crate::system::System;
 
@@ -66,9 +66,8 @@ impl<S: System> SnapshotWriter<S> {
             ),
             Err(error) if self.options.ignore_bad => {
                 cache.flush_all(cache.now());
-                let bad = beside(path, ".bad");
                 // If it cannot be renamed, it is removed like a file that was read.
-                let kept = self.system.rename(path, &bad).is_ok();
+                let kept = set_aside(&self.system, path)?;
                 tracing::error!(%error, kept, "cannot use the snapshot, the cache starts empty");
             }
             Err(error) => return Err(error.into()),

@@ -162,6 +162,16 @@ pub(crate) fn remove(system: &impl System, path: &Path) -> Result<(), SnapshotEr
     sync_directory(system, path)
 }
 
+/// Renames the snapshot at `path` to FILE.bad, durably: a system crash does not bring it back.
+/// Returns false if it cannot be renamed; then it is still at `path`.
+pub(crate) fn set_aside(system: &impl System, path: &Path) -> Result<bool, SnapshotError> {
+    if system.rename(path, &beside(path, ".bad")).is_err() {
+        return Ok(false);
+    }
+    sync_directory(system, path)?;
+    Ok(true)
+}
+
 /// Creates a file and replaces any other. A file left by an earlier write would keep its own mode.
 fn create<S: System>(system: &S, path: &Path) -> Result<S::File, SnapshotError> {
     match system.remove(path) {

@@ -361,3 +361,21 @@ fn a_snapshot_that_is_already_gone_is_durably_gone_after_its_removal() {
     remove(&system, &path).expect("there is nothing to remove");
     assert_eq!(syncs(), 2);
 }
+
+#[test]
+fn a_bad_snapshot_that_is_set_aside_does_not_come_back_after_a_crash() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("cache");
+    let system = CountsSyncs::default();
+    let syncs = || system.0.load(std::sync::atomic::Ordering::Relaxed);
+    fs::write(&path, b"not a snapshot").expect("a file");
+    let options = crate::SnapshotOptions::new(&path).ignore_bad(true);
+    let writer = crate::server::SnapshotWriter::new(system.clone(), options);
+    writer
+        .restore(&cache())
+        .expect("the bad snapshot is ignored");
+    assert!(!path.exists());
+    let bad = fs::read(beside(&path, ".bad")).expect("it was kept");
+    assert_eq!(bad, b"not a snapshot");
+    assert_eq!(syncs(), 1);
+}
