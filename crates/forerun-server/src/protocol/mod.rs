@@ -1,20 +1,20 @@
 //! The syntax of memcached's protocol, separate from the execution of commands.
 //!
 //! ```text
-//!   scan.rs       where tokens and lines end, 64 bytes at a time
-//!   tokens.rs     a line's tokens
-//!   numbers.rs    decimal numbers, expiration times
-//!   meta_keys.rs  keys, plain and base64
-//!   meta.rs       the flags of meta commands
-//!   replies.rs    fixed answers
-//!   binary.rs     refuses the binary protocol
+//!   scan.rs        where tokens and lines end, 64 bytes at a time
+//!   tokens.rs      a line's tokens
+//!   numbers.rs     decimal numbers, expiration times
+//!   meta_keys.rs   keys, plain and base64
+//!   meta_flags.rs  the lines and flags of meta commands
+//!   replies.rs     fixed answers
+//!   binary.rs      refuses the binary protocol
 //! ```
 //!
 //! The reference is memcached's `doc/protocol.txt`, and memcached 1.6.18 where that document leaves
 //! a reply open. docs/operate/protocol.md lists the differences and their reasons.
 
 pub(crate) mod binary;
-pub(crate) mod meta;
+pub(crate) mod meta_flags;
 pub(crate) mod meta_keys;
 pub(crate) mod numbers;
 pub(crate) mod replies;

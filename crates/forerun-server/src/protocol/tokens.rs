@@ -1,20 +1,20 @@
 //! A line's tokens. Only spaces separate them: tabs and control bytes belong to a token.
 
-/// Maximum number of tokens that a [`Tokens`] keeps. No command with a fixed form takes more.
-const KEPT: usize = 24;
-
 /// A line split at its spaces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tokens<'a> {
-    kept: [&'a [u8]; KEPT],
+    kept: [&'a [u8]; Tokens::KEPT],
     count: usize,
 }
 
 impl<'a> Tokens<'a> {
+    /// Maximum number of tokens that are kept. No command with a fixed form takes more.
+    pub(crate) const KEPT: usize = 24;
+
     /// Splits a line, given without its line end.
     pub(crate) fn of(line: &'a [u8]) -> Self {
         let mut tokens = Self {
-            kept: [&[]; KEPT],
+            kept: [&[]; Self::KEPT],
             count: 0,
         };
         for token in split(line) {
@@ -47,7 +47,7 @@ impl<'a> Tokens<'a> {
 
     /// The kept tokens.
     pub(crate) fn kept(&self) -> &[&'a [u8]] {
-        &self.kept[..self.count.min(KEPT)]
+        &self.kept[..self.count.min(Self::KEPT)]
     }
 
     /// Whether the last token is `noreply`.
@@ -97,6 +97,6 @@ mod tests {
         let line = b"x ".repeat(100);
         let tokens = Tokens::of(&line);
         assert_eq!(tokens.count(), 100);
-        assert_eq!(tokens.kept().len(), KEPT);
+        assert_eq!(tokens.kept().len(), Tokens::KEPT);
     }
 }

@@ -80,7 +80,7 @@ impl Session {
             (b"md", 2..) => super::meta::delete(line, tokens, turn),
             (b"ma", 2..) => super::meta::arithmetic(line, tokens, turn),
             (b"me", 1) => turn.say(replies::BAD_FORMAT),
-            (b"me", _) => super::meta::debug(tokens, turn),
+            (b"me", _) => super::meta::debug(line, tokens, turn),
             (b"mn", _) => turn.say(replies::META_NOOP),
             // The batch reader handles lines with keys. A line that gets here has no key, or an
             // expiration time that is not a number.

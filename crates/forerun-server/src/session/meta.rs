@@ -3,58 +3,24 @@
 
 use forerun_cache::{Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Invalidate};
 
-use crate::protocol::meta::{Flags, TOKENS_MAX};
-use crate::protocol::meta_keys::{DecodedKey, decode, push_base64, push_key_flag};
+use crate::protocol::meta_flags::{Command, Flags};
+use crate::protocol::meta_keys::push_base64;
 use crate::protocol::numbers::push_u64;
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
 use super::commands::count_arithmetic;
 use super::context::Turn;
-use super::meta_get::{expiry_behind, expiry_of_new, meta_get, push_echo, push_seconds_left};
-
-/// Parses the key and flags of a meta command without a data block, or returns the error reply.
-fn parse<'a>(
-    line: &'a [u8],
-    tokens: &Tokens<'a>,
-    decoded: &'a mut DecodedKey,
-) -> Result<(&'a [u8], Flags<'a>), &'static [u8]> {
-    let is_get = tokens.get(0) == b"mg";
-    let key = tokens.get(1);
-    if key.len() > KEY_BYTES_MAX {
-        return Err(replies::BAD_FORMAT);
-    }
-    if tokens.count() > TOKENS_MAX {
-        return Err(if is_get {
-            replies::FLAGS_TOO_MANY_MG
-        } else {
-            replies::FLAGS_TOO_MANY
-        });
-    }
-    let flags = Flags::parse(tokens.behind(line, 1)).map_err(|error| {
-        if is_get {
-            error.reply()
-        } else {
-            replies::FLAG_UNKNOWN_OR_TWICE
-        }
-    })?;
-    let key = match (flags.has(b'b'), is_get) {
-        (false, _) => key,
-        (true, true) => decode(key, decoded).ok_or(replies::BAD_KEY)?,
-        (true, false) => decode(key, decoded).ok_or(replies::FLAG_UNKNOWN_OR_TWICE)?,
-    };
-    if !flags.opaque_fits() {
-        return Err(replies::BAD_OPAQUE);
-    }
-    Ok((key, flags))
-}
+use super::meta_answer::{Known, Subject, push_repeated};
+use super::meta_get::{expiry_behind, expiry_of_new, meta_get};
 
 /// `mg` with any flags.
 pub(super) fn get(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     turn.counters.cmd_meta.add(1);
     let mut decoded = [0; KEY_BYTES_MAX];
-    match parse(line, tokens, &mut decoded) {
-        Ok((key, flags)) => meta_get(turn, key, &flags),
+    let mut flags = Flags::NONE;
+    match flags.parse(Command::Get, line, tokens, &mut decoded) {
+        Ok(key) => meta_get(turn, key, &flags),
         Err(reply) => turn.say(reply),
     }
 }
@@ -63,8 +29,9 @@ pub(super) fn get(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
 pub(super) fn delete(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     turn.counters.cmd_meta.add(1);
     let mut decoded = [0; KEY_BYTES_MAX];
-    let (key, flags) = match parse(line, tokens, &mut decoded) {
-        Ok(parsed) => parsed,
+    let mut flags = Flags::NONE;
+    let key = match flags.parse(Command::Delete, line, tokens, &mut decoded) {
+        Ok(key) => key,
         Err(reply) => return turn.say(reply),
     };
     let compare_cas = flags.compare_cas;
@@ -96,7 +63,7 @@ pub(super) fn delete(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
         return;
     }
     turn.say(code);
-    push_echo(turn, key, flags.has(b'b'), flags.text);
+    push_repeated(turn, key, flags.has(b'b'), flags.letters, flags.text);
     turn.say(b"\r\n");
 }
 
@@ -104,8 +71,9 @@ pub(super) fn delete(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
 pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     turn.counters.cmd_meta.add(1);
     let mut decoded = [0; KEY_BYTES_MAX];
-    let (key, flags) = match parse(line, tokens, &mut decoded) {
-        Ok(parsed) => parsed,
+    let mut flags = Flags::NONE;
+    let key = match flags.parse(Command::Arithmetic, line, tokens, &mut decoded) {
+        Ok(key) => key,
         Err(reply) => return turn.say(reply),
     };
     let direction = match flags.mode {
@@ -116,8 +84,7 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) 
     // A `t` before the `T` reports the old time.
     let tells_time_before = flags.ttl.is_some()
         && flags
-            .each()
-            .map(|flag| flag[0])
+            .in_order()
             .find(|&letter| letter == b't' || letter == b'T')
             == Some(b't');
     let before = if tells_time_before {
@@ -163,8 +130,24 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) 
         Counted::Exists => b"EX",
     };
     turn.say(code);
-    push_echo(turn, key, flags.has(b'b'), flags.text);
+    push_repeated(turn, key, flags.has(b'b'), flags.letters, flags.text);
     turn.say(b"\r\n");
+}
+
+/// A counter that `ma` has changed.
+struct Counter {
+    cas: u64,
+    expiry: Expiry,
+}
+
+impl Known for Counter {
+    fn cas(&self) -> Option<u64> {
+        Some(self.cas)
+    }
+
+    fn expiry(&self) -> Option<Expiry> {
+        Some(self.expiry)
+    }
 }
 
 /// Appends the answer to a successful `ma`. `expiry` is the item's expiry before the flags take
@@ -184,22 +167,14 @@ fn push_counted(
     } else {
         turn.say(b"HD");
     }
-    for flag in flags.each() {
+    for flag in flags.tokens {
         expiry = expiry_behind(turn, flags, flag[0], expiry, is_new);
-        let out = turn.out.bytes_mut();
-        match flag[0] {
-            b'c' => {
-                out.extend_from_slice(b" c");
-                push_u64(out, cas);
-            }
-            b't' => push_seconds_left(turn, expiry),
-            b'O' => {
-                out.push(b' ');
-                out.extend_from_slice(flag);
-            }
-            b'k' => push_key_flag(out, key, flags.has(b'b')),
-            _ => {}
-        }
+        let subject = Subject {
+            key,
+            is_binary: flags.has(b'b'),
+            item: &Counter { cas, expiry },
+        };
+        subject.push(turn, flag);
     }
     turn.say(b"\r\n");
     if flags.has(b'v') {
@@ -209,27 +184,21 @@ fn push_counted(
 }
 
 /// `me key [b]`: reports what the cache knows of an item.
-pub(super) fn debug(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+pub(super) fn debug(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     turn.counters.cmd_meta.add(1);
-    let mut key = tokens.get(1);
-    let is_binary = tokens.get(2) == b"b";
     let mut decoded = [0; KEY_BYTES_MAX];
-    if key.len() > KEY_BYTES_MAX {
-        return turn.say(replies::BAD_FORMAT);
-    }
-    if is_binary {
-        key = match decode(key, &mut decoded) {
-            Some(key) => key,
-            None => return turn.say(replies::BAD_FORMAT),
-        };
-    }
+    let mut flags = Flags::NONE;
+    let key = match flags.parse(Command::Debug, line, tokens, &mut decoded) {
+        Ok(key) => key,
+        Err(reply) => return turn.say(reply),
+    };
     let cache = turn.cache;
     let guard = cache.pin();
     let Some(item) = guard.peek(key) else {
         return turn.say(replies::META_END);
     };
     turn.say(b"ME ");
-    if is_binary {
+    if flags.has(b'b') {
         push_base64(turn.out.bytes_mut(), key);
     } else {
         turn.say(key);

@@ -2,14 +2,76 @@
 
 use forerun_cache::{Expiry, Guard, Item, Mode, Store, Stored};
 
-use crate::protocol::meta::{Flags, Letters};
-use crate::protocol::meta_keys::push_key_flag;
+use crate::protocol::meta_flags::{Flags, Letters};
 use crate::protocol::numbers::push_u64;
-use crate::protocol::tokens::split;
-use crate::protocol::{KEY_BYTES_MAX, replies};
 
 use super::answers::push_value;
 use super::context::Turn;
+use super::meta_answer::{Known, Subject, push_repeated};
+
+/// An item and its expiry, which the command may have changed.
+struct Touched<'a, 'g> {
+    item: &'a Item<'g>,
+    expiry: Expiry,
+}
+
+impl Known for Touched<'_, '_> {
+    fn cas(&self) -> Option<u64> {
+        Known::cas(self.item)
+    }
+
+    fn size(&self) -> Option<u64> {
+        Known::size(self.item)
+    }
+
+    fn expiry(&self) -> Option<Expiry> {
+        Some(self.expiry)
+    }
+
+    fn client_flags(&self) -> Option<u64> {
+        Known::client_flags(self.item)
+    }
+
+    fn was_fetched(&self) -> Option<bool> {
+        Known::was_fetched(self.item)
+    }
+
+    fn last_access_s(&self, now_s: u32) -> Option<u32> {
+        Known::last_access_s(self.item, now_s)
+    }
+}
+
+/// An empty item that the command has created.
+struct Created {
+    cas: u64,
+    expiry: Expiry,
+}
+
+impl Known for Created {
+    fn cas(&self) -> Option<u64> {
+        Some(self.cas)
+    }
+
+    fn size(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn expiry(&self) -> Option<Expiry> {
+        Some(self.expiry)
+    }
+
+    fn client_flags(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn was_fetched(&self) -> Option<bool> {
+        Some(false)
+    }
+
+    fn last_access_s(&self, now_s: u32) -> Option<u32> {
+        Some(now_s)
+    }
+}
 
 /// Appends the answer to a hit of a meta get that changes nothing except a claim.
 #[inline]
@@ -22,9 +84,12 @@ pub(super) fn push_plain_hit(
 ) {
     let with_value = letters.has(b'v');
     push_code(turn, item, with_value);
-    for flag in split(flags) {
-        push_flag(turn, flag, key, item, item.expiry(), false);
-    }
+    let subject = Subject {
+        key,
+        is_binary: false,
+        item,
+    };
+    subject.push_all(turn, letters, flags);
     if item.is_stale() || item.is_claimed() {
         push_claim(turn, item, false);
     }
@@ -46,23 +111,8 @@ pub(super) fn push_miss(
         return;
     }
     turn.say(b"EN");
-    push_echo(turn, key, is_binary, flags);
+    push_repeated(turn, key, is_binary, letters, flags);
     turn.say(b"\r\n");
-}
-
-/// Appends the flags that every answer repeats: the opaque token and the key.
-pub(super) fn push_echo(turn: &mut Turn<'_>, key: &[u8], is_binary: bool, flags: &[u8]) {
-    let out = turn.out.bytes_mut();
-    for flag in split(flags) {
-        match flag[0] {
-            b'O' => {
-                out.push(b' ');
-                out.extend_from_slice(flag);
-            }
-            b'k' => push_key_flag(out, key, is_binary),
-            _ => {}
-        }
-    }
 }
 
 fn push_code(turn: &mut Turn<'_>, item: &Item<'_>, with_value: bool) {
@@ -72,38 +122,6 @@ fn push_code(turn: &mut Turn<'_>, item: &Item<'_>, with_value: bool) {
     } else {
         turn.say(b"HD");
     }
-}
-
-/// Appends the part of the answer that a flag asks for, if it asks for any. The item's expiry may
-/// have changed since the lookup.
-#[inline]
-fn push_flag(
-    turn: &mut Turn<'_>,
-    flag: &[u8],
-    key: &[u8],
-    item: &Item<'_>,
-    expiry: Expiry,
-    is_binary: bool,
-) {
-    let number = match flag[0] {
-        b'v' | b'q' => return,
-        b's' => item.value().len() as u64,
-        b'f' => item.flags().into(),
-        b'c' => item.cas(),
-        b'h' => item.was_fetched().into(),
-        b'l' => turn.cache.now().saturating_sub(item.last_access()).into(),
-        b't' => return push_seconds_left(turn, expiry),
-        b'O' => {
-            let out = turn.out.bytes_mut();
-            out.push(b' ');
-            return out.extend_from_slice(flag);
-        }
-        b'k' => return push_key_flag(turn.out.bytes_mut(), key, is_binary),
-        _ => return,
-    };
-    let out = turn.out.bytes_mut();
-    out.extend_from_slice(&[b' ', flag[0]]);
-    push_u64(out, number);
 }
 
 /// Appends who must write a new value, if one is wanted: this client (`W`) or another one (`Z`).
@@ -124,12 +142,6 @@ fn push_claim(turn: &mut Turn<'_>, item: &Item<'_>, is_wanted: bool) {
 /// Executes a meta get of any kind after its flags are parsed.
 pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
     let is_binary = flags.has(b'b');
-    if key.len() > KEY_BYTES_MAX {
-        return turn.say(replies::BAD_FORMAT);
-    }
-    if !flags.opaque_fits() {
-        return turn.say(replies::BAD_OPAQUE);
-    }
     let is_touch = flags.ttl.is_some();
     let cache = turn.cache;
     let mut guard = cache.pin();
@@ -155,11 +167,22 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
     push_code(turn, &item, with_value);
     let mut expiry = item.expiry();
     let mut is_wanted = false;
-    for flag in flags.each() {
+    for flag in flags.tokens {
         expiry = expiry_behind(turn, flags, flag[0], expiry, false);
         match (flag[0], flags.recache) {
             (b'R', Some(below)) => is_wanted = expires_before(expiry, turn.shared.expiry(below)),
-            _ => push_flag(turn, flag, key, &item, expiry, is_binary),
+            _ => {
+                let item = &Touched {
+                    item: &item,
+                    expiry,
+                };
+                let subject = Subject {
+                    key,
+                    is_binary,
+                    item,
+                };
+                subject.push(turn, flag);
+            }
         }
     }
     push_claim(turn, &item, is_wanted);
@@ -192,34 +215,19 @@ fn push_made(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>, cas: u64) {
     let with_value = flags.has(b'v') && flags.compare_cas != Some(cas);
     turn.say(if with_value { b"VA 0" } else { b"HD" });
     let mut expiry = Expiry::Never;
-    for flag in flags.each() {
+    for flag in flags.tokens {
         expiry = expiry_behind(turn, flags, flag[0], expiry, true);
-        match flag[0] {
-            b's' | b'f' | b'h' | b'l' => turn.say(&[b' ', flag[0], b'0']),
-            b'c' => {
-                turn.say(b" c");
-                push_u64(turn.out.bytes_mut(), cas);
-            }
-            b't' => push_seconds_left(turn, expiry),
-            b'O' => {
-                turn.say(b" ");
-                turn.say(flag);
-            }
-            b'k' => push_key_flag(turn.out.bytes_mut(), key, flags.has(b'b')),
-            _ => {}
-        }
+        let subject = Subject {
+            key,
+            is_binary: flags.has(b'b'),
+            item: &Created { cas, expiry },
+        };
+        subject.push(turn, flag);
     }
     turn.say(b" W\r\n");
     if with_value {
         turn.say(b"\r\n");
     }
-}
-
-/// Appends ` t` and the seconds until `expiry`; -1 means never.
-pub(super) fn push_seconds_left(turn: &mut Turn<'_>, expiry: Expiry) {
-    let seconds_left = turn.seconds_left(expiry);
-    turn.say(b" t");
-    turn.say(itoa::Buffer::new().format(seconds_left).as_bytes());
 }
 
 /// The item's expiry after `letter`, one of the command's flags, has taken effect. `T` sets the
@@ -242,8 +250,7 @@ pub(super) fn expiry_behind(
 
 /// The expiry of an item that a command with these flags creates.
 pub(super) fn expiry_of_new(turn: &Turn<'_>, flags: &Flags<'_>) -> Expiry {
-    let letters = flags.each().map(|flag| flag[0]);
-    letters.fold(Expiry::Never, |expiry, letter| {
+    flags.in_order().fold(Expiry::Never, |expiry, letter| {
         expiry_behind(turn, flags, letter, expiry, true)
     })
 }

@@ -25,6 +25,7 @@ mod context;
 mod dump;
 mod fuzz;
 mod meta;
+mod meta_answer;
 mod meta_get;
 mod reads;
 mod stats;

@@ -14,16 +14,13 @@ use forerun_cache::Item;
 
 use crate::input::LINE_BYTES_MAX;
 use crate::protocol::KEY_BYTES_MAX;
-use crate::protocol::meta::{Letters, OPAQUE_BYTES_MAX, TOKENS_MAX};
+use crate::protocol::meta_flags::{Letters, OPAQUE_BYTES_MAX, PLAIN, TOKENS_MAX};
 use crate::protocol::numbers::{Expiration, parse_expiration};
 use crate::protocol::replies;
 use crate::protocol::scan::Scan;
 
 /// A batch of this many keys takes no further command.
 const BATCH_KEYS: usize = 512;
-
-/// Flags of `mg` that do not change the item and need not be parsed before the lookup.
-const PLAIN: Letters = Letters::of(b"cfkqstvOPL");
 
 /// The kind of a line of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

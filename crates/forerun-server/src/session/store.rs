@@ -11,16 +11,17 @@
 
 use std::borrow::Cow;
 
-use forerun_cache::{Error, Expiry, Mode, Store, Stored, Value, ValueBuffer};
+use forerun_cache::{Cache, Error, Expiry, Mode, Store, Stored, Value, ValueBuffer};
 
 use crate::input::LINE_BYTES_MAX;
-use crate::protocol::meta::{Flags, TOKENS_MAX};
-use crate::protocol::meta_keys::{DecodedKey, decode, push_key_flag};
-use crate::protocol::numbers::{parse_expiration, parse_length, parse_u32, parse_u64, push_u64};
+use crate::protocol::meta_flags::{Command, Flags, Letters};
+use crate::protocol::meta_keys::DecodedKey;
+use crate::protocol::numbers::{parse_expiration, parse_length, parse_u32, parse_u64};
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
 use super::context::Turn;
+use super::meta_answer::{Known, Subject};
 use super::{Session, State, Step};
 
 /// The end of a data block.
@@ -47,10 +48,32 @@ enum Answer<'a> {
         quiet: bool,
     },
     Meta {
-        quiet: bool,
-        is_binary: bool,
+        letters: Letters,
         flags: Cow<'a, [u8]>,
     },
+}
+
+/// The item of an `ms`, whether it was stored or not.
+struct StoredItem<'a> {
+    key: &'a [u8],
+    cache: &'a Cache,
+    cas: u64,
+    /// The value's length. `None` for a value that was extended: only the cache knows its length.
+    size: Option<usize>,
+}
+
+impl Known for StoredItem<'_> {
+    fn cas(&self) -> Option<u64> {
+        Some(self.cas)
+    }
+
+    fn size(&self) -> Option<u64> {
+        let peeked = || {
+            let guard = self.cache.pin();
+            guard.peek(self.key).map_or(0, |item| item.value().len())
+        };
+        Some(self.size.unwrap_or_else(peeked) as u64)
+    }
 }
 
 /// A refused line, and the length of the data block that follows it all the same.
@@ -194,13 +217,8 @@ impl StoreCommand<'_> {
             key: Cow::Owned(self.key.into_owned()),
             answer: match self.answer {
                 Answer::Classic { quiet } => Answer::Classic { quiet },
-                Answer::Meta {
-                    quiet,
-                    is_binary,
-                    flags,
-                } => Answer::Meta {
-                    quiet,
-                    is_binary,
+                Answer::Meta { letters, flags } => Answer::Meta {
+                    letters,
                     flags: Cow::Owned(flags.into_owned()),
                 },
             },
@@ -253,17 +271,13 @@ impl StoreCommand<'_> {
                 };
                 turn.say_unless(*quiet, reply);
             }
-            Answer::Meta {
-                quiet,
-                is_binary,
-                flags,
-            } => {
-                if !(*quiet && code == b"HD") {
+            Answer::Meta { letters, flags } => {
+                if !(letters.has(b'q') && code == b"HD") {
                     // A value that was not stored counts with the length that the client sent, as
                     // in memcached.
                     let is_longer = is_extension && matches!(stored, Stored::Stored { .. });
                     let size = if is_longer { None } else { Some(len) };
-                    self.say_meta(turn, code, stored, *is_binary, flags, size);
+                    self.say_meta(turn, code, stored, size, *letters, flags);
                 }
             }
         }
@@ -274,43 +288,26 @@ impl StoreCommand<'_> {
         turn: &mut Turn<'_>,
         code: &[u8; 2],
         stored: Stored,
-        is_binary: bool,
-        flags: &[u8],
         size: Option<usize>,
+        letters: Letters,
+        flags: &[u8],
     ) {
         turn.say(code);
-        for flag in crate::protocol::tokens::split(flags) {
-            match flag[0] {
-                b'O' => {
-                    turn.say(b" ");
-                    turn.say(flag);
-                }
-                b'k' => push_key_flag(turn.out.bytes_mut(), &self.key, is_binary),
-                b'c' => {
-                    turn.say(b" c");
-                    let cas = if let Stored::Stored { cas } = stored {
-                        cas
-                    } else {
-                        0
-                    };
-                    push_u64(turn.out.bytes_mut(), cas);
-                }
-                b's' => {
-                    // Only the cache knows the length of the value that was extended.
-                    let size = size
-                        .or_else(|| {
-                            turn.cache
-                                .pin()
-                                .peek(&self.key)
-                                .map(|item| item.value().len())
-                        })
-                        .unwrap_or(0);
-                    turn.say(b" s");
-                    push_u64(turn.out.bytes_mut(), size as u64);
-                }
-                _ => {}
-            }
-        }
+        let item = &StoredItem {
+            key: &self.key,
+            cache: turn.cache,
+            cas: match stored {
+                Stored::Stored { cas } => cas,
+                _ => 0,
+            },
+            size,
+        };
+        let subject = Subject {
+            key: &self.key,
+            is_binary: letters.has(b'b'),
+            item,
+        };
+        subject.push_all(turn, letters, flags);
         turn.say(BLOCK_END);
     }
 
@@ -425,7 +422,7 @@ fn parse_classic<'a>(
 /// Parses `ms key datalen flag…`.
 fn parse_meta<'a>(
     line: &'a [u8],
-    tokens: &Tokens<'a>,
+    tokens: &'a Tokens<'a>,
     decoded: &'a mut DecodedKey,
     turn: &Turn<'_>,
 ) -> Result<(StoreCommand<'a>, usize), Refused> {
@@ -441,20 +438,10 @@ fn parse_meta<'a>(
         return Err(refused(replies::BAD_FORMAT, None));
     };
     let refused = |reply| refused(reply, Some(len));
-    let mut key = tokens.get(1);
-    if key.len() > KEY_BYTES_MAX {
-        return Err(refused(replies::BAD_FORMAT));
-    }
-    if tokens.count() > TOKENS_MAX {
-        return Err(refused(replies::FLAGS_TOO_MANY));
-    }
-    let flags = Flags::parse(tokens.behind(line, 2)).map_err(|error| refused(error.reply()))?;
-    if flags.has(b'b') {
-        key = decode(key, decoded).ok_or_else(|| refused(replies::BAD_KEY))?;
-    }
-    if !flags.opaque_fits() {
-        return Err(refused(replies::BAD_OPAQUE));
-    }
+    let mut flags = Flags::NONE;
+    let key = flags
+        .parse(Command::Store, line, tokens, decoded)
+        .map_err(refused)?;
     let mode = match flags.mode {
         None | Some(b'S') => Mode::Set,
         Some(b'E') => Mode::Add,
@@ -489,8 +476,7 @@ fn parse_meta<'a>(
             && matches!(mode, Mode::Set | Mode::Replace),
         vivify: flags.vivify.map(expiry),
         answer: Answer::Meta {
-            quiet: flags.has(b'q'),
-            is_binary: flags.has(b'b'),
+            letters: flags.letters,
             flags: Cow::Borrowed(flags.text),
         },
     };
