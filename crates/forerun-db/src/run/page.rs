@@ -1,7 +1,7 @@
 //! A page: rows in key order, laid out so that a search reads few cache lines.
 //!
 //! ```text
-//!   line 0   │ kind, rows, … │ prefix's first 16 bytes │ fence │ fence │ … │      one fence per group: the key prefix of its last row
+//!   line 0   │ kind, rows, … │ prefix's first 16 bytes │ fence │ fence │ … │      one fence per group: its last key prefix
 //!   …        │ fence │ …                                                  │
 //!   group 0  │ key prefix │ key prefix │ … 16                             │      the key's first 4 bytes after the common
 //!            │ row entry │ row entry │ … 16                               │      prefix, as an integer
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! `docs/internals/format.md` defines every byte. A search reads line 0, two lines of one group
-//! (its key prefixes, and the row entries next to them), and the record. That makes three dependent cache
-//! misses, where a binary search has one or two for each step.
+//! (its key prefixes, and the row entries next to them), and the record. That makes three dependent
+//! cache misses, where a binary search has one or two for each step.
 //!
 //! [`Page::check`] (`page_check.rs`) validates a page once, when it is read from disk. Later
 //! readers do not check again. This is still safe code: wrong bytes give wrong rows, but no panic
