@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use forerun::gpu::gather::cpu::{self, CpuOptions, Extras};
+use forerun::gpu::gather::cpu::{self, CopyOptions, CpuOptions};
 use forerun::gpu::gather::{Absent, Spec};
 use forerun::gpu::{DeviceInfo, Gpu};
 use pyo3::prelude::*;
@@ -42,7 +42,7 @@ impl CopyCounts {
 }
 
 /// The arguments that both directions share.
-fn how(absent: &str, threads: usize) -> PyResult<(Absent, Extras<'static>)> {
+fn how(absent: &str, threads: usize) -> PyResult<(Absent, CopyOptions<'static>)> {
     let absent = match absent {
         "skip" => Absent::Skip,
         "zero" => Absent::Zero,
@@ -50,11 +50,11 @@ fn how(absent: &str, threads: usize) -> PyResult<(Absent, Extras<'static>)> {
     };
     let threads =
         NonZeroUsize::new(threads).ok_or_else(|| invalid("`threads` must be at least 1"))?;
-    let extras = Extras {
+    let options = CopyOptions {
         cpu: CpuOptions::default().threads(threads),
-        ..Extras::default()
+        ..CopyOptions::default()
     };
-    Ok((absent, extras))
+    Ok((absent, options))
 }
 
 /// Which of the two arrays is the host's.
@@ -71,7 +71,7 @@ struct Copy<'a, 'py> {
     device: &'a Bound<'py, PyAny>,
     pairs: &'a Bound<'py, PyAny>,
     absent: Absent,
-    extras: Extras<'static>,
+    options: CopyOptions<'static>,
     stream: Option<&'a Bound<'py, PyAny>>,
 }
 
@@ -116,8 +116,8 @@ impl<'py> Copy<'_, 'py> {
         let pairs = given.pairs()?;
         let (from, to) = (from.as_slice()?, to.as_slice_mut()?);
         let copied = py.detach(|| match self.direction {
-            Direction::Gather => cpu::gather(from, to, &spec, &pairs, self.extras),
-            Direction::Scatter => cpu::scatter(from, to, &spec, &pairs, self.extras),
+            Direction::Gather => cpu::gather(from, to, &spec, &pairs, self.options),
+            Direction::Scatter => cpu::scatter(from, to, &spec, &pairs, self.options),
         });
         let copied = copied.map_err(gather_exception)?;
         Ok(CopyCounts {
@@ -210,7 +210,7 @@ pub(crate) fn gather(
     threads: usize,
     stream: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<CopyCounts>> {
-    let (absent, extras) = how(absent, threads)?;
+    let (absent, options) = how(absent, threads)?;
     let direction = Direction::Gather;
     Copy {
         direction,
@@ -218,7 +218,7 @@ pub(crate) fn gather(
         device,
         pairs,
         absent,
-        extras,
+        options,
         stream,
     }
     .run(py)
@@ -237,7 +237,7 @@ pub(crate) fn scatter(
     threads: usize,
     stream: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<CopyCounts>> {
-    let (absent, extras) = how(absent, threads)?;
+    let (absent, options) = how(absent, threads)?;
     let direction = Direction::Scatter;
     Copy {
         direction,
@@ -245,7 +245,7 @@ pub(crate) fn scatter(
         device,
         pairs,
         absent,
-        extras,
+        options,
         stream,
     }
     .run(py)

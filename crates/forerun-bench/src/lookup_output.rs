@@ -56,7 +56,7 @@ pub(crate) fn show(
     if !output.json {
         writeln!(out, "{}", lookup_page::legend(&all))?;
     }
-    let mut report = Report::new(title, lookup_page::LEAD);
+    let mut report = Report::new(title, lookup_page::INTRO);
     report.facts = facts;
     lookup_page::fill(&mut report, &all);
     output.write_report(&report)

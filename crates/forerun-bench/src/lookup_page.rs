@@ -8,7 +8,7 @@ use forerun_measure::text_table::TextTable;
 use forerun_measure::typical::typical;
 
 /// The introduction of a lookup bench's page.
-pub const LEAD: &str = "Keys looked up per second, by strategy and batch size, in alternating \
+pub const INTRO: &str = "Keys looked up per second, by strategy and batch size, in alternating \
 rounds on this machine. The gain of a strategy that overlaps the cache misses of a batch grows \
 with the batch; the rate of one key at a time does not.";
 
@@ -51,7 +51,7 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, TextTable) {
         cells.extend(access.then(|| row.access.clone().unwrap_or_else(|| "-".to_owned())));
         cells.extend([
             row.batch.to_string(),
-            row.who(),
+            row.label(),
             short(row.keys_per_second),
             digits(row.ns_per_key),
             spread(row.keys_per_second_min, row.keys_per_second_max),
@@ -147,7 +147,7 @@ fn tiles(rows: &[Row]) -> Vec<Tile> {
     if let Some((row, ratio)) = typical(candidates, |row| row.batch, |row| row.speedup_vs_single) {
         let label = format!(
             "one key at a time: {} at batch {}, a typical cell",
-            row.who(),
+            row.label(),
             row.batch
         );
         tiles.push(Tile::new(label, times(ratio)));
@@ -209,7 +209,7 @@ fn plot(rows: &[&Row], title: &str, value: impl Fn(&Row) -> Option<Range>) -> Ch
     push_series(
         &mut chart,
         rows,
-        Row::who,
+        Row::label,
         |row| row.batch.to_string(),
         value,
     );
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn the_page_has_one_panel_per_cell_and_a_headline() {
-        let mut report = Report::new("t", LEAD);
+        let mut report = Report::new("t", INTRO);
         fill(&mut report, &rows());
         let charts = report
             .sections

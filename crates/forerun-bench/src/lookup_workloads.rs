@@ -177,7 +177,7 @@ impl Lookups {
                     Workload::FillRandom => "insert".to_owned(),
                     _ => strategy.clone(),
                 };
-                let name = format!("{} batch {} {}", head.case, head.batch, head.who());
+                let name = format!("{} batch {} {}", head.case, head.batch, head.label());
                 headings.push(head);
                 cases.push(Case::new(group, name, move |turn| match workload {
                     Workload::FillRandom => loaded.fill(cell.threads),

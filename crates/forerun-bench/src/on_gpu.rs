@@ -72,7 +72,7 @@ pub(crate) fn report_check(
 
 /// How long a command took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Took {
+pub(crate) struct CommandTimes {
     /// Between two events of its stream, before and after it.
     pub(crate) device: Duration,
     /// By the host's clock, from the call to the end of the wait.
@@ -98,7 +98,11 @@ impl Timer {
     }
 
     /// Runs a command `before` times untimed, then once timed, without a wait in between.
-    pub(crate) fn time(&self, command: &dyn Command, before: usize) -> Result<Took, GpuError> {
+    pub(crate) fn time(
+        &self,
+        command: &dyn Command,
+        before: usize,
+    ) -> Result<CommandTimes, GpuError> {
         let start = Instant::now();
         self.gpu.scope(|scope| {
             for _ in 0..before {
@@ -108,7 +112,7 @@ impl Timer {
             scope.put(&self.stream, command)?;
             self.stream.record(&self.end)
         })?;
-        Ok(Took {
+        Ok(CommandTimes {
             wall: start.elapsed(),
             device: self.end.since(&self.start)?,
         })

@@ -14,7 +14,7 @@ use forerun_core::sync::{TryLockError, thread, time};
 
 /// The memory that a writer lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum Shortage {
     /// A block for small items.
     Block,
     /// This many bytes for something else.
@@ -45,7 +45,7 @@ impl Cache {
     /// Frees the memory that a writer lacks. `false`: there is nothing to reclaim, or the calling
     /// thread holds a guard. Everything removed from now on would wait for that guard, so in that
     /// case this neither evicts nor waits.
-    pub(crate) fn make_room(&self, need: Need) -> bool {
+    pub(crate) fn make_room(&self, need: Shortage) -> bool {
         let held = self.epochs.held_by_this_thread();
         let mut checks = 0;
         let mut waiting_since = None;
@@ -56,7 +56,7 @@ impl Cache {
             if self.is_available(need) {
                 return true;
             }
-            if need != Need::Block && self.blocks.has_unreleasable() {
+            if need != Shortage::Block && self.blocks.has_unreleasable() {
                 // The system takes no memory back, so emptying blocks would not help.
                 return false;
             }
@@ -90,26 +90,30 @@ impl Cache {
         }
     }
 
-    fn bytes_of(&self, need: Need) -> usize {
+    fn bytes_of(&self, need: Shortage) -> usize {
         match need {
-            Need::Block => self.blocks.len_bytes(),
+            Shortage::Block => self.blocks.len_bytes(),
             // Blocks are returned to the system as a whole.
-            Need::Bytes(bytes) => bytes + self.blocks.len_bytes(),
-            Need::Large(len_bytes) => self.runs.charge_bytes(len_bytes) + self.blocks.len_bytes(),
+            Shortage::Bytes(bytes) => bytes + self.blocks.len_bytes(),
+            Shortage::Large(len_bytes) => {
+                self.runs.charge_bytes(len_bytes) + self.blocks.len_bytes()
+            }
         }
     }
 
-    fn is_available(&self, need: Need) -> bool {
+    fn is_available(&self, need: Shortage) -> bool {
         let fits = || match need {
-            Need::Block => self.blocks.available() > 0 || self.blocks.can_charge_one(),
-            Need::Bytes(bytes) => bytes <= self.budget.left_bytes(),
-            Need::Large(len_bytes) => self.runs.fits(len_bytes),
+            Shortage::Block => self.blocks.available() > 0 || self.blocks.can_charge_one(),
+            Shortage::Bytes(bytes) => bytes <= self.budget.left_bytes(),
+            Shortage::Large(len_bytes) => self.runs.fits(len_bytes),
         };
         loop {
             if fits() {
                 break true;
             }
-            if need == Need::Block || !(self.blocks.release_one() || self.runs.release_retained()) {
+            if need == Shortage::Block
+                || !(self.blocks.release_one() || self.runs.release_retained())
+            {
                 break false;
             }
         }
@@ -184,7 +188,7 @@ impl Cache {
                 Err(SplitError::Crowded) if self.index.depth(&pinned, hash) > depth => return true,
                 Err(SplitError::NoMemory) if !is_last => {
                     drop(pinned);
-                    if self.make_room(Need::Bytes(bytes)) {
+                    if self.make_room(Shortage::Bytes(bytes)) {
                         continue;
                     }
                 }

@@ -17,7 +17,7 @@ use crate::eviction::Queue;
 use crate::index::bucket::ItemRef;
 use crate::index::key_buckets::KeyBuckets;
 use crate::page_runs::AllocError;
-use crate::reclaim::Need;
+use crate::reclaim::Shortage;
 use crate::stats::Count;
 use crate::unlink::RemovalCause;
 use crate::value::LargeValue;
@@ -86,7 +86,7 @@ pub(crate) enum Outcome<A> {
 enum Obstacle {
     /// Another thread changed the item.
     Changed,
-    NoMemory(Need),
+    NoMemory(Shortage),
     /// The index has no free slot, in a segment of this depth.
     NoSlot {
         depth: u32,
@@ -191,7 +191,7 @@ impl Cache {
             generation: moment.generation(),
         };
         let class = self.blocks.ttl_class(new.expiry, now);
-        let no_block = Obstacle::NoMemory(Need::Block);
+        let no_block = Obstacle::NoMemory(Shortage::Block);
         let allocation = self
             .blocks
             .write(queue, class, &record, Requester::Writer)
@@ -261,7 +261,7 @@ impl Cache {
         }
         let mut large =
             LargeValue::zeroed(&self.runs, len_bytes).map_err(|refused| match refused {
-                AllocError::Limit => Obstacle::NoMemory(Need::Large(len_bytes)),
+                AllocError::Limit => Obstacle::NoMemory(Shortage::Large(len_bytes)),
                 AllocError::System(_) => Obstacle::NoMapping,
             })?;
         let mut remaining = large.bytes_mut();

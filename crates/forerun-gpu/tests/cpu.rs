@@ -1,7 +1,7 @@
 //! The CPU's copy compared with a plain loop, for every form of request.
 
 use forerun_gpu::gather::cpu::{
-    self, CopyCounts, CpuOptions, Extras, Indices, Map, MapEntries, Pairs,
+    self, CopyCounts, CopyOptions, CpuOptions, Indices, Map, MapEntries, Pairs,
 };
 use forerun_gpu::gather::{Absent, Direction, GatherError, Layers, Layout, MapUpdate, Side, Spec};
 use proptest::prelude::*;
@@ -144,7 +144,7 @@ fn run(trial: &Trial) {
         pairs = pairs.by_layer(trial.pairs.len(), step);
     }
     let mut map4 = narrow(&map);
-    let extras = Extras {
+    let options = CopyOptions {
         count: trial.count,
         cpu: trial.cpu,
         map: trial.map.map(|(shared, update, wide)| Map {
@@ -159,8 +159,8 @@ fn run(trial: &Trial) {
         }),
     };
     let copied = match trial.direction {
-        Direction::Gather => cpu::gather(&source, &mut destination, spec, &pairs, extras),
-        Direction::Scatter => cpu::scatter(&source, &mut destination, spec, &pairs, extras),
+        Direction::Gather => cpu::gather(&source, &mut destination, spec, &pairs, options),
+        Direction::Scatter => cpu::scatter(&source, &mut destination, spec, &pairs, options),
     };
     assert_eq!(copied, Ok(wanted_copied), "{trial:?}");
     // Every byte, including those between and around the rows.
@@ -341,7 +341,7 @@ fn invalid_requests_are_refused_as_on_the_gpu() {
     let list = [0i32, 1, 5, 3];
     let pairs = Pairs::interleaved(Indices::I32(&list)).unwrap();
     let mut go = |spec: &Spec| {
-        let refused = cpu::gather(&host, &mut device, spec, &pairs, Extras::default());
+        let refused = cpu::gather(&host, &mut device, spec, &pairs, CopyOptions::default());
         refused
             .map(|copied| copied.rows)
             .map_err(|refusal| refusal.to_string())
@@ -362,17 +362,17 @@ fn invalid_requests_are_refused_as_on_the_gpu() {
     assert!(go(&short).unwrap_err().contains("past their stride of 9"));
 
     let mut map = vec![0i32; 9];
-    let extras = Extras {
+    let options = CopyOptions {
         map: Some(Map {
             entries: MapEntries::I32(&mut map),
             slots: 10,
             layer_step: 0,
             update: MapUpdate::Set,
         }),
-        ..Extras::default()
+        ..CopyOptions::default()
     };
     let spec = Spec::dense(10, 10, 4);
-    let refused = cpu::gather(&host, &mut device, &spec, &pairs, extras).unwrap_err();
+    let refused = cpu::gather(&host, &mut device, &spec, &pairs, options).unwrap_err();
     assert!(
         refused.to_string().contains("the slot map: they end at"),
         "{refused}"
@@ -385,7 +385,7 @@ fn invalid_requests_are_refused_as_on_the_gpu() {
     let mixed = Pairs::split(Indices::I32(&list), Indices::I64(&[0; 4])).unwrap_err();
     assert!(mixed.to_string().contains("i32 or i64"), "{mixed}");
     let too_many = pairs.by_layer(3, 0);
-    let refused = cpu::gather(&host, &mut device, &spec, &too_many, Extras::default());
+    let refused = cpu::gather(&host, &mut device, &spec, &too_many, CopyOptions::default());
     assert!(
         refused
             .unwrap_err()

@@ -1,10 +1,10 @@
 //! Tests that need a device. On a machine without one, each operation must report that with a typed
 //! error, and the tests check this.
 
-use forerun_gpu::gather::{DevicePairs, gather, scatter};
 use forerun_gpu::gather::{
-    Direction, Extras, GatherError, Integer, PairsAt, Part, Request, RowCopy, Side, Spec,
+    CopyOptions, Direction, GatherError, Integer, PairsAt, Part, Request, RowCopy, Side, Spec,
 };
+use forerun_gpu::gather::{DevicePairs, gather, scatter};
 use forerun_gpu::table::{DeviceBatch, GpuTable, Lookup, Operation, TableError, TableOptions};
 use forerun_gpu::{
     DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, Piece, PinnedBuffer, Registered, Stream,
@@ -148,7 +148,7 @@ fn a_captured_copy_reads_the_indices_of_each_replay() -> Result<(), GpuError> {
     let list = DeviceBuffer::of(&gpu, &indices(&[0, 0]))?;
     let pairs = DevicePairs::interleaved(&list, 0, Integer::I32, &[1, 2])?;
     let spec = Spec::dense(16, 4, 1);
-    let copy = gather(&host, &device, &spec, &pairs, &Extras::default())?;
+    let copy = gather(&host, &device, &spec, &pairs, &CopyOptions::default())?;
     let stream = Stream::new(&gpu)?;
     let graph = Graph::capture(&stream, &[&copy])?;
     assert_eq!(device.to_vec()?, [0; 16]); // nothing has run
@@ -168,7 +168,7 @@ fn a_scatter_is_complete_when_its_scope_ends() -> Result<(), GpuError> {
     let list = DeviceBuffer::of(&gpu, &indices(&[0, 5]))?;
     let pairs = DevicePairs::interleaved(&list, 0, Integer::I32, &[1, 2])?;
     let spec = Spec::dense(24, 8, 1);
-    let copy = scatter(&device, &mut host, &spec, &pairs, &Extras::default())?;
+    let copy = scatter(&device, &mut host, &spec, &pairs, &CopyOptions::default())?;
     assert_eq!(copy.plan().unit.bytes(), 8);
     let stream = Stream::first(&gpu)?;
     gpu.scope(|scope| scope.put(&stream, &copy))?;

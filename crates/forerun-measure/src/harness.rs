@@ -238,7 +238,7 @@ pub fn measure_on(mut cases: Vec<Case<'_>>, plan: &Plan, bar: &Bar) -> Result<Ve
                 duration: plan.duration,
                 warm_up: plan.warm_up,
             };
-            bar.tell(&case.name);
+            bar.set_status(&case.name);
             let sample = (case.run)(&turn).with_context(|| case.name.clone())?;
             samples[at].push(sample);
             bar.step();

@@ -105,7 +105,7 @@ impl Bar {
     }
 
     /// Shows what is going on.
-    pub fn tell(&self, what: &str) {
+    pub fn set_status(&self, what: &str) {
         self.0.set_message(what.to_owned());
     }
 }
@@ -190,7 +190,7 @@ mod tests {
     fn a_hidden_bar_counts_and_shows_nothing() {
         let bar = Progress::hidden().steps("loading", 3);
         bar.step();
-        bar.tell("first");
+        bar.set_status("first");
         bar.at(3);
         assert_eq!(bar.0.position(), 3);
         assert!(bar.0.is_hidden());

@@ -119,7 +119,7 @@ impl Row {
 
     /// The engine and strategy as one name: `interleaved` for Forerun itself, `rocksdb get` for a
     /// peer.
-    pub fn who(&self) -> String {
+    pub fn label(&self) -> String {
         match self.engine.as_str() {
             "forerun" => self.strategy.clone(),
             peer => format!("{peer} {}", self.strategy),

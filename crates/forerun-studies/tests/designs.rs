@@ -18,7 +18,7 @@ enum Act {
     Remove(u64),
 }
 
-/// Keys that make trouble: few of them, so that they meet; marks; equal low or high bits;
+/// Difficult keys: few of them, so that they collide; sentinels; equal low or high bits;
 /// neighbours.
 fn key() -> impl Strategy<Value = u64> {
     prop_oneof![
@@ -37,7 +37,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Looks `keys` up in every way; the answers must be the model's.
+/// Looks `keys` up with every strategy. The answers must be the model's.
 fn check_lookups<K: Word, V: Word>(
     design: Design,
     table: &dyn FixedTable<K, V>,
@@ -50,7 +50,7 @@ fn check_lookups<K: Word, V: Word>(
     }
     let expected = keys.iter().filter(|key| model.contains_key(key)).count();
     for &lookup in design.lookups() {
-        // What was there before must not shine through.
+        // Earlier content of the arrays must not affect the answers.
         let mut values = vec![V::MAX; keys.len()];
         let mut found: Vec<bool> = (0..keys.len()).map(|i| i % 2 == 0).collect();
         let hits = table.find_batch(keys, &mut values, &mut found, lookup);
@@ -112,7 +112,7 @@ proptest! {
     fn upserts_and_removals_match_a_hash_map(
         seed: u64,
         acts in prop::collection::vec(act(), 0..200),
-        // Batches of no key, of one, and longer than any group; with duplicates.
+        // Batches without keys, with one key, and longer than any group; with duplicates.
         asked in prop_oneof![
             prop::collection::vec(key(), 0..3),
             prop::collection::vec(key(), 0..150),
@@ -144,7 +144,7 @@ fn load_floor(design: Design) -> f64 {
     }
 }
 
-/// Sequences that differ in low bits, in high bits, and in all.
+/// Sequences that differ in low bits, in high bits, and in all bits.
 const SEQUENCES: [fn(u64) -> u64; 4] = [
     |n| n,
     |n| n << 17,

@@ -1,20 +1,19 @@
-//! Tables that are read while they are written: every answer is one that was true at some moment of
-//! the lookup.
+//! Tables that are read while they are written: every answer was true at some moment of the lookup.
 
 use forerun_core::arch;
 use forerun_studies::designs::{Design, Lookup, SharedTable, build};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Keys that stay all the time, as many as come and go.
+/// Half of the keys are always present; the other half is inserted and removed repeatedly.
 const KEYS: u64 = 1500;
 const SLOTS: usize = 4096;
 
-/// A value tells its key and its round.
+/// A value contains its key and its round.
 fn value(key: u64, round: u64) -> u64 {
     key << 32 | round
 }
 
-/// Updates the keys that stay, and puts the others in and takes them out again.
+/// Updates the permanent keys, and inserts and removes the others.
 fn write(table: &dyn SharedTable<u64, u64>, rounds: u64) {
     for round in 1..rounds {
         for key in 0..KEYS {
@@ -34,14 +33,14 @@ fn write(table: &dyn SharedTable<u64, u64>, rounds: u64) {
     }
 }
 
-/// Reads batches until `stop` is set. The rounds seen of a key never go back. Returns how many were
-/// read.
+/// Reads batches until `stop` is set. The rounds of a key must never decrease. Returns the number
+/// of batches.
 fn read(table: &dyn SharedTable<u64, u64>, stop: &AtomicBool, lookups: &[Lookup]) -> usize {
     let keys: Vec<u64> = (0..2 * KEYS).map(|n| n * 7 % (2 * KEYS)).collect();
     let mut rounds_seen = vec![0; keys.len()];
     let (mut values, mut found) = (vec![0; keys.len()], vec![false; keys.len()]);
     let mut batches = 0;
-    // Relaxed suffices: the flag brings no data along.
+    // Relaxed suffices: the flag publishes no data.
     while !stop.load(Ordering::Relaxed) || batches < lookups.len() {
         let lookup = lookups[batches % lookups.len()];
         table.find_batch(&keys, &mut values, &mut found, lookup);

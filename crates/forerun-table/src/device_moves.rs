@@ -35,7 +35,7 @@ impl Inner {
             return;
         };
         for keys in keys.chunks(PROMOTION_BATCH) {
-            self.host.warm(keys);
+            self.host.prefetch(keys);
             let guard = self.key_locks.lock(keys.iter().copied());
             let (mut incoming, mut slots) = (Incoming::default(), Vec::new());
             for &key in keys {
@@ -101,7 +101,7 @@ impl Inner {
     }
 
     /// Promotes invalidated rows again, as they are now. The caller must hold no lock.
-    pub(crate) fn promote_again(&self, invalidated: Vec<u64>) {
+    pub(crate) fn repromote(&self, invalidated: Vec<u64>) {
         self.queue_moves(PendingMoves {
             to_device: invalidated,
             ..PendingMoves::default()

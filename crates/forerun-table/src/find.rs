@@ -126,15 +126,15 @@ impl Inner {
         let mut lookup = Lookup::begin(self, keys);
         if let Some(device) = self.device() {
             let to = &mut Destination::Memory(&mut *rows);
-            if !lookup.ask_device(device, to, found) {
+            if !lookup.search_device(device, to, found) {
                 // The device tier failed just now. Its rows are in the tiers below.
                 found.fill(false);
             }
         }
         let row_bytes = self.row.bytes();
         let mut rows = InMemory { rows, row_bytes };
-        lookup.ask_host(&mut rows, found);
-        lookup.ask_store(&mut rows, found);
+        lookup.search_host(&mut rows, found);
+        lookup.search_store(&mut rows, found);
         lookup.end()
     }
 }
@@ -155,7 +155,7 @@ impl<'l> Lookup<'l> {
     }
 
     /// Searches the device tier, which comes first. Returns false if the tier is lost.
-    pub(crate) fn ask_device(
+    pub(crate) fn search_device(
         &mut self,
         device: &'l Device,
         rows: &mut Destination<'_>,
@@ -180,7 +180,7 @@ impl<'l> Lookup<'l> {
     }
 
     /// Searches the host tier for keys that the device has not answered.
-    pub(crate) fn ask_host(&mut self, rows: &mut impl Receiver, found: &mut [bool]) {
+    pub(crate) fn search_host(&mut self, rows: &mut impl Receiver, found: &mut [bool]) {
         let start = time::now();
         self.hits.host = match self.device {
             Some(device) => self.ask_host_behind(device, rows, found),
@@ -244,7 +244,7 @@ impl<'l> Lookup<'l> {
     }
 
     /// Searches the store for keys that no tier in memory has answered.
-    pub(crate) fn ask_store(&mut self, rows: &mut impl Receiver, found: &mut [bool]) {
+    pub(crate) fn search_store(&mut self, rows: &mut impl Receiver, found: &mut [bool]) {
         let is_done = self.is_interrupted || self.is_answered();
         let Some(store) = self.inner.store.as_ref().filter(|_| !is_done) else {
             return;

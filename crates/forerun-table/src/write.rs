@@ -81,7 +81,7 @@ impl Inner {
                         let invalidated = self.invalidate(part.keys);
                         write(part, &mut reservation, &mut failures);
                         drop((guard, reservation));
-                        self.promote_again(invalidated);
+                        self.repromote(invalidated);
                     }
                     // Earlier chunks are written. The thread that closes the table flushes them.
                     Err(error) if from > 0 => part.fail(&error, &mut failures),
@@ -105,7 +105,7 @@ impl Inner {
         {
             return part.fail(&error, failures);
         }
-        self.host.warm(part.keys);
+        self.host.prefetch(part.keys);
         for (at, (&key, row)) in part.rows(self.row.bytes()).enumerate() {
             if let Err(error) = self.put_above(key, row, part.score(at), reservation) {
                 failures.push(part.from + at, key, error);
@@ -250,7 +250,7 @@ impl Inner {
             store.remove(keys)?;
         }
         let mut reservation = self.host.reserve_none()?;
-        self.host.warm(keys);
+        self.host.prefetch(keys);
         for &key in keys {
             self.host.unlink(key, &mut reservation);
         }
@@ -356,7 +356,7 @@ impl Updating<'_> {
         }
         inner.changed(&keys);
         drop((guard, reservation));
-        inner.promote_again(invalidated);
+        inner.repromote(invalidated);
     }
 
     /// Reads the present rows and their scores.

@@ -170,7 +170,7 @@ pub mod cache {
 ///
 /// let (host, mut device) = ([10u8, 11, 20, 21, 30, 31], [0u8; 4]);
 /// let pairs = cpu::Pairs::interleaved(cpu::Indices::I32(&[2, 0, 0, 1]))?;
-/// cpu::gather(&host, &mut device, &Spec::dense(2, 3, 2), &pairs, cpu::Extras::default())?;
+/// cpu::gather(&host, &mut device, &Spec::dense(2, 3, 2), &pairs, cpu::CopyOptions::default())?;
 /// assert_eq!(device, [30, 31, 10, 11]);
 /// # Ok::<(), forerun::gpu::gather::GatherError>(())
 /// ```

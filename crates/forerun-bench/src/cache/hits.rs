@@ -106,14 +106,14 @@ pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<HitsRo
 }
 
 /// A cache that answers requests.
-trait Asked {
+trait SimulatedCache {
     fn get(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>>;
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 }
 
 struct Ours<'c>(&'c Cache);
 
-impl Asked for Ours<'_> {
+impl SimulatedCache for Ours<'_> {
     fn get(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
         let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         let guard = self.0.pin();
@@ -128,7 +128,7 @@ impl Asked for Ours<'_> {
     }
 }
 
-impl Asked for Memcached {
+impl SimulatedCache for Memcached {
     fn get(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
         Memcached::get(self, keys)
     }
@@ -141,7 +141,7 @@ impl Asked for Memcached {
 /// Requests all keys in order, sets the missing ones, and counts the hits. A key that occurs twice
 /// in a batch and is missing is set once, and its second read counts as a hit, as it would one by
 /// one.
-fn play(load: &Load, cache: &mut dyn Asked, mut each: impl FnMut(usize)) -> Result<u64> {
+fn play(load: &Load, cache: &mut dyn SimulatedCache, mut each: impl FnMut(usize)) -> Result<u64> {
     let bytes = vec![b'v'; 1 << 20];
     let mut hits = 0;
     for batch in load.keys.chunks(BATCH) {

@@ -4,7 +4,7 @@ use super::args::Args;
 use super::result_row::GatherRow;
 use super::setting::{POISON, Setting, fill, verify};
 use anyhow::{Context, Result};
-use forerun_gpu::gather::cpu::{self, CpuOptions, Extras, Indices, Pairs};
+use forerun_gpu::gather::cpu::{self, CopyOptions, CpuOptions, Indices, Pairs};
 use forerun_gpu::gather::{Direction, Spec};
 use forerun_measure::harness::{Case, Plan, Sample, measure};
 use forerun_measure::progress::Progress;
@@ -102,9 +102,9 @@ impl Fixture {
                 self.destination[..self.bytes].copy_from_slice(source);
             }
             CopyMethod::Rows(how) => {
-                let extras = Extras {
+                let options = CopyOptions {
                     cpu: how,
-                    ..Extras::default()
+                    ..CopyOptions::default()
                 };
                 let run = match self.direction {
                     Direction::Gather => cpu::gather,
@@ -115,7 +115,7 @@ impl Fixture {
                     &mut self.destination,
                     &self.spec,
                     &pairs,
-                    extras,
+                    options,
                 )?;
             }
         }

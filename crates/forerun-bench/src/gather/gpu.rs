@@ -15,8 +15,8 @@ use crate::on_gpu::Timer;
 use anyhow::{Context, Result};
 use forerun_gpu::gather::cpu::{self, CpuOptions, Indices, Pairs};
 use forerun_gpu::gather::{
-    DevicePairs, Direction, Extras, GatherError, Integer, KernelChoice, RowCopy, Spec, Version,
-    gather, scatter,
+    CopyOptions, DevicePairs, Direction, GatherError, Integer, KernelChoice, RowCopy, Spec,
+    Version, gather, scatter,
 };
 use forerun_gpu::{
     BatchTransfer, DeviceBuffer, Gpu, GpuError, Piece, PinnedBuffer, Stream, Transfer,
@@ -147,10 +147,10 @@ impl Fixture {
         let spec = self.spec_of(method);
         let shape = [self.setting.pairs() as u64, 2];
         let pairs = DevicePairs::interleaved(&self.pairs, 0, Integer::I32, &shape)?;
-        let extras = Extras::default();
+        let options = CopyOptions::default();
         match self.setting.direction {
-            Direction::Gather => gather(&self.host, &self.device, &spec, &pairs, &extras),
-            Direction::Scatter => scatter(&self.device, &mut self.host, &spec, &pairs, &extras),
+            Direction::Gather => gather(&self.host, &self.device, &spec, &pairs, &options),
+            Direction::Scatter => scatter(&self.device, &mut self.host, &spec, &pairs, &options),
         }
     }
 
@@ -219,15 +219,15 @@ impl Fixture {
         // The staging memory takes the device's place: it holds the batch's rows in order.
         spec.device.rows = rows;
         let pairs = Pairs::interleaved(Indices::I32(&self.pair_list))?;
-        let extras = || cpu::Extras {
+        let options = || cpu::CopyOptions {
             cpu: CpuOptions::default().threads(self.threads),
-            ..cpu::Extras::default()
+            ..cpu::CopyOptions::default()
         };
         let start = Instant::now();
         match self.setting.direction {
             Direction::Gather => {
                 let (host, staged) = (self.host.as_slice(), staging.as_mut_slice());
-                cpu::gather(host, staged, &spec, &pairs, extras())?;
+                cpu::gather(host, staged, &spec, &pairs, options())?;
                 let copy = Transfer::to_device(staging, &self.device, whole)?;
                 self.gpu.scope(|scope| scope.put(&self.stream, &copy))?;
             }
@@ -236,7 +236,7 @@ impl Fixture {
                 self.gpu.scope(|scope| scope.put(&self.stream, &copy))?;
                 drop(copy);
                 let (staged, host) = (staging.as_slice(), self.host.as_mut_slice());
-                cpu::scatter(staged, host, &spec, &pairs, extras())?;
+                cpu::scatter(staged, host, &spec, &pairs, options())?;
             }
         }
         Ok(start.elapsed())

@@ -42,7 +42,7 @@ use pytorch::Pytorch;
 use setting::Setting;
 use std::io::Write;
 
-const LEAD: &str = "Rows scattered over pinned host memory, copied to a GPU and back, compared \
+const INTRO: &str = "Rows scattered over pinned host memory, copied to a GPU and back, compared \
                     with one contiguous copy of the same number of bytes. Every method is checked \
                     byte by byte before it is timed.";
 
@@ -79,7 +79,7 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
         gpu,
         args,
         progress,
-        report: Report::new("Row gather", LEAD),
+        report: Report::new("Row gather", INTRO),
     }
     .run(out)
 }

@@ -4,7 +4,7 @@
 use super::keys::{Call, Keys, row_of, rows_of};
 use super::operation::{Op, OpVariant};
 use super::setting::Setting;
-use crate::on_gpu::{Timer, Took};
+use crate::on_gpu::{CommandTimes, Timer};
 use anyhow::{Result, ensure};
 use forerun_gpu::table::{
     Answers, Batch, Condition, DeviceBatch, Entries, EntryBuffers, GpuTable, Lookup, Operation,
@@ -14,7 +14,7 @@ use forerun_gpu::{DeviceBuffer, Gpu};
 use std::time::{Duration, Instant};
 
 /// A condition that no entry meets: a score that no clock returns.
-const NOBODY: Condition = Condition {
+const NO_ENTRY: Condition = Condition {
     scores: 0..=0,
     key_mask: 0,
     key_value: 0,
@@ -22,7 +22,7 @@ const NOBODY: Condition = Condition {
 
 /// The results of a call, as far as they were requested.
 #[derive(Default)]
-pub(super) struct Said {
+pub(super) struct Results {
     status: Vec<Status>,
     rows: Vec<u8>,
     pointers: Vec<u64>,
@@ -104,7 +104,7 @@ impl Buffers {
         }
         let (scan, slots, condition) = match variant.op {
             Op::SizeIf => (Scan::Count, 0..u64::MAX, Condition::ALL),
-            Op::EraseIf => (Scan::Erase, 0..u64::MAX, NOBODY),
+            Op::EraseIf => (Scan::Erase, 0..u64::MAX, NO_ENTRY),
             Op::ExportBatch => (Scan::Export, first_slot..first_slot + n, Condition::ALL),
             op => {
                 let beside = op == Op::FindBesideWriters;
@@ -185,7 +185,7 @@ impl Fixture {
         variant: OpVariant,
         call: &Call,
         wanted: bool,
-    ) -> Result<(Took, Said)> {
+    ) -> Result<(CommandTimes, Results)> {
         if variant.op == Op::Unlock {
             self.table.lock(&call.keys)?;
         }
@@ -207,10 +207,10 @@ impl Fixture {
         call: &Call,
         rows: &[u8],
         wanted: bool,
-    ) -> Result<(Took, Said)> {
-        let mut said = Said::default();
+    ) -> Result<(CommandTimes, Results)> {
+        let mut results = Results::default();
         let Some(buffers) = &self.buffers else {
-            return Ok((Took::default(), said));
+            return Ok((CommandTimes::default(), results));
         };
         let bytes: Vec<u8> = call.keys.iter().flat_map(|key| key.to_ne_bytes()).collect();
         buffers.keys.write(0, &bytes)?;
@@ -229,43 +229,48 @@ impl Fixture {
         if wanted {
             let mut count = [0; 8];
             buffers.given_count.read(0, &mut count)?;
-            said.given = u64::from_ne_bytes(count);
+            results.given = u64::from_ne_bytes(count);
             let mut status = vec![0; call.keys.len()];
             buffers.status.read(0, &mut status)?;
-            said.status = status.into_iter().map(Status::of).collect();
+            results.status = status.into_iter().map(Status::of).collect();
             if variant.op.gives_rows() {
-                said.rows = vec![0; call.keys.len() * self.setting.row_bytes() as usize];
-                buffers.rows_out.read(0, &mut said.rows)?;
+                results.rows = vec![0; call.keys.len() * self.setting.row_bytes() as usize];
+                buffers.rows_out.read(0, &mut results.rows)?;
             }
             if matches!(variant.op, Op::FindPtr | Op::FindOrInsertPtr) {
                 let mut bytes = vec![0; call.keys.len() * 8];
                 buffers.pointers.read(0, &mut bytes)?;
                 let words = bytes.as_chunks().0.iter();
-                said.pointers = words.map(|word| u64::from_ne_bytes(*word)).collect();
+                results.pointers = words.map(|word| u64::from_ne_bytes(*word)).collect();
             }
         }
-        Ok((took, said))
+        Ok((took, results))
     }
 
-    fn on_cpu(&mut self, variant: OpVariant, call: &Call, rows: &[u8]) -> Result<(Took, Said)> {
+    fn on_cpu(
+        &mut self,
+        variant: OpVariant,
+        call: &Call,
+        rows: &[u8],
+    ) -> Result<(CommandTimes, Results)> {
         let n = call.keys.len();
-        let mut said = Said {
+        let mut results = Results {
             status: vec![Status::Absent; n],
-            ..Said::default()
+            ..Results::default()
         };
         if variant.op.gives_rows() {
-            said.rows = vec![0; n * self.setting.row_bytes() as usize];
+            results.rows = vec![0; n * self.setting.row_bytes() as usize];
         }
         if matches!(variant.op, Op::FindPtr | Op::FindOrInsertPtr) {
-            said.pointers = vec![0; n];
+            results.pointers = vec![0; n];
         }
         let flags: Vec<u8> = call.there.iter().map(|there| u8::from(*there)).collect();
         let slots = self.first_slot..self.first_slot + self.items(variant.op);
         let start = Instant::now();
         let answers = Answers {
-            rows: variant.op.gives_rows().then_some(&mut said.rows[..]),
-            pointers: (!said.pointers.is_empty()).then_some(&mut said.pointers[..]),
-            status: Some(&mut said.status[..]),
+            rows: variant.op.gives_rows().then_some(&mut results.rows[..]),
+            pointers: (!results.pointers.is_empty()).then_some(&mut results.pointers[..]),
+            status: Some(&mut results.status[..]),
             ..Answers::default()
         };
         match (variant.op.operation(), variant.op) {
@@ -276,27 +281,27 @@ impl Fixture {
                     flags: (op == Op::AccumulateOrAssign).then_some(&flags[..]),
                     ..Batch::default()
                 };
-                said.given = self.table.apply(operation, &batch, answers)?.len() as u64;
+                results.given = self.table.apply(operation, &batch, answers)?.len() as u64;
             }
-            (None, Op::SizeIf) => said.given = self.table.size_if(&Condition::ALL)?,
-            (None, Op::EraseIf) => said.given = self.table.erase_if(&NOBODY)?,
+            (None, Op::SizeIf) => results.given = self.table.size_if(&Condition::ALL)?,
+            (None, Op::EraseIf) => results.given = self.table.erase_if(&NO_ENTRY)?,
             (None, Op::ExportBatch) => {
-                said.given = self.table.export_batch(slots, &mut Entries::default())?;
+                results.given = self.table.export_batch(slots, &mut Entries::default())?;
             }
             (None, Op::FindMissed) => {
-                let missed = self.table.find_missed(&call.keys, &mut said.rows)?;
-                said.given = missed.len() as u64;
+                let missed = self.table.find_missed(&call.keys, &mut results.rows)?;
+                results.given = missed.len() as u64;
             }
             (None, _) => self.table.lookup(variant.lookup, &call.keys, answers)?,
         }
         let took = start.elapsed();
         self.first_slot = (self.first_slot + self.items(variant.op)) % self.table.capacity();
         Ok((
-            Took {
+            CommandTimes {
                 device: took,
                 wall: took,
             },
-            said,
+            results,
         ))
     }
 
@@ -306,12 +311,12 @@ impl Fixture {
             self.table.unlock(&call.keys)?;
         }
         if op == Op::Erase {
-            let keys = call.those(true);
+            let keys = call.keys_with(true);
             self.table
                 .insert_or_assign(&keys, &rows_of(&keys, self.setting.row_bytes()), None)?;
         }
         if op == Op::AccumulateOrAssign {
-            let keys = call.those(true);
+            let keys = call.keys_with(true);
             let rows = rows_of(&keys, self.setting.row_bytes());
             self.table.apply(
                 Operation::AssignRows,
@@ -322,7 +327,7 @@ impl Fixture {
         // In a full table, new entries have replaced the oldest ones; the next new entries replace
         // them in turn.
         if op.inserts() && self.setting.load < 1.0 {
-            self.table.erase(&call.those(false))?;
+            self.table.erase(&call.keys_with(false))?;
         }
         Ok(())
     }
@@ -332,13 +337,13 @@ impl Fixture {
     pub(super) fn check(&mut self, variant: OpVariant) -> Result<f64> {
         let call = self.keys.call(&self.setting)?;
         let size = self.table.size()?;
-        let (_, said) = self.call(variant, &call, true)?;
+        let (_, results) = self.call(variant, &call, true)?;
         if matches!(variant.op, Op::SizeIf | Op::EraseIf | Op::ExportBatch) {
             match variant.op {
-                Op::SizeIf => ensure!(said.given == size, "{} counted of {size}", said.given),
-                Op::EraseIf => ensure!(said.given == 0, "{} erased by mistake", said.given),
+                Op::SizeIf => ensure!(results.given == size, "{} counted of {size}", results.given),
+                Op::EraseIf => ensure!(results.given == 0, "{} erased by mistake", results.given),
                 _ => ensure!(
-                    said.given <= self.items(variant.op),
+                    results.given <= self.items(variant.op),
                     "more entries than slots"
                 ),
             }
@@ -349,7 +354,7 @@ impl Fixture {
         for (i, (key, there)) in call.keys.iter().zip(&call.there).enumerate() {
             let mut is = *there;
             if variant.op != Op::FindMissed {
-                is = matches!(said.status[i], Status::Found | Status::Pinned);
+                is = matches!(results.status[i], Status::Found | Status::Pinned);
                 // Writers to a full table, or to narrow buckets, may have evicted some entries.
                 ensure!(
                     is == *there || (variant.op.operation().is_some() && !is),
@@ -358,14 +363,14 @@ impl Fixture {
                 );
             }
             found += usize::from(is);
-            if !said.pointers.is_empty() && variant.op == Op::FindPtr {
+            if !results.pointers.is_empty() && variant.op == Op::FindPtr {
                 ensure!(
-                    (said.pointers[i] != 0) == *there,
+                    (results.pointers[i] != 0) == *there,
                     "key {key}: a pointer to nothing"
                 );
             }
             if variant.op.gives_rows() && is {
-                let row = &said.rows[i * row_bytes..][..row_bytes];
+                let row = &results.rows[i * row_bytes..][..row_bytes];
                 ensure!(
                     row.iter().copied().eq(row_of(*key, row_bytes as u64)),
                     "key {key} has another row"
@@ -375,9 +380,9 @@ impl Fixture {
         if variant.op == Op::FindMissed {
             let misses = (call.keys.len() - call.hits()) as u64;
             ensure!(
-                said.given == misses,
+                results.given == misses,
                 "{} of {misses} missed keys",
-                said.given
+                results.given
             );
         }
         let share = found as f64 / call.keys.len() as f64;
@@ -389,8 +394,8 @@ impl Fixture {
     }
 
     /// One timed turn: returns the keys or slots processed, and the time.
-    pub(super) fn turn(&mut self, variant: OpVariant) -> Result<(u64, Took)> {
-        let mut all = Took {
+    pub(super) fn turn(&mut self, variant: OpVariant) -> Result<(u64, CommandTimes)> {
+        let mut all = CommandTimes {
             device: Duration::ZERO,
             wall: Duration::ZERO,
         };

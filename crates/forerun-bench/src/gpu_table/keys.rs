@@ -41,7 +41,7 @@ impl Call {
     }
 
     /// The present keys, or the absent ones.
-    pub(super) fn those(&self, there: bool) -> Vec<u64> {
+    pub(super) fn keys_with(&self, there: bool) -> Vec<u64> {
         let all = self.keys.iter().zip(&self.there);
         all.filter(|(_, is)| **is == there)
             .map(|(key, _)| *key)

@@ -32,7 +32,7 @@ pub use result_row::GpuTableRow;
 pub use study::{Buckets, Study};
 
 use crate::gpu_roofline::Ceiling;
-use crate::on_gpu::{self, Took, report_check};
+use crate::on_gpu::{self, CommandTimes, report_check};
 use crate::output::{on_stdout, write_facts};
 use anyhow::{Context, Result};
 use fixture::Fixture;
@@ -50,7 +50,7 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::time::Duration;
 
-const LEAD: &str = "Operations of a hash table in a GPU's memory, many keys per call. Every \
+const INTRO: &str = "Operations of a hash table in a GPU's memory, many keys per call. Every \
                     variant is compared with the inserted data before it is timed.";
 
 /// Measures and prints to the standard output.
@@ -87,7 +87,7 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
         args,
         progress,
         ceiling: None,
-        report: Report::new("The hash table in a GPU's memory", LEAD),
+        report: Report::new("The hash table in a GPU's memory", INTRO),
     }
     .run(out)
 }
@@ -243,7 +243,7 @@ impl Bench<'_> {
                     .with_context(|| variant.name())?,
             );
         }
-        let took: Vec<RefCell<Vec<(u64, Took)>>> =
+        let took: Vec<RefCell<Vec<(u64, CommandTimes)>>> =
             variants.iter().map(|_| RefCell::default()).collect();
         let cases = variants.iter().zip(&took).map(|(&variant, took)| {
             Case::new(0, variant.name(), move |_| {

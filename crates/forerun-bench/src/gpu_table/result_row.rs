@@ -3,7 +3,7 @@
 
 use super::operation::OpVariant;
 use super::setting::Setting;
-use crate::on_gpu::Took;
+use crate::on_gpu::CommandTimes;
 use forerun_measure::harness::Outcome;
 use serde::{Deserialize, Serialize};
 
@@ -99,7 +99,11 @@ impl GpuTableRow {
     }
 
     /// Adds the rates of an outcome by events, and of the same turns by the host's clock.
-    pub(super) fn with_outcome(mut self, outcome: &Outcome, took: &[(u64, Took)]) -> GpuTableRow {
+    pub(super) fn with_outcome(
+        mut self,
+        outcome: &Outcome,
+        took: &[(u64, CommandTimes)],
+    ) -> GpuTableRow {
         let mut wall: Vec<f64> = took
             .iter()
             .map(|(items, took)| *items as f64 / took.wall.as_secs_f64().max(1e-9))

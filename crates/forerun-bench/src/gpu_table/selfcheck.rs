@@ -92,65 +92,65 @@ fn contents(table: &mut GpuTable) -> Result<BTreeMap<u64, (u64, Vec<u8>)>> {
 
 /// The answers of an operation.
 #[derive(Debug, PartialEq)]
-struct Said {
+struct Results {
     rows: Vec<u8>,
     scores: Vec<u64>,
     status: Vec<Status>,
 }
 
-fn apply(table: &mut GpuTable, operation: Operation, batch: &Batch<'_>) -> Result<Said> {
+fn apply(table: &mut GpuTable, operation: Operation, batch: &Batch<'_>) -> Result<Results> {
     let n = batch.keys.len();
-    let mut said = Said {
+    let mut results = Results {
         rows: vec![7; n * ROW_BYTES as usize],
         scores: vec![7; n],
         status: vec![Status::Absent; n],
     };
     let answers = Answers {
-        rows: Some(&mut said.rows),
-        scores: Some(&mut said.scores),
-        status: Some(&mut said.status),
+        rows: Some(&mut results.rows),
+        scores: Some(&mut results.scores),
+        status: Some(&mut results.status),
         ..Answers::default()
     };
     table.apply(operation, batch, answers)?;
-    Ok(said)
+    Ok(results)
 }
 
-fn find(table: &GpuTable, lookup: Lookup, keys: &[u64]) -> Result<Said> {
+fn find(table: &GpuTable, lookup: Lookup, keys: &[u64]) -> Result<Results> {
     let n = keys.len();
-    let mut said = Said {
+    let mut results = Results {
         rows: vec![7; n * ROW_BYTES as usize],
         scores: vec![7; n],
         status: vec![Status::Refused; n],
     };
     let answers = Answers {
-        rows: Some(&mut said.rows),
-        scores: Some(&mut said.scores),
+        rows: Some(&mut results.rows),
+        scores: Some(&mut results.scores),
         ..Answers::default()
     };
     table.lookup(lookup, keys, answers)?;
     let (mut pointers, mut slots) = (vec![7; n], vec![7; n]);
     let answers = Answers {
-        status: Some(&mut said.status),
+        status: Some(&mut results.status),
         pointers: Some(&mut pointers),
         slots: Some(&mut slots),
         ..Answers::default()
     };
     table.lookup(lookup, keys, answers)?;
     for (i, key) in keys.iter().enumerate() {
-        let found = said.status[i] == Status::Found;
+        let found = results.status[i] == Status::Found;
         ensure!(
             found == (pointers[i] != 0) && found == (slots[i] != u64::MAX),
             "{lookup:?}: key {key} is found and not found"
         );
     }
     for i in (0..n).step_by(97).filter(|i| slots[*i] != u64::MAX) {
-        let row = &said.rows[i * ROW_BYTES as usize..][..ROW_BYTES as usize];
+        let row = &results.rows[i * ROW_BYTES as usize..][..ROW_BYTES as usize];
         ensure!(
             table.row(slots[i])? == row,
             "{lookup:?}: a slot of another key"
         );
     }
-    Ok(said)
+    Ok(results)
 }
 
 /// Keys are distinct within a batch, and nothing is evicted, so the answers follow from the keys
@@ -194,9 +194,9 @@ fn with_room(make: Make<'_>, options: TableOptions) -> Result<u64> {
                 flags: Some(&flags),
                 epoch: round,
             };
-            let said = apply(&mut theirs, operation, &batch)?;
+            let results = apply(&mut theirs, operation, &batch)?;
             ensure!(
-                said == apply(&mut ours, operation, &batch)?,
+                results == apply(&mut ours, operation, &batch)?,
                 "{operation:?} answers otherwise"
             );
             answers += 3 * some.len() as u64;
@@ -207,9 +207,9 @@ fn with_room(make: Make<'_>, options: TableOptions) -> Result<u64> {
             if lookup == Lookup::Pipeline && options.width != Width::W128 {
                 continue;
             }
-            let said = find(&theirs, lookup, &asked)?;
+            let results = find(&theirs, lookup, &asked)?;
             ensure!(
-                said == find(&ours, lookup, &asked)?,
+                results == find(&ours, lookup, &asked)?,
                 "{lookup:?} answers otherwise"
             );
             answers += 3 * asked.len() as u64;
@@ -434,10 +434,10 @@ mod tests {
     fn the_check_finds_a_table_that_keeps_something_else() {
         let keeps_scores_by_time =
             |options: TableOptions| Ok(GpuTable::on_cpu(options.policy(Policy::Lru))?);
-        let said = compare(&keeps_scores_by_time, &Progress::hidden()).unwrap_err();
+        let results = compare(&keeps_scores_by_time, &Progress::hidden()).unwrap_err();
         assert!(
-            format!("{said:#}").contains("answers otherwise"),
-            "{said:#}"
+            format!("{results:#}").contains("answers otherwise"),
+            "{results:#}"
         );
         let forgets_half =
             |options: TableOptions| Ok(GpuTable::on_cpu(options.capacity(options.capacity / 8))?);

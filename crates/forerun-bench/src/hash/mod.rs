@@ -112,7 +112,7 @@ pub fn run_to(
     }
 
     let bar = progress.steps("studies", 0);
-    let mut report = Report::new("Hash tables", plot::LEAD);
+    let mut report = Report::new("Hash tables", plot::INTRO);
     report.facts = facts;
     let bench = |study: &Study| Bench {
         study: study.number,

@@ -18,7 +18,7 @@ use forerun_measure::report::{Chart, Report, Scale, Section, Shape};
 use forerun_measure::size::digits;
 
 /// The introduction of the page.
-pub(super) const LEAD: &str = "Batches of lookups in hash tables of several designs, with and \
+pub(super) const INTRO: &str = "Batches of lookups in hash tables of several designs, with and \
 without vector instructions, in alternating rounds on this machine. Every design holds the same \
 keys and answers the same lookups.";
 
@@ -181,10 +181,10 @@ fn chart(rows: &[&HashRow], axis: Axis, title: &str, note: &str, value: Value) -
     chart.x = x;
     let series = |row: &HashRow| {
         let other =
-            |other: &&HashRow| other.who() == row.who() && other.common.isa != row.common.isa;
+            |other: &&HashRow| other.label() == row.label() && other.common.isa != row.common.isa;
         match rows.iter().any(other) {
-            true => format!("{} {}", row.who(), row.common.isa),
-            false => row.who(),
+            true => format!("{} {}", row.label(), row.common.isa),
+            false => row.label(),
         }
     };
     push_series(&mut chart, rows, series, |row| axis.of(row), value);
@@ -208,7 +208,7 @@ mod tests {
                 ..Sweep::cell()
             }],
         };
-        let mut report = Report::new("t", LEAD);
+        let mut report = Report::new("t", INTRO);
         fill(&mut report, &study, &[show::tests::rows()]);
         finish(&mut report, 5);
         let html = report.to_html();

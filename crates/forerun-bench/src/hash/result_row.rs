@@ -70,7 +70,7 @@ impl HashRow {
     ];
 
     /// The design, with its owner's name if that is a peer with a different name.
-    pub fn who(&self) -> String {
+    pub fn label(&self) -> String {
         let engine = &self.common.engine;
         if engine == "forerun" || *engine == self.design {
             self.design.clone()

@@ -51,7 +51,7 @@ type Column = (&'static str, fn(&HashRow) -> Option<String>);
 /// Columns that say something of a row besides its cell, in order. A column that is empty for all
 /// rows is left out.
 const COLUMNS: &[Column] = &[
-    ("design", |row| Some(row.who())),
+    ("design", |row| Some(row.label())),
     ("isa", |row| Some(row.common.isa.clone())),
     ("strategy", |row| Some(row.common.strategy.clone())),
     ("keys/s", |row| {
@@ -146,14 +146,14 @@ pub(super) fn winners(rows: &[HashRow]) -> TextTable {
             continue;
         };
         table.push(place.into_iter().chain([
-            row.who(),
+            row.label(),
             row.common.isa.clone(),
             row.common.strategy.clone(),
             short(row.common.keys_per_second),
             digits(row.common.ns_per_key),
             or_dash(row.common.roofline_share, percent),
             or_dash(row.speedup_vs_memc3, times),
-            scalar.map_or_else(|| "-".to_owned(), HashRow::who),
+            scalar.map_or_else(|| "-".to_owned(), HashRow::label),
             or_dash(scalar.map(|row| row.common.keys_per_second), short),
         ]));
     }

@@ -37,7 +37,7 @@ impl fmt::Display for UpdateKind {
 
 /// What a turn does.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shot<'a> {
+pub(super) struct TurnSpec<'a> {
     pub(super) strategy: &'a str,
     pub(super) isa: Isa,
     pub(super) batch: usize,
@@ -88,19 +88,19 @@ impl Churn {
 pub(super) fn run<K: Word, V: Word>(
     subject: &dyn Subject<K, V>,
     (keys, stream, churn): (&Keys, &Stream<K>, &Churn),
-    shot: &Shot<'_>,
+    spec: &TurnSpec<'_>,
     cores: &Cores,
     turn: &Turn,
 ) -> Result<Sample> {
-    subject.set_isa(shot.isa);
-    let reading = AtomicUsize::new(shot.threads);
+    subject.set_isa(spec.isa);
+    let reading = AtomicUsize::new(spec.threads);
     let reads = AtomicU64::new(0);
-    let writes = shot.updates > 0.0;
-    let rates = cores.run(shot.threads + usize::from(writes), |thread, ready| {
-        if thread == shot.threads {
+    let writes = spec.updates > 0.0;
+    let rates = cores.run(spec.threads + usize::from(writes), |thread, ready| {
+        if thread == spec.threads {
             let mut updater = subject.updater().context("this design has no updates")?;
             let mut numbers = turn.seed;
-            let mut update = || match shot.update_kind {
+            let mut update = || match spec.update_kind {
                 UpdateKind::Churn => churn.step(keys, &mut *updater),
                 UpdateKind::Upsert => {
                     numbers = numbers.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -110,23 +110,23 @@ pub(super) fn run<K: Word, V: Word>(
                     updater.upsert(keys.key(index), V::from_u64(value))
                 }
             };
-            return update_along(shot.updates, &reading, &reads, &mut update, ready);
+            return update_along(spec.updates, &reading, &reads, &mut update, ready);
         }
         // However this thread ends, the updater must be notified.
         let _done = Done(&reading);
-        let mut finder = subject.finder(shot.strategy)?;
+        let mut finder = subject.finder(spec.strategy)?;
         let step = stream.step_len();
         let mut values = vec![V::default(); step];
         let mut found = vec![false; step];
-        let mut at = start(stream.steps(), turn.round, shot, thread);
+        let mut at = start(stream.steps(), turn.round, spec, thread);
         ready.wait();
         let sample = Sample::repeat_timed(turn, || {
             let keys = stream.step(at);
             let mut found_count = 0;
             let begin = Instant::now();
-            let answers = values.chunks_mut(shot.batch);
-            let marks = found.chunks_mut(shot.batch);
-            for ((keys, values), found) in keys.chunks(shot.batch).zip(answers).zip(marks) {
+            let answers = values.chunks_mut(spec.batch);
+            let marks = found.chunks_mut(spec.batch);
+            for ((keys, values), found) in keys.chunks(spec.batch).zip(answers).zip(marks) {
                 found_count += finder.find(keys, values, found);
             }
             let took = begin.elapsed();
@@ -139,16 +139,16 @@ pub(super) fn run<K: Word, V: Word>(
         Ok(sample.per_second)
     })?;
     Ok(Sample {
-        per_second: rates[..shot.threads].iter().sum(),
-        beside_per_second: writes.then(|| rates[shot.threads]),
+        per_second: rates[..spec.threads].iter().sum(),
+        beside_per_second: writes.then(|| rates[spec.threads]),
     })
 }
 
 /// Where in the stream a thread starts: spread over the stream by round and thread, and the same
 /// for everything that is compared.
-fn start(steps: usize, round: usize, shot: &Shot<'_>, thread: usize) -> usize {
-    let starts = (shot.rounds * shot.threads).max(1);
-    (round * shot.threads + thread) * steps / starts % steps
+fn start(steps: usize, round: usize, spec: &TurnSpec<'_>, thread: usize) -> usize {
+    let starts = (spec.rounds * spec.threads).max(1);
+    (round * spec.threads + thread) * steps / starts % steps
 }
 
 /// Makes updates until the last reader is done, never more than the given share of all operations.
@@ -258,8 +258,8 @@ mod tests {
         subject
     }
 
-    fn shot(threads: usize, updates: f64, update_kind: UpdateKind) -> Shot<'static> {
-        Shot {
+    fn spec(threads: usize, updates: f64, update_kind: UpdateKind) -> TurnSpec<'static> {
+        TurnSpec {
             strategy: FIND_BATCH,
             isa: Isa::Scalar,
             batch: 48,
@@ -287,15 +287,15 @@ mod tests {
         let churn = Churn::default();
         let cores = Cores::available();
         for threads in [1, 2] {
-            let run = |shot| {
+            let run = |spec| {
                 let parts = (&keys, &stream, &churn);
-                run(&*subject, parts, &shot, &cores, &turn()).unwrap()
+                run(&*subject, parts, &spec, &cores, &turn()).unwrap()
             };
-            let quiet = run(shot(threads, 0.0, UpdateKind::Upsert));
+            let quiet = run(spec(threads, 0.0, UpdateKind::Upsert));
             assert!(quiet.per_second > 0.0 && quiet.beside_per_second.is_none());
             assert!(churn.is_untouched() || threads == 2);
             for kind in [UpdateKind::Upsert, UpdateKind::Churn] {
-                let busy = run(shot(threads, 0.05, kind));
+                let busy = run(spec(threads, 0.05, kind));
                 assert!(busy.beside_per_second.is_some_and(|rate| rate > 0.0));
             }
         }
@@ -314,8 +314,8 @@ mod tests {
         };
         let subject = filled(&map, &keys);
         let parts = (&keys, &stream, &Churn::default());
-        let shot = shot(1, 0.0, UpdateKind::Upsert);
-        let refusal = run(&*subject, parts, &shot, &Cores::available(), &turn()).unwrap_err();
+        let spec = spec(1, 0.0, UpdateKind::Upsert);
+        let refusal = run(&*subject, parts, &spec, &Cores::available(), &turn()).unwrap_err();
         assert!(format!("{refusal:#}").contains("add up"), "{refusal:#}");
         let refusal = verify(&*subject, &keys, FIND_BATCH, Isa::Scalar, 64).unwrap_err();
         assert!(refusal.to_string().contains("value"), "{refusal}");
@@ -323,12 +323,12 @@ mod tests {
 
     #[test]
     fn threads_and_rounds_start_at_different_places_of_the_stream() {
-        let shot = Shot {
+        let spec = TurnSpec {
             rounds: 5,
-            ..shot(2, 0.0, UpdateKind::Upsert)
+            ..spec(2, 0.0, UpdateKind::Upsert)
         };
         let mut starts: Vec<usize> = (0..5)
-            .flat_map(|round| [0, 1].map(|thread| start(1000, round, &shot, thread)))
+            .flat_map(|round| [0, 1].map(|thread| start(1000, round, &spec, thread)))
             .collect();
         starts.dedup();
         assert_eq!(starts.len(), 10);

@@ -79,7 +79,7 @@ struct Connection {
 
 /// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Came {
+enum ReadResult {
     /// There was nothing to read.
     Nothing,
     /// As much as there was space for.
@@ -167,7 +167,7 @@ impl Client {
             Until::Once => (Duration::ZERO, Duration::MAX),
         };
         let mut warm = warm_up.is_zero();
-        let mut watch = Watch::new(begin, warm);
+        let mut stopwatch = Stopwatch::new(begin, warm);
         let mut heard = begin;
         for at in 0..self.connections.len() {
             self.send(at, self.depth, requests, &mut left)?;
@@ -182,7 +182,7 @@ impl Client {
             let ready: Vec<usize> = self.events.iter().map(|event| event.token().0).collect();
             for at in ready {
                 self.connections[at].write(requests)?;
-                let answered = self.receive(at, requests, &mut watch, latencies)?;
+                let answered = self.receive(at, requests, &mut stopwatch, latencies)?;
                 if answered > 0 {
                     heard = now;
                     // When the time is up, `left` is 0 and nothing more is sent.
@@ -196,15 +196,15 @@ impl Client {
             );
             if !warm && begin.elapsed() >= warm_up {
                 warm = true;
-                watch = Watch::new(Instant::now(), true);
+                stopwatch = Stopwatch::new(Instant::now(), true);
             }
-            if warm && left.is_none() && watch.is_over(timed) {
-                watch.stop();
+            if warm && left.is_none() && stopwatch.is_over(timed) {
+                stopwatch.stop();
                 left = Some(0);
             }
         }
-        watch.stop();
-        Ok(watch.answered)
+        stopwatch.stop();
+        Ok(stopwatch.answered)
     }
 
     /// Sends `wanted` more requests on a connection, or as many as are left.
@@ -238,14 +238,14 @@ impl Client {
         &mut self,
         at: usize,
         requests: &Requests,
-        watch: &mut Watch,
+        stopwatch: &mut Stopwatch,
         latencies: &mut Histogram<u64>,
     ) -> Result<usize> {
         let connection = &mut self.connections[at];
         let mut answered = 0;
         loop {
             let read = connection.read()?;
-            if read == Came::Nothing {
+            if read == ReadResult::Nothing {
                 return Ok(answered);
             }
             let now = Instant::now();
@@ -267,13 +267,13 @@ impl Client {
                 connection.in_flight.pop_front();
                 connection.filled.start += bytes;
                 answered += 1;
-                watch.count(hits, now - sent, latencies);
+                stopwatch.count(hits, now - sent, latencies);
             }
             ensure!(
                 connection.filled.is_empty() || !connection.in_flight.is_empty(),
                 "the server sent more than was requested"
             );
-            if read == Came::All {
+            if read == ReadResult::All {
                 return Ok(answered);
             }
         }
@@ -326,7 +326,7 @@ impl Connection {
     }
 
     /// Reads once.
-    fn read(&mut self) -> Result<Came> {
+    fn read(&mut self) -> Result<ReadResult> {
         if self.filled.is_empty() {
             self.filled = 0..0;
         } else if self.received.len() - self.filled.end < READ_BYTES / 2 && self.filled.start > 0 {
@@ -343,11 +343,13 @@ impl Connection {
                     self.filled.end += read;
                     // If a read left space, another event reports further bytes.
                     return Ok(match self.filled.end == self.received.len() {
-                        true => Came::Some,
-                        false => Came::All,
+                        true => ReadResult::Some,
+                        false => ReadResult::All,
                     });
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Came::Nothing),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Ok(ReadResult::Nothing);
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).context("cannot read from the server"),
             }
@@ -356,16 +358,16 @@ impl Connection {
 }
 
 /// The time that counts.
-struct Watch {
+struct Stopwatch {
     start: Instant,
     busy_before: Duration,
     running: bool,
     answered: Answered,
 }
 
-impl Watch {
-    fn new(start: Instant, running: bool) -> Watch {
-        Watch {
+impl Stopwatch {
+    fn new(start: Instant, running: bool) -> Stopwatch {
+        Stopwatch {
             start,
             busy_before: thread_time(),
             running,

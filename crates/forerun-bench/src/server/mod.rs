@@ -125,7 +125,7 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
     if !args.output.json {
         writeln!(out, "{}", show::legend(&all))?;
     }
-    let mut report = Report::new("The cache server", show::LEAD);
+    let mut report = Report::new("The cache server", show::INTRO);
     report.facts = facts;
     show::fill(&mut report, &all);
     args.output.write_report(&report)

@@ -8,7 +8,7 @@ use forerun_measure::size::{count, digits, short, spread};
 use forerun_measure::text_table::TextTable;
 use forerun_measure::typical::typical;
 
-pub(super) const LEAD: &str = "Requests over the loopback interface, with server and client on \
+pub(super) const INTRO: &str = "Requests over the loopback interface, with server and client on \
 separate cores. Every reply is recognised by its length, and a sample is compared byte by byte.";
 
 /// The table of `rows` without the columns that never change, and the names and values of those
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_page_shows_the_ratio_of_the_widest_requests_and_one_line_per_server() {
-        let mut report = Report::new("Server", LEAD);
+        let mut report = Report::new("Server", INTRO);
         fill(&mut report, &rows());
         assert_eq!(report.tiles.len(), 1);
         assert_eq!(report.tiles[0].value, "3.27x");

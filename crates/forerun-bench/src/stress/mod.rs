@@ -160,7 +160,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         })?;
         return Ok(Outcome::Done);
     }
-    let place = Workplace::new(args.dir.as_deref())?;
+    let place = WorkDirectory::new(args.dir.as_deref())?;
     if args.crash {
         crash::run(&place, seed, threads, args.cycles)?;
     } else {
@@ -171,17 +171,17 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// The directory for a run's stores. It is left unchanged if a run ends with a fault.
-struct Workplace {
+struct WorkDirectory {
     root: PathBuf,
     temporary: bool,
 }
 
-impl Workplace {
-    fn new(dir: Option<&Path>) -> anyhow::Result<Workplace> {
+impl WorkDirectory {
+    fn new(dir: Option<&Path>) -> anyhow::Result<WorkDirectory> {
         let Some(dir) = dir else {
             let root = tempfile::Builder::new().prefix("forerun-stress-").tempdir();
             let root = root.context("cannot make a temporary directory")?.keep();
-            return Ok(Workplace {
+            return Ok(WorkDirectory {
                 root,
                 temporary: true,
             });
@@ -197,7 +197,7 @@ impl Workplace {
             ))
             .into());
         }
-        Ok(Workplace {
+        Ok(WorkDirectory {
             root: dir.to_path_buf(),
             temporary: false,
         })

@@ -114,7 +114,7 @@ pub fn run_to(
     if !args.output.json {
         writeln!(out, "{}", show::legend(&all))?;
     }
-    let mut report = Report::new("Tables larger than memory", show::LEAD);
+    let mut report = Report::new("Tables larger than memory", show::INTRO);
     report.facts = facts;
     show::fill(&mut report, &all);
     args.output.write_report(&report)

@@ -12,7 +12,7 @@ use forerun_measure::typical::typical;
 use std::io::Write;
 
 /// The introduction of the page.
-pub const LEAD: &str = "Rows found per second in a table that is partly in memory and otherwise on \
+pub const INTRO: &str = "Rows found per second in a table that is partly in memory and otherwise on \
 disk, by access, memory budget and batch, in alternating rounds on this machine.";
 
 /// Prints the rows of one access and budget.
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_page_has_one_plot_per_access_and_is_well_formed() {
-        let mut report = Report::new("Tables", LEAD);
+        let mut report = Report::new("Tables", INTRO);
         fill(&mut report, &[row(64, 1.0), row(256, 1.0), row(64, 0.1)]);
         assert_eq!(report.tiles.len(), 2);
         forerun_measure::report::check_html(&report.to_html()).unwrap();

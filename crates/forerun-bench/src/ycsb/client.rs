@@ -15,7 +15,7 @@
 //!
 //! Only calls of the store are timed. Drawing, composing keys and values, and checking are not.
 
-use super::expected_versions::{Begun, ExpectedVersions};
+use super::expected_versions::{ExpectedVersions, PendingWrite};
 use super::mix::{Operation, Operations};
 use super::record;
 use crate::engine::{Reader, Store, Writer};
@@ -151,7 +151,7 @@ impl<'a> Client<'a> {
         Ok(elapsed)
     }
 
-    fn write(&mut self, begun: Begun) -> Result<Duration> {
+    fn write(&mut self, begun: PendingWrite) -> Result<Duration> {
         let entry = &mut self.entry;
         record::key(begun.record, &mut entry.key);
         record::value(begun.record, begun.version, &mut entry.value);

@@ -10,7 +10,7 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A request to a store: the number of keys together, a scan, or a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Asked {
+enum Request {
     Read(usize),
     Scan,
     Write(Vec<u8>),
@@ -18,7 +18,7 @@ enum Asked {
 
 /// How a store answers wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lie {
+enum WrongAnswer {
     None,
     /// Updates are dropped.
     Stale,
@@ -30,18 +30,18 @@ enum Lie {
     Short,
 }
 
-struct Noting {
+struct RecordingStore {
     map: Mutex<Map>,
-    asked: Mutex<Vec<Asked>>,
-    lie: Lie,
+    asked: Mutex<Vec<Request>>,
+    lie: WrongAnswer,
 }
 
 struct Handle<'a> {
-    store: &'a Noting,
+    store: &'a RecordingStore,
     values: Vec<Option<Vec<u8>>>,
 }
 
-impl Store for Noting {
+impl Store for RecordingStore {
     fn reader(&self, _strategy: &str) -> Result<Box<dyn Reader + '_>> {
         Ok(Box::new(Handle {
             store: self,
@@ -58,17 +58,17 @@ impl Store for Noting {
 }
 
 impl Handle<'_> {
-    fn note(&self, asked: Asked) {
+    fn note(&self, asked: Request) {
         self.store.asked.lock().unwrap().push(asked);
     }
 }
 
 impl Reader for Handle<'_> {
     fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
-        self.note(Asked::Read(keys.len()));
+        self.note(Request::Read(keys.len()));
         let map = self.store.map.lock().unwrap();
         self.values = keys.iter().map(|&key| map.get(key).cloned()).collect();
-        if self.store.lie == Lie::Mixed {
+        if self.store.lie == WrongAnswer::Mixed {
             let other = map.values().next().cloned();
             *self.values.last_mut().unwrap() = other;
         }
@@ -85,14 +85,14 @@ impl Reader for Handle<'_> {
         limit: usize,
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        self.note(Asked::Scan);
+        self.note(Request::Scan);
         let map = self.store.map.lock().unwrap();
-        let limit = if self.store.lie == Lie::Short {
+        let limit = if self.store.lie == WrongAnswer::Short {
             1
         } else {
             limit
         };
-        let gap = usize::from(self.store.lie == Lie::Gap);
+        let gap = usize::from(self.store.lie == WrongAnswer::Gap);
         let entries = map.range(from.to_vec()..).enumerate();
         let kept = entries.filter(|(at, _)| gap == 0 || *at != 1).take(limit);
         Ok(kept.map(|(_, (key, value))| each(key, value)).count())
@@ -101,9 +101,9 @@ impl Reader for Handle<'_> {
 
 impl Writer for Handle<'_> {
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.note(Asked::Write(key.to_vec()));
+        self.note(Request::Write(key.to_vec()));
         let mut map = self.store.map.lock().unwrap();
-        if self.store.lie != Lie::Stale || !map.contains_key(key) {
+        if self.store.lie != WrongAnswer::Stale || !map.contains_key(key) {
             map.insert(key.to_vec(), value.to_vec());
         }
         Ok(())
@@ -112,9 +112,9 @@ impl Writer for Handle<'_> {
 
 const RECORDS: u64 = 300;
 
-fn loaded(lie: Lie) -> (Noting, ExpectedVersions) {
+fn loaded(lie: WrongAnswer) -> (RecordingStore, ExpectedVersions) {
     let expected = ExpectedVersions::new(RECORDS + 2000).unwrap();
-    let store = Noting {
+    let store = RecordingStore {
         map: Mutex::default(),
         asked: Mutex::default(),
         lie,
@@ -134,11 +134,11 @@ fn loaded(lie: Lie) -> (Noting, ExpectedVersions) {
 
 /// Runs a client and returns the requests to the store.
 fn run(
-    store: &Noting,
+    store: &RecordingStore,
     expected: &ExpectedVersions,
     workload: Workload,
     batch: usize,
-) -> Result<Vec<Asked>> {
+) -> Result<Vec<Request>> {
     let operations = Requests::new(workload, RECORDS, RECORDS + 2000).operations(9);
     let mut client = Client::new(store, "", operations, expected, true)?;
     client.run(2000, batch)?;
@@ -149,19 +149,19 @@ fn run(
     Ok(std::mem::take(&mut store.asked.lock().unwrap()))
 }
 
-fn asked(workload: Workload, batch: usize) -> Vec<Asked> {
-    let (store, expected) = loaded(Lie::None);
+fn asked(workload: Workload, batch: usize) -> Vec<Request> {
+    let (store, expected) = loaded(WrongAnswer::None);
     run(&store, &expected, workload, batch).unwrap()
 }
 
 /// Reads requested one by one or together, scans, and writes.
-fn totals(asked: &[Asked]) -> (usize, usize, usize) {
+fn totals(asked: &[Request]) -> (usize, usize, usize) {
     let mut totals = (0, 0, 0);
     for asked in asked {
         match asked {
-            Asked::Read(keys) => totals.0 += keys,
-            Asked::Scan => totals.1 += 1,
-            Asked::Write(_) => totals.2 += 1,
+            Request::Read(keys) => totals.0 += keys,
+            Request::Scan => totals.1 += 1,
+            Request::Write(_) => totals.2 += 1,
         }
     }
     totals
@@ -171,7 +171,7 @@ fn totals(asked: &[Asked]) -> (usize, usize, usize) {
 fn batching_makes_the_same_operations_with_fewer_calls() {
     for workload in Workload::ALL {
         let single = asked(workload, 1);
-        assert!(single.iter().all(|a| !matches!(a, Asked::Read(2..))));
+        assert!(single.iter().all(|a| !matches!(a, Request::Read(2..))));
         for batch in [7, 64, 3000] {
             let batched = asked(workload, batch);
             if workload.inserts() {
@@ -182,8 +182,8 @@ fn batching_makes_the_same_operations_with_fewer_calls() {
             }
             assert_eq!(totals(&single), totals(&batched), "{workload:?} {batch}");
             // The writes are the same, in the same order.
-            let writes = |asked: &[Asked]| {
-                let writes = asked.iter().filter(|a| matches!(a, Asked::Write(_)));
+            let writes = |asked: &[Request]| {
+                let writes = asked.iter().filter(|a| matches!(a, Request::Write(_)));
                 writes.cloned().collect::<Vec<_>>()
             };
             assert_eq!(writes(&single), writes(&batched));
@@ -194,8 +194,8 @@ fn batching_makes_the_same_operations_with_fewer_calls() {
 #[test]
 fn all_reads_of_a_batch_without_writes_are_one_call() {
     let calls = asked(Workload::C, 64);
-    let mut expected = vec![Asked::Read(64); 2000 / 64];
-    expected.push(Asked::Read(2000 % 64));
+    let mut expected = vec![Request::Read(64); 2000 / 64];
+    expected.push(Request::Read(2000 % 64));
     assert_eq!(calls, expected);
 }
 
@@ -203,7 +203,10 @@ fn all_reads_of_a_batch_without_writes_are_one_call() {
 fn a_batch_with_few_writes_is_cut_only_where_a_read_follows_a_write_of_its_record() {
     let reads = |workload| {
         let asked = asked(workload, 64);
-        asked.iter().filter(|a| matches!(a, Asked::Read(_))).count()
+        asked
+            .iter()
+            .filter(|a| matches!(a, Request::Read(_)))
+            .count()
     };
     let batches = 2000usize.div_ceil(64);
     // Reads never request what their own batch inserts.
@@ -217,10 +220,10 @@ fn a_batch_with_few_writes_is_cut_only_where_a_read_follows_a_write_of_its_recor
 #[test]
 fn wrong_answers_are_found() {
     for (lie, workload, word) in [
-        (Lie::Stale, Workload::A, "was found instead of"),
-        (Lie::Mixed, Workload::C, "wrong answer for record"),
-        (Lie::Gap, Workload::E, "wrong answer for a scan"),
-        (Lie::Short, Workload::E, "wrong answer for a scan"),
+        (WrongAnswer::Stale, Workload::A, "was found instead of"),
+        (WrongAnswer::Mixed, Workload::C, "wrong answer for record"),
+        (WrongAnswer::Gap, Workload::E, "wrong answer for a scan"),
+        (WrongAnswer::Short, Workload::E, "wrong answer for a scan"),
     ] {
         let (store, expected) = loaded(lie);
         let refusal = run(&store, &expected, workload, 16).unwrap_err();
@@ -231,7 +234,7 @@ fn wrong_answers_are_found() {
 
 #[test]
 fn a_missing_record_is_found_without_a_check_too() {
-    let (store, expected) = loaded(Lie::None);
+    let (store, expected) = loaded(WrongAnswer::None);
     store.map.lock().unwrap().clear();
     let operations = Requests::new(Workload::C, RECORDS, RECORDS).operations(9);
     let mut client = Client::new(&store, "", operations, &expected, false).unwrap();
@@ -241,7 +244,7 @@ fn a_missing_record_is_found_without_a_check_too() {
 
 #[test]
 fn concurrent_clients_find_no_wrong_value() {
-    let (store, expected) = loaded(Lie::None);
+    let (store, expected) = loaded(WrongAnswer::None);
     for workload in Workload::ALL {
         let requests = Requests::new(workload, RECORDS, RECORDS + 2000);
         std::thread::scope(|scope| {

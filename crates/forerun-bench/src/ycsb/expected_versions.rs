@@ -36,7 +36,7 @@ pub struct ExpectedVersions {
 
 /// A write between its beginning and its return.
 #[must_use]
-pub struct Begun {
+pub struct PendingWrite {
     /// The record.
     pub record: u64,
     /// The version that it writes.
@@ -59,7 +59,7 @@ impl ExpectedVersions {
     }
 
     /// Begins the write of a record's next version.
-    pub fn begin(&self, record: u64) -> Begun {
+    pub fn begin(&self, record: u64) -> PendingWrite {
         let mut was = 0;
         self.change(record, |word| {
             was = word;
@@ -67,7 +67,7 @@ impl ExpectedVersions {
             let behind = ((word >> BEHIND_SHIFT & BEHIND_MAX) + 1).min(BEHIND_MAX);
             begun << BEGUN_SHIFT | behind << BEHIND_SHIFT | ((word & IN_FLIGHT) + 1)
         });
-        Begun {
+        PendingWrite {
             record,
             version: (was >> BEGUN_SHIFT) + 1,
             alone: was & IN_FLIGHT == 0,
@@ -78,7 +78,7 @@ impl ExpectedVersions {
     ///
     /// # Errors
     /// If there is no space for another record.
-    pub fn begin_insert(&self) -> Result<Begun> {
+    pub fn begin_insert(&self) -> Result<PendingWrite> {
         let record = self.next.fetch_add(1, Ordering::SeqCst);
         ensure!(
             record < self.words.len() as u64,
@@ -89,7 +89,7 @@ impl ExpectedVersions {
     }
 
     /// Records that a write has returned.
-    pub fn end(&self, write: Begun) {
+    pub fn end(&self, write: PendingWrite) {
         self.change(write.record, |word| {
             let mut word = word - 1;
             if write.alone && word >> BEGUN_SHIFT == write.version {
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn records_are_known_up_to_the_first_that_is_not_there() {
         let expected = ExpectedVersions::new(4).unwrap();
-        let writes: Vec<Begun> = (0..3).map(|_| expected.begin_insert().unwrap()).collect();
+        let writes: Vec<PendingWrite> = (0..3).map(|_| expected.begin_insert().unwrap()).collect();
         let mut writes = writes.into_iter();
         let mut next = || writes.next().unwrap();
         let (zero, one, two) = (next(), next(), next());

@@ -104,7 +104,7 @@ impl<'a> Fixture<'a> {
         let store = engine.open(&need)?;
         let bar = progress.steps(&format!("loading {}", engine.name()), reservation.records);
         let mut load = fill(&*store, &expected, reservation.records, |done| bar.at(done))?;
-        bar.tell("settling");
+        bar.set_status("settling");
         let start = Instant::now();
         store.wait_idle().context("waiting for compactions")?;
         let data_bytes = load.loaded.data_bytes;
@@ -122,7 +122,7 @@ impl<'a> Fixture<'a> {
             write_amplification: since(before.1, process_usage::written_bytes()).map(per_byte),
             resident_bytes: since(before.0, process_usage::resident_bytes()),
         };
-        bar.tell("reading all");
+        bar.set_status("reading all");
         let all = Requests::all(reservation.records).operations(0);
         let mut client = Client::new(&*store, &engine.batched(), all, &expected, true)?;
         let read = client.run(reservation.records, LOAD_BATCH);

@@ -112,7 +112,7 @@ pub fn run_to(
     if !output.json {
         writeln!(out, "{}", show::legend(&all))?;
     }
-    let mut report = Report::new("YCSB", show::LEAD);
+    let mut report = Report::new("YCSB", show::INTRO);
     report.facts = facts;
     show::fill(&mut report, &all);
     output.write_report(&report)

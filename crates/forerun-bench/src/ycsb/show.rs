@@ -13,7 +13,7 @@ use forerun_measure::typical::typical;
 use std::io::Write;
 
 /// The introduction of the page.
-pub const LEAD: &str = "YCSB's core workloads, in operations per second, by engine and batch, in \
+pub const INTRO: &str = "YCSB's core workloads, in operations per second, by engine and batch, in \
 alternating rounds on this machine. The reads of a batch are looked up together.";
 
 /// Prints the rows of one workload or of the loads, and facts.
@@ -311,7 +311,7 @@ mod tests {
             row("a", "forerun", 64, 4e5),
             row("b", "forerun", 1, 2e5),
         ];
-        let mut report = Report::new("YCSB", LEAD);
+        let mut report = Report::new("YCSB", INTRO);
         fill(&mut report, &rows);
         let charts = report.sections.iter();
         let charts = charts.filter(|section| matches!(section, Section::Chart(_)));

@@ -90,7 +90,7 @@ impl Blocks {
         max_bytes: usize,
     ) -> Result<Blocks, RegionError> {
         let block_bytes = Blocks::block_bytes(budget.limit_bytes());
-        let reach = ItemRef::REACH_BYTES / block_bytes - 1;
+        let reach = ItemRef::ADDRESSABLE_BYTES / block_bytes - 1;
         let len = (max_bytes / block_bytes).min(reach);
         let blocks = Blocks {
             region: Region::new(len * block_bytes, pages)?,

@@ -40,12 +40,12 @@ impl ItemRef {
     /// The alignment of items.
     pub(crate) const UNIT_BYTES: usize = 8;
     /// The memory that references can address.
-    pub(crate) const REACH_BYTES: usize = Self::UNIT_BYTES << (TAG_SHIFT - ITEM_SHIFT);
+    pub(crate) const ADDRESSABLE_BYTES: usize = Self::UNIT_BYTES << (TAG_SHIFT - ITEM_SHIFT);
 
     #[inline(always)]
     pub(crate) fn from_offset(offset_bytes: usize) -> ItemRef {
         debug_assert!(
-            offset_bytes.is_multiple_of(Self::UNIT_BYTES) && offset_bytes < Self::REACH_BYTES
+            offset_bytes.is_multiple_of(Self::UNIT_BYTES) && offset_bytes < Self::ADDRESSABLE_BYTES
         );
         ItemRef((offset_bytes / Self::UNIT_BYTES) as u64)
     }

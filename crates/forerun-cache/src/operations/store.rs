@@ -6,7 +6,7 @@ use crate::budget::Charge;
 use crate::cache::Cache;
 use crate::options::{Error, ITEM_OVERHEAD_BYTES, MAX_KEY_BYTES};
 use crate::page_runs::AllocError;
-use crate::reclaim::Need;
+use crate::reclaim::Shortage;
 use crate::request::{Mode, Store, Stored, Value};
 use crate::value::{Buffered, LargeValue, ValueBuffer};
 use crate::write::{Decision, NewBody, NewItem, Operation, Outcome};
@@ -69,10 +69,10 @@ impl Cache {
             let (made, need) = if is_small {
                 let charge = Charge::new(&self.budget, len_bytes).ok_or(AllocError::Limit);
                 let small = charge.map(|charge| Buffered::Small(vec![0; len_bytes].into(), charge));
-                (small, Need::Bytes(len_bytes))
+                (small, Shortage::Bytes(len_bytes))
             } else {
                 let large = LargeValue::zeroed(&self.runs, len_bytes).map(Buffered::Large);
-                (large, Need::Large(len_bytes))
+                (large, Shortage::Large(len_bytes))
             };
             match made {
                 Ok(buffered) => return Ok(ValueBuffer::new(buffered)),

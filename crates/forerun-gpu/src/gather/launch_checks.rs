@@ -254,8 +254,8 @@ impl Checker<'_> {
                 extent_bytes: extent,
             };
             let met = match by_table {
-                true => rows.met_at(&seen),
-                false => rows.met_by(step, spec.layers),
+                true => rows.overlap_of(&seen),
+                false => rows.overlap_at_stride(step, spec.layers),
             };
             if let Some((first, second)) = met {
                 return Err(GatherError::LayersOverlap {

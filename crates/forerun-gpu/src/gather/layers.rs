@@ -33,7 +33,7 @@ impl Rows {
     }
 
     /// The first two layers that overlap, of `layers` layers at a fixed step.
-    pub(super) fn met_by(&self, step: u64, layers: u32) -> Option<(u32, u32)> {
+    pub(super) fn overlap_at_stride(&self, step: u64, layers: u32) -> Option<(u32, u32)> {
         let near = (1..layers).take_while(|layer| {
             // Layers far enough from the first are far enough from each other.
             step == 0 || u64::from(layer - 1) * step < self.extent_bytes
@@ -43,7 +43,7 @@ impl Rows {
     }
 
     /// Two layers that overlap, of those whose row 0 is at these addresses.
-    pub(super) fn met_at(&self, starts: &[u64]) -> Option<(u32, u32)> {
+    pub(super) fn overlap_of(&self, starts: &[u64]) -> Option<(u32, u32)> {
         let mut order: Vec<u32> = (0..starts.len() as u32).collect();
         let start = |layer: u32| starts[layer as usize];
         order.sort_by_key(|&layer| start(layer));
@@ -91,8 +91,8 @@ mod tests {
                 for layers in 1..5u32 {
                     let starts: Vec<u64> = (0..u64::from(layers)).map(|l| 100 + l * step).collect();
                     let shared = share_bytes(&rows, &starts);
-                    assert_eq!(rows.met_by(step, layers).is_some(), shared);
-                    assert_eq!(rows.met_at(&starts).is_some(), shared);
+                    assert_eq!(rows.overlap_at_stride(step, layers).is_some(), shared);
+                    assert_eq!(rows.overlap_of(&starts).is_some(), shared);
                     *if shared { &mut met } else { &mut apart } += 1;
                 }
             }

@@ -47,7 +47,7 @@ mod version;
 pub use error::{GatherError, Part, Side};
 pub use launch_checks::{Target, check_request};
 pub use memory_kind::{KnownMemory, Locate, Location, Memory};
-pub use op::{DeviceMap, DevicePairs, DeviceWord, Extras, RowCopy, gather, scatter};
+pub use op::{CopyOptions, DeviceMap, DevicePairs, DeviceWord, RowCopy, gather, scatter};
 pub use plan::{DEFAULT_MULTIPROCESSORS, IN_FLIGHT_BYTES, Plan, Work, plan};
 pub use request::{
     Absent, CountAt, Direction, Integer, KernelChoice, Layers, Layout, MapAt, MapUpdate, PairsAt,

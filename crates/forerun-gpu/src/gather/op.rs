@@ -1,7 +1,7 @@
 //! The copy on the GPU: checked and planned once, launched any number of times.
 //!
 //! ```text
-//!   gather(host, device, spec, pairs, extras)          one call of the driver each time
+//!   gather(host, device, spec, pairs, options)          one call of the driver each time
 //!     check -> plan -> kernel, tables of layers   ->   RowCopy: put on a stream, or captured in a graph
 //! ```
 
@@ -123,7 +123,7 @@ pub struct DeviceMap<'a> {
 
 /// Optional parts of a copy.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Extras<'a> {
+pub struct CopyOptions<'a> {
     /// Number of pairs that are used, read when the launch runs.
     pub count: Option<DeviceWord<'a>>,
     /// A slot map to maintain.
@@ -135,7 +135,7 @@ pub struct Extras<'a> {
 /// Prepares a copy of host rows to the device: pairs of (host row, device row).
 ///
 /// ```no_run
-/// use forerun_gpu::gather::{DevicePairs, Extras, Integer, Spec, gather};
+/// use forerun_gpu::gather::{CopyOptions, DevicePairs, Integer, Spec, gather};
 /// use forerun_gpu::{DeviceBuffer, Gpu, GpuError, PinnedBuffer, Stream};
 ///
 /// let gpu = Gpu::open(0)?;
@@ -147,7 +147,7 @@ pub struct Extras<'a> {
 ///
 /// let spec = Spec::dense(656, 300_000, 1000);
 /// let pairs = DevicePairs::interleaved(&pairs, 0, Integer::I32, &[3, 2])?;
-/// let copy = gather(&host, &device, &spec, &pairs, &Extras::default())?;
+/// let copy = gather(&host, &device, &spec, &pairs, &CopyOptions::default())?;
 /// println!("{}", copy.plan());
 /// let stream = Stream::new(&gpu)?;
 /// gpu.scope(|scope| scope.put(&stream, &copy))?;
@@ -161,9 +161,9 @@ pub fn gather<'a>(
     device: &'a DeviceBuffer,
     spec: &Spec,
     pairs: &DevicePairs<'a>,
-    extras: &Extras<'a>,
+    options: &CopyOptions<'a>,
 ) -> Result<RowCopy<'a>, GpuError> {
-    prepare(Direction::Gather, host, device, spec, pairs, extras)
+    prepare(Direction::Gather, host, device, spec, pairs, options)
 }
 
 /// Prepares a copy of device rows to the host: pairs of (device row, host row). The copy borrows
@@ -177,9 +177,9 @@ pub fn scatter<'a>(
     host: &'a mut dyn HostMemory,
     spec: &Spec,
     pairs: &DevicePairs<'a>,
-    extras: &Extras<'a>,
+    options: &CopyOptions<'a>,
 ) -> Result<RowCopy<'a>, GpuError> {
-    prepare(Direction::Scatter, host, device, spec, pairs, extras)
+    prepare(Direction::Scatter, host, device, spec, pairs, options)
 }
 
 fn prepare<'a>(
@@ -188,7 +188,7 @@ fn prepare<'a>(
     device: &DeviceBuffer,
     spec: &Spec,
     pairs: &DevicePairs<'a>,
-    extras: &Extras<'a>,
+    options: &CopyOptions<'a>,
 ) -> Result<RowCopy<'a>, GpuError> {
     let mut known = KnownMemory::default();
     known.add(
@@ -210,18 +210,18 @@ fn prepare<'a>(
     add(device);
     add(pairs.source);
     add(pairs.destination);
-    let count = extras.count.map(|word| CountAt {
+    let count = options.count.map(|word| CountAt {
         address: add(word.buffer).saturating_add(word.offset_bytes),
         integer: word.integer,
     });
-    let map = extras.map.map(|map| MapAt {
+    let map = options.map.map(|map| MapAt {
         address: add(map.buffer),
         integer: map.integer,
         slots: map.slots,
         layer_step: map.layer_step,
         update: map.update,
     });
-    let out_of_range = extras.out_of_range.map(&mut add);
+    let out_of_range = options.out_of_range.map(&mut add);
     let request = Request {
         direction,
         spec: spec.clone(),

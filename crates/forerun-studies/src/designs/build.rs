@@ -1,4 +1,4 @@
-//! Building a table by its design's name.
+//! Builds a table of a named design.
 
 use super::cuckoo::Cuckoo;
 use super::memc3::MemC3;
@@ -7,8 +7,7 @@ use super::{Design, FixedTable, Word};
 use forerun_core::RegionError;
 use forerun_core::arch::Isa;
 
-/// The most slots that a table can have: gathers take signed 32-bit indices of entries of up to 16
-/// bytes.
+/// Maximum number of slots: gathers take signed 32-bit indices of entries of up to 16 bytes.
 pub const SLOTS_MAX: usize = 1 << 30;
 
 /// Why a table was not built.
@@ -17,16 +16,16 @@ pub enum BuildError {
     /// More slots than can be addressed.
     #[error("a table of {slots} slots is beyond the limit of {SLOTS_MAX}")]
     TooManySlots {
-        /// What was asked for.
+        /// The requested number.
         slots: usize,
     },
-    /// There is no memory for the slots.
+    /// The memory for the slots could not be allocated.
     #[error(transparent)]
     Memory(#[from] RegionError),
 }
 
 impl BuildError {
-    /// The number of slots, if it is one that a table can have.
+    /// Returns the number of slots if a table can have that many.
     pub(super) fn check_slots(slots: usize) -> Result<usize, BuildError> {
         if slots > SLOTS_MAX {
             return Err(BuildError::TooManySlots { slots });
@@ -35,13 +34,13 @@ impl BuildError {
     }
 }
 
-/// An empty table of a design, of at least `slots` slots: rounded up to whole buckets.
+/// Creates an empty table with at least `slots` slots, rounded up to whole buckets.
 ///
-/// The seed decides where keys go; draw it at random where keys come from outside. An instruction
-/// set that the machine lacks is replaced by the best below it.
+/// The seed determines the buckets of keys. Draw it at random if keys come from outside. If the
+/// machine lacks the instruction set, the table uses the best one below it.
 ///
 /// # Errors
-/// More slots than [`SLOTS_MAX`], or memory that cannot be had.
+/// More slots than [`SLOTS_MAX`]; the memory could not be allocated.
 pub fn build<K: Word, V: Word>(
     design: Design,
     slots: usize,

@@ -1,5 +1,5 @@
-//! The hash that all designs share, so that they differ in layout and not in hashing; each step has
-//! a vector form.
+//! The hash function. All designs share it, so that they differ only in layout. Each step has a
+//! vector form.
 //!
 //! ```text
 //!   u64:  key + a0 -- fold -- * m0 -- fold -- * m1 -- fold -->  first (top 32 bits), step (low 32 bits)
@@ -8,22 +8,22 @@
 //!   fold: h ^ (h >> half its width)
 //! ```
 //!
-//! The choices of a key are first, first + step, first + 2 step, modulo 2^32, each scaled to the
-//! table's length: double hashing, with which cuckoo tables reach the same load as with independent
-//! choices (Mitzenmacher and Thaler, "Peeling Arguments and Double Hashing", 2012). Two keys cannot
-//! agree in both words: each form is a permutation (in the case of `u32`, each word by itself is
-//! one). Multiply-shift alone would be cheaper, but cuckoo tables of dense keys fail under it
-//! (Dietzfelbinger and Schellbach, "On Risks of Using Cuckoo Hashing with Simple Universal Hash
+//! The candidates of a key are first, first + step and first + 2 step, modulo 2^32, each scaled to
+//! the table's length. This is double hashing, with which cuckoo tables reach the same load as with
+//! independent choices (Mitzenmacher and Thaler, "Peeling Arguments and Double Hashing", 2012). Two
+//! keys never have both words in common, because each form is a permutation (for `u32`, each word
+//! alone is one). Multiply-shift alone would be cheaper, but cuckoo tables of dense keys fail with
+//! it (Dietzfelbinger and Schellbach, "On Risks of Using Cuckoo Hashing with Simple Universal Hash
 //! Classes", 2009).
 
 use forerun_core::arch::{Lanes, Simd};
 
-/// The hash of a key: two words of 32 bits, from which all its places follow.
+/// The hash of a key: two words of 32 bits, which determine all its candidates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hash {
-    /// The first choice, to be scaled.
+    /// The first candidate, before scaling.
     pub first: u32,
-    /// What each further choice adds. Its low bits also make tags.
+    /// The distance between candidates. Its low bits also serve as the tag.
     pub step: u32,
 }
 
@@ -31,7 +31,7 @@ pub struct Hash {
 #[derive(Clone, Copy, Debug)]
 pub struct Constants {
     add: [u64; 2],
-    /// Odd, and large in both their halves.
+    /// They are odd, and both of their halves are large.
     multiply: [u64; 4],
 }
 
@@ -80,7 +80,7 @@ impl Constants {
         }
     }
 
-    /// As [`Constants::hash_u64`]; both words in the top halves of their lanes, for scaling.
+    /// Like [`Constants::hash_u64`], with both words in the top halves of their lanes, for scaling.
     #[inline(always)]
     pub(super) fn hash_u64s<S: Simd>(&self, simd: S, keys: S::U64s) -> (S::U64s, S::U64s) {
         let splat = |word| S::U64s::splat(simd, word);
@@ -91,7 +91,7 @@ impl Constants {
         (h, h.shl::<32>())
     }
 
-    /// As [`Constants::hash_u32`].
+    /// Like [`Constants::hash_u32`].
     #[inline(always)]
     pub(super) fn hash_u32s<S: Simd>(&self, simd: S, keys: S::U32s) -> (S::U32s, S::U32s) {
         let splat = |word: u64| S::U32s::splat(simd, word as u32);

@@ -1,5 +1,5 @@
-//! The designs that are studied: one small trait, several tables of fixed width behind it, built by
-//! name.
+//! The designs under study: one small trait, and several tables of fixed capacity that implement
+//! it.
 //!
 //! | design | a key is in | compared | source |
 //! |---|---|---|---|
@@ -8,18 +8,18 @@
 //! | `tagged8`, `tagged16` | a group of 16, or the groups after it | sixteen tags at once | Kulukundis, 2017 |
 //! | `memc3` | one of two buckets of 4 slots | a tag at a time, no vectors: the baseline | Fan, Andersen and Kaminsky, 2013 |
 //!
-//! They share hash, memory, marks and batch strategies ([`Lookup`]), so that a study of two of them
-//! compares their layouts. `forerun_hash::HashTable` is the table to use; these are what it was
-//! chosen from. They hold what they were built for and do not grow: an insertion that finds no
-//! place is refused ([`Full`]).
+//! They share the hash, the memory, the sentinels and the batch strategies ([`Lookup`]), so a study
+//! of two designs compares their layouts. Programs should use `forerun_hash::HashTable`, which was
+//! chosen from these designs. The tables here do not grow: an insertion that finds no slot is
+//! refused ([`Full`]).
 
-mod aside;
 mod build;
 pub mod cuckoo;
 mod hasher;
 mod lookup;
 pub mod memc3;
 mod names;
+mod sentinel_entries;
 mod slab;
 pub mod tagged;
 mod word;
@@ -30,9 +30,9 @@ pub use word::Word;
 
 use forerun_core::arch::Isa;
 
-/// A table cannot place a key: it is as full as its design allows.
+/// A table has no slot for a key: it is as full as its design allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no place can be made for the key: the table holds {entries} entries in {slots} slots")]
+#[error("the table has no slot for the key: it holds {entries} entries in {slots} slots")]
 pub struct Full {
     /// Entries in the table.
     pub entries: usize,
@@ -40,7 +40,7 @@ pub struct Full {
     pub slots: usize,
 }
 
-/// A table of fixed width that does not grow.
+/// A table of fixed capacity.
 ///
 /// ```
 /// use forerun_core::arch;
@@ -56,67 +56,66 @@ pub struct Full {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait FixedTable<K: Word, V: Word>: Send + Sync {
-    /// Puts an entry in, in place of the key's entry if there is one, and returns the value of
-    /// that.
+    /// Inserts an entry or replaces the key's entry. Returns the previous value.
     ///
     /// # Errors
-    /// [`Full`] when no place can be made within the bounds of the design's search. The table is as
-    /// before.
+    /// [`Full`] if the design's search, which is bounded, cannot free a slot. The table is
+    /// unchanged.
     fn insert(&mut self, key: K, value: V) -> Result<Option<V>, Full>;
 
-    /// Takes a key's entry out, and returns its value.
+    /// Removes a key and returns its value.
     fn remove(&mut self, key: K) -> Option<V>;
 
     /// A key's value.
     fn get(&self, key: K) -> Option<V>;
 
-    /// Looks keys up; returns how many were found.
+    /// Looks keys up. Returns the number of keys found.
     ///
-    /// As many keys are looked up as the shortest of the three slices is long. `found[i]` tells of
-    /// `keys[i]`, and `values[i]` is its value if it was found; otherwise it is any value. A key
-    /// may be there several times. A strategy that the design does not have ([`Design::lookups`])
-    /// runs as the closest that it has.
+    /// The shortest of the three slices determines the number of lookups. `found[i]` is whether
+    /// `keys[i]` was found, and `values[i]` is its value in that case and any value otherwise. Keys
+    /// may repeat. If the design does not have the strategy ([`Design::lookups`]), the closest one
+    /// runs instead.
     fn find_batch(&self, keys: &[K], values: &mut [V], found: &mut [bool], lookup: Lookup)
     -> usize;
 
     /// Entries in the table.
     fn len(&self) -> usize;
 
-    /// Whether there is no entry.
+    /// Whether the table has no entries.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Slots for entries: the load factor is [`FixedTable::len`] by this.
+    /// Number of slots. The load factor is [`FixedTable::len`] divided by this.
     fn slots(&self) -> usize;
 
-    /// Memory that holds the slots and all that lookups read.
+    /// Bytes of memory for the slots and everything else that lookups read.
     fn memory_bytes(&self) -> usize;
 
-    /// Cache lines that a lookup of the key reads, if it reads no more than it must.
+    /// Minimum number of cache lines that a lookup of the key reads.
     fn lines_touched(&self, key: K) -> u32;
 
-    /// Asks for the first line that an operation on the key needs.
+    /// Prefetches the first line that an operation on the key needs.
     fn prefetch(&self, key: K);
 
-    /// Looks up by another instruction set from now on, so that one table can be measured with
-    /// each; one that the machine lacks is replaced by the best below it. A design without vector
-    /// code has nothing to change.
+    /// Uses another instruction set for later lookups, so that one table can be measured with each.
+    /// If the machine lacks it, the best one below it is used. A design without vector code ignores
+    /// the call.
     fn set_isa(&mut self, isa: Isa) {
         let _ = isa;
     }
 
-    /// The table as one that is shared by readers and a writer, if the design is made for it.
+    /// The table as one that readers and writers share, if the design supports that.
     fn as_shared(&self) -> Option<&dyn SharedTable<K, V>> {
         None
     }
 
-    /// Inserts entries in order, prefetching ahead; stops at the first that cannot be placed.
+    /// Inserts entries in order and prefetches ahead. Stops at the first entry without a slot.
     ///
-    /// As many are inserted as the shorter slice is long.
+    /// The shorter slice determines the number of entries.
     ///
     /// # Errors
-    /// [`Full`], with the entries so far in the table.
+    /// [`Full`]. The earlier entries are in the table.
     fn insert_batch(&mut self, keys: &[K], values: &[V]) -> Result<(), Full> {
         const AHEAD: usize = 16;
         for (i, (&key, &value)) in keys.iter().zip(values).enumerate() {
@@ -129,14 +128,14 @@ pub trait FixedTable<K: Word, V: Word>: Send + Sync {
     }
 }
 
-/// A table that can be read and written at once, by any number of threads.
+/// A table that any number of threads can read and write at the same time.
 pub trait SharedTable<K: Word, V: Word>: FixedTable<K, V> {
-    /// As [`FixedTable::insert`], beside readers. Writers wait for each other.
+    /// Like [`FixedTable::insert`], concurrently with readers. Writers wait for each other.
     ///
     /// # Errors
-    /// As of [`FixedTable::insert`].
+    /// Those of [`FixedTable::insert`].
     fn insert_shared(&self, key: K, value: V) -> Result<Option<V>, Full>;
 
-    /// As [`FixedTable::remove`], beside readers.
+    /// Like [`FixedTable::remove`], concurrently with readers.
     fn remove_shared(&self, key: K) -> Option<V>;
 }

@@ -1,10 +1,10 @@
-//! The names of designs and of batch strategies, as command lines and reports write them.
+//! The names of designs and batch strategies in command lines and reports.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// An enum of names, with `ALL`, `name`, `Display`, `FromStr`, and an error that lists what there
-/// is.
+/// Defines an enum of names with `ALL`, `name`, `Display`, `FromStr`, and an error that lists the
+/// valid names.
 macro_rules! names {
     (
         $(#[$doc:meta])* $enum:ident, $error:ident, $kind:literal {
@@ -18,7 +18,7 @@ macro_rules! names {
         }
 
         impl $enum {
-            /// Every one.
+            /// All variants.
             pub const ALL: &'static [$enum] = &[$($enum::$variant,)*];
 
             /// The name.
@@ -43,7 +43,7 @@ macro_rules! names {
         impl FromStr for $enum {
             type Err = $error;
 
-            /// Reads a name in any letter case.
+            /// Parses a name in any letter case.
             fn from_str(name: &str) -> Result<$enum, $error> {
                 let known = $enum::ALL.iter()
                     .find(|known| known.name().eq_ignore_ascii_case(name.trim()));
@@ -63,7 +63,7 @@ fn list(names: &[&str]) -> String {
 }
 
 names! {
-    /// A design, by name.
+    /// A design.
     ///
     /// ```
     /// use forerun_studies::designs::Design;
@@ -101,38 +101,38 @@ names! {
 }
 
 names! {
-    /// How a batch runs; the module `lookup` draws them.
+    /// The strategy for a batch. The module `lookup` draws them.
     Lookup, ParseLookupError, "lookup strategy" {
-        /// What was measured to be best for the table's size and the batch's length.
+        /// The strategy that measured best for the table's size and the batch's length.
         Auto = "auto",
         /// One key after the other, each to its end.
         Single = "single",
-        /// Every bucket of every key, without prefetch and without branches.
+        /// Every bucket of every key, without prefetches and without branches.
         Direct = "direct",
-        /// Groups in lock-step; further buckets fetched as they are needed.
+        /// Groups in lock-step; later buckets fetched as needed.
         Staged = "staged",
-        /// Groups in lock-step; every bucket of a key fetched at once.
+        /// Groups in lock-step; all buckets of a key fetched together.
         StagedAll = "staged-all",
-        /// A prefetch for each compare; further buckets fetched as they are needed.
+        /// A prefetch for each comparison; later buckets fetched as needed.
         Pipelined = "pipelined",
-        /// A prefetch for each compare; every bucket of a key fetched at once.
+        /// A prefetch for each comparison; all buckets of a key fetched together.
         PipelinedAll = "pipelined-all",
         /// A window of lookups, each at its own step.
         Rolling = "rolling",
-        /// One key a lane, by gathers, without prefetch.
+        /// One key per lane, with gathers, without prefetches.
         Vertical = "vertical",
-        /// One key a lane, by gathers; every slot of a key fetched ahead.
+        /// One key per lane, with gathers; all slots of a key prefetched.
         VerticalAll = "vertical-all",
     }
 }
 
 impl Design {
-    /// The strategies that the design has code of its own for. [`Lookup::Auto`] is one of them.
+    /// The strategies that the design implements. [`Lookup::Auto`] is one of them.
     pub fn lookups(self) -> &'static [Lookup] {
         use Lookup::*;
         match self {
             Design::Cuckoo2 | Design::Cuckoo3 | Design::Cuckoo4 => Lookup::ALL,
-            // Which entry to fetch is known only from the tags.
+            // The entry to fetch is known only once the tags have been read.
             Design::Tagged8 | Design::Tagged16 => {
                 &[Auto, Single, Direct, Staged, Pipelined, Rolling]
             }
@@ -150,20 +150,21 @@ impl Design {
     }
 }
 
-/// Tables up to this size are looked up without prefetches: about where the second-level cache
-/// ends. At 64 keys a batch, `direct` was ahead of `pipelined` up to 1 MiB and 6% behind at 2 MiB
+/// Lookups in tables up to this size do not prefetch. It is about the size of the second-level
+/// cache. At 64 keys a batch, `direct` was ahead of `pipelined` up to 1 MiB and 6% behind at 2 MiB
 /// (`bucketized2x4`, `u64` to `u64`, a Zen 4 server).
 const DIRECT_BYTES_MAX: usize = 2 << 20;
-/// Batches shorter than this, too, in tables up to [`SHORT_BYTES_MAX`]: a pipeline costs more to
-/// fill than it saves.
+/// Neither do shorter batches than this in tables up to [`SHORT_BYTES_MAX`], because filling a
+/// pipeline costs more than it saves.
 const SHORT_KEYS: usize = 8;
-/// Where a short batch of `direct` was still ahead: half the last cache of that server.
+/// The table size up to which `direct` was ahead for short batches: half of that server's
+/// last-level cache.
 const SHORT_BYTES_MAX: usize = 16 << 20;
-/// Batches up to this length go key by key.
+/// Batches up to this length run key by key.
 const SINGLE_KEYS_MAX: usize = 2;
 
 impl Lookup {
-    /// What `Auto` stands for.
+    /// The strategy that `Auto` selects.
     pub(super) fn resolve(self, memory_bytes: usize, keys: usize) -> Lookup {
         if self != Lookup::Auto {
             return self;

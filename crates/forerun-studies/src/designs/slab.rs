@@ -1,25 +1,25 @@
-//! An array of buckets in mapped memory, each at a power-of-two distance from the last.
+//! An array of buckets in mapped memory, with a power of two as the stride.
 //!
 //! ```text
 //!   base                stride_bytes          2 stride_bytes
 //!   ├── bucket 0 ── pad ┼── bucket 1 ── pad ──┼── …               base is at a page's start
 //! ```
 //!
-//! Distances that are powers of two keep a bucket of at most a line inside one line, and let a
-//! larger one start at a line's start. It costs padding where a bucket's size is none: a quarter of
-//! the bytes of four entries of `u32` and `u64`.
+//! With such a stride, a bucket of at most one line is inside one line, and a larger one starts at
+//! the beginning of a line. If the bucket's size is not a power of two, this costs padding: a
+//! quarter of the memory for four entries of `u32` and `u64`.
 
 use forerun_core::arch::prefetch_read_l2;
 use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError};
 use std::marker::PhantomData;
 
-/// A type that zeroed bytes are a value of, and that needs no drop.
+/// A type for which zeroed bytes are a value, and which needs no drop.
 ///
 /// # Safety
-/// Bytes that are all zero are a valid value, and the type is at most as aligned as a page.
+/// Zero bytes are a valid value, and the alignment of the type is at most a page.
 pub(super) unsafe trait Zeroed: Send + Sync {}
 
-/// Zeroed buckets, as many as were asked for.
+/// The requested number of zeroed buckets.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     region: Region,
@@ -28,9 +28,9 @@ pub(super) struct Slab<T> {
 }
 
 impl<T: Zeroed> Slab<T> {
-    /// How far apart buckets are.
+    /// Bytes from one bucket to the next.
     pub(super) const STRIDE_BYTES: usize = size_of::<T>().next_power_of_two();
-    /// Cache lines that a bucket lies in.
+    /// Cache lines that a bucket spans.
     pub(super) const LINES: usize = size_of::<T>().div_ceil(CACHE_LINE_BYTES);
 
     /// `len` zeroed buckets, at least one.
@@ -70,7 +70,7 @@ impl<T: Zeroed> Slab<T> {
         unsafe { &*self.ptr(index) }
     }
 
-    /// Bucket `index`, to be written.
+    /// Bucket `index`, mutably.
     ///
     /// # Panics
     /// When there is none.
@@ -85,9 +85,9 @@ impl<T: Zeroed> Slab<T> {
     /// The address of bucket `index`.
     ///
     /// # Safety
-    /// `index` is below `len`. What is behind the address may then be used as a `T` under the
-    /// borrow of `self`: the region is len x STRIDE_BYTES long, starts at a page, was zeroed, which
-    /// is a `T`, and is only written as `T`s.
+    /// `index` must be below `len`. The memory at the address may then be used as a `T` under the
+    /// borrow of `self`: the region has len x STRIDE_BYTES bytes, starts at a page, was zeroed,
+    /// which is a valid `T`, and is written only as `T`s.
     #[inline(always)]
     unsafe fn ptr(&self, index: u32) -> *mut T {
         let at = index as usize * Self::STRIDE_BYTES;
@@ -95,12 +95,12 @@ impl<T: Zeroed> Slab<T> {
         unsafe { self.region.as_ptr().add(at).cast() }
     }
 
-    /// Asks for every line of bucket `index`; of none, if there is no such bucket.
+    /// Prefetches every line of bucket `index`. Does nothing useful if there is no such bucket.
     #[inline(always)]
     pub(super) fn prefetch(&self, index: u32) {
         let at = index as usize * Self::STRIDE_BYTES;
         for line in 0..Self::LINES {
-            // A hint may go anywhere, so that the index needs no check.
+            // A prefetch of any address is harmless, so the index needs no check.
             prefetch_read_l2(
                 self.region
                     .as_ptr()

@@ -1,4 +1,4 @@
-//! What keys and values may be: `u32` and `u64`, with the vectors and atomics that belong to them.
+//! The types of keys and values: `u32` and `u64`, with their vectors and atomics.
 
 use super::hasher::{Constants, Hash};
 use super::memc3::sync::{AtomicU32, AtomicU64, AtomicWord};
@@ -6,7 +6,7 @@ use forerun_core::arch::{Lanes, Simd};
 use std::fmt::Debug;
 
 mod sealed {
-    /// Keeps the set of words closed: tables rest on every bit pattern being a word.
+    /// Prevents other implementations: tables rely on every bit pattern being a valid word.
     pub trait Sealed {}
     impl Sealed for u32 {}
     impl Sealed for u64 {}
@@ -16,10 +16,10 @@ mod sealed {
 pub trait Word:
     sealed::Sealed + Copy + Eq + Ord + std::hash::Hash + Debug + Default + Send + Sync + 'static
 {
-    /// A vector of such words, one a lane.
+    /// A vector of such words, one per lane.
     type Lanes<S: Simd>: Lanes<S, Word = Self>;
 
-    /// The word as readers see it that a writer writes beside.
+    /// The word's atomic form, for readers that run concurrently with a writer.
     #[doc(hidden)]
     #[allow(
         private_bounds,
@@ -40,15 +40,15 @@ pub trait Word:
     /// The low bits of 64.
     fn from_u64(bits: u64) -> Self;
 
-    /// Which of the slots equal `needle`: a bit a slot.
+    /// Which of the slots equal `needle`, as one bit per slot.
     fn eq_slots<S: Simd, const N: usize>(simd: S, slots: &[Self; N], needle: Self) -> u32;
 
     /// The hash of a key.
     #[doc(hidden)]
     fn hash(self, constants: &Constants) -> Hash;
 
-    /// The hashes of a vector of keys, as (first, step): the choices of a lane are first, first +
-    /// step, first + 2 step and so on, each to be scaled.
+    /// The hashes of a vector of keys, as (first, step). The candidates of a lane are first, first
+    /// + step, first + 2 step and so on, before scaling.
     #[doc(hidden)]
     fn hash_lanes<S: Simd>(
         simd: S,

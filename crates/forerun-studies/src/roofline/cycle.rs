@@ -25,7 +25,7 @@ impl Cycle {
     pub(super) fn new(buffer_bytes: usize, pages: Pages) -> Result<Cycle, RegionError> {
         let order = Order::new((buffer_bytes / CACHE_LINE_BYTES).ilog2());
         let region = Region::new(order.lines() * CACHE_LINE_BYTES, pages)?;
-        // Line after line, not along the cycle: this is sequential, and touches every page.
+        // Write line after line, not along the cycle: this is sequential and touches every page.
         for line in 0..order.lines() {
             let next = order.line(order.position(line) + 1);
             // SAFETY: line is below lines(), so the word lies inside the region, which is aligned
@@ -51,8 +51,9 @@ impl Cycle {
         }
     }
 
-    /// Where the chases of all threads start in one round, as byte offsets: evenly spread over the
-    /// cycle, and each round shifted by a step that meets no earlier start for a long time.
+    /// Where the chases of all threads start in one round, as byte offsets. They are evenly spread
+    /// over the cycle. Each round is shifted by a step that does not repeat an earlier start for a
+    /// long time.
     fn starts(&self, chases: usize, round: usize) -> Vec<usize> {
         let shift = round.wrapping_mul(0x9e37_79b9 | 1) % self.order.lines();
         (0..chases)
@@ -64,7 +65,7 @@ impl Cycle {
             .collect()
     }
 
-    /// Lines a second of `threads` threads with `in_flight` chases each, over about `duration`.
+    /// Lines per second of `threads` threads with `in_flight` chases each, over about `duration`.
     pub(super) fn rate(
         &self,
         threads: usize,
@@ -73,7 +74,7 @@ impl Cycle {
         duration: Duration,
     ) -> f64 {
         let starts = self.starts(threads * in_flight, round);
-        // Asked for here: a pinned thread sees only its own core.
+        // Ask here, because a pinned thread sees only its own core.
         let cores = core_affinity::get_core_ids().unwrap_or_default();
         let barrier = Barrier::new(threads);
         thread::scope(|scope| {
@@ -87,13 +88,13 @@ impl Cycle {
                     self.chase(starts, duration)
                 }));
             }
-            // A chase that panicked counts as no lines; it has nothing to panic about.
+            // A chase that panicked counts as no lines; it has no reason to panic.
             let rates = handles.into_iter().map(|handle| handle.join());
             rates.map(|rate| rate.unwrap_or(0.0)).sum()
         })
     }
 
-    /// One thread's lines a second.
+    /// One thread's lines per second.
     fn chase(&self, starts: &[usize], duration: Duration) -> f64 {
         match starts.len() {
             1 => self.chase_all::<1>(starts, duration),
@@ -108,7 +109,7 @@ impl Cycle {
     }
 
     fn chase_all<const N: usize>(&self, starts: &[usize], duration: Duration) -> f64 {
-        /// Lines between two looks at the clock: well under a millisecond of independent misses.
+        /// Lines between two reads of the clock: well under a millisecond of independent misses.
         const LOOK_LINES: usize = 8192;
         let mut at: [usize; N] = std::array::from_fn(|chase| starts[chase]);
         let base = self.region.as_ptr();
@@ -156,7 +157,7 @@ impl Order {
         self.fold(once.wrapping_mul(Self::SECOND))
     }
 
-    /// The position of a line: what [`Order::line`] does, undone step by step.
+    /// The position of a line: the inverse of [`Order::line`], step by step.
     fn position(&self, line: usize) -> usize {
         const FIRST_INVERSE: usize = odd_inverse(Order::FIRST);
         const SECOND_INVERSE: usize = odd_inverse(Order::SECOND);
@@ -164,16 +165,16 @@ impl Order {
         self.fold(once).wrapping_mul(FIRST_INVERSE) & (self.lines() - 1)
     }
 
-    /// Folds the high half of the low `bits` onto the low half, and clears the rest. Done twice it
-    /// changes nothing, for what is shifted twice falls off.
+    /// Folds the high half of the low `bits` onto the low half, and clears the rest. Applied twice,
+    /// it changes nothing, because bits that are shifted twice are dropped.
     fn fold(&self, value: usize) -> usize {
         let value = value & (self.lines() - 1);
         value ^ (value >> self.bits.div_ceil(2).max(1))
     }
 }
 
-/// The inverse of an odd number modulo the word: each of Newton's steps doubles the correct bits,
-/// of which an odd number has three to begin with.
+/// The inverse of an odd number modulo the word. Each Newton step doubles the number of correct
+/// bits, which is three at the start for an odd number.
 const fn odd_inverse(odd: usize) -> usize {
     let mut inverse = odd;
     let mut correct_bits = 3;

@@ -1,15 +1,13 @@
-//! How fast this machine reads random cache lines: the bound that a batched lookup is measured
-//! against.
+//! How fast this machine reads random cache lines, which is the upper bound for batched lookups.
 //!
-//! The lines of a buffer are linked into one cycle in random order. A *chase* follows it: each
-//! load's address is what the load before it read, so one chase pays the whole latency a line.
-//! Several chases in one loop are independent of each other and their misses overlap: their joint
-//! rate, by the number in flight, is what the memory system gives a thread. Chases start far from
-//! each other on the cycle, and every round somewhere else, so that no line is met again while a
-//! cache still holds it.
+//! The lines of a buffer are linked into one cycle in random order. A *chase* follows the cycle:
+//! each load reads the address of the next one, so one chase pays the full latency for each line.
+//! Several chases in one loop are independent, so their misses overlap. Their total rate, by the
+//! number in flight, is the rate that the memory system gives a thread. Chases start far from each
+//! other on the cycle, and elsewhere in every round, so no line is read again while a cache still
+//! holds it.
 //!
-//! Beside it, [`resume()`] measures what a suspended lookup costs when there is nothing to wait
-//! for.
+//! [`resume()`] measures the cost of suspending a lookup that has nothing to wait for.
 
 mod cycle;
 mod resume;
@@ -24,10 +22,10 @@ use std::time::Duration;
 /// The numbers of chases in flight that can be measured.
 pub const IN_FLIGHT: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// The most threads that can be measured.
+/// Maximum number of threads.
 pub const THREADS_MAX: usize = 1024;
 
-/// What to measure. The cells are all combinations of `pages`, `threads` and `in_flight`.
+/// The measurements to make: all combinations of `pages`, `threads` and `in_flight`, called cells.
 ///
 /// ```
 /// use forerun_studies::roofline::{Config, measure};
@@ -39,25 +37,26 @@ pub const THREADS_MAX: usize = 1024;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Size of the buffer, rounded down to a power of two; there is one for each entry of `pages`.
-    /// It should be many times the last cache's size.
+    /// Size of the buffer, rounded down to a power of two. There is one buffer for each entry of
+    /// `pages`. The size should be many times that of the last-level cache.
     pub buffer_bytes: usize,
     /// Which pages to back buffers with.
     pub pages: Vec<Pages>,
-    /// Numbers of threads that read the same buffer at once, each pinned to a core where the system
-    /// allows.
+    /// Numbers of threads that read the same buffer at the same time, each pinned to a core if the
+    /// system allows it.
     pub threads: Vec<usize>,
-    /// Numbers of chases in flight a thread, each one of [`IN_FLIGHT`].
+    /// Numbers of chases in flight per thread, each one of [`IN_FLIGHT`].
     pub in_flight: Vec<usize>,
-    /// Rounds; every round measures every cell once, and a cell's result is its median.
+    /// Number of rounds. Every round measures every cell once, and a cell's result is the median of
+    /// its rounds.
     pub rounds: usize,
     /// How long one cell is measured in one round.
     pub duration: Duration,
 }
 
 impl Default for Config {
-    /// 1 GiB, both kinds of pages, one thread and as many as there are cores, all of [`IN_FLIGHT`],
-    /// five rounds.
+    /// 1 GiB, both kinds of pages, one thread and one thread per core, all of [`IN_FLIGHT`], five
+    /// rounds.
     fn default() -> Config {
         let cores = forerun_core::sync::thread::available_parallelism().map_or(1, usize::from);
         let mut threads = vec![1, cores];
@@ -74,8 +73,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// A look in a fraction of a second at 64 MiB, which the last cache may hold in part: a figure
-    /// too high.
+    /// A measurement of 64 MiB in a fraction of a second. The last-level cache may hold part of
+    /// that, so the figure is too high.
     pub fn quick() -> Config {
         Config {
             buffer_bytes: 64 << 20,
@@ -102,7 +101,7 @@ impl Config {
         if let Some(&asked) = self.threads.iter().find(|n| !range.contains(n)) {
             return Err(RooflineError::Threads { asked });
         }
-        // Each chase needs a stretch of the cycle to itself.
+        // Each chase needs a separate part of the cycle.
         let max_chases = |list: &[usize]| list.iter().copied().max().unwrap_or(1);
         let chases = max_chases(&self.threads) * max_chases(&self.in_flight);
         let needed_bytes = 2 * chases.next_power_of_two() * CACHE_LINE_BYTES;
@@ -125,30 +124,30 @@ pub enum RooflineError {
         /// The field of [`Config`].
         name: &'static str,
     },
-    /// No such number of chases.
+    /// This number of chases cannot be measured.
     #[error("{asked} chases in flight cannot be measured: use 1, 2, 4, 8, 16, 32 or 64")]
     InFlight {
         /// The number asked for.
         asked: usize,
     },
-    /// No such number of threads.
+    /// This number of threads cannot be measured.
     #[error("{asked} threads cannot be measured: use 1 to {THREADS_MAX}")]
     Threads {
         /// The number asked for.
         asked: usize,
     },
-    /// The chases would run over each other.
+    /// The buffer is too small: chases would overlap.
     #[error(
         "a buffer of {buffer_bytes} bytes is too small for so many chases: {needed_bytes} bytes \
          are needed"
     )]
     BufferTooSmall {
-        /// The size asked for.
+        /// The requested size.
         buffer_bytes: usize,
-        /// The least size for these lists.
+        /// The minimum size for these lists.
         needed_bytes: usize,
     },
-    /// A buffer could not be had.
+    /// A buffer could not be allocated.
     #[error("the roofline's buffer: {0}")]
     Region(RegionError),
 }
@@ -160,25 +159,26 @@ impl From<RegionError> for RooflineError {
     }
 }
 
-/// What was measured.
+/// The results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Roofline {
     /// The buffers, in the order of [`Config::pages`].
     pub buffers: Vec<Buffer>,
-    /// The cells, by pages, then threads, then chases in flight, each in [`Config`]'s order.
+    /// The cells, ordered by pages, then threads, then chases in flight, each in [`Config`]'s
+    /// order.
     pub cells: Vec<Cell>,
 }
 
-/// One buffer and what it got.
+/// One buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// The pages asked for.
     pub pages: Pages,
-    /// What the region got.
+    /// The pages that the region got.
     pub backing: Backing,
     /// Its size: a power of two.
     pub len_bytes: usize,
-    /// How much of it the kernel backed with huge pages, where it tells.
+    /// How many of its bytes the kernel backed with huge pages, if the system reports it.
     pub huge_bytes: Option<usize>,
 }
 
@@ -187,11 +187,11 @@ pub struct Buffer {
 pub struct Cell {
     /// The pages asked for.
     pub pages: Pages,
-    /// Threads reading at once.
+    /// Threads that read at the same time.
     pub threads: usize,
-    /// Chases in flight a thread.
+    /// Chases in flight per thread.
     pub in_flight: usize,
-    /// Lines a second, all threads together: the median of the rounds.
+    /// Lines per second of all threads together: the median of the rounds.
     pub lines_per_second: f64,
     /// The slowest round.
     pub lines_per_second_min: f64,
@@ -200,16 +200,16 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Nanoseconds a line as one thread sees it. With one chase in flight this is the latency of a
-    /// dependent miss.
+    /// Nanoseconds per line, as one thread sees it. With one chase in flight this is the latency of
+    /// a dependent miss.
     pub fn ns_per_line(&self) -> f64 {
         1e9 * self.threads as f64 / self.lines_per_second
     }
 }
 
 impl Roofline {
-    /// The latency of a dependent miss, in nanoseconds: one thread, one chase, the first kind of
-    /// pages measured so.
+    /// The latency of a dependent miss in nanoseconds: that of one thread with one chase, on the
+    /// first kind of pages that was measured with these.
     pub fn dependent_ns(&self) -> Option<f64> {
         let cell = self
             .cells
@@ -218,7 +218,7 @@ impl Roofline {
         Some(cell.ns_per_line())
     }
 
-    /// The highest rate of random lines that `threads` threads reached together, by any pages and
+    /// The highest rate of random lines that `threads` threads reached together, over all pages and
     /// chases in flight.
     pub fn lines_per_second(&self, threads: usize) -> Option<f64> {
         let rates = self.cells.iter().filter(|cell| cell.threads == threads);
@@ -226,13 +226,13 @@ impl Roofline {
     }
 }
 
-/// Measures every cell of `config`; `progress(done, total)` is called after each measurement.
+/// Measures every cell of `config`. Calls `progress(done, total)` after each measurement.
 ///
-/// Takes about `rounds * cells * duration`, and first the time to fill the buffers (a second or
-/// less a GiB).
+/// This takes about `rounds * cells * duration`, plus the time to fill the buffers (at most a
+/// second per GiB).
 ///
 /// # Errors
-/// [`RooflineError`] when the configuration makes no sense or a buffer cannot be had.
+/// [`RooflineError`] if the configuration is invalid or a buffer cannot be allocated.
 pub fn measure(
     config: &Config,
     mut progress: impl FnMut(usize, usize),
@@ -253,7 +253,7 @@ pub fn measure(
     let mut samples = vec![Vec::with_capacity(config.rounds); shapes.len()];
     for round in 0..config.rounds {
         for turn in 0..shapes.len() {
-            // Each round starts with another cell, so that none always follows the same one.
+            // Each round starts with another cell, so that no cell always follows the same one.
             let at = (turn + round) % shapes.len();
             let (cycle, threads, in_flight) = shapes[at];
             samples[at].push(cycle.rate(threads, in_flight, round, config.duration));
@@ -278,8 +278,8 @@ pub fn measure(
     })
 }
 
-/// A buffer that is kept, so that the rate of random lines can be taken in turns with something
-/// else: a machine whose memory is shared with strangers changes within minutes.
+/// A buffer that is kept, so that measurements of random lines can alternate with others: on a
+/// machine whose memory is shared with other tenants, the rate changes within minutes.
 ///
 /// ```
 /// use forerun_core::Pages;
@@ -297,10 +297,11 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Takes and fills a buffer, about a second a GiB; its size is rounded down to a power of two.
+    /// Allocates and fills a buffer, in about a second per GiB. Its size is rounded down to a power
+    /// of two.
     ///
     /// # Errors
-    /// [`RooflineError`] when the buffer is too small for a chase or cannot be had.
+    /// [`RooflineError`] if the buffer is too small for a chase or cannot be allocated.
     pub fn new(buffer_bytes: usize, pages: Pages) -> Result<Probe, RooflineError> {
         Probe::config(buffer_bytes, 1, 1).check()?;
         let cycle = Cycle::new(buffer_bytes, pages)?;
@@ -310,12 +311,12 @@ impl Probe {
         })
     }
 
-    /// Random lines a second that `threads` threads read together, each with `in_flight` chases,
+    /// Random lines per second that `threads` threads read together, each with `in_flight` chases,
     /// over about `duration`. `round` shifts where the chases start.
     ///
     /// # Errors
-    /// [`RooflineError`] when there is no such number of threads or chases, or the buffer is too
-    /// small for them.
+    /// [`RooflineError`] if the number of threads or chases cannot be measured, or the buffer is
+    /// too small for them.
     pub fn lines_per_second(
         &self,
         threads: usize,

@@ -1,17 +1,17 @@
-//! What a suspension costs when there is nothing to wait for: the price that a lookup pays for each
-//! miss it hides.
+//! The cost of a suspension with nothing to wait for: what a lookup pays for each miss that it
+//! hides.
 
 use forerun_core::{interleave, touch};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Lookups in flight while it is measured.
+/// Lookups in flight during the measurement.
 const IN_FLIGHT: usize = 32;
 
-/// Suspensions of each lookup: about as many as a search of a few million entries has.
+/// Suspensions per lookup: about as many as in a search of a few million entries.
 const STEPS: u64 = 25;
 
-/// The cost of one suspension and its resume, in nanoseconds.
+/// The cost of one suspension and resumption, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Resume {
     /// The median of the rounds.
@@ -22,8 +22,8 @@ pub struct Resume {
     pub ns_max: f64,
 }
 
-/// Measures `touch(..).await` by [`interleave`] with 32 lookups in flight, each of which touches
-/// lines that stay in the nearest cache. Takes a few milliseconds a round.
+/// Measures `touch(..).await` under [`interleave`] with 32 lookups in flight, each of which touches
+/// lines that stay in the first-level cache. Takes a few milliseconds per round.
 pub fn resume(rounds: usize) -> Resume {
     const LOOKUPS: u64 = 20_000;
     let lines = [[1u64; 8]; IN_FLIGHT];

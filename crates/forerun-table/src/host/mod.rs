@@ -276,8 +276,8 @@ impl Host {
     }
 
     /// Prefetches the index lines of keys.
-    pub(crate) fn warm(&self, keys: &[u64]) {
-        self.slab.warm(keys);
+    pub(crate) fn prefetch(&self, keys: &[u64]) {
+        self.slab.prefetch(keys);
     }
 
     /// Reserves slots for some rows, if enough are free right now.

@@ -220,7 +220,7 @@ impl RowSlab {
 
     /// Prefetches the index lines of these keys, so that `slot`, `link` and `unlink` find them in
     /// the cache.
-    pub(crate) fn warm(&self, keys: &[u64]) {
+    pub(crate) fn prefetch(&self, keys: &[u64]) {
         let (mut slots, mut found) = ([0; 64], [false; 64]);
         let pinned = self.index.pin();
         for keys in keys.chunks(64) {

@@ -4,8 +4,8 @@ use super::case::{Case, pattern};
 use anyhow::{Result, ensure};
 use forerun_gpu::gather::cpu::{self, CpuOptions, Indices, Pairs};
 use forerun_gpu::gather::{
-    DeviceMap, DevicePairs, DeviceWord, Direction, Extras, Integer, KernelChoice, RowCopy, gather,
-    scatter,
+    CopyOptions, DeviceMap, DevicePairs, DeviceWord, Direction, Integer, KernelChoice, RowCopy,
+    gather, scatter,
 };
 use forerun_gpu::{DeviceBuffer, Gpu, PinnedBuffer};
 
@@ -102,7 +102,7 @@ impl<'a> Both<'a> {
             DevicePairs::arrays(case.integer, pairs, (sources, 0), (destinations, 0))
                 .by_layer(pairs, step)
         };
-        let extras = Extras {
+        let options = CopyOptions {
             count: count.map(|(integer, _)| DeviceWord {
                 buffer: &self.count,
                 offset_bytes: 0,
@@ -118,8 +118,8 @@ impl<'a> Both<'a> {
             out_of_range: Some(&self.out_of_range),
         };
         Ok(match self.direction {
-            Direction::Gather => gather(&self.host, &self.device, &spec, &at, &extras)?,
-            Direction::Scatter => scatter(&self.device, &mut self.host, &spec, &at, &extras)?,
+            Direction::Gather => gather(&self.host, &self.device, &spec, &at, &options)?,
+            Direction::Scatter => scatter(&self.device, &mut self.host, &spec, &at, &options)?,
         })
     }
 
@@ -131,7 +131,7 @@ impl<'a> Both<'a> {
         let pairs = Pairs::split(Indices::I64(&sources), Indices::I64(&destinations))?;
         let step = if case.by_layer { case.pairs } else { 0 };
         let pairs = pairs.by_layer(case.pairs, step);
-        let extras = cpu::Extras {
+        let options = cpu::CopyOptions {
             count,
             map: case.map.map(|(_, update)| cpu::Map {
                 entries: cpu::MapEntries::I64(&mut self.wanted_map),
@@ -144,8 +144,8 @@ impl<'a> Both<'a> {
         let spec = case.spec(KernelChoice::default());
         let (host, device) = (&mut self.wanted_host, &mut self.wanted_device);
         let copied = match self.direction {
-            Direction::Gather => cpu::gather(host, device, &spec, &pairs, extras)?,
-            Direction::Scatter => cpu::scatter(device, host, &spec, &pairs, extras)?,
+            Direction::Gather => cpu::gather(host, device, &spec, &pairs, options)?,
+            Direction::Scatter => cpu::scatter(device, host, &spec, &pairs, options)?,
         };
         Ok(copied.out_of_range)
     }

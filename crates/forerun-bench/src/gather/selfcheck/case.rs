@@ -264,7 +264,7 @@ mod tests {
                 &mut device,
                 &case.spec(KernelChoice::default()),
                 &pairs.by_layer(case.pairs, step),
-                cpu::Extras::default(),
+                cpu::CopyOptions::default(),
             );
             let copied = copied.unwrap();
             let expected = case.pairs > 0 && case.missing != Missing::All;

@@ -15,8 +15,8 @@ use anyhow::{Context, Result, ensure};
 use both::{Both, bytes_of};
 use case::{Case, Missing, PLAIN, cases, pattern};
 use forerun_gpu::gather::{
-    DeviceMap, DevicePairs, DeviceWord, Direction, Extras, Integer, KernelChoice, MapUpdate, Spec,
-    Unit, Version, gather, scatter, units_of,
+    CopyOptions, DeviceMap, DevicePairs, DeviceWord, Direction, Integer, KernelChoice, MapUpdate,
+    Spec, Unit, Version, gather, scatter, units_of,
 };
 use forerun_gpu::study::MatrixProduct;
 use forerun_gpu::{
@@ -151,7 +151,7 @@ fn replay(
     let spec = both.case.spec(choice);
     let pairs = both.case.pairs as u64;
     let at = DevicePairs::interleaved(&both.sources, 0, both.case.integer, &[pairs, 2])?;
-    let extras = Extras {
+    let options = CopyOptions {
         count: Some(DeviceWord {
             buffer: &both.count,
             offset_bytes: 0,
@@ -167,8 +167,8 @@ fn replay(
         out_of_range: Some(&both.out_of_range),
     };
     let copy = match both.direction {
-        Direction::Gather => gather(&both.host, &both.device, &spec, &at, &extras)?,
-        Direction::Scatter => scatter(&both.device, &mut both.host, &spec, &at, &extras)?,
+        Direction::Gather => gather(&both.host, &both.device, &spec, &at, &options)?,
+        Direction::Scatter => scatter(&both.device, &mut both.host, &spec, &at, &options)?,
     };
     {
         let graph = Graph::capture(stream, &[&copy])?;
@@ -197,7 +197,7 @@ fn registered(gpu: &Gpu, stream: &Stream) -> Result<()> {
     let pairs = DeviceBuffer::of(gpu, &bytes_of(Integer::I64, &[42, 0]))?;
     let pairs = DevicePairs::interleaved(&pairs, 0, Integer::I64, &[1, 2])?;
     let spec = Spec::dense(656, registered.len() as u64 / 656, 1);
-    let copy = gather(&registered, &device, &spec, &pairs, &Extras::default())?;
+    let copy = gather(&registered, &device, &spec, &pairs, &CopyOptions::default())?;
     launch(gpu, stream, &copy)?;
     ensure!(device.to_vec()? == wanted, "the row differs");
     Ok(())
@@ -240,7 +240,7 @@ fn far(gpu: &Gpu, stream: &Stream) -> Result<String> {
         let mut spec = Spec::dense(656, rows, rows);
         spec.kernel.version = Some(version);
         let pairs = DevicePairs::interleaved(&indices, 0, Integer::I32, &shape)?;
-        let copy = gather(&host, &device, &spec, &pairs, &Extras::default())?;
+        let copy = gather(&host, &device, &spec, &pairs, &CopyOptions::default())?;
         launch(gpu, stream, &copy)?;
         for (seed, pair) in flat.chunks_exact(2).enumerate() {
             let mut row = vec![0; 656];

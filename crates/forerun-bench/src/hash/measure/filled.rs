@@ -5,7 +5,7 @@ use super::super::keys::{Keys, Skew, Stream, Word};
 use super::super::result_row::HashRow;
 use super::super::sweep::{Cell, Sweep};
 use super::super::table_group::{self, GroupTable};
-use super::super::turn::{self, Shot};
+use super::super::turn::{self, TurnSpec};
 use super::case::{Head, Variant, group, probes, variants};
 use super::compare::Rivals;
 use super::{Bench, Placed, load_factor_max, slots};
@@ -27,7 +27,8 @@ impl Bench<'_> {
         let slots = slots::<K, V>(size_bytes);
         let keys = Keys::new((slots as f64 * load_factor) as u64, 1)?;
         let cells = sweep.cells();
-        self.bar.tell(&format!("filling tables to {load_factor}"));
+        self.bar
+            .set_status(&format!("filling tables to {load_factor}"));
         table_group::fill(
             tables,
             &keys,
@@ -97,7 +98,7 @@ impl Bench<'_> {
                     });
                     let (keys, cell) = (&keys, *cell);
                     cases.push(Case::new(group, name, move |turn| {
-                        let shot = Shot {
+                        let spec = TurnSpec {
                             strategy: &variant.strategy,
                             isa: variant.isa,
                             batch: cell.batch,
@@ -107,7 +108,7 @@ impl Bench<'_> {
                             rounds: self.plan.rounds,
                         };
                         let parts = (keys, stream, &table.churn);
-                        turn::run(&**subject, parts, &shot, &self.cores, turn)
+                        turn::run(&**subject, parts, &spec, &self.cores, turn)
                     }));
                 }
             }

@@ -42,7 +42,7 @@ const ITEM_OVERHEAD_BYTES: u64 = 40;
 const TIMED_MS: u32 = 4_000;
 const TIMED_QUICK_MS: u32 = 200;
 
-const LEAD: &str = "How long a set into a full cache takes, from when it was due, under \
+const INTRO: &str = "How long a set into a full cache takes, from when it was due, under \
 disturbances. Sets come at a fixed rate, so a server that stops is charged for every set of that \
 time.";
 
@@ -194,7 +194,7 @@ pub(super) fn run(
         writeln!(out, "\n{}\n{}", table.to_text(), legend(&study))?;
         out.flush()?;
     }
-    let mut report = Report::new("Sets into a full cache, disturbed", LEAD);
+    let mut report = Report::new("Sets into a full cache, disturbed", INTRO);
     report.facts = facts;
     report.facts.extend(constant);
     report.sections.push(Section::Table {

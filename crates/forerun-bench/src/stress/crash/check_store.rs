@@ -7,7 +7,7 @@ use forerun::{Db, Values};
 
 use super::super::script::{self, Model};
 use super::operation::Operation;
-use super::{Heard, Operated, Tally, options};
+use super::{ChildReport, Operated, Tally, options};
 use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::Named;
 
@@ -86,12 +86,12 @@ pub fn check_copies(
     seed: u64,
     operation: Operation,
     expected: &[Expected],
-    heard: &Heard,
+    report: &ChildReport,
 ) -> anyhow::Result<()> {
     let number = |of: &Option<super::Mark>| of.as_ref().map(|mark| mark.number);
-    let (begun, done) = (number(&heard.begun), number(&heard.done));
+    let (begun, done) = (number(&report.begun), number(&report.done));
     operation.check_copies(path, begun, done, |copy, is_done| {
-        let mark = if is_done { &heard.done } else { &heard.begun };
+        let mark = if is_done { &report.done } else { &report.begun };
         let Some(mark) = mark else {
             return Ok(());
         };
@@ -101,7 +101,7 @@ pub fn check_copies(
                 .prefix(&script::prefix(thread))
                 .collect::<Result<_, _>>()?;
             let mut model = expected.model.clone();
-            let (from, to) = (mark.writes[thread], heard.next[thread]);
+            let (from, to) = (mark.writes[thread], report.next[thread]);
             for n in expected.writes..from {
                 script::write(seed, thread, n).apply(&mut model);
             }

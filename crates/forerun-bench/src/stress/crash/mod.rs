@@ -33,7 +33,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use self::check_store::{Expected, check, check_copies};
-use super::Workplace;
+use super::WorkDirectory;
 use super::script;
 use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::{self, Out};
@@ -105,15 +105,15 @@ impl Operated {
     }
 
     /// Records what a child reported about it.
-    fn note(&mut self, heard: &Heard) {
+    fn note(&mut self, report: &ChildReport) {
         let number = |of: &Option<Mark>| of.as_ref().map(|mark| mark.number);
-        let (begun, done) = (number(&heard.begun), number(&heard.done));
-        self.finished += heard.operation_times.len() as u64;
+        let (begun, done) = (number(&report.begun), number(&report.done));
+        self.finished += report.operation_times.len() as u64;
         self.kills += u64::from(begun.is_some() && begun != done);
         self.begun = begun.or(self.begun);
         self.done = done.or(self.done);
         self.next = self.begun.map_or(0, |begun| begun + 1).max(self.next);
-        for took in &heard.operation_times {
+        for took in &report.operation_times {
             self.typical = (7 * self.typical + *took) / 8;
         }
     }
@@ -126,7 +126,7 @@ impl Operated {
 
 /// What a child reported.
 #[derive(Default)]
-struct Heard {
+struct ChildReport {
     /// The number of each thread's next write.
     next: Vec<u64>,
     /// The last operation begun, and the last one done.
@@ -158,7 +158,7 @@ pub fn parse_operation(text: &str) -> Result<(Operation, u64), String> {
 }
 
 /// Runs the parent: this many cycles of start, kill and compare.
-pub fn run(place: &Workplace, seed: u64, threads: usize, cycles: u64) -> anyhow::Result<()> {
+pub fn run(place: &WorkDirectory, seed: u64, threads: usize, cycles: u64) -> anyhow::Result<()> {
     let mut out = Out::stdout();
     out.line(format_args!(
         "crash: seed {seed}, {threads} threads, {cycles} cycles"
@@ -181,19 +181,19 @@ pub fn run(place: &Workplace, seed: u64, threads: usize, cycles: u64) -> anyhow:
         let meanwhile = operated.get(place_of);
         // A different seed for each store, so that its writes differ.
         let store_seed = seed.wrapping_add(tally.stores);
-        let life = Life {
+        let child = ChildOptions {
             path: &path,
             seed: store_seed,
             meanwhile,
         };
-        let heard = life.run(&expected, &mut rng, &mut tally);
-        let checked = heard.and_then(|heard| {
+        let report = child.run(&expected, &mut rng, &mut tally);
+        let checked = report.and_then(|report| {
             if let Some(operated) = operated.get_mut(place_of) {
-                operated.note(&heard);
+                operated.note(&report);
                 let operation = operated.operation;
-                check_copies(&path, store_seed, operation, &expected, &heard)?;
+                check_copies(&path, store_seed, operation, &expected, &report)?;
             }
-            let acknowledged = &heard.next;
+            let acknowledged = &report.next;
             check(
                 &path,
                 store_seed,
@@ -242,21 +242,21 @@ pub fn run(place: &Workplace, seed: u64, threads: usize, cycles: u64) -> anyhow:
 }
 
 /// How to start a child.
-struct Life<'a> {
+struct ChildOptions<'a> {
     path: &'a Path,
     seed: u64,
     /// What it does besides its writes.
     meanwhile: Option<&'a Operated>,
 }
 
-impl Life<'_> {
+impl ChildOptions<'_> {
     /// Starts a child, kills it at a random time, and returns what it reported.
     fn run(
         &self,
         expected: &[Expected],
         rng: &mut SmallRng,
         tally: &mut Tally,
-    ) -> anyhow::Result<Heard> {
+    ) -> anyhow::Result<ChildReport> {
         let from: Vec<u64> = expected.iter().map(|thread| thread.writes).collect();
         let mut child = self.start(&from)?;
         let (event_sender, events) = mpsc::channel();
@@ -278,7 +278,7 @@ impl Life<'_> {
             // A child that ended by itself cannot be killed; this is reported below.
             let ended = child.try_wait();
             let killed = child.kill().and_then(|()| child.wait());
-            let heard = listener
+            let report = listener
                 .join()
                 .map_err(|_| anyhow!("the listening thread panicked"))?;
             let complaints = complaints
@@ -293,7 +293,7 @@ impl Life<'_> {
             }
             killed.context("cannot kill the child")?;
             tally.killed_opening += u64::from(killed_opening?);
-            heard
+            report
         })
     }
 
@@ -331,7 +331,7 @@ fn wait(
     rng: &mut SmallRng,
 ) -> anyhow::Result<bool> {
     let while_opening = rng.random_ratio(1, 5);
-    let life = Duration::from_micros(rng.random_range(20_000..200_000));
+    let child = Duration::from_micros(rng.random_range(20_000..200_000));
     let patience = if while_opening {
         Duration::from_micros(rng.random_range(0..20_000))
     } else {
@@ -339,7 +339,7 @@ fn wait(
     };
     match events.recv_timeout(patience) {
         Ok(_) => {
-            thread::sleep(life);
+            thread::sleep(child);
             match operation {
                 Some(typical) => wait_for_begin(events, typical, rng).map(|()| false),
                 None => Ok(false),
@@ -390,10 +390,10 @@ fn listen(
     output: impl Read,
     next: Vec<u64>,
     events: &mpsc::Sender<Event>,
-) -> anyhow::Result<Heard> {
-    let mut heard = Heard {
+) -> anyhow::Result<ChildReport> {
+    let mut report = ChildReport {
         next,
-        ..Heard::default()
+        ..ChildReport::default()
     };
     let mut begun_at = Instant::now();
     for line in BufReader::new(output).lines() {
@@ -411,17 +411,17 @@ fn listen(
             .with_context(|| format!("the child said \"{line}\""))?;
         if what == "begin" {
             begun_at = Instant::now();
-            heard.begun = Some(Mark {
+            report.begun = Some(Mark {
                 number: n,
-                writes: heard.next.clone(),
+                writes: report.next.clone(),
             });
             let _ = events.send(Event::Begun);
             continue;
         }
         if what == "done" {
-            heard.operation_times.push(begun_at.elapsed());
-            heard.done.clone_from(&heard.begun);
-            if heard.done.as_ref().is_none_or(|done| done.number != n) {
+            report.operation_times.push(begun_at.elapsed());
+            report.done.clone_from(&report.begun);
+            if report.done.as_ref().is_none_or(|done| done.number != n) {
                 let problem = format!("the child finished operation {n}, which it had not begun");
                 return Err(CheckFailed(problem).into());
             }
@@ -430,7 +430,7 @@ fn listen(
         let thread: usize = what
             .parse()
             .with_context(|| format!("the child said \"{line}\""))?;
-        match heard.next.get_mut(thread) {
+        match report.next.get_mut(thread) {
             Some(next) if *next == n => *next += 1,
             _ => {
                 return Err(CheckFailed(format!(
@@ -440,7 +440,7 @@ fn listen(
             }
         }
     }
-    Ok(heard)
+    Ok(report)
 }
 
 fn size_bytes(path: &Path) -> anyhow::Result<u64> {
@@ -457,8 +457,8 @@ mod tests {
     #[test]
     fn acknowledgements_are_counted_and_must_be_in_turn() {
         let (sender, events) = mpsc::channel();
-        let heard = listen(&b"open\n0 5\n1 0\n0 6\n"[..], vec![5, 0], &sender).unwrap();
-        assert_eq!(heard.next, [7, 1]);
+        let report = listen(&b"open\n0 5\n1 0\n0 6\n"[..], vec![5, 0], &sender).unwrap();
+        assert_eq!(report.next, [7, 1]);
         assert_eq!(events.try_recv(), Ok(Event::Open));
         assert!(listen(&b"0 6\n"[..], vec![5], &sender).is_err(), "a gap");
         assert!(
@@ -474,11 +474,11 @@ mod tests {
         let (sender, events) = mpsc::channel();
         let hear = |said: &[u8]| listen(said, vec![0], &sender).unwrap();
         let mut operated = Operated::new(Operation::Backup);
-        let heard = hear(b"open\n0 0\nbegin 3\n0 1\ndone 3\n0 2\nbegin 4\n");
+        let report = hear(b"open\n0 0\nbegin 3\n0 1\ndone 3\n0 2\nbegin 4\n");
         let mark = |number, writes| Some(Mark { number, writes });
-        assert_eq!(heard.done, mark(3, vec![1]));
-        assert_eq!(heard.begun, mark(4, vec![3]));
-        operated.note(&heard);
+        assert_eq!(report.done, mark(3, vec![1]));
+        assert_eq!(report.begun, mark(4, vec![3]));
+        operated.note(&report);
         assert_eq!((operated.kills, operated.finished), (1, 1));
         assert_eq!((operated.done, operated.begun), (Some(3), Some(4)));
         assert_eq!(operated.next, 5);

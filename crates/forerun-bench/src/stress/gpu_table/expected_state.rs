@@ -19,8 +19,8 @@ use forerun::gpu::table::{GpuTable, Lookup, Status, Width};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use super::initial_state::InitialState;
 use super::lanes::{Answer, Job, Work};
-use super::past::Past;
 use super::stamped_row::{
     ROW_BYTES, ROW_WORDS, bytes_of, fault, key_of, row_of, stamp_of, sum_of, words_of,
 };
@@ -227,7 +227,7 @@ impl ExpectedState {
     /// leaves.
     pub fn check(&mut self, lanes: &[Vec<Job>], said: &[Vec<Answer>]) -> anyhow::Result<Tally> {
         let mut tally = Tally::default();
-        let mut past = Past::of(self, lanes);
+        let mut past = InitialState::of(self, lanes);
         for (lane, (jobs, said)) in lanes.iter().zip(said).enumerate() {
             let mut seen = BTreeMap::new();
             for (job, answer) in jobs.iter().zip(said) {

@@ -14,8 +14,8 @@
 //! tests the check itself and the table's operations, but no race within them.
 
 mod expected_state;
+mod initial_state;
 mod lanes;
-mod past;
 mod stamped_row;
 
 use std::time::{Duration, Instant};

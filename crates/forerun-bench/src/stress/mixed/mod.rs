@@ -25,7 +25,7 @@ use forerun::{Checks, Db, Options, TreeOptions};
 use self::check_answers::compare;
 use self::worker::Worker;
 use super::script::Model;
-use super::{Budget, Workplace};
+use super::{Budget, WorkDirectory};
 use forerun_cli::output::{self, Out};
 use forerun_measure::progress::Progress;
 
@@ -57,7 +57,7 @@ impl AddAssign for Tally {
 }
 
 /// Runs laps until the budget is spent.
-pub fn run(place: &Workplace, seed: u64, threads: usize, budget: Budget) -> anyhow::Result<()> {
+pub fn run(place: &WorkDirectory, seed: u64, threads: usize, budget: Budget) -> anyhow::Result<()> {
     let mut out = Out::stdout();
     out.line(format_args!("stress: seed {seed}, {threads} threads"))?;
     out.flush()?;

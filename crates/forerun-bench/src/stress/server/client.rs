@@ -354,7 +354,7 @@ impl<'a> Client<'a> {
         self.wire.half_close()?;
         self.read(&first)?;
         self.read(&second)?;
-        if self.wire.swallow(1)? != 0 {
+        if self.wire.discard(1)? != 0 {
             return Err("there are bytes after the last answer".to_owned());
         }
         self.tally.half_closed += 1;
@@ -396,7 +396,7 @@ impl<'a> Client<'a> {
             std::thread::sleep(Duration::from_millis(50));
             if gives_up {
                 // The answer has at least this many bytes even if no key was found.
-                self.wire.swallow("END\r\n".len())?;
+                self.wire.discard("END\r\n".len())?;
             } else {
                 self.read(keys)?;
             }

@@ -107,7 +107,7 @@ impl Wire {
     }
 
     /// Reads and discards at most `bytes` bytes; returns how many arrived.
-    pub fn swallow(&mut self, bytes: usize) -> Result<usize, String> {
+    pub fn discard(&mut self, bytes: usize) -> Result<usize, String> {
         let mut into = [0; 4096];
         let max = bytes.min(into.len());
         let read = self.stream.read(&mut into[..max]);

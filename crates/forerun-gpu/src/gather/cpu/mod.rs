@@ -30,7 +30,7 @@ pub use pairs::{Indices, Map, MapEntries, Pairs};
 
 /// Optional parts of a copy, and how it runs.
 #[derive(Debug, Default)]
-pub struct Extras<'a> {
+pub struct CopyOptions<'a> {
     /// Number of pairs in each layer that are used, at most all. A negative count means none.
     pub count: Option<i64>,
     /// A slot map to maintain.
@@ -103,7 +103,7 @@ impl CopyCounts {
 /// let mut device = [0u8; 4];
 /// let pairs = cpu::Pairs::interleaved(cpu::Indices::I32(&[2, 0, -1, 1]))?;
 /// let spec = Spec::dense(2, 3, 2);
-/// let copied = cpu::gather(&host, &mut device, &spec, &pairs, cpu::Extras::default())?;
+/// let copied = cpu::gather(&host, &mut device, &spec, &pairs, cpu::CopyOptions::default())?;
 /// assert_eq!((device, copied.rows, copied.skipped), ([30, 31, 0, 0], 1, 1));
 /// # Ok::<(), forerun_gpu::gather::GatherError>(())
 /// ```
@@ -115,9 +115,9 @@ pub fn gather(
     device: &mut [u8],
     spec: &Spec,
     pairs: &Pairs<'_>,
-    extras: Extras<'_>,
+    options: CopyOptions<'_>,
 ) -> Result<CopyCounts, GatherError> {
-    run(Direction::Gather, host, device, spec, pairs, extras)
+    run(Direction::Gather, host, device, spec, pairs, options)
 }
 
 /// Copies device rows to host rows; both are slices here.
@@ -129,9 +129,9 @@ pub fn scatter(
     host: &mut [u8],
     spec: &Spec,
     pairs: &Pairs<'_>,
-    extras: Extras<'_>,
+    options: CopyOptions<'_>,
 ) -> Result<CopyCounts, GatherError> {
-    run(Direction::Scatter, device, host, spec, pairs, extras)
+    run(Direction::Scatter, device, host, spec, pairs, options)
 }
 
 fn run(
@@ -140,7 +140,7 @@ fn run(
     destination: &mut [u8],
     spec: &Spec,
     pairs: &Pairs<'_>,
-    mut extras: Extras<'_>,
+    mut options: CopyOptions<'_>,
 ) -> Result<CopyCounts, GatherError> {
     let (from, to) = (source.as_ptr() as u64, destination.as_ptr() as u64);
     let mut known = KnownMemory::default();
@@ -154,11 +154,11 @@ fn run(
         let bytes = indices.len() * indices.integer().bytes() as usize;
         add(indices.address(), bytes);
     }
-    let count = extras.count.as_ref().map(|count| CountAt {
+    let count = options.count.as_ref().map(|count| CountAt {
         address: add(std::ptr::from_ref(count) as u64, size_of::<i64>()),
         integer: Integer::I64,
     });
-    let map = extras.map.as_ref().map(|map| {
+    let map = options.map.as_ref().map(|map| {
         let (address, bytes, integer) = match &map.entries {
             MapEntries::I32(slice) => (slice.as_ptr() as u64, size_of_val(*slice), Integer::I32),
             MapEntries::I64(slice) => (slice.as_ptr() as u64, size_of_val(*slice), Integer::I64),
@@ -186,7 +186,7 @@ fn run(
         out_of_range: None,
     };
     let checked = check(&request, &known, Target::Cpu)?;
-    let used = extras.count.map_or(pairs.count, |count| {
+    let used = options.count.map_or(pairs.count, |count| {
         usize::try_from(count).unwrap_or(0).min(pairs.count)
     });
     let copy = Copy {
@@ -198,8 +198,8 @@ fn run(
         pairs,
         used,
     };
-    let threads = extras.cpu.threads.get();
-    let prefetch_distance = extras
+    let threads = options.cpu.threads.get();
+    let prefetch_distance = options
         .cpu
         .prefetch_distance
         .unwrap_or_else(|| default_prefetch_distance(spec.row_bytes));
@@ -221,7 +221,7 @@ fn run(
             joined.fold(CopyCounts::default(), CopyCounts::plus)
         })
     };
-    if let Some(map) = &mut extras.map {
+    if let Some(map) = &mut options.map {
         copy.keep(direction, map);
     }
     Ok(copied)

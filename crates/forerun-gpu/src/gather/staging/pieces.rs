@@ -145,7 +145,7 @@ impl CpuPieces {
         let sources = cpu::Indices::I64(&self.order[..rows]);
         let pairs = cpu::Pairs::split(sources, cpu::Indices::I64(&places[..rows]))?;
         let spec = self.layout.spec(to.len());
-        cpu::gather(from, to, &spec, &pairs, cpu::Extras::default())?;
+        cpu::gather(from, to, &spec, &pairs, cpu::CopyOptions::default())?;
         Ok(())
     }
 }

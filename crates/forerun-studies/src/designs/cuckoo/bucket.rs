@@ -7,13 +7,13 @@
 //!   M = 1:               │ k0 │ v0 │                       an entry of a table without buckets
 //! ```
 //!
-//! Slots are taken from the front, and a removal keeps it so: while the last slot is empty the last
-//! entry moves into the hole, so that *the last slot tells whether the bucket was ever full*. Once
-//! it was, some keys may have gone on to another bucket, and a removal leaves a tombstone, for
-//! good: no lookup ends at a bucket that was once passed over.
+//! Slots are filled from the front, and removals keep them packed: while the last slot is empty,
+//! the last entry moves into the hole. So *the last slot shows whether the bucket was ever full*.
+//! Once it was, some keys may be in another bucket. From then on, a removal leaves a permanent
+//! tombstone, so that no lookup ends at a bucket that an insertion skipped.
 
 use super::super::Word;
-use super::super::aside::{empty, tombstone};
+use super::super::sentinel_entries::{empty, tombstone};
 use super::super::slab::Zeroed;
 use forerun_core::CACHE_LINE_BYTES;
 
@@ -29,13 +29,14 @@ pub(super) struct Bucket<K, V, const M: usize> {
 unsafe impl<K: Word, V: Word, const M: usize> Zeroed for Bucket<K, V, M> {}
 
 impl<K: Word, V: Word, const M: usize> Bucket<K, V, M> {
-    /// Whether every slot holds an entry or a tombstone: only then may its keys be elsewhere.
+    /// Whether every slot holds an entry or a tombstone. Only then may its keys be in other
+    /// buckets.
     #[inline(always)]
     pub(super) fn was_full(&self) -> bool {
         self.keys[M - 1] != empty()
     }
 
-    /// In which line of the bucket a slot's value is.
+    /// The line of the bucket that holds a slot's value.
     pub(super) const fn value_line(slot: usize) -> usize {
         (std::mem::offset_of!(Self, values) + slot * V::BYTES) / CACHE_LINE_BYTES
     }

@@ -1,5 +1,5 @@
-//! Cuckoo hashing: a key is in one of N buckets of M slots, and an insertion moves others out of
-//! its way.
+//! Cuckoo hashing: a key is in one of N buckets of M slots, and an insertion moves other entries to
+//! make room.
 //!
 //! ```text
 //!   key ─ hash ─┬─ first ────────▶ bucket  [ M keys │ M values ]
@@ -7,36 +7,36 @@
 //!               └─ …
 //! ```
 //!
-//! With M = 1 it is the N-way cuckoo table (Pagh and Rodler, 2001; Fotakis et al., 2003), whose
-//! lookups can run one key a lane (`vertical.rs`); with M = 2, 4, 8 the bucketised one
-//! (Dietzfelbinger and Weidling, 2007), where one key is compared with all slots of a bucket at
-//! once. All the rest is the same code.
+//! With M = 1, this is the N-way cuckoo table (Pagh and Rodler, 2001; Fotakis et al., 2003), whose
+//! lookups can run one key per lane (`vertical.rs`). With M = 2, 4 or 8, it is the bucketised table
+//! (Dietzfelbinger and Weidling, 2007), which compares one key with all slots of a bucket in one
+//! step. Everything else is the same code.
 //!
-//! **A lookup stops early.** A key is put into the first of its buckets that has room, and moves
-//! keep to that order, so a key can be beyond a bucket only if that bucket was full when it was
-//! passed over. `bucket.rs` tells from the last slot whether a bucket was ever full; below some 80%
-//! load most were not, and most lookups, of keys that are missing too, end at the first line.
+//! **A lookup stops early.** A key goes into the first of its buckets that has a free slot, and
+//! moves keep that order. So a key can be in a later bucket only if the earlier one was full at
+//! that time. The last slot of a bucket shows whether it was ever full (`bucket.rs`). Below about
+//! 80% load, most buckets never were, so most lookups end at the first line, even for missing keys.
 
 mod bucket;
 pub(super) mod path;
 mod probe;
 mod vertical;
 
-use super::aside::{Aside, any_mark, is_mark};
 use super::hasher::{Constants, Hash, scale};
 use super::lookup::{self, Batch};
+use super::sentinel_entries::{SentinelEntries, any_sentinel, is_sentinel};
 use super::slab::Slab;
 use super::{BuildError, FixedTable, Full, Lookup, Word};
 use bucket::Bucket;
 use forerun_core::arch::Isa;
 use path::{Buckets, Look, Search, Slot};
 
-/// A table of N choices of buckets of M slots.
+/// A table with N candidate buckets per key and M slots per bucket.
 #[derive(Debug)]
 pub struct Cuckoo<K, V, const N: usize, const M: usize> {
     buckets: Slab<Bucket<K, V, M>>,
     constants: Constants,
-    aside: Aside<V>,
+    sentinels: SentinelEntries<V>,
     /// Entries in buckets.
     entries: usize,
     isa: Isa,
@@ -44,23 +44,23 @@ pub struct Cuckoo<K, V, const N: usize, const M: usize> {
 }
 
 impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
-    /// A table of at least `slots` slots.
+    /// Creates a table with at least `slots` slots.
     ///
     /// # Errors
-    /// More slots than can be addressed, or memory that cannot be had.
+    /// Too many slots to address; the memory could not be allocated.
     pub fn new(slots: usize, isa: Isa, seed: u64) -> Result<Self, BuildError> {
         let buckets = BuildError::check_slots(slots)?.div_ceil(M);
         Ok(Cuckoo {
             buckets: Slab::new(buckets as u32)?,
             constants: Constants::from_seed(seed),
-            aside: Aside::default(),
+            sentinels: SentinelEntries::default(),
             entries: 0,
             isa,
             search: Search::new(),
         })
     }
 
-    /// The buckets of a hash, in their order.
+    /// The candidate buckets of a hash, in order.
     fn choices(&self, hash: Hash) -> impl Iterator<Item = u32> + use<K, V, N, M> {
         let (len, Hash { first, step }) = (self.buckets.len(), hash);
         (0..N as u32).map(move |turn| {
@@ -83,7 +83,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
         None
     }
 
-    /// A free slot for a key that is not there; moves others if it must.
+    /// A free slot for an absent key. Moves other entries if necessary.
     fn make_room(&mut self, key: K) -> Result<Slot, Full> {
         let hash = key.hash(&self.constants);
         for bucket in self.choices(hash) {
@@ -128,8 +128,8 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Buckets for Cuckoo<K, V, 
 
 impl<K: Word, V: Word, const N: usize, const M: usize> FixedTable<K, V> for Cuckoo<K, V, N, M> {
     fn insert(&mut self, key: K, value: V) -> Result<Option<V>, Full> {
-        if is_mark(key) {
-            return Ok(self.aside.slot(key).replace(value));
+        if is_sentinel(key) {
+            return Ok(self.sentinels.slot(key).replace(value));
         }
         if let Some(Slot { bucket, slot }) = self.position(key) {
             let old = &mut self.buckets.get_mut(bucket).values[slot];
@@ -142,8 +142,8 @@ impl<K: Word, V: Word, const N: usize, const M: usize> FixedTable<K, V> for Cuck
     }
 
     fn remove(&mut self, key: K) -> Option<V> {
-        if is_mark(key) {
-            return self.aside.slot(key).take();
+        if is_sentinel(key) {
+            return self.sentinels.slot(key).take();
         }
         let Slot { bucket, slot } = self.position(key)?;
         self.entries -= 1;
@@ -151,8 +151,8 @@ impl<K: Word, V: Word, const N: usize, const M: usize> FixedTable<K, V> for Cuck
     }
 
     fn get(&self, key: K) -> Option<V> {
-        if is_mark(key) {
-            return self.aside.get(key);
+        if is_sentinel(key) {
+            return self.sentinels.get(key);
         }
         lookup::get(self.isa, self, key)
     }
@@ -170,8 +170,8 @@ impl<K: Word, V: Word, const N: usize, const M: usize> FixedTable<K, V> for Cuck
             Ok(hits) => hits,
             Err(batch) => lookup::find(self.isa, self, batch, lookup),
         };
-        if any_mark(keys) {
-            return self.aside.correct(keys, values, found, hits);
+        if any_sentinel(keys) {
+            return self.sentinels.correct(keys, values, found, hits);
         }
         hits
     }
@@ -181,7 +181,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> FixedTable<K, V> for Cuck
     }
 
     fn len(&self) -> usize {
-        self.entries + self.aside.len()
+        self.entries + self.sentinels.len()
     }
 
     fn slots(&self) -> usize {
@@ -193,7 +193,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> FixedTable<K, V> for Cuck
     }
 
     fn lines_touched(&self, key: K) -> u32 {
-        if is_mark(key) {
+        if is_sentinel(key) {
             return 0;
         }
         let mut lines = 0;

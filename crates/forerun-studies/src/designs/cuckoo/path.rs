@@ -1,4 +1,4 @@
-//! Making room: which entries to move, found breadth first, so that few are moved.
+//! Which entries to move to free a slot. A breadth-first search keeps the number of moves small.
 //!
 //! ```text
 //!   the new key's buckets, all full      [a0 a1 a2 a3]      [b0 b1 b2 b3]
@@ -8,19 +8,19 @@
 //!   moves, last first:   f's bucket takes b3;  b3's slot takes the new key
 //! ```
 //!
-//! The search of a bucket's other choices goes level by level (as in libcuckoo: Li, Andersen,
-//! Kaminsky and Freedman, "Algorithmic Improvements for Fast Concurrent Cuckoo Hashing", 2014) and
-//! gives up after [`BUCKETS_MAX`] buckets: an insertion always ends. A bucket is visited once, so
-//! no slot is on a path twice.
+//! The search visits the other candidates of a bucket's entries level by level, as in libcuckoo
+//! (Li, Andersen, Kaminsky and Freedman, "Algorithmic Improvements for Fast Concurrent Cuckoo
+//! Hashing", 2014). It gives up after [`BUCKETS_MAX`] buckets, so an insertion always ends. It
+//! visits a bucket once, so no slot is on a path twice.
 
-/// Buckets that a search looks at before it gives up.
+/// Buckets that a search visits before it gives up.
 pub(in super::super) const BUCKETS_MAX: usize = 4096;
-/// Twice as many places as buckets keep the chains of the visited set short.
+/// Twice as many positions as buckets keep the chains of the visited set short.
 const VISITED: usize = 2 * BUCKETS_MAX;
 /// No parent: a bucket of the new key itself.
 const ROOT: u32 = u32::MAX;
 
-/// A full bucket that was reached.
+/// A full bucket that the search reached.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     bucket: u32,
@@ -29,7 +29,7 @@ struct Node {
     slot: u32,
 }
 
-/// What a search finds at a bucket.
+/// What a search finds in a bucket.
 pub(in super::super) enum Look {
     /// This slot can take an entry.
     Free(usize),
@@ -51,16 +51,16 @@ pub(in super::super) struct Slot {
     pub(in super::super) slot: usize,
 }
 
-/// What the search needs to know of a table.
+/// What the search needs to know about a table.
 pub(in super::super) trait Buckets {
     /// Slots in a bucket.
     const SLOTS: usize;
 
-    /// Whether a bucket has room.
+    /// Whether a bucket has a free slot.
     fn look(&self, bucket: u32) -> Look;
 
-    /// The choices of the entry in a slot of a full bucket, in their order; the bucket itself is
-    /// among them.
+    /// The candidate buckets of the entry in a slot of a full bucket, in order, including that
+    /// bucket.
     fn choices(&self, at: Slot) -> impl Iterator<Item = u32>;
 }
 
@@ -68,7 +68,8 @@ pub(in super::super) trait Buckets {
 #[derive(Debug)]
 pub(in super::super) struct Search {
     nodes: Vec<Node>,
-    /// Open addressing; a place is taken if it holds this search's number above the bucket's.
+    /// Open addressing. A position is in use if its upper half is this search's number; the lower
+    /// half is the bucket.
     visited: Vec<u64>,
     number: u32,
     moves: Vec<Move>,
@@ -84,8 +85,8 @@ impl Search {
         }
     }
 
-    /// Finds moves that leave a slot of one of `roots` free, all of them full now: the slot, and
-    /// the moves in the order in which to make them. `None` when the search gave up.
+    /// Finds moves that free a slot in one of `roots`, which are all full. Returns the slot, and
+    /// the moves in the order to make them. `None` if the search gave up.
     pub(in super::super) fn run<B: Buckets>(
         &mut self,
         table: &B,
@@ -114,7 +115,7 @@ impl Search {
         None
     }
 
-    /// Forgets the search before.
+    /// Clears the previous search.
     fn begin(&mut self) {
         self.nodes.clear();
         self.number = self.number.wrapping_add(1);
@@ -124,7 +125,7 @@ impl Search {
         }
     }
 
-    /// Appends a bucket, unless it was reached before.
+    /// Appends a bucket, unless this search has already reached it.
     fn visit(&mut self, bucket: u32, parent: u32, slot: u32) {
         let stamp = u64::from(self.number) << 32 | u64::from(bucket);
         let mut at = bucket.wrapping_mul(0x9e37_79b1) as usize >> 7;

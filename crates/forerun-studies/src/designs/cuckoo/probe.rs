@@ -1,4 +1,4 @@
-//! The lookup of one key: its buckets in their order, each compared as a whole.
+//! The lookup of one key: its buckets in order, each compared as a whole.
 
 use super::super::Word;
 use super::super::hasher::scale;
@@ -6,27 +6,28 @@ use super::super::lookup::{Probe, Step};
 use super::{Bucket, Cuckoo};
 use forerun_core::arch::{Lanes, Simd};
 
-/// The further bucket that a lookup goes to.
+/// The next bucket of a lookup.
 #[derive(Clone, Copy, Default)]
 pub(in super::super) struct Cursor {
     bucket: u32,
-    /// Which of the key's choices it is, from 1.
+    /// Which of the key's candidates it is, from 1.
     turn: u32,
 }
 
 impl<K: Word, V: Word, const M: usize> Bucket<K, V, M> {
-    /// Whether the key is here, and the value beside it: some value of the bucket, if it is not.
+    /// Whether the key is in this bucket, and its value. If it is not, the value is any of the
+    /// bucket's.
     #[inline(always)]
     pub(super) fn find<S: Simd>(&self, simd: S, key: K) -> (bool, V) {
         let equal = K::eq_slots(simd, &self.keys, key);
-        // The remainder keeps the index in bounds where no bit is set.
+        // The remainder keeps the index in bounds if no bit is set.
         let slot = equal.trailing_zeros() as usize % M;
         (equal != 0, self.values[slot])
     }
 }
 
 impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
-    /// The bucket of a key's choice `turn`.
+    /// The bucket of a key's candidate `turn`.
     #[inline(always)]
     fn choice(&self, key: K, turn: u32) -> u32 {
         let hash = key.hash(&self.constants);
@@ -36,7 +37,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
 }
 
 impl<K: Word, V: Word, const N: usize, const M: usize> Probe<K, V> for Cuckoo<K, V, N, M> {
-    /// The first bucket's index, in the width in which vectors work it out.
+    /// The first bucket's index, in the width in which vectors compute it.
     type Start = K;
     type Cursor = Cursor;
 

@@ -1,4 +1,4 @@
-//! Lookups of several keys at once, one a lane, in a table without buckets.
+//! Lookups of several keys together, one per lane, in a table with one slot per bucket.
 //!
 //! ```text
 //!   keys          k0  k1  k2  k3
@@ -7,13 +7,13 @@
 //!   choice 2      …                                     ∅         k3 absent
 //! ```
 //!
-//! The vertically vectorised lookup of N-way cuckoo tables (Polychroniou, Raghavan and Ross,
-//! "Rethinking SIMD Vectorization for In-Memory Databases", SIGMOD 2015). Closed lanes are masked
-//! and read nothing. The values are loaded lane by lane: they are in the lines that the gathers
-//! have fetched.
+//! This is the vertically vectorised lookup of N-way cuckoo tables (Polychroniou, Raghavan and
+//! Ross, "Rethinking SIMD Vectorization for In-Memory Databases", SIGMOD 2015). Closed lanes are
+//! masked and read nothing. Values are loaded lane by lane, from the lines that the gathers have
+//! fetched.
 
-use super::super::aside::empty;
 use super::super::lookup::Batch;
+use super::super::sentinel_entries::empty;
 use super::super::slab::Slab;
 use super::super::{Lookup, Word};
 use super::{Bucket, Cuckoo};
@@ -33,7 +33,7 @@ enum Fetch {
     All,
 }
 
-/// The lookup of a batch. The slices have equal lengths.
+/// The lookup of a batch. All slices have the same length.
 struct Vertical<'a, 'b, K, V, const N: usize, const M: usize> {
     table: &'a Cuckoo<K, V, N, M>,
     keys: &'b [K],
@@ -43,7 +43,7 @@ struct Vertical<'a, 'b, K, V, const N: usize, const M: usize> {
 }
 
 impl<K: Word, V: Word, const N: usize, const M: usize> WithSimd for Vertical<'_, '_, K, V, N, M> {
-    /// How many were found.
+    /// The number of keys found.
     type Output = usize;
 
     #[inline(always)]
@@ -77,7 +77,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> WithSimd for Vertical<'_,
     }
 }
 
-/// Looks a batch up by lanes, if that is how: gives it back, if not.
+/// Looks a batch up by lanes. If `lookup` is another strategy, returns the batch unchanged.
 pub(super) fn find<'b, K: Word, V: Word, const N: usize, const M: usize>(
     table: &Cuckoo<K, V, N, M>,
     batch: Batch<'b, K, V>,
@@ -103,7 +103,8 @@ pub(super) fn find<'b, K: Word, V: Word, const N: usize, const M: usize>(
     Ok(dispatch(table.isa, work))
 }
 
-/// A vector of at most as many keys as it has lanes; the last one fills what is left.
+/// Loads a vector with at most as many keys as it has lanes. The last key fills the remaining
+/// lanes.
 #[inline(always)]
 fn load<S: Simd, K: Word>(simd: S, keys: &[K]) -> K::Lanes<S> {
     if keys.len() >= K::Lanes::<S>::LEN {
@@ -115,7 +116,7 @@ fn load<S: Simd, K: Word>(simd: S, keys: &[K]) -> K::Lanes<S> {
 }
 
 impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
-    /// Asks for all choices of a vector of keys.
+    /// Prefetches all candidates of a vector of keys.
     #[inline(always)]
     fn prefetch_lanes<S: Simd>(&self, simd: S, keys: &[K]) {
         if keys.is_empty() {
@@ -133,7 +134,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
         }
     }
 
-    /// Looks up a vector of keys; returns how many were found.
+    /// Looks up a vector of keys. Returns the number found.
     #[inline(always)]
     fn find_lanes<S: Simd>(
         &self,
@@ -178,7 +179,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
         (hit & last).count_ones() as usize
     }
 
-    /// The keys of the slots at `index`, of the lanes that are open.
+    /// The keys of the slots at `index`, for the open lanes.
     ///
     /// # Safety
     /// The open lanes of the index are below the number of buckets.
@@ -196,7 +197,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
             match Slab::<Bucket<K, V, M>>::STRIDE_BYTES {
                 8 => K::Lanes::gather::<8>(base, index, open, none),
                 16 => K::Lanes::gather::<16>(base, index, open, none),
-                // Buckets of more slots are not looked up by lanes.
+                // Tables with more slots per bucket are not searched by lanes.
                 _ => none,
             }
         }

@@ -1,12 +1,12 @@
-//! One key after the other: for tables that fit in a CPU cache, and as the baseline for batches.
+//! One key after the other, for tables that fit in a CPU cache, and as the baseline for batches.
 
 use super::waiting::BLOCK_MAX;
 use super::{Batch, Probe};
 use crate::designs::Word;
 use forerun_core::arch::Simd;
 
-/// `get` in a loop: a key's second bucket is read only if the first does not contain the key, which
-/// is a branch that the CPU must predict.
+/// `get` in a loop. It reads a key's second bucket only if the first does not contain the key; the
+/// CPU must predict that branch.
 #[inline(always)]
 pub(super) fn single<S: Simd, K: Word, V: Word>(
     simd: S,
@@ -19,8 +19,8 @@ pub(super) fn single<S: Simd, K: Word, V: Word>(
     }
 }
 
-/// Every bucket of every key, without a branch: the reads of different keys overlap as far as the
-/// CPU looks ahead.
+/// Reads every bucket of every key without a branch, so the reads of different keys overlap as far
+/// as the CPU looks ahead.
 #[inline(always)]
 pub(super) fn direct<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,

@@ -1,5 +1,5 @@
-//! How a batch runs: each strategy once, over all designs that look a key up by one bucket after
-//! the other.
+//! The strategies for a batch. Each is written once, for all designs that search a key's buckets
+//! one after the other.
 //!
 //! ```text
 //!   Single         a a'  b  c c' d …                      one key after the other
@@ -9,8 +9,8 @@
 //!   Rolling        pa pb │ a: pa' │ b: pc │ a': pd │ …      a window of lookups, each at its own step
 //! ```
 //!
-//! `p` is a prefetch, a prime a key's further bucket. With `StagedAll` and `PipelinedAll` every
-//! bucket of a key is prefetched at once, and compared at once without a branch.
+//! `p` is a prefetch; a prime marks a later bucket of a key. `StagedAll` and `PipelinedAll`
+//! prefetch all buckets of a key together, and compare them together without a branch.
 
 mod direct;
 mod pipelined;
@@ -26,9 +26,9 @@ use forerun_core::arch::{Isa, Simd, WithSimd, dispatch};
 pub(super) struct Step<V, C> {
     /// The key was found.
     pub(super) hit: bool,
-    /// Its value, if it was.
+    /// Its value, if it was found.
     pub(super) value: V,
-    /// The key was not found, and may be where `next` leads.
+    /// The key was not found, and may be in the bucket that `next` names.
     pub(super) more: bool,
     /// Where the lookup continues; only valid if `more` is set.
     pub(super) next: C,
@@ -49,25 +49,25 @@ pub(super) trait Probe<K: Word, V: Word>: Sync {
     /// Where the lookups of some keys start. The slices are of one length.
     fn starts<S: Simd>(&self, simd: S, keys: &[K], starts: &mut [Self::Start]);
 
-    /// Asks for what [`Probe::first`] reads.
+    /// Prefetches what [`Probe::first`] reads.
     fn prefetch(&self, start: Self::Start);
 
     /// Reads the first bucket, without a branch where the design allows.
     fn first<S: Simd>(&self, simd: S, key: K, start: Self::Start) -> Step<V, Self::Cursor>;
 
-    /// Asks for what [`Probe::further`] reads, and notes where that is.
+    /// Prefetches what [`Probe::further`] reads, and records its position.
     fn aim(&self, key: K, cursor: Self::Cursor) -> Self::Cursor;
 
     /// Reads a further bucket, which [`Probe::aim`] has prefetched.
     fn further<S: Simd>(&self, simd: S, key: K, cursor: Self::Cursor) -> Step<V, Self::Cursor>;
 
-    /// Asks for all that [`Probe::whole`] reads, as far as it is known before anything is read.
+    /// Prefetches what [`Probe::whole`] reads, as far as that is known before anything is read.
     fn prefetch_whole(&self, key: K, start: Self::Start);
 
     /// The whole lookup, without an unpredictable branch where the design allows.
     fn whole<S: Simd>(&self, simd: S, key: K, start: Self::Start) -> (bool, V);
 
-    /// Goes on until the key is found or cannot be any more.
+    /// Continues until the key is found or known to be absent.
     #[inline(always)]
     fn walk<S: Simd>(&self, simd: S, key: K, mut step: Step<V, Self::Cursor>) -> (bool, V) {
         while step.more {
@@ -94,7 +94,7 @@ pub(super) struct Batch<'a, K, V> {
 }
 
 impl<'a, K: Word, V: Word> Batch<'a, K, V> {
-    /// The batch that the slices' shortest length allows.
+    /// A batch as long as the shortest of the slices.
     #[inline(always)]
     pub(super) fn new(keys: &'a [K], values: &'a mut [V], found: &'a mut [bool]) -> Self {
         let len = keys.len().min(values.len()).min(found.len());
@@ -117,7 +117,7 @@ impl<'a, K: Word, V: Word> Batch<'a, K, V> {
         self.found[i] = hit;
     }
 
-    /// Looks up, each as a whole, the keys from `from` on that `starts` belong to.
+    /// Runs whole lookups for the keys from `from` on, one for each of `starts`.
     #[inline(always)]
     fn whole<S: Simd, P: Probe<K, V>>(
         &mut self,
@@ -137,7 +137,7 @@ impl<'a, K: Word, V: Word> Batch<'a, K, V> {
     }
 }
 
-/// A batch's lookup with one design, to be run with an instruction set.
+/// A batch's lookup with one design, ready to run with an instruction set.
 struct Find<'a, 'b, P, K, V> {
     probe: &'a P,
     batch: Batch<'b, K, V>,
@@ -164,12 +164,12 @@ impl<P: Probe<K, V>, K: Word, V: Word> WithSimd for Find<'_, '_, P, K, V> {
             Lookup::Rolling => rolling::rolling(simd, probe, batch),
             Lookup::Pipelined | Lookup::Auto => pipelined::as_needed(simd, probe, batch),
         }
-        // Counted at last, many at a time.
+        // Counted at the end, many at a time.
         batch.found.iter().map(|&found| usize::from(found)).sum()
     }
 }
 
-/// Looks a batch up; returns how many keys were found.
+/// Looks a batch up. Returns the number of keys found.
 pub(super) fn find<P: Probe<K, V>, K: Word, V: Word>(
     isa: Isa,
     probe: &P,

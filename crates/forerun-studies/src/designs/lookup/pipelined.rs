@@ -1,5 +1,5 @@
-//! A block is prefetched while the one before the last is compared, from the batch's first key to
-//! its last, so that the memory system never waits for the program.
+//! Prefetches a block while an earlier one is compared, from the batch's first key to its last, so
+//! that the memory system never waits for the program.
 //!
 //! ```text
 //!   block     0    1    2    3    …
@@ -16,13 +16,14 @@ use forerun_core::arch::Simd;
 
 /// Keys in a block.
 const BLOCK: usize = 16;
-/// Blocks between a key's prefetch and its compare.
+/// Blocks between a key's prefetch and its comparison.
 const BLOCKS_AHEAD: usize = 4;
 const AHEAD: usize = BLOCKS_AHEAD * BLOCK;
-/// Room for waiting keys: those of a block, and as many that wait for the second time or more.
+/// Capacity of the waiting list: the keys of one block, and as many that wait for a third or later
+/// bucket.
 const WAITING: usize = 2 * BLOCK;
 
-/// One bucket of each key, further ones as they are needed.
+/// Reads one bucket of each key, and later ones as needed.
 #[inline(always)]
 pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
@@ -59,7 +60,7 @@ pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
 }
 
 impl<K: Word, V: Word> Batch<'_, K, V> {
-    /// The block that is `AHEAD` of the one at `from`, as far as there is one.
+    /// The block that is `AHEAD` blocks after the one at `from`, if there is one.
     #[inline(always)]
     fn ahead(&self, from: usize) -> &[K] {
         let at = self.len().min(from + AHEAD);
@@ -67,7 +68,7 @@ impl<K: Word, V: Word> Batch<'_, K, V> {
     }
 }
 
-/// Works out where the keys of a block start, and prefetches it.
+/// Computes the first buckets of a block's keys, and prefetches them.
 #[inline(always)]
 fn fetch<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
@@ -82,8 +83,8 @@ fn fetch<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     }
 }
 
-/// Goes on with those that wait in `now`, and leaves it empty; who needs yet another bucket waits
-/// again, in `next`.
+/// Continues the lookups that wait in `now`, and empties it. A lookup that needs another bucket
+/// waits again, in `next`.
 #[inline(always)]
 fn turn<S: Simd, K: Word, V: Word, P: Probe<K, V>, const N: usize>(
     simd: S,
@@ -100,14 +101,14 @@ fn turn<S: Simd, K: Word, V: Word, P: Probe<K, V>, const N: usize>(
         } else if next.has_room_for(1) {
             next.push(index, probe.aim(key, step.next));
         } else {
-            // Rare: many keys of one batch with many buckets. This one goes to its end alone.
+            // Rare: many keys of one batch need many buckets. This lookup runs to its end alone.
             batch.answer(index, probe.walk(simd, key, step));
         }
     }
     now.clear();
 }
 
-/// All buckets of each key, prefetched together and compared together.
+/// Prefetches all buckets of a key together, and compares them together.
 #[inline(always)]
 pub(super) fn all<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
@@ -129,7 +130,7 @@ pub(super) fn all<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     }
 }
 
-/// As [`fetch`], with all that the keys may need.
+/// Like [`fetch`], for all buckets that the keys may need.
 #[inline(always)]
 fn fetch_whole<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,

@@ -1,7 +1,8 @@
-//! A window of lookups, each at its own step: one that ends makes room for the next key at once.
+//! A window of lookups, each at its own step. When a lookup ends, the next key takes its position
+//! immediately.
 //!
-//! Whether a lookup ends at a step is an unpredictable branch, a guess a key. What it saves is idle
-//! starts in the window.
+//! Whether a lookup ends at a step is a branch that the CPU mispredicts about once per key. In
+//! return, no position of the window is idle.
 
 use super::{Batch, Probe, Step};
 use crate::designs::Word;
@@ -10,7 +11,7 @@ use forerun_core::arch::Simd;
 /// Lookups in flight.
 const WINDOW: usize = 16;
 
-/// Where a lookup of the window stands.
+/// The next step of a lookup in the window.
 #[derive(Clone, Copy)]
 enum Stage<P, C> {
     /// Before its first bucket.
@@ -19,7 +20,7 @@ enum Stage<P, C> {
     Further(C),
 }
 
-/// Looks the batch up by a window.
+/// Looks the batch up with a window.
 #[inline(always)]
 pub(super) fn rolling<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,

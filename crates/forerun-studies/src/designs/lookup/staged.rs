@@ -1,5 +1,5 @@
-//! Groups in lock-step: prefetch for all keys of the group, then compare all. Between two groups
-//! the memory system has nothing to do, which is what `pipelined.rs` mends.
+//! Groups in lock-step: prefetches for all keys of a group, then compares all. Between two groups
+//! the memory system is idle; `pipelined.rs` avoids that.
 
 use super::waiting::{BLOCK_MAX, Waiting, compare};
 use super::{Batch, Probe};
@@ -9,7 +9,7 @@ use forerun_core::arch::Simd;
 /// Keys in a group.
 const GROUP: usize = BLOCK_MAX;
 
-/// One bucket of each key, then the next bucket of those that need one, and so on.
+/// Reads one bucket of each key, then the next bucket of the keys that need it, and so on.
 #[inline(always)]
 pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
@@ -49,7 +49,7 @@ pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     }
 }
 
-/// All buckets of all keys.
+/// Reads all buckets of all keys.
 #[inline(always)]
 pub(super) fn all<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,

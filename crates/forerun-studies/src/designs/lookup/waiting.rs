@@ -1,23 +1,23 @@
-//! A block of keys at their first bucket, and the list of those that must go on.
+//! Compares a block of keys with their first buckets, and lists those that need another bucket.
 //!
 //! ```text
 //!   compare     k0 k1 k2 k3 …        more: a bit a key        0 0 1 0 0 1 …
 //!   collect     for each bit that is set                      [k2, k5, …]
 //! ```
 //!
-//! Whether a key must go on is unpredictable, so comparisons produce bits instead of branches. Only
-//! the number of such keys in a block is predicted, once per block.
+//! Whether a key needs another bucket is unpredictable, so comparisons produce bits instead of
+//! branches. Only the number of such keys in a block is predicted, once per block.
 
 use super::Probe;
 use crate::designs::Word;
 use forerun_core::arch::Simd;
 
-/// Keys in a block, at most.
+/// Maximum number of keys in a block.
 pub(super) const BLOCK_MAX: usize = 32;
 
-/// Reads the first bucket of each key of a block; all slices are as long as `keys`, but for
-/// `cursors`, which is at least as long. Bit `i` of the result is set if key `i` must go on, by
-/// `cursors[i]`.
+/// Reads the first bucket of each key of a block. All slices have the length of `keys`, except
+/// `cursors`, which has at least that length. Bit `i` of the result is set if key `i` needs another
+/// bucket, which `cursors[i]` names.
 #[inline(always)]
 pub(super) fn compare<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
@@ -42,7 +42,8 @@ pub(super) fn compare<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     more
 }
 
-/// Up to `N` keys, each by its index in the batch and its lookup's cursor. `N` is a power of two.
+/// Up to `N` keys: their indices in the batch, and the cursors of their lookups. `N` is a power of
+/// two.
 pub(super) struct Waiting<C, const N: usize> {
     len: usize,
     index: [u32; N],
@@ -69,24 +70,24 @@ impl<C: Copy + Default, const N: usize> Waiting<C, N> {
         self.len == 0
     }
 
-    /// Whether `more` keys find room.
+    /// Whether `more` keys fit.
     #[inline(always)]
     pub(super) fn has_room_for(&self, more: usize) -> bool {
         self.len + more <= N
     }
 
-    /// Appends a key. The caller has seen to it that there is room.
+    /// Appends a key. The caller has checked that it fits.
     #[inline(always)]
     pub(super) fn push(&mut self, index: usize, cursor: C) {
         debug_assert!(self.len < N);
-        // The remainder is a mask, and spares the check of the index.
+        // The remainder is a mask, which saves the bounds check.
         self.index[self.len % N] = index as u32;
         self.cursor[self.len % N] = cursor;
         self.len += 1;
     }
 
-    /// Appends the keys of a block, which starts at `from`, that `more` has a bit for, and aims at
-    /// their next bucket.
+    /// Appends the keys of the block at `from` whose bits are set in `more`, and prefetches their
+    /// next buckets.
     #[inline(always)]
     pub(super) fn collect<K: Word, V: Word, P: Probe<K, V, Cursor = C>>(
         &mut self,
@@ -103,7 +104,7 @@ impl<C: Copy + Default, const N: usize> Waiting<C, N> {
         }
     }
 
-    /// The keys, in the order in which they came.
+    /// The keys, in the order in which they were appended.
     #[inline(always)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, C)> {
         let indices = self.index.iter().map(|&index| index as usize);

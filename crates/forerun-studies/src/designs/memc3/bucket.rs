@@ -1,13 +1,13 @@
-//! A bucket of four slots, in two places: its tags, and its entries.
+//! A bucket of four slots. Its tags and its entries are stored apart.
 //!
 //! ```text
 //!   tags      │ t0 t1 t2 t3 │            one word of 32 bits, read at once; 0 is an empty slot
 //!   entries   │ k0 k1 k2 k3 │ v0 v1 v2 v3 │    a line, of u64 to u64
 //! ```
 //!
-//! In the paper a slot is a tag and a pointer to an item. Entries of fixed width need no pointer,
-//! and sparing it spares a dependent miss: the baseline is given that. The tags stay what they are
-//! there for: to spare a look at entries.
+//! In the paper, a slot is a tag and a pointer to an item. Entries of fixed width need no pointer,
+//! which saves a dependent miss; the baseline gets this advantage. Tags keep their purpose: they
+//! save reads of entries.
 
 use super::super::Word;
 #[cfg(not(loom))]
@@ -27,18 +27,18 @@ pub(super) struct Tags(AtomicU32);
 unsafe impl Zeroed for Tags {}
 
 impl Tags {
-    /// All tags at once.
+    /// All tags, as one word.
     #[inline(always)]
     pub(super) fn load(&self) -> [u8; SLOTS] {
-        // Acquire: an entry is read only after its tag, and was written before it.
+        // Acquire: a reader reads an entry after its tag; the writer wrote it before the tag.
         self.0.load(Ordering::Acquire).to_le_bytes()
     }
 
-    /// Gives a free slot a tag.
+    /// Sets the tag of a free slot.
     pub(super) fn set(&self, slot: usize, tag: u8) {
         let mut tags = [0; SLOTS];
         tags[slot] = tag;
-        // Release: who sees the tag sees the entry that was written before.
+        // Release: a reader that sees the tag also sees the entry, which was written before.
         self.0.fetch_or(u32::from_le_bytes(tags), Ordering::Release);
     }
 
@@ -46,7 +46,8 @@ impl Tags {
     pub(super) fn clear(&self, slot: usize) {
         let mut tags = [u8::MAX; SLOTS];
         tags[slot] = 0;
-        // Release: who sees the slot free sees that its key is at work.
+        // Release: a reader that sees the slot free also sees that a write of its key is in
+        // progress.
         self.0
             .fetch_and(u32::from_le_bytes(tags), Ordering::Release);
     }

@@ -1,5 +1,5 @@
-//! Where buckets lie: a [`Slab`](super::super::slab::Slab) of mapped memory, or, since loom's
-//! atomics are more than their bytes, an array of them when its models are built.
+//! The memory of buckets: a [`Slab`](super::super::slab::Slab) of mapped memory. Loom's atomics are
+//! more than their bytes, so its models use an array instead.
 
 #[cfg(not(loom))]
 pub(super) use super::super::slab::Slab as Memory;

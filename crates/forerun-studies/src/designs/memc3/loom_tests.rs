@@ -1,9 +1,9 @@
-//! Models of the optimistic read, run by loom through every interleaving and every weak outcome it
-//! knows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-studies --release --lib loom_tests`.
+//! Models of the optimistic read. Loom runs them through every interleaving and every weak outcome
+//! it knows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-studies --release --lib loom_tests`.
 //!
-//! The writing threads of these models make the table's writes without the reads that come before
-//! them. Loom looks for other orders of a store and the access right before it, so that a read by
-//! the writer itself would hide the reader's.
+//! The writing threads of these models make the table's writes without the reads that precede them.
+//! Loom tries other orders of a store and the access right before it, so a read by the writer would
+//! hide the reader's.
 
 use super::{MemC3, Slot};
 use crate::designs::FixedTable;
@@ -32,8 +32,8 @@ fn table() -> Arc<MemC3<u64, u64>> {
     Arc::new(MemC3::new(64, Isa::Scalar, 1).unwrap())
 }
 
-/// Two keys of one first bucket, with one tag, whose version counters differ: the hardest to tell
-/// apart.
+/// Two keys with the same first bucket and the same tag, but different version counters: they are
+/// the hardest to distinguish.
 fn alike(table: &MemC3<u64, u64>) -> [u64; 2] {
     let first = table.locate(5);
     let stripe = |stripe: u32| stripe >> 8 & 1;
@@ -105,8 +105,8 @@ fn a_key_that_is_moved_is_found_all_the_time() {
         assert_ne!(first, second);
         table.fill(second, at, 5, 50);
         let writer = Arc::clone(&table);
-        // From the bucket that is read last to the one that is read first: a reader may miss it in
-        // both.
+        // The move goes from the bucket that is read last to the one that is read first, so a
+        // reader may miss the entry in both.
         let thread = thread::spawn(move || writer.move_entry(second, first));
         assert_eq!(table.get(5), Some(50));
         thread.join().unwrap();

@@ -1,5 +1,5 @@
-//! MemC3's table: optimistic concurrent cuckoo hashing, two buckets of four slots, one-byte tags,
-//! no vectors: the baseline.
+//! MemC3's table, the baseline: optimistic concurrent cuckoo hashing with two buckets of four
+//! slots, one-byte tags and no vectors.
 //!
 //! ```text
 //!   key ─ hash ─┬─ bucket b1, and b2 = b1 xor mix(tag): either can be had from the other and the tag
@@ -11,15 +11,15 @@
 //! ```
 //!
 //! Fan, Andersen and Kaminsky, "MemC3: Compact and Concurrent MemCache with Dumber Caching and
-//! Smarter Hashing", NSDI 2013. Readers take no lock: they read a key's version, its slots, and the
-//! version again, and start over if it changed (`version_counters.rs`). Writers take turns. An
-//! insertion first finds a path of moves and then makes them from its end, so that every key is
-//! always somewhere; each move is a write of the key that is moved.
+//! Smarter Hashing", NSDI 2013. Readers take no lock. They read a key's version, its slots, and the
+//! version again, and start over if it changed (`version_counters.rs`). Writers share a lock. An
+//! insertion first finds a path of moves, then makes the moves from the end of the path, so every
+//! key is always in the table. Each move is a write of the key that is moved.
 //!
-//! It differs from the paper in two things, both in its favour: entries are in the buckets, not
-//! behind pointers, and the path is the shortest (breadth first, as the authors' later libcuckoo
-//! has it), not the first of a random walk. The number of buckets is a power of two, which the xor
-//! asks for.
+//! It differs from the paper in two ways, both to its advantage: entries are in the buckets, not
+//! behind pointers; and the path is the shortest one (breadth first, as in the authors' later
+//! libcuckoo), not the first one of a random walk. The number of buckets is a power of two, because
+//! the xor requires it.
 
 mod bucket;
 mod bucket_memory;
@@ -39,7 +39,7 @@ use forerun_core::arch::Isa;
 use sync::{Mutex, MutexGuard};
 use version_counters::Versions;
 
-/// A table that one thread writes while others read.
+/// A table that one thread writes while others read it.
 ///
 /// ```
 /// use forerun_core::arch;
@@ -64,27 +64,27 @@ pub struct MemC3<K: Word, V: Word> {
     writer: Mutex<Writer>,
 }
 
-/// What only the writer uses.
+/// The state that only the writer uses.
 #[derive(Debug)]
 struct Writer {
     len: usize,
     search: Search,
 }
 
-/// Where a key may be.
+/// The buckets that may hold a key.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Where {
+pub(super) struct KeyBuckets {
     bucket: u32,
     tag: u8,
-    /// What the key's version counter is drawn from.
+    /// The hash that selects the key's version counter.
     stripe: u32,
 }
 
 impl<K: Word, V: Word> MemC3<K, V> {
-    /// A table of at least `slots` slots, in a power of two of buckets.
+    /// Creates a table with at least `slots` slots. The number of buckets is a power of two.
     ///
     /// # Errors
-    /// More slots than can be addressed, or memory that cannot be had.
+    /// Too many slots to address; the memory could not be allocated.
     pub fn new(slots: usize, isa: Isa, seed: u64) -> Result<Self, BuildError> {
         let buckets = BuildError::check_slots(slots)?
             .div_ceil(SLOTS)
@@ -103,9 +103,9 @@ impl<K: Word, V: Word> MemC3<K, V> {
     }
 
     #[inline(always)]
-    fn locate(&self, key: K) -> Where {
+    fn locate(&self, key: K) -> KeyBuckets {
         let hash = key.hash(&self.constants);
-        Where {
+        KeyBuckets {
             bucket: scale(hash.first, self.tags.len()),
             tag: (hash.step as u8).max(1),
             stripe: hash.step,
@@ -136,14 +136,14 @@ impl<K: Word, V: Word> MemC3<K, V> {
 
     /// A key's slot and value. A concurrent move may hide them.
     #[inline(always)]
-    fn look(&self, at: Where, key: K) -> Option<(Slot, V)> {
+    fn look(&self, at: KeyBuckets, key: K) -> Option<(Slot, V)> {
         let found = self.look_in(at.bucket, at.tag, key);
         found.or_else(|| self.look_in(self.other(at.bucket, at.tag), at.tag, key))
     }
 
     /// A key's value: the paper's lookup.
     #[inline(always)]
-    fn read(&self, at: Where, key: K) -> Option<V> {
+    fn read(&self, at: KeyBuckets, key: K) -> Option<V> {
         loop {
             let version = self.versions.stable_version(at.stripe);
             let found = self.look(at, key);
@@ -154,15 +154,15 @@ impl<K: Word, V: Word> MemC3<K, V> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {
-        // A writer does not panic in the middle of a write; if one did elsewhere, the table is
-        // whole.
+        // A writer never panics in the middle of a write, so the table is intact even if the lock
+        // is poisoned.
         self.writer
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// A free slot for a key that is not there. Moves others if it must.
-    fn make_room(&self, at: Where, writer: &mut Writer) -> Option<Slot> {
+    /// A free slot for an absent key. Moves other entries if necessary.
+    fn make_room(&self, at: KeyBuckets, writer: &mut Writer) -> Option<Slot> {
         let buckets = [at.bucket, self.other(at.bucket, at.tag)];
         for bucket in buckets {
             if let Look::Free(slot) = Buckets::look(self, bucket) {
@@ -177,7 +177,7 @@ impl<K: Word, V: Word> MemC3<K, V> {
     }
 
     /// Writes an entry to a free slot.
-    fn fill(&self, slot: Slot, at: Where, key: K, value: V) {
+    fn fill(&self, slot: Slot, at: KeyBuckets, key: K, value: V) {
         let Slot { bucket, slot } = slot;
         self.versions.write(at.stripe, || {
             self.entries.get(bucket).store(slot, key, value);
@@ -186,12 +186,12 @@ impl<K: Word, V: Word> MemC3<K, V> {
     }
 
     /// Frees the slot of a key.
-    fn free(&self, slot: Slot, at: Where) {
+    fn free(&self, slot: Slot, at: KeyBuckets) {
         let tags = self.tags.get(slot.bucket);
         self.versions.write(at.stripe, || tags.clear(slot.slot));
     }
 
-    /// Moves an entry to a free slot of its other bucket. Readers of its key wait, or read again.
+    /// Moves an entry to a free slot of its other bucket. Readers of its key wait or read again.
     fn move_entry(&self, from: Slot, to: Slot) {
         let entries = self.entries.get(from.bucket);
         let (key, value) = (entries.key(from.slot), entries.value(from.slot));
@@ -199,8 +199,8 @@ impl<K: Word, V: Word> MemC3<K, V> {
         self.versions.write(at.stripe, || {
             self.entries.get(to.bucket).store(to.slot, key, value);
             self.tags.get(to.bucket).set(to.slot, at.tag);
-            // Cleared at once, and under the key's version: later the slot is written as another
-            // key's entry, and readers of this key would not notice.
+            // Clear the slot now, under this key's version. It will later be written as another
+            // key's entry, which readers of this key would not notice.
             self.tags.get(from.bucket).clear(from.slot);
         });
     }

@@ -1,26 +1,25 @@
-//! The lookup of one key of a batch: one bucket, then the other; the version last.
+//! The lookup of one key of a batch: one bucket, then the other, and the version at the end.
 //!
-//! A bucket's tags and entries are fetched together. To wait for the tags and fetch entries only
-//! where one matches would spare lines for keys that are missing, but have every key that is there
-//! wait twice.
+//! A bucket's tags and entries are fetched together. Fetching entries only after a tag matches
+//! would save lines for missing keys, but every present key would wait twice.
 //!
-//! The key's version is read before its first bucket and again when the lookup ends. Where it
-//! changed, which is rare, the key is read again alone.
+//! The key's version is read before its first bucket and again when the lookup ends. If it changed,
+//! which is rare, the key is read again alone.
 
 use super::super::Word;
 use super::super::lookup::{Probe, Step};
-use super::{MemC3, Where};
+use super::{KeyBuckets, MemC3};
 use forerun_core::arch::Simd;
 
 /// A lookup between its two buckets.
 #[derive(Clone, Copy, Default)]
 pub(in super::super) struct Cursor {
-    at: Where,
+    at: KeyBuckets,
     version: u32,
 }
 
 impl<K: Word, V: Word> MemC3<K, V> {
-    /// The end of a lookup, with what it found.
+    /// Ends a lookup with its result.
     #[inline(always)]
     fn end(&self, key: K, cursor: Cursor, found: Option<V>) -> Step<V, Cursor> {
         let is_current = self.versions.unchanged(cursor.at.stripe, cursor.version);
@@ -37,7 +36,7 @@ impl<K: Word, V: Word> MemC3<K, V> {
         }
     }
 
-    /// Asks for the tags and the entries of a bucket.
+    /// Prefetches the tags and the entries of a bucket.
     #[inline(always)]
     fn prefetch_bucket(&self, bucket: u32) {
         self.tags.prefetch(bucket);
@@ -46,23 +45,23 @@ impl<K: Word, V: Word> MemC3<K, V> {
 }
 
 impl<K: Word, V: Word> Probe<K, V> for MemC3<K, V> {
-    type Start = Where;
+    type Start = KeyBuckets;
     type Cursor = Cursor;
 
     #[inline(always)]
-    fn starts<S: Simd>(&self, _: S, keys: &[K], starts: &mut [Where]) {
+    fn starts<S: Simd>(&self, _: S, keys: &[K], starts: &mut [KeyBuckets]) {
         for (&key, start) in keys.iter().zip(starts) {
             *start = self.locate(key);
         }
     }
 
     #[inline(always)]
-    fn prefetch(&self, start: Where) {
+    fn prefetch(&self, start: KeyBuckets) {
         self.prefetch_bucket(start.bucket);
     }
 
     #[inline(always)]
-    fn first<S: Simd>(&self, _: S, key: K, at: Where) -> Step<V, Cursor> {
+    fn first<S: Simd>(&self, _: S, key: K, at: KeyBuckets) -> Step<V, Cursor> {
         let version = self.versions.read(at.stripe);
         let cursor = Cursor { at, version };
         match self.look_in(at.bucket, at.tag, key) {
@@ -90,13 +89,13 @@ impl<K: Word, V: Word> Probe<K, V> for MemC3<K, V> {
     }
 
     #[inline(always)]
-    fn prefetch_whole(&self, _: K, start: Where) {
+    fn prefetch_whole(&self, _: K, start: KeyBuckets) {
         self.prefetch_bucket(start.bucket);
         self.prefetch_bucket(self.other(start.bucket, start.tag));
     }
 
     #[inline(always)]
-    fn whole<S: Simd>(&self, _: S, key: K, start: Where) -> (bool, V) {
+    fn whole<S: Simd>(&self, _: S, key: K, start: KeyBuckets) -> (bool, V) {
         let found = self.read(start, key);
         (found.is_some(), found.unwrap_or_default())
     }

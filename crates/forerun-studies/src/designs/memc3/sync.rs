@@ -1,4 +1,4 @@
-//! What the table adds to the types that loom checks.
+//! What the table needs in addition to the types that loom checks.
 
 pub(in super::super) use forerun_core::sync::modelled::{
     Mutex, MutexGuard,
@@ -6,7 +6,7 @@ pub(in super::super) use forerun_core::sync::modelled::{
     hint, thread,
 };
 
-/// Lets others run, while a writer is at work.
+/// Lets other threads run while a writer works.
 pub(super) fn pause(turns: &mut u32) {
     *turns += 1;
     if turns.is_multiple_of(64) {
@@ -17,10 +17,10 @@ pub(super) fn pause(turns: &mut u32) {
     }
 }
 
-/// A word that readers read while the writer writes it.
+/// A word that readers may read while the writer writes it.
 pub(in super::super) trait AtomicWord: Send + Sync + Default {
-    /// As 64 bits. Acquire: what the writer did before it stored this is seen by what the reader
-    /// reads next, its version above all.
+    /// The value as 64 bits. Acquire: the reader's next loads see everything that the writer did
+    /// before it stored this value, above all the version.
     fn load(&self) -> u64;
 
     /// The low bits. Release: see `load`.

@@ -1,26 +1,26 @@
-//! Striped version counters, by which a reader knows whether what it read of a key stood still.
+//! Striped version counters, which show a reader whether a key's slots changed while it read them.
 //!
 //! ```text
 //!   writer   version 2 ─▶ 3 │ writes the key's slot │ ─▶ 4          odd: at work
 //!   reader   reads 2        │ reads slots           │ reads 2 again: nothing was written of any key of the stripe
 //! ```
 //!
-//! One writer at a time works (it holds the table's lock). The orderings, with every slot word
-//! stored with release and loaded with acquire:
+//! Only one writer works at a time, because it holds the table's lock. Every slot word is stored
+//! with release and loaded with acquire. Therefore:
 //! - a reader that sees any word of a write in progress synchronises with that store, which came
-//!   after the odd version; so its second reading of the version cannot be older than the odd one,
-//!   and it reads again;
-//! - a reader whose first reading is the even version after a write (acquire) sees all words of
+//!   after the odd version; so its second read of the version returns the odd one or a later one,
+//!   and it starts over;
+//! - a reader whose first read returns the even version after a write (acquire) sees all words of
 //!   that write (release).
 //!
-//! No bare fences, so that ThreadSanitizer can follow.
+//! There are no standalone fences, because ThreadSanitizer does not support them.
 
 use super::sync::{AtomicU32, Ordering, pause};
 
-/// Counters of a table: the paper's 8,192, which the first two levels of cache hold.
+/// Number of counters: the paper's 8,192, which fit into the first two cache levels.
 #[cfg(not(loom))]
 const COUNTERS: usize = 8192;
-/// Two, so that keys of one stripe and of different ones are tried.
+/// Two, so that models cover keys with the same counter and with different ones.
 #[cfg(loom)]
 const COUNTERS: usize = 2;
 
@@ -40,16 +40,17 @@ impl Versions {
     /// The counter of a key, by its hash.
     #[inline(always)]
     fn of(&self, stripe: u32) -> &AtomicU32 {
-        // The low bits are the tag's: other bits, or the keys of a stripe would be alike.
+        // The low bits are the tag. Use other bits; otherwise all keys of a counter would have
+        // similar tags.
         &self.0[(stripe >> 8) as usize % COUNTERS]
     }
 
-    /// A key's version before its slots are read. It may be odd: then [`Versions::unchanged`] will
-    /// say no.
+    /// A key's version before its slots are read. If it is odd, [`Versions::unchanged`] will return
+    /// false.
     #[inline(always)]
     pub(super) fn read(&self, stripe: u32) -> u32 {
-        // Acquire: the slots are read after it, and all that was written before that version is
-        // seen.
+        // Acquire: the slots are read after it, and the reader sees everything that was written
+        // before that version.
         self.of(stripe).load(Ordering::Acquire)
     }
 
@@ -61,7 +62,7 @@ impl Versions {
         version.is_multiple_of(2) && self.of(stripe).load(Ordering::Relaxed) == version
     }
 
-    /// Waits until no writer is at a key, and gives its version.
+    /// Waits until no writer is writing a key, and returns its version.
     pub(super) fn stable_version(&self, stripe: u32) -> u32 {
         let mut turns = 0;
         loop {
@@ -79,7 +80,7 @@ impl Versions {
         // Relaxed: the slots' stores are releases, so this one cannot come after them.
         counter.fetch_add(1, Ordering::Relaxed);
         let result = write();
-        // Release: who reads this version sees the slots as they are now.
+        // Release: a reader that reads this version sees the slots as they are now.
         counter.fetch_add(1, Ordering::Release);
         result
     }

@@ -1,5 +1,5 @@
-//! Tagged groups: sixteen short tags compared at once tell which entries are worth a look, group
-//! after group.
+//! Tagged groups: one comparison of sixteen short tags selects the entries to read, group after
+//! group.
 //!
 //! ```text
 //!   tags      │ t0 t1 … t15 │ t16 … t31 │ …      16 or 32 bytes a group, apart from the entries
@@ -9,15 +9,15 @@
 //!               └─ step ──▶ tag
 //! ```
 //!
-//! It is the manner of Swiss tables (Kulukundis, "Designing a Fast, Efficient, Cache-friendly Hash
-//! Table, Step by Step", CppCon 2017), with groups at fixed places and linear probing over them.
-//! The tags are apart: a line of them serves four groups, so tables of some hundred MiB keep theirs
-//! in the last cache, and a missing key costs a line of tags only. A found key costs two dependent
-//! lines. Tags in the line of their entries would need either lines of three entries (`u64` to
-//! `u64`), or a second line for most entries all the same.
+//! The design follows Swiss tables (Kulukundis, "Designing a Fast, Efficient, Cache-friendly Hash
+//! Table, Step by Step", CppCon 2017), with groups at fixed positions and linear probing over them.
+//! Tags are stored apart from entries. One line holds the tags of four groups, so the tags of
+//! tables of some hundred MiB stay in the last-level cache, and a missing key costs one line of
+//! tags. A found key costs two dependent lines. Tags in the same line as their entries would need
+//! either lines of three entries (`u64` to `u64`) or, for most entries, a second line anyway.
 //!
-//! A lookup goes over at most [`GROUPS_MAX`] groups, and an insertion refuses a key rather than put
-//! it further.
+//! A lookup visits at most [`GROUPS_MAX`] groups. An insertion that would need a later group is
+//! refused.
 
 mod probe;
 mod tags;
@@ -45,7 +45,7 @@ struct Entry<K, V> {
 // SAFETY: words are numbers, for which zeroed bytes are zero; they are aligned to at most 8 bytes.
 unsafe impl<K: Word, V: Word> Zeroed for Entry<K, V> {}
 
-/// A table of groups of tags of type `T`.
+/// A table whose groups have tags of type `T`.
 #[derive(Debug)]
 pub struct Tagged<K, V, T> {
     tags: Slab<Tags<T>>,
@@ -71,10 +71,10 @@ impl Slot {
 }
 
 impl<K: Word, V: Word, T: Tag> Tagged<K, V, T> {
-    /// A table of at least `slots` slots.
+    /// Creates a table with at least `slots` slots.
     ///
     /// # Errors
-    /// More slots than can be addressed, or memory that cannot be had.
+    /// Too many slots to address; the memory could not be allocated.
     pub fn new(slots: usize, isa: Isa, seed: u64) -> Result<Self, BuildError> {
         let groups = BuildError::check_slots(slots)?.div_ceil(GROUP).max(1) as u32;
         Ok(Tagged {
@@ -96,14 +96,15 @@ impl<K: Word, V: Word, T: Tag> Tagged<K, V, T> {
         }
     }
 
-    /// The groups that a key may be in, in their order, none twice.
+    /// The groups that a key may be in, in order and without repetition.
     fn groups(&self, first: u32) -> impl Iterator<Item = u32> + use<K, V, T> {
         let len = self.tags.len();
         let start = scale(first, len);
         (0..GROUPS_MAX.min(len)).map(move |turn| (start + turn) % len)
     }
 
-    /// Where a key is, and the cache lines that were read to find out: of tags, of entries.
+    /// The position of a key, and the cache lines that were read to find it: of tags and of
+    /// entries.
     fn search(&self, key: K) -> (Option<Slot>, u32) {
         let hash = key.hash(&self.constants);
         let tag = T::of(hash.step);

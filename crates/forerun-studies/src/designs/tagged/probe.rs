@@ -1,5 +1,5 @@
-//! The lookup of one key: the tags of a group, then the entries whose tags are the key's, then the
-//! next group.
+//! The lookup of one key: the tags of a group, then the entries whose tags match, then the next
+//! group.
 
 use super::super::Word;
 use super::super::hasher::{Hash, scale};
@@ -12,11 +12,11 @@ use forerun_core::arch::Simd;
 #[derive(Clone, Copy, Default)]
 pub(in super::super) struct Cursor {
     group: u32,
-    /// Groups that may still come after this one.
+    /// Groups that may still follow this one.
     left: u32,
-    /// A bit for each slot of the group whose entry is to be looked at; none, if its tags are.
+    /// A bit for each slot whose entry is read next. If no bit is set, the tags are read next.
     candidates: u32,
-    /// Whether the key may be beyond the group.
+    /// Whether the key may be in a later group.
     beyond: bool,
 }
 

@@ -1,11 +1,11 @@
-//! The tags of a group: a short piece of each key's hash, or a mark.
+//! The tags of a group. A tag is a short piece of a key's hash, or a mark.
 //!
 //! ```text
 //!   0: never used      1: used and removed      2 …: the low bits of the hash's second word, moved out of the marks' way
 //! ```
 //!
-//! Slots are taken from the front, and stay so while the last one was never used: see the buckets
-//! of [`cuckoo`](super::super::cuckoo), which do the same with whole keys.
+//! Slots are filled from the front and stay packed until the last one has been used. The buckets of
+//! [`cuckoo`](super::super::cuckoo) do the same with whole keys.
 
 use super::super::slab::Zeroed;
 use forerun_core::arch::Simd;
@@ -14,16 +14,16 @@ use std::fmt::Debug;
 /// Slots in a group.
 pub(super) const GROUP: usize = 16;
 
-/// What a tag can be: one byte or two.
+/// The type of a tag: one byte or two.
 pub trait Tag: Copy + Eq + Debug + Send + Sync + 'static {
     /// A slot that was never used.
     #[doc(hidden)]
     const EMPTY: Self;
-    /// A slot that an entry was removed from, while its group was full.
+    /// A slot whose entry was removed while its group was full.
     #[doc(hidden)]
     const TOMBSTONE: Self;
 
-    /// The tag of a hash's second word.
+    /// The tag for a hash's second word.
     #[doc(hidden)]
     fn of(step: u32) -> Self;
 
@@ -72,8 +72,8 @@ pub(super) struct Tags<T>(pub(super) [T; GROUP]);
 unsafe impl<T: Tag> Zeroed for Tags<T> {}
 
 impl<T: Tag> Tags<T> {
-    /// Whether every slot holds an entry or a tombstone: only then may keys have gone on to the
-    /// next group.
+    /// Whether every slot holds an entry or a tombstone. Only then may keys of this group be in the
+    /// next one.
     #[inline(always)]
     pub(super) fn was_full(&self) -> bool {
         self.0[GROUP - 1] != T::EMPTY

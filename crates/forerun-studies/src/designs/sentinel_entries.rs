@@ -1,5 +1,5 @@
-//! The two keys that a bucket cannot hold, because it marks its slots with them: their entries lie
-//! beside the table.
+//! The two sentinel keys. A bucket marks its slots with them and cannot hold them as keys, so their
+//! entries are stored outside the table.
 //!
 //! ```text
 //!   slot's key   0: never used      all ones: used and removed      any other: an entry
@@ -19,38 +19,38 @@ pub(super) fn tombstone<K: Word>() -> K {
     K::MAX
 }
 
-/// Whether a key is one of the marks.
+/// Whether a key is a sentinel.
 #[inline(always)]
-pub(super) fn is_mark<K: Word>(key: K) -> bool {
+pub(super) fn is_sentinel<K: Word>(key: K) -> bool {
     (key == K::ZERO) | (key == K::MAX)
 }
 
-/// Whether any of the keys is a mark. No branch within, so that the compiler takes several at once.
+/// Whether any of the keys is a sentinel. It has no branch, so the compiler can vectorize it.
 #[inline(always)]
-pub(super) fn any_mark<K: Word>(keys: &[K]) -> bool {
-    keys.iter().fold(false, |any, &key| any | is_mark(key))
+pub(super) fn any_sentinel<K: Word>(keys: &[K]) -> bool {
+    keys.iter().fold(false, |any, &key| any | is_sentinel(key))
 }
 
-/// The entries of the two marks, where they are keys.
+/// The entries whose keys are the two sentinels.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Aside<V> {
+pub(super) struct SentinelEntries<V> {
     empty: Option<V>,
     tombstone: Option<V>,
 }
 
-impl<V: Word> Aside<V> {
-    /// The entry of a mark.
-    pub(super) fn get<K: Word>(&self, mark: K) -> Option<V> {
-        if mark == K::ZERO {
+impl<V: Word> SentinelEntries<V> {
+    /// The entry of a sentinel.
+    pub(super) fn get<K: Word>(&self, sentinel: K) -> Option<V> {
+        if sentinel == K::ZERO {
             self.empty
         } else {
             self.tombstone
         }
     }
 
-    /// The place of a mark's entry.
-    pub(super) fn slot<K: Word>(&mut self, mark: K) -> &mut Option<V> {
-        if mark == K::ZERO {
+    /// The slot of a sentinel's entry.
+    pub(super) fn slot<K: Word>(&mut self, sentinel: K) -> &mut Option<V> {
+        if sentinel == K::ZERO {
             &mut self.empty
         } else {
             &mut self.tombstone
@@ -61,8 +61,8 @@ impl<V: Word> Aside<V> {
         usize::from(self.empty.is_some()) + usize::from(self.tombstone.is_some())
     }
 
-    /// Answers for those keys of a batch that are marks, in place of what their lookup made of
-    /// them; `hits` is the number found so far, and the result that number corrected.
+    /// Overwrites the answers of keys that are sentinels. `hits` is the number of keys found so
+    /// far; returns the corrected number.
     #[cold]
     pub(super) fn correct<K: Word>(
         &self,
@@ -73,7 +73,7 @@ impl<V: Word> Aside<V> {
     ) -> usize {
         let slots = values.iter_mut().zip(found);
         for (&key, (value, found)) in keys.iter().zip(slots) {
-            if is_mark(key) {
+            if is_sentinel(key) {
                 let entry = self.get(key);
                 hits = hits - usize::from(*found) + usize::from(entry.is_some());
                 *found = entry.is_some();

@@ -10,7 +10,7 @@ use super::lanes::{Answer, Job, Work};
 use super::stamped_row::{ROW_BYTES, fault, key_of, stamp_of, sum_of, words_of};
 
 /// The state of the keys when a round began, and what its jobs may make of it.
-pub(super) struct Past {
+pub(super) struct InitialState {
     before: BTreeMap<u64, u64>,
     /// Stamps that jobs of the round write.
     written: BTreeMap<u64, Vec<u64>>,
@@ -20,9 +20,9 @@ pub(super) struct Past {
     owners: BTreeMap<u64, Owner>,
 }
 
-impl Past {
-    pub(super) fn of(expected: &ExpectedState, lanes: &[Vec<Job>]) -> Past {
-        let mut past = Past {
+impl InitialState {
+    pub(super) fn of(expected: &ExpectedState, lanes: &[Vec<Job>]) -> InitialState {
+        let mut past = InitialState {
             before: expected.model.clone(),
             written: BTreeMap::new(),
             erased: Vec::new(),
