@@ -12,8 +12,8 @@ use forerun_measure::typical::typical;
 use std::io::Write;
 
 /// The introduction of the page.
-pub const INTRO: &str = "Rows found per second in a table that is partly in memory and otherwise on \
-disk, by access, memory budget and batch, in alternating rounds on this machine.";
+pub const INTRO: &str = "Rows found per second in a table that is partly in memory and otherwise \
+on disk, by access, memory budget and batch, in alternating rounds on this machine.";
 
 /// Prints the rows of one access and budget.
 ///
