@@ -8,7 +8,9 @@
 [b'50.73,7.10', None, b'59.91,10.75']
 """
 
-from forerun import errors
+from collections.abc import Mapping, MutableMapping
+
+from forerun import errors, views
 from forerun._forerun import (
     Backup,
     BackupList,
@@ -31,6 +33,7 @@ from forerun._forerun import (
     gather,
     scatter,
 )
+from forerun._forerun import Reader as _Reader
 from forerun.errors import Error, ForkedError
 
 __all__ = [
@@ -57,4 +60,11 @@ __all__ = [
     "errors",
     "gather",
     "scatter",
+    "views",
 ]
+
+# Two handles are equal only if they are the same object, unlike two dicts: to compare contents
+# would read both stores.
+Mapping.register(_Reader)  # pyright: ignore[reportAttributeAccessIssue]
+MutableMapping.register(Keyspace)  # pyright: ignore[reportAttributeAccessIssue]
+MutableMapping.register(Cache)  # pyright: ignore[reportAttributeAccessIssue]

@@ -35,7 +35,7 @@ macro_rules! result_class {
         #[pymethods]
         impl $name {
             fn __repr__(&self) -> String {
-                format!("{self:?}")
+                format!("forerun.{self:?}")
             }
 
             fn __reduce__(&self) -> PyResult<()> {

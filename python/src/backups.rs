@@ -158,7 +158,7 @@ impl Backups {
     }
 
     fn __repr__(&self) -> String {
-        format!("forerun.Backups({})", self.path.display())
+        format!("forerun.Backups({:?})", self.path)
     }
 
     fn __reduce__(&self) -> PyResult<()> {

@@ -90,10 +90,11 @@ impl WriteBatch {
     }
 
     fn __repr__(&self) -> String {
-        let path = self.db.path().display();
         format!(
-            "forerun.WriteBatch({path}, operations={})",
-            self.batch.len()
+            "forerun.WriteBatch({:?}, operations={}, bytes={})",
+            self.db.path(),
+            self.batch.len(),
+            self.batch.encoded().len()
         )
     }
 

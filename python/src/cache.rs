@@ -8,7 +8,7 @@ use forerun::cache::{
     Arithmetic, CacheOptions, Counted, Delete, Deleted, Expiry, Mode, Store, Stored,
 };
 use numpy::PyArray1;
-use pyo3::exceptions::PyKeyError;
+use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
@@ -18,6 +18,7 @@ use crate::items::{Shown, default_of, key_error};
 use crate::keys::{Batch, Bytes, entries_of};
 use crate::rows::{Rows, expect_no_found};
 use crate::store_options::{Size, bytes_of};
+use crate::views;
 
 /// The memory of a cache of which nothing else is said.
 const DEFAULT_LIMIT: Size = Size(64 << 20);
@@ -25,8 +26,9 @@ const DEFAULT_LIMIT: Size = Size(64 << 20);
 /// A cache of byte strings within a hard memory limit.
 ///
 /// `memory_limit_bytes`: the maximum memory for entries and index together; a full cache evicts
-/// entries that are not used. `max_item_bytes`: the maximum size of an entry, key and value
-/// together; 1 MiB by default. A size is a number of bytes, or a text such as "2GiB" or "512MB".
+/// entries that are not used. `max_item_bytes`: the maximum size of an entry: key, value and 32
+/// bytes; by default 1 MiB, or half of the memory limit if that is less. A size is a number of
+/// bytes, or a text such as "2GiB" or "512MB".
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Cache {
     /// `None` once it is closed. Running calls keep the memory until they return.
@@ -344,6 +346,50 @@ impl Cache {
         }
     }
 
+    /// Deletes an entry and returns it; which one is not specified. Raises `KeyError` if there is
+    /// none.
+    ///
+    /// The lookup and the deletion are two operations: another thread may change the key in
+    /// between.
+    fn popitem<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+        let cache = self.open()?;
+        let mut entries = CacheItems::new(cache.0.clone(), Shown::Items);
+        while let Some((key, value)) = entries.next_entry(py)? {
+            // Another thread may have deleted it meanwhile.
+            if cache.delete(Delete::key(&key)) == Deleted::Deleted {
+                return Ok((PyBytes::new(py, &key), PyBytes::new(py, &value)));
+            }
+        }
+        Err(PyKeyError::new_err("the cache is empty"))
+    }
+
+    /// Returns the value of a key. If the key is missing, stores `default` and returns that.
+    /// `ttl_seconds` applies to the default.
+    #[pyo3(signature = (key, default, /, *, ttl_seconds=None))]
+    fn setdefault<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        default: &Bound<'py, PyAny>,
+        ttl_seconds: Option<u32>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        loop {
+            if let Some(value) = self.get(py, key, None)? {
+                return Ok(value);
+            }
+            let stored = self.store(py, (key, default), ttl_seconds, Mode::Add, None)?;
+            if stored.is_some() {
+                let default = Bytes::new(default, "value")?;
+                return Ok(PyBytes::new(py, default.as_ref()).into_any());
+            }
+            // Another thread stored the key in between.
+            py.check_signals()?;
+        }
+    }
+
     /// Stores all entries of a mapping, or of an iterable of pairs.
     #[pyo3(signature = (other, /, *, ttl_seconds=None))]
     fn update(
@@ -420,23 +466,40 @@ impl Cache {
         self.is_closed()
     }
 
-    /// Iterates over the keys, in no order. A key that is written meanwhile may appear twice.
-    fn keys(&self) -> PyResult<CacheItems> {
-        Ok(CacheItems::new(self.open()?.0, Shown::Keys))
+    /// Returns a view of the keys, in no order. A key that is written while an iterator runs may
+    /// appear twice.
+    fn keys<'py>(slf: &Bound<'py, Cache>) -> PyResult<Bound<'py, PyAny>> {
+        slf.get().open()?;
+        views::new(slf.as_any(), "KeysView", ())
     }
 
-    /// Iterates over the values, as `keys` does over the keys.
-    fn values(&self) -> PyResult<CacheItems> {
-        Ok(CacheItems::new(self.open()?.0, Shown::Values))
+    /// Returns a view of the values, as `keys` does of the keys.
+    fn values<'py>(slf: &Bound<'py, Cache>) -> PyResult<Bound<'py, PyAny>> {
+        slf.get().open()?;
+        views::new(slf.as_any(), "ValuesView", ())
     }
 
-    /// Iterates over `(key, value)` pairs, as `keys` does over the keys.
-    fn items(&self) -> PyResult<CacheItems> {
-        Ok(CacheItems::new(self.open()?.0, Shown::Items))
+    /// Returns a view of the `(key, value)` pairs, as `keys` does of the keys.
+    fn items<'py>(slf: &Bound<'py, Cache>) -> PyResult<Bound<'py, PyAny>> {
+        slf.get().open()?;
+        views::new(slf.as_any(), "ItemsView", ())
     }
 
     fn __iter__(&self) -> PyResult<CacheItems> {
-        self.keys()
+        Ok(CacheItems::new(self.open()?.0, Shown::Keys))
+    }
+
+    /// Iterates over the entries of a view.
+    fn _scan(&self, part: &str, range: views::Range) -> PyResult<CacheItems> {
+        if range.3 {
+            return Err(PyTypeError::new_err("a cache has no order to reverse"));
+        }
+        Ok(CacheItems::new(self.open()?.0, Shown::named(part)?))
+    }
+
+    /// Counts the entries of a view.
+    fn _count(&self, _range: views::Range) -> PyResult<usize> {
+        self.__len__()
     }
 
     /// Returns the cache's counters as a dict.
@@ -508,8 +571,16 @@ impl Cache {
 
     fn __repr__(&self) -> String {
         match self.open() {
-            Ok(cache) => format!("forerun.Cache({})", cache.options().memory_limit_bytes),
-            Err(_) => "forerun.Cache(closed)".to_owned(),
+            Ok(cache) => {
+                let stats = cache.stats();
+                format!(
+                    "forerun.Cache(memory_limit_bytes={}, memory_bytes={}, items={})",
+                    stats.limit_bytes, stats.memory_bytes, stats.items
+                )
+            }
+            Err(_) if self.is_closed() => "forerun.Cache(closed)".to_owned(),
+            // A fork knows nothing of its parent's items.
+            Err(_) => "forerun.Cache(of another process)".to_owned(),
         }
     }
 

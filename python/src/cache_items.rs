@@ -33,6 +33,14 @@ impl CacheItems {
         }
     }
 
+    /// The next entry. Without a value if only keys are shown.
+    pub(crate) fn next_entry(&mut self, py: Python<'_>) -> PyResult<Option<(Vec<u8>, Vec<u8>)>> {
+        if self.fetched.is_empty() {
+            py.detach(|| self.fetch()).map_err(forked)?;
+        }
+        Ok(self.fetched.pop_front())
+    }
+
     /// Copies entries until it has some or none are left.
     fn fetch(&mut self) -> Result<(), Forked> {
         let cache = self.cache.get()?;
@@ -60,12 +68,16 @@ impl CacheItems {
     }
 
     fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        if self.fetched.is_empty() {
-            py.detach(|| self.fetch()).map_err(forked)?;
-        }
-        let entry = self.fetched.pop_front();
+        let entry = self.next_entry(py)?;
         let shown = entry.map(|(key, value)| self.shown.of(py, &key, &value));
         shown.transpose()
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "forerun.CacheItems(of=\"cache\", part={:?})",
+            self.shown.name()
+        )
     }
 
     fn __reduce__(&self) -> PyResult<()> {

@@ -19,7 +19,7 @@ use crate::store_options::{CreateStore, Size, bytes_of};
 ///
 /// `path`: the directory. `create`: "if_missing" or True creates a missing store, "never" or False
 /// raises `NotFoundError` for one, "must_be_new" raises `AlreadyExistsError` for an existing one.
-/// `durability`: the default for writes. "buffered" survives the end of the process; "synced"
+/// `durability`: the default for all writes. "buffered" survives the end of the process; "synced"
 /// survives the loss of power. `wal`: if False, there is no log, and entries that are not flushed
 /// are lost with the process. `memory_limit_bytes`: the maximum memory of all memtables; writes
 /// wait when it is reached. `memtable_bytes`: the size at which a memtable is written to disk.
@@ -60,10 +60,10 @@ impl Db {
         ttl_seconds: Option<f64>,
         read_only: bool,
     ) -> PyResult<PyClassInitializer<Db>> {
-        let default = Options::default();
+        let (default, durability) = (Options::default(), durability_of(durability)?);
         let options = Options::default()
             .create(create.0)
-            .durability(durability_of(durability)?)
+            .durability(durability)
             .wal(if wal { WalMode::On } else { WalMode::Off })
             .memory_limit_bytes(bytes_of(memory_limit_bytes).unwrap_or(default.memory_limit_bytes))
             .memtable_bytes(bytes_of(memtable_bytes).unwrap_or(default.memtable_bytes))
@@ -77,7 +77,7 @@ impl Db {
         let open = move || forerun::Db::open(opened, options);
         let db = run_long(py, "opening a store", open)?.map_err(exception)?;
         let own = db.default_keyspace();
-        Ok(Keyspace::layers("store", db, own).add_subclass(Db { path }))
+        Ok(Keyspace::layers("store", db, own, durability).add_subclass(Db { path }))
     }
 
     /// The directory.
@@ -103,7 +103,9 @@ impl Db {
                 slf.py().detach(|| db.keyspace_with(name, options))
             }
         };
-        let layers = Keyspace::layers("keyspace", db, keyspace.map_err(exception)?);
+        let durability = slf.as_super().get().durability_or(None)?;
+        let keyspace = keyspace.map_err(exception)?;
+        let layers = Keyspace::layers("keyspace", db, keyspace, durability);
         Py::new(slf.py(), layers)
     }
 
@@ -121,10 +123,10 @@ impl Db {
     }
 
     /// Returns a batch of writes. They take effect together at the end of its `with` block; if the
-    /// block fails, none does.
-    #[pyo3(signature = (*, durability="buffered"))]
-    fn batch(slf: &Bound<'_, Db>, durability: &str) -> PyResult<WriteBatch> {
-        let durability = durability_of(durability)?;
+    /// block fails, none does. `durability` is by default what the store was opened with.
+    #[pyo3(signature = (*, durability=None))]
+    fn batch(slf: &Bound<'_, Db>, durability: Option<&str>) -> PyResult<WriteBatch> {
+        let durability = slf.as_super().get().durability_or(durability)?;
         Ok(WriteBatch::new(open(slf)?, durability))
     }
 
@@ -186,7 +188,8 @@ impl Db {
         Ok(figures)
     }
 
-    /// Closes the store. All writes are durable after that.
+    /// Closes the store. All writes are durable afterwards, unless the store has no log
+    /// (`wal=False`): then call `flush` first, or the entries in memtables are lost.
     fn close(slf: &Bound<'_, Db>) -> PyResult<()> {
         match slf.as_super().as_super().get().take() {
             Some(Source::Keyspace(db, _)) => {
@@ -210,9 +213,17 @@ impl Db {
     }
 
     fn __repr__(slf: &Bound<'_, Db>) -> String {
-        let path = slf.get().path.display();
-        let closed = slf.as_super().as_super().get().is_closed();
-        format!("forerun.Db({path}{})", if closed { ", closed" } else { "" })
+        let path = &slf.get().path;
+        let shown = Keyspace::shown(slf.as_super(), |db, _| {
+            let stats = db.stats();
+            let runs: usize = stats.levels.iter().map(|level| level.runs).sum();
+            let bytes: u64 = stats.levels.iter().map(|level| level.bytes).sum();
+            format!(
+                "memtables_used_bytes={}, cache_used_bytes={}, runs={runs}, run_bytes={bytes}",
+                stats.memtables_used_bytes, stats.cache.used_bytes,
+            )
+        });
+        format!("forerun.Db({path:?}, {shown})")
     }
 }
 

@@ -66,6 +66,14 @@ impl Export {
         Ok(batch.map(|(keys, rows)| (PyArray1::from_vec(py, keys), rows)))
     }
 
+    fn __repr__(&self) -> String {
+        format!(
+            "forerun.Export(of=\"table\", dim={}, dtype={:?})",
+            self.dim,
+            self.dtype.name()
+        )
+    }
+
     fn __reduce__(&self) -> PyResult<()> {
         Err(unpicklable())
     }
@@ -119,6 +127,15 @@ impl TableItems {
         };
         self.given += 1;
         Ok(Some(shown))
+    }
+
+    fn __repr__(&self) -> String {
+        let Export { dim, dtype, .. } = &self.export;
+        let part = self.shown.name();
+        format!(
+            "forerun.TableItems(of=\"table\", part={part:?}, dim={dim}, dtype={:?})",
+            dtype.name()
+        )
     }
 
     fn __reduce__(&self) -> PyResult<()> {

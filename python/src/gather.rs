@@ -29,7 +29,7 @@ pub(crate) struct CopyCounts {
 impl CopyCounts {
     fn __repr__(&self) -> String {
         format!(
-            "CopyCounts(rows={}, zeroed={}, skipped={}, out_of_range={})",
+            "forerun.CopyCounts(rows={}, zeroed={}, skipped={}, out_of_range={})",
             self.rows, self.zeroed, self.skipped, self.out_of_range
         )
     }

@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::errors::{exception, invalid};
+use crate::errors::{exception, invalid, unknown};
 use crate::source::Source;
 
 /// Entries fetched at a time.
@@ -24,6 +24,25 @@ pub(crate) enum Shown {
 }
 
 impl Shown {
+    /// Parses the name of the parts, which is also the name of the method that shows them.
+    pub(crate) fn named(name: &str) -> PyResult<Shown> {
+        Ok(match name {
+            "items" => Shown::Items,
+            "keys" => Shown::Keys,
+            "values" => Shown::Values,
+            other => return Err(unknown("part", other, "items, keys, values")),
+        })
+    }
+
+    /// The name of the parts.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Shown::Items => "items",
+            Shown::Keys => "keys",
+            Shown::Values => "values",
+        }
+    }
+
     /// The returned parts of an entry of bytes.
     pub(crate) fn of<'py>(
         self,
@@ -53,36 +72,17 @@ pub(crate) struct Items {
 }
 
 impl Items {
-    /// Iterates from `start` to `end`, or over the keys that begin with `prefix`.
-    pub(crate) fn new(
-        source: &Source,
-        shown: Shown,
-        bounds: [Option<Vec<u8>>; 3],
-        reverse: bool,
-    ) -> PyResult<Items> {
-        let (start, end) = match bounds {
-            [start, end, None] => (
-                start.map_or(End::Unbounded, End::Included),
-                end.map_or(End::Unbounded, End::Excluded),
-            ),
-            [None, None, Some(prefix)] => {
-                let end = behind(&prefix).map_or(End::Unbounded, End::Excluded);
-                (End::Included(prefix), end)
-            }
-            _ => {
-                return Err(invalid(
-                    "a range has either a `prefix`, or a `start` and an `end`",
-                ));
-            }
-        };
-        Ok(Items {
+    /// Iterates over the entries of a range.
+    pub(crate) fn new(source: &Source, shown: Shown, range: Range, reverse: bool) -> Items {
+        let (start, end) = range;
+        Items {
             snapshot: Some(source.snapshot()),
             shown,
             start,
             end,
             reverse,
             fetched: VecDeque::new(),
-        })
+        }
     }
 
     fn fetch(&mut self) -> forerun::Result<()> {
@@ -119,6 +119,30 @@ impl Items {
     }
 }
 
+/// The keys of a scan.
+pub(crate) type Range = (End<Vec<u8>>, End<Vec<u8>>);
+
+/// The keys from `start` to `end`, or those that begin with `prefix`.
+pub(crate) fn range_of(
+    start: Option<Vec<u8>>,
+    end: Option<Vec<u8>>,
+    prefix: Option<Vec<u8>>,
+) -> PyResult<Range> {
+    match (start, end, prefix) {
+        (start, end, None) => Ok((
+            start.map_or(End::Unbounded, End::Included),
+            end.map_or(End::Unbounded, End::Excluded),
+        )),
+        (None, None, Some(prefix)) => {
+            let end = behind(&prefix).map_or(End::Unbounded, End::Excluded);
+            Ok((End::Included(prefix), end))
+        }
+        _ => Err(invalid(
+            "a range has either a `prefix`, or a `start` and an `end`",
+        )),
+    }
+}
+
 /// The lowest key above all keys that begin with `prefix`, if there is one.
 fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
@@ -141,6 +165,10 @@ impl Items {
             return Ok(None);
         };
         Ok(Some(self.shown.of(py, &key, &value)?))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("forerun.Items(of=\"store\", part={:?})", self.shown.name())
     }
 
     fn __reduce__(&self) -> PyResult<()> {

@@ -2,6 +2,7 @@
 //! keyspace.
 
 use forerun::Durability;
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
@@ -19,6 +20,8 @@ const PIECE_ENTRIES: usize = 65_536;
 #[pyclass(extends = Reader, subclass, frozen, module = "forerun")]
 pub(crate) struct Keyspace {
     name: String,
+    /// The store's default for writes.
+    durability: Durability,
 }
 
 impl Keyspace {
@@ -27,10 +30,39 @@ impl Keyspace {
         what: &'static str,
         db: forerun::Db,
         space: forerun::Keyspace,
+        durability: Durability,
     ) -> PyClassInitializer<Keyspace> {
         let name = space.name().to_owned();
         let reader = Reader::new(what, Source::Keyspace(db, space));
-        PyClassInitializer::from(reader).add_subclass(Keyspace { name })
+        PyClassInitializer::from(reader).add_subclass(Keyspace { name, durability })
+    }
+
+    /// The named durability, or by default that of the store.
+    pub(crate) fn durability_or(&self, name: Option<&str>) -> PyResult<Durability> {
+        name.map_or(Ok(self.durability), durability_of)
+    }
+
+    /// Its size, tier by tier, for a `repr`.
+    pub(crate) fn sizes(stats: &forerun::KeyspaceStats) -> String {
+        let runs: usize = stats.levels.iter().map(|level| level.runs).sum();
+        let bytes: u64 = stats.levels.iter().map(|level| level.bytes).sum();
+        format!(
+            "memtable_bytes={}, runs={runs}, run_bytes={bytes}",
+            stats.memtable_bytes
+        )
+    }
+
+    /// The parts of a `repr` after the name. `sizes` describes an open store.
+    pub(crate) fn shown(
+        slf: &Bound<'_, Keyspace>,
+        sizes: impl FnOnce(&forerun::Db, &forerun::Keyspace) -> String,
+    ) -> String {
+        match Keyspace::handles(slf) {
+            Ok((db, keyspace)) => sizes(&db, &keyspace),
+            Err(_) if slf.as_super().get().is_closed() => "closed".to_owned(),
+            // A fork knows nothing of its parent's store.
+            Err(_) => "of another process".to_owned(),
+        }
     }
 
     /// The engine's handles to the store and the keyspace, unless the object is closed.
@@ -66,16 +98,16 @@ impl Keyspace {
     /// Writes many entries, all or none. `keys` are the same as for `get_many`. `values` are bytes
     /// or str, or an array of any type with one row per value; the rows are stored as they are in
     /// memory. `durability` is "buffered" (survives the process) or "synced" (survives the loss of
-    /// power).
-    #[pyo3(signature = (keys, values, *, durability="buffered"))]
+    /// power), by default what the store was opened with.
+    #[pyo3(signature = (keys, values, *, durability=None))]
     fn put_many(
         slf: &Bound<'_, Keyspace>,
         keys: &Bound<'_, PyAny>,
         values: &Bound<'_, PyAny>,
-        durability: &str,
+        durability: Option<&str>,
     ) -> PyResult<()> {
         let (db, space) = Keyspace::handles(slf)?;
-        let durability = durability_of(durability)?;
+        let durability = slf.get().durability_or(durability)?;
         let (keys, values) = (Batch::keys(keys)?, Batch::values(values)?);
         let pairs = Batch::pairs(&keys, &values)?;
         let py = slf.py();
@@ -162,21 +194,78 @@ impl Keyspace {
         }
     }
 
-    /// Writes all entries of a mapping, or of an iterable of pairs, in one batch.
-    #[pyo3(signature = (other, /))]
-    fn update(slf: &Bound<'_, Keyspace>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Deletes the entry with the last key and returns it. Raises `KeyError` if there is none.
+    ///
+    /// The lookup and the deletion are two operations: another writer may change the entry in
+    /// between.
+    fn popitem<'py>(
+        slf: &Bound<'py, Keyspace>,
+    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+        let (py, (_, keyspace)) = (slf.py(), Keyspace::handles(slf)?);
+        let last = py.detach(|| match keyspace.iter().next_back().transpose()? {
+            Some(last) => keyspace.delete(&last.0).map(|()| Some(last)),
+            None => Ok(None),
+        });
+        match last.map_err(exception)? {
+            Some((key, value)) => Ok((PyBytes::new(py, &key), PyBytes::new(py, &value))),
+            None => Err(PyKeyError::new_err("the keyspace is empty")),
+        }
+    }
+
+    /// Returns the value of a key. If the key is missing, writes `default` and returns that.
+    ///
+    /// The lookup and the write are two operations: another writer may write the key in between.
+    #[pyo3(signature = (key, default, /))]
+    fn setdefault<'py>(
+        slf: &Bound<'py, Keyspace>,
+        key: &Bound<'py, PyAny>,
+        default: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let (py, (_, keyspace)) = (slf.py(), Keyspace::handles(slf)?);
+        let (key, default) = (Bytes::new(key, "key")?, Bytes::new(default, "value")?);
+        let (key, default) = (key.as_ref(), default.as_ref());
+        let value = py.detach(|| match keyspace.get(key)? {
+            Some(value) => Ok(Some(value)),
+            None => keyspace.put(key, default).map(|()| None),
+        });
+        let value = value.map_err(exception)?;
+        Ok(PyBytes::new(py, value.as_deref().unwrap_or(default)))
+    }
+
+    /// Deletes all entries, at the cost of one lookup and one write.
+    fn clear(slf: &Bound<'_, Keyspace>) -> PyResult<()> {
+        let (py, (db, keyspace)) = (slf.py(), Keyspace::handles(slf)?);
+        let durability = slf.get().durability;
+        let clear = || -> forerun::Result<()> {
+            let Some((last, _)) = keyspace.iter().next_back().transpose()? else {
+                return Ok(());
+            };
+            // The end of a range is exclusive.
+            let mut batch = forerun::WriteBatch::new();
+            let mut of_keyspace = batch.keyspace(&keyspace);
+            of_keyspace.delete_range("", &last)?;
+            of_keyspace.delete(&last)?;
+            db.write(&batch, durability).map(drop)
+        };
+        py.detach(clear).map_err(exception)
+    }
+
+    /// Writes all entries of a mapping, or of an iterable of pairs, in one batch. `durability` as
+    /// for `put_many`.
+    #[pyo3(signature = (other, /, *, durability=None))]
+    fn update(
+        slf: &Bound<'_, Keyspace>,
+        other: &Bound<'_, PyAny>,
+        durability: Option<&str>,
+    ) -> PyResult<()> {
         let (keys, values) = entries_of(other)?;
-        Keyspace::put_many(slf, keys.as_any(), values.as_any(), "buffered")
+        Keyspace::put_many(slf, keys.as_any(), values.as_any(), durability)
     }
 
     fn __repr__(slf: &Bound<'_, Keyspace>) -> String {
         let name = &slf.get().name;
-        let closed = if slf.as_super().get().is_closed() {
-            ", closed"
-        } else {
-            ""
-        };
-        format!("forerun.Keyspace({name:?}{closed})")
+        let shown = Keyspace::shown(slf, |_, keyspace| Keyspace::sizes(&keyspace.stats()));
+        format!("forerun.Keyspace({name:?}, {shown})")
     }
 }
 

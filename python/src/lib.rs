@@ -47,6 +47,7 @@ mod source;
 mod store_options;
 mod table;
 mod versions;
+mod views;
 
 /// The module `forerun._forerun`.
 #[pyo3::pymodule(name = "_forerun")]

@@ -9,11 +9,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::errors::{closed, exception, invalid};
-use crate::items::{Items, Shown};
+use crate::items::{Items, Shown, range_of};
 use crate::keys::{Batch, Bytes};
 use crate::long::run_in_pieces;
 use crate::rows::{Rows, expect_no_found};
 use crate::source::Source;
+use crate::views;
 
 /// Keys looked up between two checks for signals. A cold key takes some 12 us, so Ctrl-C is noticed
 /// in time.
@@ -100,19 +101,23 @@ impl Reader {
         Ok(rows.into_found())
     }
 
-    fn items<'py>(
-        &self,
-        py: Python<'py>,
-        shown: Shown,
+    /// A view of a range. It checks the range, and reads nothing until it is used.
+    fn view<'py>(
+        slf: &Bound<'py, Reader>,
+        class: &str,
         bounds: [Option<&Bound<'py, PyAny>>; 3],
         reverse: bool,
-    ) -> PyResult<Bound<'py, Items>> {
+    ) -> PyResult<Bound<'py, PyAny>> {
+        slf.get().source()?;
         let [start, end, prefix] = bounds.map(|bound| {
             let bytes = bound.map(|bound| Bytes::new(bound, "bound")).transpose()?;
             PyResult::Ok(bytes.map(|bytes| bytes.as_ref().to_vec()))
         });
-        let items = Items::new(&self.source()?, shown, [start?, end?, prefix?], reverse)?;
-        Bound::new(py, items)
+        let (start, end, prefix) = (start?, end?, prefix?);
+        range_of(start.clone(), end.clone(), prefix.clone())?;
+        let object = |bytes: Option<Vec<u8>>| bytes.map(|bytes| PyBytes::new(slf.py(), &bytes));
+        let range = (object(start), object(end), object(prefix), reverse);
+        views::new(slf.as_any(), class, range)
     }
 }
 
@@ -163,46 +168,42 @@ impl Reader {
         Ok(list.into_any())
     }
 
-    /// Iterates over `(key, value)` pairs in key order, from `start` (inclusive) to `end`
-    /// (exclusive), or over the keys that begin with `prefix`. `reverse` iterates from the last key
-    /// to the first. The iterator sees the store as of this call.
+    /// Returns a view of the `(key, value)` pairs in key order, from `start` (inclusive) to `end`
+    /// (exclusive), or of the keys that begin with `prefix`. `reverse` begins with the last key.
+    /// Each iterator over the view sees the store as of the moment when it was made.
     #[pyo3(signature = (*, start=None, end=None, prefix=None, reverse=false))]
-    #[pyo3(name = "items")]
-    fn py_items<'py>(
-        &self,
-        py: Python<'py>,
+    fn items<'py>(
+        slf: &Bound<'py, Reader>,
         start: Option<&Bound<'py, PyAny>>,
         end: Option<&Bound<'py, PyAny>>,
         prefix: Option<&Bound<'py, PyAny>>,
         reverse: bool,
-    ) -> PyResult<Bound<'py, Items>> {
-        self.items(py, Shown::Items, [start, end, prefix], reverse)
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Reader::view(slf, "ItemsView", [start, end, prefix], reverse)
     }
 
-    /// Iterates over the keys; takes the same arguments as `items`.
+    /// Returns a view of the keys; takes the same arguments as `items`.
     #[pyo3(signature = (*, start=None, end=None, prefix=None, reverse=false))]
     fn keys<'py>(
-        &self,
-        py: Python<'py>,
+        slf: &Bound<'py, Reader>,
         start: Option<&Bound<'py, PyAny>>,
         end: Option<&Bound<'py, PyAny>>,
         prefix: Option<&Bound<'py, PyAny>>,
         reverse: bool,
-    ) -> PyResult<Bound<'py, Items>> {
-        self.items(py, Shown::Keys, [start, end, prefix], reverse)
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Reader::view(slf, "KeysView", [start, end, prefix], reverse)
     }
 
-    /// Iterates over the values; takes the same arguments as `items`.
+    /// Returns a view of the values; takes the same arguments as `items`.
     #[pyo3(signature = (*, start=None, end=None, prefix=None, reverse=false))]
     fn values<'py>(
-        &self,
-        py: Python<'py>,
+        slf: &Bound<'py, Reader>,
         start: Option<&Bound<'py, PyAny>>,
         end: Option<&Bound<'py, PyAny>>,
         prefix: Option<&Bound<'py, PyAny>>,
         reverse: bool,
-    ) -> PyResult<Bound<'py, Items>> {
-        self.items(py, Shown::Values, [start, end, prefix], reverse)
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Reader::view(slf, "ValuesView", [start, end, prefix], reverse)
     }
 
     fn __getitem__<'py>(
@@ -216,8 +217,7 @@ impl Reader {
 
     /// Counts the entries by scanning all of them.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        let source = self.source()?;
-        py.detach(|| source.count())
+        self._count(py, (None, None, None, false))
     }
 
     /// Whether there is at least one entry.
@@ -230,8 +230,31 @@ impl Reader {
         Ok(self.get(py, key, None)?.is_some())
     }
 
-    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Items>> {
-        self.items(py, Shown::Keys, [None; 3], false)
+    fn __iter__(&self) -> PyResult<Items> {
+        self._scan("keys", (None, None, None, false))
+    }
+
+    fn __reversed__(&self) -> PyResult<Items> {
+        self._scan("keys", (None, None, None, true))
+    }
+
+    /// Iterates over the entries of a view.
+    fn _scan(&self, part: &str, range: views::Range) -> PyResult<Items> {
+        let (start, end, prefix, reverse) = range;
+        let keys = range_of(start, end, prefix)?;
+        Ok(Items::new(
+            &self.source()?,
+            Shown::named(part)?,
+            keys,
+            reverse,
+        ))
+    }
+
+    /// Counts the entries of a view.
+    fn _count(&self, py: Python<'_>, range: views::Range) -> PyResult<usize> {
+        let (source, (start, end, prefix, _)) = (self.source()?, range);
+        let keys = range_of(start, end, prefix)?;
+        py.detach(|| source.count(keys))
     }
 
     /// Whether this object is closed.

@@ -7,6 +7,7 @@ use forerun::{Db, Iter, Keyspace, Snapshot, Values};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
+use crate::items::Range;
 
 /// Entries counted between two checks for signals, which are a few milliseconds apart.
 const COUNTED_BETWEEN_SIGNALS: usize = 16_384;
@@ -51,7 +52,7 @@ impl Source {
         }
     }
 
-    pub(crate) fn range(&self, range: (End<Vec<u8>>, End<Vec<u8>>)) -> Iter {
+    pub(crate) fn range(&self, range: Range) -> Iter {
         match self {
             Source::Keyspace(_, space) => space.range::<Vec<u8>>(range),
             Source::Snapshot(snapshot, space) => snapshot.keyspace(space).range::<Vec<u8>>(range),
@@ -59,8 +60,8 @@ impl Source {
     }
 
     /// Counts the entries one by one and checks for signals. Called while other Python threads run.
-    pub(crate) fn count(&self) -> PyResult<usize> {
-        let mut entries = self.range((End::Unbounded, End::Unbounded));
+    pub(crate) fn count(&self, range: Range) -> PyResult<usize> {
+        let mut entries = self.range(range);
         let mut count = 0;
         while entries.next_entry().map_err(exception)?.is_some() {
             count += 1;

@@ -79,7 +79,7 @@ def test_a_directory_of_backups_is_created_opened_once_and_closed(tmp_path):
         forerun.Backups(path, create=False)
     assert not path.exists()
     with forerun.Backups(path, create="must_be_new") as backups:
-        assert backups.path == path and repr(backups) == f"forerun.Backups({path})"
+        assert backups.path == path and repr(backups) == f'forerun.Backups("{path}")'
         with pytest.raises(errors.LockedError):
             forerun.Backups(path)
     assert backups.closed

@@ -103,6 +103,49 @@ def test_a_batch_is_applied_whole_or_not_at_all(db):
     assert "three" not in db
 
 
+def test_the_durability_of_a_store_is_the_default_of_all_its_writes(tmp_path):
+    # Without a log no write can be synced, so every write that asks for it is refused.
+    with forerun.Db(tmp_path / "synced", durability="synced", wal=False) as db:
+        users = db.keyspace("users")
+        for handle in (db, users):
+            writes = [
+                lambda: handle.put("a", b"1"),
+                lambda: handle.put_many(["a"], [b"1"]),
+                lambda: handle.update({"a": b"1"}),
+                lambda: handle.setdefault("a", b"1"),
+                lambda: handle.delete("a"),
+                lambda: handle.delete_range("a", "b"),
+            ]
+            for write in writes:
+                with pytest.raises(forerun.errors.InvalidArgumentError, match="log"):
+                    write()
+            handle.put_many(["a"], [b"1"], durability="buffered")
+            handle.update({"b": b"2"}, durability="buffered")
+            for write in (handle.clear, handle.popitem, lambda: handle.pop("a")):
+                with pytest.raises(forerun.errors.InvalidArgumentError, match="log"):
+                    write()
+            assert dict(handle) == {b"a": b"1", b"b": b"2"}
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="log"), db.batch() as batch:
+            batch["c"] = b"3"
+        with db.batch(durability="buffered") as batch:
+            batch["c"] = b"3"
+        assert "c" in db
+    with forerun.Db(tmp_path / "buffered", wal=False) as db:
+        db.update({"a": b"1"})
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="log"):
+            db.update({"a": b"1"}, durability="synced")
+
+
+def test_a_store_without_a_log_keeps_what_was_flushed(tmp_path):
+    with forerun.Db(tmp_path / "store", wal=False) as db:
+        db["flushed"] = b"1"
+        db.flush()
+        db["lost"] = b"2"
+    with forerun.Db(tmp_path / "store", create=False) as db:
+        assert list(db) == [b"flushed"]
+    assert "wal=False" in forerun.Db.close.__doc__
+
+
 def test_a_snapshot_stays_as_it_is(db):
     db["key"] = b"old"
     with db.snapshot() as snapshot:

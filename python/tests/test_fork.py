@@ -126,7 +126,7 @@ def test_every_call_on_every_handle_is_refused_in_a_child(tmp_path):
         iter(snapshot),
         iter(table),
         iter(table.export(10)),
-        cache.keys(),
+        iter(cache),
     ]
     next(iterators[0]), next(iterators[3]), next(iterators[4])
     batch = db.batch()

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import forerun
 import numpy as np
@@ -25,12 +26,12 @@ def handles(tmp_path):
         "Keyspace": db.keyspace("other"),
         "Snapshot": db.snapshot(),
         "WriteBatch": db.batch(),
-        "Items": db.items(),
+        "Items": iter(db.items()),
         "Table": table,
         "Export": table.export(),
         "TableItems": table.items(),
         "Cache": cache,
-        "CacheItems": cache.items(),
+        "CacheItems": iter(cache.items()),
         "CopyCounts": forerun.gather(rows, rows.copy(), np.zeros((1, 2), np.int64)),
     }
     backups.close()
@@ -116,22 +117,44 @@ def test_a_cache_can_be_iterated():
         assert dict(cache.items()) == model
         assert set(cache) == set(cache.keys()) == set(model)
         assert sorted(cache.values()) == sorted(model.values())
-        entries = cache.items()
+        entries = iter(cache.items())
     assert len(list(entries)) == 5000, "an iterator keeps its cache alive"
 
 
-def test_a_repr_names_store_keyspace_and_sequence(tmp_path):
-    with forerun.Db(tmp_path / "store") as db:
-        users, snapshot = db.keyspace("users"), db.snapshot()
-        assert repr(users) == 'forerun.Keyspace("users")'
-        assert repr(snapshot).startswith("forerun.Snapshot(sequence=")
-        assert repr(snapshot.keyspace(users)).startswith('forerun.Snapshot("users", sequence=')
-        with db.batch() as batch:
-            batch["a"] = batch["b"] = b"1"
-            assert repr(batch) == f"forerun.WriteBatch({db.path}, operations=2)"
-        assert all(" at 0x" not in repr(handle) for handle in (db, users, snapshot, batch))
-        snapshot.close()
-        assert repr(snapshot) == "forerun.Snapshot(closed)"
+def test_a_repr_tells_what_the_object_is_and_never_an_address(tmp_path, handles):
+    store = re.escape(f'"{tmp_path / "store"}"')
+    expected = {
+        "Db": rf"{store}, memtables_used_bytes=\d+, cache_used_bytes=\d+, runs=1, run_bytes=\d+",
+        "Keyspace": '"other", memtable_bytes=0, runs=0, run_bytes=0',
+        "Snapshot": r"sequence=\d+",
+        "WriteBatch": rf"{store}, operations=0, bytes=\d+",
+        "Items": 'of="store", part="items"',
+        "Table": r'dim=4, dtype="float32", host_rows=1',
+        "Export": 'of="table", dim=4, dtype="float32"',
+        "TableItems": 'of="table", part="items", dim=4, dtype="float32"',
+        "Cache": rf"memory_limit_bytes={16 << 20}, memory_bytes=\d+, items=1",
+        "CacheItems": 'of="cache", part="items"',
+        "Backups": re.escape(f'"{tmp_path / "backups"}"'),
+        "Backup": "number=1.*",
+        "BackupList": "backups=.*",
+        "CheckedBackups": "backups=1.*",
+        "RemovedBackups": "backups=.*",
+        "CopyCounts": "rows=1.*",
+    }
+    assert set(expected) == set(handles)
+    for name, handle in handles.items():
+        assert re.fullmatch(rf"forerun\.{name}\({expected[name]}\)", repr(handle)), repr(handle)
+    db, users = handles["Db"], handles["Db"].keyspace("users")
+    with db.snapshot() as snapshot:
+        of_users = snapshot.keyspace(users)
+        assert repr(of_users).startswith('forerun.Snapshot("users", sequence=')
+        views = [db.keys(prefix="a", reverse=True), users.items(), of_users.values()]
+        assert all(" at 0x" not in repr(view) for view in views)
+        assert repr(views[0]).endswith(", prefix=b'a', reverse=True)")
+    assert repr(snapshot) == "forerun.Snapshot(closed)"
+    for name in ("Db", "Cache", "Table"):
+        handles[name].close()
+        assert "closed)" in repr(handles[name])
 
 
 @pytest.mark.parametrize("text", ["abc", b"abc", bytearray(b"abc")])

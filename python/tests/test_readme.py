@@ -17,7 +17,7 @@ def blocks():
 def can_run(block):
     if "torch" in block and importlib.util.find_spec("torch") is None:
         return False
-    return 'device="cuda"' not in block or bool(forerun.device_info().get("devices"))
+    return 'device="cuda"' not in block or bool(forerun.device_info()["gpus"])
 
 
 def test_the_readme_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):

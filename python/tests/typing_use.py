@@ -3,7 +3,7 @@
 It is checked, not run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 import forerun
@@ -33,10 +33,17 @@ def stores(path: Path) -> None:
             del batch["c"]
         with db.snapshot() as before:
             assert_type(before.keyspace(users), forerun.Snapshot)
-            entries: Iterator[tuple[bytes, bytes]] = before.items(prefix="a", reverse=True)
+            entries: Iterator[tuple[bytes, bytes]] = iter(before.items(prefix="a", reverse=True))
             assert_type(list(before), list[bytes])
+            assert_type(before.keys() & {b"a"}, set[bytes])
+            frozen: Mapping[bytes, bytes] = before
+            print(frozen.get(b"a"))
         assert_type(dict(entries), dict[bytes, bytes])
         assert_type(db.stats()["runs"], int)
+        assert_type(db.setdefault("a", b"1"), bytes)
+        assert_type(db.popitem(), tuple[bytes, bytes])
+        changed: MutableMapping[bytes, bytes] = users
+        changed.clear()
         assert_type(db.path, Path)
 
 
@@ -73,6 +80,8 @@ async def later(table: forerun.Table) -> int:
 
 def caches() -> None:
     cache = forerun.Cache("64MiB")
+    assert_type(list(cache.items()), list[tuple[bytes, bytes]])
+    assert_type(cache.setdefault("a", "1", ttl_seconds=60), bytes)
     assert_type(cache.get_many(["a"]), list[bytes | None])
     assert_type(cache.set("a", b"1", ttl_seconds=60), int | None)
     versioned = cache.gets("a")

@@ -57,9 +57,8 @@ impl Cache {
     /// # Errors
     /// [`Error`] if the options are invalid or the system gives no memory.
     pub fn new(mut options: CacheOptions) -> Result<Cache, Error> {
-        options.check()?;
+        options.complete()?;
         let limit_bytes = options.memory_limit_bytes;
-        options.memory_limit_max_bytes = options.memory_limit_max_bytes.max(limit_bytes);
         match Cache::reserve(options.clone()) {
             Err(Error::Memory(_)) if options.memory_limit_max_bytes > limit_bytes => {
                 options.memory_limit_max_bytes = limit_bytes;

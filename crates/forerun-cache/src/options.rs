@@ -11,6 +11,9 @@ pub const ITEM_OVERHEAD_BYTES: usize = 32;
 /// The largest value that [`CacheOptions::max_item_bytes`] may allow.
 pub const MAX_ITEM_BYTES: usize = 1 << 30;
 
+/// The default of [`CacheOptions::max_item_bytes`], if half of the memory limit is not less.
+const DEFAULT_ITEM_BYTES: usize = 1 << 20;
+
 /// The smallest [`CacheOptions::memory_limit_bytes`].
 pub const MIN_MEMORY_BYTES: usize = 1 << 20;
 
@@ -37,7 +40,8 @@ pub struct CacheOptions {
     /// which count towards the limit. A block has 1 MiB, or less if the limit is below 128 MiB.
     pub memory_limit_max_bytes: usize,
     /// The largest item: the bytes of its key and value plus [`ITEM_OVERHEAD_BYTES`]. At most
-    /// [`MAX_ITEM_BYTES`] and half of the memory limit. Default: 1 MiB.
+    /// [`MAX_ITEM_BYTES`] and half of the memory limit. The default 0 means 1 MiB, or half of the
+    /// memory limit if that is less; [`Cache::options`](crate::Cache::options) has the number.
     pub max_item_bytes: usize,
     /// What happens to a new item when the memory is full.
     pub when_full: WhenFull,
@@ -53,7 +57,7 @@ impl Default for CacheOptions {
         CacheOptions {
             memory_limit_bytes: 64 << 20,
             memory_limit_max_bytes: 0,
-            max_item_bytes: 1 << 20,
+            max_item_bytes: 0,
             when_full: WhenFull::Evict,
             pages: Pages::default(),
             seed: None,
@@ -74,9 +78,14 @@ forerun_core::setters! {
 }
 
 impl CacheOptions {
-    /// Checks that the options are valid.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        self.check_limit(self.memory_limit_bytes)
+    /// Sets what is left to the cache, and checks that the options are valid.
+    pub(crate) fn complete(&mut self) -> Result<(), Error> {
+        if self.max_item_bytes == 0 {
+            self.max_item_bytes = DEFAULT_ITEM_BYTES.min(self.memory_limit_bytes / 2);
+        }
+        self.check_limit(self.memory_limit_bytes)?;
+        self.memory_limit_max_bytes = self.memory_limit_max_bytes.max(self.memory_limit_bytes);
+        Ok(())
     }
 
     /// Checks that a cache with these options can have this limit.

@@ -30,6 +30,22 @@ fn invalid_options_are_refused_with_a_message() {
 }
 
 #[test]
+fn the_largest_item_is_by_default_at_most_half_of_the_memory() {
+    for (memory_limit_bytes, max_item_bytes) in [
+        (1 << 20, 1 << 19),
+        (3 << 19, 3 << 18),
+        (2 << 20, 1 << 20),
+        (64 << 20, 1 << 20),
+    ] {
+        let options = CacheOptions::default().memory_limit_bytes(memory_limit_bytes);
+        let cache = Cache::new(options).unwrap();
+        assert_eq!(cache.options().max_item_bytes, max_item_bytes);
+        set(&cache, b"k", b"v");
+        assert_eq!(cache.get(b"k").unwrap(), b"v");
+    }
+}
+
+#[test]
 fn keys_and_items_out_of_bounds_are_refused_and_change_nothing() {
     let cache = cache(16 << 20);
     set(&cache, b"k", b"v");

@@ -1,11 +1,15 @@
 //! Opens a store with the options of a command.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap::ValueEnum;
 use forerun_core::size::parse_size;
-use forerun_db::{Access, Checks, Create, Db, Durability, Error, Keyspace, Options, Recovery};
+use forerun_db::{
+    Access, Checks, Comparator, Create, Db, Durability, Error, Keyspace, Options, Recovery,
+    ReverseBytewise,
+};
 
 use crate::exit;
 
@@ -162,7 +166,8 @@ impl StoreOptions {
                 Checks::Off
             })
             .recovery(recovery);
-        let db = Db::open(path, options).context("cannot open the store")?;
+        let db = in_stored_order(options, |options| Db::open(path, options.clone()))
+            .context("cannot open the store")?;
         let recovery = db.recovery();
         for lost in recovery.dropped_tail.iter().chain(&recovery.skipped) {
             exit::warn(format_args!(
@@ -170,5 +175,21 @@ impl StoreOptions {
             ));
         }
         Ok(db)
+    }
+}
+
+/// Calls `open` with the options. If the store has the reverse order, calls it again with that.
+///
+/// A store keeps the order of keys that it was created with. Any other order is code of the program
+/// that created the store; this command does not have it, and the error names it.
+pub fn in_stored_order<T>(
+    options: Options,
+    open: impl Fn(&Options) -> forerun_db::Result<T>,
+) -> forerun_db::Result<T> {
+    match open(&options) {
+        Err(Error::ComparatorMismatch { stored, .. }) if stored == ReverseBytewise.name() => {
+            open(&options.comparator(Arc::new(ReverseBytewise)))
+        }
+        opened => opened,
     }
 }

@@ -62,7 +62,8 @@ pub struct Args {
 #[command(after_help = "\
 Examples:
   forerun restore backups cities.db
-  forerun restore backups cities.db --backup 3")]
+  forerun restore backups cities.db --backup 3
+  forerun restore backups cities.db --json")]
 pub struct RestoreArgs {
     /// The directory of backups
     #[arg(value_name = "DIR")]
@@ -73,6 +74,9 @@ pub struct RestoreArgs {
     /// Number of the backup [default: the newest]
     #[arg(long, value_name = "N")]
     backup: Option<u64>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command.
@@ -119,15 +123,24 @@ pub fn restore(args: &RestoreArgs) -> anyhow::Result<Outcome> {
         backups.restore(args.backup, &args.into)
     });
     let backup = restored.context("cannot restore")?;
+    let took = start.elapsed();
     let mut out = Out::stdout();
-    out.line(format_args!(
-        "{} was restored from backup {} of {}: {} in {}",
-        args.into.display(),
-        backup.number,
-        output::utc(backup.created_unix),
-        output::bytes(backup.bytes),
-        output::time(start.elapsed())
-    ))?;
+    let into = args.into.display();
+    match args.json {
+        true => {
+            let mut object = object(&backup);
+            object["path"] = into.to_string().into();
+            object["seconds"] = took.as_secs_f64().into();
+            out.line(format_args!("{object}"))?;
+        }
+        false => out.line(format_args!(
+            "{into} was restored from backup {} of {}: {} in {}",
+            backup.number,
+            output::utc(backup.created_unix),
+            output::bytes(backup.bytes),
+            output::time(took)
+        ))?,
+    }
     out.finish()?;
     Ok(Outcome::Done)
 }

@@ -7,6 +7,7 @@ use forerun_db::{CheckReport, Options, RepairReport};
 use serde_json::json;
 
 use crate::exit::{self, CheckFailed, Outcome};
+use crate::open_store::in_stored_order;
 use crate::output::{self, Out};
 
 /// Verify a store and report damage
@@ -36,13 +37,17 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let options = Options::default();
-    let checked = forerun_db::check(&args.path, &options).context("cannot check the store")?;
+    let check = |options: &Options| forerun_db::check(&args.path, options);
+    let checked = in_stored_order(Options::default(), check).context("cannot check the store")?;
     for problem in &checked.problems {
         exit::warn(format_args!("{problem}"));
     }
     let repaired = match args.repair && !checked.problems.is_empty() {
-        true => Some(forerun_db::repair(&args.path, &options).context("cannot repair the store")?),
+        true => {
+            let repair = |options: &Options| forerun_db::repair(&args.path, options);
+            let repaired = in_stored_order(Options::default(), repair);
+            Some(repaired.context("cannot repair the store")?)
+        }
         false => None,
     };
     let mut out = Out::stdout();

@@ -4,10 +4,12 @@ use std::ffi::OsString;
 
 use anyhow::Context;
 use forerun_db::WriteBatch;
+use serde_json::json;
 
 use crate::commands::get::parse_key;
 use crate::exit::Outcome;
 use crate::open_store::{DurabilityArg, KeyspaceArgs, StoreArgs};
+use crate::output::Out;
 
 /// Delete keys from a store
 ///
@@ -19,7 +21,7 @@ use crate::open_store::{DurabilityArg, KeyspaceArgs, StoreArgs};
 Examples:
   forerun delete cities.db 2661552 2661604
   forerun delete cities.db --range CH/ CH0
-  forerun delete cities.db CH --keyspace countries")]
+  forerun delete cities.db CH --keyspace countries --json")]
 pub struct Args {
     #[command(flatten)]
     store: StoreArgs,
@@ -43,6 +45,9 @@ pub struct Args {
     /// Durability of the deletion when the command ends
     #[arg(long, value_enum, default_value_t = DurabilityArg::Synced)]
     durability: DurabilityArg,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command.
@@ -70,5 +75,12 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .context("cannot delete from the store")?;
     drop(keyspace);
     db.close().context("cannot close the store")?;
+    if args.json {
+        // Whether a deleted key existed is not looked up.
+        let (keys, ranges) = (keys.len(), range.len() / 2);
+        let mut out = Out::stdout();
+        out.line(format_args!("{}", json!({"keys": keys, "ranges": ranges})))?;
+        out.finish()?;
+    }
     Ok(Outcome::Done)
 }

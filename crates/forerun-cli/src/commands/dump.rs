@@ -10,6 +10,7 @@ use forerun_db::{
 use serde_json::{Map, Value, json};
 
 use crate::exit::Outcome;
+use crate::open_store::in_stored_order;
 use crate::output::{self, Out};
 
 /// Show the contents of a store's files: its manifest and runs, one run, or one page
@@ -48,8 +49,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .run(args.run)
         .page(args.page)
         .rows(args.rows);
-    let description = forerun_db::describe(&args.path, &Options::default(), what)
-        .context("cannot show the store")?;
+    let describe = |options: &Options| forerun_db::describe(&args.path, options, what);
+    let description =
+        in_stored_order(Options::default(), describe).context("cannot show the store")?;
     let mut out = Out::stdout();
     match args.json {
         true => out.line(format_args!("{}", json_of(&description)))?,

@@ -5,10 +5,12 @@ use std::io::Read;
 
 use anyhow::Context;
 use forerun_db::WriteBatch;
+use serde_json::json;
 
 use crate::commands::get::parse_key;
 use crate::exit::{Outcome, UsageError};
 use crate::open_store::{DurabilityArg, KeyspaceArgs, StoreArgs};
+use crate::output::Out;
 
 /// Write entries to a store
 ///
@@ -21,6 +23,7 @@ Examples:
   forerun put towns.db CH/Bern 46.948,7.447 --create
   forerun put towns.db CH/Biel 47.137,7.246 DE/Bonn 50.734,7.100
   forerun put towns.db CH/map - < switzerland.png
+  forerun put towns.db FR/Lyon 45.764,4.836 --json
   forerun put trace.db --hex 0800002a --hex-values 00ff")]
 pub struct Args {
     #[command(flatten)]
@@ -42,6 +45,9 @@ pub struct Args {
     /// Durability of the entries when the command ends
     #[arg(long, value_enum, default_value_t = DurabilityArg::Synced)]
     durability: DurabilityArg,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command.
@@ -66,6 +72,11 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .context("cannot write the entries")?;
     drop(keyspace);
     db.close().context("cannot close the store")?;
+    if args.json {
+        let mut out = Out::stdout();
+        out.line(format_args!("{}", json!({"entries": entries.len()})))?;
+        out.finish()?;
+    }
     Ok(Outcome::Done)
 }
 

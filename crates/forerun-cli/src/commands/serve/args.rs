@@ -64,15 +64,9 @@ pub struct Args {
     )]
     memory_limit: usize,
     /// Maximum item size: 1MiB, 512KiB, or a number of bytes; k and m are powers of 1024, as in
-    /// memcached
-    #[arg(
-        short = 'I',
-        long,
-        value_name = "SIZE",
-        default_value = "1m",
-        value_parser = parse_item_size
-    )]
-    max_item_size: usize,
+    /// memcached [default: 1m, or half of the memory limit if that is less]
+    #[arg(short = 'I', long, value_name = "SIZE", value_parser = parse_item_size)]
+    max_item_size: Option<usize>,
     /// Refuse new items when memory is full, instead of evicting
     #[arg(short = 'M', long)]
     disable_evictions: bool,
@@ -228,10 +222,12 @@ fn parse_item_size(text: &str) -> Result<usize, String> {
 impl Args {
     /// The cache options from the command line.
     pub fn cache(&self) -> CacheOptions {
-        CacheOptions::default()
+        let default = CacheOptions::default();
+        let max_item_bytes = self.max_item_size.unwrap_or(default.max_item_bytes);
+        default
             .memory_limit_bytes(self.memory_limit)
             .memory_limit_max_bytes(self.memory_limit.saturating_mul(RAISE_FACTOR_MAX))
-            .max_item_bytes(self.max_item_size)
+            .max_item_bytes(max_item_bytes)
             .when_full(match self.disable_evictions {
                 true => WhenFull::Refuse,
                 false => WhenFull::Evict,

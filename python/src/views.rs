@@ -1,0 +1,22 @@
+//! The views of `forerun/views.py`, which `keys`, `values` and `items` return.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyModule;
+
+/// The range of a view: `start`, `end`, `prefix`, `reverse`.
+pub(crate) type Range = (Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, bool);
+
+/// A view of the given class. `range` has the fields of [`Range`].
+pub(crate) fn new<'py>(
+    source: &Bound<'py, PyAny>,
+    class: &str,
+    range: impl pyo3::call::PyCallArgs<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let py = source.py();
+    let import = || PyResult::Ok(py.import("forerun.views")?.unbind());
+    let module = MODULE.get_or_try_init(py, import)?.bind(py);
+    let range = module.getattr("Range")?.call1(range)?;
+    module.getattr(class)?.call1((source, range))
+}

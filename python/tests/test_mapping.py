@@ -1,0 +1,136 @@
+"""Stores, keyspaces, snapshots and caches are mappings."""
+
+from collections.abc import ItemsView, KeysView, Mapping, MutableMapping, ValuesView
+
+import forerun
+import pytest
+
+MODEL = {b"%02d" % number: b"value %d" % number for number in range(20)}
+
+
+@pytest.fixture(params=["store", "keyspace", "cache"])
+def mapping(tmp_path, request):
+    if request.param == "cache":
+        with forerun.Cache("1MiB") as cache:
+            yield cache
+        return
+    with forerun.Db(tmp_path / "store") as db:
+        db.keyspace("other")["not"] = b"here"
+        yield db if request.param == "store" else db.keyspace("users")
+
+
+def test_the_classes_are_registered_and_have_every_method(mapping):
+    assert isinstance(mapping, MutableMapping)
+    methods = {name for name in dir(MutableMapping) if not name.startswith("_")}
+    assert not {name for name in methods if not callable(getattr(mapping, name, None))}
+    mapping.update(MODEL)
+    match mapping:
+        case {"03": value}:
+            assert value == MODEL[b"03"]
+        case _:
+            raise AssertionError("a mapping matches a mapping's pattern")
+    with pytest.raises(KeyError):
+        mapping["missing"]
+
+
+def test_a_snapshot_is_a_mapping_that_cannot_be_changed(tmp_path):
+    with forerun.Db(tmp_path / "store") as db:
+        db.update(MODEL)
+        with db.snapshot() as before:
+            db.clear()
+            assert isinstance(before, Mapping) and not isinstance(before, MutableMapping)
+            assert dict(before) == MODEL and not db
+            assert list(reversed(before)) == sorted(MODEL, reverse=True)
+            assert before.keys() == MODEL.keys() and before.items() == MODEL.items()
+
+
+def test_views_show_what_is_there_now(mapping):
+    keys, values, items = mapping.keys(), mapping.values(), mapping.items()
+    assert isinstance(keys, KeysView) and isinstance(values, ValuesView)
+    assert isinstance(items, ItemsView)
+    assert len(keys) == len(values) == len(items) == 0
+    mapping.update(MODEL)
+    assert len(keys) == len(values) == len(items) == 20
+    assert keys == MODEL.keys() and items == MODEL.items()
+    assert sorted(values) == sorted(MODEL.values())
+    assert "03" in keys and b"03" in keys and "3" not in keys
+    assert b"value 3" in values and b"value 20" not in values
+    assert ("03", b"value 3") in items and ("03", b"value 4") not in items
+    assert "03" not in items and ("03",) not in items and ("20", b"value 20") not in items
+    assert keys & {b"03", b"99"} == {b"03"} and keys - MODEL.keys() == set()
+    assert keys.isdisjoint({b"99"})
+    assert dict(mapping) == {**mapping} == dict(items) == MODEL
+    del mapping["03"]
+    assert "03" not in keys and len(items) == 19
+
+
+def test_methods_that_change_a_mapping_agree_with_a_dict(mapping):
+    with pytest.raises(KeyError, match="empty"):
+        mapping.popitem()
+    assert mapping.setdefault("a", b"1") == b"1" == mapping["a"]
+    assert mapping.setdefault("a", b"2") == b"1" == mapping["a"]
+    assert mapping.setdefault("b", "text") == b"text"
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="value"):
+        mapping.setdefault("c", None)
+    popped = dict([mapping.popitem(), mapping.popitem()])
+    assert popped == {b"a": b"1", b"b": b"text"} and len(mapping) == 0
+    mapping.clear()
+    mapping.update(MODEL)
+    mapping.clear()
+    assert len(mapping) == 0 and not list(mapping)
+    mapping["a"] = b"again"
+    assert dict(mapping) == {b"a": b"again"}
+
+
+def test_handles_are_equal_only_to_themselves_and_can_be_in_a_set(mapping):
+    mapping.update(MODEL)
+    assert mapping == mapping and mapping != MODEL
+    assert len({mapping, mapping}) == 1
+
+
+def test_a_view_of_a_range_has_only_the_keys_of_the_range(tmp_path):
+    with forerun.Db(tmp_path / "store") as db:
+        db.update(MODEL)
+        for bounds, expected in (
+            ({"start": "05", "end": "08"}, [b"05", b"06", b"07"]),
+            ({"prefix": "1", "reverse": True}, [b"1%d" % digit for digit in range(9, -1, -1)]),
+            ({"start": "18"}, [b"18", b"19"]),
+            ({"end": "02"}, [b"00", b"01"]),
+        ):
+            keys, items = db.keys(**bounds), db.items(**bounds)
+            assert list(keys) == expected and len(keys) == len(items) == len(expected)
+            assert list(reversed(keys)) == expected[::-1]
+            assert [key for key in MODEL if key in keys] == sorted(expected)
+            assert [pair[0] for pair in MODEL.items() if pair in items] == sorted(expected)
+            assert list(db.values(**bounds)) == [MODEL[key] for key in expected]
+        for refused in ({"prefix": "a", "end": "b"}, {"start": 7}):
+            with pytest.raises(forerun.errors.InvalidArgumentError):
+                db.items(**refused)
+
+
+def test_an_iterator_sees_the_store_as_of_its_creation(tmp_path):
+    with forerun.Db(tmp_path / "store") as db:
+        db.update(MODEL)
+        iterator = iter(db.keys())
+        db.clear()
+        assert list(iterator) == sorted(MODEL)
+        keys = db.keys()
+    with pytest.raises(forerun.errors.ClosedError):
+        iter(keys)
+    with pytest.raises(forerun.errors.ClosedError):
+        db.keys()
+
+
+def test_clear_reaches_the_longest_key(tmp_path):
+    longest = b"\xff" * 65_536
+    with forerun.Db(tmp_path / "store") as db:
+        db[b""] = db[longest] = b"1"
+        db.clear()
+        assert len(db) == 0
+
+
+def test_a_small_cache_has_small_items():
+    with forerun.Cache("1MiB") as cache:
+        cache["a"] = b"1"
+        with pytest.raises(forerun.errors.InvalidArgumentError, match=f"limit is {1 << 19}"):
+            cache["a"] = bytes(1 << 19)
