@@ -1,4 +1,4 @@
-"""The code blocks of the README run in order."""
+"""The Python blocks of the documentation run, those of a page in order."""
 
 import importlib.util
 import pathlib
@@ -7,11 +7,15 @@ import re
 import forerun
 import pytest
 
-README = pathlib.Path(__file__).parents[1] / "README.md"
+ROOT = pathlib.Path(__file__).parents[2]
+# The page of the package, that of the project, and the guides.
+PAGES = ["python/README.md", "README.md"] + sorted(
+    str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")
+)
 
 
-def blocks():
-    return re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def can_run(block):
@@ -20,15 +24,57 @@ def can_run(block):
     return 'device="cuda"' not in block or bool(forerun.device_info()["gpus"])
 
 
-def test_the_readme_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    ran = [block for block in blocks() if can_run(block)]
+def run(page, names):
+    """Runs the blocks of a page with the same variables, and returns how many ran."""
+    ran = [block for block in blocks(page) if can_run(block)]
     for block in ran:
         try:
-            exec(compile(block, str(README), "exec"), names)
+            exec(compile(block, str(page), "exec"), names)
         except Exception as error:
             pytest.fail(f"{error!r} in:\n{block}")
-    assert len(ran) >= 5, "too few blocks were found"
-    assert names["found"].tolist() == [True, False, True]
-    assert "b'bonn'" in capsys.readouterr().out
+    return len(ran)
+
+
+def promised(page):
+    """Answers that blocks show as comments on expressions: `expression   # answer`."""
+    for block in blocks(page):
+        for line in block.splitlines():
+            if match := re.fullmatch(r"(\S.*?\S)\s{2,}# (b'.*'|\[b'.*\])", line):
+                yield match.groups()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(ROOT / page)])
+def test_the_blocks_of_a_page_run_from_top_to_bottom(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    try:
+        assert run(ROOT / page, names) >= 1
+        if page == "python/README.md":
+            assert names["found"].tolist() == [True, False, True]
+    finally:
+        for handle in list(names.values()):
+            if isinstance(handle, (forerun.Db, forerun.Table, forerun.Cache)):
+                handle.close()
+
+
+def test_blocks_were_found():
+    assert {page: len(blocks(ROOT / page)) for page in PAGES if blocks(ROOT / page)} == {
+        "python/README.md": 9,
+        "README.md": 1,
+        "docs/guide/cache.md": 3,
+        "docs/guide/python.md": 3,
+    }
+
+
+@pytest.mark.parametrize("page", ["docs/guide/cache.md", "docs/guide/python.md"])
+def test_answers_are_as_the_page_shows_them(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    run(ROOT / page, names)
+    answers = list(promised(ROOT / page))
+    assert answers
+    for expression, answer in answers:
+        if expression.startswith("cache.get("):
+            names["cache"].set("CH/Bern", b"46.948,7.447")
+        assert eval(expression, names) == eval(answer), expression
+    names.get("db", names.get("cache")).close()
