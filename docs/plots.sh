@@ -1,5 +1,5 @@
 #!/bin/sh
-# Every plot of a page that --report wrote, as an SVG file of its own: <folder>/<number>-<title>.svg
+# Extracts every plot of a page that --report wrote as an SVG file: <folder>/<number>-<title>.svg
 #
 #   forerun-bench hash --all --report target/hash.html
 #   sh docs/plots.sh target/hash.html docs/results/<run>

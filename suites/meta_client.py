@@ -1,8 +1,8 @@
-"""The interface of PyPI's meta-memcache, used whole against servers: every command and policy, by
-what it must lead to.
+"""Uses the whole interface of PyPI's meta-memcache against servers: every command and policy, with
+its expected result.
 
-suites/run starts two servers and names their ports in SUITE_PORTS. The client speaks meta commands
-alone.
+suites/run starts two servers and names their ports in SUITE_PORTS. The client sends only meta
+commands.
 """
 
 import os

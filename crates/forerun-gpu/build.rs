@@ -10,7 +10,7 @@
 //!
 //! The compiler is `FORERUN_NVCC` (`none`: no compiler), otherwise `nvcc` of `CUDA_HOME`, otherwise
 //! of `PATH`. A compiler that is named explicitly must work. If one that was merely found fails,
-//! the build prints a warning and goes on without it. Without a compiler, nothing is run.
+//! the build prints a warning and continues without it. Without a compiler, nothing is run.
 
 use std::collections::HashSet;
 use std::env;

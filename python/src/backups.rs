@@ -79,8 +79,8 @@ impl Backups {
         self.path.clone()
     }
 
-    /// Backs up a store or a table as it is now. Reads and writes go on meanwhile. One opened with
-    /// `read_only` raises `ReadOnlyError`.
+    /// Backs up a store or a table as it is now. Reads and writes continue meanwhile. One opened
+    /// with `read_only` raises `ReadOnlyError`.
     fn create(&self, py: Python<'_>, store: Backed<'_>) -> PyResult<Backup> {
         let copied = match &store {
             Backed::Db(db) => Copied::Db(db::open(db)?),

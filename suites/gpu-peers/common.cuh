@@ -1,9 +1,10 @@
-// What the adapters share: the setting from the command line, the keys of `forerun-bench
-// gpu-table`, the two clocks, and a line of JSON a result, named as
-// crates/forerun-bench/src/gpu_table/result_row.rs has it.
+// Shared code of the adapters: the setting from the command line, the keys of `forerun-bench
+// gpu-table`, the two clocks, and a line of JSON per result, with the names of
+// crates/forerun-bench/src/gpu_table/result_row.rs.
 //
-//   keys put in    key_of(0), key_of(1), ...                                      until the table is as full as asked for
-//   asked for      a sample of them, evenly over the time of their coming, of those that are there; keys that never came
+//   inserted keys     key_of(0), key_of(1), ...     until the table has the requested load
+//   requested keys    present: a sample that is spread evenly over the time of insertion;
+//                     absent: keys that were never inserted
 #pragma once
 #include <cuda_runtime.h>
 
@@ -65,7 +66,8 @@ inline Setting parse(int count, char** words) {
     return setting;
 }
 
-// All different, in no order: as crates/forerun-bench/src/gpu_table/keys.rs has it.
+// Keys are distinct and in random order, the same as in
+// crates/forerun-bench/src/gpu_table/keys.rs.
 inline uint64_t key_of(uint64_t i) {
     uint64_t key = i * 0x9e3779b97f4a7c15ull;
     key = key << 23 | key >> 41;
@@ -90,10 +92,10 @@ template <typename T> struct OnDevice {
 // The keys of calls.
 class Keys {
   public:
-    uint64_t filled = 0;           // how many came
-    std::vector<uint64_t> sample;  // of them, of those that are there
+    uint64_t filled = 0;           // number of inserted keys
+    std::vector<uint64_t> sample;  // of them, those that are present
 
-    // `there` tells of each of a list of keys whether it is.
+    // `there` returns which keys of a list are present.
     template <typename There> void choose(There there) {
         const uint64_t wanted = std::min<uint64_t>(std::max<uint64_t>(filled / 8, 1), 1ull << 24),
                        step = uint64_t(double(filled) * 0.61803398875) | 1;
@@ -112,7 +114,7 @@ class Keys {
             }
         }
         std::shuffle(sample.begin(), sample.end(), random);
-        if (sample.empty()) fail("the table keeps nothing at that load");
+        if (sample.empty()) fail("the table keeps no keys at this load");
     }
 
     struct Call {
@@ -134,7 +136,7 @@ class Keys {
     std::mt19937_64 random{0x5eed};
 };
 
-struct Took {
+struct CallTimes {
     double device = 0, wall = 0;  // seconds
 };
 
@@ -147,15 +149,15 @@ class Timer {
     }
     cudaStream_t stream;
 
-    // By events of the stream around the call, and by the host's clock up to the end of the wait.
-    template <typename Work> Took time(Work work) {
+    // Times a call by events of its stream, and by the host's clock until the wait ends.
+    template <typename Work> CallTimes time(Work work) {
         PEERS_CHECK(cudaDeviceSynchronize());
         const auto from = std::chrono::steady_clock::now();
         PEERS_CHECK(cudaEventRecord(start, stream));
         work(stream);
         PEERS_CHECK(cudaEventRecord(end, stream));
         PEERS_CHECK(cudaStreamSynchronize(stream));
-        Took took;
+        CallTimes took;
         took.wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
         float ms = 0;
         PEERS_CHECK(cudaEventElapsedTime(&ms, start, end));
@@ -169,15 +171,15 @@ class Timer {
 
 struct Operation {
     std::string name;
-    bool inserts;                           // keys that are not there are put in
+    bool inserts;                           // inserts absent keys
     std::function<void(cudaStream_t)> run;  // on the call's keys
-    // The share of them that the last run found, where it tells; else none.
+    // The share of keys that the last run found, if the operation reports it.
     std::function<double()> found;
-    std::vector<Took> took;
+    std::vector<CallTimes> took;
     double share = 0;
 };
 
-// The middle value.
+// The median.
 inline double median(std::vector<double> all) {
     std::sort(all.begin(), all.end());
     const size_t n = all.size();
@@ -189,7 +191,7 @@ inline void print(const Setting& setting, const char* engine, const char* form, 
     cudaDeviceProp device;
     PEERS_CHECK(cudaGetDeviceProperties(&device, setting.device));
     std::vector<double> rates, walls;
-    for (const Took& took : op.took) {
+    for (const CallTimes& took : op.took) {
         rates.push_back(double(setting.batch) / took.device);
         walls.push_back(double(setting.batch) / took.wall);
     }
@@ -207,8 +209,8 @@ inline void print(const Setting& setting, const char* engine, const char* form, 
     std::fflush(stdout);
 }
 
-// Every operation once unclocked, its share of found keys compared; then in rounds that alternate
-// between them.
+// Runs every operation once untimed and checks the share of found keys. Then measures the
+// operations in alternating rounds.
 template <typename Give, typename PutBack>
 void measure(const Setting& setting, Keys& keys, std::vector<Operation>& operations, Timer& timer,
              Give give, PutBack put_back) {
@@ -217,11 +219,11 @@ void measure(const Setting& setting, Keys& keys, std::vector<Operation>& operati
             Operation& op = operations[(turn + size_t(round + 1)) % operations.size()];
             const Keys::Call call = keys.call(setting);
             give(call);
-            const Took took = timer.time(op.run);
+            const CallTimes took = timer.time(op.run);
             if (round < 0) {
                 op.share = op.found ? op.found() : setting.hit_rate;
                 if (std::abs(op.share - setting.hit_rate) > 0.02)
-                    fail(op.name + " found another share of the keys than is there");
+                    fail(op.name + " found a wrong share of the keys");
             } else {
                 op.took.push_back(took);
             }

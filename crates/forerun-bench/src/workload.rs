@@ -146,7 +146,7 @@ impl Dataset {
     }
 }
 
-/// A key and a value, reused from entry to entry so that nothing is allocated anew.
+/// A key and a value, reused from entry to entry so that no new memory is allocated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryBuffer {
     /// The key's bytes.

@@ -62,7 +62,7 @@ impl Drop for Cache {
         if self.is_forked() {
             return;
         }
-        // Large values lie outside the blocks: each item gives its share back.
+        // Large values are stored outside the blocks: each item releases its share.
         if self.budget.used_for(Purpose::Large) > 0 {
             self.sweep(|_, _| true);
         }

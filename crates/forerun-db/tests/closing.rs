@@ -391,7 +391,7 @@ fn a_repair_locks_the_directory_once_from_its_first_step_to_its_last() {
     }
     let io = disk.kill();
     drop(db);
-    // A damaged log, so that repairing opens the store and starts the log anew.
+    // A damaged log, so that a repair opens the store and starts a new log.
     let log = io
         .files()
         .into_iter()

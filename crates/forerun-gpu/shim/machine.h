@@ -6,7 +6,7 @@
 //
 // A lane may be suspended at every load, store and atomic (`point`). It waits in every collective
 // call and barrier until the lanes named there have arrived. The seed determines which lane runs
-// next: any, the longest ready, or the last made ready, with short or long turns. A seed stands for
+// next: any, the longest ready, or the last made ready, with short or long turns. A seed determines
 // one schedule, so failures can be reproduced.
 //
 // It detects: results that depend on the schedule, by comparison over seeds; reads of bytes that

@@ -268,7 +268,7 @@ pub(crate) fn rows_of(
     })
 }
 
-/// Keys counted between two questions whether to go on.
+/// Keys counted between two checks for an interruption.
 const COUNTED_AT_ONCE: u64 = 4096;
 
 /// The number of a snapshot's entries that are rows.

@@ -127,7 +127,7 @@ impl Inner {
     /// before the flush has its rows flushed; one that gets them after sees the flag.
     ///
     /// # Errors
-    /// [`Error::Closed`]: the table takes no writes any more.
+    /// [`Error::Closed`]: the table no longer accepts writes.
     pub(crate) fn lock_to_write(
         &self,
         keys: impl IntoIterator<Item = u64>,

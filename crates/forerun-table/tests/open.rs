@@ -397,7 +397,7 @@ fn an_unchanged_table_is_not_counted_again() {
     });
     let table = builder.open().unwrap();
     table.insert(&[1, 2, 3], b"one.two.tre.").unwrap();
-    // A scan asks whether to go on.
+    // A scan asks whether to continue.
     let count = || {
         let before = asked.load(Ordering::Relaxed);
         let count = table.count().unwrap();

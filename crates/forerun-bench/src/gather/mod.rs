@@ -208,7 +208,7 @@ impl Bench<'_> {
         let best = rows.iter().find(|row| row.method == "default");
         if let (Study::Seed, Some(row)) = (study, best) {
             self.report.tiles.push(Tile::new(
-                "the default in the seed's setting",
+                "the default in the published setting",
                 format!("{:.2} GiB/s", row.gib_per_second),
             ));
         }

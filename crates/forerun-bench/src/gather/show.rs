@@ -9,8 +9,8 @@ use forerun_measure::size::digits;
 use forerun_measure::text_table::TextTable;
 use std::io::{self, Write};
 
-/// One method in the seed's setting, in the format of the published record, with the decimal rate
-/// added.
+/// One method in the published setting, in the format of the published record, with the decimal
+/// rate added.
 pub(super) fn seed(out: &mut dyn Write, setting: &Setting, row: &GatherRow) -> io::Result<()> {
     let who = match (&row.device, row.engine.as_str()) {
         (Some(device), _) => device.as_str(),
@@ -99,7 +99,7 @@ pub(super) fn table(study: Study, rows: &[GatherRow]) -> TextTable {
     let keep = [axis(study), "method", "ms", "GiB/s", "GB/s"];
     for (head, cell) in table.take_constant(&keep) {
         if cell != "-" {
-            // This one deserves a column after all: every row has the same value, and it is
+            // Keep this column although every row has the same value, because the value is
             // informative.
             table.headings.push(head);
             table.rows.iter_mut().for_each(|row| row.push(cell.clone()));

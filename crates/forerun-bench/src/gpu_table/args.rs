@@ -76,8 +76,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_lookup)]
     pub lookup: Vec<Lookup>,
 
-    /// Programs that measure peers in the seed's setting and print rows in this bench's format: see
-    /// suites/gpu-peers
+    /// Programs that measure peers in the published setting and print rows in this bench's format:
+    /// see suites/gpu-peers
     #[arg(long, value_name = "PROGRAM")]
     pub peer: Vec<PathBuf>,
 

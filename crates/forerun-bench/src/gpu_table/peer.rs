@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use std::process::Command;
 
-/// A peer's results in the seed's setting.
+/// A peer's results in the published setting.
 pub(super) fn study(program: &Path, seed: &Setting, args: &Args) -> Result<Vec<GpuTableRow>> {
     let named = || format!("the peer {}", program.display());
     let loads: Vec<String> = args.loads().iter().map(f64::to_string).collect();

@@ -62,7 +62,7 @@ pub struct GpuTableRow {
     pub bkv_per_second_wall: f64,
     /// For `find_ptr`: the rate relative to that of one thread per key in the same rounds.
     pub ratio_to_thread: Option<f64>,
-    /// For `find_ptr`: the rate relative to that of the seed's rule in the same rounds.
+    /// For `find_ptr`: the rate relative to that of HierarchicalKV's rule in the same rounds.
     pub ratio_to_seed_rule: Option<f64>,
     /// For lookups: random requests per key.
     pub requests_per_lookup: Option<f64>,

@@ -36,8 +36,8 @@ pub(super) fn variants_of(study: Study, args: &Args, buckets: Buckets) -> Vec<Op
             continue;
         }
         for lookup in or(&args.lookup, lookups) {
-            // The pipeline exists for one width only; without it, the seed's rule is one thread
-            // per key.
+            // The pipeline exists for one width only; without it, HierarchicalKV's rule is one
+            // thread per key.
             if buckets.width == Width::W128 || lookup != Lookup::Pipeline {
                 variants.push(OpVariant { op, lookup });
             }

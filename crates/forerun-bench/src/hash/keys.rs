@@ -110,7 +110,7 @@ impl<K: Word> Stream<K> {
     /// the probability of the hit rate.
     ///
     /// # Errors
-    /// None is known: the exponents that `Skew` accepts are valid.
+    /// Never: the exponents that `Skew` accepts are valid.
     pub fn new<V: Word>(
         keys: &Keys,
         hit_rate: f64,

@@ -208,14 +208,14 @@ impl WorkDirectory {
         self.root.join(format!("store-{number:04}"))
     }
 
-    /// Removes a store that passed, and what is beside it.
+    /// Removes a store that passed, and the files next to it.
     fn remove_store(&self, number: u64) -> anyhow::Result<()> {
         let path = self.store(number);
         crash::remove_beside(&path)?;
         std::fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))
     }
 
-    /// Removes a temporary workplace after a run without a fault.
+    /// Removes a temporary directory after a run without a fault.
     fn clear(self) {
         if self.temporary {
             // Nothing depends on this, and the system clears its temporary directory eventually.

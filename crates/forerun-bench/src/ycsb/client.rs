@@ -31,7 +31,7 @@ pub struct Client<'a> {
     writer: Box<dyn Writer + 'a>,
     operations: Operations,
     expected: &'a ExpectedVersions,
-    /// Whether answers are compared with the truth.
+    /// Whether answers are compared with the expected ones.
     checked: bool,
     /// Nanoseconds per batch.
     latencies: Histogram<u64>,

@@ -145,7 +145,8 @@ impl ExpectedVersions {
 
     fn word(&self, record: u64) -> u64 {
         let word = self.words.get(record as usize);
-        // SeqCst, here and everywhere: a check that is not timed does not have to be clever.
+        // SeqCst, here and everywhere: the check is not timed, so weaker orderings would gain
+        // nothing.
         word.map_or(0, |word| word.load(Ordering::SeqCst))
     }
 

@@ -1,4 +1,4 @@
-//! An engine's store and its truth, from loading through all turns.
+//! An engine's store and its expected contents, from loading through all turns.
 //!
 //! ```text
 //!  open --> load, 100 records a write --> wait until idle --> read all --> turns: threads of clients, operations shared out

@@ -12,8 +12,8 @@
 //! An item begins and ends at a multiple of eight bytes. Once it is published, its bytes do not
 //! change until the block is reused, except four atomic fields: the expiry, the time of the last
 //! access, the marks, and the access frequency. The generation is the flush count at the time of
-//! the store. A large value lies in a page run, of which the item owns a share; `value len` is then
-//! 8.
+//! the store. A large value is stored in a page run, of which the item owns a share; `value len` is
+//! then 8.
 
 #![allow(
     unsafe_code,

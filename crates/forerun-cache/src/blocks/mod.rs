@@ -124,7 +124,7 @@ impl Blocks {
         size_of_val(&*self.metas) + open + self.metas.len() * 2 * size_of::<u32>()
     }
 
-    /// The largest item that a block takes. Larger values lie in page runs.
+    /// The largest item that a block takes. Larger values are stored in page runs.
     pub(crate) fn item_bytes_max(&self) -> usize {
         self.block_bytes / 8
     }

@@ -8,7 +8,7 @@
 //!
 //! A region is an anonymous private mapping that reserves no memory. A page costs memory once it is
 //! touched, so a caller may map the most that it will ever use. Huge pages are requested with
-//! `madvise`; [`Region::huge_bytes`] tells how many the kernel granted. If mapping fails, or the
+//! `madvise`; [`Region::huge_bytes`] returns how many the kernel granted. If mapping fails, or the
 //! target has no `mmap`, the bytes come from the heap.
 
 #[cfg(unix)]

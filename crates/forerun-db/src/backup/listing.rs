@@ -67,8 +67,8 @@ impl Listing {
             .collect()
     }
 
-    /// Files that no backup names. Empty as long as a backup is unreadable, since it is unknown
-    /// what that one names.
+    /// Files that no backup names. Empty as long as a backup is unreadable, because it is unknown
+    /// which files that one names.
     pub(super) fn unused(&self) -> impl Iterator<Item = (&str, u64)> {
         let used: BTreeSet<String> = self
             .sound()

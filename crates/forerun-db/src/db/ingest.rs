@@ -1,4 +1,4 @@
-//! Bulk loading of sorted entries: straight to runs, past the log and the memtables.
+//! Bulk loading of sorted entries: directly to runs, bypassing the log and the memtables.
 //!
 //! ```text
 //!   add      -> run files without a description, each up to the tree's target size;

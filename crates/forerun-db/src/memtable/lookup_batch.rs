@@ -118,7 +118,7 @@ pub(super) struct Sorted {
     pub(super) position: usize,
 }
 
-/// Below this size a table lies in a core's own cache, and there is little to overlap. (Measured
+/// Below this size a table fits into a core's own cache, and there is little to overlap. (Measured
 /// where that cache has 1 MiB; docs/internals/performance.md has the figures behind this and the
 /// next two.)
 const CACHED_BYTES: usize = 1 << 20;

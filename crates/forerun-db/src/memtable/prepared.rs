@@ -148,7 +148,7 @@ impl<'a> Prepared<'a> {
         let nodes = std::iter::from_fn(move || {
             let node = next?;
             // SAFETY: every node has level 0. The link still chains the block; insertion sets it
-            // anew later.
+            // again later.
             next = unsafe { node.link(0) }.load().next;
             Some(node)
         });

@@ -96,12 +96,12 @@ pub(crate) trait VersionCursor: Send {
     /// Moves to the last version strictly before (`key`, `sequence`).
     fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()>;
 
-    /// Moves to the next version; past the last one, to nowhere. A cursor positioned nowhere stays
-    /// there.
+    /// Moves to the next version. After the last one, the cursor has no position. A cursor
+    /// positioned nowhere stays there.
     fn next(&mut self) -> Result<()>;
 
-    /// Moves to the previous version; past the first one, to nowhere. A cursor positioned nowhere
-    /// stays there.
+    /// Moves to the previous version. Before the first one, the cursor has no position. A cursor
+    /// positioned nowhere stays there.
     fn prev(&mut self) -> Result<()>;
 
     /// The current version.

@@ -156,8 +156,8 @@ impl LogWriter {
         }
         if let Err(error) = write_all_at(&*segment.file, group, segment.len) {
             let error = Error::io("write", &segment.path, error);
-            // The cut is synced too: if a loss of power undid it, parts of this group would stand
-            // behind newer records.
+            // The cut is synced too: if a loss of power undid it, parts of this group would follow
+            // newer records.
             let taken_back = segment
                 .file
                 .set_len(segment.len)

@@ -130,7 +130,7 @@ FORERUN_DEVICE void find_by_pipeline(const TableOp& op) {
     }
 }
 
-// The seed's rule: the pipeline if more than 7/8 of the slots are in use and buckets have 128
+// HierarchicalKV's rule: the pipeline if more than 7/8 of the slots are in use and buckets have 128
 // slots, otherwise one thread per key.
 FORERUN_DEVICE void find_by_seed_rule(const TableOp& op) {
     const u64 slots = op.table.buckets * op.table.width;

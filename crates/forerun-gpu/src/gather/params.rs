@@ -60,7 +60,7 @@ pub struct GatherParams {
     pub count_bytes: u32,
     /// 4 or 8.
     pub map_bytes: u32,
-    /// [`GATHER`] or [`SCATTER`]: tells which side is the host's.
+    /// [`GATHER`] or [`SCATTER`]: shows which side is the host's.
     pub direction: u32,
     /// [`ABSENT_SKIP`] or [`ABSENT_ZERO`].
     pub absent: u32,

@@ -161,7 +161,7 @@ impl Operation {
     }
 
     /// Checks that a batch has the arrays that the operation needs. `has_rows`, `has_scores` and
-    /// `has_flags` tell what it has.
+    /// `has_flags` report what it has.
     pub(crate) fn check(
         self,
         row_bytes: u64,

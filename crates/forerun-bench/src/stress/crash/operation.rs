@@ -27,9 +27,9 @@ use forerun_cli::exit::CheckFailed;
 pub enum Operation {
     /// Ingests all keys of a keyspace.
     Ingestion,
-    /// Makes a backup in a directory beside the store.
+    /// Makes a backup in a directory next to the store.
     Backup,
-    /// Makes a checkpoint in a directory beside the store.
+    /// Makes a checkpoint in a directory next to the store.
     Checkpoint,
     /// Drops a keyspace that was filled for this.
     KeyspaceDrop,
@@ -160,7 +160,7 @@ impl Operation {
     }
 }
 
-/// Removes what operations left beside a store.
+/// Removes what operations left next to a store.
 pub fn remove_beside(store: &Path) -> anyhow::Result<()> {
     remove_dir(&backups_path(store))?;
     let parent = store.parent().unwrap_or(Path::new("."));
@@ -281,7 +281,7 @@ fn check_backups(
         return Ok(());
     }
     let backups = match Backups::open(&path) {
-        // The kill came before the directory was one of backups.
+        // The kill came before the directory became a directory of backups.
         Err(forerun::Error::NotBackups { .. }) if done.is_none() => return remove_dir(&path),
         opened => opened.context("cannot open the backups")?,
     };
@@ -328,7 +328,7 @@ impl FromStr for Operation {
 mod tests {
     use super::*;
 
-    /// A store, and a place beside it.
+    /// A store, and a directory next to it.
     fn with_store(check: impl FnOnce(&Db, &Path)) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");

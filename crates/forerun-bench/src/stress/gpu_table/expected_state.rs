@@ -209,7 +209,7 @@ impl ExpectedState {
         keys.extend(self.pinned_keys());
         let methods = match self.width {
             Width::W128 => &Lookup::ALL[..],
-            // The pipeline, and with it the seed's rule, exists for width 128 only.
+            // The pipeline, and with it HierarchicalKV's rule, exists for width 128 only.
             _ => &Lookup::ALL[..4],
         };
         let work = match self.random.random_range(0..2) {

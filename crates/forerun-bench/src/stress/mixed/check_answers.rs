@@ -62,7 +62,7 @@ pub fn check_own(
     }
 }
 
-/// Checks the result for any key: a value names its key.
+/// Checks the result for any key: a value contains its key.
 pub fn check_others(key: &[u8], found: Option<&[u8]>, what: &str) -> anyhow::Result<()> {
     let Some(value) = found else { return Ok(()) };
     let names_its_key = value

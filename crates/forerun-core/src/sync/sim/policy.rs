@@ -7,8 +7,8 @@
 //! Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010) gives each
 //! thread a random priority and always runs the one with the highest. At a few random steps the
 //! running thread falls below all others. This finds defects that need one thread to be held back
-//! for long while the others do much. A thread that has run for long also falls below the others,
-//! so that a thread that polls cannot hold them back for ever.
+//! for long while the others do much. A thread that has run for a long time also falls below the
+//! others, so that a thread that polls cannot block them forever.
 
 use super::outcome::Operation;
 use super::random::Random;

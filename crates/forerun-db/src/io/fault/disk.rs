@@ -82,7 +82,7 @@ pub(super) struct Inode {
     /// As seen.
     pub(super) bytes: Vec<u8>,
     pub(super) lock: Lock,
-    /// How many have it open. Without a name, it takes room as long as somebody has.
+    /// How many have it open. Without a name, it takes space as long as it is open.
     pub(super) openings: usize,
     durable: Vec<u8>,
     unsynced: Vec<Change>,

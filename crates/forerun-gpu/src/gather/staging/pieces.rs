@@ -252,7 +252,7 @@ impl GpuPieces {
         // and it cannot be leaked, because only `deliver` owns it.
         unsafe { copy.enqueue(&self.stream) }?;
         if let Err(error) = self.stream.record(&piece.arrived) {
-            // The event still stands for an earlier copy, so wait for this one here.
+            // The event still marks an earlier copy, so wait for this one here.
             let _ = self.wait_idle();
             return Err(error);
         }
