@@ -109,10 +109,10 @@ impl Builder {
 
     /// Rows in the host tier. Memory is allocated as it is used.
     ///
-    /// Default with a store: 65,536; the store holds all rows. Without a store the table by default
-    /// grows with its rows, up to the machine's memory, and drops none. A table with a capacity and
-    /// without a store refuses rows beyond it, unless [`overflow`](Builder::overflow) asks for
-    /// eviction.
+    /// Default with a store: 65,536; the store holds all rows. Without a store, the table by
+    /// default grows with its rows, up to the machine's memory, and drops none. A table with a
+    /// capacity and without a store refuses rows beyond it, unless [`overflow`](Builder::overflow)
+    /// asks for eviction.
     pub fn host_capacity(mut self, rows: usize) -> Builder {
         self.host = Some(HostCapacity::Rows(rows));
         self
@@ -135,11 +135,11 @@ impl Builder {
     /// take up to half of the budget, and the rows get less.
     ///
     /// [`open`](Builder::open) refuses it together with [`host_capacity`](Builder::host_capacity)
-    /// or [`host_bytes`](Builder::host_bytes). Of [`store_options`](Builder::store_options) it
-    /// replaces [`Options::cache_bytes`] and [`Options::memory_limit_bytes`], whatever they are,
-    /// and lowers [`Options::memtable_bytes`] to half of what memtables may take.
+    /// or [`host_bytes`](Builder::host_bytes). It replaces [`Options::cache_bytes`] and
+    /// [`Options::memory_limit_bytes`] of [`store_options`](Builder::store_options), whatever they
+    /// are, and lowers [`Options::memtable_bytes`] to half of what memtables may take.
     ///
-    /// Outside of it are the rows of the device tier and the buffers of calls under way. Two parts
+    /// It does not include the rows of the device tier and the buffers of running calls. Two parts
     /// can exceed their share: a store keeps the root pages of its runs and 8 bytes for each page
     /// of 4 KiB in memory, even if the cache's share is smaller; and if rows are short and the
     /// budget is a large part of the machine's memory, the index starts small, and may exceed its

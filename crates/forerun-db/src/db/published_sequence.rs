@@ -100,8 +100,8 @@ impl PublishedSequence {
         self.wake.notify_all();
     }
 
-    /// Whether there is a permanent hole. Called with all writers held off, so after those that may
-    /// have left one.
+    /// Whether there is a permanent hole. The caller holds off all writers, so every writer that
+    /// could have left a hole has ended.
     pub(super) fn has_hole(&self) -> bool {
         // Relaxed: the lock that holds writers off orders it.
         self.hole.load(Ordering::Relaxed) != u64::MAX
