@@ -41,7 +41,7 @@ def cases_of(table: forerun.Table, workload: Workload, batch: int, dim: int) -> 
             table.find(keys, out=out)
         return time.perf_counter() - begin
 
-    def anew(batches):
+    def with_nothing(batches):
         begin = time.perf_counter()
         for keys in batches:
             table.find(keys)
@@ -63,7 +63,7 @@ def cases_of(table: forerun.Table, workload: Workload, batch: int, dim: int) -> 
         "engine": engine,
         "out and found": into_out_and_found,
         "out": into_out,
-        "nothing given": anew,
+        "nothing given": with_nothing,
     }
     return [Case(name, turn_of(find)) for name, find in named.items()]
 

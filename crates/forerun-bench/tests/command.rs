@@ -1,8 +1,8 @@
 //! Runs the benches at small size and checks their output.
 
-mod common;
+mod testing;
 
-use common::Workspace;
+use testing::Workspace;
 
 #[test]
 fn benches_print_one_object_a_line() {

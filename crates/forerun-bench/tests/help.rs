@@ -1,8 +1,8 @@
 //! The command line accepts every example in the help texts.
 
-mod common;
+mod testing;
 
-use common::Workspace;
+use testing::Workspace;
 
 /// The examples of a help text, without the remarks after them. Long ones are wrapped.
 fn examples_of(help: &str) -> Vec<String> {

@@ -1,8 +1,8 @@
 //! `forerun-bench stress`: short runs of each kind through the real command.
 
-mod common;
+mod testing;
 
-use common::{Workspace, files};
+use testing::{Workspace, files};
 
 #[test]
 fn ten_kills_lose_nothing() {

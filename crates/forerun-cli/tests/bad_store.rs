@@ -1,11 +1,11 @@
 //! Stores that are missing, damaged, too new or in use: each case is a worded error with exit code
 //! 3, and nothing is lost.
 
-mod common;
+mod testing;
 
-use common::{Workspace, files};
 use std::path::PathBuf;
 use std::process::Stdio;
+use testing::{Workspace, files};
 
 /// A store of a hundred entries, and the output of a scan.
 fn filled() -> (Workspace, String) {

@@ -1,8 +1,8 @@
 //! `forerun demo --quick`: everything runs, and the page needs no other file.
 
-mod common;
+mod testing;
 
-use common::Workspace;
+use testing::Workspace;
 
 #[test]
 fn the_demo_runs_and_writes_its_page() {

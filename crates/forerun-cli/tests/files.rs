@@ -1,10 +1,10 @@
 //! `check`, `compact`, `checkpoint`, `backup` and `dump`: contents, damage and copies of a store's
 //! files.
 
-mod common;
+mod testing;
 
-use common::{Workspace, files};
 use std::path::PathBuf;
+use testing::{Workspace, files};
 
 const ROWS: usize = 2000;
 

@@ -1,8 +1,8 @@
 //! The help texts: every subcommand shows an example, and the command line accepts every example.
 
-mod common;
+mod testing;
 
-use common::Workspace;
+use testing::Workspace;
 
 const COMMANDS: [&str; 18] = [
     "demo",

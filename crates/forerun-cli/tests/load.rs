@@ -1,8 +1,8 @@
 //! `forerun load`: tables become entries, bad rows are reported, and good rows stay.
 
-mod common;
+mod testing;
 
-use common::{Workspace, gzip};
+use testing::{Workspace, gzip};
 
 #[test]
 fn a_csv_row_is_stored_as_json_under_its_key() {

@@ -1,13 +1,13 @@
 //! Stores and keyspaces that do not have the default order or options.
 
-mod common;
+mod testing;
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Workspace, files};
 use forerun_db::{Bytewise, Comparator, Db, KeyspaceOptions, Options, ReverseBytewise};
+use testing::{Workspace, files};
 
 /// An order that only a program has.
 struct ByLength;

@@ -1,9 +1,9 @@
 //! `get`, `multiget`, `scan` and `stats`: existing entries are printed in order, and missing keys
 //! are reported.
 
-mod common;
+mod testing;
 
-use common::Workspace;
+use testing::Workspace;
 
 fn towns() -> Workspace {
     let workspace = Workspace::new();

@@ -1,9 +1,9 @@
 //! `forerun replay`: the reads of a trace are answered, and an error in a trace is reported with
 //! its byte.
 
-mod common;
+mod testing;
 
-use common::{Workspace, gzip};
+use testing::{Workspace, gzip};
 
 fn numbers(count: u32) -> Vec<u8> {
     (0..count)

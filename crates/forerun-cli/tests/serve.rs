@@ -1,13 +1,13 @@
 //! `forerun serve` as a process: addresses, signals, snapshots, errors.
 
-mod common;
+mod testing;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::Workspace;
+use testing::Workspace;
 
 /// A server that is killed when the test ends.
 struct Server {

@@ -1,10 +1,10 @@
 //! Shell support: completions and manual pages.
 
-mod common;
+mod testing;
 
 use std::process::Command;
 
-use common::Workspace;
+use testing::Workspace;
 
 /// The words that bash offers for a command line whose last word is being completed.
 fn bash_completes(workspace: &Workspace, words: &[&str]) -> Vec<String> {

@@ -1,9 +1,9 @@
 //! `put` and `delete`: the next command sees what they write, and invalid input is refused before
 //! the store changes.
 
-mod common;
+mod testing;
 
-use common::Workspace;
+use testing::Workspace;
 
 #[test]
 fn put_keys_are_found_and_deleted_ones_are_not() {
@@ -99,7 +99,7 @@ fn loads_compactions_and_checkpoints_report_as_json() {
         "t.ndjson",
         "{\"k\":\"a\"}\n{\"k\":\"b\"}\n{\"k\":\"a\"}\nbad\n",
     );
-    let object = |ran: common::Ran| -> serde_json::Value {
+    let object = |ran: testing::Ran| -> serde_json::Value {
         serde_json::from_str(&ran.text()).expect("one JSON object")
     };
     let load = [

@@ -1,19 +1,19 @@
 //! Backups: several backups of a store in one directory share their common runs and restore
 //! exactly.
 
-mod common;
+mod testing;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{STORE, open, tiny_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
     Background, Backups, Create, Db, Error, KeyspaceOptions, ReverseBytewise, WalMode, WriteBatch,
     check_with_io,
 };
+use testing::{STORE, open, tiny_options};
 
 const BACKUPS: &str = "/backups";
 

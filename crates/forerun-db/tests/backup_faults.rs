@@ -2,15 +2,15 @@
 //! ones are removed and while one is restored. The existing backups stay, and each restores exactly
 //! what it was made of.
 
-mod common;
+mod testing;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{STORE, open, tiny_options};
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::{Backups, Create, Db, Error, Result};
+use testing::{STORE, open, tiny_options};
 
 const BACKUPS: &str = "/backups";
 

@@ -1,16 +1,16 @@
 //! A page that cannot be read affects its own keyspace and no other.
 
-mod common;
+mod testing;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::{STORE, open, small_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::io::{Io, OpenMode, write_all_at};
 use forerun_db::{
     Background, Db, Error, Keyspace, Options, Result, RunOptions, TreeOptions, repair_with_io,
 };
+use testing::{STORE, open, small_options};
 
 /// How long a test waits for something that must happen.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -1,12 +1,12 @@
 //! Iterators that a thread starts again and again see what was written meanwhile, and hold nothing
 //! old.
 
-mod common;
+mod testing;
 
 use std::collections::BTreeMap;
 
-use common::{open, options_with_orders, run_files, tiny_options};
 use forerun_db::io::fault::FaultIo;
+use testing::{open, options_with_orders, run_files, tiny_options};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -1,7 +1,7 @@
 //! Closing a store while other threads work on it: their work stops or completes, and nothing in
 //! the directory changes afterwards.
 
-mod common;
+mod testing;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -11,12 +11,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use common::hook_io::{Change, HookIo};
-use common::{STORE, open, tiny_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
     Backups, Create, Db, Durability, Error, Options, Result, check_with_io, repair_with_io,
 };
+use testing::hook_io::{Change, HookIo};
+use testing::{STORE, open, tiny_options};
 
 const COPY: &str = "/copy";
 const BACKUPS: &str = "/backups";

@@ -1,14 +1,14 @@
 //! Many threads write and read at once: writes are grouped, batches are atomic, and a writer reads
 //! what it wrote.
 
-mod common;
+mod testing;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::small_options;
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::{Db, Durability, Error, Options, Values, WalMode, WriteBatch};
+use testing::small_options;
 
 const THREADS: usize = 4;
 
@@ -66,7 +66,7 @@ fn a_writer_reads_what_it_wrote_and_all_is_recovered() {
 fn readers_see_batches_whole_and_in_order() {
     const KEYS: usize = 5;
     for wal in [WalMode::On, WalMode::Off] {
-        let db = Db::open_with_io(Arc::new(FaultIo::new()), common::STORE, options(wal)).unwrap();
+        let db = Db::open_with_io(Arc::new(FaultIo::new()), testing::STORE, options(wal)).unwrap();
         let is_over = AtomicBool::new(false);
         let rounds = AtomicUsize::new(0);
         forerun_core::sync::thread::scope(|scope| {
@@ -171,7 +171,7 @@ fn a_group_that_fails_fails_for_all_its_writers_and_the_others_are_kept() {
     for call in (20..200).step_by(7) {
         for fault in [Fault::Fail(EIO), Fault::TornWrite(EIO), Fault::PowerLoss] {
             let io = FaultIo::new();
-            let db = Db::open_with_io(Arc::new(io.clone()), common::STORE, options(WalMode::On))
+            let db = Db::open_with_io(Arc::new(io.clone()), testing::STORE, options(WalMode::On))
                 .unwrap();
             io.fail_call(call, fault);
             let outcomes: Vec<Vec<bool>> = forerun_core::sync::thread::scope(|scope| {
@@ -224,7 +224,7 @@ fn a_group_that_fails_fails_for_all_its_writers_and_the_others_are_kept() {
             check(&db, false);
             let io = io.kill();
             check(
-                &Db::open_with_io(Arc::new(io), common::STORE, options(WalMode::On)).unwrap(),
+                &Db::open_with_io(Arc::new(io), testing::STORE, options(WalMode::On)).unwrap(),
                 true,
             );
         }
@@ -236,7 +236,7 @@ fn closing_finishes_running_writes_and_refuses_new_ones() {
     for _ in 0..20 {
         let io = FaultIo::new();
         let db =
-            Db::open_with_io(Arc::new(io.clone()), common::STORE, options(WalMode::On)).unwrap();
+            Db::open_with_io(Arc::new(io.clone()), testing::STORE, options(WalMode::On)).unwrap();
         let written: usize = forerun_core::sync::thread::scope(|scope| {
             let writers: Vec<_> = (0..THREADS)
                 .map(|thread| {
@@ -262,7 +262,7 @@ fn closing_finishes_running_writes_and_refuses_new_ones() {
                 .map(|writer| writer.join().unwrap())
                 .sum()
         });
-        let db = Db::open_with_io(Arc::new(io), common::STORE, options(WalMode::On)).unwrap();
+        let db = Db::open_with_io(Arc::new(io), testing::STORE, options(WalMode::On)).unwrap();
         assert!(db.recovery().clean_close);
         assert_eq!(db.iter().count(), written);
     }

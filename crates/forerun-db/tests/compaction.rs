@@ -1,17 +1,17 @@
 //! A store that outgrows its memory: flushes and compactions run while it is written and read.
 
-mod common;
+mod testing;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{STORE, open, small_options, tiny_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
     Background, Db, Durability, Error, Options, ReadBackend, Strategy, TreeOptions, Values,
     WalMode, WriteBatch,
 };
+use testing::{STORE, open, small_options, tiny_options};
 
 /// Small memtables and runs, and the store's own background threads.
 fn busy_options() -> Options {

@@ -2,13 +2,13 @@
 //! created, written, flushed, compacted, closed, opened and recovered. Everything that was
 //! acknowledged as synced survives completely.
 
-mod common;
+mod testing;
 
 use std::sync::Arc;
 
-use common::{Outcome, Script, batch, is_there, open, small_options, tiny_options};
 use forerun_db::io::fault::{Fault, FaultIo};
 use forerun_db::{Db, Durability, Options};
+use testing::{Outcome, Script, batch, is_there, open, small_options, tiny_options};
 
 /// Runs the script until the power is lost at this call; `None` if the script has fewer calls.
 fn run_until(call: u64, options: &Options) -> Option<(FaultIo, Script, String)> {

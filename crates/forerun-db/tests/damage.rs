@@ -2,14 +2,14 @@
 //! and never panics: it fails to open and names the file and the offset, or it reports what it
 //! dropped or skipped.
 
-mod common;
+mod testing;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use common::{batch, open, small_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{Error, Op, Recovery};
+use testing::{batch, open, small_options};
 
 const BATCHES: usize = 9;
 

@@ -1,15 +1,15 @@
 //! Entries expire to the second when they are read, wherever they are stored.
 
-mod common;
+mod testing;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use common::{entries, open, small_options, tiny_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::memtable::Strategy as Search;
 use forerun_db::{Db, Error, Keyspace, KeyspaceOptions, Options, Snapshot, Values, WalMode};
 use proptest::prelude::*;
+use testing::{entries, open, small_options, tiny_options};
 
 /// The time to live of the keyspace `mortal`, in seconds.
 const TTL: u64 = 5;
@@ -329,7 +329,7 @@ fn a_repaired_manifest_keeps_ttls_and_expires_nothing_early() {
     io.take("/store/MANIFEST");
     io.set_unix_time_s(Some(1_003));
     let repaired =
-        forerun_db::repair_with_io(std::sync::Arc::new(io.clone()), common::STORE, &options());
+        forerun_db::repair_with_io(std::sync::Arc::new(io.clone()), testing::STORE, &options());
     repaired.unwrap();
     let db = open(&io, &options()).unwrap();
     let mortal = db.keyspace("mortal").unwrap();

@@ -1,7 +1,7 @@
 //! Manifests that cannot be written: however often writing is retried, nothing piles up on the
 //! disk, and nothing is lost.
 
-mod common;
+mod testing;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::hook_io::{Change, HookIo};
-use common::{STORE, entries, run_files, tiny_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{Background, Db, Error, Options, Result, check_with_io};
+use testing::hook_io::{Change, HookIo};
+use testing::{STORE, entries, run_files, tiny_options};
 
 /// The step of writing a manifest that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,7 +171,7 @@ fn try_often(step: Step, background: Background, (name, operation): Operation) {
         checked.problems
     );
     assert_eq!(checked.leftovers, 0, "{case}");
-    let db = common::open(&disk, &options(background)).unwrap();
+    let db = testing::open(&disk, &options(background)).unwrap();
     assert_eq!(entries(db.iter()), expected, "{case}, reopened");
 }
 
@@ -208,7 +208,7 @@ fn every_manifest_a_power_loss_can_leave_has_its_runs() {
                     }
                     let after = disk.crash(seed);
                     let case = format!("{step:?}, {}, {attempts}, seed {seed}", operation.0);
-                    let db = common::open(&after, &options)
+                    let db = testing::open(&after, &options)
                         .unwrap_or_else(|error| panic!("{case}: {error}"));
                     let mut found = entries(db.iter());
                     found.retain(|(key, _)| key != b"ingested");

@@ -1,10 +1,10 @@
 //! Every call to the file system fails once, in every way, and nothing acknowledged is lost.
 
-mod common;
+mod testing;
 
-use common::{BATCHES, Outcome, STORE, Script, open, small_options};
 use forerun_db::io::fault::{EIO, ENOSPC, Fault, FaultIo};
 use forerun_db::{Durability, Error};
+use testing::{BATCHES, Outcome, STORE, Script, open, small_options};
 
 /// Number of calls that the script makes when nothing fails.
 fn calls_of_the_script() -> u64 {

@@ -1,14 +1,14 @@
 //! Ingestion is atomic and takes its place in the order of writes, whatever fails meanwhile.
 
-mod common;
+mod testing;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{STORE, open, small_options, tiny_options};
 use forerun_db::io::Io;
 use forerun_db::io::fault::{EIO, ENOSPC, Fault, FaultIo};
 use forerun_db::{Background, Db, Durability, Error, Options, Result, Values, WalMode};
+use testing::{STORE, open, small_options, tiny_options};
 
 /// Keys of the script. Ingested keys have large values, so that there are several runs.
 const KEYS: usize = 12;

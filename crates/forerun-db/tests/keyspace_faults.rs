@@ -2,18 +2,18 @@
 //! are created and dropped; damaged runs; a lost manifest. Also many threads: a snapshot sees all
 //! of a batch or none of it, whatever its keyspaces.
 
-mod common;
+mod testing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{STORE, open, small_options, tiny_options};
 use forerun_db::io::fault::{Fault, FaultIo};
 use forerun_db::{
     Background, Db, Durability, Error, KeyspaceOptions, Options, ReverseBytewise, TreeOptions,
     WriteBatch, check_with_io, repair_with_io,
 };
+use testing::{STORE, open, small_options, tiny_options};
 
 const NAMES: [&str; 3] = ["a", "b", "reverse"];
 

@@ -1,21 +1,21 @@
 //! Keyspaces are created and dropped, and errors name the keyspace, the comparator or the option.
 
-mod common;
+mod testing;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use common::hook_io::{Change, HookIo};
-use common::{
-    STORE, entries, open, options_with_orders, reverse, run_files, small_options, tiny_options,
-};
 use forerun_core::sync::Barrier;
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::{
     Background, Db, Durability, Error, KeyspaceOptions, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES,
     TreeOptions, Values, WriteBatch,
+};
+use testing::hook_io::{Change, HookIo};
+use testing::{
+    STORE, entries, open, options_with_orders, reverse, run_files, small_options, tiny_options,
 };
 
 #[test]

@@ -1,21 +1,21 @@
 //! Keyspaces: each is a separate map with its own order; batches and snapshots span them, and they
 //! share the memory of one store.
 
-mod common;
+mod testing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{
-    ByLength, STORE, entries, open, options_with_orders, reverse, small_options, tiny_options,
-};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
     Backups, Comparator, Create, Db, Durability, Error, Keyspace, KeyspaceOptions, Snapshot,
     Values, WriteBatch,
 };
 use proptest::prelude::*;
+use testing::{
+    ByLength, STORE, entries, open, options_with_orders, reverse, small_options, tiny_options,
+};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 

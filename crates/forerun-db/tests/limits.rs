@@ -1,20 +1,20 @@
 //! Limits hold under any load.
 
-mod common;
+mod testing;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use common::hook_io::{Change, HookIo};
-use common::{STORE, open, run_files, small_options, tiny_options};
 use forerun_core::Pages;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
     Background, Db, Durability, Error, Options, ReadBackend, Result, RunOptions, TreeOptions,
     Values, WriteBatch,
 };
+use testing::hook_io::{Change, HookIo};
+use testing::{STORE, open, run_files, small_options, tiny_options};
 
 #[test]
 fn a_page_size_out_of_bounds_counts_as_the_nearest_bound_in_the_cache_too() {

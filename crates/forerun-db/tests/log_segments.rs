@@ -1,11 +1,11 @@
 //! Which log segments exist.
 
-mod common;
+mod testing;
 
 use std::path::{Path, PathBuf};
 
-use common::{STORE, open, small_options, tiny_options};
 use forerun_db::io::fault::FaultIo;
+use testing::{STORE, open, small_options, tiny_options};
 
 /// The log's segments in a directory, and their lengths.
 fn segments(io: &FaultIo, dir: &str) -> Vec<(PathBuf, usize)> {

@@ -1,20 +1,20 @@
 //! The store against a `BTreeMap`: random writes, every kind of read, snapshots and reopenings in
 //! between.
 
-mod common;
+mod testing;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use common::{open, small_options, tiny_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
     Bytewise, Comparator, Db, Durability, Error, Iter, Options, ReverseBytewise, Snapshot,
     Strategy as Lookup, Values, WriteBatch,
 };
 use proptest::prelude::*;
+use testing::{open, small_options, tiny_options};
 
 type Key = Vec<u8>;
 

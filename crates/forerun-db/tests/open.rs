@@ -1,19 +1,19 @@
 //! Which directories can be opened and which are rejected, and that rejected ones are left
 //! unchanged.
 
-mod common;
+mod testing;
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{open, small_options};
 use forerun_core::Pages;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
     Access, Bytewise, Checks, Comparator, Create, Db, Durability, Error, MAX_KEY_BYTES,
     MAX_VALUE_BYTES, Op, Options, ReverseBytewise, Values, WalMode, WriteBatch,
 };
+use testing::{open, small_options};
 
 /// Names and bytes of all files of a directory.
 fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {

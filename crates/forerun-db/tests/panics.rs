@@ -1,7 +1,7 @@
 //! A comparator or a file system panics: the caller gets an error that names it, nobody waits for
 //! ever, and nothing acknowledged is lost.
 
-mod common;
+mod testing;
 
 use std::cmp::Ordering;
 use std::ffi::OsString;
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use common::{STORE, small_options, tiny_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::io::{Io, IoFile, OpenMode};
 use forerun_db::{
     Background, Comparator, Db, Durability, Error, KeyspaceOptions, Options, Result, TreeOptions,
     Values, WalMode, WriteBatch,
 };
+use testing::{STORE, small_options, tiny_options};
 
 /// Runs something that must end.
 fn ends<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -77,7 +77,7 @@ fn options(when: &When) -> Options {
 }
 
 fn open(io: &FaultIo, options: &Options) -> Db {
-    common::open(io, options).unwrap()
+    testing::open(io, options).unwrap()
 }
 
 /// Asserts that a write is rejected because of a panic with the message `text`.
@@ -338,7 +338,7 @@ fn opening_with_a_comparator_that_panics_is_an_error_and_the_store_can_be_opened
     db.put(b"a", b"1").unwrap();
     db.close().unwrap();
     when.at_key(true);
-    match common::open(&io, &options(&when)) {
+    match testing::open(&io, &options(&when)) {
         Err(Error::Panicked { message, .. }) => assert!(message.contains("met boom")),
         other => panic!("{other:?}"),
     }

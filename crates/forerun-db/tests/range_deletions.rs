@@ -1,18 +1,18 @@
 //! Tens of thousands of range deletions: each costs about the same, whatever the others look like,
 //! and their memory is counted.
 
-mod common;
+mod testing;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use common::{STORE, open, run_files, small_options};
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::{
     Background, Db, Durability, Error, Options, Strategy, Values, WriteBatch, check_with_io,
     repair_with_io,
 };
+use testing::{STORE, open, run_files, small_options};
 
 /// How the ranges are arranged.
 #[derive(Clone, Copy, Debug)]

@@ -1,19 +1,19 @@
 //! A store on a read-only file system is read and checked, and nothing in its directory is touched.
 
-mod common;
+mod testing;
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::{STORE, entries, open, small_options, tiny_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::io::{Io, IoFile, OpenMode};
 use forerun_db::{
     Access, CheckReport, Db, Durability, Error, KeyspaceOptions, Options, Result, Values,
     WriteBatch, check_with_io,
 };
+use testing::{STORE, entries, open, small_options, tiny_options};
 
 /// The error number of a read-only file system.
 const EROFS: i32 = 30;

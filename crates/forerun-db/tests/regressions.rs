@@ -1,6 +1,6 @@
 //! Defects that `forerun-lab sim` found in the store, each as a scenario without a simulation.
 
-mod common;
+mod testing;
 
 use std::cmp::Ordering;
 use std::ffi::OsString;
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use common::{STORE, open, small_options, tiny_options};
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::io::{Io, IoFile, OpenMode};
 use forerun_db::{Backups, Comparator, Create, Db, Durability, Error, Iter, Options};
+use testing::{STORE, open, small_options, tiny_options};
 
 /// Orders by bytes, but ignores case; panics while it is switched on.
 #[derive(Default)]

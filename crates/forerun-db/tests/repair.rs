@@ -1,16 +1,16 @@
 //! Stores with damaged files are checked and repaired: the damage is found, the remaining data is
 //! kept, and nothing is invented.
 
-mod common;
+mod testing;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{STORE, open, tiny_options};
 use forerun_db::io::fault::{Fault, FaultIo};
 use forerun_db::{CheckReport, Error, Loss, RepairReport, Result, check_with_io, repair_with_io};
 use proptest::prelude::*;
+use testing::{STORE, open, tiny_options};
 
 const KEYS: u64 = 150;
 const WRITES: u64 = 600;

@@ -3,10 +3,10 @@
 
 #![cfg(unix)]
 
-mod support;
+mod testing;
 
 use std::process::Command;
-use support::programs;
+use testing::programs;
 
 /// Runs the tests of a program whose names contain `filter`.
 fn run(program: &str, filter: &str) {

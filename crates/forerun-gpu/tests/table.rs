@@ -21,7 +21,7 @@ mod shim;
 mod storms;
 #[path = "table/streams.rs"]
 mod streams;
-mod support;
+mod testing;
 
 use forerun_gpu::table::{
     Candidates, Entries, GpuTable, Policy, ScoreBytes, TableError, TableOptions, Width,

@@ -1,8 +1,8 @@
 //! A session answers as the conversations say, no matter how its input is cut into pieces.
 
-mod common;
+mod testing;
 
-use common::{Client, FILES, Kept, cases};
+use testing::{Client, FILES, Kept, cases};
 
 fn play(step: usize) {
     let mut wrong = String::new();

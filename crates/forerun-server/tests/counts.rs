@@ -1,8 +1,8 @@
 //! `stats` counts commands as memcached counts them.
 
-mod common;
+mod testing;
 
-use common::Client;
+use testing::Client;
 
 /// The counts with these names.
 fn counts(client: &mut Client, names: &[&str]) -> Vec<(String, u64)> {

@@ -6,12 +6,12 @@
 //! bits. Differences that docs/operate/protocol.md lists are not generated, or are compared only as
 //! far as the answers agree.
 
-mod common;
+mod testing;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use common::Client;
-use common::memcached::{VERSION, ask, connect, start};
+use testing::Client;
+use testing::memcached::{VERSION, ask, connect, start};
 
 /// Number of cases. They take a few seconds in a debug build.
 const CASES: u64 = 20_000;

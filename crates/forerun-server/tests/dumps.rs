@@ -1,12 +1,12 @@
 //! Dumps of all keys are complete for any number of keys, and take bounded memory.
 
-mod common;
+mod testing;
 
 use std::collections::BTreeSet;
 
-use common::{Client, Kept};
 use forerun_cache::{CacheOptions, Store};
 use forerun_server::{Next, Settings};
+use testing::{Client, Kept};
 
 const ITEMS: usize = 30_000;
 

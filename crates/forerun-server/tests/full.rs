@@ -1,11 +1,11 @@
 //! Commands that read and write at once, on a full cache: a write that needs memory never waits for
 //! the guard of its own command.
 
-mod common;
+mod testing;
 
-use common::Client;
 use forerun_cache::CacheOptions;
 use forerun_server::Settings;
+use testing::Client;
 
 const EXPIRATIONS: [&str; 6] = ["30", "300", "3000", "30000", "300000", "2000000"];
 

@@ -1,12 +1,12 @@
 //! Memcached itself answers as the conversations say. The test is skipped with a message if
 //! memcached is not on the PATH.
 
-mod common;
+mod testing;
 
 use std::time::{Duration, Instant};
 
-use common::memcached::{VERSION, ask, connect, start};
-use common::{FILES, Kept, cases};
+use testing::memcached::{VERSION, ask, connect, start};
+use testing::{FILES, Kept, cases};
 
 #[test]
 fn memcached_matches_the_conversations() {

@@ -1,12 +1,12 @@
 //! Compares pipelines of random commands, cut at random places, with a plain model of memcached's
 //! semantics.
 
-mod common;
+mod testing;
 
 use std::collections::HashMap;
 
-use common::Client;
 use proptest::prelude::*;
+use testing::Client;
 
 /// Few keys, so that commands meet the same key again.
 const KEYS: u8 = 6;

@@ -1,10 +1,10 @@
 //! Writes that run beside close: each is flushed or refused.
 
-mod common;
+mod testing;
 
-use common::{rows, versions};
 use forerun_table::{Dtype, Error, Table, Update, Writes};
 use std::path::Path;
+use testing::{rows, versions};
 
 const WORDS: usize = 2;
 const KEYS: u64 = 100_000;

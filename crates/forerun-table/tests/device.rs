@@ -1,12 +1,12 @@
 //! The device tier: promotion, demotion, and writes that are visible through it.
 
-mod common;
+mod testing;
 
-use common::{find, versions};
 use forerun_table::{Admission, Builder, Dtype, Moves, Overflow, Score, Table, Update, Writes};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::path::Path;
+use testing::{find, versions};
 
 const WORDS: usize = 2;
 
@@ -20,7 +20,7 @@ fn builder(directory: &Path) -> Builder {
 }
 
 fn rows(keys: &[u64], version: u32) -> Vec<u8> {
-    common::rows(WORDS, keys, version)
+    testing::rows(WORDS, keys, version)
 }
 
 /// Rows that a lookup of these keys finds on the device, in the host tier and in the store.

@@ -1,15 +1,15 @@
 //! Crashes, kills and a failing disk: nothing that was acknowledged is lost, and only the affected
 //! keys fail.
 
-mod common;
+mod testing;
 
-use common::{find, version_of};
 use forerun_db::io::fault::{EIO, ENOSPC, Fault, FaultIo};
 use forerun_db::{Background, Db, Options, ReadBackend};
 use forerun_table::{Admission, Dtype, Error, Moves, Table, Writes};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
+use testing::{find, version_of};
 
 const WORDS: usize = 4;
 const KEYS: u64 = 40;
@@ -34,11 +34,11 @@ fn open(io: &FaultIo, writes: Writes, device_rows: usize, rows: usize) -> Result
 
 fn insert(table: &Table, keys: impl IntoIterator<Item = u64>, version: u32) -> Result<(), Error> {
     let keys: Vec<u64> = keys.into_iter().collect();
-    table.insert(&keys, &common::rows(WORDS, &keys, version))
+    table.insert(&keys, &testing::rows(WORDS, &keys, version))
 }
 
 fn versions(table: &Table) -> Vec<Option<u32>> {
-    common::versions(table, &(0..KEYS).collect::<Vec<_>>())
+    testing::versions(table, &(0..KEYS).collect::<Vec<_>>())
 }
 
 proptest! {

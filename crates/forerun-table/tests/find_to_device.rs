@@ -1,9 +1,8 @@
 //! Lookups whose rows end in device memory: a GPU's if there is one, otherwise the CPU's.
 //! (`model.rs` compares them with a map, `stress.rs` runs them beside writers.)
 
-mod common;
+mod testing;
 
-use common::{find, find_to_device, rows, to_device, version_of};
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::{Background, Db, Options, ReadBackend};
 use forerun_gpu::gather::StagingShape;
@@ -12,6 +11,7 @@ use forerun_table::{Admission, Dtype, Error, Moves, Table};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::Arc;
+use testing::{find, find_to_device, rows, to_device, version_of};
 
 const WORDS: usize = 4;
 
@@ -211,7 +211,7 @@ fn rows_go_to_the_tiers_own_kind_of_memory() {
         .device(forerun_table::DeviceChoice::Cpu)
         .open()
         .unwrap();
-    on_cpu.insert(&[1], &common::rows(WORDS, &[1], 1)).unwrap();
+    on_cpu.insert(&[1], &testing::rows(WORDS, &[1], 1)).unwrap();
     assert!(on_cpu.gpu().is_none());
     let hits = on_cpu.find_to_device(&[1], &mut rows[..], &mut found);
     assert_eq!((hits.unwrap(), version_of(&rows, 1)), (1, 1));
@@ -232,7 +232,7 @@ fn rows_go_to_the_tiers_own_kind_of_memory() {
     let error = error.unwrap_err().to_string();
     assert!(error.contains("ordinary memory"), "{error}");
     // From any byte offset, from either tier.
-    on_gpu.insert(&[1], &common::rows(WORDS, &[1], 2)).unwrap();
+    on_gpu.insert(&[1], &testing::rows(WORDS, &[1], 2)).unwrap();
     for _ in 0..2 {
         assert_eq!(
             on_gpu

@@ -1,13 +1,13 @@
 //! Imports: small ones go through the log, large ascending ones into files of the store. Both are
 //! visible and survive a restart.
 
-mod common;
+mod testing;
 
-use common::versions;
 use forerun_db::io::fault::{ENOSPC, Fault, FaultIo};
 use forerun_db::{Background, Db, Options, ReverseBytewise};
 use forerun_table::{Admission, Dtype, Error, Moves, Score, Table, Writes};
 use std::sync::Arc;
+use testing::versions;
 
 const WORDS: usize = 4;
 /// More than half of a memtable of these stores.
@@ -31,7 +31,7 @@ fn open(io: &FaultIo, writes: Writes) -> Table {
 }
 
 fn rows(keys: &[u64], version: u32) -> Vec<u8> {
-    common::rows(WORDS, keys, version)
+    testing::rows(WORDS, keys, version)
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! A table behaves like a map, whatever its capacities and policies.
 
-mod common;
+mod testing;
 
-use common::{check_all, find, find_to_device, to_device};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{Background, Db, Options};
 use forerun_table::{
@@ -12,6 +11,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use testing::{check_all, find, find_to_device, to_device};
 
 const KEYS: u64 = 60;
 const WORDS: u32 = 3;

@@ -1,13 +1,13 @@
 //! What can be opened, and the messages about what cannot.
 
-mod common;
+mod testing;
 
-use common::find;
 use forerun_db::{Access, Backups, Create, Db, Options};
 use forerun_table::{DeviceChoice, Dtype, Error, Moves, Overflow, Score, Table, Writes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use testing::find;
 
 fn refusal(opened: Result<Table, Error>) -> String {
     opened.unwrap_err().to_string()

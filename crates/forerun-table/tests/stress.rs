@@ -1,15 +1,15 @@
 //! Readers beside writers, evictions and moves: no torn row, no lost write, no version that goes
 //! backwards, no leak.
 
-mod common;
+mod testing;
 
-use common::{row, to_device, version_of};
 use forerun_db::Options;
 use forerun_table::{Admission, Dtype, Moves, Overflow, Score, Table, Update, Writes};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use testing::{row, to_device, version_of};
 
 const WORDS: usize = 9;
 const KEYS: u64 = 2000;

@@ -7,7 +7,7 @@ use forerun_db::planted::Defect;
 use forerun_db::{Access, Compression, Db, Options, Result, repair_with_io};
 
 use crate::breaks;
-use crate::common::{STORE, open, run_files, tiny_options};
+use crate::testing::{STORE, open, run_files, tiny_options};
 
 /// With values of 300 bytes, they take several pages.
 const KEYS: u8 = 60;

@@ -8,8 +8,8 @@ use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::planted::Defect;
 use forerun_db::{Backups, Create, Db, Durability, Error};
 
-use crate::common::hook_io::{Change, HookIo};
-use crate::common::{STORE, open, run_files, tiny_options};
+use crate::testing::hook_io::{Change, HookIo};
+use crate::testing::{STORE, open, run_files, tiny_options};
 use crate::{after_kill, after_power_loss, breaks, open_hooked};
 
 const COPY: &str = "/copy";

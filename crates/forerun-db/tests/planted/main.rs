@@ -9,18 +9,18 @@ mod read_defects;
 mod tree;
 mod waits;
 
-#[path = "../common/mod.rs"]
-mod common;
+#[path = "../testing/mod.rs"]
+mod testing;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use common::hook_io::HookIo;
-use common::{STORE, open, tiny_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::planted::{Defect, plant};
 use forerun_db::{Db, Options};
+use testing::hook_io::HookIo;
+use testing::{STORE, open, tiny_options};
 
 /// Whether the store behaves correctly.
 type Scenario = fn() -> bool;

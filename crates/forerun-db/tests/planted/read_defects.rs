@@ -7,7 +7,7 @@ use forerun_db::planted::Defect;
 use forerun_db::{Db, KeyspaceOptions, Options, RunOptions, TreeOptions, Values, WriteBatch};
 
 use crate::breaks;
-use crate::common::{open, tiny_options};
+use crate::testing::{open, tiny_options};
 
 #[test]
 fn an_iterator_that_goes_backward_shows_the_newest_version() {

@@ -11,8 +11,8 @@ use forerun_db::{
     Background, Db, Error, KeyspaceOptions, Options, RunOptions, TreeOptions, WriteBatch,
 };
 
-use crate::common::hook_io::{Change, HookIo};
-use crate::common::{open, small_options, tiny_options};
+use crate::testing::hook_io::{Change, HookIo};
+use crate::testing::{open, small_options, tiny_options};
 use crate::{breaks, open_hooked};
 
 #[test]

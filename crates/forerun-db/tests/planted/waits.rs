@@ -9,8 +9,8 @@ use forerun_db::io::fault::FaultIo;
 use forerun_db::planted::Defect;
 use forerun_db::{Background, Comparator, Durability};
 
-use crate::common::hook_io::{Change, HookIo};
-use crate::common::{open, small_options, tiny_options};
+use crate::testing::hook_io::{Change, HookIo};
+use crate::testing::{open, small_options, tiny_options};
 use crate::{breaks, open_hooked};
 
 /// Orders by bytes; panics at the key "boom", or in threads with a given name.

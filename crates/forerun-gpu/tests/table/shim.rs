@@ -1,7 +1,7 @@
 //! A device for tests: the kernels' own sources, compiled for the host, in a process that is driven
 //! through a pipe. `tests/kernels/table_server.cpp` is the other side and describes the protocol.
 
-use crate::support::programs;
+use crate::testing::programs;
 use forerun_gpu::Gpu;
 use forerun_gpu::table::params::TableOp;
 use forerun_gpu::table::{Backend, BufferKind, TableError, TableLaunch};

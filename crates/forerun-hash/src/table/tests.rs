@@ -161,7 +161,7 @@ fn a_key_that_does_not_fit_in_a_nearly_empty_table_is_refused_and_changes_nothin
         2 * SLOTS
     );
     assert_eq!(table.len(), 2 * SLOTS);
-    assert_eq!(table.slots(), 1024, "it did not grow in vain");
+    assert_eq!(table.slots(), 1024, "it did not grow");
     assert_eq!(
         keys.iter()
             .filter(|&&key| table.get(key) == Some(key))

@@ -1,4 +1,4 @@
-//! What must hold at every step, besides the answers: nobody waits in vain or for long, limits are
+//! What must hold at every step, besides the answers: nobody waits forever or for long, limits are
 //! kept, the clock advances.
 
 use std::fmt;

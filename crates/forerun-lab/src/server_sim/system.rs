@@ -148,7 +148,7 @@ impl Sim {
         self.state().disk.may_fail()
     }
 
-    /// The number of the file at `path`; it changes when the file is written anew.
+    /// The number of the file at `path`; it changes when the file is written again.
     pub fn file_number(&self, path: &Path) -> Option<u64> {
         self.state().files.get(path).map(|file| file.number)
     }

@@ -4,7 +4,7 @@ use crate::Breach;
 use crate::source::{Kind, lines_with_prose};
 
 /// Our own words, and the field's names for the same things.
-const WORDS: [(&str, &str); 17] = [
+const WORDS: [(&str, &str); 21] = [
     ("shelf", "row slab"),
     ("shelves", "row slabs"),
     ("uncovered", "visible entries"),
@@ -22,6 +22,10 @@ const WORDS: [(&str, &str); 17] = [
     ("stripes", "shards"),
     ("parking", "waiting"),
     ("lift", "raise, copy"),
+    ("anew", "again"),
+    ("in vain", "without result"),
+    ("workplace", "directory"),
+    ("newcomer", "new entry"),
 ];
 
 /// Names of other projects that contain a banned word.

@@ -166,8 +166,8 @@ pub fn remove_beside(store: &Path) -> anyhow::Result<()> {
     let parent = store.parent().unwrap_or(Path::new("."));
     let prefix = name_beside(store, "checkpoint-");
     let prefix = prefix.file_name().unwrap_or_default().as_encoded_bytes();
-    for entry in std::fs::read_dir(parent).context("cannot list the workplace")? {
-        let path = entry.context("cannot list the workplace")?.path();
+    for entry in std::fs::read_dir(parent).context("cannot list the directory")? {
+        let path = entry.context("cannot list the directory")?.path();
         let name = path.file_name().unwrap_or_default();
         if name.as_encoded_bytes().starts_with(prefix) {
             remove_dir(&path)?;

@@ -61,7 +61,7 @@ impl World<'_> {
         }
     }
 
-    /// No thread can do anything now, so a client that is owed something waits in vain.
+    /// No thread can do anything now, so a client that is owed something waits forever.
     pub(super) fn check_stuck(&mut self) -> Result<(), Failure> {
         let now = self.sim.time();
         let life = self.life;

@@ -3,7 +3,7 @@
 // Each test file is its own program and uses only some of these helpers.
 #![allow(dead_code)]
 
-#[path = "../../../forerun-cli/tests/common/workspace.rs"]
+#[path = "../../../forerun-cli/tests/testing/workspace.rs"]
 mod workspace;
 
 #[allow(unused_imports)]
