@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_cursor_leaves_the_merge_nowhere_until_it_is_positioned_anew() {
+    fn after_a_failed_cursor_a_merge_has_no_position_until_the_next_seek() {
         let part = |from: u64| {
             let versions = (0..4)
                 .map(|i| held(&[i as u8], from + i, Some(b"v")))

@@ -410,7 +410,7 @@ impl<'a> Flags<'a> {
     /// Parses `self.tokens` into the other fields.
     #[inline]
     fn parse_tokens(&mut self) -> Result<(), FlagError> {
-        // As in memcached, an unknown or repeated letter ends the parsing. Of other errors, the last
+        // As in memcached, an unknown or repeated letter ends parsing. Among other errors, the last
         // one is reported.
         let mut error = None;
         for token in self.tokens {
