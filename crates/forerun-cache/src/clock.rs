@@ -16,6 +16,16 @@ impl Cache {
 
     /// Advances the clock to `second`; an earlier second changes nothing. This also reclaims some
     /// expired items.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Expiry, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// cache.store(Store { expiry: Expiry::At(cache.now() + 5), ..Store::set("key", "value") });
+    /// cache.advance(cache.now() + 5);
+    /// assert!(cache.get("key").is_none());
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     pub fn advance(&self, second: u32) {
         if self.is_forked() {
             return;

@@ -30,6 +30,16 @@ impl Cache {
     ///
     /// A flush takes constant time. Afterwards no flushed item is found or counted. Their memory is
     /// reused as it is needed; [`Cache::remove_expired`] frees it at once.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// cache.store(Store::set("CH/Bern", "46.948,7.447"));
+    /// cache.flush_all(cache.now());
+    /// assert!(cache.get("CH/Bern").is_none());
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     pub fn flush_all(&self, at: u32) {
         if self.is_forked() {
             return;

@@ -37,6 +37,17 @@ pub struct Cursor(u64);
 
 impl Cache {
     /// Pins the calling thread for reading.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// cache.store(Store::set("CH/Bern", "46.948,7.447"));
+    /// let guard = cache.pin();
+    /// let item = guard.get("CH/Bern").unwrap();
+    /// assert_eq!(item.value(), b"46.948,7.447"); // in place: nothing is copied
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     #[inline]
     pub fn pin(&self) -> Guard<'_> {
         Guard::new(self)
@@ -71,6 +82,18 @@ impl<'c> Guard<'c> {
     /// Looks up a batch of keys and writes each key's item, or `None`, to the same position of
     /// `items`. A batch may be of any length and may repeat keys. A few dozen keys in one batch
     /// take several times less than one by one.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// cache.store(Store::set("CH/Bern", "46.948,7.447"));
+    /// let (guard, mut items) = (cache.pin(), [None; 2]);
+    /// guard.multi_get(&["CH/Bern", "FR/Lyon"], &mut items);
+    /// assert_eq!(items[0].unwrap().value(), b"46.948,7.447");
+    /// assert!(items[1].is_none());
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     ///
     /// # Panics
     /// If `items` is not as long as `keys`.
@@ -153,6 +176,17 @@ impl<'c> Guard<'c> {
 
     /// Looks up one key and gives its item a new expiry. This never waits: if moving the item to
     /// others that expire at about the same time would need memory, the item stays where it is.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Expiry, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// cache.store(Store::set("session", "Ada"));
+    /// let in_an_hour = Expiry::At(cache.now() + 3600);
+    /// let guard = cache.pin();
+    /// assert_eq!(guard.get_and_touch("session", in_an_hour).unwrap().expiry(), in_an_hour);
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     pub fn get_and_touch(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> Option<Item<'_>> {
         let key = key.as_ref();
         self.cache.touch(key, expiry);
@@ -163,6 +197,19 @@ impl<'c> Guard<'c> {
     /// continue, or `None` after the last part. Start with `Cursor::default()`, and drop the guard
     /// between parts. An item that is in the cache during the whole scan is visited at least once,
     /// in some version.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Cursor, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// cache.store(Store::set("CH/Bern", "46.948,7.447"));
+    /// let (mut next, mut keys) = (Some(Cursor::default()), Vec::new());
+    /// while let Some(from) = next {
+    ///     next = cache.pin().scan(from, |item| keys.push(item.key().to_vec()));
+    /// }
+    /// assert_eq!(keys, [b"CH/Bern"]);
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     pub fn scan<'g>(&'g self, from: Cursor, mut each: impl FnMut(Item<'g>)) -> Option<Cursor> {
         if self.cache.is_forked() {
             return None;

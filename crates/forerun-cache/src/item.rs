@@ -92,6 +92,18 @@ impl<'g> Item<'g> {
 
     /// A share of the value that outlives the guard, if the value is a large one with memory of its
     /// own. `None` for small values, which have to be copied.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// cache.store(Store::set("picture", &vec![7; 512 << 10]));
+    /// let shared = cache.pin().get("picture").and_then(|item| item.to_shared());
+    /// cache.flush_all(cache.now());
+    /// // The guard is gone, and so is the item. The bytes are still there, for a slow client.
+    /// assert_eq!(shared.unwrap().len(), 512 << 10);
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     pub fn to_shared(&self) -> Option<SharedValue> {
         self.record.large().map(SharedValue)
     }

@@ -8,6 +8,39 @@ use std::sync::Arc;
 ///
 /// A store remembers the name of the order it was created with and refuses to be opened with
 /// another.
+///
+/// ```
+/// use forerun_db::{Comparator, Db, Options};
+/// use std::cmp::Ordering;
+/// use std::sync::Arc;
+///
+/// /// Decimal numbers without leading zeros, by value.
+/// struct Decimal;
+///
+/// impl Comparator for Decimal {
+///     fn name(&self) -> &str {
+///         "example.decimal"
+///     }
+///     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+///         a.len().cmp(&b.len()).then(a.cmp(b))
+///     }
+///     fn prefix(&self, key: &[u8]) -> u64 {
+///         key.len() as u64
+///     }
+///     fn equal_means_identical(&self) -> bool {
+///         true
+///     }
+/// }
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let db = Db::open(path, Options::default().comparator(Arc::new(Decimal)))?;
+/// for number in ["10", "9", "100"] {
+///     db.put(number, "")?;
+/// }
+/// assert_eq!(db.iter().next().unwrap()?.0, b"9");
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
 pub trait Comparator: Send + Sync + 'static {
     /// The name of the order. A different order must have a different name, across versions too.
     fn name(&self) -> &str;

@@ -9,6 +9,18 @@ use std::cell::Cell;
 
 impl Cache {
     /// Adds to or subtracts from a value that is a decimal number.
+    ///
+    /// ```
+    /// use forerun_cache::{Arithmetic, Cache, CacheOptions, Counted, Expiry};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// let visit = Arithmetic { initial: Some((1, Expiry::Never)), ..Arithmetic::increment("visits", 1) };
+    /// for expected in [1, 2] {
+    ///     let counted = cache.arithmetic(visit);
+    ///     assert!(matches!(counted, Counted::Counted { value, .. } if value == expected));
+    /// }
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     pub fn arithmetic(&self, arithmetic: Arithmetic<'_>) -> Counted {
         if self.is_forked() {
             return Counted::Forked;

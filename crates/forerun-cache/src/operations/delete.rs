@@ -12,6 +12,16 @@ use std::borrow::Cow;
 
 impl Cache {
     /// Deletes an item.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Delete, Deleted, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// cache.store(Store::set("CH/Bern", "46.948,7.447"));
+    /// assert_eq!(cache.delete(Delete::key("CH/Bern")), Deleted::Deleted);
+    /// assert_eq!(cache.delete(Delete::key("CH/Bern")), Deleted::NotFound);
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     pub fn delete(&self, delete: Delete<'_>) -> Deleted {
         if self.is_forked() {
             return Deleted::Forked;
@@ -64,6 +74,20 @@ impl Cache {
     /// Claims an item in order to store a new value. Returns `true` to one caller only, until the
     /// item is stored or invalidated again. The other callers see the claim in [`Item::is_claimed`]
     /// and use the old value.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Invalidate, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// cache.store(Store::set("page", "old"));
+    /// cache.invalidate(Invalidate::key("page"));
+    /// let guard = cache.pin();
+    /// let item = guard.get("page").unwrap();
+    /// assert!(item.is_stale());
+    /// assert!(cache.claim(&item)); // this caller renders the page again
+    /// assert!(!cache.claim(&item)); // all others serve the old one meanwhile
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     pub fn claim(&self, item: &Item<'_>) -> bool {
         if self.is_forked() {
             return false;

@@ -9,6 +9,17 @@ use crate::write::{Decision, NewItem, OnShortage, Operation, Outcome};
 
 impl Cache {
     /// Gives an item a new expiry. Returns whether the item exists.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Expiry, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// cache.store(Store::set("session", "Ada"));
+    /// assert!(cache.touch("session", Expiry::At(cache.now() + 60)));
+    /// cache.advance(cache.now() + 60);
+    /// assert!(cache.get("session").is_none());
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     #[inline]
     pub fn touch(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> bool {
         self.touch_slice(key.as_ref(), expiry)

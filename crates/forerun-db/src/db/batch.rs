@@ -276,6 +276,16 @@ impl WriteBatch {
 
     /// Decodes what [`encoded`](Self::encoded) gave.
     ///
+    /// ```
+    /// use forerun_db::WriteBatch;
+    ///
+    /// let mut batch = WriteBatch::new();
+    /// batch.put("paris", "48.85,2.35")?;
+    /// let copy = WriteBatch::from_encoded(batch.encoded(), batch.len())?;
+    /// assert_eq!(copy.encoded(), batch.encoded());
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::MalformedBatch`] if `encoded` is not exactly the encoding of a batch of `ops`
     /// operations.

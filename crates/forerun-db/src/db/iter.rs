@@ -94,6 +94,21 @@ impl Iter {
 
     /// The next entry from the front, lent until the next call.
     ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// db.put("paris", "48.85,2.35")?;
+    /// let (mut entries, mut bytes) = (db.iter(), 0);
+    /// while let Some(entry) = entries.next_entry()? {
+    ///     bytes += entry.key.len() + entry.value.len(); // borrowed, not copied
+    /// }
+    /// assert_eq!(bytes, 15);
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Io`] and [`Error::CorruptFile`] from runs; [`Error::CorruptEntry`], with paranoid
     /// checks only; [`Error::PrefixOrder`] from a prefix scan; [`Error::Forked`] in a fork.

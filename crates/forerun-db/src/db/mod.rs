@@ -7,7 +7,7 @@
 //!   get, multi_get, iter -> view.rs: as of the newest visible sequence number, or of a snapshot's
 //!   (readable.rs)           super_version.rs: the memtables and runs of one moment
 //!
-//!   ingest.rs -> whole runs, past log and memtables, with one sequence number for all entries
+//!   ingest.rs -> whole runs, bypassing log and memtables, with one sequence number for all entries
 //!
 //!   full memtables  -> flush.rs -> runs in level 0 -> compaction.rs -> runs below
 //!   memtable_set.rs
@@ -16,6 +16,7 @@
 //! - `background.rs`, `work.rs`: the threads that flush and compact, and who waits for whom.
 //! - `backoff.rs`: when failed work is retried.
 //! - `directory.rs`: who may change the directory, and how long it stays locked.
+//! - `maintenance.rs`: flushing, compacting, checking and copying on request.
 //! - `iter.rs`, `cursor.rs`, `cursor_pool.rs`: entries in order, and cursors kept for reuse.
 //! - `keyspace.rs`: the handle of a keyspace; `keyspace_data.rs`: the keyspace behind it.
 
@@ -37,6 +38,7 @@ mod iter;
 mod keyspace;
 mod keyspace_data;
 mod live_versions;
+mod maintenance;
 mod memory;
 mod memtable_set;
 mod open;
@@ -67,7 +69,6 @@ use crate::run::ObsoleteFiles;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::limiter::RateLimiter;
-use crate::tree::verify::VerifyReport;
 use crate::{Access, Durability, Op, Options, RecoveryReport, Result};
 
 use background::Workers;
@@ -257,6 +258,20 @@ impl Db {
     /// [`Options::durability`]. This costs no more than removing one key, however many keys there
     /// are: see [`WriteBatch::delete_range`].
     ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// db.put("2025-12-31", "old")?;
+    /// db.put("2026-01-01", "new")?;
+    /// db.delete_range("2025", "2026")?;
+    /// assert_eq!(db.get("2025-12-31")?, None);
+    /// assert!(db.get("2026-01-01")?.is_some());
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`put`](Self::put), and [`Error::EmptyRange`](crate::Error::EmptyRange).
     pub fn delete_range(&self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
@@ -267,6 +282,16 @@ impl Db {
     }
 
     /// [`put`](Self::put) with the given durability.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Durability, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// db.put_with("paris", "48.85,2.35", Durability::Synced)?; // survives a loss of power
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The same as for [`put`](Self::put).
@@ -295,6 +320,22 @@ impl Db {
     /// recovery. Returns the sequence number of the last operation; for an empty batch, the newest
     /// visible sequence number.
     ///
+    /// ```
+    /// use forerun_db::{Db, Durability, Options, WriteBatch};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// let users = db.keyspace("users")?;
+    /// let mut batch = WriteBatch::new();
+    /// batch.put("users", "1")?;
+    /// batch.keyspace(&users).put("4711", "Ada")?;
+    /// let sequence = db.write(&batch, Durability::Synced)?;
+    /// assert_eq!(sequence, 2);
+    /// assert_eq!(users.get("4711")?.as_deref(), Some(&b"Ada"[..]));
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// - [`Error::MemoryLimit`](crate::Error::MemoryLimit): nothing was logged or applied.
     /// - [`Error::Io`](crate::Error::Io): the log could not be written, and nothing is applied.
@@ -314,11 +355,38 @@ impl Db {
 
     /// Returns a snapshot: the store as it is now, for later reads. In a fork, every read of the
     /// snapshot returns [`Error::Forked`](crate::Error::Forked), as reads of the store do.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// db.put("paris", "48.85,2.35")?;
+    /// let snapshot = db.snapshot();
+    /// db.delete("paris")?;
+    /// assert_eq!(db.get("paris")?, None);
+    /// assert_eq!(snapshot.get("paris")?.as_deref(), Some(&b"48.85,2.35"[..]));
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(Arc::clone(&self.open))
     }
 
     /// Makes every write that has already returned durable.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// for n in 0..1000_u32 {
+    ///     db.put(n.to_be_bytes(), "buffered")?;
+    /// }
+    /// db.flush_wal()?; // one sync for all of them
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -328,6 +396,19 @@ impl Db {
 
     /// Returns what the store holds and what it has done since it was opened. In a fork, all
     /// figures are zero.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// db.put("paris", "48.85,2.35")?;
+    /// db.get("paris")?;
+    /// let stats = db.stats();
+    /// assert_eq!((stats.memtable.entries, stats.write_batches, stats.lookup_keys), (1, 1, 1));
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn stats(&self) -> Stats {
         self.inner().map(|inner| inner.stats()).unwrap_or_default()
     }
@@ -372,110 +453,6 @@ impl Db {
     /// [`close`](Self::close), but keeps the directory locked until the returned value is dropped.
     pub(crate) fn close_and_keep_lock(self) -> Result<StoreDir> {
         self.open.get()?.close_and_keep_lock()
-    }
-
-    /// Flushes the memtables of all keyspaces to runs. When this returns, everything written before
-    /// the call is durable, even without a log.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io): nothing is lost; the entries stay in memory and in the log.
-    /// [`Error::Closed`](crate::Error::Closed).
-    pub fn flush(&self) -> Result<()> {
-        self.inner()?.flush_all()
-    }
-
-    /// Flushes, then merges all runs of each keyspace into its last level. Overwritten and deleted
-    /// entries that no snapshot sees are dropped. The store compacts as needed by itself; a full
-    /// compaction reclaims the remaining space and makes later reads and writes cheaper.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush), and [`Error::CompactionFailed`](crate::Error::CompactionFailed):
-    /// the runs of one keyspace cannot be compacted, for example because one is damaged. All other
-    /// keyspaces are compacted.
-    pub fn compact(&self) -> Result<()> {
-        let inner = self.inner()?;
-        let keyspaces: Vec<_> = inner.keyspaces.load().iter().cloned().collect();
-        inner.compact_all(&keyspaces)
-    }
-
-    /// Waits until no memtable waits to be flushed, no compaction is due, and obsolete files are
-    /// deleted, except those that a reader still holds. Entries in the active memtable stay there:
-    /// call [`flush`](Self::flush) first to write them out. While other threads keep writing, this
-    /// may not return.
-    ///
-    /// ```
-    /// use forerun_db::{Db, Options};
-    ///
-    /// # let directory = tempfile::tempdir().unwrap();
-    /// # let path = directory.path().join("store");
-    /// let db = Db::open(path, Options::default())?;
-    /// for n in 0..1000_u32 {
-    ///     db.put(&n.to_be_bytes(), b"value")?;
-    /// }
-    /// db.flush()?;
-    /// db.wait_idle()?;
-    /// assert!(!db.stats().is_compaction_due);
-    /// # Ok::<(), forerun_db::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The error of the first flush or compaction that fails while this waits, as for
-    /// [`compact`](Self::compact).
-    pub fn wait_idle(&self) -> Result<()> {
-        self.inner()?.wait_idle()
-    }
-
-    /// Starts a bulk load of entries in ascending key order, which bypasses the log and the
-    /// memtables: see [`Ingestion`]. Nothing is visible before [`Ingestion::commit`].
-    pub fn ingest(&self) -> Ingestion {
-        let own = Arc::clone(self.open.constant(|open| &open.inner.own));
-        Ingestion::new(Arc::clone(&self.open), own)
-    }
-
-    /// Changes how many bytes flushes and compactions may write per second, initially
-    /// [`TreeOptions::write_rate_bytes`](crate::TreeOptions::write_rate_bytes). `None` removes the
-    /// limit.
-    pub fn set_write_rate(&self, bytes_per_second: Option<u64>) {
-        if let Ok(inner) = self.inner() {
-            inner.limiter.set(bytes_per_second);
-        }
-    }
-
-    /// Copies the store, as it is now, into the directory `into`, which must be empty or not exist.
-    /// Where the file system allows it, runs are hard-linked instead of copied. Reads and writes
-    /// continue; of the writes made during the call, the copy holds those up to some point in their
-    /// order.
-    ///
-    /// ```
-    /// use forerun_db::{Db, Options};
-    ///
-    /// # let directory = tempfile::tempdir().unwrap();
-    /// # let (path, copy) = (directory.path().join("store"), directory.path().join("copy"));
-    /// let db = Db::open(path, Options::default())?;
-    /// db.put(b"key", b"value")?;
-    /// db.checkpoint(&copy)?;
-    /// db.delete(b"key")?;
-    /// let copy = Db::open(copy, Options::default())?;
-    /// assert_eq!(copy.get(b"key")?.as_deref(), Some(&b"value"[..]));
-    /// # Ok::<(), forerun_db::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::AlreadyExists`](crate::Error::AlreadyExists): `into` is not empty.
-    /// [`Error::Io`](crate::Error::Io): the partial copy is removed.
-    /// [`Error::Poisoned`](crate::Error::Poisoned): the log may end with a write that failed. Also
-    /// the errors of [`flush`](Self::flush).
-    pub fn checkpoint(&self, into: impl AsRef<Path>) -> Result<()> {
-        self.inner()?.checkpoint(into.as_ref())
-    }
-
-    /// Reads every byte of the store's runs and checks checksums, key order, counts, filters and
-    /// key ranges. The result lists what is wrong. (The log is checked at each opening.)
-    ///
-    /// # Errors
-    /// [`Error::Closed`](crate::Error::Closed): the store was closed during the check.
-    pub fn verify(&self) -> Result<VerifyReport> {
-        self.inner()?.verify()
     }
 
     /// Returns an error in any process but the one that opened the store. Every method that can

@@ -95,6 +95,18 @@ macro_rules! readable {
             /// Returns the value of `key`, or `None` if the key is not there.
             #[doc = $moment]
             ///
+            /// ```
+            /// use forerun_db::{Db, Options};
+            ///
+            /// # let directory = tempfile::tempdir().unwrap();
+            /// # let path = directory.path().join("store");
+            /// let db = Db::open(path, Options::default())?;
+            /// db.put("paris", "48.85,2.35")?;
+            /// assert_eq!(db.get("paris")?.as_deref(), Some(&b"48.85,2.35"[..]));
+            /// assert_eq!(db.get("atlantis")?, None);
+            /// # Ok::<(), forerun_db::Error>(())
+            /// ```
+            ///
             /// # Errors
             /// [`Error::Io`](crate::Error::Io) and
             /// [`Error::CorruptFile`](crate::Error::CorruptFile) if a run cannot be read;
@@ -159,6 +171,20 @@ macro_rules! readable {
             /// nothing.
             #[doc = $moment]
             ///
+            /// ```
+            /// use forerun_db::{Db, Options, Values};
+            ///
+            /// # let directory = tempfile::tempdir().unwrap();
+            /// # let path = directory.path().join("store");
+            /// let db = Db::open(path, Options::default())?;
+            /// db.put("paris", "48.85,2.35")?;
+            /// let mut values = Values::new();
+            /// db.multi_get(&["atlantis", "paris"], &mut values)?;
+            /// assert_eq!(values.get(0)?, None);
+            /// assert_eq!(values.get(1)?, Some(&b"48.85,2.35"[..]));
+            /// # Ok::<(), forerun_db::Error>(())
+            /// ```
+            ///
             /// # Errors
             /// [`Error::Forked`](crate::Error::Forked) in a fork. An error that concerns one key is
             /// in `values`, at the position of that key.
@@ -219,6 +245,21 @@ macro_rules! readable {
             /// Iterates over all entries, in key order.
             #[doc = $moment]
             ///
+            /// ```
+            /// use forerun_db::{Db, Options};
+            ///
+            /// # let directory = tempfile::tempdir().unwrap();
+            /// # let path = directory.path().join("store");
+            /// let db = Db::open(path, Options::default())?;
+            /// for town in ["paris", "bern", "oslo"] {
+            ///     db.put(town, "")?;
+            /// }
+            /// let towns = db.iter().map(|entry| Ok(entry?.0)).collect::<forerun_db::Result<Vec<_>>>()?;
+            /// assert_eq!(towns, [&b"bern"[..], b"oslo", b"paris"]);
+            /// assert_eq!(db.iter().next_back().unwrap()?.0, b"paris");
+            /// # Ok::<(), forerun_db::Error>(())
+            /// ```
+            ///
             /// If the read fails, the iterator returns the error and ends.
             #[doc = $errors]
             pub fn iter(&self) -> $crate::Iter {
@@ -229,6 +270,20 @@ macro_rules! readable {
             /// Iterates over the entries whose keys lie in `range`, in key order. A range that ends
             /// before it starts is empty.
             #[doc = $moment]
+            ///
+            /// ```
+            /// use forerun_db::{Db, Options};
+            ///
+            /// # let directory = tempfile::tempdir().unwrap();
+            /// # let path = directory.path().join("store");
+            /// let db = Db::open(path, Options::default())?;
+            /// for town in ["paris", "bern", "oslo"] {
+            ///     db.put(town, "")?;
+            /// }
+            /// assert_eq!(db.range("bern".."paris").count(), 2);
+            /// assert_eq!(db.range("c"..).next().unwrap()?.0, b"oslo");
+            /// # Ok::<(), forerun_db::Error>(())
+            /// ```
             ///
             /// If the read fails, the iterator returns the error and ends.
             #[doc = $errors]
@@ -241,6 +296,19 @@ macro_rules! readable {
 
             /// Iterates over the entries whose keys start with `prefix`, in key order.
             #[doc = $moment]
+            ///
+            /// ```
+            /// use forerun_db::{Db, Options};
+            ///
+            /// # let directory = tempfile::tempdir().unwrap();
+            /// # let path = directory.path().join("store");
+            /// let db = Db::open(path, Options::default())?;
+            /// for key in ["CH/bern", "CH/biel", "FR/paris"] {
+            ///     db.put(key, "")?;
+            /// }
+            /// assert_eq!(db.prefix("CH/").count(), 2);
+            /// # Ok::<(), forerun_db::Error>(())
+            /// ```
             ///
             /// The order must keep such keys together, as [`Bytewise`](crate::Bytewise) and
             /// [`ReverseBytewise`](crate::ReverseBytewise) do. With any other comparator the

@@ -32,6 +32,18 @@ forerun_core::setters! {
 /// Describes the files of a store that nobody has open: the manifest with its runs, one run, or one
 /// page of a run.
 ///
+/// ```
+/// use forerun_db::{Db, DescribeOptions, Description, Options};
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// Db::open(&path, Options::default())?.close()?;
+/// let description = forerun_db::describe(&path, &Options::default(), DescribeOptions::default())?;
+/// assert!(matches!(description, Description::Manifest(_)));
+/// println!("{description}");
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::ComparatorMismatch`],
 /// [`Error::KeyspaceComparator`], [`Error::Io`]; [`Error::CorruptFile`], also for a run or a page

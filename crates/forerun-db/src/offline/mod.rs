@@ -169,6 +169,25 @@ impl ClosedStore {
 /// lost version hid an older one, the older value is back. Damaged runs are kept as
 /// `run-NNNNNN.run.bad`.
 ///
+/// ```
+/// use forerun_db::{Db, Options};
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let db = Db::open(&path, Options::default())?;
+/// db.put("paris", "48.85,2.35")?;
+/// db.flush()?;
+/// db.close()?;
+/// std::fs::remove_file(path.join("MANIFEST")).unwrap();
+/// assert!(Db::open(&path, Options::default()).is_err());
+///
+/// let report = forerun_db::repair(&path, &Options::default())?;
+/// assert!(report.losses.is_empty());
+/// let db = Db::open(&path, Options::default())?;
+/// assert_eq!(db.get("paris")?.as_deref(), Some(&b"48.85,2.35"[..]));
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
+///
 /// # Errors
 /// As [`check`].
 pub fn repair(path: impl AsRef<Path>, options: &Options) -> Result<RepairReport> {
