@@ -17,6 +17,7 @@ use crate::errors::{cache_exception, closed, forked, invalid, is_forked, too_lar
 use crate::items::{Shown, default_of, key_error};
 use crate::keys::{Batch, Bytes, entries_of};
 use crate::rows::{Rows, expect_no_found};
+use crate::stats;
 use crate::store_options::{Size, bytes_of};
 use crate::views;
 
@@ -502,23 +503,9 @@ impl Cache {
         self.__len__()
     }
 
-    /// Returns the cache's counters as a dict.
+    /// Returns all figures of the cache's statistics as a dict.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.open()?.stats();
-        let figures = PyDict::new(py);
-        for (name, figure) in [
-            ("items", stats.items),
-            ("item_bytes", stats.item_bytes),
-            ("get_hits", stats.get_hits),
-            ("get_misses", stats.get_misses),
-            ("evictions", stats.evictions),
-            ("expired", stats.expired),
-            ("limit_bytes", stats.limit_bytes),
-            ("memory_bytes", stats.memory_bytes),
-        ] {
-            figures.set_item(name, figure)?;
-        }
-        Ok(figures)
+        stats::dict(py, &self.open()?.stats())
     }
 
     /// The number of entries, including expired ones that are not reclaimed yet.

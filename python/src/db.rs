@@ -13,6 +13,7 @@ use crate::keyspace::{Keyspace, durability_of};
 use crate::long::run_long;
 use crate::snapshot::SnapshotView;
 use crate::source::Source;
+use crate::stats;
 use crate::store_options::{CreateStore, Size, bytes_of};
 
 /// An ordered, durable key-value store in a directory.
@@ -161,31 +162,12 @@ impl Db {
         run_long(slf.py(), "making a checkpoint", move || db.checkpoint(into))?.map_err(exception)
     }
 
-    /// Returns the store's counters as a dict.
+    /// Returns all figures of the store's statistics as a dict. Figures of a part begin with its
+    /// name, as in `cache_hits`; those of `levels` are sums over all levels.
     fn stats<'py>(slf: &Bound<'py, Db>) -> PyResult<Bound<'py, PyDict>> {
         let db = open(slf)?;
         let stats = slf.py().detach(|| db.stats());
-        let figures = PyDict::new(slf.py());
-        figures.set_item("last_sequence", stats.last_sequence)?;
-        figures.set_item("memtables", stats.memtables)?;
-        figures.set_item("memtables_used_bytes", stats.memtables_used_bytes)?;
-        figures.set_item("memtables_limit_bytes", stats.memtables_limit_bytes)?;
-        figures.set_item(
-            "runs",
-            stats.levels.iter().map(|level| level.runs).sum::<usize>(),
-        )?;
-        figures.set_item(
-            "run_bytes",
-            stats.levels.iter().map(|level| level.bytes).sum::<u64>(),
-        )?;
-        figures.set_item("cache_hits", stats.cache.hits)?;
-        figures.set_item("cache_misses", stats.cache.misses)?;
-        figures.set_item("cache_used_bytes", stats.cache.used_bytes)?;
-        figures.set_item("cache_limit_bytes", stats.cache.capacity_bytes)?;
-        figures.set_item("lookup_batches", stats.lookup_batches)?;
-        figures.set_item("lookup_keys", stats.lookup_keys)?;
-        figures.set_item("write_batches", stats.write_batches)?;
-        Ok(figures)
+        stats::dict(slf.py(), &stats)
     }
 
     /// Closes the store. All writes are durable afterwards, unless the store has no log

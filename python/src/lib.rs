@@ -44,6 +44,7 @@ mod reader;
 mod rows;
 mod snapshot;
 mod source;
+mod stats;
 mod store_options;
 mod table;
 mod versions;

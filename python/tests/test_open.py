@@ -15,11 +15,11 @@ MIB = 1 << 20
 )
 def test_sizes_are_numbers_or_texts(tmp_path, size):
     with forerun.Db(tmp_path / "store", memory_limit_bytes=size, cache_bytes=size) as db:
-        assert db.stats()["cache_limit_bytes"] == db.stats()["memtables_limit_bytes"] == 64 * MIB
+        assert db.stats()["cache_capacity_bytes"] == db.stats()["memtables_limit_bytes"] == 64 * MIB
     with forerun.Cache(size) as cache:
         assert cache.stats()["limit_bytes"] == 64 * MIB
     with forerun.Table(16, path=tmp_path / "rows", host_bytes=size, cache_bytes=size) as table:
-        assert table.stats()["cache_limit_bytes"] == 64 * MIB
+        assert table.stats()["store_cache_capacity_bytes"] == 64 * MIB
         assert table.stats()["host_bytes"] <= 64 * MIB
 
 
@@ -54,8 +54,8 @@ def test_one_budget_holds_for_rows_index_and_pages(tmp_path, writes):
         table.wait_idle()
         stats = table.stats()
         assert stats["memory_bytes"] <= stats["memory_limit_bytes"] == limit
-        parts = stats["host_bytes"] + stats["cache_limit_bytes"] + stats["memtables_limit_bytes"]
-        assert parts == limit
+        limits = ["host_bytes", "store_cache_capacity_bytes", "store_memtables_limit_bytes"]
+        assert sum(stats[name] for name in limits) == limit
         assert (
             'memory="' in repr(table)
             and "host_capacity=" in repr(table)

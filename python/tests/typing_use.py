@@ -39,7 +39,7 @@ def stores(path: Path) -> None:
             frozen: Mapping[bytes, bytes] = before
             print(frozen.get(b"a"))
         assert_type(dict(entries), dict[bytes, bytes])
-        assert_type(db.stats()["runs"], int)
+        assert_type(db.stats()["levels_runs"], int)
         assert_type(db.setdefault("a", b"1"), bytes)
         assert_type(db.popitem(), tuple[bytes, bytes])
         changed: MutableMapping[bytes, bytes] = users

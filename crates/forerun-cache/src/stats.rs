@@ -5,61 +5,65 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// Counts since the cache was created, and its current contents. The counts of all threads are
-/// added up while the threads continue, so they come from about the same moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct CacheStats {
-    /// Items in the cache. Includes expired items that are not yet reclaimed; excludes flushed
-    /// ones.
-    pub items: u64,
-    /// Bytes of these items' keys, values and headers.
-    pub item_bytes: u64,
-    /// Items ever stored.
-    pub stored: u64,
-    /// Keys that were looked up and found.
-    pub get_hits: u64,
-    /// Keys that were looked up and not found.
-    pub get_misses: u64,
-    /// Misses whose item had expired.
-    pub get_expired: u64,
-    /// Items removed to make room.
-    pub evictions: u64,
-    /// Evicted items that had not been read since they were stored.
-    pub evicted_unfetched: u64,
-    /// Expired or flushed items that were reclaimed.
-    pub expired: u64,
-    /// Reclaimed items that had not been read since they were stored.
-    pub expired_unfetched: u64,
-    /// Stores that failed for lack of memory.
-    pub out_of_memory: u64,
-    /// The memory limit:
-    /// [`CacheOptions::memory_limit_bytes`](crate::CacheOptions::memory_limit_bytes), or the last
-    /// value that [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) set.
-    pub limit_bytes: u64,
-    /// All memory held, in bytes: the sum of the next four fields.
-    pub memory_bytes: u64,
-    /// Memory of the blocks of small items.
-    pub block_bytes: u64,
-    /// Memory of large values, and of buffers for values that arrive in pieces.
-    pub large_bytes: u64,
-    /// Memory of the index.
-    pub index_bytes: u64,
-    /// Memory that does not depend on the number of items.
-    pub fixed_bytes: u64,
-    /// Slots in the index.
-    pub index_slots: u64,
-    /// Splits of index segments.
-    pub index_splits: u64,
-    /// Blocks in use.
-    pub blocks: u64,
-    /// Bytes per block.
-    pub block_len_bytes: u64,
-    /// Blocks that were emptied for reuse.
-    pub blocks_reclaimed: u64,
-    /// Bytes of items that were moved to another block because they were worth keeping.
-    pub moved_bytes: u64,
+use forerun_core::figures;
+
+figures! {
+    /// Counts since the cache was created, and its current contents. The counts of all threads are
+    /// added up while the threads continue, so they come from about the same moment.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+    #[non_exhaustive]
+    pub struct CacheStats {
+        /// Items in the cache. Includes expired items that are not yet reclaimed; excludes flushed
+        /// ones.
+        gauge items: u64,
+        /// Bytes of these items' keys, values and headers.
+        gauge item_bytes: u64,
+        /// Items ever stored.
+        counter stored: u64,
+        /// Keys that were looked up and found.
+        counter get_hits: u64,
+        /// Keys that were looked up and not found.
+        counter get_misses: u64,
+        /// Misses whose item had expired.
+        counter get_expired: u64,
+        /// Items removed to make room.
+        counter evictions: u64,
+        /// Evicted items that had not been read since they were stored.
+        counter evicted_unfetched: u64,
+        /// Expired or flushed items that were reclaimed.
+        counter expired: u64,
+        /// Reclaimed items that had not been read since they were stored.
+        counter expired_unfetched: u64,
+        /// Stores that failed for lack of memory.
+        counter out_of_memory: u64,
+        /// The memory limit:
+        /// [`CacheOptions::memory_limit_bytes`](crate::CacheOptions::memory_limit_bytes), or the
+        /// last value that [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) set.
+        gauge limit_bytes: u64,
+        /// All memory held, in bytes: the sum of the next four fields.
+        gauge memory_bytes: u64,
+        /// Memory of the blocks of small items.
+        gauge block_bytes: u64,
+        /// Memory of large values, and of buffers for values that arrive in pieces.
+        gauge large_bytes: u64,
+        /// Memory of the index.
+        gauge index_bytes: u64,
+        /// Memory that does not depend on the number of items.
+        gauge fixed_bytes: u64,
+        /// Slots in the index.
+        gauge index_slots: u64,
+        /// Splits of index segments.
+        counter index_splits: u64,
+        /// Blocks in use.
+        gauge blocks: u64,
+        /// Bytes per block.
+        gauge block_len_bytes: u64,
+        /// Blocks that were emptied for reuse.
+        counter blocks_reclaimed: u64,
+        /// Bytes of items that were moved to another block because they were worth keeping.
+        counter moved_bytes: u64,
+    }
 }
 
 /// The counts that each pin keeps. They are added up on demand.

@@ -14,6 +14,8 @@
 
 pub mod arch;
 pub mod epoch;
+#[doc(hidden)]
+pub mod figures;
 pub mod hashing;
 mod interleave;
 mod process;
@@ -24,6 +26,7 @@ pub mod sync;
 mod touch;
 
 pub use arch::CACHE_LINE_BYTES;
+pub use figures::{Figure, FigureKind, Figures};
 pub use interleave::{
     Driver, MemoryOnly, Wait, block_on, block_on_with, interleave, interleave_with,
 };

@@ -10,6 +10,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use forerun_core::figures;
+
 const SUB_BITS: u32 = 3;
 const BUCKETS: usize = (65 - SUB_BITS as usize) << SUB_BITS;
 
@@ -29,26 +31,28 @@ impl Default for Latencies {
     }
 }
 
-/// Durations of calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct Latency {
-    /// Number of calls.
-    pub calls: u64,
-    /// Sum of all durations, in nanoseconds.
-    pub sum_ns: u64,
-    /// Half of the calls took at most this long, in nanoseconds. This and the following quantiles
-    /// are exact to within an eighth.
-    pub p50_ns: u64,
-    /// 90% of the calls took at most this long.
-    pub p90_ns: u64,
-    /// 99% of the calls took at most this long.
-    pub p99_ns: u64,
-    /// 99.9% of the calls took at most this long.
-    pub p999_ns: u64,
-    /// All calls took at most this long.
-    pub max_ns: u64,
+figures! {
+    /// Durations of calls.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+    #[non_exhaustive]
+    pub struct Latency {
+        /// Number of calls.
+        counter calls: u64,
+        /// Sum of all durations, in nanoseconds.
+        counter sum_ns: u64,
+        /// Half of the calls took at most this long, in nanoseconds. This and the following
+        /// quantiles are exact to within an eighth.
+        gauge p50_ns: u64,
+        /// 90% of the calls took at most this long.
+        gauge p90_ns: u64,
+        /// 99% of the calls took at most this long.
+        gauge p99_ns: u64,
+        /// 99.9% of the calls took at most this long.
+        gauge p999_ns: u64,
+        /// All calls took at most this long.
+        gauge max_ns: u64,
+    }
 }
 
 impl Latencies {

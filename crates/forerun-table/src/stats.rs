@@ -1,15 +1,20 @@
 //! Counters, and what [`Table::stats`](crate::Table::stats) reports.
 
-use crate::latency::{Latencies, Latency};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use forerun_core::figures;
+
+use crate::latency::{Latencies, Latency};
+
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counts since the table was opened.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-        #[non_exhaustive]
-        pub struct Counts { $($(#[$doc])* pub $name: u64),* }
+    ($($(#[doc = $doc:literal])+ $name:ident),* $(,)?) => {
+        figures! {
+            /// Counts since the table was opened.
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+            #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+            #[non_exhaustive]
+            pub struct Counts { $($(#[doc = $doc])+ counter $name: u64,)* }
+        }
 
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter),* }
@@ -88,61 +93,65 @@ pub(crate) struct Clocks {
     pub(crate) write: Latencies,
 }
 
-/// Description and contents of a device tier.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct DeviceStats {
-    /// The device's name: `GPU 0, NVIDIA H100`, or `the CPU`.
-    pub name: String,
-    /// Whether the device is a GPU.
-    pub is_gpu: bool,
-    /// Rows in the tier. All are copies of rows in a tier below.
-    pub rows: u64,
-    /// Slots in the tier: whole buckets, so at least the requested number. A GPU's table keeps some
-    /// of them free.
-    pub capacity_rows: u64,
-    /// Why the tier is disabled, if it has failed. The tiers below work on without it.
-    pub failure: Option<String>,
+figures! {
+    /// Description and contents of a device tier.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+    #[non_exhaustive]
+    pub struct DeviceStats {
+        /// The device's name: `GPU 0, NVIDIA H100`, or `the CPU`.
+        other name: String,
+        /// Whether the device is a GPU.
+        other is_gpu: bool,
+        /// Rows in the tier. All are copies of rows in a tier below.
+        gauge rows: u64,
+        /// Slots in the tier: whole buckets, so at least the requested number. A GPU's table keeps
+        /// some of them free.
+        gauge capacity_rows: u64,
+        /// Why the tier is disabled, if it has failed. The tiers below work on without it.
+        other failure: Option<String>,
+    }
 }
 
-/// A table's contents, and its activity since it was opened.
-#[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct Stats {
-    /// Number of events of each kind.
-    pub counts: Counts,
-    /// Bytes per row.
-    pub row_bytes: u64,
-    /// Rows in the host tier.
-    pub host_rows: u64,
-    /// Capacity of the host tier in rows.
-    pub host_capacity_rows: u64,
-    /// Rows in the host tier that the store does not have yet.
-    pub host_dirty_rows: u64,
-    /// Bytes for rows, index and metadata when the host tier is full.
-    pub host_bytes: u64,
-    /// Bytes of these in use now.
-    pub host_used_bytes: u64,
-    /// The maximum of [`memory_bytes`](Stats::memory_bytes): the sum of the limits of the host
-    /// tier, and of the store's memtables and page cache. The exceptions are listed at
-    /// [`Builder::memory_bytes`](crate::Builder::memory_bytes).
-    pub memory_limit_bytes: u64,
-    /// The device tier, if the table was built with one.
-    pub device: Option<DeviceStats>,
-    /// Duration of a batch of lookups, from call to answer.
-    pub find: Latency,
-    /// The device tier's share of it.
-    pub find_device: Latency,
-    /// The host tier's share of it.
-    pub find_host: Latency,
-    /// The store's share of it, for batches that read the store.
-    pub find_store: Latency,
-    /// Duration of a batch of writes.
-    pub write: Latency,
-    /// The store's own statistics.
-    pub store: Option<Box<forerun_db::Stats>>,
+figures! {
+    /// A table's contents, and its activity since it was opened.
+    #[derive(Clone, Debug, Default)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+    #[non_exhaustive]
+    pub struct Stats {
+        /// Number of events of each kind.
+        flat counts: Counts,
+        /// Bytes per row.
+        gauge row_bytes: u64,
+        /// Rows in the host tier.
+        gauge host_rows: u64,
+        /// Capacity of the host tier in rows.
+        gauge host_capacity_rows: u64,
+        /// Rows in the host tier that the store does not have yet.
+        gauge host_dirty_rows: u64,
+        /// Bytes for rows, index and metadata when the host tier is full.
+        gauge host_bytes: u64,
+        /// Bytes of these in use now.
+        gauge host_used_bytes: u64,
+        /// The maximum of [`memory_bytes`](Stats::memory_bytes): the sum of the limits of the host
+        /// tier, and of the store's memtables and page cache. The exceptions are listed at
+        /// [`Builder::memory_bytes`](crate::Builder::memory_bytes).
+        gauge memory_limit_bytes: u64,
+        /// The device tier, if the table was built with one.
+        group device: Option<DeviceStats>,
+        /// Duration of a batch of lookups, from call to answer.
+        group find: Latency,
+        /// The device tier's share of it.
+        group find_device: Latency,
+        /// The host tier's share of it.
+        group find_host: Latency,
+        /// The store's share of it, for batches that read the store.
+        group find_store: Latency,
+        /// Duration of a batch of writes.
+        group write: Latency,
+        /// The store's own statistics.
+        group store: Option<Box<forerun_db::Stats>>,
+    }
 }
 
 impl Stats {

@@ -93,7 +93,10 @@
 
 pub use forerun_core::arch::{Isa, ParseIsaError, isa};
 pub use forerun_core::size::{SizeError, format_size, parse_size};
-pub use forerun_core::{Backing, Forked, Owner, Pages, PerProcess, ProcessBound, RegionError};
+pub use forerun_core::{
+    Backing, Figure, FigureKind, Figures, Forked, Owner, Pages, PerProcess, ProcessBound,
+    RegionError,
+};
 pub use forerun_db::{
     Access, BackPressure, Background, Backup, BackupList, BackupProgress, Backups, BadRange,
     Bytewise, CacheStats, CheckReport, CheckedBackups, Checks, Comparator, Compression, Create, Db,

@@ -344,11 +344,12 @@ impl Table {
             .map_err(table_exception)
     }
 
-    /// Returns the table's counters as a dict.
+    /// Returns all figures of the table's statistics as a dict. Those of the store below begin with
+    /// `store_`. The figures of a missing tier are 0.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let table = self.open()?;
         // The figures of a store are read under its locks.
-        stats::figures(py, py.detach(|| table.stats()))
+        stats::dict(py, &py.detach(|| table.stats()))
     }
 
     /// Closes the table. All written rows are durable afterwards. If another thread is closing it,

@@ -34,7 +34,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
-use forerun_core::{CACHE_LINE_BYTES, Pages};
+use forerun_core::{CACHE_LINE_BYTES, Pages, figures};
 
 pub(crate) use frames::{Pin, pin, reclaim};
 pub(crate) use slots::PageSlots;
@@ -73,21 +73,23 @@ pub(crate) struct CacheOptions {
     pub(crate) pages: Pages,
 }
 
-/// Counters and sizes of the page cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct CacheStats {
-    /// Page reads answered from memory.
-    pub hits: u64,
-    /// Page reads that went to a file.
-    pub misses: u64,
-    /// Pages evicted.
-    pub evictions: u64,
-    /// Memory for pages, for free frames, and for everything charged to the cache.
-    pub used_bytes: usize,
-    /// The budget.
-    pub capacity_bytes: usize,
+figures! {
+    /// Counters and sizes of the page cache.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+    #[non_exhaustive]
+    pub struct CacheStats {
+        /// Page reads answered from memory.
+        counter hits: u64,
+        /// Page reads that went to a file.
+        counter misses: u64,
+        /// Pages evicted.
+        counter evictions: u64,
+        /// Memory for pages, for free frames, and for everything charged to the cache.
+        gauge used_bytes: usize,
+        /// The budget.
+        gauge capacity_bytes: usize,
+    }
 }
 
 impl fmt::Display for CacheStats {

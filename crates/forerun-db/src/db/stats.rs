@@ -1,12 +1,12 @@
 //! Counters, and the figures that [`Db::stats`](crate::Db::stats) reports.
 
-use forerun_core::size::counted;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use forerun_core::Backing;
+use forerun_core::size::counted;
 use forerun_core::sync::{PoisonError, thread_number};
+use forerun_core::{Backing, figures};
 
 use super::Inner;
 use super::keyspace_data::KeyspaceData;
@@ -99,29 +99,31 @@ impl Counters {
     }
 }
 
-/// What flushes, ingestions and compactions have done since the store was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct TreeWork {
-    /// Flushed memtables.
-    pub flushes: u64,
-    /// Bytes of the runs that flushes wrote.
-    pub flushed_bytes: u64,
-    /// Ingestions: see [`Db::ingest`](crate::Db::ingest).
-    pub ingestions: u64,
-    /// Bytes of their runs.
-    pub ingested_bytes: u64,
-    /// Compactions, including those that only moved a run to another level.
-    pub compactions: u64,
-    /// Bytes of the runs they read.
-    pub compaction_read_bytes: u64,
-    /// Bytes of the runs they wrote.
-    pub compaction_written_bytes: u64,
-    /// Entries that compactions dropped: overwritten, deleted or expired.
-    pub dropped_entries: u64,
-    /// Deletions among the dropped entries.
-    pub dropped_deletions: u64,
+figures! {
+    /// What flushes, ingestions and compactions have done since the store was opened.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+    #[non_exhaustive]
+    pub struct TreeWork {
+        /// Flushed memtables.
+        counter flushes: u64,
+        /// Bytes of the runs that flushes wrote.
+        counter flushed_bytes: u64,
+        /// Ingestions: see [`Db::ingest`](crate::Db::ingest).
+        counter ingestions: u64,
+        /// Bytes of their runs.
+        counter ingested_bytes: u64,
+        /// Compactions, including those that only moved a run to another level.
+        counter compactions: u64,
+        /// Bytes of the runs they read.
+        counter compaction_read_bytes: u64,
+        /// Bytes of the runs they wrote.
+        counter compaction_written_bytes: u64,
+        /// Entries that compactions dropped: overwritten, deleted or expired.
+        counter dropped_entries: u64,
+        /// Deletions among the dropped entries.
+        counter dropped_deletions: u64,
+    }
 }
 
 impl TreeWork {
@@ -133,21 +135,23 @@ impl TreeWork {
     }
 }
 
-/// A level of the tree of runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct LevelStats {
-    /// Its runs.
-    pub runs: usize,
-    /// Entries in them, including deletions and older versions.
-    pub entries: u64,
-    /// Bytes of their files.
-    pub bytes: u64,
-    /// Runs whose filter is not in memory, because
-    /// [`Options::cache_bytes`](crate::Options::cache_bytes) is too small. Every lookup of a key in
-    /// their range searches them.
-    pub unfiltered_runs: usize,
+figures! {
+    /// A level of the tree of runs.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+    #[non_exhaustive]
+    pub struct LevelStats {
+        /// Its runs.
+        gauge runs: usize,
+        /// Entries in them, including deletions and older versions.
+        gauge entries: u64,
+        /// Bytes of their files.
+        gauge bytes: u64,
+        /// Runs whose filter is not in memory, because
+        /// [`Options::cache_bytes`](crate::Options::cache_bytes) is too small. Every lookup of a
+        /// key in their range searches them.
+        gauge unfiltered_runs: usize,
+    }
 }
 
 /// What a keyspace holds.
@@ -184,67 +188,72 @@ impl KeyspaceStats {
     }
 }
 
-/// How long writes were held back because flushes and compactions did not keep up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct BackPressure {
-    /// Writes that had to wait.
-    pub stalls: u64,
-    /// The sum of their waits, in microseconds.
-    pub stalled_us: u64,
-    /// The sum of the pauses that slowed writes down, in microseconds.
-    pub slowed_us: u64,
+figures! {
+    /// How long writes were held back because flushes and compactions did not keep up.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+    #[non_exhaustive]
+    pub struct BackPressure {
+        /// Writes that had to wait.
+        counter stalls: u64,
+        /// The sum of their waits, in microseconds.
+        counter stalled_us: u64,
+        /// The sum of the pauses that slowed writes down, in microseconds.
+        counter slowed_us: u64,
+    }
 }
 
-/// What a store holds and what it has done since it was opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct Stats {
-    /// The active memtable of the store's own keyspace: its entries, including deletions and older
-    /// versions, and the memory they take.
-    pub memtable: MemTableStats,
-    /// Memtables of all keyspaces, including full ones that wait to be flushed.
-    pub memtables: usize,
-    /// The memory of all memtables, in bytes, including flushed ones that iterators still hold.
-    pub memtables_used_bytes: usize,
-    /// The maximum of that: [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes).
-    pub memtables_limit_bytes: usize,
-    /// The levels of all keyspaces together, down to the last one that holds a run.
-    pub levels: Vec<LevelStats>,
-    /// What each keyspace holds, the store's own first.
-    pub keyspaces: Vec<KeyspaceStats>,
-    /// The page cache.
-    pub cache: CacheStats,
-    /// What flushes and compactions have done.
-    pub tree: TreeWork,
-    /// Whether a compaction is due or in progress. If not, the tree stays as it is until the next
-    /// flush.
-    pub is_compaction_due: bool,
-    /// How long writes were held back.
-    pub back_pressure: BackPressure,
-    /// Why the last flush or compaction failed, until one succeeds. A compaction that fails for one
-    /// keyspace is retried less and less often; [`KeyspaceStats::compaction_failure`] reports each
-    /// such failure.
-    pub background_failure: Option<String>,
-    /// Sequence number of the newest visible operation, which is the number of operations ever
-    /// applied.
-    pub last_sequence: u64,
-    /// Batches written; a `put` is a batch of one.
-    pub write_batches: u64,
-    /// Groups of batches, each written to the log with one call.
-    pub log_groups: u64,
-    /// Bytes of records written to the log.
-    pub log_written_bytes: u64,
-    /// Syncs of the log.
-    pub log_syncs: u64,
-    /// Batches looked up; a `get` is a batch of one.
-    pub lookup_batches: u64,
-    /// Keys in them.
-    pub lookup_keys: u64,
-    /// Why the store takes no more writes, if an earlier failure stopped them.
-    pub poisoned: Option<String>,
+figures! {
+    /// What a store holds and what it has done since it was opened.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+    #[non_exhaustive]
+    pub struct Stats {
+        /// The active memtable of the store's own keyspace: its entries, including deletions and
+        /// older versions, and the memory they take.
+        group memtable: MemTableStats,
+        /// Memtables of all keyspaces, including full ones that wait to be flushed.
+        gauge memtables: usize,
+        /// The memory of all memtables, in bytes, including flushed ones that iterators still hold.
+        gauge memtables_used_bytes: usize,
+        /// The maximum of that:
+        /// [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes).
+        gauge memtables_limit_bytes: usize,
+        /// The levels of all keyspaces together, down to the last one that holds a run.
+        group levels: Vec<LevelStats>,
+        /// What each keyspace holds, the store's own first.
+        other keyspaces: Vec<KeyspaceStats>,
+        /// The page cache.
+        group cache: CacheStats,
+        /// What flushes and compactions have done.
+        group tree: TreeWork,
+        /// Whether a compaction is due or in progress. If not, the tree stays as it is until the
+        /// next flush.
+        gauge is_compaction_due: bool,
+        /// How long writes were held back.
+        group back_pressure: BackPressure,
+        /// Why the last flush or compaction failed, until one succeeds. A compaction that fails for
+        /// one keyspace is retried less and less often; [`KeyspaceStats::compaction_failure`]
+        /// reports each such failure.
+        other background_failure: Option<String>,
+        /// Sequence number of the newest visible operation, which is the number of operations ever
+        /// applied.
+        counter last_sequence: u64,
+        /// Batches written; a `put` is a batch of one.
+        counter write_batches: u64,
+        /// Groups of batches, each written to the log with one call.
+        counter log_groups: u64,
+        /// Bytes of records written to the log.
+        counter log_written_bytes: u64,
+        /// Syncs of the log.
+        counter log_syncs: u64,
+        /// Batches looked up; a `get` is a batch of one.
+        counter lookup_batches: u64,
+        /// Keys in them.
+        counter lookup_keys: u64,
+        /// Why the store takes no more writes, if an earlier failure stopped them.
+        other poisoned: Option<String>,
+    }
 }
 
 impl Inner {

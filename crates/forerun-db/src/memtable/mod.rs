@@ -36,7 +36,7 @@ mod loom_tests;
 use std::fmt;
 use std::sync::Arc;
 
-use forerun_core::{Backing, Pages};
+use forerun_core::{Backing, Pages, figures};
 
 pub use crate::comparator::{Bytewise, Comparator, ReverseBytewise};
 pub use crate::versions::Entry;
@@ -103,21 +103,23 @@ pub struct MemTable {
     checks: Checks,
 }
 
-/// What a memtable holds and how much memory it uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct MemTableStats {
-    /// Entries, deletions and older versions included.
-    pub entries: usize,
-    /// Bytes of memory in use; exact.
-    pub used_bytes: usize,
-    /// Bytes of memory that it may use.
-    pub limit_bytes: usize,
-    /// Levels of the list.
-    pub height: usize,
-    /// The kind of memory that the system granted.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
-    pub backing: Backing,
+figures! {
+    /// What a memtable holds and how much memory it uses.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+    pub struct MemTableStats {
+        /// Entries, deletions and older versions included.
+        gauge entries: usize,
+        /// Bytes of memory in use; exact.
+        gauge used_bytes: usize,
+        /// Bytes of memory that it may use.
+        gauge limit_bytes: usize,
+        /// Levels of the list.
+        gauge height: usize,
+        /// The kind of memory that the system granted.
+        #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
+        other backing: Backing,
+    }
 }
 
 /// Runs `$body` with `$visit` standing for the checks that the table was created with.

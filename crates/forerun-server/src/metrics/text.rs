@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use forerun_core::sync::time;
+use forerun_core::{FigureKind, Figures};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -122,45 +123,26 @@ fn connections(all: &mut All<'_>, shared: &Shared) -> fmt::Result {
     all.gauge("uptime_seconds", "Seconds since the start", uptime_s)
 }
 
+/// Every figure of the cache's statistics, under its name in [`forerun_cache::CacheStats`].
 fn cache(all: &mut All<'_>, shared: &Shared) -> fmt::Result {
-    let stats = shared.cache.stats();
-    let used = |all: u64, unfetched: u64| all.saturating_sub(unfetched);
-    all.gauge("cache_items", "Items stored", stats.items)?;
-    let help = "Keys, values and headers of the items stored";
-    all.gauge("cache_item_bytes", help, stats.item_bytes)?;
-    let help = "Memory held, by purpose";
-    all.gauges("cache_memory_bytes", help, ["kind"])?
-        .put(["blocks"], stats.block_bytes)?
-        .put(["large"], stats.large_bytes)?
-        .put(["index"], stats.index_bytes)?
-        .put(["fixed"], stats.fixed_bytes)?;
-    let help = "Memory limit";
-    all.gauge("cache_memory_limit_bytes", help, stats.limit_bytes)?;
-    all.counter("cache_stored", "Items ever stored", stats.stored)?;
-    let help = "Items removed, by whether they were ever read";
-    all.counters("cache_removed", help, ["reason", "fetched"])?
-        .put(
-            ["evicted", "yes"],
-            used(stats.evictions, stats.evicted_unfetched),
-        )?
-        .put(["evicted", "no"], stats.evicted_unfetched)?
-        .put(
-            ["expired", "yes"],
-            used(stats.expired, stats.expired_unfetched),
-        )?
-        .put(["expired", "no"], stats.expired_unfetched)?;
-    let help = "Stores refused for lack of memory";
-    all.counter("cache_out_of_memory", help, stats.out_of_memory)
+    let mut result = Ok(());
+    shared.cache.stats().each(&mut |figure, value| {
+        let (name, help) = (format!("cache_{}", figure.name), figure.help());
+        result = result.and_then(|()| match figure.kind {
+            FigureKind::Counter => all.counter(&name, &help, value),
+            FigureKind::Gauge => all.gauge(&name, &help, value),
+        });
+    });
+    result
 }
 
 /// Writes metrics one after another.
 struct All<'a>(DescriptorEncoder<'a>);
 
-/// A metric with several values, distinguished by labels.
+/// A counter with several values, distinguished by labels.
 struct Family<'a, const N: usize> {
     to: prometheus_client::encoding::MetricEncoder<'a>,
     labels: [&'static str; N],
-    metric: fn(u64) -> Metric,
 }
 
 /// A metric with one value.
@@ -207,35 +189,16 @@ impl<'a> All<'a> {
         help: &str,
         labels: [&'static str; N],
     ) -> Result<Family<'s, N>, fmt::Error> {
-        self.family(name, help, labels, Metric::counter)
-    }
-
-    fn gauges<'s, const N: usize>(
-        &'s mut self,
-        name: &'s str,
-        help: &str,
-        labels: [&'static str; N],
-    ) -> Result<Family<'s, N>, fmt::Error> {
-        self.family(name, help, labels, Metric::gauge)
-    }
-
-    fn family<'s, const N: usize>(
-        &'s mut self,
-        name: &'s str,
-        help: &str,
-        labels: [&'static str; N],
-        metric: fn(u64) -> Metric,
-    ) -> Result<Family<'s, N>, fmt::Error> {
-        let kind = metric(0).as_metric().metric_type();
+        let kind = Metric::counter(0).as_metric().metric_type();
         let to = self.0.encode_descriptor(name, help, None, kind)?;
-        Ok(Family { to, labels, metric })
+        Ok(Family { to, labels })
     }
 }
 
 impl<const N: usize> Family<'_, N> {
     fn put(mut self, of: [&str; N], value: u64) -> Result<Self, fmt::Error> {
         let labels: Vec<_> = self.labels.into_iter().zip(of).collect();
-        let metric = (self.metric)(value);
+        let metric = Metric::counter(value);
         let to = self.to.encode_family(&labels)?;
         metric.as_metric().encode(to)?;
         Ok(self)
@@ -247,6 +210,25 @@ mod tests {
     use super::*;
     use crate::shared::NoHost;
     use forerun_cache::{Cache, CacheOptions, Store};
+
+    #[test]
+    fn every_figure_of_the_cache_is_a_metric() {
+        let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
+        let metrics = Metrics::new(Arc::new(Shared::new(
+            Default::default(),
+            cache.clone(),
+            Box::new(NoHost),
+        )));
+        let text = metrics.text().expect("a text");
+        cache.stats().each(&mut |figure, _| {
+            let kind = match figure.kind {
+                FigureKind::Counter => "counter",
+                FigureKind::Gauge => "gauge",
+            };
+            let family = format!("# TYPE forerun_cache_{} {kind}\n", figure.name);
+            assert!(text.contains(&family), "{family}{text}");
+        });
+    }
 
     #[test]
     fn every_metric_is_in_the_documentation_and_has_its_value() {
