@@ -12,7 +12,7 @@ use crate::options::DeviceChoice;
 use crate::options::{Admission, HostCapacity, Moves, Overflow, Policies, Promotion, Writes};
 use crate::policy::Score;
 use crate::table::Table;
-use crate::{Error, Result, RowType};
+use crate::{Dtype, Error, Result, RowType};
 use forerun_core::Pages;
 use forerun_db::{Access, Db, Options, RunOptions};
 use std::path::PathBuf;
@@ -48,6 +48,13 @@ enum Below {
     Nothing,
     Path(PathBuf),
     Db(Db),
+}
+
+impl Table {
+    /// Starts to build a table with rows of `dim` elements of type `dtype`.
+    pub fn builder(dtype: Dtype, dim: u32) -> Builder {
+        Builder::new(RowType::new(dtype, dim))
+    }
 }
 
 impl Builder {

@@ -8,12 +8,9 @@
 //! A write that locks its keys before the last flush does is flushed. A later one is refused.
 
 use crate::inner::Inner;
-use crate::table::Table;
 use crate::{Error, Result};
-use forerun_core::ProcessBound;
 use forerun_core::sync::{Mutex, PoisonError, thread::JoinHandle};
-use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// An open table. Dropping the last handle closes it.
 pub(crate) struct Open {
@@ -83,36 +80,6 @@ impl Open {
     }
 }
 
-/// A handle that does not keep a table open: see [`Table::downgrade`].
-#[derive(Clone)]
-pub struct WeakTable {
-    open: Weak<ProcessBound<Open>>,
-}
-
-impl WeakTable {
-    pub(crate) fn of(open: &Arc<ProcessBound<Open>>) -> WeakTable {
-        WeakTable {
-            open: Arc::downgrade(open),
-        }
-    }
-
-    /// Whether a handle still exists.
-    pub fn is_alive(&self) -> bool {
-        self.open.strong_count() > 0
-    }
-
-    /// The table, if a handle to it still exists.
-    pub fn upgrade(&self) -> Option<Table> {
-        self.open.upgrade().map(Table::of)
-    }
-}
-
-impl fmt::Debug for WeakTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WeakTable").finish_non_exhaustive()
-    }
-}
-
 impl Drop for Open {
     fn drop(&mut self) {
         if self.is_closed() {
@@ -127,7 +94,7 @@ impl Drop for Open {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dtype, Update, Writes};
+    use crate::{Dtype, Table, Update, Writes};
     use forerun_core::sync::mpsc::{RecvTimeoutError, channel};
     use std::time::Duration;
 

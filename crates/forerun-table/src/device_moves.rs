@@ -10,14 +10,14 @@
 //! be atomic: the store has a demoted row all the time. A row is promoted under the lock of its
 //! key, while the host tier has the newest version.
 
-use crate::background_moves::PendingMoves;
 #[cfg(feature = "gpu")]
 use crate::device_tier::{Exchange, Incoming};
 use crate::host::Victim;
-use crate::host_moves::Origin;
-#[cfg(feature = "gpu")]
-use crate::host_moves::PromotionBatch;
 use crate::inner::Inner;
+use crate::move_queue::PendingMoves;
+use crate::promotion_batch::Origin;
+#[cfg(feature = "gpu")]
+use crate::promotion_batch::PromotionBatch;
 
 /// Rows promoted together. Writers of their keys wait meanwhile.
 #[cfg(feature = "gpu")]

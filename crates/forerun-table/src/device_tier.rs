@@ -16,10 +16,10 @@
 //! during it. Hence the lock: a lookup waits for a batch that writes here, and for nothing else.
 
 use crate::admission::AdmissionFilter;
-use crate::host_moves::Origin;
 use crate::key_locks::Version;
 use crate::options::{DeviceChoice, Policies};
 use crate::policy::Score;
+use crate::promotion_batch::Origin;
 use crate::ring_pool::RingPool;
 use crate::stats::DeviceStats;
 use crate::{Error, Result};

@@ -11,20 +11,18 @@
 //! the caller's memory or to the device's (`find_to_device.rs`): the lower tiers hand their rows to
 //! a [`Receiver`].
 
-use crate::background_moves::{PIECE_KEYS, PendingMoves};
 use crate::device_tier::{Destination, Device};
-use crate::disk_tier::{Store, StoreKey};
+use crate::disk_tier::Store;
+use crate::find_scratch::Scratch;
 use crate::host::{Host, Slots};
-use crate::host_moves::{Origin, PromotionBatch};
 use crate::inner::Inner;
 use crate::interrupt::Interrupt;
-use crate::key_locks::Version;
 use crate::misses::Misses;
+use crate::move_queue::{PIECE_KEYS, PendingMoves};
 use crate::options::Promotion;
+use crate::promotion_batch::{Origin, PromotionBatch};
 use crate::{Error, Failures, Result};
 use forerun_core::sync::time;
-use forerun_db::Values;
-use std::cell::Cell;
 use std::time::Instant;
 
 /// Keys per batch for the host tier when a device tier is above it.
@@ -33,36 +31,6 @@ const HOST_BATCH: usize = 1024;
 /// Keys per batch for the store, fewer if rows are long: more than its reads keep in flight, and a
 /// bound on the batch's memory.
 const STORE_BATCH: usize = 4096;
-
-/// Memory that lookups reuse. Each thread keeps one.
-#[derive(Default)]
-pub(crate) struct Scratch {
-    pub(crate) slots: Slots,
-    misses: Misses,
-    /// Which of the misses a tier found.
-    flags: Vec<bool>,
-    keys: Vec<StoreKey>,
-    versions: Vec<Version>,
-    pub(crate) values: Values,
-}
-
-/// A thread drops its memory if the answers exceed this many bytes.
-const KEPT_BYTES: usize = 16 << 20;
-
-thread_local!(static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) });
-
-impl Scratch {
-    /// The thread's memory, or new memory if a caller further up the stack is using it.
-    pub(crate) fn take() -> Box<Scratch> {
-        SCRATCH.take().unwrap_or_default()
-    }
-
-    pub(crate) fn keep(self: Box<Scratch>) {
-        if self.values.capacity_bytes() <= KEPT_BYTES {
-            SCRATCH.set(Some(self));
-        }
-    }
-}
 
 /// Receives the rows that the tiers below the device find, by position in the batch.
 pub(crate) trait Receiver {

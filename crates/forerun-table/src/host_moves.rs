@@ -12,10 +12,12 @@
 //! below.
 
 use crate::disk_tier::Store;
+use crate::find_scratch::Scratch;
 use crate::host::{Reservation, RowMeta, Victim};
 use crate::inner::Inner;
 use crate::key_locks::Version;
 use crate::options::{Admission, Overflow};
+use crate::promotion_batch::{Origin, PromotedRow, PromotionBatch};
 use crate::{Error, Result};
 use std::time::{Duration, Instant};
 
@@ -26,77 +28,6 @@ const EVICT_BATCH: usize = 256;
 
 /// How long a write waits for slots that readers still use.
 const STALL: Duration = Duration::from_secs(10);
-
-/// Why rows are promoted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// A lookup found them below.
-    Found,
-    /// They were prefetched: no score keeps them out.
-    Asked,
-    /// The device evicted them.
-    #[cfg(feature = "gpu")]
-    Device,
-}
-
-impl Origin {
-    /// Whether the rows come from the store.
-    fn is_below(self) -> bool {
-        match self {
-            Origin::Found | Origin::Asked => true,
-            #[cfg(feature = "gpu")]
-            Origin::Device => false,
-        }
-    }
-}
-
-/// Rows to be promoted to the host tier. The store has all of them.
-#[derive(Debug)]
-pub(crate) struct PromotionBatch {
-    entries: Vec<PromotedRow>,
-    rows: Vec<u8>,
-    origin: Origin,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct PromotedRow {
-    key: u64,
-    version: Version,
-    score: u64,
-    uses: u16,
-}
-
-impl PromotionBatch {
-    pub(crate) fn of(origin: Origin) -> PromotionBatch {
-        PromotionBatch {
-            entries: Vec::new(),
-            rows: Vec::new(),
-            origin,
-        }
-    }
-
-    pub(crate) fn push(&mut self, key: u64, version: Version, row: &[u8], score: u64, before: u16) {
-        self.entries.push(PromotedRow {
-            key,
-            version,
-            score,
-            uses: before,
-        });
-        self.rows.extend_from_slice(row);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    pub(crate) fn origin(&self) -> Origin {
-        self.origin
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-}
 
 /// How long no slot has come free.
 #[derive(Default)]
@@ -133,7 +64,7 @@ impl Inner {
         let (asked, row_bytes) = (promotions.len(), self.row.bytes());
         let by_score =
             self.policies.admission == Admission::ByScore && !self.policies.score.admits_all();
-        let rows = if by_score && promotions.origin != Origin::Asked {
+        let rows = if by_score && promotions.origin() != Origin::Asked {
             self.outrank(&promotions)
         } else {
             (0..promotions.len()).collect()
@@ -150,7 +81,7 @@ impl Inner {
             }
             self.trim();
         }
-        if promotions.origin.is_below() {
+        if promotions.origin().is_below() {
             self.counters.promoted_rows.add(promoted);
             self.counters.unpromoted_rows.add(asked - promoted);
         }
@@ -351,7 +282,7 @@ impl Inner {
 
     /// Promotes rows from the store that are in no tier above.
     fn promote_asked(&self, store: &Store, keys: &[u64]) {
-        let mut scratch = crate::find::Scratch::take();
+        let mut scratch = Scratch::take();
         let mut found = vec![false; keys.len()];
         self.host.contains(keys, &mut scratch.slots, &mut found);
         if let Some(device) = self.device()

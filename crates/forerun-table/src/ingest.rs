@@ -11,7 +11,7 @@
 use forerun_core::sync::time;
 
 use crate::disk_tier::Store;
-use crate::find::Scratch;
+use crate::find_scratch::Scratch;
 use crate::inner::Inner;
 use crate::{Error, Failures, Result};
 

@@ -1,12 +1,12 @@
 //! The state that a table's handles and its background thread share.
 
 use crate::admission::AdmissionFilter;
-use crate::background_moves::Queue;
 use crate::device_tier::Device;
 use crate::disk_tier::Store;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::key_locks::{KeyGuard, KeyLocks};
+use crate::move_queue::Queue;
 use crate::options::{Policies, Writes};
 use crate::stats::{Clocks, Counters, DeviceStats, Stats};
 use crate::{Error, Result, RowType};

@@ -11,7 +11,7 @@
 //!                  store: a Db on disk
 //!
 //!   table.rs, builder.rs            the public interface
-//!   find.rs, misses.rs              lookups; keys still open
+//!   find.rs, misses.rs              lookups; keys still open; find_scratch.rs: their memory
 //!   find_to_device.rs               rows into device memory
 //!   ring_pool.rs                    the pinned memory that they pass through
 //!   write.rs, ingest.rs             insert, update, erase
@@ -20,12 +20,14 @@
 //!   host/                           the host tier: row slab (with `unsafe`), clock
 //!   disk_tier.rs                    the rows on disk
 //!   host_moves.rs, device_moves.rs  promotion, demotion
-//!   background_moves.rs             the thread that does both, and its queue
+//!   promotion_batch.rs              rows on their way to the host tier
+//!   background_moves.rs             the thread that promotes and demotes; move_queue.rs: its queue
 //!   admission.rs, ghosts.rs         which rows a lookup promotes
 //!   policy.rs                       scores: ranks, ages
 //!   options.rs, row_type.rs         capacities, admission, writes, overflow; the type of rows
 //!   memory_budget.rs                one limit for all parts
-//!   close.rs, interrupt.rs          closing, interrupting
+//!   close.rs, weak_table.rs         closing, handles that do not keep a table open
+//!   interrupt.rs                    interrupting
 //!   flush.rs, snapshot.rs           durability, views, export
 //! ```
 //!
@@ -51,6 +53,7 @@ mod device_tier;
 mod disk_tier;
 mod error;
 mod find;
+mod find_scratch;
 #[cfg(feature = "gpu")]
 mod find_to_device;
 mod flush;
@@ -64,8 +67,10 @@ mod key_locks;
 mod latency;
 mod memory_budget;
 mod misses;
+mod move_queue;
 mod options;
 mod policy;
+mod promotion_batch;
 #[cfg(feature = "gpu")]
 mod ring_pool;
 mod row_type;
@@ -75,10 +80,10 @@ mod table;
 #[cfg(all(test, feature = "gpu"))]
 mod testing;
 mod typed;
+mod weak_table;
 mod write;
 
 pub use builder::Builder;
-pub use close::WeakTable;
 #[cfg(feature = "gpu")]
 pub use device_tier::Pointers;
 pub use error::{Error, Failures, Result};
@@ -96,5 +101,6 @@ pub use snapshot::{Export, Rows, Snapshot};
 pub use stats::{Counts, DeviceStats, Stats};
 pub use table::Table;
 pub use typed::TypedTable;
+pub use weak_table::WeakTable;
 // Rows of `TypedTable` have its traits.
 pub use zerocopy;

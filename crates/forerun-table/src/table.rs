@@ -1,7 +1,6 @@
 //! [`Table`], the public interface.
 
-use crate::builder::Builder;
-use crate::close::{Open, WeakTable};
+use crate::close::Open;
 use crate::device_tier::Device;
 #[cfg(feature = "gpu")]
 use crate::device_tier::Pointers;
@@ -9,7 +8,7 @@ use crate::inner::Inner;
 use crate::options::{Moves, Update};
 use crate::snapshot::{Export, Snapshot};
 use crate::stats::{DeviceStats, Stats};
-use crate::{Dtype, Error, Result, RowType, background_moves};
+use crate::{Error, Result, RowType, background_moves};
 use forerun_core::ProcessBound;
 use forerun_db::{Backup, Backups};
 #[cfg(feature = "gpu")]
@@ -69,15 +68,10 @@ use std::time::Duration;
 /// ```
 #[derive(Clone)]
 pub struct Table {
-    open: Arc<ProcessBound<Open>>,
+    pub(crate) open: Arc<ProcessBound<Open>>,
 }
 
 impl Table {
-    /// Starts to build a table with rows of `dim` elements of type `dtype`.
-    pub fn builder(dtype: Dtype, dim: u32) -> Builder {
-        Builder::new(RowType::new(dtype, dim))
-    }
-
     pub(crate) fn start(inner: Inner, closes_store: bool) -> Result<Table> {
         let inner = Arc::new(inner);
         let thread = match inner.policies.moves {
@@ -401,11 +395,6 @@ impl Table {
     /// Those of [`flush`](Table::flush). The table is closed nevertheless.
     pub fn close(self) -> Result<()> {
         self.open.get()?.close()
-    }
-
-    /// A handle that does not keep the table open.
-    pub fn downgrade(&self) -> WeakTable {
-        WeakTable::of(&self.open)
     }
 
     pub(crate) fn of(open: Arc<ProcessBound<Open>>) -> Table {

@@ -12,7 +12,7 @@
 use forerun_core::sync::time;
 
 use crate::disk_tier::Store;
-use crate::find::Scratch;
+use crate::find_scratch::Scratch;
 use crate::host::{Reservation, RowMeta};
 use crate::inner::Inner;
 use crate::options::{Moves, Overflow, Update};

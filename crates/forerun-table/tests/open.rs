@@ -133,7 +133,7 @@ fn a_full_table_without_eviction_accepts_only_replacements() {
 }
 
 #[test]
-fn a_closed_table_says_so_through_every_handle() {
+fn every_handle_reports_that_its_table_is_closed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rows");
     let table = Table::builder(Dtype::U8, 4).path(&path).open().unwrap();

@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_comes_back_after_its_readers_and_never_while_it_is_read() {
+    fn a_slot_is_reused_only_after_its_last_reader() {
         let slab = slab(2);
         put(&slab, 1, 1);
         let pinned = slab.index.pin();

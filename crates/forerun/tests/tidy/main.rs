@@ -6,8 +6,8 @@
 //! - a file's name says what it holds, so few files share one;
 //! - a module with submodules is `name/mod.rs`, never `name.rs` beside a directory `name`.
 //!
-//! Each error names the file and the line that break the rule. The crates themselves test which
-//! module may import which.
+//! Each error names the file and the line that break the rule. `layers.rs` checks which module
+//! may import which.
 
 mod layout;
 mod source;
