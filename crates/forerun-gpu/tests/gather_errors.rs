@@ -290,7 +290,7 @@ fn shapes_that_do_not_fit_are_refused() {
                     offsets_bytes: vec![0; 4],
                 };
             },
-            "5 layers are requested, but the host's table has 4",
+            "5 layers requested, but the host's table has 4 addresses",
         ),
         (
             |r| r.spec.host.rows = u64::MAX,
@@ -306,7 +306,7 @@ fn shapes_that_do_not_fit_are_refused() {
         ),
         (
             |r| map(r).slots = 99,
-            "the slot map has 99 entries per layer, but there are 100 host rows",
+            "the slot map has 99 entries per layer, but the host has 100 rows",
         ),
         (|r| map(r).slots = u64::MAX, "the slot map: their addresses"),
         (

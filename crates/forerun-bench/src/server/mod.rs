@@ -12,7 +12,7 @@
 //!  tail/              a study: sets into a full cache under disturbances
 //!
 //!  for each value size                        the servers started and loaded
-//!    for each access x form x keys a request  (harness)
+//!    for each access x form x keys per request  (harness)
 //!      round after round                      this server, memcached: a turn each while the other is idle
 //! ```
 

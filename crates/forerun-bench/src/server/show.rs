@@ -16,7 +16,7 @@ separate cores. Every reply is recognised by its length, and a sample is compare
 pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
     const KEPT: [&str; 11] = [
         "form",
-        "keys a request",
+        "keys per request",
         "server",
         "keys/s",
         "slowest-fastest",
@@ -32,7 +32,7 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
         "value",
         "access",
         "form",
-        "keys a request",
+        "keys per request",
         "server",
         "keys/s",
         "slowest-fastest",
@@ -105,7 +105,7 @@ fn panel(row: &ServerRow) -> String {
 
 fn plot(name: &str, rows: &[&ServerRow]) -> Chart {
     let mut chart = Chart::new(format!("Keys a second: {name}"), Shape::Lines);
-    chart.x_label = "keys a request".to_owned();
+    chart.x_label = "keys per request".to_owned();
     chart.y_label = "keys/s".to_owned();
     chart.x = batches(rows, |row| row.common.batch);
     push_series(
@@ -136,7 +136,7 @@ fn tiles(rows: &[ServerRow]) -> Vec<Tile> {
             let common = &row.common;
             tiles.push(Tile::new(
                 format!(
-                    "memcached's keys/s, {form}, {} keys a request",
+                    "memcached's keys/s, {form}, {} keys per request",
                     common.batch
                 ),
                 times(ratio),
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn the_table_omits_constant_columns() {
         let (constant, table) = table(&rows());
-        assert_eq!(table.headings[..3], ["form", "keys a request", "server"]);
+        assert_eq!(table.headings[..3], ["form", "keys per request", "server"]);
         assert!(constant.contains(&("items".into(), "2M".into())));
         assert!(constant.contains(&("found".into(), "100%".into())));
         assert!(table.rows[2].contains(&"3.27x".to_owned()), "{table:?}");

@@ -3,6 +3,8 @@
 use super::version::{Unit, Version};
 use std::fmt;
 
+use forerun_core::size::counted;
+
 /// One of the two sides of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
@@ -84,7 +86,10 @@ pub enum GatherError {
     #[error("pairs have the shape [..., 2], not {shape:?}")]
     WrongShape { shape: Vec<u64> },
     /// The index arrays have different lengths.
-    #[error("there are {source_len} source indices and {destination_len} destination indices")]
+    #[error(
+        "source and destination must have the same number of indices, not {source_len} and \
+         {destination_len}"
+    )]
     LengthsDiffer {
         source_len: u64,
         destination_len: u64,
@@ -102,14 +107,21 @@ pub enum GatherError {
     #[error("{layers} layers are more than the maximum of {max} per launch")]
     LayersBeyond { layers: u32, max: u32 },
     /// A table has fewer addresses than there are layers.
-    #[error("{layers} layers are requested, but the {side}'s table has {table}")]
+    #[error(
+        "{} requested, but the {side}'s table has {}",
+        counted(layers, "layer"),
+        counted(table, "address")
+    )]
     TooManyLayers {
         side: Side,
         layers: u32,
         table: usize,
     },
     /// A row extends into the next one.
-    #[error("{side} rows of {row_bytes} bytes extend past their stride of {stride_bytes}")]
+    #[error(
+        "{side} rows of {} extend past their stride of {stride_bytes}",
+        counted(row_bytes, "byte")
+    )]
     RowPastStride {
         side: Side,
         row_bytes: u64,
@@ -120,8 +132,9 @@ pub enum GatherError {
     TooLarge { part: Part },
     /// Memory extends beyond the end of its allocation.
     #[error(
-        "{part}: they end at {end:#x}, past the end of their memory, which has {memory_len} bytes \
-         at {memory_start:#x}"
+        "{part}: they end at {end:#x}, past the end of their memory, which has {} at \
+         {memory_start:#x}",
+        counted(memory_len, "byte")
     )]
     PastEnd {
         part: Part,
@@ -174,8 +187,8 @@ pub enum GatherError {
     },
     /// A limit on multiprocessors is set for a version that needs a thread or warp per row.
     #[error(
-        "{version} needs a thread or warp per row and cannot be limited to {cap} multiprocessors; \
-         v4 and later can"
+        "{version} needs a thread or warp per row and cannot be limited to {}; v4 and later can",
+        counted(cap, "multiprocessor")
     )]
     CannotCap { version: Version, cap: u32 },
     /// The limit on multiprocessors is zero.
@@ -185,18 +198,27 @@ pub enum GatherError {
     #[error("{rows} rows are too many for one launch of {version}; v4 and later take any number")]
     TooManyRows { version: Version, rows: u64 },
     /// The map has fewer entries than there are host rows.
-    #[error("the slot map has {slots} entries per layer, but there are {rows} host rows")]
+    #[error(
+        "the slot map has {} per layer, but the host has {}",
+        counted(slots, "entry"),
+        counted(rows, "row")
+    )]
     MapTooShort { slots: u64, rows: u64 },
     /// The maps of different layers overlap partly.
     #[error(
-        "the layers' slot maps overlap: each has {slots} entries, but they are {layer_step} apart"
+        "the layers' slot maps overlap: each has {}, but they are {layer_step} apart",
+        counted(slots, "entry")
     )]
     MapLayersOverlap { layer_step: u64, slots: u64 },
     /// The map's entries are too narrow for a device row.
     #[error("device rows up to {rows} do not fit the slot map's i32 entries")]
     MapTooNarrow { rows: u64 },
     /// The host found an index that is not a row.
-    #[error("pair {pair}: {index} is not a {side} row; there are {rows} rows, and -1 means none")]
+    #[error(
+        "pair {pair}: {index} is not a {side} row; there {} {}, and -1 means none",
+        if *rows == 1 { "is" } else { "are" },
+        counted(rows, "row")
+    )]
     IndexOutOfRange {
         pair: u64,
         side: Side,
