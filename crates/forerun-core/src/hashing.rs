@@ -113,14 +113,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_key_comes_back_from_its_hash(seed: u64, key: u64) {
+        fn a_hash_can_be_inverted(seed: u64, key: u64) {
             let permutation = Permutation::from_seed(seed);
             prop_assert_eq!(permutation.key(permutation.hash(key)), key);
         }
     }
 
     #[test]
-    fn keys_at_the_ends_of_the_range_come_back() {
+    fn the_hashes_of_the_smallest_and_largest_keys_can_be_inverted() {
         for seed in 0..100 {
             let permutation = Permutation::from_seed(seed);
             for key in [0, 1, u64::MAX, u64::MAX - 1, 1 << 63, 1 << 32] {

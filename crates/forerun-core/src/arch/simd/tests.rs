@@ -258,7 +258,7 @@ impl WithSimd for LaneChecks<'_> {
 
 proptest! {
     #[test]
-    fn groups_tell_which_slots_are_equal(
+    fn a_group_compares_all_of_its_slots(
         words in prop::array::uniform32(word()),
         needle in word(),
         copies in prop::collection::vec(0usize..32, 0..4),
@@ -273,7 +273,7 @@ proptest! {
     }
 
     #[test]
-    fn lanes_do_what_a_loop_does(
+    fn lanes_compute_what_a_loop_computes(
         a in prop::array::uniform16(word()),
         b in prop::array::uniform16(word()),
         same in any::<u16>(),
