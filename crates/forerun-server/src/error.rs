@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::snapshot::SnapshotError;
+use crate::snapshot_error::SnapshotError;
 
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]

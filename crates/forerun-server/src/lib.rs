@@ -4,24 +4,25 @@
 //!   session/   one connection without a socket: bytes in, bytes out          Session::receive
 //!   protocol/  the lines of the protocol: tokens, numbers, classic and meta commands
 //!   input.rs   bytes received, not yet consumed        output.rs   bytes to be sent, bounded
-//!   shared.rs  state of all sessions of a server       context.rs  state of one thread's sessions
+//!   shared.rs  state of all sessions of a server
 //!   counters.rs   statistics                           settings.rs options of sessions
 //!
 //!   server/    threads and sockets: Server       net/     addresses, listeners, TLS
-//!   auth.rs    the file of users                 snapshot/   saves the cache to a file
-//!   system/    the operating system, behind a trait
+//!   auth.rs    the file of users                 address.rs  where servers listen
+//!   snapshot/  saves the cache to a file         system.rs   the operating system, behind a trait
 //!   metrics/   metrics for Prometheus
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod auth;
-mod context;
 mod counters;
 mod error;
 mod input;
 mod metrics;
 mod net;
+mod os;
 mod output;
 #[cfg(not(feature = "planted"))]
 mod planted;
@@ -33,28 +34,30 @@ mod session;
 mod settings;
 mod shared;
 mod snapshot;
+mod snapshot_error;
 mod system;
 
-pub use context::Context;
+pub use address::{Address, Listen, UNIX_MODE};
 pub use counters::{Counter, Counters};
 pub use error::Error;
 pub use input::Input;
-pub use net::{Address, Listen, MinVersion, TlsOptions, UNIX_MODE, VerifyClient};
+pub use net::{MinVersion, TlsOptions, VerifyClient};
 pub use output::Output;
 pub use server::{Ended, Remote, Server, ServerOptions, SnapshotOptions};
 #[doc(hidden)]
 pub use session::fuzz_session;
-pub use session::{Next, Session};
+pub use session::{Context, Next, Session};
 pub use settings::Settings;
 pub use shared::{ConnectionStats, NoHost, ServerControl, Shared};
 #[doc(hidden)]
 pub use snapshot::fuzz_snapshot;
-pub use snapshot::{SnapshotError, SnapshotStats, read_snapshot, write_snapshot};
+pub use snapshot::{SnapshotStats, read_snapshot, write_snapshot};
+pub use snapshot_error::SnapshotError;
 
 /// A server on a simulated system that the caller runs step by step.
 #[cfg(feature = "simulation")]
 pub mod simulation {
-    pub use crate::net::Peer;
+    pub use crate::address::Peer;
     pub use crate::server::Stepped;
     pub use crate::snapshot::read_from_system as read_snapshot;
     pub use crate::system::{Listening, Readiness, Ready, System, WAKE, Wake};

@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use forerun_cache::{Cache, CacheStats, Expiry};
+use forerun_core::Figures;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use crate::counters::{Counters, Totals};
+use crate::os::Os;
 use crate::planted::{self, Defect};
 use crate::protocol::numbers::Expiration;
 use crate::settings::Settings;
-use crate::system::{Os, System};
+use crate::system::System;
 
 /// Connection statistics for `stats`, under memcached's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -187,18 +189,7 @@ impl Shared {
         let registered = self.registered();
         let mut totals = registered.sum();
         totals.subtract(&registered.base);
-        let base = &registered.cache_base;
-        for (count, base) in [
-            (&mut cache.stored, base.stored),
-            (&mut cache.get_expired, base.get_expired),
-            (&mut cache.evictions, base.evictions),
-            (&mut cache.evicted_unfetched, base.evicted_unfetched),
-            (&mut cache.expired, base.expired),
-            (&mut cache.expired_unfetched, base.expired_unfetched),
-            (&mut cache.out_of_memory, base.out_of_memory),
-        ] {
-            *count = count.saturating_sub(base);
-        }
+        cache.subtract(&registered.cache_base);
         Counts { totals, cache }
     }
 

@@ -113,7 +113,7 @@ fn keys_are_not_listed_if_the_operator_disabled_it() {
 }
 
 #[test]
-fn the_crawler_takes_what_has_expired_and_the_clock_can_be_moved_where_that_is_allowed() {
+fn the_crawler_removes_expired_items_and_debugtime_moves_the_clock() {
     let settings = Settings {
         debug_commands: true,
         ..Settings::default()

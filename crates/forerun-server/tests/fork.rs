@@ -26,7 +26,7 @@ fn ask(server: &Server, line: &str) -> String {
 }
 
 #[test]
-fn a_server_goes_on_whatever_a_child_does_with_its_handles() {
+fn a_server_survives_a_forked_child_that_uses_its_handles() {
     for ending in [AtOnce, Exit] {
         let cache = Arc::new(Cache::new(CacheOptions::default()).unwrap());
         let listen = Listen::parse("127.0.0.1:0", 0).unwrap();

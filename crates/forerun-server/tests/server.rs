@@ -1,10 +1,10 @@
 //! The server over real sockets. Each test has its own server and a time limit.
 
 mod server {
+    mod certificates;
     mod connections;
     mod ending;
-    mod papers;
-    mod secrets;
     mod snapshots;
     mod test_server;
+    mod tls_and_users;
 }

@@ -2,7 +2,7 @@
 
 mod server {
     #[allow(dead_code, reason = "each test uses its part")]
-    mod papers;
+    mod certificates;
     mod speeds;
     #[allow(dead_code, reason = "each test uses its part")]
     mod test_server;

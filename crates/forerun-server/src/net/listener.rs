@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -12,7 +11,7 @@ use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 
-use super::address::{Address, Listen};
+use crate::address::{Address, Listen, Peer};
 use crate::error::Error;
 use crate::system::Listening;
 
@@ -55,17 +54,17 @@ pub enum Socket {
 }
 
 impl Listener {
-    /// Binds `place`. Up to `backlog` connections may wait to be accepted; the system may allow
+    /// Binds `listen`. Up to `backlog` connections may wait to be accepted; the system may allow
     /// fewer.
     ///
     /// # Errors
     /// [`Error::Listen`] with the address and the system's error.
-    pub(crate) fn bind(place: &Listen, backlog: u32) -> Result<Listener, Error> {
+    pub(crate) fn bind(listen: &Listen, backlog: u32) -> Result<Listener, Error> {
         let failed = |source| Error::Listen {
-            address: place.address.to_string(),
+            address: listen.address.to_string(),
             source,
         };
-        let (socket, address) = match &place.address {
+        let (socket, address) = match &listen.address {
             Address::Tcp(address) => {
                 let socket = TcpListener::bind(*address).map_err(failed)?;
                 queue(&socket, backlog).map_err(failed)?;
@@ -74,13 +73,13 @@ impl Listener {
             }
             Address::Unix { path, mode } => {
                 let socket = bind_unix(path, *mode, backlog).map_err(failed)?;
-                (socket, place.address.clone())
+                (socket, listen.address.clone())
             }
         };
         Ok(Listener {
             socket,
             address,
-            tls: place.tls,
+            tls: listen.tls,
         })
     }
 
@@ -151,24 +150,6 @@ fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
     queue(&socket, backlog)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     Ok(Bound::Unix(socket, file))
-}
-
-/// The other end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peer {
-    /// Connected by TCP from this address.
-    Tcp(SocketAddr),
-    /// Connected by a unix socket.
-    Unix,
-}
-
-impl std::fmt::Display for Peer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Peer::Tcp(address) => write!(f, "tcp:{address}"),
-            Peer::Unix => f.write_str("unix"),
-        }
-    }
 }
 
 impl Read for Socket {

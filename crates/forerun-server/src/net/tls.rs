@@ -14,10 +14,10 @@ use crate::error::Error;
 /// Whether clients must show a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerifyClient {
-    /// Clients are not asked for a certificate (`ssl_verify_mode=0`).
+    /// Clients are not verify for a certificate (`ssl_verify_mode=0`).
     #[default]
     No,
-    /// Clients are asked for a certificate. If they send one, it must be valid
+    /// Clients are verify for a certificate. If they send one, it must be valid
     /// (`ssl_verify_mode=1`).
     Request,
     /// Clients must send a valid certificate (`ssl_verify_mode=2`; 3 means the same here, because
@@ -88,16 +88,16 @@ impl TlsOptions {
             .map_err(|error| wrong(&self.certificates, error))?;
         let builder = match self.verify_client {
             VerifyClient::No => builder.with_no_client_auth(),
-            asked => {
+            verify => {
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(self.roots()?.into(), provider);
-                let verifier = if asked == VerifyClient::Request {
+                let verifier = if verify == VerifyClient::Request {
                     verifier.allow_unauthenticated()
                 } else {
                     verifier
                 };
-                let place = self.authorities.as_deref().unwrap_or(&self.certificates);
-                let verifier = verifier.build().map_err(|error| wrong(place, error))?;
+                let path = self.authorities.as_deref().unwrap_or(&self.certificates);
+                let verifier = verifier.build().map_err(|error| wrong(path, error))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };

@@ -12,12 +12,12 @@ pub(crate) type DecodedKey = [u8; KEY_BYTES_MAX];
 /// invalid or empty.
 pub(crate) fn decode<'a>(key: &[u8], decoded: &'a mut DecodedKey) -> Option<&'a [u8]> {
     // The decoder needs space for whole groups of three bytes.
-    let mut room = [0; KEY_BYTES_MAX + 2];
-    let count = STANDARD.decode_slice(key, &mut room).ok()?;
+    let mut buffer = [0; KEY_BYTES_MAX + 2];
+    let count = STANDARD.decode_slice(key, &mut buffer).ok()?;
     if count == 0 || count > KEY_BYTES_MAX {
         return None;
     }
-    decoded[..count].copy_from_slice(&room[..count]);
+    decoded[..count].copy_from_slice(&buffer[..count]);
     Some(&decoded[..count])
 }
 
@@ -34,11 +34,11 @@ pub(crate) fn push_key_flag(out: &mut Vec<u8>, key: &[u8], binary: bool) {
 
 /// Appends the key in base64.
 pub(crate) fn push_base64(out: &mut Vec<u8>, key: &[u8]) {
-    let mut room = [0; KEY_BYTES_MAX.div_ceil(3) * 4];
+    let mut buffer = [0; KEY_BYTES_MAX.div_ceil(3) * 4];
     // A key of the cache is at most KEY_BYTES_MAX long, so it always fits. If it did not, nothing
     // would be appended.
-    if let Ok(count) = STANDARD.encode_slice(key, &mut room) {
-        out.extend_from_slice(&room[..count]);
+    if let Ok(count) = STANDARD.encode_slice(key, &mut buffer) {
+        out.extend_from_slice(&buffer[..count]);
     }
 }
 

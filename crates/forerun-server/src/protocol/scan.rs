@@ -44,9 +44,9 @@ impl<'a> Scan<'a> {
             self.block += DELIMITER_BLOCK_BYTES;
             self.load();
         }
-        let place = self.block + self.bits.trailing_zeros() as usize;
+        let position = self.block + self.bits.trailing_zeros() as usize;
         self.bits &= self.bits - 1;
-        Some(place)
+        Some(position)
     }
 
     #[inline]

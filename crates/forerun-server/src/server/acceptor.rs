@@ -142,7 +142,7 @@ impl<S: System> Acceptor<S> {
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        while !self.control.drain_asked() {
+        while !self.control.is_drain_requested() {
             self.step()?;
         }
         Ok(())

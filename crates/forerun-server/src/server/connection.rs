@@ -10,12 +10,11 @@ use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::mem::take;
 
 use crate::auth::{Authentication, Entry, UserFile};
-use crate::context::Context;
 use crate::input::Input;
 use crate::net::Transport;
 use crate::output::{FULL_BYTES, Output};
 use crate::planted::{self, Defect};
-use crate::session::{Next, Session};
+use crate::session::{Context, Next, Session};
 use crate::system::Ready;
 
 use super::connections::Ticket;
@@ -167,7 +166,7 @@ impl<K: Read + Write> Connection<K> {
         if self.output.is_empty() {
             self.output = take(&mut turns.spare.output);
         }
-        let turn = self.go_on(turns).unwrap_or_else(|error| {
+        let turn = self.try_turn(turns).unwrap_or_else(|error| {
             // Peers disappear all the time.
             tracing::debug!(peer = %self.ticket.peer(), %error, "a connection failed");
             TurnResult::Close
@@ -184,7 +183,7 @@ impl<K: Read + Write> Connection<K> {
         turn
     }
 
-    fn go_on(&mut self, turns: &mut Turns<'_>) -> io::Result<TurnResult> {
+    fn try_turn(&mut self, turns: &mut Turns<'_>) -> io::Result<TurnResult> {
         let reads = match planted::is(Defect::TurnUnbounded) {
             true => u32::MAX,
             false => READS_A_TURN,

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::net::Peer;
+use crate::address::Peer;
 use crate::shared::ConnectionStats;
 
 /// The part of a connection's state that other threads can read.
@@ -210,15 +210,15 @@ mod tests {
         let listener: Arc<str> = "unix:/s".into();
         let first = connections
             .admit(Peer::Unix, &listener, 0)
-            .expect("a place");
+            .expect("a free slot");
         let second = connections
             .admit(Peer::Unix, &listener, 0)
-            .expect("a place");
+            .expect("a free slot");
         assert!(connections.admit(Peer::Unix, &listener, 0).is_none());
         drop(first);
         let third = connections
             .admit(Peer::Unix, &listener, 0)
-            .expect("a place");
+            .expect("a free slot");
         let stats = connections.stats();
         assert_eq!(
             (

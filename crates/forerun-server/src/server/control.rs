@@ -11,12 +11,12 @@ use forerun_core::Owner;
 pub(crate) struct Control {
     /// A fork of the server's process shares the waker, so requests from a fork are ignored.
     owner: Owner,
-    asked: Arc<Asked>,
+    requests: Arc<Requests>,
     waker: Arc<dyn Wake>,
 }
 
 #[derive(Debug, Default)]
-struct Asked {
+struct Requests {
     drain: AtomicBool,
     snapshot: AtomicBool,
     reload_users: AtomicBool,
@@ -28,46 +28,46 @@ impl Control {
     pub(crate) fn new(waker: Arc<dyn Wake>) -> Control {
         Control {
             owner: Owner::this_process(),
-            asked: Arc::default(),
+            requests: Arc::default(),
             waker,
         }
     }
 
     /// Requests a drain.
     pub(crate) fn drain(&self) {
-        self.ask(&self.asked.drain);
+        self.request(&self.requests.drain);
     }
 
     /// Requests a snapshot.
     pub(crate) fn snapshot(&self) {
-        self.ask(&self.asked.snapshot);
+        self.request(&self.requests.snapshot);
     }
 
     /// Requests a reload of the file of users.
     pub(crate) fn reload_users(&self) {
-        self.ask(&self.asked.reload_users);
+        self.request(&self.requests.reload_users);
     }
 
     /// Whether a reload was requested since the last call.
     pub(crate) fn take_reload_users(&self) -> bool {
-        self.asked.reload_users.swap(false, Ordering::AcqRel)
+        self.requests.reload_users.swap(false, Ordering::AcqRel)
     }
 
-    pub(crate) fn drain_asked(&self) -> bool {
-        self.asked.drain.load(Ordering::Acquire)
+    pub(crate) fn is_drain_requested(&self) -> bool {
+        self.requests.drain.load(Ordering::Acquire)
     }
 
     /// Whether a snapshot was requested since the last call.
     pub(crate) fn take_snapshot(&self) -> bool {
-        self.asked.snapshot.swap(false, Ordering::AcqRel)
+        self.requests.snapshot.swap(false, Ordering::AcqRel)
     }
 
-    fn ask(&self, flag: &AtomicBool) {
+    fn request(&self, flag: &AtomicBool) {
         if !self.owner.is_this_process() {
             return;
         }
         flag.store(true, Ordering::Release);
-        // This fails only if the acceptor's poll is gone. Then nobody is left to ask.
+        // This fails only if the acceptor's poll is gone. Then nobody is left to serve the request.
         let _ = self.waker.wake();
     }
 }

@@ -35,12 +35,12 @@ use std::sync::Arc;
 use forerun_cache::Cache;
 use forerun_core::ProcessBound;
 
+use crate::address::Address;
 use crate::error::Error;
 use crate::metrics::{Endpoint, Metrics};
-use crate::net::Address;
+use crate::os::Os;
 use crate::shared::Shared;
-use crate::snapshot::SnapshotError;
-use crate::system::Os;
+use crate::snapshot_error::SnapshotError;
 
 use control::Control;
 pub use options::{ServerOptions, SnapshotOptions};

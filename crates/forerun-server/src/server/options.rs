@@ -5,8 +5,9 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::address::Listen;
 use crate::error::Error;
-use crate::net::{Listen, TlsOptions};
+use crate::net::TlsOptions;
 use crate::settings::Settings;
 
 /// Options of [`Server::start`](crate::Server::start).

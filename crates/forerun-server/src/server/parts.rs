@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use forerun_cache::Cache;
 
+use crate::address::Address;
 use crate::auth::UserFile;
 use crate::error::Error;
-use crate::net::Address;
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::system::{Listening, Readiness, System};
@@ -57,7 +57,7 @@ impl<S: System> Parts<S> {
         let listeners = options
             .listen
             .iter()
-            .map(|place| system.bind(place, options.listen_backlog))
+            .map(|listen| system.bind(listen, options.listen_backlog))
             .collect::<Result<Vec<_>, _>>()?;
         let addresses: Vec<Address> = listeners.iter().map(|one| one.address().clone()).collect();
 

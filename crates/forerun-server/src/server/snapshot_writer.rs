@@ -19,9 +19,8 @@ use forerun_cache::Cache;
 use forerun_core::sync::{Mutex, PoisonError};
 
 use crate::error::Error;
-use crate::snapshot::{
-    Pace, SnapshotError, beside, probe, read_from_system, remove, set_aside, write_to_system,
-};
+use crate::snapshot::{Pace, beside, probe, read_from_system, remove, set_aside, write_to_system};
+use crate::snapshot_error::SnapshotError;
 use crate::system::System;
 
 use super::options::SnapshotOptions;

@@ -73,7 +73,7 @@ impl<S: System> Stepped<S> {
         if self.draining {
             return Ok(());
         }
-        if self.control.drain_asked() {
+        if self.control.is_drain_requested() {
             self.draining = true;
             self.acceptor.begin_drain();
             return Ok(());
@@ -84,7 +84,7 @@ impl<S: System> Stepped<S> {
     /// Maximum time that the acceptor's next poll waits. `None` once it only waits for the workers
     /// to end.
     pub fn acceptor_timeout(&self) -> Option<Duration> {
-        match (self.draining, self.control.drain_asked()) {
+        match (self.draining, self.control.is_drain_requested()) {
             (true, _) => None,
             (false, true) => Some(Duration::ZERO),
             (false, false) => Some(self.acceptor.timeout()),
@@ -97,13 +97,13 @@ impl<S: System> Stepped<S> {
     /// # Errors
     /// The poll's.
     pub fn step_worker(&mut self, number: usize) -> io::Result<()> {
-        let place = &mut self.workers[number];
-        if let Some(worker) = place {
+        let slot = &mut self.workers[number];
+        if let Some(worker) = slot {
             if !worker.is_done() {
                 worker.step()?;
             }
             if worker.is_done() {
-                *place = None;
+                *slot = None;
             }
         }
         Ok(())

@@ -17,8 +17,8 @@ use rustls::ServerConfig;
 use slab::Slab;
 
 use crate::auth::UserFile;
-use crate::context::Context;
 use crate::net::Transport;
+use crate::session::Context;
 use crate::shared::Shared;
 use crate::system::{Readiness, System, WAKE, Wake};
 
@@ -189,7 +189,7 @@ impl<S: System> Worker<S> {
         self.deadline.is_some() && self.connections.is_empty()
     }
 
-    /// Whether it has been told to drain.
+    /// Whether it drains.
     #[cfg(feature = "simulation")]
     pub(crate) fn is_draining(&self) -> bool {
         self.deadline.is_some()
@@ -290,10 +290,10 @@ impl<S: System> Worker<S> {
             }
             _ => Transport::plain(socket),
         };
-        let place = self.connections.vacant_entry();
-        self.poll.register(transport.socket(), place.key())?;
+        let entry = self.connections.vacant_entry();
+        self.poll.register(transport.socket(), entry.key())?;
         let authenticates = self.setup.users.is_some();
-        place.insert(Connection::new(transport, ticket, authenticates));
+        entry.insert(Connection::new(transport, ticket, authenticates));
         Ok(())
     }
 

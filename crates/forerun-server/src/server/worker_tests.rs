@@ -10,8 +10,8 @@ use forerun_cache::{Cache, CacheOptions};
 use forerun_core::sync::time;
 
 use super::*;
+use crate::address::{Address, Listen, Peer};
 use crate::error::Error;
-use crate::net::{Address, Listen, Peer};
 use crate::settings::Settings;
 use crate::shared::NoHost;
 use crate::system::{Listening, Ready};

@@ -4,15 +4,15 @@ use crate::protocol::numbers::{parse_i64, parse_u32};
 use crate::protocol::replies;
 use crate::protocol::tokens::Tokens;
 
-use super::context::Turn;
+use super::command_context::CommandContext;
 use super::dump::{Dump, check_classes};
 
 /// `cache_memlimit megabytes`. Memory above a lower limit is given back gradually.
-pub(super) fn memory_limit(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+pub(super) fn memory_limit(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let quiet = tokens.says_noreply();
     let set = |megabytes: i64| {
         let bytes = usize::try_from(megabytes).ok()?.checked_mul(1 << 20)?;
-        turn.cache.set_memory_limit(bytes).ok()
+        context.cache.set_memory_limit(bytes).ok()
     };
     let reply: &[u8] = match parse_i64(tokens.get(1)) {
         None | Some(..0) => replies::ERROR,
@@ -23,17 +23,17 @@ pub(super) fn memory_limit(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
             None => b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
         },
     };
-    turn.say_unless(quiet, reply);
+    context.push_unless(quiet, reply);
 }
 
 /// `lru_crawler …`. Returns a dump if the command starts one.
-pub(super) fn lru_crawler(tokens: &Tokens<'_>, turn: &mut Turn<'_>) -> Option<Dump> {
+pub(super) fn lru_crawler(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) -> Option<Dump> {
     let reply: &[u8] = match (tokens.get(1), tokens.count()) {
-        (b"metadump" | b"mgdump", 3) => match Dump::asked(tokens, turn) {
+        (b"metadump" | b"mgdump", 3) => match Dump::parse(tokens, context) {
             Ok(dump) => return Some(dump),
             Err(reply) => reply,
         },
-        (b"crawl", 3) => crawl(tokens, turn),
+        (b"crawl", 3) => crawl(tokens, context),
         // There is no speed to set: the crawler delays nobody.
         (b"tocrawl", 3) => match parse_u32(tokens.get(2)) {
             Some(_) => replies::OK,
@@ -45,28 +45,28 @@ pub(super) fn lru_crawler(tokens: &Tokens<'_>, turn: &mut Turn<'_>) -> Option<Du
             None => replies::BAD_FORMAT,
         },
         (b"enable", 2) => {
-            turn.shared.set_crawls(true);
+            context.shared.set_crawls(true);
             replies::OK
         }
         (b"disable", 2) => {
-            turn.shared.set_crawls(false);
+            context.shared.set_crawls(false);
             replies::OK
         }
         _ => replies::ERROR,
     };
-    turn.say(reply);
+    context.push(reply);
     None
 }
 
 /// `lru_crawler crawl classes`: removes expired items.
-fn crawl(tokens: &Tokens<'_>, turn: &Turn<'_>) -> &'static [u8] {
-    if !turn.shared.crawls() {
+fn crawl(tokens: &Tokens<'_>, context: &CommandContext<'_>) -> &'static [u8] {
+    if !context.shared.crawls() {
         return replies::CRAWLER_DISABLED;
     }
     if let Err(reply) = check_classes(tokens.get(2), false) {
         return reply;
     }
-    match turn.shared.host.crawl(&turn.shared.cache) {
+    match context.shared.host.crawl(&context.shared.cache) {
         true => replies::OK,
         false => b"BUSY currently processing crawler request\r\n",
     }
@@ -90,10 +90,12 @@ pub(super) fn slabs(tokens: &Tokens<'_>) -> &'static [u8] {
 
 /// `debugtime seconds`: moves the clock forward by this many seconds at once. The clock then stands
 /// still until real time has caught up.
-pub(super) fn debug_time(tokens: &Tokens<'_>, turn: &Turn<'_>) -> &'static [u8] {
+pub(super) fn debug_time(tokens: &Tokens<'_>, context: &CommandContext<'_>) -> &'static [u8] {
     match parse_u32(tokens.get(1)) {
         Some(seconds) => {
-            turn.cache.advance(turn.cache.now().saturating_add(seconds));
+            context
+                .cache
+                .advance(context.cache.now().saturating_add(seconds));
             replies::OK
         }
         None => replies::ERROR,

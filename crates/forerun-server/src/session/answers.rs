@@ -15,7 +15,7 @@ use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
 
 use crate::protocol::numbers::push_u64;
 
-use super::context::Turn;
+use super::command_context::CommandContext;
 use super::reads::{Batch, KeyLine, Read, Scratch, Span, Within, recycle};
 use super::{Session, State, Step, meta_get};
 
@@ -37,32 +37,32 @@ const FETCH_BYTES_MAX: usize = 512;
 
 /// Where a batch's answers stopped because the output was full.
 struct Stop {
-    place: usize,
+    position: usize,
     state: State,
 }
 
 impl Session {
-    /// Answers a batch. Returns the place where reading ended, or where the output became full.
+    /// Answers a batch. Returns the position where reading ended, or where the output became full.
     pub(super) fn answer(
         &mut self,
         batch: Batch<'_>,
         read: Read,
         at: &mut usize,
-        turn: &mut Turn<'_>,
+        context: &mut CommandContext<'_>,
         scratch: &mut Scratch,
     ) -> Step {
         let stop = match batch.spans.first() {
             None => None,
             // A line that touches items is a batch of its own.
             Some(&Span::Keys { line, .. }) if let Some(touch) = line.touch => {
-                answer_touching(&batch, line, turn.shared.expiry(touch), turn)
+                answer_touching(&batch, line, context.shared.expiry(touch), context)
             }
-            Some(_) => self.answer_spans(&batch, turn, scratch),
+            Some(_) => self.answer_spans(&batch, context, scratch),
         };
         scratch.keys = recycle(batch.keys);
         scratch.spans = recycle(batch.spans);
         if let Some(stop) = stop {
-            *at = stop.place;
+            *at = stop.position;
             self.state = stop.state;
             return Step::Full;
         }
@@ -82,10 +82,10 @@ impl Session {
     fn answer_spans(
         &mut self,
         batch: &Batch<'_>,
-        turn: &mut Turn<'_>,
+        context: &mut CommandContext<'_>,
         scratch: &mut Scratch,
     ) -> Option<Stop> {
-        let guard = turn.cache.pin();
+        let guard = context.cache.pin();
         let mut lookups = Lookups {
             guard: &guard,
             keys: &batch.keys,
@@ -100,9 +100,9 @@ impl Session {
             match *span {
                 Span::Keys { count, line } => {
                     for _ in 0..count {
-                        if turn.out.is_full() {
+                        if context.out.is_full() {
                             stop = Some(Stop {
-                                place: lookups.place(batch.bytes),
+                                position: lookups.position(batch.bytes),
                                 state: State::Keys(line),
                             });
                             break 'spans;
@@ -110,7 +110,7 @@ impl Session {
                         let (key, item) = lookups.next();
                         if let Some(item) = item {
                             hits += 1;
-                            push_item(turn, key, &item, line.with_cas);
+                            push_item(context, key, &item, line.with_cas);
                         }
                     }
                 }
@@ -119,24 +119,24 @@ impl Session {
                     letters,
                     flags,
                 } => {
-                    if turn.out.is_full() {
+                    if context.out.is_full() {
                         stop = Some(Stop {
-                            place: start,
+                            position: start,
                             state: State::Command,
                         });
                         break;
                     }
-                    turn.counters.cmd_meta.add(1);
+                    context.counters.cmd_meta.add(1);
                     let (key, item) = lookups.next();
                     match item {
                         Some(item) => {
                             hits += 1;
-                            meta_get::push_plain_hit(turn, key, &item, letters, flags);
+                            meta_get::push_plain_hit(context, key, &item, letters, flags);
                         }
-                        None => meta_get::push_miss(turn, key, false, letters, flags),
+                        None => meta_get::push_miss(context, key, false, letters, flags),
                     }
                 }
-                Span::Text(text) => turn.say(text),
+                Span::Text(text) => context.push(text),
             }
         }
         let (asked, wasted) = (
@@ -149,7 +149,7 @@ impl Session {
             (self.chunk * 2).min(CHUNK_KEYS_MAX)
         };
         scratch.items = recycle(lookups.items);
-        count(turn, asked, hits);
+        count(context, asked, hits);
         stop
     }
 }
@@ -160,7 +160,7 @@ fn answer_touching(
     batch: &Batch<'_>,
     line: KeyLine,
     expiry: Expiry,
-    turn: &mut Turn<'_>,
+    context: &mut CommandContext<'_>,
 ) -> Option<Stop> {
     let (mut asked, mut hits) = (0, 0);
     let mut stop = None;
@@ -168,46 +168,46 @@ fn answer_touching(
         match *span {
             Span::Keys { count, .. } => {
                 for key in &batch.keys[asked..asked + count] {
-                    if turn.out.is_full() {
+                    if context.out.is_full() {
                         stop = Some(Stop {
-                            place: place_of(key, batch.bytes),
+                            position: position_of(key, batch.bytes),
                             state: State::Keys(line),
                         });
                         break 'spans;
                     }
                     asked += 1;
                     // The item is answered even if its new expiry has already passed.
-                    if answer_key(turn, key, line.with_cas) {
+                    if answer_key(context, key, line.with_cas) {
                         hits += 1;
-                        turn.cache.touch(key, expiry);
+                        context.cache.touch(key, expiry);
                     }
                 }
             }
-            Span::Text(text) => turn.say(text),
+            Span::Text(text) => context.push(text),
             Span::Meta { .. } => debug_assert!(false, "mg is in no batch that touches"),
         }
     }
     // As in memcached, these count as touches and not as gets.
-    turn.counters.batches.add(1);
-    turn.counters.cmd_touch.add(asked as u64);
-    turn.counters.touch_hits.add(hits);
-    turn.counters.touch_misses.add(asked as u64 - hits);
+    context.counters.batches.add(1);
+    context.counters.cmd_touch.add(asked as u64);
+    context.counters.touch_hits.add(hits);
+    context.counters.touch_misses.add(asked as u64 - hits);
     stop
 }
 
 /// Answers one key if it has an item.
-fn answer_key(turn: &mut Turn<'_>, key: &[u8], with_cas: bool) -> bool {
-    let guard = turn.cache.pin();
+fn answer_key(context: &mut CommandContext<'_>, key: &[u8], with_cas: bool) -> bool {
+    let guard = context.cache.pin();
     let Some(item) = guard.get(key) else {
         return false;
     };
-    push_item(turn, key, &item, with_cas);
+    push_item(context, key, &item, with_cas);
     true
 }
 
 /// Counts a batch's lookups.
-fn count(turn: &Turn<'_>, asked: u64, hits: u64) {
-    let counters = turn.counters;
+fn count(context: &CommandContext<'_>, asked: u64, hits: u64) {
+    let counters = context.counters;
     counters.batches.add(1);
     counters.cmd_get.add(asked);
     counters.get_hits.add(hits);
@@ -215,7 +215,7 @@ fn count(turn: &Turn<'_>, asked: u64, hits: u64) {
 }
 
 /// The position of a key in `bytes`. All keys are slices of `bytes`.
-fn place_of(key: &[u8], bytes: &[u8]) -> usize {
+fn position_of(key: &[u8], bytes: &[u8]) -> usize {
     key.as_ptr().addr() - bytes.as_ptr().addr()
 }
 
@@ -238,17 +238,17 @@ impl<'b, 'g> Lookups<'b, 'g> {
         if self.next == self.first + self.items.len() {
             self.load();
         }
-        let place = self.next - self.first;
-        self.fetch(place + FETCH_AHEAD);
-        let item = self.items[place];
+        let position = self.next - self.first;
+        self.fetch(position + FETCH_AHEAD);
+        let item = self.items[position];
         self.next += 1;
         (key, item)
     }
 
-    /// Prefetches the value at `place` of the chunk: the lookup has read only the key.
+    /// Prefetches the value at `position` of the chunk: the lookup has read only the key.
     #[inline]
-    fn fetch(&self, place: usize) {
-        let Some(Some(item)) = self.items.get(place) else {
+    fn fetch(&self, position: usize) {
+        let Some(Some(item)) = self.items.get(position) else {
             return;
         };
         let value = item.value();
@@ -268,22 +268,22 @@ impl<'b, 'g> Lookups<'b, 'g> {
         self.items.resize(count, None);
         self.guard
             .multi_get_slices(&self.keys[self.next..self.next + count], &mut self.items);
-        for place in 0..FETCH_AHEAD {
-            self.fetch(place);
+        for position in 0..FETCH_AHEAD {
+            self.fetch(position);
         }
     }
 
     /// The position of the next key in `bytes`. All keys are slices of `bytes`.
-    fn place(&self, bytes: &[u8]) -> usize {
-        place_of(self.keys[self.next], bytes)
+    fn position(&self, bytes: &[u8]) -> usize {
+        position_of(self.keys[self.next], bytes)
     }
 }
 
 /// Appends an item in the format of classic commands.
 #[inline]
-fn push_item(turn: &mut Turn<'_>, key: &[u8], item: &Item<'_>, with_cas: bool) {
+fn push_item(context: &mut CommandContext<'_>, key: &[u8], item: &Item<'_>, with_cas: bool) {
     let value = item.value();
-    let out = turn.out.bytes_mut();
+    let out = context.out.bytes_mut();
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
     out.push(b' ');
@@ -295,19 +295,19 @@ fn push_item(turn: &mut Turn<'_>, key: &[u8], item: &Item<'_>, with_cas: bool) {
         push_u64(out, item.cas());
     }
     out.extend_from_slice(b"\r\n");
-    push_value(turn, item);
+    push_value(context, item);
 }
 
 /// Appends a value and its line end. A large value is shared, any other is copied.
 #[inline]
-pub(super) fn push_value(turn: &mut Turn<'_>, item: &Item<'_>) {
+pub(super) fn push_value(context: &mut CommandContext<'_>, item: &Item<'_>) {
     let value = item.value();
     if value.len() >= SHARED_BYTES_MIN
         && let Some(shared) = item.to_shared()
     {
-        turn.out.push_large(shared);
+        context.out.push_large(shared);
     } else {
-        turn.out.bytes_mut().extend_from_slice(value);
+        context.out.bytes_mut().extend_from_slice(value);
     }
-    turn.say(b"\r\n");
+    context.push(b"\r\n");
 }

@@ -6,7 +6,7 @@ use crate::protocol::numbers::{Expiration, parse_expiration, parse_u32, parse_u6
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
-use super::context::Turn;
+use super::command_context::CommandContext;
 use super::{Next, Session, State, Step, admin, stats};
 
 /// Maximum level that `verbosity` sets, as in memcached.
@@ -19,7 +19,7 @@ impl Session {
         &mut self,
         line: &[u8],
         rest: &[u8],
-        turn: &mut Turn<'_>,
+        context: &mut CommandContext<'_>,
         at: &mut usize,
         line_len: usize,
     ) -> Step {
@@ -36,24 +36,24 @@ impl Session {
             _ => None,
         };
         if let Some(mode) = mode {
-            return self.classic_store(&tokens, mode, rest, turn, at, line_len);
+            return self.classic_store(&tokens, mode, rest, context, at, line_len);
         }
         match tokens.get(0) {
-            b"ms" => return self.meta_store(line, &tokens, rest, turn, at, line_len),
+            b"ms" => return self.meta_store(line, &tokens, rest, context, at, line_len),
             b"quit" => return Step::End(Next::Close),
             b"shutdown" => {
-                if let Some(next) = shutdown(&tokens, turn) {
+                if let Some(next) = shutdown(&tokens, context) {
                     return Step::End(next);
                 }
             }
             b"lru_crawler" => {
-                if let Some(dump) = admin::lru_crawler(&tokens, turn) {
+                if let Some(dump) = admin::lru_crawler(&tokens, context) {
                     *at += line_len;
                     self.state = State::Dump(dump);
                     return Step::On;
                 }
             }
-            _ if !Self::short_command(line, &tokens, turn) => {
+            _ if !Self::short_command(line, &tokens, context) => {
                 if tokens
                     .kept()
                     .last()
@@ -63,7 +63,7 @@ impl Session {
                     // answer.
                     return Step::End(Next::Close);
                 }
-                turn.say(replies::ERROR);
+                context.push(replies::ERROR);
             }
             _ => {}
         }
@@ -74,38 +74,38 @@ impl Session {
 
     /// Executes a command of one line that does not change the session's state. Returns false if no
     /// such command exists.
-    fn short_command(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) -> bool {
+    fn short_command(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandContext<'_>) -> bool {
         match (tokens.get(0), tokens.count()) {
-            (b"mg", 2..) => super::meta::get(line, tokens, turn),
-            (b"md", 2..) => super::meta::delete(line, tokens, turn),
-            (b"ma", 2..) => super::meta::arithmetic(line, tokens, turn),
-            (b"me", 1) => turn.say(replies::BAD_FORMAT),
-            (b"me", _) => super::meta::debug(line, tokens, turn),
-            (b"mn", _) => turn.say(replies::META_NOOP),
+            (b"mg", 2..) => super::meta_commands::get(line, tokens, context),
+            (b"md", 2..) => super::meta_commands::delete(line, tokens, context),
+            (b"ma", 2..) => super::meta_commands::arithmetic(line, tokens, context),
+            (b"me", 1) => context.push(replies::BAD_FORMAT),
+            (b"me", _) => super::meta_commands::debug(line, tokens, context),
+            (b"mn", _) => context.push(replies::META_NOOP),
             // The batch reader handles lines with keys. A line that gets here has no key, or an
             // expiration time that is not a number.
             (b"gat" | b"gats", 2..) => match parse_expiration(tokens.get(1)) {
-                Some(_) => turn.say(replies::END),
-                None => turn.say(replies::BAD_EXPTIME),
+                Some(_) => context.push(replies::END),
+                None => context.push(replies::BAD_EXPTIME),
             },
-            (b"delete", 2..=4) => delete(tokens, turn),
-            (b"incr", 3 | 4) => arithmetic(tokens, Direction::Increment, turn),
-            (b"decr", 3 | 4) => arithmetic(tokens, Direction::Decrement, turn),
-            (b"touch", 3 | 4) => touch(tokens, turn),
-            (b"flush_all", 1..=3) => flush_all(tokens, turn),
+            (b"delete", 2..=4) => delete(tokens, context),
+            (b"incr", 3 | 4) => arithmetic(tokens, Direction::Increment, context),
+            (b"decr", 3 | 4) => arithmetic(tokens, Direction::Decrement, context),
+            (b"touch", 3 | 4) => touch(tokens, context),
+            (b"flush_all", 1..=3) => flush_all(tokens, context),
             (b"version", _) => {
-                turn.say(b"VERSION ");
-                turn.say(turn.shared.settings.version.as_bytes());
-                turn.say(b"\r\n");
+                context.push(b"VERSION ");
+                context.push(context.shared.settings.version.as_bytes());
+                context.push(b"\r\n");
             }
-            (b"verbosity", 2 | 3) => verbosity(tokens, turn),
-            (b"stats", _) => stats::stats(tokens, turn),
-            (b"cache_memlimit", 2 | 3) => admin::memory_limit(tokens, turn),
-            (b"slabs", _) => turn.say(admin::slabs(tokens)),
-            (b"debugtime", 2) if turn.shared.settings.debug_commands => {
-                turn.say(admin::debug_time(tokens, turn));
+            (b"verbosity", 2 | 3) => verbosity(tokens, context),
+            (b"stats", _) => stats::stats(tokens, context),
+            (b"cache_memlimit", 2 | 3) => admin::memory_limit(tokens, context),
+            (b"slabs", _) => context.push(admin::slabs(tokens)),
+            (b"debugtime", 2) if context.shared.settings.debug_commands => {
+                context.push(admin::debug_time(tokens, context));
             }
-            (b"watch", _) => turn.say(b"CLIENT_ERROR watch commands not allowed\r\n"),
+            (b"watch", _) => context.push(b"CLIENT_ERROR watch commands not allowed\r\n"),
             _ => return false,
         }
         true
@@ -113,7 +113,7 @@ impl Session {
 }
 
 /// `delete key [0] [noreply]`. The 0 is a time that old versions of the protocol allowed.
-fn delete(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+fn delete(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let count = tokens.count();
     let quiet = count > 2 && tokens.says_noreply();
     let is_held_zero = tokens.get(2) == b"0";
@@ -123,46 +123,46 @@ fn delete(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
         _ => is_held_zero && quiet,
     };
     if !is_valid {
-        return turn.say_unless(quiet, replies::BAD_DELETE);
+        return context.push_unless(quiet, replies::BAD_DELETE);
     }
     let key = tokens.get(1);
     if key.len() > KEY_BYTES_MAX {
-        return turn.say_unless(quiet, replies::BAD_FORMAT);
+        return context.push_unless(quiet, replies::BAD_FORMAT);
     }
-    let reply = match turn.cache.delete(Delete::key(key)) {
+    let reply = match context.cache.delete(Delete::key(key)) {
         Deleted::Deleted => {
-            turn.counters.delete_hits.add(1);
+            context.counters.delete_hits.add(1);
             replies::DELETED
         }
         Deleted::NotFound | Deleted::Exists => {
-            turn.counters.delete_misses.add(1);
+            context.counters.delete_misses.add(1);
             replies::NOT_FOUND
         }
         Deleted::OutOfMemory | Deleted::Forked => replies::OUT_OF_MEMORY,
     };
-    turn.say_unless(quiet, reply);
+    context.push_unless(quiet, reply);
 }
 
 /// `incr key delta [noreply]`, `decr …`.
-fn arithmetic(tokens: &Tokens<'_>, direction: Direction, turn: &mut Turn<'_>) {
+fn arithmetic(tokens: &Tokens<'_>, direction: Direction, context: &mut CommandContext<'_>) {
     let quiet = tokens.says_noreply();
     let key = tokens.get(1);
     if key.len() > KEY_BYTES_MAX {
-        return turn.say_unless(quiet, replies::BAD_FORMAT);
+        return context.push_unless(quiet, replies::BAD_FORMAT);
     }
     let Some(delta) = parse_u64(tokens.get(2)) else {
-        return turn.say_unless(quiet, replies::BAD_DELTA);
+        return context.push_unless(quiet, replies::BAD_DELTA);
     };
-    let counted = turn.cache.arithmetic(Arithmetic {
+    let counted = context.cache.arithmetic(Arithmetic {
         direction,
         ..Arithmetic::increment(key, delta)
     });
-    count_arithmetic(turn, direction, &counted);
+    count_arithmetic(context, direction, &counted);
     let reply = match counted {
         Counted::Counted { value, .. } => {
             if !quiet {
-                push_u64(turn.out.bytes_mut(), value);
-                turn.say(b"\r\n");
+                push_u64(context.out.bytes_mut(), value);
+                context.push(b"\r\n");
             }
             return;
         }
@@ -170,12 +170,16 @@ fn arithmetic(tokens: &Tokens<'_>, direction: Direction, turn: &mut Turn<'_>) {
         Counted::OutOfMemory | Counted::Forked => replies::OUT_OF_MEMORY,
         Counted::NotFound | Counted::Exists => replies::NOT_FOUND,
     };
-    turn.say_unless(quiet, reply);
+    context.push_unless(quiet, reply);
 }
 
 /// Counts an increment or a decrement.
-pub(super) fn count_arithmetic(turn: &Turn<'_>, direction: Direction, counted: &Counted) {
-    let counters = turn.counters;
+pub(super) fn count_arithmetic(
+    context: &CommandContext<'_>,
+    direction: Direction,
+    counted: &Counted,
+) {
+    let counters = context.counters;
     match (direction, counted) {
         (Direction::Increment, Counted::Counted { is_new: false, .. }) => counters.incr_hits.add(1),
         (Direction::Decrement, Counted::Counted { is_new: false, .. }) => counters.decr_hits.add(1),
@@ -186,76 +190,76 @@ pub(super) fn count_arithmetic(turn: &Turn<'_>, direction: Direction, counted: &
 }
 
 /// `touch key exptime [noreply]`.
-fn touch(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+fn touch(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let quiet = tokens.says_noreply();
     let key = tokens.get(1);
     if key.len() > KEY_BYTES_MAX {
-        return turn.say_unless(quiet, replies::BAD_FORMAT);
+        return context.push_unless(quiet, replies::BAD_FORMAT);
     }
     let Some(expiration) = parse_expiration(tokens.get(2)) else {
-        return turn.say_unless(quiet, replies::BAD_EXPTIME);
+        return context.push_unless(quiet, replies::BAD_EXPTIME);
     };
-    turn.counters.cmd_touch.add(1);
-    let reply = if turn.cache.touch(key, turn.shared.expiry(expiration)) {
-        turn.counters.touch_hits.add(1);
+    context.counters.cmd_touch.add(1);
+    let reply = if context.cache.touch(key, context.shared.expiry(expiration)) {
+        context.counters.touch_hits.add(1);
         // A touched item counts as fetched, because a client uses it.
-        turn.cache.pin().get(key);
+        context.cache.pin().get(key);
         replies::TOUCHED
     } else {
-        turn.counters.touch_misses.add(1);
+        context.counters.touch_misses.add(1);
         replies::NOT_FOUND
     };
-    turn.say_unless(quiet, reply);
+    context.push_unless(quiet, reply);
 }
 
 /// `flush_all [delay] [noreply]`.
-fn flush_all(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+fn flush_all(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let quiet = tokens.says_noreply();
-    turn.counters.cmd_flush.add(1);
-    if !turn.shared.settings.flush_enabled {
-        return turn.say_unless(quiet, b"CLIENT_ERROR flush_all not allowed\r\n");
+    context.counters.cmd_flush.add(1);
+    if !context.shared.settings.flush_enabled {
+        return context.push_unless(quiet, b"CLIENT_ERROR flush_all not allowed\r\n");
     }
     let delay = if tokens.count() == 1 + usize::from(quiet) {
         Some(Expiration::Never)
     } else {
         parse_expiration(tokens.get(1))
     };
-    let now = turn.cache.now();
+    let now = context.cache.now();
     let at = match delay {
-        None => return turn.say_unless(quiet, replies::BAD_EXPTIME),
+        None => return context.push_unless(quiet, replies::BAD_EXPTIME),
         Some(Expiration::Never | Expiration::Past) => now,
-        Some(delay) => match turn.shared.expiry(delay) {
+        Some(delay) => match context.shared.expiry(delay) {
             Expiry::At(second) => second,
             Expiry::Never => now,
         },
     };
-    turn.cache.flush_all(at);
-    turn.say_unless(quiet, replies::OK);
+    context.cache.flush_all(at);
+    context.push_unless(quiet, replies::OK);
 }
 
 /// `verbosity level [noreply]`.
-fn verbosity(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+fn verbosity(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let quiet = tokens.says_noreply();
     match parse_u32(tokens.get(1)) {
         Some(level) => {
-            turn.shared.host.set_verbosity(level.min(VERBOSITY_MAX));
-            turn.say_unless(quiet, replies::OK);
+            context.shared.host.set_verbosity(level.min(VERBOSITY_MAX));
+            context.push_unless(quiet, replies::OK);
         }
-        None => turn.say_unless(quiet, replies::BAD_FORMAT),
+        None => context.push_unless(quiet, replies::BAD_FORMAT),
     }
 }
 
 /// `shutdown [graceful]`.
-fn shutdown(tokens: &Tokens<'_>, turn: &mut Turn<'_>) -> Option<Next> {
-    if !turn.shared.settings.shutdown_command {
-        turn.say(b"ERROR: shutdown not enabled\r\n");
+fn shutdown(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) -> Option<Next> {
+    if !context.shared.settings.shutdown_command {
+        context.push(b"ERROR: shutdown not enabled\r\n");
         return None;
     }
     match (tokens.count(), tokens.get(1)) {
         (1, _) => Some(Next::Shutdown { graceful: false }),
         (2, b"graceful") => Some(Next::Shutdown { graceful: true }),
         _ => {
-            turn.say(b"CLIENT_ERROR invalid shutdown mode\r\n");
+            context.push(b"CLIENT_ERROR invalid shutdown mode\r\n");
             None
         }
     }

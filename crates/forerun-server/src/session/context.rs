@@ -1,47 +1,39 @@
-//! The state a session works with while it executes commands.
+//! State shared by the sessions of one thread: counters that only this thread writes, and vectors
+//! that are reused.
 
-use forerun_cache::{Cache, Expiry};
+use std::sync::Arc;
 
 use crate::counters::Counters;
-use crate::output::Output;
 use crate::shared::Shared;
 
-/// The server around a session, and the output for its answers.
-pub(super) struct Turn<'t> {
-    pub shared: &'t Shared,
-    pub cache: &'t Cache,
-    pub counters: &'t Counters,
-    pub out: &'t mut Output,
+use super::reads::Scratch;
+
+/// A thread's part of a server. Create one per thread and pass it to every
+/// [`Session::receive`](crate::Session::receive) on that thread.
+pub struct Context {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) scratch: Scratch,
 }
 
-impl<'t> Turn<'t> {
-    pub(super) fn new(shared: &'t Shared, counters: &'t Counters, out: &'t mut Output) -> Self {
+impl Context {
+    /// Creates a context for the calling thread.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        let counters = shared.register();
         Self {
             shared,
-            cache: &shared.cache,
             counters,
-            out,
+            scratch: Scratch::default(),
         }
     }
 
-    /// Appends an answer.
-    #[inline]
-    pub(super) fn say(&mut self, reply: &[u8]) {
-        self.out.bytes_mut().extend_from_slice(reply);
+    /// This thread's counters. The code that reads and writes the sockets counts its bytes here.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
-    /// Appends an answer, unless the client asked for none.
-    pub(super) fn say_unless(&mut self, quiet: bool, reply: &[u8]) {
-        if !quiet {
-            self.say(reply);
-        }
-    }
-
-    /// Seconds until `expiry`, as the flag `t` reports them; -1 means never.
-    pub(super) fn seconds_left(&self, expiry: Expiry) -> i64 {
-        match expiry {
-            Expiry::Never => -1,
-            Expiry::At(second) => i64::from(second.saturating_sub(self.cache.now())),
-        }
+    /// State shared by all sessions.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 }

@@ -21,7 +21,7 @@ use crate::protocol::numbers::parse_u32;
 use crate::protocol::replies;
 use crate::protocol::tokens::Tokens;
 
-use super::context::Turn;
+use super::command_context::CommandContext;
 
 /// The only class. Items of all sizes belong to it.
 const CLASS: u32 = 1;
@@ -48,15 +48,18 @@ pub(super) struct Dump {
 
 impl Dump {
     /// The dump that `lru_crawler metadump|mgdump classes` asks for, or the reply if it is refused.
-    pub(super) fn asked(tokens: &Tokens<'_>, turn: &Turn<'_>) -> Result<Dump, &'static [u8]> {
+    pub(super) fn parse(
+        tokens: &Tokens<'_>,
+        context: &CommandContext<'_>,
+    ) -> Result<Dump, &'static [u8]> {
         let form = match tokens.get(1) {
             b"metadump" => Form::Metadump,
             _ => Form::Mgdump,
         };
-        if !turn.shared.crawls() {
+        if !context.shared.crawls() {
             return Err(replies::CRAWLER_DISABLED);
         }
-        if !turn.shared.settings.dump_enabled {
+        if !context.shared.settings.dump_enabled {
             return Err(b"ERROR metadump not allowed\r\n");
         }
         check_classes(tokens.get(2), true)?;
@@ -65,17 +68,17 @@ impl Dump {
     }
 
     /// Composes the next part. Returns the rest of the dump, or `None` after the last part.
-    pub(super) fn go_on(self, turn: &mut Turn<'_>) -> Option<Dump> {
-        let unix_zero_s = turn.shared.unix_zero_s();
-        let out = turn.out.bytes_mut();
-        let next = turn.cache.pin().scan(self.from, |item| match self.form {
+    pub(super) fn push_more(self, context: &mut CommandContext<'_>) -> Option<Dump> {
+        let unix_zero_s = context.shared.unix_zero_s();
+        let out = context.out.bytes_mut();
+        let next = context.cache.pin().scan(self.from, |item| match self.form {
             Form::Metadump => push_metadump(out, &item, unix_zero_s),
             Form::Mgdump => push_mgdump(out, &item),
         });
         match next {
             Some(from) => Some(Dump { from, ..self }),
             None => {
-                turn.say(match self.form {
+                context.push(match self.form {
                     Form::Metadump => replies::END,
                     Form::Mgdump => replies::META_END,
                 });
@@ -156,22 +159,22 @@ fn push(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 
 /// `stats cachedump class limit`: keys with their sizes and times, up to 2 MiB of output. A limit
 /// of 0 means no limit. Keys that a line cannot carry are left out.
-pub(super) fn cachedump(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
-    if !turn.shared.settings.dump_enabled {
-        return turn.say(b"CLIENT_ERROR stats cachedump not allowed\r\n");
+pub(super) fn cachedump(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
+    if !context.shared.settings.dump_enabled {
+        return context.push(b"CLIENT_ERROR stats cachedump not allowed\r\n");
     }
     if tokens.count() < 4 {
-        return turn.say(b"CLIENT_ERROR bad command line\r\n");
+        return context.push(b"CLIENT_ERROR bad command line\r\n");
     }
     let (Some(class), Some(limit)) = (parse_u32(tokens.get(2)), parse_u32(tokens.get(3))) else {
-        return turn.say(replies::BAD_FORMAT);
+        return context.push(replies::BAD_FORMAT);
     };
-    let unix_zero_s = turn.shared.unix_zero_s();
+    let unix_zero_s = context.shared.unix_zero_s();
     let mut dump = Vec::new();
     let mut left = if limit == 0 { u32::MAX } else { limit };
     let mut from = (class == CLASS).then(Cursor::default);
     while let Some(cursor) = from.filter(|_| left > 0) {
-        from = turn.cache.pin().scan(cursor, |item| {
+        from = context.cache.pin().scan(cursor, |item| {
             if left == 0 || !is_plain(item.key()) {
                 return;
             }
@@ -191,6 +194,6 @@ pub(super) fn cachedump(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
             }
         });
     }
-    turn.say(&dump);
-    turn.say(replies::END);
+    context.push(&dump);
+    context.push(replies::END);
 }

@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use forerun_cache::{Cache, CacheOptions, Store};
 
-use crate::context::Context;
 use crate::input::Input;
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::shared::{NoHost, Shared};
 
-use super::{Next, Session};
+use super::{Context, Next, Session};
 
 /// Maximum size of an output: the limit at which it is full, plus the largest item that is copied.
 /// The preloaded items have up to 300,000 bytes, and items that a client stores have at most the

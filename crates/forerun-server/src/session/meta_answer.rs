@@ -7,7 +7,7 @@ use crate::protocol::meta_keys::push_key_flag;
 use crate::protocol::numbers::push_u64;
 use crate::protocol::tokens::split;
 
-use super::context::Turn;
+use super::command_context::CommandContext;
 
 /// What a command knows of the item in its answer. The answer omits the rest.
 pub(super) trait Known {
@@ -82,24 +82,29 @@ pub(super) struct Subject<'a, K> {
 impl<K: Known> Subject<'_, K> {
     /// Appends what the answer returns for each of `flags`, whose letters are `letters`.
     #[inline]
-    pub(super) fn push_all(&self, turn: &mut Turn<'_>, letters: Letters, flags: &[u8]) {
+    pub(super) fn push_all(
+        &self,
+        context: &mut CommandContext<'_>,
+        letters: Letters,
+        flags: &[u8],
+    ) {
         if letters.intersects(ANSWERED) {
             for flag in split(flags) {
-                self.push(turn, flag);
+                self.push(context, flag);
             }
         }
     }
 
     /// Appends what the answer returns for one flag.
     #[inline]
-    pub(super) fn push(&self, turn: &mut Turn<'_>, flag: &[u8]) {
+    pub(super) fn push(&self, context: &mut CommandContext<'_>, flag: &[u8]) {
         let number = match answer_of(flag[0]) {
             Answer::Nothing => return,
-            Answer::Flag => return push_flag(turn.out.bytes_mut(), flag),
-            Answer::Key => return push_key_flag(turn.out.bytes_mut(), self.key, self.is_binary),
+            Answer::Flag => return push_flag(context.out.bytes_mut(), flag),
+            Answer::Key => return push_key_flag(context.out.bytes_mut(), self.key, self.is_binary),
             Answer::SecondsLeft => {
                 if let Some(expiry) = self.item.expiry() {
-                    push_seconds_left(turn, expiry);
+                    push_seconds_left(context, expiry);
                 }
                 return;
             }
@@ -108,13 +113,13 @@ impl<K: Known> Subject<'_, K> {
             Answer::ClientFlags => self.item.client_flags(),
             Answer::WasFetched => self.item.was_fetched().map(u64::from),
             Answer::IdleSeconds => {
-                let now_s = turn.cache.now();
+                let now_s = context.cache.now();
                 let last_access_s = self.item.last_access_s(now_s);
                 last_access_s.map(|last_s| now_s.saturating_sub(last_s).into())
             }
         };
         if let Some(number) = number {
-            let out = turn.out.bytes_mut();
+            let out = context.out.bytes_mut();
             out.extend_from_slice(&[b' ', flag[0]]);
             push_u64(out, number);
         }
@@ -124,14 +129,14 @@ impl<K: Known> Subject<'_, K> {
 /// Appends the flags that every answer repeats: the opaque token and the key.
 #[inline]
 pub(super) fn push_repeated(
-    turn: &mut Turn<'_>,
+    context: &mut CommandContext<'_>,
     key: &[u8],
     is_binary: bool,
     letters: Letters,
     flags: &[u8],
 ) {
     if letters.intersects(REPEATED) {
-        push_repeated_in(turn.out.bytes_mut(), key, is_binary, flags);
+        push_repeated_in(context.out.bytes_mut(), key, is_binary, flags);
     }
 }
 
@@ -152,8 +157,8 @@ fn push_flag(out: &mut Vec<u8>, flag: &[u8]) {
 }
 
 /// Appends ` t` and the seconds until `expiry`, -1 for never.
-fn push_seconds_left(turn: &mut Turn<'_>, expiry: Expiry) {
-    let seconds_left = turn.seconds_left(expiry);
-    turn.say(b" t");
-    turn.say(itoa::Buffer::new().format(seconds_left).as_bytes());
+fn push_seconds_left(context: &mut CommandContext<'_>, expiry: Expiry) {
+    let seconds_left = context.seconds_left(expiry);
+    context.push(b" t");
+    context.push(itoa::Buffer::new().format(seconds_left).as_bytes());
 }

@@ -6,7 +6,7 @@ use crate::protocol::meta_flags::{Flags, Letters};
 use crate::protocol::numbers::push_u64;
 
 use super::answers::push_value;
-use super::context::Turn;
+use super::command_context::CommandContext;
 use super::meta_answer::{Known, Subject, push_repeated};
 
 /// An item and its expiry, which the command may have changed.
@@ -76,32 +76,32 @@ impl Known for Created {
 /// Appends the answer to a hit of a meta get that changes nothing except a claim.
 #[inline]
 pub(super) fn push_plain_hit(
-    turn: &mut Turn<'_>,
+    context: &mut CommandContext<'_>,
     key: &[u8],
     item: &Item<'_>,
     letters: Letters,
     flags: &[u8],
 ) {
     let with_value = letters.has(b'v');
-    push_code(turn, item, with_value);
+    push_code(context, item, with_value);
     let subject = Subject {
         key,
         is_binary: false,
         item,
     };
-    subject.push_all(turn, letters, flags);
+    subject.push_all(context, letters, flags);
     if item.is_stale() || item.is_claimed() {
-        push_claim(turn, item, false);
+        push_claim(context, item, false);
     }
-    turn.say(b"\r\n");
+    context.push(b"\r\n");
     if with_value {
-        push_value(turn, item);
+        push_value(context, item);
     }
 }
 
 /// Appends the answer to a miss, with the flags that have a meaning for a miss.
 pub(super) fn push_miss(
-    turn: &mut Turn<'_>,
+    context: &mut CommandContext<'_>,
     key: &[u8],
     is_binary: bool,
     letters: Letters,
@@ -110,67 +110,67 @@ pub(super) fn push_miss(
     if letters.has(b'q') {
         return;
     }
-    turn.say(b"EN");
-    push_repeated(turn, key, is_binary, letters, flags);
-    turn.say(b"\r\n");
+    context.push(b"EN");
+    push_repeated(context, key, is_binary, letters, flags);
+    context.push(b"\r\n");
 }
 
-fn push_code(turn: &mut Turn<'_>, item: &Item<'_>, with_value: bool) {
+fn push_code(context: &mut CommandContext<'_>, item: &Item<'_>, with_value: bool) {
     if with_value {
-        turn.say(b"VA ");
-        push_u64(turn.out.bytes_mut(), item.value().len() as u64);
+        context.push(b"VA ");
+        push_u64(context.out.bytes_mut(), item.value().len() as u64);
     } else {
-        turn.say(b"HD");
+        context.push(b"HD");
     }
 }
 
 /// Appends who must write a new value, if one is wanted: this client (`W`) or another one (`Z`).
-fn push_claim(turn: &mut Turn<'_>, item: &Item<'_>, is_wanted: bool) {
+fn push_claim(context: &mut CommandContext<'_>, item: &Item<'_>, is_wanted: bool) {
     let is_wanted = is_wanted || item.is_stale();
-    let wins = is_wanted && !item.is_claimed() && turn.cache.claim(item);
+    let wins = is_wanted && !item.is_claimed() && context.cache.claim(item);
     if !wins && item.is_claimed() {
-        turn.say(b" Z");
+        context.push(b" Z");
     }
     if item.is_stale() {
-        turn.say(b" X");
+        context.push(b" X");
     }
     if wins {
-        turn.say(b" W");
+        context.push(b" W");
     }
 }
 
 /// Executes a meta get of any kind after its flags are parsed.
-pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
+pub(super) fn meta_get(context: &mut CommandContext<'_>, key: &[u8], flags: &Flags<'_>) {
     let is_binary = flags.has(b'b');
     let is_touch = flags.ttl.is_some();
-    let cache = turn.cache;
+    let cache = context.cache;
     let mut guard = cache.pin();
     let mut item = find(&guard, key, flags);
     if item.is_none() && flags.vivify.is_some() {
         // A store may wait until all readers are done, including this one.
         drop(guard);
-        if let Some(cas) = vivify(turn, key, flags) {
+        if let Some(cas) = vivify(context, key, flags) {
             // This command counts as a fetch of the item, unless a flag asks it to leave no trace.
             find(&cache.pin(), key, flags);
-            count_touch_or_get(turn, is_touch, true);
-            return push_made(turn, key, flags, cas);
+            count_touch_or_get(context, is_touch, true);
+            return push_created(context, key, flags, cas);
         }
         guard = cache.pin();
         item = find(&guard, key, flags);
     }
-    count_touch_or_get(turn, is_touch, item.is_some());
+    count_touch_or_get(context, is_touch, item.is_some());
     let Some(item) = item else {
-        return push_miss(turn, key, is_binary, flags.letters, flags.text);
+        return push_miss(context, key, is_binary, flags.letters, flags.text);
     };
 
     let with_value = flags.has(b'v') && flags.compare_cas != Some(item.cas());
-    push_code(turn, &item, with_value);
+    push_code(context, &item, with_value);
     let mut expiry = item.expiry();
     let mut is_wanted = false;
     for flag in flags.tokens {
-        expiry = expiry_behind(turn, flags, flag[0], expiry, false);
+        expiry = expiry_behind(context, flags, flag[0], expiry, false);
         match (flag[0], flags.recache) {
-            (b'R', Some(below)) => is_wanted = expires_before(expiry, turn.shared.expiry(below)),
+            (b'R', Some(below)) => is_wanted = expires_before(expiry, context.shared.expiry(below)),
             _ => {
                 let item = &Touched {
                     item: &item,
@@ -181,14 +181,14 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
                     is_binary,
                     item,
                 };
-                subject.push(turn, flag);
+                subject.push(context, flag);
             }
         }
     }
-    push_claim(turn, &item, is_wanted);
-    turn.say(b"\r\n");
+    push_claim(context, &item, is_wanted);
+    context.push(b"\r\n");
     if with_value {
-        push_value(turn, &item);
+        push_value(context, &item);
     }
     if is_touch {
         // A touch is a write too, so it comes after the item was answered.
@@ -198,8 +198,8 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
 }
 
 /// Counts a meta get as memcached does: as a touch if it touches an item, otherwise as a get.
-fn count_touch_or_get(turn: &Turn<'_>, is_touch: bool, hit: bool) {
-    let counters = turn.counters;
+fn count_touch_or_get(context: &CommandContext<'_>, is_touch: bool, hit: bool) {
+    let counters = context.counters;
     let (commands, outcomes) = match (hit, is_touch) {
         (true, true) => (&counters.cmd_touch, &counters.touch_hits),
         (true, false) => (&counters.cmd_get, &counters.get_hits),
@@ -211,22 +211,22 @@ fn count_touch_or_get(turn: &Turn<'_>, is_touch: bool, hit: bool) {
 
 /// Appends the answer to a meta get that created an empty item for this client to fill. The item is
 /// not looked up, since it may have expired already.
-fn push_made(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>, cas: u64) {
+fn push_created(context: &mut CommandContext<'_>, key: &[u8], flags: &Flags<'_>, cas: u64) {
     let with_value = flags.has(b'v') && flags.compare_cas != Some(cas);
-    turn.say(if with_value { b"VA 0" } else { b"HD" });
+    context.push(if with_value { b"VA 0" } else { b"HD" });
     let mut expiry = Expiry::Never;
     for flag in flags.tokens {
-        expiry = expiry_behind(turn, flags, flag[0], expiry, true);
+        expiry = expiry_behind(context, flags, flag[0], expiry, true);
         let subject = Subject {
             key,
             is_binary: flags.has(b'b'),
             item: &Created { cas, expiry },
         };
-        subject.push(turn, flag);
+        subject.push(context, flag);
     }
-    turn.say(b" W\r\n");
+    context.push(b" W\r\n");
     if with_value {
-        turn.say(b"\r\n");
+        context.push(b"\r\n");
     }
 }
 
@@ -234,7 +234,7 @@ fn push_made(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>, cas: u64) {
 /// expiry, and so does `N` if the item `is_new`. Flags take effect in their order, so the later one
 /// wins.
 pub(super) fn expiry_behind(
-    turn: &Turn<'_>,
+    context: &CommandContext<'_>,
     flags: &Flags<'_>,
     letter: u8,
     expiry: Expiry,
@@ -245,13 +245,13 @@ pub(super) fn expiry_behind(
         b'N' if is_new => flags.vivify,
         _ => None,
     };
-    set.map_or(expiry, |expiration| turn.shared.expiry(expiration))
+    set.map_or(expiry, |expiration| context.shared.expiry(expiration))
 }
 
 /// The expiry of an item that a command with these flags creates.
-pub(super) fn expiry_of_new(turn: &Turn<'_>, flags: &Flags<'_>) -> Expiry {
+pub(super) fn expiry_of_new(context: &CommandContext<'_>, flags: &Flags<'_>) -> Expiry {
     flags.in_order().fold(Expiry::Never, |expiry, letter| {
-        expiry_behind(turn, flags, letter, expiry, true)
+        expiry_behind(context, flags, letter, expiry, true)
     })
 }
 
@@ -265,10 +265,10 @@ fn find<'g>(guard: &'g Guard<'_>, key: &[u8], flags: &Flags<'_>) -> Option<Item<
 
 /// Creates an empty item for this client to fill, and returns its version. Returns `None` if
 /// another client was faster or if memory is full.
-fn vivify(turn: &Turn<'_>, key: &[u8], flags: &Flags<'_>) -> Option<u64> {
-    let stored = turn.cache.store(Store {
+fn vivify(context: &CommandContext<'_>, key: &[u8], flags: &Flags<'_>) -> Option<u64> {
+    let stored = context.cache.store(Store {
         mode: Mode::Add,
-        expiry: expiry_of_new(turn, flags),
+        expiry: expiry_of_new(context, flags),
         new_cas: flags.new_cas,
         claimed: true,
         ..Store::set(key, b"")

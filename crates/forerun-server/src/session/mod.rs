@@ -5,7 +5,7 @@
 //!             ┌──────────────── Command ◄───────────────┐
 //!   reads.rs: │ get gets bget gat gats mg, mn           │ all there are, then one batch
 //!             └─┬──────────┬──────────┬─────────────────┘
-//!               │          │          │ store.rs: set add replace append prepend cas ms
+//!               │          │          │ storage.rs: set add replace append prepend cas ms
 //!               │          │          ├─► Store    a data block too large to wait for: it fills the cache's own memory
 //!               │          │          └─► Swallow  the data block of a command that was refused
 //!               │          └─► SkipLine  the rest of a long line that was refused
@@ -14,39 +14,39 @@
 //! ```
 //!
 //! `answers.rs` answers reads. The other classic commands are in `commands.rs`, operator commands
-//! in `admin.rs`, meta commands that change an item in `meta.rs`, and statistics in `stats.rs`. A
-//! session never keeps the bytes it was given: an incomplete command stays in the input, and
-//! [`LINE_BYTES_MAX`] bounds its length.
+//! in `admin.rs`, meta commands that change an item in `meta_commands.rs`, and statistics in
+//! `stats.rs`. A session never keeps the bytes it was given: an incomplete command stays in the
+//! input, and [`LINE_BYTES_MAX`] bounds its length.
 
 mod admin;
 mod answers;
+mod command_context;
 mod commands;
 mod context;
 mod dump;
 mod fuzz;
-mod meta;
 mod meta_answer;
+mod meta_commands;
 mod meta_get;
 mod reads;
 mod stats;
-mod store;
+mod storage;
 
 use std::mem;
 
 use memchr::memchr;
 
-use crate::context::Context;
 use crate::input::{Input, LINE_BYTES_MAX};
 use crate::output::Output;
 use crate::protocol::binary;
 use crate::protocol::tokens::without_return;
-use context::Turn;
+use command_context::CommandContext;
+pub use context::Context;
 use dump::Dump;
 #[doc(hidden)]
 pub use fuzz::fuzz_session;
-pub(crate) use reads::Scratch;
-use reads::{Batch, KeyLine};
-use store::Pending;
+use reads::{Batch, KeyLine, Scratch};
+use storage::Pending;
 
 /// What the caller does after [`Session::receive`]. In every case, it writes the output first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,14 +165,14 @@ impl Session {
         context: &mut Context,
     ) -> Next {
         let mut scratch = mem::take(&mut context.scratch);
-        let mut turn = Turn::new(&context.shared, &context.counters, output);
+        let mut command_context = CommandContext::new(&context.shared, &context.counters, output);
         let bytes = input.bytes();
         let mut at = 0;
         let next = loop {
-            if turn.out.is_full() {
+            if command_context.out.is_full() {
                 break Next::Full;
             }
-            match self.step(bytes, &mut at, &mut turn, &mut scratch) {
+            match self.step(bytes, &mut at, &mut command_context, &mut scratch) {
                 Step::On => {}
                 Step::More => break Next::More,
                 Step::Full => break Next::Full,
@@ -206,7 +206,7 @@ impl Session {
         &mut self,
         bytes: &[u8],
         at: &mut usize,
-        turn: &mut Turn<'_>,
+        context: &mut CommandContext<'_>,
         scratch: &mut Scratch,
     ) -> Step {
         match &mut self.state {
@@ -214,7 +214,7 @@ impl Session {
                 None => Step::More,
                 Some(&binary::REQUEST) if bytes.len() - *at < binary::HEADER_BYTES => Step::More,
                 Some(&binary::REQUEST) => {
-                    binary::refuse(&bytes[*at..], turn.out.bytes_mut());
+                    binary::refuse(&bytes[*at..], context.out.bytes_mut());
                     Step::End(Next::Close)
                 }
                 Some(_) => {
@@ -222,12 +222,12 @@ impl Session {
                     Step::On
                 }
             },
-            State::Command => self.command(bytes, at, turn, scratch),
+            State::Command => self.command(bytes, at, context, scratch),
             State::Keys(line) => {
                 let line = *line;
                 let mut batch = Batch::new(bytes, scratch);
                 let read = batch.read_keys(*at, line);
-                self.answer(batch, read, at, turn, scratch)
+                self.answer(batch, read, at, context, scratch)
             }
             State::Store(pending) => {
                 *at += pending.take(&bytes[*at..]);
@@ -235,7 +235,7 @@ impl Session {
                     return Step::More;
                 }
                 if let State::Store(pending) = mem::take(&mut self.state) {
-                    pending.finish(turn);
+                    pending.finish(context);
                 }
                 Step::On
             }
@@ -261,7 +261,7 @@ impl Session {
                 }
             },
             State::Dump(dump) => {
-                self.state = match dump.go_on(turn) {
+                self.state = match dump.push_more(context) {
                     Some(dump) => State::Dump(dump),
                     None => State::Command,
                 };
@@ -277,16 +277,16 @@ impl Session {
         &mut self,
         bytes: &[u8],
         at: &mut usize,
-        turn: &mut Turn<'_>,
+        context: &mut CommandContext<'_>,
         scratch: &mut Scratch,
     ) -> Step {
         let mut batch = Batch::new(bytes, scratch);
         let read = batch.read_commands(*at);
-        let step = self.answer(batch, read, at, turn, scratch);
+        let step = self.answer(batch, read, at, context, scratch);
         if !matches!(step, Step::On) || !read.is_other {
             return step;
         }
-        if turn.out.is_full() {
+        if context.out.is_full() {
             return Step::Full;
         }
         let rest = &bytes[*at..];
@@ -294,7 +294,7 @@ impl Session {
         match memchr(b'\n', window) {
             Some(end) => {
                 let line = without_return(&rest[..end]);
-                self.other_command(line, &rest[end + 1..], turn, at, end + 1)
+                self.other_command(line, &rest[end + 1..], context, at, end + 1)
             }
             None if window.len() == LINE_BYTES_MAX => Step::End(Next::Close),
             None => Step::More,

@@ -11,7 +11,7 @@ use crate::protocol::replies;
 use crate::protocol::tokens::Tokens;
 use crate::shared::Counts;
 
-use super::context::Turn;
+use super::command_context::CommandContext;
 use super::dump;
 
 /// `STAT name value` lines.
@@ -23,36 +23,36 @@ impl Lines {
         let _ = write!(self.0, "STAT {name} {value}\r\n");
     }
 
-    fn end(mut self, turn: &mut Turn<'_>) {
+    fn end(mut self, context: &mut CommandContext<'_>) {
         self.0.push_str("END\r\n");
-        turn.say(self.0.as_bytes());
+        context.push(self.0.as_bytes());
     }
 }
 
 /// Executes `stats …`.
-pub(super) fn stats(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+pub(super) fn stats(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let mut lines = Lines(String::new());
     match (tokens.get(1), tokens.count()) {
-        (_, 1) => general(&mut lines, turn),
-        (b"settings", _) => settings(&mut lines, turn),
-        (b"items", _) => items(&mut lines, turn),
-        (b"slabs", _) => slabs(&mut lines, turn),
+        (_, 1) => general(&mut lines, context),
+        (b"settings", _) => settings(&mut lines, context),
+        (b"items", _) => items(&mut lines, context),
+        (b"slabs", _) => slabs(&mut lines, context),
         (b"sizes", _) => lines.put("sizes_status", "disabled"),
-        (b"conns", _) => turn
+        (b"conns", _) => context
             .shared
             .host
             .describe_connections(&mut |number, name, value| {
                 lines.put(format_args!("{number}:{name}"), value);
             }),
         (b"reset", _) => {
-            turn.shared.reset();
-            return turn.say(b"RESET\r\n");
+            context.shared.reset();
+            return context.push(b"RESET\r\n");
         }
-        (b"detail", _) => return turn.say(detail(tokens)),
-        (b"cachedump", _) => return dump::cachedump(tokens, turn),
-        _ => return turn.say(replies::ERROR),
+        (b"detail", _) => return context.push(detail(tokens)),
+        (b"cachedump", _) => return dump::cachedump(tokens, context),
+        _ => return context.push(replies::ERROR),
     }
-    lines.end(turn);
+    lines.end(context);
 }
 
 /// This server keeps no counts by key prefix, so a dump is always empty.
@@ -65,8 +65,8 @@ fn detail(tokens: &Tokens<'_>) -> &'static [u8] {
     }
 }
 
-fn general(lines: &mut Lines, turn: &Turn<'_>) {
-    let shared = turn.shared;
+fn general(lines: &mut Lines, context: &CommandContext<'_>) {
+    let shared = context.shared;
     let settings = &shared.settings;
     let connections = shared.host.connection_stats();
     let Counts { totals, cache } = shared.counts();
@@ -140,10 +140,10 @@ fn general(lines: &mut Lines, turn: &Turn<'_>) {
     lines.put("memory_bytes", cache.memory_bytes);
 }
 
-fn settings(lines: &mut Lines, turn: &Turn<'_>) {
-    let settings = &turn.shared.settings;
+fn settings(lines: &mut Lines, context: &CommandContext<'_>) {
+    let settings = &context.shared.settings;
     let yes = |is: bool| if is { "yes" } else { "no" };
-    lines.put("maxbytes", turn.cache.memory_limit_bytes());
+    lines.put("maxbytes", context.cache.memory_limit_bytes());
     lines.put("maxconns", settings.max_connections);
     lines.put("tcpport", settings.tcp_port);
     lines.put("udpport", 0);
@@ -172,7 +172,7 @@ fn settings(lines: &mut Lines, turn: &Turn<'_>) {
     lines.put("item_size_max", settings.item_size_max_bytes);
     lines.put("maxconns_fast", "yes");
     lines.put("slab_reassign", "no");
-    lines.put("lru_crawler", yes(turn.shared.crawls()));
+    lines.put("lru_crawler", yes(context.shared.crawls()));
     lines.put("flush_enabled", yes(settings.flush_enabled));
     lines.put("dump_enabled", yes(settings.dump_enabled));
     lines.put("lru_maintainer_thread", "no");
@@ -183,8 +183,8 @@ fn settings(lines: &mut Lines, turn: &Turn<'_>) {
     lines.put("ssl_enabled", yes(settings.tls_enabled));
 }
 
-fn items(lines: &mut Lines, turn: &Turn<'_>) {
-    let cache = turn.shared.counts().cache;
+fn items(lines: &mut Lines, context: &CommandContext<'_>) {
+    let cache = context.shared.counts().cache;
     if cache.items == 0 {
         return;
     }
@@ -203,8 +203,8 @@ fn items(lines: &mut Lines, turn: &Turn<'_>) {
     );
 }
 
-fn slabs(lines: &mut Lines, turn: &Turn<'_>) {
-    let Counts { totals, cache } = turn.shared.counts();
+fn slabs(lines: &mut Lines, context: &CommandContext<'_>) {
+    let Counts { totals, cache } = context.shared.counts();
     if cache.items > 0 {
         let mut put = |name: &str, value: u64| lines.put(format_args!("1:{name}"), value);
         // Here a chunk is an item of average length. The free chunks are as many as the blocks in

@@ -21,8 +21,10 @@ use std::path::{Path, PathBuf};
 
 use forerun_cache::{Cache, Crawler, SharedValue};
 
+use crate::os::Os;
 use crate::planted::{self, Defect};
-use crate::system::{Os, System};
+use crate::snapshot_error::{SnapshotError, VERSION};
+use crate::system::System;
 
 use frames::{FrameReader, FrameWriter};
 use item::{Read as Next, push_head, read_record, write_end};
@@ -31,8 +33,6 @@ use pace::Pacer;
 
 /// The first bytes of the file.
 const MAGIC: [u8; 8] = *b"FORECACH";
-/// Version of the format.
-const VERSION: u32 = 1;
 /// Bytes of items that are copied at a time, about 50 us of work.
 const PIECE_BYTES: usize = 128 << 10;
 /// Longer values are shared instead of copied if the cache can share them. At most one value of the
@@ -45,49 +45,6 @@ const HEADER_BYTES: usize = 24;
 const CAS_GAP: u64 = 1 << 32;
 /// Upper limit for the CAS numbers of a file, so that enough numbers stay unused.
 const CAS_MAX: u64 = u64::MAX >> 1;
-
-/// Why a snapshot cannot be read or written.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SnapshotError {
-    /// A system call failed.
-    #[error("snapshot: cannot {doing} {}", path.display())]
-    Io {
-        /// The action that failed.
-        doing: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file does not start with the snapshot's magic bytes.
-    #[error("snapshot: {} is not a cache snapshot", path.display())]
-    NotASnapshot {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file has another version of the format.
-    #[error(
-        "snapshot: {} has format version {version}; this program reads version {VERSION}",
-        path.display()
-    )]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        version: u32,
-    },
-    /// The file is damaged.
-    #[error("snapshot: {} is damaged: {what} near byte {offset}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        what: &'static str,
-        /// The offset of the damage.
-        offset: u64,
-    },
-}
 
 /// Figures of a snapshot that was written or read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -45,7 +45,7 @@ fn a_value_being_received_is_accepted() {
 }
 
 #[test]
-fn requests_behind_the_answer_that_a_slow_reader_reads_are_answered() {
+fn requests_after_an_answer_to_a_slow_reader_are_answered() {
     let server = start(options());
     let mut stream = connect(&server);
     let value = "x".repeat(500_000);

@@ -14,7 +14,7 @@ use forerun_cache::{Cache, CacheOptions};
 use forerun_server::{Listen, Server, ServerOptions, VerifyClient};
 use rustls::{ClientConnection, Stream};
 
-use super::papers::Papers;
+use super::certificates::Certificates;
 use super::test_server::{ask, expect, options, until};
 
 /// Timeout of a client's read or write. On a loaded machine everything is slow, but a stall lasts
@@ -181,7 +181,7 @@ impl Write for Client {
 
 /// A server that listens with and without TLS. Its cache holds [`value`] as `big`.
 struct TlsServer {
-    papers: Papers,
+    certificates: Certificates,
     server: Server,
 }
 
@@ -191,12 +191,12 @@ impl TlsServer {
     }
 
     fn with_drain_timeout(drain_timeout: Duration) -> TlsServer {
-        let papers = Papers::new();
+        let certificates = Certificates::new();
         let mut options: ServerOptions = options();
         options
             .listen
             .extend(Listen::parse("notls:127.0.0.1:0", 0).expect("it is an address"));
-        options.tls = Some(papers.options(VerifyClient::No));
+        options.tls = Some(certificates.options(VerifyClient::No));
         options.drain_timeout = drain_timeout;
         let cache = Cache::new(
             CacheOptions::default()
@@ -205,7 +205,7 @@ impl TlsServer {
         );
         let server = Server::start(options, Arc::new(cache.expect("a cache")));
         let place = TlsServer {
-            papers,
+            certificates,
             server: server.expect("it starts"),
         };
         let mut client = place.client(false);
@@ -224,7 +224,7 @@ impl TlsServer {
     fn client_at(&self, in_tls: bool, speed: Speed) -> Client {
         let (socket, tls) = match in_tls {
             true => {
-                let stream = self.papers.client(None, &self.server);
+                let stream = self.certificates.client(None, &self.server);
                 (stream.sock, Some(Box::new(stream.conn)))
             }
             false => {

@@ -1,4 +1,5 @@
-//! Listen addresses: TCP addresses and unix sockets, and how they are written.
+//! Listen addresses: TCP addresses and unix sockets, and how they are written. And the addresses of
+//! clients.
 //!
 //! ```text
 //!   127.0.0.1            an interface, with the default port
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 
 use crate::error::Error;
 
-/// A place to listen at.
+/// An address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// The address.
@@ -68,9 +69,9 @@ impl Listen {
     ///
     /// ```
     /// use forerun_server::Listen;
-    /// let places = Listen::parse("notls:[::1]:0", 11211)?;
-    /// assert_eq!(places[0].address.to_string(), "[::1]:0");
-    /// assert!(!places[0].tls);
+    /// let listens = Listen::parse("notls:[::1]:0", 11211)?;
+    /// assert_eq!(listens[0].address.to_string(), "[::1]:0");
+    /// assert!(!listens[0].tls);
     /// # Ok::<(), forerun_server::Error>(())
     /// ```
     pub fn parse(text: &str, default_port: u16) -> Result<Vec<Listen>, Error> {
@@ -80,11 +81,11 @@ impl Listen {
                 path => Ok(vec![Listen::unix(path, UNIX_MODE)]),
             };
         }
-        let (place, tls) = match text.strip_prefix("notls:") {
-            Some(place) => (place, false),
+        let (host_port, tls) = match text.strip_prefix("notls:") {
+            Some(host_port) => (host_port, false),
             None => (text, true),
         };
-        let addresses = tcp_addresses(text, place, default_port)?;
+        let addresses = tcp_addresses(text, host_port, default_port)?;
         Ok(addresses
             .into_iter()
             .map(|address| Listen {
@@ -102,22 +103,22 @@ fn bad(text: &str, reason: impl fmt::Display) -> Error {
     }
 }
 
-fn tcp_addresses(text: &str, place: &str, default_port: u16) -> Result<Vec<SocketAddr>, Error> {
-    if let Ok(address) = place.parse::<SocketAddr>() {
+fn tcp_addresses(text: &str, host_port: &str, default_port: u16) -> Result<Vec<SocketAddr>, Error> {
+    if let Ok(address) = host_port.parse::<SocketAddr>() {
         return Ok(vec![address]);
     }
-    let bare = place.trim_start_matches('[').trim_end_matches(']');
+    let bare = host_port.trim_start_matches('[').trim_end_matches(']');
     if let Ok(ip) = bare.parse::<Ipv6Addr>() {
         return Ok(vec![SocketAddr::new(IpAddr::V6(ip), default_port)]);
     }
-    let (host, port) = match place.rsplit_once(':') {
+    let (host, port) = match host_port.rsplit_once(':') {
         Some((host, port)) => {
             let port = port
                 .parse::<u16>()
                 .map_err(|_| bad(text, format_args!("{port:?} is not a port")))?;
             (host, port)
         }
-        None => (place, default_port),
+        None => (host_port, default_port),
     };
     if host.is_empty() {
         return Err(bad(text, "the interface is missing"));
@@ -141,20 +142,38 @@ impl fmt::Display for Address {
     }
 }
 
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Connected by TCP from this address.
+    Tcp(SocketAddr),
+    /// Connected by a unix socket.
+    Unix,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Tcp(address) => write!(f, "tcp:{address}"),
+            Peer::Unix => f.write_str("unix"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn read(text: &str) -> Vec<(String, bool)> {
-        let places = Listen::parse(text, 11211).expect(text);
-        places
+        let listens = Listen::parse(text, 11211).expect(text);
+        listens
             .iter()
-            .map(|place| (place.address.to_string(), place.tls))
+            .map(|listen| (listen.address.to_string(), listen.tls))
             .collect()
     }
 
     #[test]
-    fn places_are_read_as_drawn() {
+    fn every_form_of_listen_address_is_parsed() {
         for (text, address, tls) in [
             ("127.0.0.1", "127.0.0.1:11211", true),
             ("0.0.0.0:0", "0.0.0.0:0", true),

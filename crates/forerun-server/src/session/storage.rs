@@ -20,7 +20,7 @@ use crate::protocol::numbers::{parse_expiration, parse_length, parse_u32, parse_
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
-use super::context::Turn;
+use super::command_context::CommandContext;
 use super::meta_answer::{Known, Subject};
 use super::{Session, State, Step};
 
@@ -101,13 +101,13 @@ impl Session {
         tokens: &Tokens<'_>,
         mode: Mode,
         rest: &[u8],
-        turn: &mut Turn<'_>,
+        context: &mut CommandContext<'_>,
         at: &mut usize,
         line_len: usize,
     ) -> Step {
-        match parse_classic(tokens, mode, turn) {
-            Ok((command, len)) => self.store(command, len, rest, turn, at, line_len),
-            Err(refused) => self.refuse(refused, turn, at, line_len),
+        match parse_classic(tokens, mode, context) {
+            Ok((command, len)) => self.store(command, len, rest, context, at, line_len),
+            Err(refused) => self.refuse(refused, context, at, line_len),
         }
     }
 
@@ -117,26 +117,26 @@ impl Session {
         line: &[u8],
         tokens: &Tokens<'_>,
         rest: &[u8],
-        turn: &mut Turn<'_>,
+        context: &mut CommandContext<'_>,
         at: &mut usize,
         line_len: usize,
     ) -> Step {
-        turn.counters.cmd_meta.add(1);
+        context.counters.cmd_meta.add(1);
         let mut decoded = [0; KEY_BYTES_MAX];
-        match parse_meta(line, tokens, &mut decoded, turn) {
-            Ok((command, len)) => self.store(command, len, rest, turn, at, line_len),
-            Err(refused) => self.refuse(refused, turn, at, line_len),
+        match parse_meta(line, tokens, &mut decoded, context) {
+            Ok((command, len)) => self.store(command, len, rest, context, at, line_len),
+            Err(refused) => self.refuse(refused, context, at, line_len),
         }
     }
 
     fn refuse(
         &mut self,
         refused: Refused,
-        turn: &mut Turn<'_>,
+        context: &mut CommandContext<'_>,
         at: &mut usize,
         line_len: usize,
     ) -> Step {
-        turn.say_unless(refused.quiet, refused.reply);
+        context.push_unless(refused.quiet, refused.reply);
         *at += line_len;
         if let Some(len) = refused.block_len {
             self.state = State::Swallow(len + BLOCK_END.len());
@@ -150,7 +150,7 @@ impl Session {
         command: StoreCommand<'_>,
         len: usize,
         rest: &[u8],
-        turn: &mut Turn<'_>,
+        context: &mut CommandContext<'_>,
         at: &mut usize,
         line_len: usize,
     ) -> Step {
@@ -159,17 +159,17 @@ impl Session {
             *at += line_len + block_len;
             let (value, end) = block.split_at(len);
             if end == BLOCK_END {
-                command.store(turn, Value::Bytes(value));
+                command.store(context, Value::Bytes(value));
             } else {
-                command.refuse_block(turn);
+                command.refuse_block(context);
             }
             return Step::On;
         }
-        if len < turn.cache.options().max_item_bytes && line_len + block_len < LINE_BYTES_MAX {
+        if len < context.cache.options().max_item_bytes && line_len + block_len < LINE_BYTES_MAX {
             return Step::More;
         }
         *at += line_len;
-        self.state = match turn.cache.value_buffer(len) {
+        self.state = match context.cache.value_buffer(len) {
             Ok(buffer) => State::Store(Box::new(Pending {
                 command: command.into_owned(),
                 buffer,
@@ -177,7 +177,7 @@ impl Session {
                 end_ok: true,
             })),
             Err(error) => {
-                command.refuse_room(turn, &error);
+                command.refuse_room(context, &error);
                 State::Swallow(block_len)
             }
         };
@@ -202,11 +202,11 @@ impl Pending {
     }
 
     /// Stores the value.
-    pub(super) fn finish(self, turn: &mut Turn<'_>) {
+    pub(super) fn finish(self, context: &mut CommandContext<'_>) {
         if self.end_ok {
-            self.command.store(turn, Value::Buffer(self.buffer));
+            self.command.store(context, Value::Buffer(self.buffer));
         } else {
-            self.command.refuse_block(turn);
+            self.command.refuse_block(context);
         }
     }
 }
@@ -227,9 +227,9 @@ impl StoreCommand<'_> {
     }
 
     /// Stores a value and answers the client.
-    fn store(&self, turn: &mut Turn<'_>, value: Value<'_>) {
+    fn store(&self, context: &mut CommandContext<'_>, value: Value<'_>) {
         let len = value.len();
-        turn.counters.cmd_set.add(1);
+        context.counters.cmd_set.add(1);
         let mut store = Store {
             key: &self.key,
             value,
@@ -243,22 +243,24 @@ impl StoreCommand<'_> {
             claimed: false,
         };
         let is_extension = matches!(self.mode, Mode::Append | Mode::Prepend);
-        if is_extension && store.compare_cas.is_some() && turn.cache.pin().peek(&self.key).is_none()
+        if is_extension
+            && store.compare_cas.is_some()
+            && context.cache.pin().peek(&self.key).is_none()
         {
             // There is no version to compare. Memcached continues as if the client had sent none.
             store.compare_cas = None;
         }
-        let stored = turn.cache.store(store);
-        self.count(turn, stored);
+        let stored = context.cache.store(store);
+        self.count(context, stored);
         let code: &[u8; 2] = match stored {
             Stored::Stored { .. } => b"HD",
             Stored::NotStored => b"NS",
             Stored::Exists => b"EX",
             Stored::NotFound => b"NF",
             Stored::TooLarge | Stored::OutOfMemory if is_extension => b"NS",
-            Stored::TooLarge => return self.refuse_value(turn, replies::TOO_LARGE),
+            Stored::TooLarge => return self.refuse_value(context, replies::TOO_LARGE),
             Stored::OutOfMemory | Stored::Forked => {
-                return self.refuse_value(turn, replies::OUT_OF_MEMORY_STORING);
+                return self.refuse_value(context, replies::OUT_OF_MEMORY_STORING);
             }
         };
         match &self.answer {
@@ -269,7 +271,7 @@ impl StoreCommand<'_> {
                     b"EX" => replies::EXISTS,
                     _ => replies::NOT_FOUND,
                 };
-                turn.say_unless(*quiet, reply);
+                context.push_unless(*quiet, reply);
             }
             Answer::Meta { letters, flags } => {
                 if !(letters.has(b'q') && code == b"HD") {
@@ -277,7 +279,7 @@ impl StoreCommand<'_> {
                     // in memcached.
                     let is_longer = is_extension && matches!(stored, Stored::Stored { .. });
                     let size = if is_longer { None } else { Some(len) };
-                    self.say_meta(turn, code, stored, size, *letters, flags);
+                    self.say_meta(context, code, stored, size, *letters, flags);
                 }
             }
         }
@@ -285,17 +287,17 @@ impl StoreCommand<'_> {
 
     fn say_meta(
         &self,
-        turn: &mut Turn<'_>,
+        context: &mut CommandContext<'_>,
         code: &[u8; 2],
         stored: Stored,
         size: Option<usize>,
         letters: Letters,
         flags: &[u8],
     ) {
-        turn.say(code);
+        context.push(code);
         let item = &StoredItem {
             key: &self.key,
-            cache: turn.cache,
+            cache: context.cache,
             cas: match stored {
                 Stored::Stored { cas } => cas,
                 _ => 0,
@@ -307,12 +309,12 @@ impl StoreCommand<'_> {
             is_binary: letters.has(b'b'),
             item,
         };
-        subject.push_all(turn, letters, flags);
-        turn.say(BLOCK_END);
+        subject.push_all(context, letters, flags);
+        context.push(BLOCK_END);
     }
 
-    fn count(&self, turn: &Turn<'_>, stored: Stored) {
-        let counters = turn.counters;
+    fn count(&self, context: &CommandContext<'_>, stored: Stored) {
+        let counters = context.counters;
         // Memcached does not count the outcome of an append or prepend with a comparison.
         let compares =
             self.compare_cas.is_some() && !matches!(self.mode, Mode::Append | Mode::Prepend);
@@ -328,7 +330,7 @@ impl StoreCommand<'_> {
 
     /// Refuses a value. A plain `set` and every `ms` also delete the key, so that no client takes
     /// an older value for the new one.
-    fn refuse_value(&self, turn: &mut Turn<'_>, reply: &[u8]) {
+    fn refuse_value(&self, context: &mut CommandContext<'_>, reply: &[u8]) {
         let quiet = match self.answer {
             Answer::Classic { quiet } => quiet,
             // Meta commands always report errors.
@@ -337,30 +339,30 @@ impl StoreCommand<'_> {
         if matches!(self.answer, Answer::Meta { .. })
             || (self.mode == Mode::Set && self.compare_cas.is_none())
         {
-            turn.cache.delete(forerun_cache::Delete::key(&self.key));
+            context.cache.delete(forerun_cache::Delete::key(&self.key));
         }
-        turn.say_unless(quiet, reply);
+        context.push_unless(quiet, reply);
     }
 
     /// Refuses a value that does not fit in the cache while its block is still arriving.
-    fn refuse_room(&self, turn: &mut Turn<'_>, error: &Error) {
+    fn refuse_room(&self, context: &mut CommandContext<'_>, error: &Error) {
         match error {
             Error::ValueTooLarge { .. } => {
-                turn.counters.store_too_large.add(1);
-                self.refuse_value(turn, replies::TOO_LARGE);
+                context.counters.store_too_large.add(1);
+                self.refuse_value(context, replies::TOO_LARGE);
             }
             _ => {
-                turn.counters.store_no_memory.add(1);
-                self.refuse_value(turn, replies::OUT_OF_MEMORY_STORING);
+                context.counters.store_no_memory.add(1);
+                self.refuse_value(context, replies::OUT_OF_MEMORY_STORING);
             }
         }
     }
 
     /// The block does not end in a line end.
-    fn refuse_block(&self, turn: &mut Turn<'_>) {
+    fn refuse_block(&self, context: &mut CommandContext<'_>) {
         let quiet = matches!(self.answer, Answer::Classic { quiet: true });
-        turn.counters.cmd_set.add(1);
-        turn.say_unless(quiet, replies::BAD_CHUNK);
+        context.counters.cmd_set.add(1);
+        context.push_unless(quiet, replies::BAD_CHUNK);
     }
 }
 
@@ -369,7 +371,7 @@ impl StoreCommand<'_> {
 fn parse_classic<'a>(
     tokens: &Tokens<'a>,
     mode: Mode,
-    turn: &Turn<'_>,
+    context: &CommandContext<'_>,
 ) -> Result<(StoreCommand<'a>, usize), Refused> {
     let is_cas = tokens.get(0) == b"cas";
     let quiet = tokens.says_noreply();
@@ -405,7 +407,7 @@ fn parse_classic<'a>(
             let command = StoreCommand {
                 key: Cow::Borrowed(key),
                 flags,
-                expiry: turn.shared.expiry(expiration),
+                expiry: context.shared.expiry(expiration),
                 mode,
                 compare_cas,
                 new_cas: None,
@@ -424,7 +426,7 @@ fn parse_meta<'a>(
     line: &'a [u8],
     tokens: &'a Tokens<'a>,
     decoded: &'a mut DecodedKey,
-    turn: &Turn<'_>,
+    context: &CommandContext<'_>,
 ) -> Result<(StoreCommand<'a>, usize), Refused> {
     let refused = |reply, block_len| Refused {
         reply,
@@ -457,7 +459,7 @@ fn parse_meta<'a>(
         Mode::Append | Mode::Prepend => flags.compare_cas.filter(|&cas| cas != 0),
         Mode::Set | Mode::Replace => flags.compare_cas,
     };
-    let expiry = |expiration| turn.shared.expiry(expiration);
+    let expiry = |expiration| context.shared.expiry(expiration);
     let command = StoreCommand {
         key: Cow::Borrowed(key),
         flags: flags.client_flags,

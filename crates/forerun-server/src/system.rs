@@ -9,8 +9,6 @@
 //! Everything is generic over [`System`], so a product build calls the operating system without
 //! indirection.
 
-mod os;
-
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -19,10 +17,8 @@ use std::time::{Duration, Instant};
 
 use forerun_cache::Cache;
 
+use crate::address::{Address, Listen, Peer};
 use crate::error::Error;
-use crate::net::{Address, Listen, Peer};
-
-pub(crate) use os::Os;
 
 /// The operating system under a server.
 pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
@@ -40,7 +36,7 @@ pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Error::Listen`] with the address and the system's reason.
-    fn bind(&self, place: &Listen, backlog: u32) -> Result<Self::Listener, Error>;
+    fn bind(&self, listen: &Listen, backlog: u32) -> Result<Self::Listener, Error>;
 
     /// Creates a poll that reports up to `events` sockets at a time, and a handle that wakes it
     /// from any thread. A wake-up is reported under the token [`WAKE`].

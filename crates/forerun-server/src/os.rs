@@ -12,10 +12,10 @@ use forerun_cache::Cache;
 use forerun_core::sync::{thread, time};
 use mio::{Events, Interest, Poll, Token, Waker};
 
+use crate::address::Listen;
 use crate::error::Error;
-use crate::net::{Listen, Listener, Socket};
-
-use super::{Readiness, Ready, System, WAKE, Wake};
+use crate::net::{Listener, Socket};
+use crate::system::{Readiness, Ready, System, WAKE, Wake};
 
 /// Permission bits of a snapshot. It holds what clients stored, so only its owner may read it.
 const MODE: u32 = 0o600;
@@ -37,8 +37,8 @@ impl System for Os {
     type Poll = OsPoll;
     type File = File;
 
-    fn bind(&self, place: &Listen, backlog: u32) -> Result<Listener, Error> {
-        Listener::bind(place, backlog)
+    fn bind(&self, listen: &Listen, backlog: u32) -> Result<Listener, Error> {
+        Listener::bind(listen, backlog)
     }
 
     fn poll(&self, events: usize) -> io::Result<(OsPoll, Arc<dyn Wake>)> {

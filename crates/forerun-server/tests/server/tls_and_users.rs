@@ -6,14 +6,14 @@ use std::net::TcpStream;
 
 use forerun_server::{Error, Listen, Server, TlsOptions, VerifyClient};
 
-use super::papers::Papers;
+use super::certificates::Certificates;
 use super::test_server::{ask, cache, connect, options, rest, start, stat};
 
 #[test]
 fn commands_go_through_tls_whatever_their_size() {
-    let papers = Papers::new();
-    let server = start(options().tls(papers.options(VerifyClient::No)));
-    let mut stream = papers.client(None, &server);
+    let certificates = Certificates::new();
+    let server = start(options().tls(certificates.options(VerifyClient::No)));
+    let mut stream = certificates.client(None, &server);
     ask(&mut stream, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
     ask(&mut stream, "get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
     let value = "0123456789".repeat(90_000);
@@ -38,13 +38,13 @@ fn commands_go_through_tls_whatever_their_size() {
 }
 
 #[test]
-fn plain_listeners_stand_beside_tls_and_noise_is_refused() {
-    let papers = Papers::new();
+fn plain_and_tls_listeners_coexist_and_noise_is_refused() {
+    let certificates = Certificates::new();
     let mut options = options();
     options
         .listen
         .extend(Listen::parse("notls:127.0.0.1:0", 0).expect("it is an address"));
-    options.tls = Some(papers.options(VerifyClient::No));
+    options.tls = Some(certificates.options(VerifyClient::No));
     let server = start(options);
     let plain = server.addresses()[1].to_string();
     let mut stream = TcpStream::connect(plain).expect("it accepts");
@@ -55,25 +55,25 @@ fn plain_listeners_stand_beside_tls_and_noise_is_refused() {
         !rest(&mut noise).starts_with(b"END"),
         "TLS's alert, or nothing"
     );
-    ask(&mut papers.client(None, &server), "mn\r\n", "MN\r\n");
+    ask(&mut certificates.client(None, &server), "mn\r\n", "MN\r\n");
 }
 
 #[test]
 fn clients_are_verified_as_configured() {
-    let papers = Papers::new();
+    let certificates = Certificates::new();
     // The result in each mode for no certificate, a valid one, and one of an unknown authority.
     for (mode, none, stranger) in [
         (VerifyClient::No, true, true),
         (VerifyClient::Request, true, false),
         (VerifyClient::Require, false, false),
     ] {
-        let server = start(options().tls(papers.options(mode)));
+        let server = start(options().tls(certificates.options(mode)));
         for (shows, let_in) in [
             (None, none),
             (Some("client"), true),
             (Some("stranger"), stranger),
         ] {
-            let mut stream = papers.client(shows, &server);
+            let mut stream = certificates.client(shows, &server);
             let mut answer = [0; 4];
             let said = stream
                 .write_all(b"mn\r\n")
@@ -85,22 +85,25 @@ fn clients_are_verified_as_configured() {
 
 #[test]
 fn bad_files_are_named() {
-    let papers = Papers::new();
+    let certificates = Certificates::new();
     let fails = |tls: TlsOptions, name: &str| {
         let options = options().tls(tls);
         let error = Server::start(options, cache()).expect_err("it is bad");
         assert!(matches!(error, Error::Tls { .. }), "{error}");
         assert!(error.to_string().contains(name), "{error}");
     };
-    let good = papers.options(VerifyClient::Require);
+    let good = certificates.options(VerifyClient::Require);
     fails(
-        good.clone().certificates(papers.path("none.pem")),
+        good.clone().certificates(certificates.path("none.pem")),
         "none.pem",
     );
-    fails(good.clone().key(papers.path("ca.pem")), "ca.pem");
-    fails(good.clone().key(papers.path("client.key")), "server.pem");
+    fails(good.clone().key(certificates.path("ca.pem")), "ca.pem");
     fails(
-        good.clone().authorities(papers.path("client.key")),
+        good.clone().key(certificates.path("client.key")),
+        "server.pem",
+    );
+    fails(
+        good.clone().authorities(certificates.path("client.key")),
         "client.key",
     );
     fails(good.authorities(None), "no file of authorities");

@@ -14,12 +14,12 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use super::test_server::connect;
 
 /// An authority, a server's certificate, a client's certificate, and one of an unknown authority.
-pub struct Papers {
+pub struct Certificates {
     dir: tempfile::TempDir,
 }
 
-impl Papers {
-    pub fn new() -> Papers {
+impl Certificates {
+    pub fn new() -> Certificates {
         let dir = tempfile::tempdir().expect("a directory");
         let authority = issuer();
         let stranger = issuer();
@@ -37,7 +37,7 @@ impl Papers {
             write(&format!("{name}.pem"), certificate.pem());
             write(&format!("{name}.key"), key.serialize_pem());
         }
-        Papers { dir }
+        Certificates { dir }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

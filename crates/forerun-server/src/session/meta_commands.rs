@@ -9,102 +9,102 @@ use crate::protocol::numbers::push_u64;
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
+use super::command_context::CommandContext;
 use super::commands::count_arithmetic;
-use super::context::Turn;
 use super::meta_answer::{Known, Subject, push_repeated};
 use super::meta_get::{expiry_behind, expiry_of_new, meta_get};
 
 /// `mg` with any flags.
-pub(super) fn get(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
-    turn.counters.cmd_meta.add(1);
+pub(super) fn get(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
+    context.counters.cmd_meta.add(1);
     let mut decoded = [0; KEY_BYTES_MAX];
     let mut flags = Flags::NONE;
     match flags.parse(Command::Get, line, tokens, &mut decoded) {
-        Ok(key) => meta_get(turn, key, &flags),
-        Err(reply) => turn.say(reply),
+        Ok(key) => meta_get(context, key, &flags),
+        Err(reply) => context.push(reply),
     }
 }
 
 /// `md`.
-pub(super) fn delete(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
-    turn.counters.cmd_meta.add(1);
+pub(super) fn delete(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
+    context.counters.cmd_meta.add(1);
     let mut decoded = [0; KEY_BYTES_MAX];
     let mut flags = Flags::NONE;
     let key = match flags.parse(Command::Delete, line, tokens, &mut decoded) {
         Ok(key) => key,
-        Err(reply) => return turn.say(reply),
+        Err(reply) => return context.push(reply),
     };
     let compare_cas = flags.compare_cas;
     let (mark_stale, drop_value) = (flags.has(b'I'), flags.has(b'x'));
     let deleted = if mark_stale || drop_value {
-        turn.cache.invalidate(Invalidate {
+        context.cache.invalidate(Invalidate {
             key,
             compare_cas,
             new_cas: flags.new_cas,
-            expiry: flags.ttl.map(|ttl| turn.shared.expiry(ttl)),
+            expiry: flags.ttl.map(|ttl| context.shared.expiry(ttl)),
             mark_stale,
             drop_value,
         })
     } else {
-        turn.cache.delete(Delete { key, compare_cas })
+        context.cache.delete(Delete { key, compare_cas })
     };
     let code = match deleted {
         Deleted::Deleted => b"HD",
         Deleted::NotFound => b"NF",
         Deleted::Exists => b"EX",
-        Deleted::OutOfMemory | Deleted::Forked => return turn.say(replies::OUT_OF_MEMORY),
+        Deleted::OutOfMemory | Deleted::Forked => return context.push(replies::OUT_OF_MEMORY),
     };
     match deleted {
         Deleted::Deleted if mark_stale => {}
-        Deleted::Deleted => turn.counters.delete_hits.add(1),
-        _ => turn.counters.delete_misses.add(1),
+        Deleted::Deleted => context.counters.delete_hits.add(1),
+        _ => context.counters.delete_misses.add(1),
     }
     if deleted == Deleted::Deleted && flags.has(b'q') {
         return;
     }
-    turn.say(code);
-    push_repeated(turn, key, flags.has(b'b'), flags.letters, flags.text);
-    turn.say(b"\r\n");
+    context.push(code);
+    push_repeated(context, key, flags.has(b'b'), flags.letters, flags.text);
+    context.push(b"\r\n");
 }
 
 /// `ma`.
-pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
-    turn.counters.cmd_meta.add(1);
+pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
+    context.counters.cmd_meta.add(1);
     let mut decoded = [0; KEY_BYTES_MAX];
     let mut flags = Flags::NONE;
     let key = match flags.parse(Command::Arithmetic, line, tokens, &mut decoded) {
         Ok(key) => key,
-        Err(reply) => return turn.say(reply),
+        Err(reply) => return context.push(reply),
     };
     let direction = match flags.mode {
         None | Some(b'I' | b'+') => Direction::Increment,
         Some(b'D' | b'-') => Direction::Decrement,
-        Some(_) => return turn.say(replies::BAD_MODE_MA),
+        Some(_) => return context.push(replies::BAD_MODE_MA),
     };
     // A `t` before the `T` reports the old time.
-    let tells_time_before = flags.ttl.is_some()
+    let returns_old_time = flags.ttl.is_some()
         && flags
             .in_order()
             .find(|&letter| letter == b't' || letter == b'T')
             == Some(b't');
-    let before = if tells_time_before {
-        turn.cache.pin().peek(key).map(|item| item.expiry())
+    let before = if returns_old_time {
+        context.cache.pin().peek(key).map(|item| item.expiry())
     } else {
         None
     };
-    let counted = turn.cache.arithmetic(Arithmetic {
+    let counted = context.cache.arithmetic(Arithmetic {
         key,
         delta: flags.delta,
         direction,
         // No item has version 0. Memcached treats it as no comparison.
         compare_cas: flags.compare_cas.filter(|&cas| cas != 0),
         new_cas: flags.new_cas,
-        expiry: flags.ttl.map(|ttl| turn.shared.expiry(ttl)),
+        expiry: flags.ttl.map(|ttl| context.shared.expiry(ttl)),
         initial: flags
             .vivify
-            .map(|_| (flags.initial, expiry_of_new(turn, &flags))),
+            .map(|_| (flags.initial, expiry_of_new(context, &flags))),
     });
-    count_arithmetic(turn, direction, &counted);
+    count_arithmetic(context, direction, &counted);
     let code = match counted {
         Counted::Counted {
             value,
@@ -117,21 +117,21 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) 
                 false => before.unwrap_or(expiry),
             };
             if !flags.has(b'q') {
-                push_counted(turn, key, &flags, (value, cas), (before, is_new));
+                push_counted(context, key, &flags, (value, cas), (before, is_new));
             }
             return;
         }
-        Counted::NotANumber => return turn.say(replies::NOT_A_NUMBER),
+        Counted::NotANumber => return context.push(replies::NOT_A_NUMBER),
         Counted::OutOfMemory if flags.vivify.is_some() => {
-            return turn.say(replies::OUT_OF_MEMORY_VIVIFYING);
+            return context.push(replies::OUT_OF_MEMORY_VIVIFYING);
         }
-        Counted::OutOfMemory | Counted::Forked => return turn.say(replies::OUT_OF_MEMORY),
+        Counted::OutOfMemory | Counted::Forked => return context.push(replies::OUT_OF_MEMORY),
         Counted::NotFound => b"NF",
         Counted::Exists => b"EX",
     };
-    turn.say(code);
-    push_repeated(turn, key, flags.has(b'b'), flags.letters, flags.text);
-    turn.say(b"\r\n");
+    context.push(code);
+    push_repeated(context, key, flags.has(b'b'), flags.letters, flags.text);
+    context.push(b"\r\n");
 }
 
 /// A counter that `ma` has changed.
@@ -153,7 +153,7 @@ impl Known for Counter {
 /// Appends the answer to a successful `ma`. `expiry` is the item's expiry before the flags take
 /// effect, which they do in their order.
 fn push_counted(
-    turn: &mut Turn<'_>,
+    context: &mut CommandContext<'_>,
     key: &[u8],
     flags: &Flags<'_>,
     (value, cas): (u64, u64),
@@ -162,54 +162,54 @@ fn push_counted(
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(value);
     if flags.has(b'v') {
-        turn.say(b"VA ");
-        push_u64(turn.out.bytes_mut(), digits.len() as u64);
+        context.push(b"VA ");
+        push_u64(context.out.bytes_mut(), digits.len() as u64);
     } else {
-        turn.say(b"HD");
+        context.push(b"HD");
     }
     for flag in flags.tokens {
-        expiry = expiry_behind(turn, flags, flag[0], expiry, is_new);
+        expiry = expiry_behind(context, flags, flag[0], expiry, is_new);
         let subject = Subject {
             key,
             is_binary: flags.has(b'b'),
             item: &Counter { cas, expiry },
         };
-        subject.push(turn, flag);
+        subject.push(context, flag);
     }
-    turn.say(b"\r\n");
+    context.push(b"\r\n");
     if flags.has(b'v') {
-        turn.say(digits.as_bytes());
-        turn.say(b"\r\n");
+        context.push(digits.as_bytes());
+        context.push(b"\r\n");
     }
 }
 
 /// `me key [b]`: reports what the cache knows of an item.
-pub(super) fn debug(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
-    turn.counters.cmd_meta.add(1);
+pub(super) fn debug(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
+    context.counters.cmd_meta.add(1);
     let mut decoded = [0; KEY_BYTES_MAX];
     let mut flags = Flags::NONE;
     let key = match flags.parse(Command::Debug, line, tokens, &mut decoded) {
         Ok(key) => key,
-        Err(reply) => return turn.say(reply),
+        Err(reply) => return context.push(reply),
     };
-    let cache = turn.cache;
+    let cache = context.cache;
     let guard = cache.pin();
     let Some(item) = guard.peek(key) else {
-        return turn.say(replies::META_END);
+        return context.push(replies::META_END);
     };
-    turn.say(b"ME ");
+    context.push(b"ME ");
     if flags.has(b'b') {
-        push_base64(turn.out.bytes_mut(), key);
+        push_base64(context.out.bytes_mut(), key);
     } else {
-        turn.say(key);
+        context.push(key);
     }
     let text = format!(
         " exp={} la={} cas={} fetch={} cls=1 size={}\r\n",
-        turn.seconds_left(item.expiry()),
+        context.seconds_left(item.expiry()),
         cache.now().saturating_sub(item.last_access()),
         item.cas(),
         if item.was_fetched() { "yes" } else { "no" },
         item.size_bytes(),
     );
-    turn.say(text.as_bytes());
+    context.push(text.as_bytes());
 }

@@ -1,0 +1,50 @@
+//! Why a snapshot cannot be used. The format's version is here because the error names it.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Version of the format.
+pub(crate) const VERSION: u32 = 1;
+
+/// Why a snapshot cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// A system call failed.
+    #[error("snapshot: cannot {doing} {}", path.display())]
+    Io {
+        /// The action that failed.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The file does not start with the snapshot's magic bytes.
+    #[error("snapshot: {} is not a cache snapshot", path.display())]
+    NotASnapshot {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file has another version of the format.
+    #[error(
+        "snapshot: {} has format version {version}; this program reads version {VERSION}",
+        path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+    /// The file is damaged.
+    #[error("snapshot: {} is damaged: {what} near byte {offset}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: &'static str,
+        /// The offset of the damage.
+        offset: u64,
+    },
+}
