@@ -2,7 +2,9 @@
 
 import pickle
 import random
+import re
 import time
+from pathlib import Path
 
 import forerun
 import numpy as np
@@ -80,6 +82,12 @@ def test_memory_stays_within_the_limit(cache):
         assert stats["memory_bytes"] <= stats["limit_bytes"] == 32 << 20
     assert stats["evictions"] > 100_000
     assert cache.get(b"key199999") == b"x" * 500
+
+
+def test_stats_has_the_figures_that_the_server_exports(cache):
+    page = Path(__file__).parents[2] / "docs" / "operate" / "serving.md"
+    exported = set(re.findall(r"`forerun_cache_(\w+)`", page.read_text()))
+    assert set(cache.stats()) == exported
 
 
 def test_impossible_arguments_are_refused_with_a_message(cache):
