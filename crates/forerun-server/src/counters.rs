@@ -37,6 +37,14 @@ macro_rules! counters {
             $(pub $name: u64,)*
         }
 
+        #[cfg(test)]
+        impl Counters {
+            /// Calls `visit` with each counter and its name.
+            pub(crate) fn each(&self, visit: &mut dyn FnMut(&str, &Counter)) {
+                $(visit(stringify!($name), &self.$name);)*
+            }
+        }
+
         impl Totals {
             pub(crate) fn add(&mut self, counters: &Counters) {
                 $(self.$name = self.$name.wrapping_add(counters.$name.get());)*

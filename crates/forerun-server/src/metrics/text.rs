@@ -231,6 +231,25 @@ mod tests {
     }
 
     #[test]
+    fn every_counter_of_the_sessions_is_a_metric() {
+        let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
+        let shared = Arc::new(Shared::new(Default::default(), cache, Box::new(NoHost)));
+        let metrics = Metrics::new(shared.clone());
+        let mut value = 1_000_000;
+        shared.register().each(&mut |name, counter| {
+            value += 1;
+            counter.add(value);
+            let text = metrics.text().expect("a text");
+            assert!(
+                text.contains(&format!("}} {value}\n"))
+                    || text.contains(&format!("_total {value}\n")),
+                "{name}"
+            );
+        });
+        assert!(value > 1_000_020);
+    }
+
+    #[test]
     fn every_metric_is_in_the_documentation_and_has_its_value() {
         let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
         cache.store(Store::set(b"key", b"value"));

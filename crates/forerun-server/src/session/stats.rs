@@ -258,3 +258,38 @@ fn cpu_time() -> (String, String) {
     };
     (next(), next())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::sync::Arc;
+
+    use forerun_cache::{Cache, CacheOptions};
+
+    use crate::input::Input;
+    use crate::output::Output;
+    use crate::session::{Context, Session};
+    use crate::shared::{NoHost, Shared};
+
+    #[test]
+    fn every_counter_is_a_statistic_under_its_name() {
+        let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
+        let shared = Shared::new(Default::default(), cache, Box::new(NoHost));
+        let mut context = Context::new(Arc::new(shared));
+        let mut expected = Vec::new();
+        context.counters().each(&mut |name, counter| {
+            let value = 1000 + expected.len() as u64;
+            counter.add(value);
+            expected.push(format!("STAT {name} {value}\r\n"));
+        });
+        let (mut input, mut output) = (Input::new(), Output::new());
+        input.extend(b"stats\r\n");
+        let _ = Session::new().receive(&mut input, &mut output, &mut context);
+        let mut slices = [IoSlice::new(&[])];
+        assert_eq!(output.slices(&mut slices), 1);
+        let text = String::from_utf8_lossy(&slices[0]);
+        for line in expected {
+            assert!(text.contains(&line), "{line}{text}");
+        }
+    }
+}
