@@ -193,11 +193,11 @@ impl Engine for MemTableEngine {
         let limit_bytes = need.total_bytes(128).checked_add(1 << 20);
         let limit_bytes = limit_bytes
             .ok_or_else(|| anyhow!("{} entries do not fit this machine's addresses", need.keys))?;
-        let table = MemTable::new(MemTableConfig {
-            limit_bytes,
-            pages: self.pages,
-            ..MemTableConfig::default()
-        })?;
+        let table = MemTable::new(
+            MemTableConfig::default()
+                .limit_bytes(limit_bytes)
+                .pages(self.pages),
+        )?;
         Ok(Box::new(TableStore {
             table,
             next_sequence: AtomicU64::new(1),

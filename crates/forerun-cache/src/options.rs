@@ -107,6 +107,7 @@ impl CacheOptions {
 /// What a cache does with a new item when its memory is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum WhenFull {
     /// Evict less frequently used items.
     #[default]

@@ -19,6 +19,7 @@ use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
 /// What has happened to a write when it returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum Durability {
     /// The operating system has it: it survives the end of the process, `kill -9` included, but not
     /// a power loss.
@@ -31,6 +32,7 @@ pub enum Durability {
 /// Whether writes go to the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum WalMode {
     /// Every write goes to the log before it is visible.
     #[default]
@@ -111,6 +113,7 @@ impl Default for TreeOptions {
 /// Who flushes full memtables and compacts runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum Background {
     /// Two background threads of the store, one for each.
     #[default]

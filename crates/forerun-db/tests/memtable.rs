@@ -22,13 +22,12 @@ fn table(checks: Checks, comparator: Arc<dyn Comparator>) -> MemTable {
 
 fn limited(limit_bytes: usize, checks: Checks, comparator: Arc<dyn Comparator>) -> MemTable {
     let pages = Pages::Small;
-    MemTable::new(MemTableConfig {
-        limit_bytes,
-        comparator,
-        checks,
-        pages,
-    })
-    .unwrap()
+    let config = MemTableConfig::default()
+        .limit_bytes(limit_bytes)
+        .comparator(comparator)
+        .checks(checks)
+        .pages(pages);
+    MemTable::new(config).unwrap()
 }
 
 fn put<'a>(key: &'a [u8], value: &'a [u8]) -> std::array::IntoIter<Op<'a>, 1> {

@@ -2,6 +2,7 @@
 
 /// Settings that sessions obey, and settings that they only report in `stats settings`.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Settings {
     /// The answer to `version`. Clients read the first three numbers as memcached's version.
     pub version: String,
@@ -62,5 +63,28 @@ impl Default for Settings {
             idle_timeout_s: 0,
             tls_enabled: false,
         }
+    }
+}
+
+forerun_core::setters! {
+    Settings {
+        item_size_max_bytes: usize,
+        flush_enabled: bool,
+        shutdown_command: bool,
+        dump_enabled: bool,
+        crawler_enabled: bool,
+        debug_commands: bool,
+        auth_enabled: bool,
+        max_connections: u32,
+        listen_backlog: u32,
+        tcp_port: u16,
+        threads: u32,
+        evictions: bool,
+        idle_timeout_s: u32,
+        tls_enabled: bool,
+    } into {
+        version: String,
+        interfaces: String,
+        unix_socket: Option<String>,
     }
 }

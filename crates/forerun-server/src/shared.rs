@@ -21,6 +21,7 @@ use crate::system::System;
     missing_docs,
     reason = "memcached's names, explained in its protocol.txt"
 )]
+#[non_exhaustive]
 pub struct ConnectionStats {
     pub curr_connections: u64,
     pub total_connections: u64,

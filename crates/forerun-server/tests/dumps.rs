@@ -88,11 +88,9 @@ fn mgdump_lines_are_valid_commands() {
 
 #[test]
 fn keys_are_not_listed_if_the_operator_disabled_it() {
-    let settings = Settings {
-        dump_enabled: false,
-        crawler_enabled: false,
-        ..Settings::default()
-    };
+    let settings = Settings::default()
+        .dump_enabled(false)
+        .crawler_enabled(false);
     let mut client = Client::with(CacheOptions::default(), settings);
     let mut said = |command: &str| String::from_utf8(client.send(command.as_bytes())).unwrap();
     let disabled = "CLIENT_ERROR lru crawler disabled\r\n";
@@ -114,10 +112,7 @@ fn keys_are_not_listed_if_the_operator_disabled_it() {
 
 #[test]
 fn the_crawler_removes_expired_items_and_debugtime_moves_the_clock() {
-    let settings = Settings {
-        debug_commands: true,
-        ..Settings::default()
-    };
+    let settings = Settings::default().debug_commands(true);
     let mut client = Client::with(CacheOptions::default(), settings);
     let sent = client.send(b"set a 0 2 1\r\n1\r\nset b 0 200 1\r\n1\r\ndebugtime 3\r\nget a b\r\n");
     assert_eq!(

@@ -31,7 +31,7 @@
 //!   flush.rs, snapshot.rs           durability, views, export
 //! ```
 //!
-//! The device tier needs the feature `gpu`, which is on by default. Without it, `device_none.rs`
+//! The device tier needs the feature `gpu`, which is off by default. Without it, `device_none.rs`
 //! replaces `device_tier.rs`, and the crate does not depend on `forerun-gpu`.
 //!
 //! Start with [`Table`].

@@ -7,6 +7,7 @@ use std::sync::Arc;
 /// The capacity of the host tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum HostCapacity {
     /// This many rows. A few spare slots, at most a 16th or some hundred, hold new rows until they
     /// replace old ones.
@@ -22,6 +23,7 @@ pub enum HostCapacity {
 #[cfg(feature = "gpu")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum DeviceChoice {
     /// The first GPU; without one, the CPU, which does the same in ordinary memory.
     #[default]
@@ -36,6 +38,7 @@ pub enum DeviceChoice {
 /// tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum Admission {
     /// All rows.
     Always,
@@ -53,6 +56,7 @@ pub enum Admission {
 /// What promotes a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum Promotion {
     /// Lookups, subject to [`Admission`], and [`prefetch`](crate::Table::prefetch).
     #[default]
@@ -64,6 +68,7 @@ pub enum Promotion {
 /// When a written row reaches the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum Writes {
     /// Before the call returns: the row then survives the end of the process.
     #[default]
@@ -75,6 +80,7 @@ pub enum Writes {
 /// Which thread moves rows between the tiers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum Moves {
     /// A background thread of the table, so that lookups do not wait for moves.
     #[default]
@@ -92,6 +98,7 @@ pub type EvictionCallback = Arc<dyn Fn(&[u64], &[u8]) + Send + Sync>;
 
 /// What a table without a store does when the host tier is full.
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub enum Overflow {
     /// Keep all rows and refuse new ones with [`Error::Full`](crate::Error::Full).
     #[default]

@@ -20,6 +20,7 @@ const AGE_MAX: u8 = 128;
 /// Which rows leave a tier first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum Score {
     /// The least recently used. The host tier measures recency in
     /// sixteenths of a turnover of its rows.

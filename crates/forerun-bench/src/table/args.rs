@@ -148,6 +148,8 @@ pub(super) fn score_name(score: Score) -> &'static str {
         Score::Lru => "lru",
         Score::Lfu => "lfu",
         Score::Custom => "custom",
+        // Another release's.
+        _ => "unknown",
     }
 }
 
@@ -157,6 +159,8 @@ pub(super) fn admission_name(admission: Admission) -> &'static str {
         Admission::Always => "always",
         Admission::SecondTouch => "second-touch",
         Admission::ByScore => "by-score",
+        // Another release's.
+        _ => "unknown",
     }
 }
 

@@ -36,6 +36,7 @@ pub const MIN_ALIGN_BYTES: usize = 4096;
 /// Which pages to request from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum Pages {
     /// The target's ordinary pages.
     Small,
@@ -55,6 +56,7 @@ impl fmt::Display for Pages {
 
 /// What backs a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Backing {
     /// Mapped at a multiple of [`HUGE_PAGE_BYTES`], and the kernel accepted the advice to use huge
     /// pages.
@@ -78,6 +80,7 @@ impl fmt::Display for Backing {
 
 /// Why a region could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegionError {
     /// Neither the kernel nor the heap provided that much.
     #[error("out of memory for a region of {len_bytes} bytes")]

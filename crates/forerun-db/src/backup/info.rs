@@ -7,6 +7,7 @@ use crate::Error;
 /// The progress of a backup, a restoration or a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct BackupProgress {
     /// Bytes done.
     pub done_bytes: u64,
@@ -17,6 +18,7 @@ pub struct BackupProgress {
 /// A backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Backup {
     /// Its number. The backups in a directory are numbered in the order in which they were made.
     pub number: u64,
@@ -38,6 +40,7 @@ pub struct Backup {
 /// The backups in a directory.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct BackupList {
     /// The readable ones, in the order in which they were made.
     pub backups: Vec<Backup>,
@@ -48,6 +51,7 @@ pub struct BackupList {
 /// The result of reading every byte of all backups.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct CheckedBackups {
     /// The number of backups.
     pub backups: usize,
@@ -64,6 +68,7 @@ pub struct CheckedBackups {
 /// What was removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct RemovedBackups {
     /// The numbers of the removed backups.
     pub backups: Vec<u64>,

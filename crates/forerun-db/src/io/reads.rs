@@ -33,6 +33,7 @@ use super::uring::Ring;
 /// How the pages that a batch misses are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum ReadBackend {
     /// With io_uring if the kernel allows it, otherwise with the pool. A single read uses a plain
     /// call.

@@ -6,6 +6,7 @@ use super::skip_list::SkipList;
 /// Whether a memtable checks what it reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum Checks {
     /// Memory is trusted.
     #[default]

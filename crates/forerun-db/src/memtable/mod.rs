@@ -58,6 +58,7 @@ use crate::{Error, Op, Result, Values};
 
 /// How to create a memtable.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct MemTableConfig {
     /// The most memory that the table uses, to the byte, including its own head node.
     pub limit_bytes: usize,
@@ -78,6 +79,15 @@ impl Default for MemTableConfig {
             checks: Checks::Off,
             pages: Pages::Huge,
         }
+    }
+}
+
+forerun_core::setters! {
+    MemTableConfig {
+        limit_bytes: usize,
+        comparator: Arc<dyn Comparator>,
+        checks: Checks,
+        pages: Pages,
     }
 }
 
@@ -107,6 +117,7 @@ figures! {
     /// What a memtable holds and how much memory it uses.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+    #[non_exhaustive]
     pub struct MemTableStats {
         /// Entries, deletions and older versions included.
         gauge entries: usize,

@@ -43,6 +43,7 @@ const CACHE_BYTES: usize = 1 << 20;
 /// The result of [`check`].
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct CheckReport {
     /// Result for the runs.
     pub runs: VerifyReport,

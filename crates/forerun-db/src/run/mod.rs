@@ -115,6 +115,7 @@ impl RunOptions {
 /// How the pages of a run are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum Compression {
     /// Pages are not compressed.
     None,

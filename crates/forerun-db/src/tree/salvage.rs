@@ -21,6 +21,7 @@ const DEPTH_LIMIT: usize = 40;
 /// Data that was in a file and cannot be read any more.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Loss {
     /// The file.
     pub path: PathBuf,

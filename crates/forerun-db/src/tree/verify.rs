@@ -29,6 +29,7 @@ use crate::{Error, Result};
 /// The result of verifying a store's runs.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct VerifyReport {
     /// Runs verified.
     pub runs: u64,

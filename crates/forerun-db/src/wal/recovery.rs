@@ -24,6 +24,7 @@ use crate::{Error, Result};
 /// What opening does about bad bytes in the log. `docs/internals/format.md` lists the cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum Recovery {
     /// Any bad byte is an error, even the end of a write that a crash cut short.
     Strict,

@@ -13,6 +13,7 @@ use crate::error::Error;
 
 /// Whether clients must show a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum VerifyClient {
     /// Clients are not verify for a certificate (`ssl_verify_mode=0`).
     #[default]
@@ -27,6 +28,7 @@ pub enum VerifyClient {
 
 /// The oldest version of TLS that the server accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MinVersion {
     /// TLS 1.2 and 1.3. Older versions are never accepted.
     #[default]

@@ -48,6 +48,7 @@ const CAS_MAX: u64 = u64::MAX >> 1;
 
 /// Figures of a snapshot that was written or read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SnapshotStats {
     /// Number of items.
     pub items: u64,

@@ -40,10 +40,7 @@ fn a_lower_memory_limit_holds_after_a_while_and_nothing_else_is_lost() {
 #[test]
 fn expired_items_are_removed_on_request() {
     let server = Server::start(
-        options().settings(Settings {
-            debug_commands: true,
-            ..Settings::default()
-        }),
+        options().settings(Settings::default().debug_commands(true)),
         super::test_server::cache(),
     )
     .expect("it starts");

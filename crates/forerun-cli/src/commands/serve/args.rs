@@ -259,14 +259,14 @@ impl Args {
                     .live_bytes_per_s(self.snapshot_rate)
             }))
             .metrics(self.metrics)
-            .settings(Settings {
-                flush_enabled: !self.disable_flush_all,
-                shutdown_command: self.enable_shutdown,
-                dump_enabled: !self.disable_dumping,
-                crawler_enabled: !self.no_lru_crawler,
-                debug_commands: self.debug_commands,
-                ..Settings::default()
-            }))
+            .settings(
+                Settings::default()
+                    .flush_enabled(!self.disable_flush_all)
+                    .shutdown_command(self.enable_shutdown)
+                    .dump_enabled(!self.disable_dumping)
+                    .crawler_enabled(!self.no_lru_crawler)
+                    .debug_commands(self.debug_commands),
+            ))
     }
 
     fn places(&self) -> anyhow::Result<Vec<Listen>> {

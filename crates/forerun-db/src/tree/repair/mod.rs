@@ -55,6 +55,7 @@ use group::Group;
 /// The result of a repair.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct RepairReport {
     /// Whether the manifest was lost or damaged, and has been rebuilt from the runs.
     pub rebuilt_manifest: bool,
