@@ -68,6 +68,10 @@
 //! entries instead. [`Keyspace`], [`Snapshot`] and [`KeyspaceSnapshot`] have the same methods, and
 //! [`Readable`] is their trait.
 //!
+//! No type holds a single value in place for as long as the caller likes, as RocksDB's
+//! `PinnableSlice` does. Such a value would keep memory that other threads have replaced; the
+//! closure of [`Db::read`] limits that time. Copy a value that must live longer.
+//!
 //! # Errors
 //! Each part has one error type: [`Error`], `cache::Error`, [`hash::Error`], `table::Error`. They
 //! own what they contain, are `Send`, `Sync` and `'static`, and convert with `?` to `anyhow::Error`
