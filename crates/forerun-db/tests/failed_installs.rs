@@ -186,6 +186,27 @@ fn attempts_to_install_runs_leave_no_files_however_often_the_manifest_cannot_be_
 }
 
 #[test]
+fn waiting_until_idle_removes_the_runs_of_a_failed_ingestion() {
+    for step in STEPS {
+        for background in [Background::Caller, Background::Threads] {
+            let case = format!("{step:?}, {background:?}");
+            let disk = FaultIo::new();
+            let (failing, io) = Failing::io(&disk, step);
+            let db = Db::open_with_io(Arc::new(io), STORE, options(background)).unwrap();
+            db.put(b"key", b"value").unwrap();
+            db.flush().unwrap();
+            let before = run_files(&disk);
+            failing.is_on.store(true, Ordering::Relaxed);
+            ingest(&db).unwrap_err();
+            failing.is_on.store(false, Ordering::Relaxed);
+            db.wait_idle().unwrap();
+            assert_eq!(run_files(&disk), before, "{case}");
+            assert_eq!(db.get(b"ingested").unwrap(), None, "{case}");
+        }
+    }
+}
+
+#[test]
 fn every_manifest_a_power_loss_can_leave_has_its_runs() {
     for step in STEPS {
         for operation in OPERATIONS {

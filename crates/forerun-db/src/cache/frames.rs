@@ -27,6 +27,7 @@
 )]
 
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -37,12 +38,20 @@ use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError};
 /// pin is dropped.
 ///
 /// A pin always belongs to the process's own epoch; a [`Guard`] need not.
-pub(crate) struct Pin(Guard);
+pub(crate) struct Pin {
+    guard: Guard,
+    /// Pages that are not in the cache and belong to this reader. The pin frees them when it is
+    /// dropped. In an epoch's bag, up to 64 of them per thread could wait, of any size.
+    lent: RefCell<Vec<HeapPage>>,
+}
 
 /// Pins the current thread. Pins nest. Hold them for a batch, not for long.
 #[inline]
 pub(crate) fn pin() -> Pin {
-    Pin(forerun_core::epoch::pin())
+    Pin {
+        guard: forerun_core::epoch::pin(),
+        lent: RefCell::new(Vec::new()),
+    }
 }
 
 /// Advances the epoch, as far as readers allow, to free what waits for them. Do not call this while
@@ -57,13 +66,13 @@ pub(crate) fn reclaim() {
 impl Pin {
     /// Runs `then` once every thread that is pinned now has been unpinned.
     pub(super) fn defer(&self, then: impl FnOnce() + Send + 'static) {
-        self.0.defer(then);
+        self.guard.defer(then);
     }
 
     /// Passes deferred work on, and runs what is ready. Do not call this under a lock that deferred
     /// work takes.
     pub(super) fn flush(&self) {
-        self.0.flush();
+        self.guard.flush();
     }
 }
 
@@ -178,14 +187,15 @@ impl HeapPage {
         // Relaxed: a counter orders nothing.
         counter.fetch_add(self.len, Ordering::Relaxed);
         self.counted = Some(Arc::clone(counter));
-        let shared = Owned::new(self).into_shared(&pin.0);
-        // SAFETY: the pointer is not null, and comes from an `Owned` just now. It is freed once,
-        // and not before `pin`, which is pinned now, has been dropped; the reference ends with the
-        // borrow of `pin`. No other thread knows it.
-        unsafe {
-            pin.0.defer_destroy(shared);
-            shared.deref().bytes()
-        }
+        let mut lent = pin.lent.borrow_mut();
+        lent.push(self);
+        let bytes: *const [u8] = lent.last().map_or(&[][..], |page| page.bytes());
+        // SAFETY: the pointer comes from a slice of a page that the pin owns from now on. Only this
+        // function accesses the list, and it only adds to it: no page in it is changed, moved out
+        // or freed before the pin is dropped. 'g is a borrow of the pin, so it ends before that.
+        // The bytes are on the heap and stay in place when the list grows, also if adding a page
+        // panics.
+        unsafe { &*bytes }
     }
 }
 
@@ -292,7 +302,7 @@ impl Frames {
     #[inline(always)]
     pub(super) unsafe fn bytes<'g>(&'g self, no: FrameNo, len: usize, pin: &'g Pin) -> &'g [u8] {
         if no.is_large() {
-            let page = self.large[no.index()].load(Ordering::Acquire, &pin.0);
+            let page = self.large[no.index()].load(Ordering::Acquire, &pin.guard);
             // SAFETY: the entry was set before the slot that named it. A thread that unlinks the
             // slot waits for this pin before the page is freed.
             return match unsafe { page.as_ref() } {

@@ -11,7 +11,7 @@
 //! it is pinned (`crossbeam_epoch`). An evicted page loses its word at once, and its frame once
 //! every reader pinned at that time has gone. Some frames are therefore always waiting, so the
 //! cache evicts a reserve ahead of need. A reader that still finds no frame gets its page on the
-//! heap for the length of its pin, and should finish soon ([`driver`]).
+//! heap, where it is freed with the reader's pin, and should finish soon ([`driver`]).
 //!
 //! Reading a page from a file takes one lock a few times. A page in memory takes none.
 
@@ -263,10 +263,27 @@ impl PageCache {
         self.shrink(&mut state);
         drop(state);
         self.evict_ahead(&pin());
+        self.evict_to_budget();
         Charge {
             cache: Arc::clone(self),
             bytes,
         }
+    }
+
+    /// Evicts and frees pages beyond their budget, which shrinks when memory is charged. Returns
+    /// `false` if readers still hold some of them. Do not call this while pinned.
+    pub(crate) fn evict_to_budget(&self) -> bool {
+        if self.is_within_budget() {
+            return true;
+        }
+        self.evict_ahead(&pin());
+        reclaim();
+        self.is_within_budget()
+    }
+
+    fn is_within_budget(&self) -> bool {
+        let state = self.lock();
+        Self::held_bytes(&state) <= self.budget_bytes(&state)
     }
 
     /// Counts hits and misses.

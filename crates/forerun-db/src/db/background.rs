@@ -15,6 +15,9 @@ use crate::{Access, Background, Error, Result};
 const MIN_EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
+/// How soon to evict pages beyond the cache's budget again if readers still held some.
+const EVICT_AGAIN: Duration = Duration::from_secs(1);
+
 /// The background threads of an open store. They end with it.
 #[derive(Debug, Default)]
 pub(super) struct Workers(Vec<JoinHandle<()>>);
@@ -85,10 +88,17 @@ impl Inner {
                     // Time passes without an event.
                     let timeout = match task {
                         Task::Flush => None,
-                        Task::Compact => [self.expiry_check_interval(), self.compaction_retry()]
+                        Task::Compact => {
+                            let is_within_budget = self.cache.evict_to_budget();
+                            [
+                                self.expiry_check_interval(),
+                                self.compaction_retry(),
+                                (!is_within_budget).then_some(EVICT_AGAIN),
+                            ]
                             .into_iter()
                             .flatten()
-                            .min(),
+                            .min()
+                        }
                     };
                     self.work.sleep(task, events, timeout);
                 }

@@ -88,7 +88,9 @@ impl Inner {
             .any(|keyspace| self.urgency_of(keyspace) >= 1.0)
     }
 
-    /// Waits until there is nothing to flush or compact and obsolete files are deleted.
+    /// Waits until there is nothing to flush or compact and obsolete files are deleted. Writes the
+    /// manifest again if that failed, and evicts cached pages beyond their budget, unless readers
+    /// hold them.
     pub(super) fn wait_idle(&self) -> Result<()> {
         if self.check_access().is_err() {
             // A read-only store never has work in progress.
@@ -114,7 +116,13 @@ impl Inner {
         // The thread that did the last piece of work holds what it replaced until that work ends.
         drop(self.flushing.lock());
         drop(self.lock_compacting());
-        self.wait_until(|| Ok(self.obsolete_files.is_empty()))
+        // Runs that only a failed manifest names are kept until one is written.
+        let guard = self.directory.enter()?;
+        self.tree.catalog().write_again()?;
+        drop(guard);
+        self.wait_until(|| Ok(self.obsolete_files.is_empty()))?;
+        self.cache.evict_to_budget();
+        Ok(())
     }
 
     /// Retries all failed work at once. Returns the current time: a failure after it is a new one.

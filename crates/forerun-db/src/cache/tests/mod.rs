@@ -207,6 +207,75 @@ fn pages_longer_than_a_frame_are_cached_too_and_counted() {
 }
 
 #[test]
+fn pages_that_are_not_cached_are_freed_with_the_pin() {
+    let io = FaultIo::new();
+    let cache = cache_of(64);
+    let capacity = cache.stats().capacity_bytes;
+    // Too large for the cache to keep, then larger than all of it.
+    for len in [capacity / 2, 3 * capacity] {
+        let source = Numbered::modelled(&io, &cache, vec![len; 20]);
+        let before = cache.stats().used_bytes;
+        // An older reader delays the epoch for the whole time.
+        let _older = pin();
+        for page_no in 0..20 {
+            let pin = pin();
+            let reads = Reads::new(&cache, &pin, ReadBackend::Sync);
+            let bytes = block_on_with(&reads, page(&reads, &source, page_no)).unwrap();
+            source.is_page(page_no, bytes);
+            assert_eq!(
+                cache.stats().used_bytes,
+                before + len,
+                "with page {page_no}"
+            );
+            drop(reads);
+            drop(pin);
+            assert_eq!(cache.stats().used_bytes, before, "after page {page_no}");
+        }
+    }
+}
+
+#[test]
+fn lent_pages_stay_in_place_while_more_are_lent() {
+    let io = FaultIo::new();
+    let cache = cache_of(4);
+    let source = Numbered::modelled(&io, &cache, vec![8 * PAGE; 40]);
+    let pin = pin();
+    let reads = Reads::new(&cache, &pin, ReadBackend::Sync);
+    let all: Vec<&[u8]> = (0..40)
+        .map(|page_no| block_on_with(&reads, page(&reads, &source, page_no)).unwrap())
+        .collect();
+    for (page_no, bytes) in all.into_iter().enumerate() {
+        source.is_page(page_no as u32, bytes);
+    }
+}
+
+#[test]
+fn memory_charged_beside_a_reader_is_made_up_for_once_it_has_gone() {
+    let io = FaultIo::new();
+    let cache = cache_of(100);
+    let capacity = cache.stats().capacity_bytes;
+    let source = Numbered::modelled(&io, &cache, vec![PAGE; 200]);
+    take_all(&source, &shuffled(1_000, 200, 3), ReadBackend::Sync);
+    wait_idle(&cache);
+    let full = cache.stats().used_bytes;
+    assert!(full > capacity * 8 / 10, "{full} of {capacity}");
+    let reader = pin();
+    let charge = cache.charge(capacity / 2);
+    assert!(!cache.evict_to_budget(), "the reader holds evicted pages");
+    assert!(cache.stats().used_bytes > capacity);
+    drop(reader);
+    // Readers of other tests share the epoch.
+    let is_within = (0..20_000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_micros(500));
+        cache.evict_to_budget()
+    });
+    assert!(is_within, "{:?}", cache.stats());
+    let used = cache.stats().used_bytes;
+    assert!(used <= capacity, "{used} of {capacity}");
+    drop(charge);
+}
+
+#[test]
 fn a_run_that_is_dropped_gives_its_frames_back() {
     let io = FaultIo::new();
     let cache = cache_of(90);
