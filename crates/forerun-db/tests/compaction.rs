@@ -413,6 +413,35 @@ fn runs_that_the_manifest_does_not_name_are_removed_and_a_lost_manifest_is_an_er
 }
 
 #[test]
+fn a_compaction_drops_what_only_a_dropped_snapshot_needed() {
+    for is_reopened in [false, true] {
+        let io = FaultIo::new();
+        let mut db = open(&io, &tiny_options()).unwrap();
+        let in_runs = |db: &Db| {
+            db.stats()
+                .levels
+                .iter()
+                .map(|level| level.entries)
+                .sum::<u64>()
+        };
+        db.put(b"key", b"old").unwrap();
+        let snapshot = db.snapshot();
+        db.put(b"key", b"new").unwrap();
+        db.compact().unwrap();
+        assert_eq!(in_runs(&db), 2);
+        assert_eq!(snapshot.get(b"key").unwrap().as_deref(), Some(&b"old"[..]));
+        drop(snapshot);
+        if is_reopened {
+            db.close().unwrap();
+            db = open(&io, &tiny_options()).unwrap();
+        }
+        db.compact().unwrap();
+        assert_eq!(in_runs(&db), 1, "reopened: {is_reopened}");
+        assert_eq!(db.get(b"key").unwrap().as_deref(), Some(&b"new"[..]));
+    }
+}
+
+#[test]
 fn snapshots_stay_readable_after_close_and_compaction() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");

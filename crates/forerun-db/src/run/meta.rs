@@ -70,6 +70,8 @@ pub(crate) struct RunMeta {
     pub(crate) keyspace_name: String,
     /// What its versions are.
     pub(crate) holds: Contents,
+    /// Whether a key occurs more than once, because a snapshot needed an older version of it.
+    pub(crate) repeats_keys: bool,
     /// Size of the file. Not stored in the file.
     pub(crate) file_bytes: u64,
     /// The footer's checksum, which depends on the rest of the file. Not stored in the metadata.
@@ -112,9 +114,10 @@ impl RunMeta {
         string(&self.largest);
         string(self.comparator.as_bytes());
         string(self.keyspace_name.as_bytes());
-        let holds: u32 = match self.holds {
-            Contents::Keys => 0,
-            Contents::Ranges => 1,
+        let holds: u32 = match (self.holds, self.repeats_keys) {
+            (Contents::Keys, false) => 0,
+            (Contents::Ranges, _) => 1,
+            (Contents::Keys, true) => 2,
         };
         bytes.extend_from_slice(&holds.to_le_bytes());
         bytes
@@ -142,14 +145,16 @@ impl RunMeta {
             keyspace_name: rest.text()?,
             ..RunMeta::default()
         };
-        meta.holds = match rest.u32()? {
-            0 => Contents::Keys,
-            1 => Contents::Ranges,
+        (meta.holds, meta.repeats_keys) = match rest.u32()? {
+            0 => (Contents::Keys, false),
+            1 => (Contents::Ranges, false),
+            2 => (Contents::Keys, true),
             _ => return Err("the run holds neither keys nor ranges"),
         };
         let ingested = meta.ingested_sequence;
         let is_numbered = ingested == 0
             || (ingested <= MAX_SEQUENCE
+                && !meta.repeats_keys
                 && (meta.smallest_sequence, meta.largest_sequence) == (ingested, ingested));
         let is_sound = meta.deletions <= meta.entries && meta.leaf_pages > 0 && is_numbered;
         match rest.0.is_empty() && is_sound {

@@ -207,6 +207,7 @@ impl RunWriter {
         let meta = &mut self.meta;
         meta.entries += 1;
         meta.deletions += u64::from(kind == Kind::Deletion);
+        meta.repeats_keys |= !first && keys.is_eq() && meta.holds == Contents::Keys;
         meta.raw_bytes += (key.len() + value.len()) as u64;
         meta.smallest_sequence = meta.smallest_sequence.min(sequence);
         meta.largest_sequence = meta.largest_sequence.max(sequence);
@@ -250,6 +251,7 @@ impl RunWriter {
     /// Records that the versions are range deletions.
     pub(crate) fn note_ranges(&mut self) {
         self.meta.holds = Contents::Ranges;
+        self.meta.repeats_keys = false;
     }
 
     /// Writes the rest, and makes the file durable. The caller syncs its name in the directory.

@@ -254,8 +254,8 @@ fn into_next(
 }
 
 /// The next step of moving everything in runs with numbers below `limit` to the last level, without
-/// deletions and without what `ranges` deletes, except where a snapshot needs it; `None` once that
-/// is done. No other compaction may be running.
+/// deletions, without overwritten versions and without what `ranges` deletes, except where a
+/// snapshot needs it; `None` once that is done. No other compaction may be running.
 pub(crate) fn pick_full(levels: &Arc<Levels>, limit: u64, ranges: &Ranges) -> Option<Compaction> {
     let is_old = |run: &&Arc<Run>| run.number() < limit;
     let none = BTreeSet::new();
@@ -267,10 +267,12 @@ pub(crate) fn pick_full(levels: &Arc<Levels>, limit: u64, ranges: &Ranges) -> Op
     if let Some((level, run)) = upper {
         return into_next(levels, level, level + 1, vec![Arc::clone(run)], &none);
     }
-    let holds_deleted = |run: &&Arc<Run>| {
-        is_old(run) && (run.meta().deletions > 0 || levels.run_needs_any(run, ranges))
+    let holds_obsolete = |run: &&Arc<Run>| {
+        let meta = run.meta();
+        let drops = meta.deletions > 0 || meta.repeats_keys || levels.run_needs_any(run, ranges);
+        is_old(run) && drops
     };
-    let run = levels.level(LAST).runs().iter().find(holds_deleted)?;
+    let run = levels.level(LAST).runs().iter().find(holds_obsolete)?;
     into_next(levels, LAST, LAST, vec![Arc::clone(run)], &none)
 }
 
