@@ -2,9 +2,14 @@
 
 mod testing;
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forerun_db::io::fault::FaultIo;
+use forerun_db::{Db, Durability};
+use testing::hook_io::{Change, HookIo};
 use testing::{STORE, open, small_options, tiny_options};
 
 /// The log's segments in a directory, and their lengths.
@@ -67,5 +72,46 @@ fn a_store_that_was_closed_after_a_flush_opens_with_and_without_more_writes() {
         segments(&io, STORE)
             .iter()
             .all(|(path, _)| path.parent() == Some(Path::new(STORE)))
+    );
+}
+
+#[test]
+fn a_segment_whose_creation_failed_does_not_make_the_end_of_the_log_damage() {
+    let disk = FaultIo::new();
+    let is_failing = Arc::new(AtomicBool::new(true));
+    let is_on = Arc::clone(&is_failing);
+    let io = HookIo::new(&disk, move |change, path| {
+        let is_it = matches!(change, Change::Write | Change::Remove)
+            && path.ends_with("wal-000002.log")
+            && is_on.load(Ordering::Relaxed);
+        match is_it {
+            true => Err(io::Error::other("no second segment today")),
+            false => Ok(()),
+        }
+    });
+    let db = Db::open_with_io(Arc::new(io), STORE, tiny_options()).unwrap();
+    db.put(b"flushed", b"value").unwrap();
+    // Everything in the first segment is in runs, so a second one is begun.
+    db.flush().unwrap();
+    is_failing.store(false, Ordering::Relaxed);
+    let left = segments(&disk, STORE);
+    assert_eq!(left.len(), 2, "{left:?}");
+    // The log continues in the first one, whose end is not synced.
+    db.put(b"unsynced", &[7; 300]).unwrap();
+    assert_eq!(segments(&disk, STORE)[1].1, left[1].1);
+    let mut kept = 0;
+    for seed in 0..60 {
+        let disk = disk.crash(seed);
+        let db = open(&disk, &tiny_options()).unwrap();
+        assert_eq!(db.get(b"flushed").unwrap().as_deref(), Some(&b"value"[..]));
+        kept += usize::from(db.get(b"unsynced").unwrap().is_some());
+        db.put_with(b"later", b"value", Durability::Synced).unwrap();
+        drop(db);
+        let db = open(&disk.crash(seed), &tiny_options()).unwrap();
+        assert!(db.get(b"later").unwrap().is_some(), "seed {seed}");
+    }
+    assert!(
+        0 < kept && kept < 60,
+        "{kept} of 60 kept the end of the log"
     );
 }
