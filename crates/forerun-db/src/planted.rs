@@ -49,12 +49,21 @@ defects! {
         "When a group of writers is in the log, only one of its writers is woken.",
     BatchInTwoSteps "batch-in-two-steps"
         "A batch becomes visible in two steps.",
+    FailedWritePoisons "failed-write-poisons"
+        "A write of the log that fails stops all writes, although it was taken back.",
+    FailedFlushAsNoMemory "failed-flush-as-no-memory"
+        "A write that waits for a flush is refused for lack of memory when the flush keeps \
+         failing.",
+    KeyspaceStaysStopped "keyspace-stays-stopped"
+        "A keyspace that refuses writes because it cannot be compacted never accepts any again.",
     // The log.
     SyncSkipped "sync-skipped"
         "A synced write is acknowledged before the log is synced.",
     FailedSyncIgnored "failed-sync-ignored"
         "A failed sync of the log is retried, and the retry counts as a success although it has \
          nothing left to write.",
+    FailedWriteKept "failed-write-kept"
+        "A failed write of the log is retried, and its record stays although the write has failed.",
     SegmentNameUnsynced "segment-name-unsynced"
         "The directory is not synced after a log segment was created.",
     SegmentRemovedEarly "segment-removed-early"
@@ -81,6 +90,8 @@ defects! {
     // Compaction.
     SnapshotOffByOne "snapshot-off-by-one"
         "A compaction drops the newest version that a snapshot sees.",
+    SnapshotLeaked "snapshot-leaked"
+        "A snapshot that was dropped still makes compactions keep what it saw.",
     SnapshotOutsideLock "snapshot-outside-lock"
         "A snapshot chooses its sequence number before it is in the list that compactions read.",
     TombstoneDroppedEarly "tombstone-dropped-early"
@@ -106,6 +117,10 @@ defects! {
     DuplicatesMissed "duplicates-missed"
         "A batch of lookups below the newest memtable answers a key that occurs twice in a row \
          only once.",
+    ExcludedEndIncluded "excluded-end-included"
+        "A forward scan returns the key that is its excluded end.",
+    PrefixEndWraps "prefix-end-wraps"
+        "The end of a prefix is its last byte plus one, and 0xff becomes 0.",
     TtlIgnoredInMemtable "ttl-ignored-in-memtable"
         "Entries do not expire as long as they are in a memtable.",
     ExpiresEarly "expires-early"
@@ -125,6 +140,8 @@ defects! {
         "A backup is complete before the runs that it copied are synced.",
     BackupFilesKept "backup-files-kept"
         "Files that only removed backups needed stay.",
+    RestoreUnsynced "restore-unsynced"
+        "A restored store is complete before the runs that it copied are synced.",
     CheckpointSharesLog "checkpoint-shares-log"
         "A checkpoint shares the log segment that is still being written.",
     // Repair.

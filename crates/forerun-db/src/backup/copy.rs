@@ -66,6 +66,21 @@ pub(super) fn copy(
     len: u64,
     meter: &mut Meter<'_>,
 ) -> Result<u64> {
+    let (copy, checksum) = write_copy((source, path), io, to, len, meter)?;
+    if !planted::is(Defect::BackupUnsynced) {
+        copy.sync().map_err(|error| Error::io("sync", to, error))?;
+    }
+    Ok(checksum)
+}
+
+/// [`copy`], but does not sync the new file, which it returns as well.
+pub(super) fn write_copy(
+    (source, path): (&dyn IoFile, &Path),
+    io: &dyn Io,
+    to: &Path,
+    len: u64,
+    meter: &mut Meter<'_>,
+) -> Result<(Box<dyn IoFile>, u64)> {
     meter.check()?;
     let copy = io
         .open(to, OpenMode::CreateEmpty)
@@ -77,10 +92,8 @@ pub(super) fn copy(
         write_all_at(&*copy, piece, offset).map_err(|error| Error::io("write", to, error))?;
         meter.add(piece.len())
     })?;
-    if !planted::is(Defect::BackupUnsynced) {
-        copy.sync().map_err(|error| Error::io("sync", to, error))?;
-    }
-    Ok(hasher.finish())
+    let checksum = hasher.finish();
+    Ok((copy, checksum))
 }
 
 /// Reads a file that must have `len` bytes, and returns its XXH3 hash.

@@ -22,6 +22,7 @@ use forerun_core::Owner;
 
 use super::cursor::Cursor;
 use crate::panics;
+use crate::planted::{self, Defect};
 use crate::versions::Entry;
 use crate::{Error, Result};
 
@@ -147,7 +148,11 @@ impl Iter {
             (Some(back), _) => order.compare(entry.key, back.key) == Ordering::Less,
             (None, Bound::Unbounded) => true,
             (None, Bound::Included(end)) => order.compare(entry.key, end) != Ordering::Greater,
-            (None, Bound::Excluded(end)) => order.compare(entry.key, end) == Ordering::Less,
+            (None, Bound::Excluded(end)) => match order.compare(entry.key, end) {
+                Ordering::Less => true,
+                Ordering::Equal => planted::is(Defect::ExcludedEndIncluded),
+                Ordering::Greater => false,
+            },
         };
         Ok(cursor.front().is_some_and(is_inside))
     }

@@ -24,6 +24,7 @@ use super::super_version::{SuperVersion, Table};
 use crate::clock::{Clock, Expiry};
 use crate::comparator::KeyOrder;
 use crate::memtable::{Comparator, MemTableConfig};
+use crate::planted::{self, Defect};
 use crate::run::lookup::ReadContext;
 use crate::tree::catalog::KeyspaceRuns;
 use crate::{Error, KeyspaceOptions, Options, Result};
@@ -230,14 +231,16 @@ impl KeyspaceData {
     /// Records the result of a compaction. Returns its error with the keyspace's name.
     pub(super) fn note_compaction(&self, result: Result<()>) -> Result<()> {
         let mut compaction = self.compaction();
-        *compaction = match result {
-            Ok(()) => None,
-            Err(error) => Some(Failing::again(compaction.as_ref(), error, time::now())),
+        let Err(error) = result else {
+            if !planted::is(Defect::KeyspaceStaysStopped) {
+                *compaction = None;
+            }
+            return Ok(());
         };
-        match compaction.as_ref() {
-            None => Ok(()),
-            Some(failing) => Err(self.compaction_failed(failing)),
-        }
+        let failing = Failing::again(compaction.as_ref(), error, time::now());
+        let failed = self.compaction_failed(&failing);
+        *compaction = Some(failing);
+        Err(failed)
     }
 
     /// Why its runs cannot be compacted, if the last attempt failed.
@@ -274,7 +277,10 @@ impl KeyspaceData {
     pub(super) fn note_level0(&self) {
         let runs = self.version.load().levels.level(0).runs().len();
         let is_full = runs >= self.options.load().tree.level0_stop_runs;
-        let is_stopped = is_full && self.compaction().is_some();
+        let mut is_stopped = is_full && self.compaction().is_some();
+        if planted::is(Defect::KeyspaceStaysStopped) {
+            is_stopped |= self.is_stopped.load(Ordering::Relaxed);
+        }
         self.is_stopped.store(is_stopped, Ordering::Relaxed);
     }
 

@@ -23,6 +23,7 @@ use forerun_core::sync::{PoisonError, time};
 use super::Inner;
 use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet};
 use super::work::{Patience, Task, Work};
+use crate::planted::{self, Defect};
 use crate::{Background, Error, Result};
 
 /// The maximum number of memtable sets at a time: every lookup searches a memtable in each.
@@ -261,7 +262,11 @@ impl Inner {
             match reservation {
                 Reservation::Granted(_) | Reservation::AfterActive => Ok(true),
                 Reservation::AfterBackgroundWork => {
-                    self.work.check(Task::Flush, patience)?;
+                    let flushed = self.work.check(Task::Flush, patience);
+                    if flushed.is_err() && planted::is(Defect::FailedFlushAsNoMemory) {
+                        return Err(self.memory_limit_error(size.least, self.held.bytes()));
+                    }
+                    flushed?;
                     self.work.check(Task::Compact, patience)?;
                     Ok(false)
                 }

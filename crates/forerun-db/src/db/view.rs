@@ -338,6 +338,12 @@ impl<'a> View<'a> {
 /// The first key in byte order after all keys that start with `prefix`. `None` if there is none,
 /// because `prefix` is empty or all `0xff`.
 fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    if planted::is(Defect::PrefixEndWraps) {
+        let mut key = prefix.to_vec();
+        let last = key.last_mut()?;
+        *last = last.wrapping_add(1);
+        return Some(key);
+    }
     let kept = prefix.iter().rposition(|byte| *byte != 0xff)?;
     let mut key = prefix[..=kept].to_vec();
     key[kept] += 1;

@@ -156,6 +156,10 @@ impl LogWriter {
         }
         if let Err(error) = write_all_at(&*segment.file, group, segment.len) {
             let error = Error::io("write", &segment.path, error);
+            if planted::is(Defect::FailedWriteKept) {
+                let _ = write_all_at(&*segment.file, group, segment.len);
+                return Err(Failure::TakenBack(error));
+            }
             // The cut is synced too: if a loss of power undid it, parts of this group would follow
             // newer records.
             let taken_back = segment

@@ -85,6 +85,33 @@ fn a_sync_that_failed_is_never_taken_for_one_that_succeeded() {
     });
 }
 
+/// A store in whose log one write failed: the write of a key "next".
+fn with_failed_write() -> (FaultIo, Db) {
+    let io = FaultIo::new();
+    let db = open(&io, &tiny_options()).unwrap();
+    put_synced(&db);
+    io.fail_call(io.calls(), Fault::Fail(EIO));
+    db.put(b"next", b"value").unwrap_err();
+    assert!(io.hit().unwrap().starts_with("write"));
+    (io, db)
+}
+
+#[test]
+fn a_failed_write_leaves_nothing_in_the_log() {
+    breaks(Defect::FailedWriteKept, || {
+        let (io, _db) = with_failed_write();
+        after_kill(&io, b"next").is_none()
+    });
+}
+
+#[test]
+fn a_failed_write_of_the_log_does_not_stop_later_ones() {
+    breaks(Defect::FailedWritePoisons, || {
+        let (_io, db) = with_failed_write();
+        db.put(b"later", b"value").is_ok()
+    });
+}
+
 #[test]
 fn segments_stay_until_the_manifest_is_there() {
     breaks(Defect::SegmentRemovedEarly, || {
@@ -194,6 +221,21 @@ fn a_backup_survives_the_power() {
         let io = io.crash(0);
         backups(&io).restore(None, COPY).unwrap();
         is_value(open_copy(&io).get(b"key").unwrap())
+    });
+}
+
+#[test]
+fn a_restored_store_survives_the_power() {
+    breaks(Defect::RestoreUnsynced, || {
+        let io = FaultIo::new();
+        let db = open(&io, &tiny_options()).unwrap();
+        put_synced(&db);
+        let path = "/backups";
+        let mut backups =
+            Backups::open_with_io(Arc::new(io.clone()), path, Create::IfMissing).unwrap();
+        backups.create(&db).unwrap();
+        backups.restore(None, COPY).unwrap();
+        (0..20).all(|seed| is_value(open_copy(&io.crash(seed)).get(b"key").unwrap()))
     });
 }
 

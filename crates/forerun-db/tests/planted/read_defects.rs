@@ -22,6 +22,25 @@ fn an_iterator_that_goes_backward_shows_the_newest_version() {
 }
 
 #[test]
+fn a_range_ends_before_its_excluded_end() {
+    breaks(Defect::ExcludedEndIncluded, || {
+        let db = open(&FaultIo::new(), &tiny_options()).unwrap();
+        db.put(b"a", b"value").unwrap();
+        db.put(b"b", b"value").unwrap();
+        db.range("a".."b").count() == 1
+    });
+}
+
+#[test]
+fn a_prefix_may_end_with_the_highest_byte() {
+    breaks(Defect::PrefixEndWraps, || {
+        let db = open(&FaultIo::new(), &tiny_options()).unwrap();
+        db.put(b"a\xff1", b"value").unwrap();
+        db.prefix(b"a\xff").count() == 1
+    });
+}
+
+#[test]
 fn a_batch_answers_a_repeated_key_every_time() {
     breaks(Defect::DuplicatesMissed, || {
         let db = open(&FaultIo::new(), &tiny_options()).unwrap();

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forerun_db::io::fault::FaultIo;
+use forerun_db::io::{Io, OpenMode, write_all_at};
 use forerun_db::planted::Defect;
 use forerun_db::{
     Background, Db, Error, KeyspaceOptions, Options, RunOptions, TreeOptions, WriteBatch,
 };
 
 use crate::testing::hook_io::{Change, HookIo};
-use crate::testing::{open, small_options, tiny_options};
+use crate::testing::{open, run_files, small_options, tiny_options};
 use crate::{breaks, open_hooked};
 
 #[test]
@@ -25,6 +26,23 @@ fn a_snapshot_keeps_the_newest_version_that_it_sees() {
         db.put(b"other", b"value").unwrap();
         db.compact().unwrap();
         before.get(b"key").unwrap().as_deref() == Some(b"old")
+    });
+}
+
+#[test]
+fn a_dropped_snapshot_keeps_nothing() {
+    breaks(Defect::SnapshotLeaked, || {
+        let db = open(&FaultIo::new(), &tiny_options()).unwrap();
+        db.put(b"key", b"old").unwrap();
+        drop(db.snapshot());
+        db.put(b"key", b"new").unwrap();
+        db.compact().unwrap();
+        db.stats()
+            .levels
+            .iter()
+            .map(|level| level.entries)
+            .sum::<u64>()
+            == 1
     });
 }
 
@@ -95,39 +113,63 @@ fn range_deletions_respect_the_memory_limit() {
     });
 }
 
+/// A store with a keyspace "bad", where a page of the first run is damaged; also the run's file and
+/// its original bytes.
+fn with_bad_page() -> (FaultIo, String, Vec<u8>) {
+    let piling_up = tiny_options()
+        .run(RunOptions::default().page_bytes(4 << 10))
+        .tree(
+            TreeOptions::default()
+                .level0_runs(90)
+                .level0_slow_runs(100)
+                .level0_stop_runs(101),
+        )
+        .memtable_bytes(64 << 10);
+    let io = FaultIo::new();
+    let db = open(&io, &piling_up).unwrap();
+    let bad = db.keyspace("bad").unwrap();
+    for round in 0..4 {
+        for i in 0..60_u64 {
+            bad.put(&i.to_be_bytes(), &noise(round << 32 | i)).unwrap();
+        }
+        bad.flush().unwrap();
+    }
+    drop((bad, db));
+    let run = run_files(&io).swap_remove(0);
+    let whole = io.read(&run).unwrap();
+    let mut bytes = whole.clone();
+    bytes[4 << 10] ^= 0xff;
+    io.write(&run, &bytes);
+    (io, run, whole)
+}
+
 #[test]
 fn a_bad_page_of_one_keyspace_refuses_no_writes_of_another() {
     breaks(Defect::BadPageStopsAll, || {
-        let piling_up = tiny_options()
-            .run(RunOptions::default().page_bytes(4 << 10))
-            .tree(
-                TreeOptions::default()
-                    .level0_runs(90)
-                    .level0_slow_runs(100)
-                    .level0_stop_runs(101),
-            )
-            .memtable_bytes(64 << 10);
-        let io = FaultIo::new();
-        let db = open(&io, &piling_up).unwrap();
-        let bad = db.keyspace("bad").unwrap();
-        for round in 0..4 {
-            for i in 0..60_u64 {
-                bad.put(&i.to_be_bytes(), &noise(round << 32 | i)).unwrap();
-            }
-            bad.flush().unwrap();
-        }
-        drop((bad, db));
-        let files = io.files();
-        let run = files
-            .iter()
-            .find(|path| path.extension().is_some_and(|of| of == "run"));
-        let run = run.unwrap();
-        let mut bytes = io.read(run).unwrap();
-        bytes[4 << 10] ^= 0xff;
-        io.write(run, &bytes);
+        let (io, ..) = with_bad_page();
         let db = open(&io, &tiny_options()).unwrap();
         let good = db.keyspace("good").unwrap();
         (0..100_u64).all(|i| good.put(&i.to_be_bytes(), &noise(i)).is_ok())
+    });
+}
+
+#[test]
+fn a_keyspace_takes_writes_again_once_it_was_compacted() {
+    breaks(Defect::KeyspaceStaysStopped, || {
+        let (io, run, whole) = with_bad_page();
+        let db = open(&io, &tiny_options()).unwrap();
+        let bad = db.keyspace("bad").unwrap();
+        let mut puts = (0..1_000_u64).map(|i| bad.put(&i.to_be_bytes(), &noise(i)));
+        let refused = puts.find_map(Result::err);
+        assert!(
+            matches!(refused, Some(Error::KeyspaceStopped { .. })),
+            "{refused:?}"
+        );
+        // Overwritten in place, because the store has the file open.
+        let file = io.open(run.as_ref(), OpenMode::ReadWrite).unwrap();
+        write_all_at(&*file, &whole, 0).unwrap();
+        bad.compact().unwrap();
+        bad.put(b"key", b"value").is_ok()
     });
 }
 

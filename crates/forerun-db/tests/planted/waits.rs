@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forerun_db::io::fault::FaultIo;
 use forerun_db::planted::Defect;
-use forerun_db::{Background, Comparator, Durability};
+use forerun_db::{Background, Comparator, Durability, Error};
 
 use crate::testing::hook_io::{Change, HookIo};
 use crate::testing::{open, small_options, tiny_options};
@@ -63,6 +63,22 @@ fn threads_that_wait_for_a_panicked_worker_get_an_error() {
         }
         *comparator.thread.lock().unwrap() = Some("forerun-flush");
         db.flush().is_err()
+    });
+}
+
+#[test]
+fn a_write_that_waits_for_a_failing_flush_gets_its_error() {
+    breaks(Defect::FailedFlushAsNoMemory, || {
+        let io = HookIo::new(&FaultIo::new(), |change, path| {
+            let is_run = path.extension().is_some_and(|of| of == "run");
+            match change == Change::Create && is_run {
+                true => Err(std::io::Error::other("no runs today")),
+                false => Ok(()),
+            }
+        });
+        let db = open_hooked(&io, tiny_options().background(Background::Threads));
+        let mut puts = (0..10_000_u32).map(|i| db.put(&i.to_be_bytes(), &[0; 50]));
+        matches!(puts.find_map(Result::err), Some(Error::Io { .. }))
     });
 }
 
