@@ -74,8 +74,16 @@ impl Chooser {
                 switch_every: switch_every.max(1),
             },
             Policy::Priorities { changes, steps } => {
-                let mut changes: Vec<u64> =
-                    (0..changes).map(|_| random.below(steps.max(1))).collect();
+                // Half of them come early, when a short simulation is not over yet.
+                let mut changes: Vec<u64> = (0..changes)
+                    .map(|change| match change % 2 {
+                        0 => random.below(steps.max(1)),
+                        _ => {
+                            let early = steps >> (1 + random.below(8));
+                            random.below(early.max(1))
+                        }
+                    })
+                    .collect();
                 changes.sort_unstable_by(|a, b| b.cmp(a));
                 Chooser::Priorities {
                     changes,
