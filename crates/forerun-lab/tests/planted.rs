@@ -16,7 +16,7 @@ fn sim(args: &[&str]) -> Output {
 }
 
 #[test]
-fn defects_of_the_server_are_found() {
+fn planted_defects_of_the_server_are_found() {
     for name in [
         "turn-unbounded",
         "full-answer-forgotten",
@@ -46,7 +46,7 @@ fn a_server_that_stops_reading_in_the_middle_of_a_request_is_found() {
 }
 
 #[test]
-fn defects_of_each_part_are_found() {
+fn planted_defects_of_each_part_of_the_store_are_found() {
     for name in [
         "last-record-dropped",
         "run-unsynced",
@@ -67,7 +67,7 @@ fn defects_of_each_part_are_found() {
 }
 
 #[test]
-fn names_are_listed_and_others_refused() {
+fn defects_are_listed_and_unknown_names_rejected() {
     let Output { status, stdout, .. } = sim(&["--planted", "list"]);
     assert!(status.success());
     let said = String::from_utf8(stdout).unwrap();

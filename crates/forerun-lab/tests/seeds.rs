@@ -33,7 +33,7 @@ fn seeds_that_failed_once_pass() {
 }
 
 #[test]
-fn a_run_ends_with_a_line_of_what_it_did() {
+fn a_run_ends_with_a_summary_line() {
     let output = sim(&["--from", "1", "--seeds", "20", "--jobs", "2"]);
     let text = text(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
@@ -45,7 +45,7 @@ fn a_run_ends_with_a_line_of_what_it_did() {
 }
 
 #[test]
-fn a_seed_takes_the_same_steps_in_each_process() {
+fn a_seed_takes_the_same_steps_in_every_process() {
     // The history, and a hash of every step that the scheduler took.
     let history = || {
         let output = Command::new(env!("CARGO_BIN_EXE_forerun-lab"))
@@ -57,11 +57,30 @@ fn a_seed_takes_the_same_steps_in_each_process() {
     let first = history();
     assert_eq!(first.lines().count(), 20, "{first}");
     assert_eq!(first.matches("hash of all steps: ").count(), 10, "{first}");
-    assert!(first == history(), "another process took other steps");
+    assert!(first == history(), "another process took different steps");
 }
 
 #[test]
-fn a_wrong_command_line_is_refused() {
+fn a_seed_takes_the_same_steps_after_other_seeds_and_after_itself() {
+    let ends = |first: &str, step: &str, count: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_forerun-lab"))
+            .args(["sim-worker", "--trace", "--first", first])
+            .args(["--step", step, "--count", count])
+            .output()
+            .unwrap();
+        let text = text(&output);
+        let ends = text.lines().filter(|line| line.starts_with("{\"End\""));
+        ends.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (alone, after_others) = (ends("27", "1", "1"), ends("18", "1", "10"));
+    let twice = ends("27", "0", "2");
+    assert_eq!((alone.len(), after_others.len(), twice.len()), (1, 10, 2));
+    assert!(alone[0] == after_others[9], "after other seeds");
+    assert!(alone[0] == twice[0] && alone[0] == twice[1], "after itself");
+}
+
+#[test]
+fn an_invalid_command_line_is_rejected() {
     for args in [
         &["--seed", "x"][..],
         &["--only", "3-7"],

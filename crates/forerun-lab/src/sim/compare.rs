@@ -67,21 +67,28 @@ pub fn check_value(
         _ => String::new(),
     };
     Err(format!(
-        "{} holds {}, and should hold {}{note}",
+        "{} holds {}, expected {}{note}",
         show_place(place),
         show(found),
         match lives {
-            Lives::No if expected.is_some() => format!("nothing, {} being expired", show(bytes)),
+            Lives::No if expected.is_some() =>
+                format!("nothing, because {} has expired", show(bytes)),
             _ => show(bytes),
         }
     ))
 }
 
-/// A readable key.
+/// A readable key: all of it, or the beginning of a long one.
 pub fn show_place((space, key): &(KeyspaceNo, Key)) -> String {
+    const SHOWN_BYTES: usize = 40;
+    let shown = &key[..key.len().min(SHOWN_BYTES)];
+    let rest = match key.len() > SHOWN_BYTES {
+        true => format!(" ({} bytes)", key.len()),
+        false => String::new(),
+    };
     format!(
-        "key {:?} of keyspace {space}",
-        key.escape_ascii().to_string()
+        "key {:?}{rest} of keyspace {space}",
+        shown.escape_ascii().to_string()
     )
 }
 

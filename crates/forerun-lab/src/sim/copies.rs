@@ -1,5 +1,5 @@
-//! Steps that copy the store: checkpoints, backups, and restored stores. Each copy must hold what
-//! the thread's keys held when it was made, and the same stamp everywhere.
+//! Steps that copy the store: checkpoints, backups, and restored stores. A copy must hold the
+//! values that the thread's keys had when it was made, and the same stamp in all keyspaces.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub struct Copies {
 #[derive(Clone, Debug)]
 pub struct Expected {
     state: State,
-    /// What had expired, and is seen again in a copy if the clock was set back.
+    /// Expired entries, which a copy shows again if the clock was set back.
     dormant: BTreeMap<(KeyspaceNo, Key), Vec<Value>>,
     private: Option<KeyspaceNo>,
     least: Least,
@@ -80,7 +80,16 @@ impl User<'_> {
 
     fn backups(&self) -> forerun_db::Result<Backups> {
         let path = format!("/backups-{}", self.memory.thread);
-        Backups::open_with_io(Arc::new(self.world.io()), path, Create::IfMissing)
+        let mut backups =
+            Backups::open_with_io(Arc::new(self.world.io()), path, Create::IfMissing)?;
+        // A panic is a finding.
+        backups.on_progress(|progress| {
+            assert!(
+                0 < progress.done_bytes && progress.done_bytes <= progress.total_bytes,
+                "{progress:?}"
+            );
+        });
+        Ok(backups)
     }
 
     pub fn backup(&mut self) -> Outcome {
@@ -141,7 +150,7 @@ impl User<'_> {
                 "{leftovers} files that no backup needs are left after backups were removed"
             )),
             Ok((list, _)) if list.backups.len() <= newest => {
-                // Unacknowledged backups count too.
+                // Backups whose creation was not reported count too.
                 let oldest = list.backups.iter().map(|backup| backup.number).min();
                 if let (true, Some(oldest)) = (list.backups.len() == newest, oldest) {
                     known.retain(|number, _| *number >= oldest);
@@ -149,14 +158,43 @@ impl User<'_> {
                 Ok(())
             }
             Ok((list, _)) => flaw(format!(
-                "of {newest} backups that were to be kept, there are {}",
+                "{} backups are left, and only {newest} should be kept",
                 list.backups.len()
             )),
             Err(error) => {
-                // Some of them may be removed, and nobody knows which.
+                // Some of them may be removed, and it is not known which.
                 known.clear();
                 self.allow(&error, "remove backups")
             }
+        }
+    }
+}
+
+impl User<'_> {
+    /// Deletes the newest backup that is known to exist, or the oldest.
+    pub fn delete_backup(&mut self, is_newest: bool) -> Outcome {
+        let mut known = self.memory.copies.backups.keys().copied();
+        let number = match is_newest {
+            true => known.next_back(),
+            false => known.next(),
+        };
+        let Some(number) = number else { return Ok(()) };
+        let deleted = self.backups().and_then(|mut backups| {
+            backups.delete(number)?;
+            Ok((backups.list()?, backups.verify()?.leftovers))
+        });
+        // If this failed, it may be deleted all the same.
+        self.memory.copies.backups.remove(&number);
+        match deleted {
+            Ok(_) if !self.is_alive() => Ok(()),
+            Ok((_, leftovers)) if leftovers > 0 => flaw(format!(
+                "{leftovers} files that no backup needs are left after backup {number} was deleted"
+            )),
+            Ok((list, _)) => match list.backups.iter().any(|backup| backup.number == number) {
+                true => flaw(format!("backup {number} was deleted and is still listed")),
+                false => Ok(()),
+            },
+            Err(error) => self.allow(&error, "delete a backup"),
         }
     }
 }
@@ -199,7 +237,7 @@ impl World {
         };
         let listed: Vec<u64> = list.backups.iter().map(|backup| backup.number).collect();
         if let Some(number) = known.keys().find(|number| !listed.contains(number)) {
-            return flaw(format!("backup {number} is gone: there are {listed:?}"));
+            return flaw(format!("backup {number} is missing: there are {listed:?}"));
         }
         let mut numbers = vec![*oldest, *newest];
         numbers.dedup();
@@ -317,8 +355,12 @@ impl World {
             let is_there = opened.db.find_keyspace(&name).is_some();
             match (memory.private, is_there) {
                 (Private::Present(_), true) | (Private::Absent, false) => return Ok(()),
-                (Private::Present(_), false) => return flaw(format!("keyspace {name:?} is gone")),
-                (Private::Absent, true) => return flaw(format!("keyspace {name:?} is back")),
+                (Private::Present(_), false) => {
+                    return flaw(format!("keyspace {name:?} is missing"));
+                }
+                (Private::Absent, true) => {
+                    return flaw(format!("keyspace {name:?} was dropped and is there again"));
+                }
                 (Private::InDoubt, false) => {
                     memory.private = Private::Absent;
                     return Ok(());
@@ -326,7 +368,7 @@ impl World {
                 (Private::InDoubt, true) => {
                     let dropped = opened.db.drop_keyspace(&name);
                     if let Err(error) = dropped {
-                        self.allow(&error, Some(opened), "drop a keyspace that was in doubt")?;
+                        self.allow(&error, Some(opened), "drop a keyspace that may exist")?;
                         if matches!(error, Error::Poisoned { .. }) {
                             return Ok(());
                         }
@@ -335,11 +377,11 @@ impl World {
             }
             super::rt::sleep(std::time::Duration::from_millis(10));
         }
-        flaw("a keyspace cannot be dropped, long after all faults")
+        flaw("a keyspace cannot be dropped, although the faults ended long ago")
     }
 
-    /// Files in the store's directory that should not be there.
-    pub fn strange_files(&self) -> Vec<String> {
+    /// Files in the store's directory that do not belong there.
+    pub fn unknown_files(&self) -> Vec<String> {
         let mut files = self.files_in(STORE.as_ref());
         let is_known = |name: &String| {
             // An unfinished file that a death leaves behind stays until the file is written again.

@@ -1,7 +1,7 @@
-//! Damage: bytes of a run, of the log or of the manifest are overwritten on the disk, while the
-//! store is open, after it was closed, or after it died. A reader gets the right value or an error
-//! that names a damaged file, never a wrong value. Then the store is repaired, and holds what it
-//! held, less what the repair reported as lost.
+//! Damage: bytes of a run, of the log or of the manifest are overwritten on the disk while the
+//! store is open, after it was closed, or after its process died. A reader gets the right value or
+//! an error that names a damaged file, never a wrong value. Then the store is repaired. It holds
+//! what it held before, except what the repair reported as lost.
 //!
 //! ```text
 //!   the last life ──> open ──> some steps ──> close or death ──> damage ──> check ──> read ──> repair ──> check ──> read
@@ -19,7 +19,7 @@ use super::compare::{check_value, show_place};
 use super::draw::{KEYS, private_name, shared_name};
 use super::faults::SimIo;
 use super::model::{Key, KeyspaceNo, KeyspaceRules};
-use super::program::{Bytes, Damage, Spoilt, Target, When};
+use super::program::{Bytes, Damage, Overwrite, Target, When};
 use super::reads::Source;
 use super::user::{Memory, Private, User};
 use super::world::{Opened, Outcome, STORE, Stop, World, flaw};
@@ -27,18 +27,18 @@ use super::world::{Opened, Outcome, STORE, Stop, World, flaw};
 /// Pages of the simulated stores have this length.
 const PAGE_BYTES: usize = 4 << 10;
 
-/// Where a reader may find less than was written.
+/// Which writes a reader may miss.
 enum Losses {
-    /// Nowhere.
+    /// None.
     None,
-    /// Where a repair reported it.
+    /// Those that a repair reported.
     Reported(Vec<Loss>),
-    /// Anywhere: the log may end early, or the manifest was rebuilt from the runs.
+    /// Any: the log may end early, or the manifest was rebuilt from the runs.
     Anywhere,
 }
 
-/// Runs the steps of a damage on a closed store and overwrites its bytes. Nothing is done with the
-/// store afterwards.
+/// Runs the steps of a damage, overwrites bytes, and checks and repairs the store. Nothing follows
+/// in the simulation.
 ///
 /// # Errors
 /// [`Stop::Flaw`]
@@ -57,24 +57,24 @@ pub fn run(
         return Ok(());
     }
     let io = world.io();
-    let mut spoilt = BTreeSet::new();
+    let mut damaged = BTreeSet::new();
     if damage.when == When::Open {
-        spoilt = spoil(world, &io, &damage.spoilt);
+        damaged = overwrite(world, &io, &damage.overwrites);
         for memory in &written {
             let reader = Reader {
                 world,
                 memory,
-                spoilt: &spoilt,
+                damaged: &damaged,
                 losses: &Losses::None,
             };
             reader.read_all(&opened)?;
         }
         let worked = opened.db.flush().and_then(|()| opened.db.compact());
-        allow(worked, &spoilt, "compact a damaged store")?;
+        allow(worked, &damaged, "compact a damaged store")?;
     }
     drop(world.set_store(None));
     let Some(Opened { db, spaces, .. }) = Arc::into_inner(opened) else {
-        return flaw("a thread keeps the store");
+        return flaw("a thread still holds the store");
     };
     drop(spaces);
     let io = match damage.when {
@@ -86,31 +86,31 @@ pub fn run(
             after
         }
         When::Open | When::Closed => {
-            allow(db.close(), &spoilt, "close a damaged store")?;
+            allow(db.close(), &damaged, "close a damaged store")?;
             io
         }
     };
     if damage.when != When::Open {
-        spoilt = spoil(world, &io, &damage.spoilt);
+        damaged = overwrite(world, &io, &damage.overwrites);
     }
-    examine(world, damage.when, &io, &spoilt, &written)
+    examine(world, damage.when, &io, &damaged, &written)
 }
 
-/// Checks, reads and repairs a store that nobody has open.
+/// Checks, reads and repairs a closed store.
 fn examine(
     world: &World,
     when: When,
     io: &SimIo,
-    spoilt: &BTreeSet<PathBuf>,
+    damaged: &BTreeSet<PathBuf>,
     memories: &[Memory],
 ) -> Outcome {
     if let Err(error) = check_with_io(Arc::new(io.clone()), STORE, &world.options) {
         return flaw(format!("a damaged store cannot be checked: {error}"));
     }
     let is_log = |path: &PathBuf| path.extension().is_some_and(|of| of == "log");
-    // The lost end of a log that was not closed may look as if it was never written. Without a log,
-    // everything that is not in runs is gone.
-    let is_cut = when == When::Died && spoilt.iter().any(is_log) || !world.keeps_all();
+    // If the end of an unclosed log is lost, it may look as if it was never written. Without a log,
+    // everything that is not in runs is lost.
+    let is_cut = when == When::Died && damaged.iter().any(is_log) || !world.keeps_all();
     let losses = match is_cut {
         true => Losses::Anywhere,
         false => Losses::None,
@@ -121,26 +121,26 @@ fn examine(
                 let reader = Reader {
                     world,
                     memory,
-                    spoilt,
+                    damaged,
                     losses: &losses,
                 };
                 reader.read_all(&opened)?;
             }
-            allow(opened.db.clone().close(), spoilt, "close a damaged store")?;
+            allow(opened.db.clone().close(), damaged, "close a damaged store")?;
         }
         Err(Error::MemoryLimit { .. }) => {}
-        Err(error) => allow(Err(error), spoilt, "open a damaged store")?,
+        Err(error) => allow(Err(error), damaged, "open a damaged store")?,
     }
     let repaired = match repair_with_io(Arc::new(io.clone()), STORE, &world.options) {
         Ok(repaired) => repaired,
         Err(error) => return flaw(format!("a damaged store cannot be repaired: {error}")),
     };
     world.note(|| format!("repaired: {repaired:?}"));
-    look_at_repaired(world, io, is_cut, repaired, memories)
+    check_repaired(world, io, is_cut, repaired, memories)
 }
 
-/// A repaired store is sound, and lacks only what was reported as lost.
-fn look_at_repaired(
+/// A repaired store is undamaged, and lacks only what was reported as lost.
+fn check_repaired(
     world: &World,
     io: &SimIo,
     is_cut: bool,
@@ -171,7 +171,7 @@ fn look_at_repaired(
         let reader = Reader {
             world,
             memory,
-            spoilt: &BTreeSet::new(),
+            damaged: &BTreeSet::new(),
             losses: &losses,
         };
         reader.read_all(&opened)?;
@@ -193,8 +193,8 @@ fn open(world: &World, io: &SimIo, access: Access) -> forerun_db::Result<Opened>
 }
 
 /// Overwrites bytes, and returns the files that changed.
-fn spoil(world: &World, io: &SimIo, all: &[Spoilt]) -> BTreeSet<PathBuf> {
-    let mut spoilt = BTreeSet::new();
+fn overwrite(world: &World, io: &SimIo, all: &[Overwrite]) -> BTreeSet<PathBuf> {
+    let mut damaged = BTreeSet::new();
     for one in all {
         let files = io.disk().files().into_iter();
         let files =
@@ -215,14 +215,19 @@ fn spoil(world: &World, io: &SimIo, all: &[Spoilt]) -> BTreeSet<PathBuf> {
             start -= start % PAGE_BYTES;
         }
         len = len.min(bytes.len() - start);
-        let new = one.spoil(&bytes[start..start + len]);
+        let new = one.new_bytes(&bytes[start..start + len]);
         if new != bytes[start..start + len] {
-            world.note(|| format!("{len} bytes of {} are spoilt at {start}", path.display()));
+            world.note(|| {
+                format!(
+                    "{len} bytes of {} are overwritten at {start}",
+                    path.display()
+                )
+            });
             io.disk().overwrite(path, start, &new);
-            spoilt.insert(path.clone());
+            damaged.insert(path.clone());
         }
     }
-    spoilt
+    damaged
 }
 
 impl Target {
@@ -236,8 +241,8 @@ impl Target {
     }
 }
 
-impl Spoilt {
-    fn spoil(&self, bytes: &[u8]) -> Vec<u8> {
+impl Overwrite {
+    fn new_bytes(&self, bytes: &[u8]) -> Vec<u8> {
         match self.bytes {
             Bytes::Flipped => bytes.iter().map(|byte| !byte).collect(),
             Bytes::Zeros => vec![0; bytes.len()],
@@ -253,20 +258,20 @@ impl Spoilt {
     }
 }
 
-/// Accepts a success, or an error that a damaged file explains.
-fn allow(result: forerun_db::Result<()>, spoilt: &BTreeSet<PathBuf>, doing: &str) -> Outcome {
+/// Accepts success, and errors about damaged files.
+fn allow(result: forerun_db::Result<()>, damaged: &BTreeSet<PathBuf>, doing: &str) -> Outcome {
     match result {
-        Err(error) if !explains(spoilt, &error) => flaw(format!("cannot {doing}: {error}")),
+        Err(error) if !explains(damaged, &error) => flaw(format!("cannot {doing}: {error}")),
         _ => Ok(()),
     }
 }
 
-fn explains(spoilt: &BTreeSet<PathBuf>, error: &Error) -> bool {
+fn explains(damaged: &BTreeSet<PathBuf>, error: &Error) -> bool {
     match error {
-        Error::CorruptFile { path, .. } => spoilt.contains(path),
+        Error::CorruptFile { path, .. } => damaged.contains(path),
         Error::Poisoned { cause }
         | Error::CompactionFailed { cause, .. }
-        | Error::KeyspaceStopped { cause, .. } => explains(spoilt, cause),
+        | Error::KeyspaceStopped { cause, .. } => explains(damaged, cause),
         _ => false,
     }
 }
@@ -275,7 +280,7 @@ fn explains(spoilt: &BTreeSet<PathBuf>, error: &Error) -> bool {
 struct Reader<'a> {
     world: &'a World,
     memory: &'a Memory,
-    spoilt: &'a BTreeSet<PathBuf>,
+    damaged: &'a BTreeSet<PathBuf>,
     losses: &'a Losses,
 }
 
@@ -316,7 +321,7 @@ impl Reader<'_> {
                         )?;
                     }
                 }
-                Err(error) => allow(Err(error), self.spoilt, "look up a batch")?,
+                Err(error) => allow(Err(error), self.damaged, "look up a batch")?,
             }
             for is_back in [false, true] {
                 self.scan(space, &source, &keys, is_back)?;
@@ -342,7 +347,7 @@ impl Reader<'_> {
                     seen.insert(key);
                 }
                 Ok(None) => break,
-                Err(error) => return allow(Err(error), self.spoilt, "scan"),
+                Err(error) => return allow(Err(error), self.damaged, "scan"),
             }
         }
         let absent = keys.iter().filter(|key| !seen.contains(*key));
@@ -366,7 +371,7 @@ impl Reader<'_> {
             Ok(found) => found,
             Err(error) => {
                 let doing = format!("{how} {}", show_place(&place));
-                return allow(Err(error.clone()), self.spoilt, &doing);
+                return allow(Err(error.clone()), self.damaged, &doing);
             }
         };
         let history = &self.memory.history;

@@ -1,18 +1,16 @@
 //! Draws a program from a seed.
 
 use forerun_db::{
-    Access, Background, Checks, Compression, Create, Durability, RunOptions, Strategy, TreeOptions,
-    WalMode,
+    Access, Background, Checks, Compression, Durability, RunOptions, Strategy, TreeOptions, WalMode,
 };
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use std::ops::Bound;
 
 use super::orders::Order;
 use super::program::{
-    Bytes, Calls, Change, Damage, Death, End, KeyspaceShape, Life, Op, Place, Planned, Program,
-    ReadDirection, Spoilt, Step, StoreShape, Target, Trouble, What, When,
+    Calls, Change, Death, End, KeyspaceShape, Life, Op, Place, Planned, Program, ReadDirection,
+    Step, StoreShape, Trouble, What,
 };
 
 /// Keys that each thread has in each keyspace.
@@ -42,7 +40,7 @@ pub fn draw(seed: u64) -> Program {
         ingests: false,
     };
     let mut store = draw.store();
-    // Not drawn, because that would change the meaning of all other seeds.
+    // Not drawn, because that would change the programs of all other seeds.
     draw.ingests = seed % 8 == 5;
     if draw.ingests {
         store.compact_ingestions();
@@ -58,165 +56,30 @@ pub fn draw(seed: u64) -> Program {
     };
     draw.random = SmallRng::seed_from_u64(!seed);
     draw.add(&mut program);
+    draw.random = SmallRng::seed_from_u64(seed.rotate_left(32));
+    draw.add_more(&mut program);
     program
 }
 
-struct Draw {
-    random: SmallRng,
+/// Draws the parts of a program.
+pub struct Draw {
+    pub random: SmallRng,
     next_id: u32,
     /// Whether many steps are ingestions.
     ingests: bool,
 }
 
 impl Draw {
-    /// Later additions to programs are drawn from a separate generator, so that they hardly change
-    /// the meaning of other seeds.
-    fn add(&mut self, program: &mut Program) {
-        program.looks_read_only = self.one_in(2);
-        // With deaths and faults, the model does not know yet how long entries live by a clock that
-        // was set back.
-        let is_in_doubt =
-            |life: &Life| matches!(life.end, End::Death { .. }) || !life.troubles.is_empty();
-        let has_doubts = program.lives.iter().any(is_in_doubt);
-        if program.has_ttl() && self.one_in(2) && !has_doubts {
-            for life in &mut program.lives {
-                let steps = life.threads.iter().map(Vec::len).sum::<usize>() as u64;
-                let planned = Planned {
-                    id: self.id(),
-                    at: self.random.random_range(0..20 + 12 * steps),
-                    trouble: Trouble::ClockBack {
-                        seconds: self.of(&[1, 2, 5, 30, 100_000]),
-                    },
-                };
-                life.troubles.push(planned);
-            }
-        }
-        if self.one_in(3) {
-            let create = self.of(&[Create::IfMissing, Create::MustBeNew]);
-            self.insert(program, Op::RaceToCreate { create });
-        }
-        if self.one_in(4) {
-            program.damage = Some(self.damage(&program.store));
-        }
-        if self.one_in(6) {
-            let access = Access::ReadOnly;
-            self.insert(program, Op::OpenTwice { access });
-        }
-        for _ in 0..self.random.random_range(0..6) {
-            let op = self.read(&program.store);
-            self.insert(program, op);
-        }
-    }
-
-    /// A read of some keys.
-    fn read(&mut self, store: &StoreShape) -> Op {
-        let place = self.place(store);
-        let direction = self.of(&[
-            ReadDirection::Forward,
-            ReadDirection::Backward,
-            ReadDirection::Both,
-        ]);
-        match self.random.random_range(0..6) {
-            0 | 1 => Op::Prefix {
-                place,
-                key: self.key(),
-                len: self.random.random_range(0..5),
-                direction,
-            },
-            2 => {
-                let keys = self.random.random_range(1..20);
-                Op::MultiGet {
-                    place,
-                    keys: (0..keys).map(|_| self.key()).collect(),
-                    strategy: self.of(&Strategy::ALL),
-                }
-            }
-            _ => Op::Range {
-                place,
-                from: self.bound(),
-                to: self.bound(),
-                direction,
-            },
-        }
-    }
-
-    fn bound(&mut self) -> Bound<u8> {
-        let key = self.key();
-        self.of(&[
-            Bound::Included(key),
-            Bound::Excluded(key),
-            Bound::Excluded(key),
-            Bound::Unbounded,
-        ])
-    }
-
-    /// The damage that follows everything else.
-    fn damage(&mut self, store: &StoreShape) -> Damage {
-        let when = self.of(&[When::Open, When::Closed, When::Closed, When::Died]);
-        let steps = self.of(&[2, 6, 15]);
-        let threads = (0..THREADS).map(|_| {
-            let steps = (0..steps).map(|_| Step {
-                id: self.id(),
-                op: match self.random.random_range(0..10) {
-                    0 => Op::Flush,
-                    1 => self.ingest(store),
-                    _ => Op::Write {
-                        changes: vec![self.change(store)],
-                        durability: Some(Durability::Buffered),
-                    },
-                },
-            });
-            steps.collect()
-        });
-        let threads = threads.collect();
-        let count = self.random.random_range(1..4);
-        let spoilt = (0..count).map(|_| Spoilt {
-            id: self.id(),
-            target: match when {
-                // Nobody reads the other files while the store is open.
-                When::Open => Target::Run,
-                _ => self.of(&[
-                    Target::Run,
-                    Target::Run,
-                    Target::Run,
-                    Target::Log,
-                    Target::Manifest,
-                ]),
-            },
-            at: self.random.random(),
-            len: self.of(&[1, 8, 100, 4 << 10, 4 << 10]),
-            bytes: self.of(&[Bytes::Flipped, Bytes::Zeros, Bytes::Noise]),
-            seed: self.random.random(),
-        });
-        let spoilt = spoilt.collect();
-        Damage {
-            threads,
-            when,
-            spoilt,
-        }
-    }
-
-    /// Inserts a step at a random position.
-    fn insert(&mut self, program: &mut Program, op: Op) {
-        let life = self.random.random_range(0..program.lives.len());
-        let threads = &mut program.lives[life].threads;
-        let thread = self.random.random_range(0..threads.len());
-        let steps = &mut threads[thread];
-        let place = self.random.random_range(0..=steps.len());
-        let id = self.id();
-        steps.insert(place, Step { id, op });
-    }
-
-    fn one_in(&mut self, n: u32) -> bool {
+    pub fn one_in(&mut self, n: u32) -> bool {
         self.random.random_ratio(1, n)
     }
 
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
         // No list of choices is empty.
         *choices.choose(&mut self.random).unwrap_or(&choices[0])
     }
 
-    fn id(&mut self) -> u32 {
+    pub fn id(&mut self) -> u32 {
         self.next_id += 1;
         self.next_id
     }
@@ -360,18 +223,18 @@ impl Draw {
         }
     }
 
-    fn place(&mut self, store: &StoreShape) -> Place {
+    pub fn place(&mut self, store: &StoreShape) -> Place {
         match self.one_in(5) {
             true => Place::Private,
             false => Place::Shared(self.random.random_range(0..store.spaces.len() as u8)),
         }
     }
 
-    fn key(&mut self) -> u8 {
+    pub fn key(&mut self) -> u8 {
         self.random.random_range(0..KEYS)
     }
 
-    fn len(&mut self) -> u16 {
+    pub fn len(&mut self) -> u16 {
         match self.random.random_range(0..20) {
             0 => 0,
             1 => self.random.random_range(1000..5000),
@@ -380,7 +243,7 @@ impl Draw {
         }
     }
 
-    fn change(&mut self, store: &StoreShape) -> Change {
+    pub fn change(&mut self, store: &StoreShape) -> Change {
         let what = match self.random.random_range(0..20) {
             0 => {
                 let (from, to) = (self.key(), self.key());
@@ -515,7 +378,7 @@ impl Draw {
         }
     }
 
-    fn ingest(&mut self, store: &StoreShape) -> Op {
+    pub fn ingest(&mut self, store: &StoreShape) -> Op {
         let mut keys: Vec<u8> = (0..KEYS).collect();
         keys.retain(|_| self.random.random_ratio(2, 5));
         let keys = keys.into_iter().map(|key| {
@@ -557,7 +420,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_draws_the_same_program_each_time() {
+    fn a_seed_always_draws_the_same_program() {
         for seed in 0..50 {
             let (first, second) = (draw(seed), draw(seed));
             assert_eq!(format!("{first:?}"), format!("{second:?}"));

@@ -1,5 +1,5 @@
-//! The file system of a simulation: the one in memory, which fails, fills up and dies as the
-//! program says, and counts open files.
+//! The file system of a simulation. It is in memory, fails and fills up when the program says so,
+//! ends with the machine, and counts open files.
 
 use std::ffi::OsString;
 use std::io;
@@ -104,7 +104,7 @@ impl SimIo {
         &self.disk
     }
 
-    /// The process dies now: none of its calls does anything any more.
+    /// The process dies now: its calls have no effect from here on.
     pub fn die(&self) {
         if !self.state.is_dead.swap(true, SeqCst) {
             self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
@@ -122,7 +122,7 @@ impl SimIo {
         self.is_dead() || !self.failures().is_empty()
     }
 
-    /// Whether an error of the store is one that the disk gave for this file or directory.
+    /// Whether the disk returned this error for this file or directory.
     pub fn explains(&self, path: &Path, error: &io::Error) -> bool {
         let is_it =
             |of: &Failure| Some(of.errno) == error.raw_os_error() && of.path.as_path() == path;
@@ -141,7 +141,7 @@ impl SimIo {
         failures.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what the disk answers to a call, if it fails it. Only faults have an error number.
+    /// Records the disk's answer to a call if it is a failure. Only faults have an error number.
     fn told<T>(&self, kind: Kind, path: &Path, answer: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &answer
             && let Some(errno) = error.raw_os_error()
@@ -194,7 +194,7 @@ impl SimIo {
         self.lock().failing.retain(is_planned);
     }
 
-    /// Removes all planned troubles. Returns how many happened.
+    /// Cancels all planned faults. Returns how many happened.
     pub fn calm(&self) -> u64 {
         let mut plan = self.lock();
         self.disk.set_capacity_bytes(None);

@@ -1,5 +1,5 @@
-//! Snapshots and iterators that a thread holds: they never change, and all ways of reading a
-//! snapshot agree.
+//! Snapshots and iterators that a thread holds. They never change, and all ways to read a snapshot
+//! agree.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ use super::user::User;
 use super::wall::Span;
 use super::world::{Outcome, Stop, World, flaw};
 
-/// A snapshot that a thread holds, with what it must see of the thread's keys.
+/// A snapshot that a thread holds, and the values that it must return for the thread's keys.
 pub struct HeldSnapshot {
     snapshot: Snapshot,
     opening: u64,
     at: Span,
     expected: State,
     private: Option<(KeyspaceNo, Keyspace)>,
-    /// Everything that was first read through it.
+    /// What the first read through it returned.
     all: BTreeMap<KeyspaceNo, Entries>,
 }
 
@@ -37,7 +37,7 @@ impl HeldSnapshot {
     }
 }
 
-/// An iterator over the thread's own keys, with what it must still return.
+/// An iterator over the thread's own keys, and the entries that it must still return.
 pub struct HeldIter {
     iter: Iter,
     _reading: Reading,
@@ -67,7 +67,7 @@ impl User<'_> {
             return Ok(());
         };
         if held.opening != self.opened.number {
-            // It belongs to a store whose handles are closed by now.
+            // It belongs to an opening that has been closed.
             return Ok(());
         }
         let now = self.now();
@@ -80,8 +80,8 @@ impl User<'_> {
                 Ok(Ok(entries)) => match held.all.get(&space) {
                     Some(first) if *first != entries => {
                         return flaw(format!(
-                            "a snapshot of keyspace {space} gave {} entries first and {} others \
-                             later",
+                            "a snapshot of keyspace {space} returned {} entries at first and {} \
+                             different ones later",
                             first.len(),
                             entries.len()
                         ));
@@ -120,14 +120,33 @@ impl User<'_> {
                 Ok(others) if others == entries => {}
                 Ok(others) => {
                     return flaw(format!(
-                        "a snapshot of keyspace {space} has {} entries forward and {} \
-                             {direction:?}",
+                        "a snapshot of keyspace {space} returns {} entries forward and {} \
+                         {direction:?}",
                         entries.len(),
                         others.len()
                     ));
                 }
                 Err(error) => return Ok(Err(error)),
             }
+        }
+        let order = self.world.order(space);
+        let own = |(key, _): &&(Key, Vec<u8>)| {
+            order.canonical(key).first() == Some(&self.memory.letter())
+        };
+        match read(
+            source.range(self.memory.bounds(order)),
+            ReadDirection::Backward,
+        ) {
+            Ok(part) if part.iter().eq(entries.iter().filter(own)) => {}
+            Ok(part) => {
+                return flaw(format!(
+                    "a snapshot of keyspace {space} returns {} entries of the thread in a range \
+                     and {} in a scan",
+                    part.len(),
+                    entries.iter().filter(own).count()
+                ));
+            }
+            Err(error) => return Ok(Err(error)),
         }
         let keys: Vec<Key> = (0..KEYS).map(|number| self.key(number)).collect();
         let mut values = Values::new();
@@ -229,12 +248,12 @@ impl HeldIter {
             let wrong = |next: Option<&(Key, Value)>| {
                 let entry = |entry: Option<(&[u8], &[u8])>| match entry {
                     Some((key, value)) => format!("{} = {}", show(Some(key)), show(Some(value))),
-                    None => "its end".to_owned(),
+                    None => "the end".to_owned(),
                 };
                 let found = found.as_ref().map(|(key, value)| (&key[..], &value[..]));
                 let next = next.map(|(key, value)| (&key[..], &value.bytes[..]));
                 Err(IterStop::Flaw(format!(
-                    "an iterator of keyspace {} gave {}, and should give {}",
+                    "an iterator of keyspace {} returned {}, expected {}",
                     self.space,
                     entry(found),
                     entry(next)
@@ -253,7 +272,7 @@ impl HeldIter {
             match lives {
                 Some(Lives::No) if is_next => return wrong(None),
                 _ if is_next => return Ok(true),
-                // It has expired, or may have.
+                // The entry has expired, or may have.
                 _ => {}
             }
         }

@@ -1,5 +1,5 @@
-//! Lives of the store, one after the other, each from an opening to its end, and what must hold in
-//! between.
+//! The lives of the store, one after the other, each from an opening to its end, and the checks
+//! between them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::draw::THREADS;
 use super::faults::SimIo;
 use super::model::Observed;
 use super::program::{Death, End, Life, Trouble};
-use super::quiet::be_quiet;
+use super::quiet::{be_quiet, check_entries};
 use super::reads::Now;
 use super::rt;
 use super::user::{Memory, Private, User};
@@ -25,9 +25,9 @@ pub fn run(world: &Arc<World>) {
     match run_lives(world) {
         Ok(()) => {}
         Err(Stop::Flaw(text)) => world.report(text),
-        Err(Stop::Dead) => world.report("a process died that nobody killed".to_owned()),
+        Err(Stop::Dead) => world.report("the process died although nothing killed it".to_owned()),
     }
-    // Whatever was found, no thread of the store may be left behind.
+    // Also after a finding, all threads of the store must end.
     drop(world.set_store(None));
 }
 
@@ -101,7 +101,7 @@ fn one_life(
             let ended = match how {
                 Death::Power => Ended::PowerLost,
                 Death::Process if has_begun => Ended::Kept,
-                // Nobody saw the state that the previous life had left.
+                // Nobody has read what the previous life left.
                 Death::Process => before,
             };
             die(world, number, how, memories, ended)
@@ -109,7 +109,7 @@ fn one_life(
     }
 }
 
-/// Whether the contents found become the certain state.
+/// Whether the model takes over the contents found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Adopt {
     Yes,
@@ -198,11 +198,11 @@ impl World {
             let begun = self.begin();
             match now.observe_own(memory) {
                 Ok(observed) => return Ok((observed, self.end(begun))),
-                Err(error) => self.allow(&error, Some(opened), "read what is there")?,
+                Err(error) => self.allow(&error, Some(opened), "read the store")?,
             }
             rt::sleep(Duration::from_millis(10));
         }
-        flaw("the store cannot be read, long after all faults")
+        flaw("the store cannot be read, although the faults ended long ago")
     }
 }
 
@@ -249,7 +249,7 @@ fn leave(world: &World, io: &SimIo, end: End, has_failed: bool) -> Outcome {
     let poisoned = opened.db.stats().poisoned;
     let (marks, least) = (world.marks(opened.number), world.stamps.least());
     let Some(Opened { db, spaces, .. }) = Arc::into_inner(opened) else {
-        return flaw("a thread keeps the store");
+        return flaw("a thread still holds the store");
     };
     drop(spaces);
     match end {
@@ -269,30 +269,40 @@ fn leave(world: &World, io: &SimIo, end: End, has_failed: bool) -> Outcome {
     world.look_read_only(io)
 }
 
-/// Checks what a closed store leaves: no open file, and no file that nobody needs.
+/// Checks what a closed store leaves: no open file, and no file that it does not need.
 fn look_offline(world: &World, io: &SimIo, has_failed: bool) -> Outcome {
     let (open, _) = io.open_files();
     if open > 0 {
-        return flaw(format!("{open} files are open after the store was closed"));
+        return flaw(format!(
+            "{open} files are still open after the store was closed"
+        ));
     }
     match check_with_io(Arc::new(io.clone()), STORE, &world.options) {
         Ok(checked) => {
             if let Some(problem) = checked.problems.first() {
-                return flaw(format!("the closed store is damaged: {problem}"));
+                return flaw(format!(
+                    "the store is damaged after it was closed: {problem}"
+                ));
             }
             if checked.leftovers > 0 && !has_failed {
                 let files = world.files_in(Path::new(STORE));
                 return flaw(format!(
-                    "{} runs are left that nobody needs: {files:?}",
+                    "{} runs are left that no manifest names: {files:?}",
                     checked.leftovers
                 ));
             }
         }
         Err(Error::NotAStore { .. }) if has_failed => {}
-        Err(error) => return flaw(format!("the closed store cannot be checked: {error}")),
+        Err(error) => {
+            return flaw(format!(
+                "the store cannot be checked after it was closed: {error}"
+            ));
+        }
     }
-    match world.strange_files() {
-        files if !files.is_empty() && !has_failed => flaw(format!("files are left: {files:?}")),
+    match world.unknown_files() {
+        files if !files.is_empty() && !has_failed => {
+            flaw(format!("unknown files are left: {files:?}"))
+        }
         _ => Ok(()),
     }
 }
@@ -314,7 +324,7 @@ fn die(
     let (open, _) = io.open_files();
     if open > 0 {
         return flaw(format!(
-            "{open} files are open after all handles were dropped"
+            "{open} files are still open after all handles were dropped"
         ));
     }
     let disks = match how {
@@ -354,14 +364,14 @@ fn die(
     Ok(ended)
 }
 
-/// A store that was not closed is still sound.
+/// A store that was not closed is undamaged.
 fn look_dead(world: &World, io: &SimIo) -> Outcome {
     match check_with_io(Arc::new(io.clone()), STORE, &world.options) {
         Ok(checked) => match checked.problems.first() {
             None => Ok(()),
             Some(problem) => flaw(format!("the store is damaged after a death: {problem}")),
         },
-        // It was about to be created.
+        // The store was just being created.
         Err(Error::NotAStore { .. }) => Ok(()),
         Err(error) => flaw(format!(
             "the store cannot be checked after a death: {error}"
@@ -381,7 +391,7 @@ fn look_at_log(world: &World) -> Outcome {
     }
 }
 
-/// Without faults: everything is there, and everything that was lost temporarily returns.
+/// A life without faults: everything is there, including what faults had made unavailable.
 fn last_life(world: &Arc<World>, mut memories: Vec<Memory>, ended: Ended) -> Outcome {
     let io = world.io();
     io.plan(&[], None);
@@ -401,14 +411,21 @@ fn last_life(world: &Arc<World>, mut memories: Vec<Memory>, ended: Ended) -> Out
     if let Err(error) = opened.db.wait_idle() {
         return flaw(format!("the compacted store does not become idle: {error}"));
     }
+    check_entries(world, &opened)?;
     drop(opened);
     look_at_log(world)?;
     be_quiet(world, &mut memories, false)?;
     leave(world, &io, End::Close, false)?;
+    // The files that a death left unfinished were written again.
+    let mut unfinished = world.files_in(Path::new(STORE));
+    unfinished.retain(|name| matches!(name.as_str(), "MANIFEST.new" | "CLOSED.new"));
+    if !unfinished.is_empty() {
+        return flaw(format!("unfinished files are left: {unfinished:?}"));
+    }
     let Some(damage) = &world.program.damage else {
         return Ok(());
     };
-    world.note(|| format!("damage: {:?}, {:?}", damage.when, damage.spoilt));
+    world.note(|| format!("damage: {:?}, {:?}", damage.when, damage.overwrites));
     let opened = world.open()?;
     begin(world, &opened, &mut memories, Ended::Kept, Adopt::Yes)?;
     super::damage::run(world, damage, opened, memories)

@@ -15,7 +15,7 @@ const TRIES: usize = 40;
 const RUNS_UNDER_WAY: usize = 30;
 
 impl User<'_> {
-    /// Writes a batch that no memtable can hold: it must be rejected, whatever it contains.
+    /// Writes a batch that no memtable can hold. The store must refuse it, whatever it contains.
     pub fn oversized(&mut self, place: Place, is_ranges: bool) -> Outcome {
         let Some((space, keyspace)) = self.space(place) else {
             return Ok(());
@@ -30,7 +30,7 @@ impl User<'_> {
         bounds.sort_by(|a, b| order.compare(a, b));
         match self.write_oversized(&keyspace, &bounds, is_ranges) {
             Ok(()) if self.is_alive() => flaw(format!(
-                "a batch was written that is larger than all memory for memtables{}",
+                "a batch larger than all memory for memtables was accepted{}",
                 if is_ranges {
                     ", of range deletions"
                 } else {
@@ -86,7 +86,8 @@ impl User<'_> {
         tried?;
         match after > before + RUNS_UNDER_WAY && self.is_alive() {
             true => flaw(format!(
-                "there were {before} runs, and are {after} after {TRIES} flushes without a manifest"
+                "{TRIES} flushes that could not write a manifest left {after} runs, up from \
+                 {before}"
             )),
             false => Ok(()),
         }

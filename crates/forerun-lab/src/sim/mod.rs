@@ -15,6 +15,7 @@ mod compare;
 mod copies;
 mod damage;
 mod draw;
+mod draw_additions;
 mod faults;
 mod held;
 mod life;
@@ -22,6 +23,7 @@ mod limits;
 mod model;
 mod options;
 mod orders;
+mod others;
 mod program;
 mod quiet;
 mod race;
@@ -63,7 +65,7 @@ planted::defects_of!(Defect, forerun_db::planted::plant);
 #[command(after_help = "\
 Examples:
   forerun-lab sim --seconds 60          new seeds for a minute
-  forerun-lab sim --seeds 100000        so many new seeds
+  forerun-lab sim --seeds 100000        this many new seeds
   forerun-lab sim --seed 4711           one seed, and a shrunk history if it fails
 
 Exit codes: 0 all seeds passed; 1 a seed failed; 2 usage error.")]
@@ -197,7 +199,7 @@ pub fn simulate(seed: u64, only: Option<&Kept>, is_traced: bool) -> Report {
     world.note(|| format!("hash of all steps: {:016x}", ended.schedule));
     let counts = &world.counts;
     Report {
-        // A panic that nobody planned is a defect, even if the store caught it.
+        // An unplanned panic is a defect, even if the store caught it.
         finding: ended.panic.or(world.finding()).or(ended.stuck),
         counts: Counts {
             operations: counts.operations.load(SeqCst),

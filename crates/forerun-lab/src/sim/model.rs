@@ -55,10 +55,10 @@ impl Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Acknowledged,
-    /// It failed, or was in progress when the process died: it is not visible, but may be there
+    /// It failed, or was in progress when the process died. It is not visible, but may be there
     /// after the next opening.
     InDoubt,
-    /// It is not there: it was refused, or in doubt and not found after the next opening.
+    /// It is not there: it was refused, or it was in doubt and the next opening did not find it.
     Lost,
 }
 
@@ -117,8 +117,9 @@ pub struct History {
     now: State,
     /// Entries that were seen to have expired since the store was opened.
     expired: State,
-    /// Values that may be there instead of those of the state. They had expired by an opening,
-    /// which could not tell, and are seen again if the clock is set back before another one.
+    /// Values that may be there instead of those of the state. They had expired when the store was
+    /// opened, so it could not show which one is there. One of them returns if the clock is set
+    /// back before another opening.
     hidden: BTreeMap<(KeyspaceNo, Key), Vec<Hidden>>,
     /// Every value that was ever put, with its key.
     ever: BTreeSet<(Key, Arc<[u8]>)>,
@@ -238,7 +239,7 @@ impl History {
             match self.matches(cut, observed, read, spaces) {
                 Ok(matched) => match &mut found {
                     None => found = Some(matched),
-                    // What had expired cannot be told from what was never written.
+                    // An expired entry looks like one that was never written.
                     Some(found) => found.others.extend(matched.all()),
                 },
                 Err(why) if reason.is_empty() => reason = why,
@@ -289,8 +290,8 @@ impl History {
         }
     }
 
-    /// Puts what returned into a state after some of the writes: what had expired, and whose key
-    /// was not written since.
+    /// Adds the entries that returned to a state after some of the writes: those that had expired,
+    /// and whose keys were not written since.
     fn let_return(
         &self,
         state: &mut State,
@@ -336,8 +337,8 @@ impl History {
         later.any(|(write, fate)| *fate == Fate::Acknowledged && write.touches(place, spaces))
     }
 
-    /// What may return in another opening of the store or in a copy, once the clock was set back:
-    /// all that is not visible and may be there.
+    /// The entries that may return in another opening of the store or in a copy, once the clock was
+    /// set back: those that are not visible but may be there.
     pub fn dormant(&self, spaces: &dyn KeyspaceRules) -> BTreeMap<(KeyspaceNo, Key), Vec<Value>> {
         let mut state = self.base.clone();
         for write in &self.writes {
@@ -503,7 +504,7 @@ impl History {
                 (Some(_), _) => {}
                 (None, _) => {
                     return Err(format!(
-                        "{} holds {}, which none of the writes explains",
+                        "{} holds {}, which no write explains",
                         show_place(&place),
                         show(found.map(Vec::as_slice))
                     ));

@@ -74,7 +74,7 @@ fn history() -> History {
 }
 
 #[test]
-fn any_prefix_from_the_floor_on_is_right_and_nothing_else() {
+fn only_prefixes_of_the_writes_from_the_floor_on_are_accepted() {
     for (entries, floor, is_right) in [
         (&[("a", "1")][..], 3, true),
         (&[("a", "2")], 3, true),
@@ -108,7 +108,7 @@ fn seconds(from: u64, to: u64) -> Span {
 }
 
 #[test]
-fn an_entry_is_there_as_long_as_it_lives_and_gone_a_second_later() {
+fn an_entry_lives_for_its_time_to_live_and_expires_a_second_later() {
     let value = Value {
         bytes: Arc::from(&b"x"[..]),
         written: seconds(10, 11),
@@ -124,7 +124,7 @@ fn an_entry_is_there_as_long_as_it_lives_and_gone_a_second_later() {
 }
 
 #[test]
-fn a_clock_set_back_makes_entries_live_longer_and_never_shorter() {
+fn setting_the_clock_back_extends_lives_and_never_shortens_them() {
     let value = |at| Value {
         bytes: Arc::from(&b"x"[..]),
         written: seconds(at, at),
@@ -165,7 +165,7 @@ fn hidden() -> (History, Plain) {
 }
 
 #[test]
-fn of_writes_in_doubt_that_have_expired_any_may_return() {
+fn any_expired_write_in_doubt_may_return() {
     let (history, plain) = hidden();
     let at = seconds(31, 31);
     for (value, is_right) in [("1", true), ("2", true), ("3", false)] {
@@ -177,7 +177,7 @@ fn of_writes_in_doubt_that_have_expired_any_may_return() {
 }
 
 #[test]
-fn what_was_written_since_hides_it_for_good() {
+fn an_expired_write_does_not_return_after_a_later_write_to_its_key() {
     let (mut history, plain) = hidden();
     let delete = Change::Delete(1, b"a".to_vec());
     history.note(vec![delete], Fate::Acknowledged, seconds(25, 25), &plain);

@@ -77,12 +77,12 @@ impl Panics {
         self.0.until.store(from + u64::from(count), Relaxed);
     }
 
-    /// Removes all planned panics.
+    /// Cancels all planned panics.
     pub fn calm(&self) {
         self.0.until.store(0, Relaxed);
     }
 
-    /// How many happened.
+    /// How many panics happened.
     pub fn met(&self) -> u64 {
         self.0.met.load(Relaxed)
     }

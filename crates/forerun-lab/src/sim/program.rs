@@ -137,6 +137,16 @@ pub enum Op {
         keys: Vec<u8>,
         strategy: Strategy,
     },
+    /// A lookup that lends the value to a closure.
+    Read {
+        place: Place,
+        key: u8,
+    },
+    /// A batch of lookups that returns copies of the values.
+    MultiGetVec {
+        place: Place,
+        keys: Vec<u8>,
+    },
     Scan {
         place: Place,
         direction: ReadDirection,
@@ -169,10 +179,16 @@ pub enum Op {
     },
     DropIter,
     Flush,
+    FlushSpace {
+        place: Place,
+    },
     FlushLog,
     Compact,
     CompactSpace {
         place: Place,
+    },
+    SetWriteRate {
+        bytes_per_second: Option<u64>,
     },
     WaitIdle,
     Checkpoint,
@@ -181,8 +197,18 @@ pub enum Op {
     KeepBackups {
         newest: u8,
     },
+    /// Deletes the newest backup or the oldest.
+    DeleteBackup {
+        is_newest: bool,
+    },
     CreateKeyspace,
     DropKeyspace,
+    /// Uses the private keyspace of another thread, which may drop it meanwhile.
+    UseOther {
+        thread: u8,
+        key: u8,
+        len: u16,
+    },
     Reopen,
     OpenTwice {
         access: Access,
@@ -192,7 +218,7 @@ pub enum Op {
         create: Create,
     },
     Verify,
-    /// A batch that exceeds all memory for memtables.
+    /// A batch larger than all memory for memtables.
     Oversized {
         place: Place,
         is_ranges: bool,
@@ -205,11 +231,14 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether it reads the store, and so keeps memtables in memory as long as it takes.
+    /// Whether it reads the store, which keeps memtables in memory meanwhile.
     pub fn reads(&self) -> bool {
         match self {
             Op::Get { .. }
+            | Op::Read { .. }
             | Op::MultiGet { .. }
+            | Op::MultiGetVec { .. }
+            | Op::UseOther { .. }
             | Op::Scan { .. }
             | Op::Range { .. }
             | Op::Prefix { .. }
@@ -228,12 +257,15 @@ impl Op {
             | Op::DropSnapshot
             | Op::DropIter
             | Op::Flush
+            | Op::FlushSpace { .. }
             | Op::FlushLog
+            | Op::SetWriteRate { .. }
             | Op::Compact
             | Op::CompactSpace { .. }
             | Op::WaitIdle
             | Op::Restore
             | Op::KeepBackups { .. }
+            | Op::DeleteBackup { .. }
             | Op::CreateKeyspace
             | Op::DropKeyspace
             | Op::OpenTwice { .. }
@@ -268,7 +300,7 @@ pub enum What {
     DeleteRange { from: u8, to: u8 },
 }
 
-/// Something that goes wrong.
+/// A planned fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Planned {
     pub id: u32,
@@ -332,7 +364,7 @@ impl Program {
             for thread in &mut damage.threads {
                 thread.retain(|step| kept.has(step.id));
             }
-            damage.spoilt.retain(|spoilt| kept.has(spoilt.id));
+            damage.overwrites.retain(|overwrite| kept.has(overwrite.id));
         }
         self
     }
@@ -361,20 +393,20 @@ impl Program {
         }
         if let Some(damage) = &self.damage {
             ids.extend(damage.threads.iter().flatten().map(|step| step.id));
-            ids.extend(damage.spoilt.iter().map(|spoilt| spoilt.id));
+            ids.extend(damage.overwrites.iter().map(|overwrite| overwrite.id));
         }
         ids.sort_unstable();
         ids
     }
 }
 
-/// Bytes that are overwritten on the disk of a store, after some steps that each thread takes
-/// alone.
+/// Bytes that are overwritten on the disk of a store, after a few more steps, which the threads
+/// take one after the other.
 #[derive(Clone, Debug)]
 pub struct Damage {
     pub threads: Vec<Vec<Step>>,
     pub when: When,
-    pub spoilt: Vec<Spoilt>,
+    pub overwrites: Vec<Overwrite>,
 }
 
 /// The state of the store when it is damaged.
@@ -385,9 +417,9 @@ pub enum When {
     Died,
 }
 
-/// Some bytes of a file.
+/// The bytes of a file that are overwritten.
 #[derive(Clone, Copy, Debug)]
-pub struct Spoilt {
+pub struct Overwrite {
     pub id: u32,
     pub target: Target,
     /// The position in the file, out of 65,536.
@@ -406,7 +438,7 @@ pub enum Target {
     Manifest,
 }
 
-/// What overwrites the existing bytes.
+/// The new bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bytes {
     Flipped,
@@ -471,7 +503,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_written_as_ranges_and_read_again() {
+    fn kept_numbers_are_written_as_ranges_and_parsed_again() {
         for (ids, text) in [
             (vec![], ""),
             (vec![4], "4"),

@@ -1,5 +1,5 @@
-//! The store at rest: no thread uses it, and no call fails. It must become idle, hold what it
-//! should, stay within its limits, and take writes again.
+//! The store at rest: no thread uses it, and no call fails. It must become idle, hold the expected
+//! entries, stay within its limits, and accept writes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -8,30 +8,33 @@ use std::time::Duration;
 use forerun_db::{Db, Error, Stats};
 
 use super::compare::compare;
-use super::program::{Change, Op, Place, Step, What};
+use super::program::{Change, Op, Place, ReadDirection, Step, What};
+use super::reads::read;
 use super::rt;
 use super::user::{Memory, Private, User};
 use super::world::{Ended, Opened, Outcome, Stop, World, flaw};
 
-/// The most that the root page of a run takes: keys are few and short.
-const ROOT_MAX_BYTES: usize = 4 << 10;
+/// The most that an open run takes in memory, in addition to cached pages: its root page, which has
+/// at most 4 KiB of rows, or one row with a key of 4 KB and a value of 5 KB, its filter, and a word
+/// for each page.
+const RUN_MAX_BYTES: usize = 12 << 10;
 
 /// The least that a cache has for pages: a frame, or this share of it.
-const FRAME_BYTES: usize = 4 << 10;
+const FRAME_BYTES: usize = (4 << 10) + 64;
 const PAGES_SHARE: usize = 4;
 
-/// The cache may have lent so much beyond its limit to readers that have gone: pages are freed in a
-/// later epoch. A cache of the larger size has space for that.
-const LENT_MAX_BYTES: usize = 512 << 10;
-const LARGE_CACHE_BYTES: usize = 512 << 10;
+/// Replaced runs whose files a poisoned store may keep open. They are closed in a later epoch, and
+/// the workers that would advance it may have ended.
+const REPLACED_RUNS_MAX: u64 = 8;
 
-/// Runs that were replaced, but whose files are not closed yet: that too happens in a later epoch.
-const REPLACED_RUNS_MAX: usize = 8;
+/// How soon a store at rest is within its limits. A background thread may still hold a page or a
+/// run at first, and the cache then gives back what it holds too much within a second.
+const SETTLE_MAX: Duration = Duration::from_secs(5);
 
-/// The time in which a store at rest takes a write.
+/// The longest time that a store at rest may take for a write.
 const WRITE_MAX: Duration = Duration::from_secs(60);
 
-/// Checks a store that nobody uses and that no fault hits any more.
+/// Checks a store that nobody uses, after all faults.
 pub fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Outcome {
     let Some(opened) = world.store() else {
         return flaw("the store is not open");
@@ -41,7 +44,7 @@ pub fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Out
     if let Some(cause) = &poisoned
         && !has_failed
     {
-        return flaw(format!("the store takes no more writes: {cause}"));
+        return flaw(format!("the store refuses writes: {cause}"));
     }
     for memory in memories.iter_mut() {
         let (observed, read) = world.observe(&opened, memory)?;
@@ -50,7 +53,7 @@ pub fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Out
                 Stop::Flaw(format!("at rest, of thread {}: {why}", memory.thread))
             })?;
         } else {
-            // The thread was done before another one closed and reopened the store.
+            // The thread had ended when another one closed and reopened the store.
             memory.opening = opened.number;
             world.resolve(memory, &observed, read, Ended::Kept)?;
         }
@@ -59,14 +62,7 @@ pub fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Out
         None => wait_idle(world, &opened)?,
         Some(_) => opened.refuses_writes.store(true, SeqCst),
     }
-    stay_within_limits(world, db)?;
-    match db.verify() {
-        Ok(verified) => match verified.problems.first() {
-            None => {}
-            Some(problem) => return flaw(format!("the store is damaged: {problem}")),
-        },
-        Err(error) => return flaw(format!("the store cannot be verified: {error}")),
-    }
+    check_limits(world, db)?;
     write_again(world, &opened, memories)?;
     // Otherwise the store ends with writes that only its log has.
     if world.program.seed.is_multiple_of(2) && !world.is_over() && db.stats().poisoned.is_none() {
@@ -95,41 +91,104 @@ fn wait_idle(world: &World, opened: &Opened) -> Outcome {
         rt::sleep(Duration::from_secs(2));
     }
     flaw(format!(
-        "the store is still busy long after all faults: {last:?}"
+        "the store is still busy, although the faults ended long ago: {last:?}"
     ))
 }
 
-/// Checks the limits of memory and of open files.
-fn stay_within_limits(world: &World, db: &Db) -> Outcome {
-    let stats = db.stats();
-    world.check_memtables(&stats)?;
-    let runs: usize = stats.levels.iter().map(|level| level.runs).sum();
-    // The root pages of all runs are in memory, even if the cache is too small for them.
+/// Verifies all runs, and returns how many there are.
+fn verify(db: &Db) -> Outcome<u64> {
+    match db.verify() {
+        Ok(verified) => match verified.problems.first() {
+            None => Ok(verified.runs),
+            Some(problem) => flaw(format!("the store is damaged: {problem}")),
+        },
+        Err(error) => flaw(format!("the store cannot be verified: {error}")),
+    }
+}
+
+/// Checks that the store is soon within its limits of memory and of open files.
+fn check_limits(world: &World, db: &Db) -> Outcome {
+    let begun = rt::elapsed();
+    loop {
+        // Runs of range deletions count too, and only a verification counts them.
+        let runs = verify(db)?;
+        let stats = db.stats();
+        world.check_memtables(&stats)?;
+        let (_, open_runs) = world.io().open_files();
+        match over_limit(&stats, runs, open_runs, world.options.max_open_files) {
+            None => return Ok(()),
+            Some(why) if rt::elapsed() - begun > SETTLE_MAX => return flaw(why),
+            Some(_) => rt::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+/// Checks the figures of a store that was compacted while nobody read it: runs hold exactly the
+/// entries that a scan returns, except that some may have expired.
+pub fn check_entries(world: &World, opened: &Opened) -> Outcome {
+    let stats = opened.db.stats();
+    let all: u64 = stats.levels.iter().map(|level| level.entries).sum();
+    let mut sum = 0;
+    for keyspace in &stats.keyspaces {
+        let stored: u64 = keyspace.levels.iter().map(|level| level.entries).sum();
+        sum += stored;
+        let Some(found) = opened.spaces.iter().find(|of| of.name() == keyspace.name) else {
+            continue;
+        };
+        let scanned = match read(found.iter(), ReadDirection::Forward) {
+            Ok(entries) => entries.len() as u64,
+            Err(error) => return flaw(format!("a compacted keyspace cannot be read: {error}")),
+        };
+        let is_exact = found.ttl().is_none();
+        let in_memory = keyspace.memtable_entries;
+        if is_exact && (stored, in_memory) != (scanned, 0) {
+            return flaw(format!(
+                "keyspace {:?} was compacted and has {scanned} entries, {stored} in runs and \
+                 {in_memory} in memtables",
+                keyspace.name
+            ));
+        }
+    }
+    // Runs whose entries have expired may be removed at any time.
+    match sum == all || world.program.has_ttl() {
+        true => Ok(()),
+        false => flaw(format!(
+            "the levels have {all} entries together, and {sum} by keyspace"
+        )),
+    }
+}
+
+/// Which limit of the cache or of open files is exceeded.
+fn over_limit(
+    stats: &Stats,
+    runs: u64,
+    open_runs: u64,
+    max_open_files: Option<usize>,
+) -> Option<String> {
+    // Pages get what open runs leave of the cache, and at least their share.
     let capacity = stats.cache.capacity_bytes;
     let least_pages = (capacity / PAGES_SHARE).max(FRAME_BYTES);
-    let most = match capacity >= LARGE_CACHE_BYTES {
-        true => capacity,
-        false => capacity.max(runs * ROOT_MAX_BYTES + least_pages) + LENT_MAX_BYTES,
-    };
-    if stats.cache.used_bytes > most {
-        return flaw(format!(
-            "the cache is over its limit of {most} bytes, with {runs} runs: {}",
+    let max_bytes = capacity.max(runs as usize * RUN_MAX_BYTES + least_pages);
+    if stats.cache.used_bytes > max_bytes {
+        return Some(format!(
+            "the cache is over its limit of {max_bytes} bytes, with {runs} runs: {}",
             stats.cache
         ));
     }
-    let (_, open_runs) = world.io().open_files();
-    let limit = world.options.max_open_files.unwrap_or(usize::MAX);
-    let most = limit.min(runs + REPLACED_RUNS_MAX);
-    if open_runs > most as u64 {
-        return flaw(format!(
-            "{open_runs} files of runs are open, there are {runs} runs, and {most} may be open"
-        ));
-    }
-    Ok(())
+    let replaced = match stats.poisoned {
+        Some(_) => REPLACED_RUNS_MAX,
+        None => 0,
+    };
+    let max_open = (runs + replaced).min(max_open_files.unwrap_or(usize::MAX) as u64);
+    (open_runs > max_open).then(|| {
+        format!(
+            "{open_runs} files of runs are open, there are {runs} runs, and {max_open} may be open"
+        )
+    })
 }
 
-/// Writes to each keyspace. The store takes the writes, unless it refuses all of them until it is
-/// opened again.
+/// Writes to each keyspace. The store accepts the writes, unless it refuses all of them until it is
+/// reopened.
 fn write_again(world: &World, opened: &Arc<Opened>, memories: &mut [Memory]) -> Outcome {
     let refuses = opened.refuses_writes.load(SeqCst);
     let shared = (0..opened.spaces.len()).map(|space| Place::Shared(space as u8));
@@ -158,9 +217,11 @@ fn write_again(world: &World, opened: &Arc<Opened>, memories: &mut [Memory]) -> 
     match accepted == steps.len() {
         _ if refuses || world.is_over() => Ok(()),
         true if took <= WRITE_MAX => Ok(()),
-        true => flaw(format!("writes take {took:?} long after all faults")),
+        true => flaw(format!(
+            "writes take {took:?}, although the faults ended long ago"
+        )),
         false => flaw(format!(
-            "long after all faults, {accepted} of {} writes are accepted",
+            "{accepted} of {} writes are accepted, although the faults ended long ago",
             steps.len()
         )),
     }

@@ -1,5 +1,5 @@
-//! Two threads create the same new store at the same time: one of them gets it, and the other gets
-//! the error that it is locked.
+//! Two threads create the same store at the same time. One of them succeeds, and the other gets the
+//! error that the store is locked.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -59,10 +59,10 @@ impl User<'_> {
         let io = self.world.io();
         match other {
             Ok(Ok(())) if race.openings.load(SeqCst) == 0 && !io.has_failed() => {
-                flaw("of two threads that create a store neither got it")
+                flaw("two threads tried to create a store, and neither succeeded")
             }
             Ok(raced) => raced,
-            Err(_) => flaw("a thread panicked that creates a store"),
+            Err(_) => flaw("a thread that creates a store panicked"),
         }
     }
 }
@@ -83,7 +83,7 @@ impl Race<'_> {
                 Err(error) => return self.allow(&error, "create a store beside another thread"),
             }
         }
-        flaw("a store stays locked that another thread creates")
+        flaw("a store that another thread created stays locked")
     }
 
     fn hold(&self, db: Db, key: u8) -> Outcome {
@@ -93,7 +93,7 @@ impl Race<'_> {
         }
         let before = self.openings.fetch_add(1, SeqCst);
         if before > 0 && self.options.create == Create::MustBeNew && is_alive() {
-            return flaw("two threads created one store, which was to be new");
+            return flaw("two threads created the same store, which had to be new");
         }
         let used = self.write(&db, key);
         self.holders.fetch_sub(1, SeqCst);
@@ -109,7 +109,7 @@ impl Race<'_> {
         for other in written {
             match db.get(&[other]) {
                 Ok(Some(_)) => {}
-                Ok(None) => return flaw("a store was created over one that was in use"),
+                Ok(None) => return flaw("a new store replaced one that was in use"),
                 Err(error) => self.allow(&error, "get from a new store")?,
             }
         }

@@ -1,9 +1,10 @@
-//! Steps that read a part of a keyspace: between bounds of each kind, and by a prefix.
+//! Steps that read a part of a keyspace: a range with bounds of each kind, and a prefix.
 
 use std::ops::Bound;
 
 use forerun_db::{Error, Iter};
 
+use super::compare::show_place;
 use super::model::{Key, KeyspaceNo, KeyspaceRules, State};
 use super::orders::Order;
 use super::program::{Place, ReadDirection};
@@ -50,7 +51,9 @@ impl User<'_> {
         if !keeps_prefixes {
             return match read(iter, direction) {
                 Err(Error::PrefixOrder { .. }) => Ok(()),
-                Ok(_) => flaw("a prefix was scanned in an order that scatters prefixes"),
+                Ok(_) => {
+                    flaw("a prefix scan succeeded in an order that does not keep prefixes together")
+                }
                 Err(error) => self.allow(&error, "scan a prefix"),
             };
         }
@@ -58,8 +61,8 @@ impl User<'_> {
         self.check_part(space, iter, direction, begun, "prefix", is_inside)
     }
 
-    /// Reads a part of a keyspace, and checks that it holds the thread's keys of this part, and no
-    /// key of another.
+    /// Reads a part of a keyspace. It must contain the thread's keys in this part, and no key
+    /// outside it.
     fn check_part(
         &mut self,
         space: KeyspaceNo,
@@ -76,11 +79,11 @@ impl User<'_> {
         let read = self.world.end(begun);
         self.check_order(space, &entries)?;
         let order = self.world.order(space);
-        let strange = |(key, _): &&(Key, Vec<u8>)| !is_inside(&order.canonical(key));
-        if let Some((key, _)) = entries.iter().find(strange) {
+        let is_outside = |(key, _): &&(Key, Vec<u8>)| !is_inside(&order.canonical(key));
+        if let Some((key, _)) = entries.iter().find(is_outside) {
             return flaw(format!(
-                "{how}: key \"{}\" of keyspace {space} lies outside",
-                key.escape_ascii()
+                "{how}: {} is out of bounds",
+                show_place(&(space, key.clone()))
             ));
         }
         let mut expected: State = self.memory.history.visible_in(space);
@@ -93,15 +96,15 @@ impl User<'_> {
 }
 
 fn lies_within(order: Order, key: &[u8], from: &Bound<Key>, to: &Bound<Key>) -> bool {
-    let is_behind = match from {
+    let is_after_start = match from {
         Bound::Included(from) => order.compare(from, key).is_le(),
         Bound::Excluded(from) => order.compare(from, key).is_lt(),
         Bound::Unbounded => true,
     };
-    let is_before = match to {
+    let is_before_end = match to {
         Bound::Included(to) => order.compare(key, to).is_le(),
         Bound::Excluded(to) => order.compare(key, to).is_lt(),
         Bound::Unbounded => true,
     };
-    is_behind && is_before
+    is_after_start && is_before_end
 }

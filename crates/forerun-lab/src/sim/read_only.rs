@@ -1,5 +1,5 @@
-//! Read-only openings of a store that was closed and of one that died: they change no byte, keep
-//! writers out, and see what the next opening for writing sees.
+//! Read-only openings of a store that was closed and of one whose process died. They change no
+//! byte, keep writers out, and return what the next opening for writing returns.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::world::{Opened, Outcome, STORE, Stop, World, flaw, lock};
 /// The contents of the shared keyspaces.
 type Shared = BTreeMap<KeyspaceNo, Entries>;
 
-/// What an opening for reading only saw.
+/// What a read-only opening returned.
 #[derive(Debug)]
 pub struct Seen {
     shared: Shared,
@@ -39,20 +39,18 @@ impl World {
         }
         let before = contents(io);
         let seen = self.read_twice(io);
-        let seen = seen.map_err(|error| Stop::Flaw(format!("for reading only: {error}")))?;
+        let seen =
+            seen.map_err(|error| Stop::Flaw(format!("a read-only opening failed: {error}")))?;
         *lock(&self.seen) = seen?;
         let (open, _) = io.open_files();
         if open > 0 {
             return flaw(format!(
-                "{open} files are open after read-only stores were closed"
+                "{open} files are still open after read-only stores were closed"
             ));
         }
         match changed(&before, &contents(io)) {
             None => Ok(()),
-            Some(path) => flaw(format!(
-                "an opening for reading only changed {}",
-                path.display()
-            )),
+            Some(path) => flaw(format!("a read-only opening changed {}", path.display())),
         }
     }
 
@@ -64,7 +62,7 @@ impl World {
         };
         let first = match with(Access::ReadOnly) {
             Ok(first) => first,
-            // It was about to be created, or the log holds more than fits into memory.
+            // The store was just being created, or the log holds more than fits into memory.
             Err(Error::NotAStore { .. } | Error::MemoryLimit { .. }) => return Ok(Ok(None)),
             Err(error) => return Err(error),
         };
@@ -74,7 +72,11 @@ impl World {
         if has_lock {
             match with(Access::ReadWrite) {
                 Err(Error::Locked { .. }) => {}
-                Ok(_) => return Ok(flaw("a store that others read was opened for writing")),
+                Ok(_) => {
+                    return Ok(flaw(
+                        "a store was opened for writing while others had it open read-only",
+                    ));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -82,14 +84,14 @@ impl World {
             Err(Error::ReadOnly { .. }) => {}
             other => {
                 return Ok(flaw(format!(
-                    "a read-only store answers a write: {other:?}"
+                    "a read-only store did not refuse a write: {other:?}"
                 )));
             }
         }
         let at = rt::elapsed();
         let (one, other) = (self.read_shared(&first)?, self.read_shared(&second)?);
         if !self.agree(&one, &other, at) {
-            return Ok(flaw("two openings for reading only see different things"));
+            return Ok(flaw("two read-only openings returned different entries"));
         }
         second.close()?;
         first.close()?;
@@ -111,7 +113,7 @@ impl World {
         Ok(seen)
     }
 
-    /// Checks that the store holds what a read-only opening saw.
+    /// Checks that the store holds what a read-only opening returned.
     ///
     /// # Errors
     /// [`Stop`]
@@ -127,17 +129,17 @@ impl World {
                     .keys()
                     .map(|space| (of(&seen.shared, *space), of(&now, *space)));
                 flaw(format!(
-                    "the store holds other entries than an opening for reading only saw, keyspace \
-                     by keyspace: {:?}",
+                    "the store holds other entries than a read-only opening \
+                     returned. Entries of each keyspace, read-only and now: {:?}",
                     counts.collect::<Vec<_>>()
                 ))
             }
-            Err(error) => self.allow(&error, Some(opened), "read what is there"),
+            Err(error) => self.allow(&error, Some(opened), "read the store"),
         }
     }
 
-    /// Whether a reader that began then saw what a later one sees. Entries that expired in between
-    /// are gone.
+    /// Whether a reader that began then returned the same entries as a later one, except those that
+    /// expired in between.
     fn agree(&self, seen: &Shared, later: &Shared, at: Duration) -> bool {
         let none = Entries::new();
         let spaces = 0..self.program.store.spaces.len() as KeyspaceNo;

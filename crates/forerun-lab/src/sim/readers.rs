@@ -1,5 +1,5 @@
-//! Who reads the store now: readers keep memtables in memory, and only they may be the reason that
-//! a write gets none.
+//! Counts the readers of the store. Readers keep memtables in memory. Only then may a write be
+//! refused for lack of memory.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::rt;
 use super::world::lock;
 
-/// The readers there are.
+/// Counts readers.
 #[derive(Clone, Debug, Default)]
 pub struct Readers(Arc<Mutex<Known>>);
 
@@ -18,18 +18,18 @@ struct Known {
     ended: Duration,
 }
 
-/// A reader. It ends with this.
+/// A reader, until this is dropped.
 #[derive(Debug)]
 pub struct Reading(Readers);
 
 impl Readers {
-    /// One more.
+    /// A reader begins.
     pub fn begin(&self) -> Reading {
         lock(&self.0).readers += 1;
         Reading(self.clone())
     }
 
-    /// Whether there was one at a time or later.
+    /// Whether anybody read at that time or later.
     pub fn were_there_since(&self, begun: Duration) -> bool {
         let known = lock(&self.0);
         known.readers > 0 || known.ended >= begun

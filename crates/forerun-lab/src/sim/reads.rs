@@ -1,5 +1,5 @@
-//! Steps that read the current state of the store: each way of reading must agree with what the
-//! thread knows of its own keys.
+//! Steps that read the current state of the store. Every way to read must return what the thread
+//! knows about its own keys.
 
 use forerun_db::{Iter, Keyspace, KeyspaceSnapshot, Strategy, Values};
 
@@ -68,7 +68,7 @@ impl Now<'_> {
         shared.chain(self.private.clone()).collect()
     }
 
-    /// The thread's own keys, as found by scans.
+    /// The thread's own keys, read by scans.
     ///
     /// # Errors
     /// The error of a read.
@@ -119,7 +119,7 @@ impl User<'_> {
         let Some((space, keyspace)) = self.space(place) else {
             return Ok(());
         };
-        self.look_for_beacon(space, Source::Now(&keyspace))?;
+        self.check_beacon(space, Source::Now(&keyspace))?;
         let key = self.key(number);
         let begun = self.world.begin();
         match keyspace.get(&self.spell(space, &key)) {
@@ -129,6 +129,48 @@ impl User<'_> {
             }
             Err(error) => self.allow(&error, "get"),
         }
+    }
+
+    /// [`get`](Self::get), where a closure borrows the value.
+    pub fn read(&mut self, place: Place, number: u8) -> Outcome {
+        let Some((space, keyspace)) = self.space(place) else {
+            return Ok(());
+        };
+        let key = self.key(number);
+        let begun = self.world.begin();
+        match keyspace.read(self.spell(space, &key), <[u8]>::to_vec) {
+            Ok(value) => {
+                let read = self.world.end(begun);
+                self.check(space, key, value.as_deref(), read, "read")
+            }
+            Err(error) => self.allow(&error, "read"),
+        }
+    }
+
+    /// A batch of lookups that returns copies of the values.
+    pub fn multi_get_vec(&mut self, place: Place, numbers: &[u8]) -> Outcome {
+        let Some((space, keyspace)) = self.space(place) else {
+            return Ok(());
+        };
+        let keys: Vec<Key> = numbers.iter().map(|number| self.key(*number)).collect();
+        let spelled: Vec<Key> = keys.iter().map(|key| self.spell(space, key)).collect();
+        let begun = self.world.begin();
+        let values = match keyspace.multi_get_vec(&spelled) {
+            Ok(values) => values,
+            Err(error) => return self.allow(&error, "look up a batch"),
+        };
+        let read = self.world.end(begun);
+        if values.len() != keys.len() {
+            return flaw(format!(
+                "multi_get_vec returned {} values for {} keys",
+                values.len(),
+                keys.len()
+            ));
+        }
+        for (key, value) in keys.into_iter().zip(values) {
+            self.check(space, key, value.as_deref(), read, "multi_get_vec")?;
+        }
+        Ok(())
     }
 
     fn check(
@@ -149,21 +191,21 @@ impl User<'_> {
         Ok(())
     }
 
-    /// Other threads write the beacon repeatedly, by ingestions; it never disappears. A snapshot
-    /// that is taken once the beacon is there has it too.
-    fn look_for_beacon(&self, space: KeyspaceNo, source: Source<'_>) -> Outcome {
-        if !self.is_lit(space) {
+    /// Other threads ingest the beacon repeatedly, and nobody deletes it. A snapshot that is taken
+    /// after the first ingestion has it too.
+    fn check_beacon(&self, space: KeyspaceNo, source: Source<'_>) -> Outcome {
+        if !self.has_beacon(space) {
             return Ok(());
         }
         match source.get(BEACON_KEY) {
             Ok(Some(_)) => Ok(()),
-            Ok(None) => flaw(format!("get: the beacon of keyspace {space} is gone")),
+            Ok(None) => flaw(format!("get: the beacon of keyspace {space} is missing")),
             Err(error) => self.allow(&error, "get a beacon"),
         }
     }
 
-    fn is_lit(&self, space: KeyspaceNo) -> bool {
-        self.world.is_lit(space, self.opened.number)
+    fn has_beacon(&self, space: KeyspaceNo) -> bool {
+        self.world.has_beacon(space, self.opened.number)
     }
 
     pub fn multi_get(&mut self, place: Place, numbers: &[u8], strategy: Strategy) -> Outcome {
@@ -172,7 +214,7 @@ impl User<'_> {
         };
         let mut keys: Vec<Key> = numbers.iter().map(|number| self.key(*number)).collect();
         keys.push(BEACON_KEY.to_vec());
-        let is_lit = self.is_lit(space);
+        let has_beacon = self.has_beacon(space);
         let mut values = Values::new();
         let begun = self.world.begin();
         if let Err(error) = keyspace.multi_get_with(&keys, strategy, &mut values) {
@@ -181,8 +223,10 @@ impl User<'_> {
         let read = self.world.end(begun);
         for (position, key) in keys.into_iter().enumerate() {
             match values.get(position) {
-                Ok(None) if key == BEACON_KEY && is_lit => {
-                    return flaw(format!("multi_get: the beacon of keyspace {space} is gone"));
+                Ok(None) if key == BEACON_KEY && has_beacon => {
+                    return flaw(format!(
+                        "multi_get: the beacon of keyspace {space} is missing"
+                    ));
                 }
                 Ok(_) if key == BEACON_KEY => {}
                 Ok(value) => self.check(space, key, value, read, "multi_get")?,
@@ -196,14 +240,14 @@ impl User<'_> {
         let Some((space, keyspace)) = self.space(place) else {
             return Ok(());
         };
-        let is_lit = self.is_lit(space);
+        let has_beacon = self.has_beacon(space);
         let begun = self.world.begin();
         match read(Source::Now(&keyspace).iter(), direction) {
             Ok(entries) => {
                 let read = self.world.end(begun);
                 self.check_order(space, &entries)?;
-                if is_lit && !entries.iter().any(|(key, _)| key == BEACON_KEY) {
-                    return flaw(format!("scan: the beacon of keyspace {space} is gone"));
+                if has_beacon && !entries.iter().any(|(key, _)| key == BEACON_KEY) {
+                    return flaw(format!("scan: the beacon of keyspace {space} is missing"));
                 }
                 let expected = self.memory.history.visible_in(space);
                 let own = self.check_own(space, &expected, &entries, read, "scan")?;
@@ -262,8 +306,8 @@ impl User<'_> {
         if self.seen > least {
             least = self.seen;
         }
-        let mut lit = spaces.clone();
-        lit.retain(|space| self.is_lit(*space));
+        let mut with_beacon = spaces.clone();
+        with_beacon.retain(|space| self.has_beacon(*space));
         let snapshot = by_snapshot.then(|| self.opened.db.snapshot());
         let mut stamps = Vec::new();
         for space in &spaces {
@@ -272,8 +316,8 @@ impl User<'_> {
                 Some(snapshot) => Source::At(snapshot.keyspace(keyspace)),
                 None => Source::Now(keyspace),
             };
-            if !by_snapshot || lit.contains(space) {
-                self.look_for_beacon(*space, source())?;
+            if !by_snapshot || with_beacon.contains(space) {
+                self.check_beacon(*space, source())?;
             }
             match source().get(STAMP_KEY) {
                 Ok(value) => stamps.push(value.as_deref().and_then(decode)),
@@ -283,7 +327,7 @@ impl User<'_> {
         let known = &self.world.stamps;
         let seen = match by_snapshot {
             true => known.check_moment(&stamps, least),
-            // One after the other: none may be older than the previous one.
+            // They were read one after the other: none may be older than the one before.
             false => stamps
                 .chunks(1)
                 .try_fold(least, |least, one| known.check(one, least)),
@@ -322,6 +366,6 @@ impl World {
             }
             rt::sleep(std::time::Duration::from_millis(10));
         }
-        flaw("the stamps cannot be read, long after all faults")
+        flaw("the stamps cannot be read, although the faults ended long ago")
     }
 }

@@ -48,9 +48,9 @@ pub fn sleep(time: Duration) {
 /// How a simulation went.
 #[derive(Debug)]
 pub struct Ended {
-    /// A panic that nobody planned.
+    /// An unplanned panic.
     pub panic: Option<String>,
-    /// Why it did not come to its end.
+    /// Why it did not finish.
     pub stuck: Option<String>,
     /// A hash of the schedule and of the time: every step of every thread.
     pub schedule: u64,
@@ -86,14 +86,14 @@ mod tests {
     use std::panic::catch_unwind;
 
     #[test]
-    fn a_panic_that_nobody_planned_is_noticed_even_if_it_is_caught() {
+    fn unplanned_panics_are_reported_even_if_caught() {
         let planned = simulate(1, || drop(catch_unwind(|| panic!("{PLANNED_PANIC}"))));
         assert_eq!((planned.panic, planned.stuck), (None, None));
         let caught = simulate(1, || drop(catch_unwind(|| panic!("an index"))));
-        let finding = caught.panic.expect("an unplanned panic is found");
+        let finding = caught.panic.expect("an unplanned panic is reported");
         assert!(finding.starts_with("main panicked: an index"), "{finding}");
         let joined = simulate(1, || drop(thread::spawn(|| panic!("a worker")).join()));
-        let finding = joined.panic.expect("the panic of a thread is found");
+        let finding = joined.panic.expect("a thread's panic is reported");
         assert!(finding.contains("panicked: a worker"), "{finding}");
     }
 }

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_of_one_kind_whatever_thread_key_and_number_they_name() {
+    fn the_kind_of_a_failure_ignores_threads_keys_and_numbers() {
         let get = "thread 0, step 15: get: key \"a04kk\" of keyspace 2 holds nothing";
         assert_eq!(kind(get), "get");
         let other = "thread 3, step 7: get: key \"c\" of keyspace 0 holds \"2.1.0\" (9 bytes)";
@@ -97,8 +97,8 @@ mod tests {
         );
         assert_eq!(kind("the copy /copy-0-1: key \"a\""), "the copy");
         assert_eq!(
-            kind("of 2 backups that were to be kept, there are 3"),
-            "of backups that were to be kept, there are"
+            kind("3 backups are left, and only 2 should be kept"),
+            "backups are left, and only should be kept"
         );
         assert_eq!(kind("deadlock\n  main: waits"), "deadlock");
         let panicked = "forerun-flush panicked: index out of bounds, at src/a.rs:1:2";

@@ -60,7 +60,7 @@ impl Stamps {
         stamp
     }
 
-    /// It was refused: nobody may see it.
+    /// The store refused it: nobody may read it.
     pub fn refuse(&self, stamp: u64) {
         lock(&self.0).written.remove(&stamp);
     }
@@ -113,8 +113,8 @@ impl Stamps {
             if let Some(sequence) = known.sequence(*stamp)? {
                 if sequence < least.sequence {
                     return Err(format!(
-                        "stamp {stamp:?} was read, of sequence number {sequence}, after {} was \
-                         acknowledged or seen",
+                        "read stamp {stamp:?} with sequence number {sequence}, after {} was \
+                         acknowledged or read",
                         least.sequence
                     ));
                 }
@@ -132,7 +132,7 @@ impl Stamps {
         match stamps.iter().all(|stamp| *stamp == stamps[0]) {
             true => self.check(stamps, least),
             false => Err(format!(
-                "half of a batch is there: the stamps are {stamps:?}"
+                "only a part of a batch is visible: the stamps are {stamps:?}"
             )),
         }
     }
@@ -199,11 +199,11 @@ impl Known {
             return Ok(Some(0));
         }
         match stamp {
-            None => Err("a stamp is gone".to_owned()),
+            None => Err("a stamp is missing".to_owned()),
             Some(stamp) => match self.written.get(&stamp) {
                 Some(sequence) => Ok(*sequence),
                 None => Err(format!(
-                    "stamp {stamp} was read, and is long overwritten or lost"
+                    "read stamp {stamp}, which was overwritten, lost or refused"
                 )),
             },
         }

@@ -1,4 +1,4 @@
-//! A thread of a simulation: it takes its steps, and compares what it sees with what it knows.
+//! A thread of a simulation. It takes its steps, and compares what it reads with what it knows.
 //!
 //! Its keys begin with its own letter, so it knows what each of them holds, whatever others do.
 
@@ -22,6 +22,9 @@ use super::world::{Ended, Marks, Opened, Outcome, STORE, Stop, World, flaw};
 
 /// Numbers of private keyspaces begin here.
 pub const FIRST_PRIVATE: KeyspaceNo = 100;
+
+/// The length of one key of each thread: more than a page.
+const LONG_KEY_BYTES: usize = 4200;
 
 /// What a thread knows, across lives.
 #[derive(Clone, Debug)]
@@ -50,7 +53,7 @@ pub struct Begun {
     pub at: Span,
     pub marks: Marks,
     pub least: Least,
-    /// Whether the store had told somebody that it takes no more writes.
+    /// Whether the store had already refused a write as poisoned.
     pub refuses_writes: bool,
 }
 
@@ -106,10 +109,26 @@ impl Memory {
 
     /// A key of the thread, by number.
     pub fn key(&self, number: u8) -> Key {
-        // Keys have different lengths, so that the orders differ.
-        let mut key = vec![self.letter()];
-        key.extend_from_slice(format!("{number:02}").as_bytes());
-        key.resize(3 + usize::from(number) * 5 % 23, b'k');
+        // Some keys are prefixes of others, some contain the lowest or the highest byte, which has
+        // no successor, and one is longer than a page. The others have different lengths, so that
+        // the orders differ.
+        let letter = self.letter();
+        let mut key = match number {
+            1 => return vec![letter, 0],
+            2 => return vec![letter, 0, 0],
+            5 => return vec![letter, b'5'],
+            6 => return vec![letter, b'5', 0],
+            7 => return vec![letter, b'5', u8::MAX],
+            8 => return vec![letter, b'5', u8::MAX, u8::MAX],
+            9 => return vec![letter, u8::MAX, u8::MAX],
+            4 => vec![letter, u8::MAX, b'4'],
+            _ => format!("{}{number:02}", char::from(letter)).into_bytes(),
+        };
+        let len = match number {
+            10 => LONG_KEY_BYTES,
+            _ => 3 + usize::from(number) * 5 % 23,
+        };
+        key.resize(len, b'k');
         key
     }
 
@@ -192,7 +211,7 @@ impl<'w> User<'w> {
                 None => rt::sleep(Duration::from_millis(5)),
             }
         }
-        flaw("the store is not opened again")
+        flaw("the store was not reopened")
     }
 
     fn resolve(&mut self) -> Outcome {
@@ -207,14 +226,13 @@ impl<'w> User<'w> {
                     return self.world.resolve(memory, &observed, read, Ended::Kept);
                 }
                 Err(error) => {
-                    let doing = "read what is there after an opening";
+                    let doing = "read the store after it was opened";
                     self.world.allow(&error, Some(&self.opened), doing)?;
                 }
             }
             rt::sleep(Duration::from_millis(10));
         }
-        // Faults do not last that long.
-        flaw("the store cannot be read, long after all faults")
+        flaw("the store cannot be read, although the faults ended long ago")
     }
 
     /// The current state of the store, for reading.
@@ -235,7 +253,7 @@ impl<'w> User<'w> {
         }
     }
 
-    /// Whether the process was alive when something returned, and so noticed it.
+    /// Whether the process still lives. If not, it never saw what the last call returned.
     pub fn is_alive(&self) -> bool {
         !self.world.io().is_dead()
     }
@@ -257,12 +275,12 @@ impl<'w> User<'w> {
         self.world.allow(error, Some(&self.opened), doing)
     }
 
-    /// Checks that an error is one that a write or a flush may return: it must not say that the
-    /// runs of a keyspace cannot be compacted.
+    /// Checks that an error is one that a write or a flush may return. It must not be a failed
+    /// compaction.
     pub fn allow_write(&self, error: &Error, doing: &str) -> Outcome {
         match error {
             Error::CompactionFailed { .. } if self.is_alive() => flaw(format!(
-                "cannot {doing}, although no compaction is needed for it: {error}"
+                "cannot {doing}: it needs no compaction, but a compaction failed: {error}"
             )),
             _ => self.allow(error, doing),
         }
@@ -315,6 +333,8 @@ impl<'w> User<'w> {
                 keys,
                 strategy,
             } => self.multi_get(*place, keys, *strategy),
+            Op::Read { place, key } => self.read(*place, *key),
+            Op::MultiGetVec { place, keys } => self.multi_get_vec(*place, keys),
             Op::Scan { place, direction } => self.scan(*place, *direction),
             Op::Range {
                 place,
@@ -342,6 +362,16 @@ impl<'w> User<'w> {
                 Ok(())
             }
             Op::Flush => self.make_durable("flush", |db| db.flush(), true),
+            Op::FlushSpace { place } => match self.space(*place) {
+                None => Ok(()),
+                Some((_, keyspace)) => {
+                    self.make_durable("flush a keyspace", |_| keyspace.flush(), true)
+                }
+            },
+            Op::SetWriteRate { bytes_per_second } => {
+                self.opened.db.set_write_rate(*bytes_per_second);
+                Ok(())
+            }
             Op::FlushLog => self.make_durable("flush the log", |db| db.flush_wal(), true),
             Op::Compact => self.make_durable("compact", |db| db.compact(), true),
             Op::CompactSpace { place } => match self.space(*place) {
@@ -355,6 +385,8 @@ impl<'w> User<'w> {
             Op::Backup => self.backup(),
             Op::Restore => self.restore(),
             Op::KeepBackups { newest } => self.keep_backups(*newest),
+            Op::DeleteBackup { is_newest } => self.delete_backup(*is_newest),
+            Op::UseOther { thread, key, len } => self.use_other(*thread, *key, *len),
             Op::CreateKeyspace => self.create_keyspace(),
             Op::DropKeyspace => self.drop_keyspace(),
             Op::Reopen => self.reopen(),
@@ -370,7 +402,7 @@ impl<'w> User<'w> {
         }
     }
 
-    /// Runs something that makes everything written before durable.
+    /// Does work that makes all earlier writes durable.
     fn make_durable(
         &mut self,
         doing: &str,
@@ -437,7 +469,7 @@ impl<'w> User<'w> {
         let was_open = is_same && !self.opened.is_closing.load(SeqCst);
         match second {
             Err(Error::Locked { .. }) => Ok(()),
-            Ok(_) if was_open && self.is_alive() => flaw("a store that is open was opened again"),
+            Ok(_) if was_open && self.is_alive() => flaw("an open store was opened a second time"),
             // Between a close and the next opening.
             Ok(db) => match db.close() {
                 Ok(()) => Ok(()),
@@ -457,20 +489,20 @@ impl<'w> User<'w> {
         }
     }
 
-    /// What became of a write or an ingestion.
+    /// The outcome of a write or an ingestion.
     ///
     /// # Errors
-    /// [`Stop::Flaw`]: it was taken by a store that takes no more writes.
+    /// [`Stop::Flaw`]: a store that refuses writes accepted it.
     pub fn fate(&self, begun: &Begun, result: Result<(), &Error>, work: Writing) -> Outcome<Fate> {
         let stopped_before = begun.refuses_writes;
         let stops = || self.opened.db.stats().poisoned.is_some();
         let fate = match result {
             _ if !self.is_alive() => Fate::InDoubt,
-            Ok(()) if stopped_before => return flaw("a store that takes no more writes took one"),
+            Ok(()) if stopped_before => return flaw("a store that refuses writes accepted one"),
             Ok(()) => Fate::Acknowledged,
             Err(Error::Poisoned { .. }) if stopped_before => Fate::Lost,
-            // What of the log is unknown is in doubt, and so is the manifest of an ingestion. Any
-            // other write that fails is not there.
+            // A poisoned store does not know what its log contains, and a failed ingestion may be
+            // in the manifest. Every other write that fails left nothing.
             Err(_) if work == Writing::Ingestion || self.opened.is_closing.load(SeqCst) => {
                 Fate::InDoubt
             }

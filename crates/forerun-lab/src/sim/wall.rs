@@ -1,4 +1,4 @@
-//! The wall clock of the simulated world: seconds since 1970. It may be set back.
+//! The wall clock of the simulation, in seconds since 1970. It may be set back.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The time when a simulation begins.
 const START_S: u64 = 1_700_000_000;
 
-/// An interval from one moment to another, counted from the begin of the simulation.
+/// An interval from one moment to another, counted from the start of the simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     pub begun: Duration,
@@ -31,11 +31,11 @@ impl Span {
     }
 }
 
-/// The clock. It continues when the process dies or the power is lost.
+/// The clock. It keeps running when the process dies or the power is lost.
 #[derive(Debug, Default)]
 pub struct WallClock(Mutex<Vec<Setting>>);
 
-/// From a moment on, it is late by this many seconds.
+/// From this moment on, the clock is slow by this many seconds.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     from: Duration,
@@ -55,12 +55,12 @@ impl WallClock {
         !self.lock().is_empty()
     }
 
-    /// Whether it was set back at a time or later.
+    /// Whether it was set back at that time or later.
     pub fn was_set_back_since(&self, at: Duration) -> bool {
         self.lock().last().is_some_and(|last| last.from >= at)
     }
 
-    /// The time that it shows.
+    /// The time that it shows at a moment.
     pub fn at(&self, moment: Duration) -> u64 {
         let settings = self.lock();
         let late_s = settings.last().map_or(0, |last| last.late_s);
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_said_in_a_span_is_between_its_lowest_and_its_highest() {
+    fn extremes_cover_every_setting_of_the_clock_in_a_span() {
         let clock = WallClock::default();
         let seconds = Duration::from_secs;
         let span = |begun, ended| Span {

@@ -50,7 +50,7 @@ pub struct Opened {
     pub number: u64,
     /// Whether a thread has begun to close it.
     pub is_closing: AtomicBool,
-    /// Whether a caller learned that it takes no more writes.
+    /// Whether it has refused a write as poisoned.
     pub refuses_writes: AtomicBool,
 }
 
@@ -103,7 +103,7 @@ pub struct World {
     pub readers: Readers,
     pub counts: Counts,
     pub clock: Arc<WallClock>,
-    /// What a read-only opening saw of the store, if nobody has opened the store since.
+    /// What a read-only opening read, unless the store was opened since.
     pub seen: Mutex<Option<Seen>>,
     io: Mutex<SimIo>,
     store: Mutex<Option<Arc<Opened>>>,
@@ -126,7 +126,7 @@ pub struct Counts {
     pub deaths: AtomicU64,
 }
 
-/// How far each thread was at a moment.
+/// How many writes of each thread were acknowledged at a moment.
 pub type Marks = [usize; THREADS];
 
 impl World {
@@ -193,7 +193,7 @@ impl World {
             }
             rt::sleep(Duration::from_millis(10));
         }
-        flaw("the store cannot be opened, long after all faults")
+        flaw("the store cannot be opened, although the faults ended long ago")
     }
 
     fn try_open(&self, io: &SimIo) -> forerun_db::Result<Arc<Opened>> {
@@ -232,7 +232,7 @@ impl World {
 
     fn is_allowed(&self, error: &Error, is_closing: bool, io: &SimIo) -> bool {
         match error {
-            // A run that the next opening has deleted.
+            // The next opening has deleted this run.
             Error::Io { path, cause, .. } if cause.kind() == ErrorKind::NotFound => {
                 is_closing && path.extension().is_some_and(|of| of == "run")
             }
@@ -267,7 +267,7 @@ impl World {
         }
     }
 
-    /// How far each thread is, as far as this opening of the store knows.
+    /// How many writes of each thread this opening of the store has acknowledged.
     pub fn marks(&self, opening: u64) -> Marks {
         let of_opening = |(of, writes): (u64, usize)| if of == opening { writes } else { 0 };
         lock(&self.acknowledged).map(of_opening)
@@ -335,12 +335,12 @@ impl World {
     }
 
     /// Records that a keyspace has its beacon.
-    pub fn light(&self, space: KeyspaceNo, opening: u64) {
+    pub fn note_beacon(&self, space: KeyspaceNo, opening: u64) {
         lock(&self.beacons).insert(space, opening);
     }
 
     /// Whether every reader of this opening finds the beacon of a keyspace from now on.
-    pub fn is_lit(&self, space: KeyspaceNo, opening: u64) -> bool {
+    pub fn has_beacon(&self, space: KeyspaceNo, opening: u64) -> bool {
         lock(&self.beacons).get(&space) == Some(&opening)
     }
 
@@ -351,7 +351,7 @@ impl World {
         stay.map(|(number, _)| number as KeyspaceNo).collect()
     }
 
-    /// Whether everything acknowledged is there after the store was closed or the process died.
+    /// Whether all acknowledged writes survive a close and the death of the process.
     pub fn keeps_all(&self) -> bool {
         self.program.store.wal == WalMode::On
     }
@@ -365,7 +365,7 @@ impl World {
         store.spaces.get(space as usize).unwrap_or(&store.private)
     }
 
-    /// Files in a directory.
+    /// The names of the files in a directory.
     pub fn files_in(&self, dir: &Path) -> Vec<String> {
         let files = self.io().disk().files();
         let files = files.iter().filter(|path| path.parent() == Some(dir));
@@ -392,7 +392,8 @@ impl KeyspaceRules for World {
     }
 }
 
-/// Whether a failure may stop all writes: a panic, or one of the log that leaves its state unknown.
+/// Whether a failure may stop all writes: a panic, or a failure that leaves the log's content
+/// unknown.
 fn may_poison(cause: &Error, io: &SimIo) -> bool {
     match cause {
         Error::Panicked { .. } => true,

@@ -48,7 +48,7 @@ impl User<'_> {
         let begun = self.begin();
         let own = self.world.program.store.durability;
         let used = match &ready[..] {
-            // It has no method with a durability, so the store's own applies.
+            // No method takes a durability, so the store's own applies.
             [(_, Change::DeleteRange(..))] => own,
             _ => durability.unwrap_or(own),
         };
@@ -59,12 +59,16 @@ impl User<'_> {
         };
         let is_off = used == Durability::Synced && self.world.program.store.wal == WalMode::Off;
         match result {
-            // None of it is written.
+            // Nothing of it is written.
             Err(Error::EmptyRange { .. }) if has_empty => return Ok(()),
             Err(Error::LogOff) if is_off => return Ok(()),
             Err(error @ Error::MemoryLimit { .. }) => return self.allow_no_memory(&error, &begun),
-            Ok(()) if has_empty && self.is_alive() => return flaw("an empty range was deleted"),
-            Ok(()) if is_off && self.is_alive() => return flaw("a synced write without a log"),
+            Ok(()) if has_empty && self.is_alive() => {
+                return flaw("the deletion of an empty range succeeded");
+            }
+            Ok(()) if is_off && self.is_alive() => {
+                return flaw("a synced write succeeded in a store without a log");
+            }
             _ => {}
         }
         let changes = ready.into_iter().map(|(_, change)| change).collect();
@@ -173,12 +177,15 @@ impl User<'_> {
         }
     }
 
-    /// A write gets no memory only if readers hold it: none is larger than the limit.
-    fn allow_no_memory(&self, error: &Error, begun: &Begun) -> Outcome {
+    /// A write may be refused for lack of memory only if readers hold memory, because no write is
+    /// larger than the limit.
+    pub fn allow_no_memory(&self, error: &Error, begun: &Begun) -> Outcome {
         let is_read = self.world.readers.were_there_since(begun.at.begun);
         match is_read || !self.is_alive() {
             true => Ok(()),
-            false => flaw(format!("without a reader, a write is refused: {error}")),
+            false => flaw(format!(
+                "a write is refused for lack of memory, but nobody reads: {error}"
+            )),
         }
     }
 
@@ -213,7 +220,7 @@ impl User<'_> {
         let begun = self.begin();
         let result = self.put_in(&keyspace, &written, commits);
         if has_beacon && result.is_ok() && self.is_alive() {
-            self.world.light(space, self.opened.number);
+            self.world.note_beacon(space, self.opened.number);
         }
         if !commits {
             return match result {
@@ -222,7 +229,7 @@ impl User<'_> {
             };
         }
         if written.is_empty() {
-            // An empty ingestion does nothing, not even in a store that takes no writes.
+            // An empty ingestion does nothing, so it also succeeds in a store that refuses writes.
             return match result {
                 Ok(()) => Ok(()),
                 Err(error) => self.allow(&error, "ingest nothing"),
@@ -291,7 +298,7 @@ impl User<'_> {
             Ok(()) if self.is_alive() => {
                 self.memory.private = Private::Absent;
                 match keyspace.put(b"late", b"") {
-                    Ok(()) => flaw("a keyspace that was dropped takes a write"),
+                    Ok(()) => flaw("a keyspace that was dropped accepted a write"),
                     Err(Error::KeyspaceDropped { .. }) => Ok(()),
                     Err(error) => self.allow(&error, "write to a dropped keyspace"),
                 }

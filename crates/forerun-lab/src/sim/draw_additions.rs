@@ -1,0 +1,225 @@
+//! Draws the parts of programs that were added after the others. Their generators are separate, so
+//! that the rest of each program stays the same.
+
+use std::ops::Bound;
+
+use forerun_db::{Access, Create, Durability, Strategy};
+use rand::Rng;
+
+use super::draw::{Draw, THREADS};
+use super::program::{
+    Bytes, Calls, Damage, End, Life, Op, Overwrite, Planned, Program, ReadDirection, Step,
+    StoreShape, Target, Trouble, When,
+};
+
+impl Draw {
+    /// Draws the parts of programs that were added later. They have a generator of their own, so
+    /// that the rest of each program stays the same.
+    pub fn add(&mut self, program: &mut Program) {
+        program.looks_read_only = self.one_in(2);
+        // In a program with deaths or faults, the model does not know yet how long entries live by
+        // a clock that was set back.
+        let is_in_doubt =
+            |life: &Life| matches!(life.end, End::Death { .. }) || !life.troubles.is_empty();
+        let has_doubts = program.lives.iter().any(is_in_doubt);
+        if program.has_ttl() && self.one_in(2) && !has_doubts {
+            for life in &mut program.lives {
+                let steps = life.threads.iter().map(Vec::len).sum::<usize>() as u64;
+                let planned = Planned {
+                    id: self.id(),
+                    at: self.random.random_range(0..20 + 12 * steps),
+                    trouble: Trouble::ClockBack {
+                        seconds: self.of(&[1, 2, 5, 30, 100_000]),
+                    },
+                };
+                life.troubles.push(planned);
+            }
+        }
+        if self.one_in(3) {
+            let create = self.of(&[Create::IfMissing, Create::MustBeNew]);
+            self.insert(program, Op::RaceToCreate { create });
+        }
+        if self.one_in(4) {
+            program.damage = Some(self.damage(&program.store));
+        }
+        if self.one_in(6) {
+            let access = Access::ReadOnly;
+            self.insert(program, Op::OpenTwice { access });
+        }
+        for _ in 0..self.random.random_range(0..6) {
+            let op = self.read(&program.store);
+            self.insert(program, op);
+        }
+    }
+
+    /// Draws the parts that were added after those of [`add`](Self::add).
+    pub fn add_more(&mut self, program: &mut Program) {
+        if self.one_in(2) {
+            // Exact checks are possible where nothing expires.
+            let spaces = program.store.spaces.iter_mut();
+            for space in spaces.chain([&mut program.store.private]) {
+                space.ttl_s = None;
+            }
+            for life in &mut program.lives {
+                let sets_clock = |of: &Planned| matches!(of.trouble, Trouble::ClockBack { .. });
+                life.troubles.retain(|planned| !sets_clock(planned));
+            }
+        }
+        for _ in 0..self.random.random_range(0..8) {
+            let op = self.other_op(&program.store);
+            self.insert(program, op);
+        }
+        if self.one_in(6) && !program.sets_clock_back() {
+            // A fault that lasts for long and then heals.
+            let calls = self.of(&[
+                Calls::Reads,
+                Calls::Writes,
+                Calls::Syncs,
+                Calls::Manifest,
+                Calls::Runs,
+            ]);
+            let life = self.random.random_range(0..program.lives.len());
+            let planned = Planned {
+                id: self.id(),
+                at: self.random.random_range(0..300),
+                trouble: Trouble::Fail {
+                    calls,
+                    count: self.of(&[20, 50]),
+                    errno: self.of(&[forerun_db::io::fault::EIO, forerun_db::io::fault::ENOSPC]),
+                },
+            };
+            program.lives[life].troubles.push(planned);
+        }
+    }
+
+    fn other_op(&mut self, store: &StoreShape) -> Op {
+        let place = self.place(store);
+        match self.random.random_range(0..12) {
+            0 => Op::Read {
+                place,
+                key: self.key(),
+            },
+            1 => {
+                let keys = self.random.random_range(0..20);
+                Op::MultiGetVec {
+                    place,
+                    keys: (0..keys).map(|_| self.key()).collect(),
+                }
+            }
+            2 => Op::FlushSpace { place },
+            3 => Op::SetWriteRate {
+                bytes_per_second: self.of(&[None, Some(16 << 10), Some(1 << 20)]),
+            },
+            4 => Op::DeleteBackup {
+                is_newest: self.random.random(),
+            },
+            5 => Op::Backup,
+            6 => Op::CreateKeyspace,
+            7 => Op::DropKeyspace,
+            _ => Op::UseOther {
+                thread: self.random.random_range(0..THREADS as u8),
+                key: self.key(),
+                len: self.len(),
+            },
+        }
+    }
+
+    /// A read of some keys.
+    fn read(&mut self, store: &StoreShape) -> Op {
+        let place = self.place(store);
+        let direction = self.of(&[
+            ReadDirection::Forward,
+            ReadDirection::Backward,
+            ReadDirection::Both,
+        ]);
+        match self.random.random_range(0..6) {
+            0 | 1 => Op::Prefix {
+                place,
+                key: self.key(),
+                len: self.random.random_range(0..5),
+                direction,
+            },
+            2 => {
+                let keys = self.random.random_range(1..20);
+                Op::MultiGet {
+                    place,
+                    keys: (0..keys).map(|_| self.key()).collect(),
+                    strategy: self.of(&Strategy::ALL),
+                }
+            }
+            _ => Op::Range {
+                place,
+                from: self.bound(),
+                to: self.bound(),
+                direction,
+            },
+        }
+    }
+
+    fn bound(&mut self) -> Bound<u8> {
+        let key = self.key();
+        self.of(&[
+            Bound::Included(key),
+            Bound::Excluded(key),
+            Bound::Excluded(key),
+            Bound::Unbounded,
+        ])
+    }
+
+    /// The damage that follows everything else.
+    fn damage(&mut self, store: &StoreShape) -> Damage {
+        let when = self.of(&[When::Open, When::Closed, When::Closed, When::Died]);
+        let steps = self.of(&[2, 6, 15]);
+        let threads = (0..THREADS).map(|_| {
+            let steps = (0..steps).map(|_| Step {
+                id: self.id(),
+                op: match self.random.random_range(0..10) {
+                    0 => Op::Flush,
+                    1 => self.ingest(store),
+                    _ => Op::Write {
+                        changes: vec![self.change(store)],
+                        durability: Some(Durability::Buffered),
+                    },
+                },
+            });
+            steps.collect()
+        });
+        let threads = threads.collect();
+        let count = self.random.random_range(1..4);
+        let overwrites = (0..count).map(|_| Overwrite {
+            id: self.id(),
+            target: match when {
+                // An open store reads no other file.
+                When::Open => Target::Run,
+                _ => self.of(&[
+                    Target::Run,
+                    Target::Run,
+                    Target::Run,
+                    Target::Log,
+                    Target::Manifest,
+                ]),
+            },
+            at: self.random.random(),
+            len: self.of(&[1, 8, 100, 4 << 10, 4 << 10]),
+            bytes: self.of(&[Bytes::Flipped, Bytes::Zeros, Bytes::Noise]),
+            seed: self.random.random(),
+        });
+        let overwrites = overwrites.collect();
+        Damage {
+            threads,
+            when,
+            overwrites,
+        }
+    }
+
+    /// Inserts a step at a random position.
+    fn insert(&mut self, program: &mut Program, op: Op) {
+        let life = self.random.random_range(0..program.lives.len());
+        let threads = &mut program.lives[life].threads;
+        let thread = self.random.random_range(0..threads.len());
+        let steps = &mut threads[thread];
+        let place = self.random.random_range(0..=steps.len());
+        let id = self.id();
+        steps.insert(place, Step { id, op });
+    }
+}
