@@ -1,11 +1,14 @@
 //! `bench gather` in quick mode: without a GPU it says so, copies on the CPU, and prints no GPU
 //! figures.
 
+#[path = "testing/gpu.rs"]
+mod gpu;
+
 use clap::Parser;
 use forerun_bench::gather::{self, GatherRow, Study};
-use forerun_gpu::Gpu;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::check_html;
+use gpu::has_gpu;
 
 #[derive(Parser)]
 struct Bench {
@@ -26,16 +29,6 @@ fn rows(line: &str) -> Vec<GatherRow> {
     let text = bench(line).expect(line);
     let row = |line: &str| serde_json::from_str(line).expect(line);
     text.lines().map(row).collect()
-}
-
-fn has_gpu() -> bool {
-    match Gpu::open(0) {
-        Ok(_) => true,
-        Err(error) => {
-            assert!(error.is_absent(), "{error}");
-            false
-        }
-    }
 }
 
 #[test]

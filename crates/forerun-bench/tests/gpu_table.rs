@@ -1,12 +1,15 @@
 //! `bench gpu-table` and `bench gpu-roofline` in quick mode: without a GPU they say so, measure the
 //! CPU, and print no GPU figures.
 
+#[path = "testing/gpu.rs"]
+mod gpu;
+
 use clap::Parser;
 use forerun_bench::gpu_roofline::{self, GpuRooflineRow};
 use forerun_bench::gpu_table::{self, GpuTableRow, Op};
-use forerun_gpu::Gpu;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::check_html;
+use gpu::has_gpu;
 
 #[derive(Parser)]
 enum Bench {
@@ -31,16 +34,6 @@ fn rows<T: serde::de::DeserializeOwned>(line: &str) -> Vec<T> {
     let text = bench(line).expect(line);
     let row = |line: &str| serde_json::from_str(line).expect(line);
     text.lines().map(row).collect()
-}
-
-fn has_gpu() -> bool {
-    match Gpu::open(0) {
-        Ok(_) => true,
-        Err(error) => {
-            assert!(error.is_absent(), "{error}");
-            false
-        }
-    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub mod epoch;
 pub mod figures;
 pub mod hashing;
 mod interleave;
+mod planted_defects;
 mod process;
 pub mod region;
 mod setters;

@@ -1,44 +1,8 @@
-//! Known defects, planted one at a time so that a test can show that it finds them.
-//!
-//! ```text
-//!   plant(Some(Defect::SyncSkipped)) ──> one word of the process <── is(Defect::SyncSkipped)   at the place of the defect
-//! ```
-//!
-//! Available only with the feature `planted`. Without it [`is`] is `false` at compile time, and the
-//! program contains nothing of a defect. Each defect is one that this store had or that similar
-//! stores have had.
+//! Known defects, planted one at a time so that a test can show that it finds them
+//! (`forerun_core::planted_defects`). Each defect is one that this store had or that similar stores
+//! have had.
 
-macro_rules! defects {
-    ($($(#[$group:meta])* $variant:ident $name:literal $what:literal,)*) => {
-        /// A known defect.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Defect {
-            $(#[doc = $what] $variant,)*
-        }
-
-        #[cfg(feature = "planted")]
-        impl Defect {
-            /// All of them, in the order of the parts of the store.
-            pub const ALL: &[Defect] = &[$(Defect::$variant,)*];
-
-            /// Its name on the command line.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Defect::$variant => $name,)*
-                }
-            }
-
-            /// What it is, in one sentence.
-            pub fn sentence(self) -> &'static str {
-                match self {
-                    $(Defect::$variant => $what,)*
-                }
-            }
-        }
-    };
-}
-
-defects! {
+forerun_core::planted_defects! {
     // Commit.
     PanicLeavesHole "panic-leaves-hole"
         "A comparator that panics while a batch is applied leaves a sequence number that never \
@@ -160,47 +124,10 @@ defects! {
          create it can both succeed.",
 }
 
+/// Simulates a thread that loses its CPU, at places where a defect then harms others.
 #[cfg(feature = "planted")]
-mod chosen {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
-
-    use forerun_core::sync::thread;
-
-    use super::Defect;
-
-    /// The number of the planted defect, counted from 1; 0: none.
-    static PLANTED: AtomicUsize = AtomicUsize::new(0);
-
-    /// Plants a defect, in place of the previous one, in all stores of this process; `None` removes
-    /// it.
-    pub fn plant(defect: Option<Defect>) {
-        let number = defect.map_or(0, |defect| defect as usize + 1);
-        // Relaxed, here and below: a thread that runs a store was started, or notified, after this.
-        PLANTED.store(number, Ordering::Relaxed);
-    }
-
-    /// Simulates a thread that loses its CPU, at places where a defect then harms others.
-    pub(crate) fn preempt() {
-        thread::sleep(Duration::from_millis(2));
-    }
-
-    /// Whether this defect is planted.
-    pub(crate) fn is(defect: Defect) -> bool {
-        PLANTED.load(Ordering::Relaxed) == defect as usize + 1
-    }
-}
-
-#[cfg(feature = "planted")]
-pub use chosen::plant;
-#[cfg(feature = "planted")]
-pub(crate) use chosen::{is, preempt};
-
-/// Whether this defect is planted: never.
-#[cfg(not(feature = "planted"))]
-#[inline(always)]
-pub(crate) const fn is(_: Defect) -> bool {
-    false
+pub(crate) fn preempt() {
+    forerun_core::sync::thread::sleep(std::time::Duration::from_millis(2));
 }
 
 /// Never called.

@@ -1,44 +1,8 @@
-//! Known defects that can be put back one at a time, so that a test can show that it finds them.
-//!
-//! ```text
-//!   plant(Some(Defect::TlsBufferFull)) ──> one word of the process <── is(Defect::TlsBufferFull)   where the defect would be
-//! ```
-//!
-//! This needs the feature `planted`. Without it, [`is`] is a constant `false`, and the compiler
-//! removes every trace of the defects. Each defect is one that this server, or a server of its
-//! kind, has had.
+//! Known defects, planted one at a time so that a test can show that it finds them
+//! (`forerun_core::planted_defects`). Each defect is one that this server had or that similar
+//! servers have had.
 
-macro_rules! defects {
-    ($($(#[$group:meta])* $variant:ident $name:literal $what:literal,)*) => {
-        /// A known defect.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Defect {
-            $(#[doc = $what] $variant,)*
-        }
-
-        #[cfg(feature = "planted")]
-        impl Defect {
-            /// All defects, in the order of the server's parts.
-            pub const ALL: &[Defect] = &[$(Defect::$variant,)*];
-
-            /// The defect's name on the command line.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Defect::$variant => $name,)*
-                }
-            }
-
-            /// A one-sentence description.
-            pub fn sentence(self) -> &'static str {
-                match self {
-                    $(Defect::$variant => $what,)*
-                }
-            }
-        }
-    };
-}
-
-defects! {
+forerun_core::planted_defects! {
     // Sockets and TLS.
     TlsBufferFull "tls-buffer-full"
         "A full buffer of TLS is reported as a socket that would block; sending empties it, and no \
@@ -74,39 +38,4 @@ defects! {
         "A snapshot holds the cache's memory while it writes, and sets are refused meanwhile.",
     FailedWriteKept "failed-write-kept"
         "A snapshot that could not be written replaces the one before.",
-}
-
-#[cfg(feature = "planted")]
-mod chosen {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::Defect;
-
-    /// The number of the planted defect, counted from 1. 0 means none.
-    static PLANTED: AtomicUsize = AtomicUsize::new(0);
-
-    /// Plants a defect in all servers of this process and replaces the one before. `None` removes
-    /// it.
-    pub fn plant(defect: Option<Defect>) {
-        let number = defect.map_or(0, |defect| defect as usize + 1);
-        // Relaxed, here and below: every server is started or notified after this.
-        PLANTED.store(number, Ordering::Relaxed);
-    }
-
-    /// Whether this defect is planted.
-    pub(crate) fn is(defect: Defect) -> bool {
-        PLANTED.load(Ordering::Relaxed) == defect as usize + 1
-    }
-}
-
-#[cfg(feature = "planted")]
-pub(crate) use chosen::is;
-#[cfg(feature = "planted")]
-pub use chosen::plant;
-
-/// Without the feature, no defect is planted.
-#[cfg(not(feature = "planted"))]
-#[inline(always)]
-pub(crate) const fn is(_: Defect) -> bool {
-    false
 }

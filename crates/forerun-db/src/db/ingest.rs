@@ -31,8 +31,8 @@ use super::published_sequence::Hole;
 use super::work::{Patience, Task};
 use super::{Inner, Open};
 use crate::panics;
-use crate::run::{self, INGESTED_SEQUENCE, PendingRun, Run, RunWriter};
-use crate::tree::limiter;
+use crate::run::{INGESTED_SEQUENCE, PendingRun, Run, RunWriter};
+use crate::tree::{build, limiter};
 use crate::versions::{Kind, Version};
 use crate::{Background, Error, Op, Result};
 
@@ -249,20 +249,7 @@ impl Inner {
         files: &mut Vec<(u64, PathBuf)>,
     ) -> Result<RunWriter> {
         let _guard = self.directory.enter()?;
-        self.with_build(keyspace, u64::MAX, |build| {
-            let number = build.numbers.take();
-            let path = run::path(build.dir, number);
-            files.push((number, path.clone()));
-            let mut writer = RunWriter::create(
-                build.io,
-                &path,
-                build.order,
-                build.comparator,
-                build.options,
-            )?;
-            writer.note_keyspace(build.keyspace.0, build.keyspace.1);
-            Ok(writer)
-        })
+        self.with_build(keyspace, u64::MAX, |build| build::begin(build, files))
     }
 
     /// Gives the runs a sequence number and adds them to the tree. Leaves in `files` those that

@@ -39,7 +39,7 @@ fn breaks(defect: Defect, scenario: Scenario) {
     plant(Some(defect));
     let holds = holds(scenario);
     plant(None);
-    assert!(!holds, "{}: {}", defect.name(), defect.sentence());
+    assert!(!holds, "{}: {}", defect.name(), defect.description());
 }
 
 /// A panic fails the scenario like a wrong answer, and so does waiting for ever.
@@ -75,6 +75,6 @@ fn names_differ_and_sentences_end() {
     names.dedup();
     assert_eq!(names.len(), Defect::ALL.len());
     for defect in Defect::ALL {
-        assert!(defect.sentence().ends_with('.'), "{defect:?}");
+        assert!(defect.description().ends_with('.'), "{defect:?}");
     }
 }

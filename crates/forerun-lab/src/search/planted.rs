@@ -28,7 +28,7 @@ pub trait Defect: Copy + Send + Sync + 'static {
     /// Its name on the command line.
     fn name(self) -> &'static str;
     /// What it is, in one sentence.
-    fn sentence(self) -> &'static str;
+    fn description(self) -> &'static str;
     /// Plants it in this process.
     fn plant(self);
 }
@@ -43,8 +43,8 @@ macro_rules! defects_of {
                 <$defect>::name(self)
             }
 
-            fn sentence(self) -> &'static str {
-                <$defect>::sentence(self)
+            fn description(self) -> &'static str {
+                <$defect>::description(self)
             }
 
             fn plant(self) {
@@ -105,7 +105,7 @@ pub fn command<D: Defect, C: Counts>(
     let defects = match which {
         Which::List => {
             for defect in D::ALL {
-                println!("{:<28} {}", defect.name(), defect.sentence());
+                println!("{:<28} {}", defect.name(), defect.description());
             }
             return Ok(ExitCode::SUCCESS);
         }
