@@ -21,6 +21,7 @@ const CRATES: &[Layers] = &[
             "figures",
             "hashing",
             "interleave",
+            "planted_defects",
             "region",
             "setters",
             "size",
