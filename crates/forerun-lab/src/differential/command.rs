@@ -45,7 +45,7 @@ impl Word {
 pub(super) struct Command {
     pub words: Vec<Word>,
     /// The end of the line.
-    pub line_end: &'static [u8],
+    pub line_end: Vec<u8>,
     /// The data block with its end, as it is sent; it may differ from what the line announces.
     pub block: Option<Vec<u8>>,
 }
@@ -55,7 +55,7 @@ impl Command {
     pub(super) fn line(words: Vec<Word>) -> Self {
         Self {
             words,
-            line_end: b"\r\n",
+            line_end: b"\r\n".to_vec(),
             block: None,
         }
     }
@@ -86,7 +86,7 @@ impl Command {
                 }
             }
         }
-        out.extend_from_slice(self.line_end);
+        out.extend_from_slice(&self.line_end);
         out.extend_from_slice(self.block.as_deref().unwrap_or_default());
     }
 
@@ -104,7 +104,7 @@ impl Command {
                 Word::TimeOfDay { letter, offset_s } => write!(text, "{letter}<now{offset_s:+}>"),
             };
         }
-        text.push_str(&shorten(self.line_end));
+        text.push_str(&shorten(&self.line_end));
         text.push_str(&shorten(self.block.as_deref().unwrap_or_default()));
         text
     }
@@ -131,7 +131,23 @@ pub(super) struct Step {
     pub cuts: Vec<u16>,
     /// Empty lines after the commands, for a data block that announces more bytes than it has.
     pub padding: usize,
+    /// How long to wait before it is sent, so that items expire.
+    pub wait_s: u64,
     pub compare: Compare,
+}
+
+impl Step {
+    /// Commands in one packet, whose answers are equal.
+    pub(super) fn new(connection: usize, commands: Vec<Command>) -> Self {
+        Self {
+            connection,
+            commands,
+            cuts: Vec::new(),
+            padding: 0,
+            wait_s: 0,
+            compare: Compare::Whole,
+        }
+    }
 }
 
 /// Bytes with unprintable ones escaped, and the middle of long ones left out.

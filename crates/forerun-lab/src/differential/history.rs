@@ -1,7 +1,7 @@
 //! Plays a history to both servers.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
@@ -59,6 +59,7 @@ fn play_in(dir: &Path, memcached: &Memcached, steps: &[Step]) -> Result<(Played,
                 theirs: theirs.connect()?,
             }),
         };
+        std::thread::sleep(Duration::from_secs(step.wait_s));
         let now_s = now_s()?;
         let bytes_of = |mine: fn((u64, u64)) -> u64| {
             let mut bytes = Vec::new();
@@ -70,8 +71,8 @@ fn play_in(dir: &Path, memcached: &Memcached, steps: &[Step]) -> Result<(Played,
         };
         let (to_us, to_them) = (bytes_of(|pair| pair.0), bytes_of(|pair| pair.1));
         let cuts = |len: usize| -> Vec<usize> {
-            let place = |cut: &u16| len * usize::from(*cut) / 1000;
-            step.cuts.iter().map(place).collect()
+            let offset = |cut: &u16| len * usize::from(*cut) / 1000;
+            step.cuts.iter().map(offset).collect()
         };
         let ask = |connection: &mut Connection, bytes: &[u8]| match step.compare {
             Compare::Unordered => connection.ask_list(bytes),

@@ -6,6 +6,7 @@
 //!   peer.rs     the two servers and connections to them     history.rs   plays a history to both
 //!   answer.rs   compares two answers                        known.rs     the intended differences
 //!   shrink.rs   shortens a failing history                  counted.rs   numbers that commands change
+//!   saved.rs    histories as text, to be played again
 //! ```
 
 mod answer;
@@ -15,13 +16,14 @@ mod generate;
 mod history;
 mod known;
 mod peer;
+mod saved;
 mod shrink;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use command::{Step, shorten};
 use history::{Failure, Played, describe, play};
@@ -38,6 +40,7 @@ Examples:
   forerun-lab differential --seconds 60                                    new seeds for a minute
   forerun-lab differential --seed 4711                                     one seed
   forerun-lab differential --seconds 60 --memcached /usr/bin/memcached     another memcached
+  forerun-lab differential --replay FILE                                   a history that was kept
   forerun-lab differential --list                                          the accepted differences
 
 Exit codes: 0 all answers agree, or no memcached is installed; 1 an answer differs; \
@@ -56,6 +59,12 @@ pub struct Args {
     /// The first seed of a run of `--seconds`. Default: taken from the clock.
     #[arg(long)]
     from: Option<u64>,
+    /// Play the history in this file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "from"])]
+    replay: Option<PathBuf>,
+    /// Write the shortened history of a failing seed to this file.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
     /// List the differences that are accepted, and exit.
     #[arg(long)]
     list: bool,
@@ -83,6 +92,22 @@ fn run(args: &Args) -> Result<bool> {
         println!("skipped: there is no {}", path.display());
         return Ok(true);
     };
+    if let Some(file) = &args.replay {
+        let text = std::fs::read_to_string(file).with_context(|| format!("read {file:?}"))?;
+        let steps = saved::from_text(&text).with_context(|| format!("read {file:?}"))?;
+        let (played, failure) = play(&memcached, &steps)?;
+        return match failure {
+            Some(failure) => {
+                let repeat = format!("--replay {}", file.display());
+                report(&memcached, &repeat, &steps, failure, args)?;
+                Ok(false)
+            }
+            None => {
+                println!("{} answers agree", played.answers);
+                Ok(true)
+            }
+        };
+    }
     let first = match (args.seed, args.from) {
         (Some(seed), _) | (None, Some(seed)) => seed,
         (None, None) => u64::from(std::process::id()) << 32 | u64::from(now_low_bits()),
@@ -98,7 +123,7 @@ fn run(args: &Args) -> Result<bool> {
         total.ended += played.ended;
         seeds += 1;
         if let Some(failure) = failure {
-            report(&memcached, seed, &steps, failure, &path)?;
+            report(&memcached, &format!("--seed {seed}"), &steps, failure, args)?;
             return Ok(false);
         }
         if args.seed.is_some() || Instant::now() >= until {
@@ -137,18 +162,24 @@ fn now_low_bits() -> u32 {
 /// Prints how to repeat a failure, and the shortest history found that fails.
 fn report(
     memcached: &Memcached,
-    seed: u64,
+    repeat: &str,
     steps: &[Step],
     failure: Failure,
-    program: &std::path::Path,
+    args: &Args,
 ) -> Result<()> {
+    let program = match &args.memcached {
+        Some(program) => format!(" --memcached {}", program.display()),
+        None => String::new(),
+    };
     println!(
-        "differs from memcached {}; repeat with: forerun-lab differential --seed {seed} \
-         --memcached {}",
-        memcached.version,
-        program.display()
+        "differs from memcached {}; repeat with: forerun-lab differential {repeat}{program}",
+        memcached.version
     );
     let (steps, failure) = shrink::shrink(memcached, steps, failure)?;
+    if let Some(file) = &args.save {
+        let text = format!("# {}\n{}", failure.reason, saved::to_text(&steps));
+        std::fs::write(file, text).with_context(|| format!("write {file:?}"))?;
+    }
     println!("{}", failure.reason);
     for step in &steps {
         let cuts = match step.cuts.len() {
@@ -174,7 +205,7 @@ fn report(
 mod tests {
     use std::path::Path;
 
-    use super::command::{Command, Compare, Word};
+    use super::command::{Command, Word};
     use super::known::LATER;
     use super::*;
 
@@ -188,12 +219,28 @@ mod tests {
     }
 
     fn step(line: &str) -> Step {
-        Step {
-            connection: 0,
-            commands: vec![Command::line(line.split(' ').map(Word::text).collect())],
-            cuts: Vec::new(),
-            padding: 0,
-            compare: Compare::Whole,
+        let words = line.split(' ').map(Word::text).collect();
+        Step::new(0, vec![Command::line(words)])
+    }
+
+    #[test]
+    fn histories_that_failed_once_get_identical_answers() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds/differential");
+        let mut files: Vec<PathBuf> = std::fs::read_dir(directory)
+            .expect("the directory of histories")
+            .map(|entry| entry.expect("an entry").path())
+            .collect();
+        files.sort();
+        assert!(files.len() >= 3, "only {files:?}");
+        for file in files {
+            let text = std::fs::read_to_string(&file).expect("a text");
+            let steps = saved::from_text(&text).expect("a history");
+            let Some(memcached) = memcached() else {
+                continue;
+            };
+            let (played, failure) = play(&memcached, &steps).expect("both servers run");
+            assert!(failure.is_none(), "{}: {failure:?}", file.display());
+            assert!(played.answers > 0, "{}", file.display());
         }
     }
 

@@ -302,6 +302,8 @@ impl Generator {
                     " cachedump x",
                     " cachedump 1 x",
                     " detail x",
+                    " detail dump",
+                    " reset x",
                 ]);
                 format!("stats{rest}")
             }
@@ -314,6 +316,13 @@ impl Generator {
                     " sleep 1000001",
                     " crawl",
                     " crawl x",
+                    " disable x",
+                    " sleep 100",
+                    " sleep 0",
+                    " tocrawl 5",
+                    " tocrawl 0",
+                    " tocrawl",
+                    " metadump",
                 ]);
                 format!("lru_crawler{rest}")
             }
@@ -334,6 +343,8 @@ impl Generator {
                     "slabs automove 7",
                     "watch nonsense",
                     "misbehave",
+                    "quit",
+                    "quit now",
                     "me",
                     "verbosity",
                 ])
@@ -344,7 +355,7 @@ impl Generator {
 }
 
 /// Operator's commands that every version parses alike.
-const PLAIN_ADMIN: [&str; 16] = [
+const PLAIN_ADMIN: [&str; 17] = [
     "flush_all",
     "flush_all noreply",
     "flush_all 0",
@@ -361,6 +372,7 @@ const PLAIN_ADMIN: [&str; 16] = [
     "lru_crawler sleep 1000001",
     "shutdown",
     "misbehave",
+    "quit",
 ];
 
 /// Whether every server accepts this time to live.

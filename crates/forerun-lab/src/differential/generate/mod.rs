@@ -5,6 +5,7 @@
 //! [`known`](super::known) lists as not generated are left out here.
 
 mod classic;
+mod expiry;
 mod garbage;
 mod meta;
 mod tokens;
@@ -21,6 +22,9 @@ const STEPS: std::ops::RangeInclusive<usize> = 60..=200;
 
 /// Commands of a long pipeline.
 const PIPELINE_MAX: usize = 24;
+
+/// The share of histories in which time passes. Each takes seconds.
+const EXPIRY_SHARE: f64 = 0.03;
 
 /// Makes a history.
 pub(super) struct Generator {
@@ -69,6 +73,9 @@ pub(super) fn history(seed: u64, memcached: Version) -> Vec<Step> {
         was_flushed: false,
         values: 0,
     };
+    if generator.chance(EXPIRY_SHARE) {
+        return generator.expiry_history();
+    }
     let connections = generator.random.random_range(1..=4);
     let steps = generator.random.random_range(STEPS);
     (0..steps).map(|_| generator.step(connections)).collect()
@@ -116,6 +123,11 @@ impl Generator {
             at += 1;
             at <= reads || !is_arithmetic(command)
         });
+        // Nothing after it is answered.
+        let quits = commands
+            .iter()
+            .position(|command| is_named(command, b"quit"));
+        commands.truncate(quits.map_or(commands.len(), |at| at + 1));
         // The answers to these two, one after the other, look like the fence's. A quiet command
         // between them answers nothing, so no `version` may follow an `mn` within a step.
         let fences = commands.iter().position(|command| is_named(command, b"mn"));
@@ -128,13 +140,7 @@ impl Generator {
         if !self.is_later() && commands.len() > 1 {
             commands.iter_mut().for_each(answer_the_number);
         }
-        let mut step = Step {
-            connection,
-            commands,
-            cuts: Vec::new(),
-            padding: 0,
-            compare: Compare::Whole,
-        };
+        let mut step = Step::new(connection, commands);
         if self.chance(0.3) {
             let cuts = 1 + self.below(5);
             step.cuts = (0..cuts)
@@ -163,11 +169,9 @@ impl Generator {
             ),
         };
         Step {
-            connection,
-            commands: vec![command],
-            cuts: Vec::new(),
             padding,
             compare,
+            ..Step::new(connection, vec![command])
         }
     }
 
@@ -181,7 +185,7 @@ impl Generator {
             _ => self.garbage(),
         };
         if self.chance(0.02) && command.block.is_none() && !self.is_later() {
-            command.line_end = b"\n";
+            command.line_end = b"\n".to_vec();
         }
         command
     }
