@@ -21,6 +21,8 @@ forerun_core::planted_defects! {
     // Turns.
     TurnUnbounded "turn-unbounded"
         "A connection that sends without a pause keeps its turn, and its neighbours wait.",
+    NewestFirst "newest-first"
+        "A worker serves only the connection that became busy last, and its neighbours wait.",
     FullAnswerForgotten "full-answer-forgotten"
         "A session that stops at exactly a full output is not called again until more bytes \
          arrive.",
@@ -36,6 +38,8 @@ forerun_core::planted_defects! {
     // Snapshots.
     SnapshotHoldsGuard "snapshot-holds-guard"
         "A snapshot holds the cache's memory while it writes, and sets are refused meanwhile.",
+    SnapshotUnsynced "snapshot-unsynced"
+        "A snapshot is reported as written before its directory is synced.",
     FailedWriteKept "failed-write-kept"
         "A snapshot that could not be written replaces the one before.",
 }

@@ -18,6 +18,7 @@ use slab::Slab;
 
 use crate::auth::UserFile;
 use crate::net::Transport;
+use crate::planted::{self, Defect};
 use crate::session::Context;
 use crate::shared::Shared;
 use crate::system::{Readiness, System, WAKE, Wake};
@@ -168,6 +169,11 @@ impl<S: System> Worker<S> {
         }
         if self.deadline.is_some() {
             self.tick();
+        }
+        if planted::is(Defect::NewestFirst) {
+            let newest = turn.pop();
+            self.again = turn;
+            turn = newest.into_iter().collect();
         }
         for key in turn.drain(..) {
             if let Some(connection) = self.connections.get_mut(key) {
