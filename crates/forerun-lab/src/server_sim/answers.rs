@@ -1,11 +1,11 @@
 //! Requests, and the comparison of their answers with the model.
 
-use super::model::{During, Entry, Found, Known, Model, Reader, Stamp, read_value, value};
+use super::model::{Entry, Found, Interval, KeyState, Model, Reader, Stamp, read_value, value};
 use super::plan::{Expiry, Key, Op, name};
 
 /// A request that waits for its answer.
 #[derive(Debug)]
-pub struct Asked {
+pub struct Request {
     pub op: Op,
     pub sent: Stamp,
     /// Where it ends in the stream of all bytes that the client sends.
@@ -27,7 +27,7 @@ pub enum Parsed {
     Whole(usize),
 }
 
-impl Asked {
+impl Request {
     /// A client's request and its bytes. `unix_s` is the server's time of day.
     pub fn new(
         client: usize,
@@ -36,7 +36,7 @@ impl Asked {
         sent: Stamp,
         unix_s: u64,
         model: &mut Model,
-    ) -> (Asked, Vec<u8>) {
+    ) -> (Request, Vec<u8>) {
         let mut unix = None;
         let mut time = |expiry: Expiry| match expiry {
             Expiry::Never => 0,
@@ -74,7 +74,7 @@ impl Asked {
             }
             Op::Delete { key } => format!("delete {}", name(client, *key)).into_bytes(),
             Op::Flush => {
-                model.flushes.push((sent.turn, None));
+                model.flushes.push((sent.step, None));
                 b"flush_all".to_vec()
             }
             Op::MemoryLimit { mib } => format!("cache_memlimit {mib}").into_bytes(),
@@ -87,7 +87,7 @@ impl Asked {
                 model.versions_sent.insert((name, version));
             }
         }
-        let asked = Asked {
+        let asked = Request {
             op,
             sent,
             end: 0,
@@ -118,7 +118,7 @@ impl Asked {
         let line = &input[..end];
         let rest = end + 2;
         let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
-        let during = During {
+        let interval = Interval {
             sent: self.sent,
             acked,
         };
@@ -162,63 +162,65 @@ impl Asked {
                     };
                     let name = name(client, *key);
                     if name != found_name {
-                        self.found(client, *key, &[], None, *touch, during, model)?;
+                        self.found(client, *key, &[], None, *touch, interval, model)?;
                         continue;
                     }
-                    self.found(client, *key, body, Some(()), *touch, during, model)?;
+                    self.found(client, *key, body, Some(()), *touch, interval, model)?;
                     return Ok(Parsed::Part(whole));
                 }
             }
             (Op::Get { keys, touch }, b"END") if words.len() == 1 => {
                 for key in &keys[self.answered.len()..] {
-                    self.found(client, *key, &[], None, *touch, during, model)?;
+                    self.found(client, *key, &[], None, *touch, interval, model)?;
                 }
             }
             (Op::Ttl { key }, b"VA") => {
-                self.found(client, *key, body, Some(()), None, during, model)?;
+                self.found(client, *key, body, Some(()), None, interval, model)?;
                 let text = words.get(2).and_then(|word| word.strip_prefix(b"t"));
                 let left: Option<i64> = text
                     .and_then(|text| std::str::from_utf8(text).ok())
                     .and_then(|text| text.parse().ok());
                 let left = left.ok_or_else(|| unexpected(&op, line))?;
-                check_left(left, &name(client, *key), during, model)?;
+                check_left(left, &name(client, *key), interval, model)?;
             }
             (Op::Ttl { key }, b"EN") => {
-                self.found(client, *key, &[], None, None, during, model)?;
+                self.found(client, *key, &[], None, None, interval, model)?;
             }
             (Op::Set { key, len, expiry }, b"STORED") => {
                 if matches!(key, Key::Own(_)) {
-                    let entry = self.entry(*len, *expiry, during, model);
-                    model.change(&name(client, *key), Some(entry), during);
+                    let entry = self.entry(*len, *expiry, interval, model);
+                    model.change(&name(client, *key), Some(entry), interval);
                 }
             }
             (Op::Touch { key, expiry }, b"TOUCHED") => {
-                self.present(client, *key, during, model)?;
-                let span = self.span(*expiry, during, model);
+                self.present(client, *key, interval, model)?;
+                let span = self.span(*expiry, interval, model);
                 if matches!(key, Key::Own(_)) {
                     model.touch(&name(client, *key), span);
                 }
             }
             (Op::Delete { key }, b"DELETED") => {
-                self.present(client, *key, during, model)?;
+                self.present(client, *key, interval, model)?;
                 if matches!(key, Key::Own(_)) {
-                    model.change(&name(client, *key), None, during);
+                    model.change(&name(client, *key), None, interval);
                 }
             }
             (Op::Touch { key, .. } | Op::Delete { key }, b"NOT_FOUND") => {
-                self.found(client, *key, &[], None, None, during, model)?;
+                self.found(client, *key, &[], None, None, interval, model)?;
             }
             (Op::Flush, b"OK") => {
-                let sent = self.sent.turn;
+                let sent = self.sent.step;
                 let flush = model
                     .flushes
                     .iter_mut()
                     .find(|(turn, acked)| *turn == sent && acked.is_none());
                 if let Some((_, ended)) = flush {
-                    *ended = Some(acked.turn);
+                    *ended = Some(acked.step);
                 }
             }
-            (Op::MemoryLimit { .. }, b"OK" | b"MEMLIMIT_ADJUST_FAILED") => {}
+            (Op::MemoryLimit { .. }, b"OK") => {}
+            // The index cannot shrink.
+            (Op::MemoryLimit { mib }, b"MEMLIMIT_ADJUST_FAILED") if *mib < model.memory_mib => {}
             (Op::Noop, b"MN") => {}
             _ => return Err(unexpected(&op, line)),
         }
@@ -230,17 +232,17 @@ impl Asked {
 
     /// The connection ended without the answer.
     pub fn lose(self, client: usize, model: &mut Model) {
-        let turn = self.sent.turn;
+        let turn = self.sent.step;
         for name in changed(client, &self.op) {
             model.changes(&name, false);
         }
         let (key, entry) = match &self.op {
             Op::Set { key, len, expiry } => {
-                let during = During {
+                let interval = Interval {
                     sent: self.sent,
                     acked: self.sent,
                 };
-                (*key, Some(self.entry(*len, *expiry, during, model)))
+                (*key, Some(self.entry(*len, *expiry, interval, model)))
             }
             Op::Delete { key } | Op::Touch { key, .. } => (*key, None),
             Op::Get {
@@ -261,22 +263,22 @@ impl Asked {
         }
     }
 
-    fn entry(&self, len: usize, expiry: Expiry, during: During, model: &Model) -> Entry {
+    fn entry(&self, len: usize, expiry: Expiry, interval: Interval, model: &Model) -> Entry {
         Entry {
             version: self.version,
             len,
-            set: during,
-            expiry: self.span(expiry, during, model),
+            set: interval,
+            expiry: self.span(expiry, interval, model),
         }
     }
 
     /// The range of seconds of the cache's clock in which a value of this request expires.
-    fn span(&self, expiry: Expiry, during: During, model: &Model) -> Option<(u32, u32)> {
+    fn span(&self, expiry: Expiry, interval: Interval, model: &Model) -> Option<(u32, u32)> {
         match expiry {
             Expiry::Never => None,
             Expiry::In(seconds) => Some((
-                during.sent.cache_s + seconds,
-                during.acked.cache_s + seconds,
+                interval.sent.cache_s + seconds,
+                interval.acked.cache_s + seconds,
             )),
             Expiry::AtFromNow(_) => self.unix_s.map(|unix_s| model.second_of(unix_s)),
         }
@@ -290,7 +292,7 @@ impl Asked {
         body: &[u8],
         hit: Option<()>,
         touch: Option<Expiry>,
-        during: During,
+        interval: Interval,
         model: &mut Model,
     ) -> Result<(), String> {
         let name = name(client, key);
@@ -320,10 +322,10 @@ impl Asked {
                 Key::Of(..) => Reader::Other,
                 Key::Own(_) | Key::Shared(_) => Reader::Owner,
             };
-            model.read(&name, found, during, reader)?;
+            model.read(&name, found, interval, reader)?;
         }
         if let (Some(expiry), Key::Own(_), Some(())) = (touch, key, hit) {
-            let span = self.span(expiry, during, model);
+            let span = self.span(expiry, interval, model);
             model.touch(&name, span);
         }
         Ok(())
@@ -334,24 +336,24 @@ impl Asked {
         &self,
         client: usize,
         key: Key,
-        during: During,
+        interval: Interval,
         model: &mut Model,
     ) -> Result<(), String> {
         let name = name(client, key);
         let found = match (key, model.keys.get(&name)) {
-            (Key::Shared(_), _) | (_, Some(Known::Unsure)) => return Ok(()),
-            (_, Some(Known::Entry(entry))) => Found::Value {
+            (Key::Shared(_), _) | (_, Some(KeyState::Uncertain)) => return Ok(()),
+            (_, Some(KeyState::Entry(entry))) => Found::Value {
                 version: entry.version,
                 len: entry.len,
             },
-            (_, Some(Known::Absent | Known::Gone { .. }) | None) => {
+            (_, Some(KeyState::Absent | KeyState::Gone { .. }) | None) => {
                 return Err(format!(
                     "{name}: nothing is there, but {:?} found it",
                     self.op
                 ));
             }
         };
-        model.read(&name, found, during, Reader::Owner)
+        model.read(&name, found, interval, Reader::Owner)
     }
 }
 
@@ -372,15 +374,15 @@ fn changed(client: usize, op: &Op) -> Vec<String> {
 }
 
 /// Compares the seconds that an item has left with the model.
-fn check_left(left: i64, name: &str, during: During, model: &Model) -> Result<(), String> {
-    let Some(Known::Entry(entry)) = model.keys.get(name) else {
+fn check_left(left: i64, name: &str, interval: Interval, model: &Model) -> Result<(), String> {
+    let Some(KeyState::Entry(entry)) = model.keys.get(name) else {
         return Ok(());
     };
     let range = match entry.expiry {
         None => -1..=-1,
         Some((first, last)) => {
-            i64::from(first) - i64::from(during.acked.cache_s)
-                ..=i64::from(last) - i64::from(during.sent.cache_s)
+            i64::from(first) - i64::from(interval.acked.cache_s)
+                ..=i64::from(last) - i64::from(interval.sent.cache_s)
         }
     };
     match range.contains(&left) {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use forerun_cache::Cache;
 
-use super::client::{Client, Over, Stage};
+use super::client::{Client, ConnectionEnd, Stage};
 use super::net::ClientSocket;
 use super::plan::Plan;
-use super::system::Sim;
+use super::system::SimSystem;
 
 /// Turns of its worker within which a connection with something to do must make progress. One would
 /// do, but polls are interrupted, up to one in ten.
@@ -72,32 +72,36 @@ struct Seen {
 }
 
 #[derive(Debug)]
-pub struct Watch {
+pub struct Checks {
     /// The clients' numbers, in the order of `seen`.
     ids: Vec<usize>,
     seen: Vec<Seen>,
     idle_timeout: Duration,
     drain_timeout: Duration,
     turn_bytes_max: u64,
-    has_limit: bool,
+    connection_limit: usize,
     over_limit_since: Option<Duration>,
 }
 
-impl Watch {
-    pub fn new(plan: &Plan) -> Watch {
+impl Checks {
+    pub fn new(plan: &Plan) -> Checks {
         // An output is full at 64 KiB, and the answer that fills it may be long.
         let output = READ_BYTES + plan.max_item_bytes + 1024;
         // Each answer is read and sent in parts; the last one is sent twice in part. TLS records
         // need 2% more.
         let turn = TURN_READS * (READ_BYTES + output) + output;
         let with_tls = turn + turn / 50 + 2 * TLS_BUFFER_BYTES;
-        Watch {
+        Checks {
             ids: plan.clients.iter().map(|client| client.id).collect(),
             seen: vec![Seen::default(); plan.clients.len()],
             idle_timeout: Duration::from_secs(plan.idle_timeout_s),
             drain_timeout: Duration::from_secs(plan.drain_timeout_s),
-            turn_bytes_max: if plan.tls { with_tls } else { turn } as u64,
-            has_limit: plan.connection_limit < plan.clients.len(),
+            turn_bytes_max: if plan.listeners.have_tls() {
+                with_tls
+            } else {
+                turn
+            } as u64,
+            connection_limit: plan.connection_limit,
             over_limit_since: None,
         }
     }
@@ -106,7 +110,7 @@ impl Watch {
     /// accepted soon.
     pub fn acceptor(
         &mut self,
-        sim: &Sim,
+        sim: &SimSystem,
         cache: &Cache,
         clients: &[Client<ClientSocket>],
         drains: bool,
@@ -132,7 +136,7 @@ impl Watch {
     }
 
     /// The cache's clock must be right.
-    pub fn clock(&self, sim: &Sim, cache: &Cache) -> Result<(), Failure> {
+    pub fn clock(&self, sim: &SimSystem, cache: &Cache) -> Result<(), Failure> {
         let (is, should) = (cache.now(), sim.cache_second());
         if is > should || is + 2 < should {
             let what = format!("the cache's clock is at {is} instead of {should}");
@@ -234,7 +238,7 @@ impl Watch {
             if wire.socket.poll().is_none() {
                 continue;
             }
-            if client.stage == Stage::Over(Over::Cut) {
+            if client.stage == Stage::Ended(ConnectionEnd::Reset) {
                 return Err(Failure::new(
                     "kept",
                     format!("client {id} is gone, but its connection is kept"),
@@ -296,8 +300,8 @@ impl Watch {
     pub fn over(
         &mut self,
         client: &Client<ClientSocket>,
-        how: Over,
-        drain_asked: Option<Duration>,
+        how: ConnectionEnd,
+        drain_requested: Option<Duration>,
     ) -> Result<(), Failure> {
         let id = client.plan.id;
         let Some(place) = self.place(id) else {
@@ -305,22 +309,25 @@ impl Watch {
         };
         let seen = self.seen[place];
         match how {
-            Over::Cut | Over::NobodyListens => Ok(()),
-            Over::TooMany if self.has_limit => Ok(()),
+            ConnectionEnd::Reset | ConnectionEnd::Refused => Ok(()),
             // The text of the refusal does not always fit.
-            Over::Closed if self.has_limit && !was_let_in(client) => Ok(()),
-            Over::TooMany => Err(Failure::new(
+            ConnectionEnd::LimitReached | ConnectionEnd::Closed
+                if others_when_refused(client) >= Some(self.connection_limit) =>
+            {
+                Ok(())
+            }
+            ConnectionEnd::LimitReached => Err(Failure::new(
                 "refused",
                 format!("client {id} was refused below the limit"),
             )),
-            Over::Closed if client.was_finished || client.is_spoilt() => Ok(()),
-            Over::Closed => {
+            ConnectionEnd::Closed if client.was_finished || client.has_sent_raw() => Ok(()),
+            ConnectionEnd::Closed => {
                 let dropped_at = seen.dropped_at.unwrap_or(seen.moved_at);
                 let silent = dropped_at.saturating_sub(seen.moved_at);
                 if !self.idle_timeout.is_zero() && silent > self.idle_timeout {
                     return Ok(());
                 }
-                let Some(drain_asked) = drain_asked else {
+                let Some(drain_requested) = drain_requested else {
                     let what = format!(
                         "client {id} was closed with {} answers missing",
                         client.unanswered
@@ -328,7 +335,7 @@ impl Watch {
                     return Err(Failure::new("closed", what));
                 };
                 let answered = client.answered - seen.answered_at_drain;
-                let in_time = dropped_at < drain_asked + self.drain_timeout;
+                let in_time = dropped_at < drain_requested + self.drain_timeout;
                 if in_time && answered < seen.owed_at_drain as u64 {
                     let what = format!(
                         "client {id} was owed {} answers when the server was asked to end, but got \
@@ -359,12 +366,106 @@ impl Watch {
     }
 }
 
-fn was_let_in(client: &Client<ClientSocket>) -> bool {
+fn others_when_refused(client: &Client<ClientSocket>) -> Option<usize> {
     let wire = client.wire.as_ref();
-    wire.is_some_and(|wire| wire.socket.was_let_in())
+    wire.and_then(|wire| wire.socket.others_when_refused())
 }
 
 fn is_on(client: &Client<ClientSocket>, worker: usize) -> bool {
     let wire = client.wire.as_ref();
     wire.and_then(|wire| wire.socket.poll()) == Some(worker + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use forerun_server::Address;
+    use forerun_server::simulation::{Listening, Readiness};
+
+    use super::super::client::Env;
+    use super::super::model::{Model, Stamp};
+    use super::super::net::{Net, SimSocket};
+    use super::super::plan::{End, Op};
+    use super::super::wire::Wire;
+    use super::*;
+
+    /// A worker with one connection, whose client has sent a request. The socket is the worker's.
+    fn one_request() -> (Checks, Vec<Client<ClientSocket>>, SimSocket) {
+        let mut plan = Plan::draw(0);
+        plan.clients.truncate(1);
+        let client = &mut plan.clients[0];
+        client.ops = vec![Op::Noop];
+        client.end = End::Stay;
+        client.capacities = (1000, 1000);
+        let net = Net::new(0, 0);
+        let (acceptor, _) = net.poll();
+        let (worker, _) = net.poll();
+        let address = Address::Unix {
+            path: "/plain".into(),
+            mode: 0o700,
+        };
+        let mut listener = net.listener(address, false);
+        acceptor
+            .register_listener(&mut listener, 0)
+            .expect("it is simulated");
+        let socket = net
+            .connect(false, client.capacities, client.style)
+            .expect("a listener");
+        let (mut accepted, _) = listener.accept().expect("a client waits");
+        worker.register(&mut accepted, 0).expect("it is simulated");
+        let mut client = Client::new(client.clone(), 0);
+        client.connect(Wire::new(socket, None).expect("no TLS"));
+        let env = Env {
+            now: Duration::ZERO,
+            stamp: Stamp::default(),
+            unix_s: 0,
+        };
+        while client.owed() == 0 {
+            client
+                .send(env, &mut Model::default())
+                .expect("there is space");
+        }
+        (Checks::new(&plan), vec![client], accepted)
+    }
+
+    fn step(checks: &mut Checks, clients: &[Client<ClientSocket>]) -> Result<(), Failure> {
+        checks.before_worker(0, clients);
+        checks.after_worker(0, clients, &[], Duration::from_secs(1), false)
+    }
+
+    #[test]
+    fn a_connection_that_is_passed_over_is_found_after_twelve_steps_of_its_worker() {
+        let (mut checks, clients, _socket) = one_request();
+        for _ in 0..TURNS_MAX {
+            step(&mut checks, &clients).expect("it may wait for so long");
+        }
+        let failure = step(&mut checks, &clients).expect_err("it waits for too long");
+        assert_eq!(failure.kind, "starved");
+    }
+
+    #[test]
+    fn a_connection_that_makes_progress_does_not_wait() {
+        use std::io::Read;
+        let (mut checks, clients, mut socket) = one_request();
+        for _ in 0..3 * TURNS_MAX {
+            checks.before_worker(0, &clients);
+            // One byte of the request at a time, and then the worker sends nothing.
+            let read = socket.read(&mut [0]).is_ok_and(|count| count == 1);
+            let after = checks.after_worker(0, &clients, &[], Duration::from_secs(1), false);
+            after.expect("it makes progress, or it did so a moment ago");
+            if !read {
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_that_nobody_will_answer_is_found_when_no_thread_is_busy() {
+        let (mut checks, clients, mut socket) = one_request();
+        let stuck = checks.stuck(clients.iter(), Duration::from_secs(1));
+        assert_eq!(stuck.expect_err("a request is unanswered").kind, "stuck");
+        use std::io::Write;
+        socket.write_all(b"MN\r\n").expect("there is space");
+        let stuck = checks.stuck(clients.iter(), Duration::from_secs(1));
+        stuck.expect("the client has not read its answer yet");
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::answers::{Asked, Parsed};
+use super::answers::{Parsed, Request};
 use super::model::{Model, Stamp};
 use super::plan::{ClientPlan, End, Rate};
 use super::wire::{Received, Wire};
@@ -24,7 +24,7 @@ const BAD_RECORD: &[u8] = b"\x17\x03\x03\x00\x20this is not what TLS would make 
 const NO_RECORD: &[u8] = b"\x17\x03\x03\xff\xff and so on";
 
 /// The answer to a connection beyond the limit.
-const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+const LIMIT_REACHED_ANSWER: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// What a client sees of the world in its turn.
 #[derive(Clone, Copy, Debug)]
@@ -42,27 +42,27 @@ pub enum Stage {
     Before,
     Open,
     /// The connection has ended: by the client's plan, or by the server, which the world judges.
-    Over(Over),
+    Ended(ConnectionEnd),
 }
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum ConnectionEnd {
     /// The client reset it.
-    Cut,
+    Reset,
     /// The server closed it, or sent bytes that are not TLS.
     Closed,
     /// The server said that there are too many.
-    TooMany,
+    LimitReached,
     /// Nobody listens any more.
-    NobodyListens,
+    Refused,
 }
 
 pub struct Client<T> {
     pub plan: ClientPlan,
     pub wire: Option<Wire<T>>,
     pub stage: Stage,
-    asked: VecDeque<Asked>,
+    asked: VecDeque<Request>,
     next_op: usize,
     version: u64,
     queued: u64,
@@ -70,7 +70,7 @@ pub struct Client<T> {
     next_send: Duration,
     next_read: Duration,
     rng: SmallRng,
-    last_word: bool,
+    has_sent_end: bool,
     ended: bool,
     /// The server accepts no more bytes.
     is_broken: bool,
@@ -83,14 +83,14 @@ pub struct Client<T> {
 }
 
 /// A socket's two ways to end, which the traits for bytes do not have.
-pub trait Ends {
+pub trait CloseSocket {
     /// Nothing more will be sent.
     fn end(&self);
     /// The connection is reset.
     fn cut(&self);
 }
 
-impl<T: Read + Write + Ends> Client<T> {
+impl<T: Read + Write + CloseSocket> Client<T> {
     pub fn new(plan: ClientPlan, seed: u64) -> Client<T> {
         Client {
             rng: SmallRng::seed_from_u64(seed ^ ((plan.id as u64) << 32)),
@@ -104,7 +104,7 @@ impl<T: Read + Write + Ends> Client<T> {
             version: 0,
             queued: 0,
             input: Vec::new(),
-            last_word: false,
+            has_sent_end: false,
             ended: false,
             is_broken: false,
             answered: 0,
@@ -115,8 +115,8 @@ impl<T: Read + Write + Ends> Client<T> {
 
     pub fn connect(&mut self, mut wire: Wire<T>) {
         if self.plan.end == End::NoTls {
-            wire.spoil(NO_TLS);
-            self.last_word = true;
+            wire.send_raw(NO_TLS);
+            self.has_sent_end = true;
         }
         self.wire = Some(wire);
         self.stage = Stage::Open;
@@ -128,7 +128,7 @@ impl<T: Read + Write + Ends> Client<T> {
         let more = self.next_op < self.plan.ops.len()
             && self.asked.len() < self.plan.window
             && wire.queued() < QUEUE_BYTES;
-        let says = self.is_done_asking() && (!self.last_word || !self.ended && self.ends());
+        let says = self.is_done_asking() && (!self.has_sent_end || !self.ended && self.ends());
         let wants = wire.wants_send()
             || (!wire.is_handshaking() && (more || says && self.plan.end != End::Stay));
         (self.stage == Stage::Open && wants && !self.is_broken).then_some(self.next_send)
@@ -167,26 +167,26 @@ impl<T: Read + Write + Ends> Client<T> {
     /// Whether it has sent everything and waits only for the end.
     pub fn waits_for_end(&self) -> bool {
         let said = match self.plan.end {
-            End::Quit => self.last_word,
+            End::Quit => self.has_sent_end,
             End::HalfClose | End::Truncate => self.ended,
-            End::NoTls | End::BadRecord | End::NoRecord => self.is_spoilt(),
+            End::NoTls | End::BadRecord | End::NoRecord => self.has_sent_raw(),
             End::Reset | End::Stay => false,
         };
         let sent = self.wire.as_ref().is_some_and(|wire| !wire.wants_send());
         // The server does not have to answer requests that arrived with bytes that are not TLS.
-        said && sent && (self.asked.is_empty() || self.is_spoilt())
+        said && sent && (self.asked.is_empty() || self.has_sent_raw())
     }
 
     /// Whether it has begun to send bytes that are not TLS.
-    pub fn is_spoilt(&self) -> bool {
-        self.wire.as_ref().is_some_and(Wire::is_spoilt)
+    pub fn has_sent_raw(&self) -> bool {
+        self.wire.as_ref().is_some_and(Wire::has_sent_raw)
     }
 
     /// Whether its plan is done, except that it stays connected.
     pub fn is_at_rest(&self) -> bool {
         match self.stage {
             Stage::Before => false,
-            Stage::Over(_) => true,
+            Stage::Ended(_) => true,
             Stage::Open => {
                 self.plan.end == End::Stay
                     && self.is_done_asking()
@@ -215,7 +215,7 @@ impl<T: Read + Write + Ends> Client<T> {
             }
         }
         let sent = !wire.wants_send() && wire.queued() == 0 && !wire.is_handshaking();
-        if self.last_word && sent && !self.ended {
+        if self.has_sent_end && sent && !self.ended {
             match self.plan.end {
                 End::HalfClose | End::Truncate => {
                     wire.socket.end();
@@ -223,7 +223,7 @@ impl<T: Read + Write + Ends> Client<T> {
                 }
                 End::Reset => {
                     wire.socket.cut();
-                    self.over(Over::Cut, model);
+                    self.over(ConnectionEnd::Reset, model);
                 }
                 End::Quit | End::Stay | End::NoTls | End::BadRecord | End::NoRecord => {}
             }
@@ -241,24 +241,25 @@ impl<T: Read + Write + Ends> Client<T> {
             self.next_op += 1;
             self.version += 1;
             let id = self.plan.id;
-            let (mut asked, bytes) = Asked::new(id, op, self.version, env.stamp, env.unix_s, model);
+            let (mut asked, bytes) =
+                Request::new(id, op, self.version, env.stamp, env.unix_s, model);
             wire.queue(&bytes);
             self.queued += bytes.len() as u64;
             asked.end = self.queued;
             self.asked.push_back(asked);
         }
-        if self.next_op < self.plan.ops.len() || self.last_word || wire.is_handshaking() {
+        if self.next_op < self.plan.ops.len() || self.has_sent_end || wire.is_handshaking() {
             return;
         }
-        self.last_word = true;
+        self.has_sent_end = true;
         let is_sent = wire.queued() == 0 && !wire.wants_send();
         match self.plan.end {
             End::Quit => wire.queue(b"quit\r\n"),
             End::Truncate => wire.queue(b"set truncated 0 0 9000\r\nhalf a va"),
             End::HalfClose if wire.queued() == 0 => wire.close_notify(),
-            End::BadRecord if is_sent => wire.spoil(BAD_RECORD),
-            End::NoRecord if is_sent => wire.spoil(NO_RECORD),
-            End::HalfClose | End::BadRecord | End::NoRecord => self.last_word = false,
+            End::BadRecord if is_sent => wire.send_raw(BAD_RECORD),
+            End::NoRecord if is_sent => wire.send_raw(NO_RECORD),
+            End::HalfClose | End::BadRecord | End::NoRecord => self.has_sent_end = false,
             End::Reset | End::Stay | End::NoTls => {}
         }
     }
@@ -273,13 +274,13 @@ impl<T: Read + Write + Ends> Client<T> {
         let Some(wire) = &mut self.wire else {
             return Ok(());
         };
-        let (handshaking, spoilt) = (wire.is_handshaking(), wire.is_spoilt());
+        let (handshaking, raw) = (wire.is_handshaking(), wire.has_sent_raw());
         let received = match wire.receive(most, &mut self.input) {
             Ok(received) => received,
             // The server's alert.
-            Err(error) if error.kind() == ErrorKind::InvalidData && spoilt => Received::End,
+            Err(error) if error.kind() == ErrorKind::InvalidData && raw => Received::End,
             Err(error) if error.kind() == ErrorKind::InvalidData && handshaking => {
-                self.over(Over::TooMany, model);
+                self.over(ConnectionEnd::LimitReached, model);
                 return Ok(());
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => {
@@ -289,7 +290,7 @@ impl<T: Read + Write + Ends> Client<T> {
         };
         self.parse(env.stamp, model)?;
         if received == Received::End {
-            self.over(Over::Closed, model);
+            self.over(ConnectionEnd::Closed, model);
         }
         Ok(())
     }
@@ -299,12 +300,12 @@ impl<T: Read + Write + Ends> Client<T> {
         let id = self.plan.id;
         while at < self.input.len() {
             let rest = &self.input[at..];
-            let refusal = TOO_MANY.len().min(rest.len());
-            if self.answered == 0 && rest[..refusal] == TOO_MANY[..refusal] {
-                if refusal < TOO_MANY.len() {
+            let refusal = LIMIT_REACHED_ANSWER.len().min(rest.len());
+            if self.answered == 0 && rest[..refusal] == LIMIT_REACHED_ANSWER[..refusal] {
+                if refusal < LIMIT_REACHED_ANSWER.len() {
                     break;
                 }
-                self.over(Over::TooMany, model);
+                self.over(ConnectionEnd::LimitReached, model);
                 return Ok(());
             }
             let Some(asked) = self.asked.front_mut() else {
@@ -329,11 +330,11 @@ impl<T: Read + Write + Ends> Client<T> {
     }
 
     /// The connection has ended.
-    fn over(&mut self, how: Over, model: &mut Model) {
+    fn over(&mut self, how: ConnectionEnd, model: &mut Model) {
         if self.stage == Stage::Open {
             self.unanswered = self.owed();
             self.was_finished = self.waits_for_end();
-            self.stage = Stage::Over(how);
+            self.stage = Stage::Ended(how);
         }
         for asked in std::mem::take(&mut self.asked) {
             asked.lose(self.plan.id, model);
@@ -342,12 +343,12 @@ impl<T: Read + Write + Ends> Client<T> {
 
     /// The server is gone: pending requests get no answer.
     pub fn abandon(&mut self, model: &mut Model) {
-        self.over(Over::Closed, model);
+        self.over(ConnectionEnd::Closed, model);
     }
 
     /// Nobody listens.
     pub fn refused(&mut self) {
-        self.stage = Stage::Over(Over::NobodyListens);
+        self.stage = Stage::Ended(ConnectionEnd::Refused);
     }
 
     fn draw(&mut self, rate: Rate, now: Duration) -> (usize, Duration) {

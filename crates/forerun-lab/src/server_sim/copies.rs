@@ -6,15 +6,18 @@ use forerun_cache::{Cache, CacheOptions};
 use forerun_server::simulation::read_snapshot;
 
 use super::checks::Failure;
+use super::disk::DiskPlan;
 use super::model::{Model, Stamp, read_value};
-use super::system::{DiskPlan, Sim};
+use super::system::SimSystem;
 
 /// The copies of a running server.
 #[derive(Debug, Default)]
 pub struct Copies {
     /// A copy was requested and has not been begun.
-    is_asked: bool,
+    is_requested: bool,
     writing: Option<Writing>,
+    /// The number of the last copy that was completed.
+    completed: Option<u64>,
 }
 
 /// A copy that is being written.
@@ -30,12 +33,12 @@ struct Writing {
 impl Copies {
     /// A client or an operator has requested a copy.
     pub fn asked(&mut self) {
-        self.is_asked = true;
+        self.is_requested = true;
     }
 
     /// The server is about to end: a copy that it has not begun is not written.
     pub fn forget_request(&mut self) {
-        self.is_asked = false;
+        self.is_requested = false;
     }
 
     /// The acceptor had a turn; the previous copy has this number.
@@ -48,7 +51,7 @@ impl Copies {
         now: Stamp,
         before: Option<u64>,
     ) -> Result<(), Failure> {
-        if std::mem::take(&mut self.is_asked) && !has_begun {
+        if std::mem::take(&mut self.is_requested) && !has_begun {
             let what = "a copy was asked for, and nobody writes it";
             return Err(Failure::new("snapshot", what));
         }
@@ -68,7 +71,7 @@ impl Copies {
     /// What is wrong with it.
     pub fn check(
         &mut self,
-        sim: &Sim,
+        sim: &SimSystem,
         path: &Path,
         now: Stamp,
         model: &mut Model,
@@ -87,6 +90,11 @@ impl Copies {
         } = *writing;
         self.writing = None;
         if sim.file_number(path) != before {
+            if !sim.survives_power_loss(path) && !may_fail {
+                let what = "a copy was completed, and a loss of power would take it";
+                return Err(Failure::new("durability", what));
+            }
+            self.completed = sim.file_number(path).filter(|_| !may_fail);
             self.check_file(sim, path, began, now, model)?;
             return Ok(true);
         }
@@ -99,32 +107,40 @@ impl Copies {
         }
     }
 
+    /// The server has died: the last copy that it completed is still there, or a newer one, and
+    /// whatever is there is whole.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check_after_death(&self, sim: &SimSystem, path: &Path) -> Result<(), Failure> {
+        let wrong = |what: String| Failure::new("durability", what);
+        let left = sim.file_number(path);
+        if left < self.completed {
+            return Err(wrong(format!(
+                "copy {:?} was completed, and {left:?} is left after the server's death",
+                self.completed
+            )));
+        }
+        if left.is_none() {
+            return Ok(());
+        }
+        load(sim, path).map_err(wrong).map(drop)
+    }
+
     /// Checks a snapshot that was written between two moments.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn check_file(
         &mut self,
-        sim: &Sim,
+        sim: &SimSystem,
         path: &Path,
         began: Stamp,
         ended: Stamp,
         model: &mut Model,
     ) -> Result<(), Failure> {
         let wrong = |what: String| Failure::new("snapshot", what);
-        let cache = Cache::new(
-            CacheOptions::default()
-                .memory_limit_bytes(256 << 20)
-                .max_item_bytes(1 << 20),
-        );
-        let cache = cache.map_err(|error| wrong(error.to_string()))?;
-        let disk = sim.set_disk(DiskPlan::default());
-        let read = read_snapshot(sim, &cache, path);
-        sim.set_disk(disk);
-        let read = read.map_err(|error| wrong(error.to_string()))?;
-        if read.is_none() {
-            return Err(wrong(format!("{} is missing", path.display())));
-        }
+        let cache = load(sim, path).map_err(wrong)?;
         let guard = cache.pin();
         let mut missing = Vec::new();
         for (name, history) in &model.history {
@@ -135,9 +151,9 @@ impl Copies {
                 }
                 let stays = history.iter().find_map(|lived| {
                     lived.entry.as_ref().filter(|entry| {
-                        !lived.unsure
-                            && entry.set.acked.turn < began.turn
-                            && lived.replaced_from.is_none_or(|turn| turn > ended.turn)
+                        !lived.uncertain
+                            && entry.set.acked.step < began.step
+                            && lived.replaced_from.is_none_or(|turn| turn > ended.step)
                             && !model.is_over(entry, ended)
                             && entry.expiry.is_none()
                     })
@@ -151,8 +167,8 @@ impl Copies {
                     .entry
                     .as_ref()
                     .is_some_and(|entry| entry.version == version)
-                    && lived.from_turn <= ended.turn
-                    && lived.until_turn.is_none_or(|turn| turn >= began.turn)
+                    && lived.from_step <= ended.step
+                    && lived.until_step.is_none_or(|turn| turn >= began.step)
             });
             let is_known = history.iter().any(|lived| {
                 lived
@@ -175,5 +191,21 @@ impl Copies {
             }
         }
         Ok(())
+    }
+}
+
+/// Loads a snapshot into a cache that is large enough for it.
+fn load(sim: &SimSystem, path: &Path) -> Result<Cache, String> {
+    let options = CacheOptions::default()
+        .memory_limit_bytes(256 << 20)
+        .max_item_bytes(1 << 20);
+    let cache = Cache::new(options).map_err(|error| error.to_string())?;
+    let disk = sim.set_disk(DiskPlan::default());
+    let read = read_snapshot(sim, &cache, path);
+    sim.set_disk(disk);
+    match read {
+        Ok(Some(_)) => Ok(cache),
+        Ok(None) => Err(format!("{} is missing", path.display())),
+        Err(error) => Err(error.to_string()),
     }
 }

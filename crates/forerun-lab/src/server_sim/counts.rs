@@ -13,6 +13,8 @@ pub struct Counts {
     pub faults: u64,
     /// Snapshots that were checked.
     pub snapshots: u64,
+    /// Servers that were killed or lost their power.
+    pub deaths: u64,
     pub steps: u64,
 }
 
@@ -23,6 +25,7 @@ impl AddAssign for Counts {
         self.requests += other.requests;
         self.faults += other.faults;
         self.snapshots += other.snapshots;
+        self.deaths += other.deaths;
         self.steps += other.steps;
     }
 }
@@ -33,11 +36,13 @@ impl fmt::Display for Counts {
             requests,
             faults,
             snapshots,
+            deaths,
             steps,
         } = self;
         write!(
             f,
-            "{requests} requests, {faults} faults, {snapshots} snapshots, {steps} steps"
+            "{requests} requests, {faults} faults, {snapshots} snapshots, {deaths} deaths, \
+             {steps} steps"
         )
     }
 }

@@ -1,7 +1,7 @@
 //! The server under random clients, clocks and disks: `forerun-lab server-sim`.
 //!
 //! ```text
-//!   seed ──> plan.rs: a plan ──> world.rs: acceptor, workers, clients, disk, one step at a time ──> checks
+//!   seed ──> plan.rs: a plan ──> simulation/: acceptor, workers, clients, disk, one step at a time ──> checks
 //!                                  │ net.rs     sockets in memory, an edge-triggered poll
 //!                                  │ system.rs  clocks, a disk in memory, threads that take turns
 //!                                  │ client.rs  a client: wire.rs (plain or TLS), answers.rs
@@ -18,14 +18,15 @@ mod checks;
 mod client;
 mod copies;
 mod counts;
+mod disk;
 mod model;
 mod net;
 mod plan;
 mod report;
 mod shrink;
+mod simulation;
 mod system;
 mod wire;
-mod world;
 
 #[cfg(test)]
 mod tests;
@@ -44,7 +45,7 @@ use crate::search::{self, Report, SeedArgs, WorkerArgs};
 use checks::Failure;
 use counts::Counts;
 use plan::Plan;
-use world::World;
+use simulation::Simulation;
 
 #[cfg(feature = "planted")]
 planted::defects_of!(Defect, forerun_server::planted::plant);
@@ -141,9 +142,9 @@ struct Played {
 
 /// Plays a plan. A panic of the server is a failure like any other.
 fn play(plan: &Plan) -> anyhow::Result<Played> {
-    let papers = wire::papers()?;
+    let certificates = wire::certificates()?;
     let played = catch_unwind(AssertUnwindSafe(|| {
-        let mut world = match World::new(plan, papers) {
+        let mut world = match Simulation::new(plan, certificates) {
             Ok(world) => world,
             Err(failure) => {
                 return Played {

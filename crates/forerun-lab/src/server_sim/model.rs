@@ -9,18 +9,19 @@
 //! of the interval has a [`Stamp`], and whatever depends on the moment is checked for both.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
-/// A moment: the simulation's turn, the cache's clock, and how many items the cache had evicted.
+/// A moment: the simulation's step, the cache's clock, and how many items the cache had evicted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stamp {
-    pub turn: u64,
+    pub step: u64,
     pub cache_s: u32,
     pub evictions: u64,
 }
 
-/// The interval during which a request was in progress.
+/// The interval in which a request was in progress.
 #[derive(Clone, Copy, Debug)]
-pub struct During {
+pub struct Interval {
     pub sent: Stamp,
     pub acked: Stamp,
 }
@@ -30,46 +31,48 @@ pub struct During {
 pub struct Entry {
     pub version: u64,
     pub len: usize,
-    pub set: During,
+    pub set: Interval,
     /// The second of the cache's clock at which it expires, within this range.
     pub expiry: Option<(u32, u32)>,
 }
 
 /// The known state of a key.
 #[derive(Clone, Debug, Default)]
-pub enum Known {
+pub enum KeyState {
     /// Nothing was ever stored, or it is gone for good.
     #[default]
     Absent,
     Entry(Entry),
-    /// A client that does not set the key found nothing, by this turn. Another client's lookup may
+    /// A client that does not set the key found nothing, by this step. Another client's lookup may
     /// have come before.
     Gone {
         entry: Entry,
-        by_turn: u64,
+        by_step: u64,
     },
     /// A request without an answer may have changed it.
-    Unsure,
+    Uncertain,
 }
 
 /// A version's lifetime, for an observer outside all connections.
 #[derive(Clone, Debug)]
-pub struct Lived {
+pub struct Lifetime {
     pub entry: Option<Entry>,
-    pub from_turn: u64,
-    /// The turn in which its successor was acknowledged; `None` if it has none.
-    pub until_turn: Option<u64>,
-    /// The turn in which its successor was sent.
+    pub from_step: u64,
+    /// The step in which its successor was acknowledged; `None` if it has none.
+    pub until_step: Option<u64>,
+    /// The step in which its successor was sent.
     pub replaced_from: Option<u64>,
     /// Whether a successor or a touch has no answer.
-    pub unsure: bool,
+    pub uncertain: bool,
 }
 
 #[derive(Debug, Default)]
 pub struct Model {
-    pub keys: BTreeMap<String, Known>,
-    pub history: BTreeMap<String, Vec<Lived>>,
-    /// Flushes: the turn in which each was sent, and acknowledged.
+    /// The cache's first memory limit.
+    pub memory_mib: usize,
+    pub keys: BTreeMap<String, KeyState>,
+    pub history: BTreeMap<String, Vec<Lifetime>>,
+    /// Flushes: the step in which each was sent, and acknowledged.
     pub flushes: Vec<(u64, Option<u64>)>,
     /// Entries whose absence only an eviction explains, each with the number of items that the
     /// cache had evicted before it was set.
@@ -102,6 +105,14 @@ pub enum Found {
 }
 
 impl Model {
+    /// The model of a cache whose first limit this is.
+    pub fn new(memory_mib: usize) -> Model {
+        Model {
+            memory_mib,
+            ..Model::default()
+        }
+    }
+
     /// A request that changes a key begins or ends.
     pub fn changes(&mut self, name: &str, begins: bool) {
         let count = self.under_way.entry(name.to_owned()).or_default();
@@ -121,13 +132,13 @@ impl Model {
 
     fn may_be_flushed(&self, entry: &Entry, until: Stamp) -> bool {
         self.flushes.iter().any(|&(sent, acked)| {
-            acked.is_none_or(|acked| acked >= entry.set.sent.turn) && sent <= until.turn
+            acked.is_none_or(|acked| acked >= entry.set.sent.step) && sent <= until.step
         })
     }
 
     fn is_flushed(&self, entry: &Entry, since: Stamp) -> bool {
         self.flushes.iter().any(|&(sent, acked)| {
-            sent > entry.set.acked.turn && acked.is_some_and(|acked| acked < since.turn)
+            sent > entry.set.acked.step && acked.is_some_and(|acked| acked < since.step)
         })
     }
 
@@ -161,24 +172,25 @@ impl Model {
         &mut self,
         name: &str,
         found: Found,
-        during: During,
+        interval: Interval,
         reader: Reader,
     ) -> Result<(), String> {
         let known = self.keys.get(name).cloned().unwrap_or_default();
         let entry = match (known, found) {
-            (Known::Unsure, _) | (Known::Absent | Known::Gone { .. }, Found::Nothing) => {
+            (KeyState::Uncertain, _)
+            | (KeyState::Absent | KeyState::Gone { .. }, Found::Nothing) => {
                 return Ok(());
             }
-            (Known::Gone { by_turn, .. }, found) if during.sent.turn > by_turn => {
+            (KeyState::Gone { by_step, .. }, found) if interval.sent.step > by_step => {
                 return Err(format!(
-                    "{name}: nothing was there in turn {by_turn}, but {found:?} was found later"
+                    "{name}: nothing was there in step {by_step}, but {found:?} was found later"
                 ));
             }
-            (Known::Gone { entry, .. }, _) => entry,
-            (Known::Absent, found) => {
+            (KeyState::Gone { entry, .. }, _) => entry,
+            (KeyState::Absent, found) => {
                 return Err(format!("{name}: nothing is there, but {found:?} was found"));
             }
-            (Known::Entry(entry), _) => entry,
+            (KeyState::Entry(entry), _) => entry,
         };
         match found {
             Found::Value { version, len } => {
@@ -188,37 +200,37 @@ impl Model {
                         entry.version, entry.len
                     ));
                 }
-                if self.is_flushed(&entry, during.sent) {
+                if self.is_flushed(&entry, interval.sent) {
                     return Err(format!("{name}: version {version} was found after a flush"));
                 }
                 if let Some((_, last)) = entry.expiry
-                    && during.sent.cache_s >= last
+                    && interval.sent.cache_s >= last
                 {
                     return Err(format!(
                         "{name}: version {version} was found at second {} and ended by {last}",
-                        during.sent.cache_s
+                        interval.sent.cache_s
                     ));
                 }
             }
             Found::Nothing => {
-                let acked = during.acked;
+                let acked = interval.acked;
                 if !self.is_over(&entry, acked) && !self.is_evicted(name, &entry, acked) {
                     return Err(format!(
-                        "{name}: version {} of {} bytes, set in turns {} to {}, expiry {:?}, is \
+                        "{name}: version {} of {} bytes, set in steps {} to {}, expiry {:?}, is \
                          lost at second {}",
                         entry.version,
                         entry.len,
-                        entry.set.sent.turn,
-                        entry.set.acked.turn,
+                        entry.set.sent.step,
+                        entry.set.acked.step,
                         entry.expiry,
-                        during.acked.cache_s
+                        interval.acked.cache_s
                     ));
                 }
                 let gone = match reader {
-                    Reader::Owner => Known::Absent,
-                    Reader::Other => Known::Gone {
+                    Reader::Owner => KeyState::Absent,
+                    Reader::Other => KeyState::Gone {
                         entry,
-                        by_turn: during.acked.turn,
+                        by_step: interval.acked.step,
                     },
                 };
                 self.keys.insert(name.to_owned(), gone);
@@ -228,20 +240,20 @@ impl Model {
     }
 
     /// A request changed the key.
-    pub fn change(&mut self, name: &str, entry: Option<Entry>, during: During) {
+    pub fn change(&mut self, name: &str, entry: Option<Entry>, interval: Interval) {
         self.succeed(
             name,
             entry.clone(),
-            during.sent.turn,
-            Some(during.acked.turn),
+            interval.sent.step,
+            Some(interval.acked.step),
         );
-        let known = entry.map_or(Known::Absent, Known::Entry);
+        let known = entry.map_or(KeyState::Absent, KeyState::Entry);
         self.keys.insert(name.to_owned(), known);
     }
 
     /// A touch gave the key's entry another expiry.
     pub fn touch(&mut self, name: &str, expiry: Option<(u32, u32)>) {
-        if let Some(Known::Entry(entry)) = self.keys.get_mut(name) {
+        if let Some(KeyState::Entry(entry)) = self.keys.get_mut(name) {
             entry.expiry = expiry;
         }
         if let Some(last) = self
@@ -251,60 +263,69 @@ impl Model {
             && let Some(entry) = &mut last.entry
         {
             // A snapshot may have seen it before or after.
-            last.unsure = true;
+            last.uncertain = true;
             entry.expiry = expiry;
         }
     }
 
     /// A request that may have changed the key got no answer.
-    pub fn lose(&mut self, name: &str, maybe: Option<Entry>, sent_turn: u64) {
+    pub fn lose(&mut self, name: &str, maybe: Option<Entry>, sent_step: u64) {
         if let Some(last) = self
             .history
             .get_mut(name)
             .and_then(|lived| lived.last_mut())
         {
-            last.unsure = true;
-            last.replaced_from.get_or_insert(sent_turn);
+            last.uncertain = true;
+            last.replaced_from.get_or_insert(sent_step);
         }
         self.history
             .entry(name.to_owned())
             .or_default()
-            .push(Lived {
+            .push(Lifetime {
                 entry: maybe,
-                from_turn: sent_turn,
-                until_turn: None,
+                from_step: sent_step,
+                until_step: None,
                 replaced_from: None,
-                unsure: true,
+                uncertain: true,
             });
-        self.keys.insert(name.to_owned(), Known::Unsure);
+        self.keys.insert(name.to_owned(), KeyState::Uncertain);
     }
 
     fn succeed(&mut self, name: &str, entry: Option<Entry>, sent: u64, acked: Option<u64>) {
         let lived = self.history.entry(name.to_owned()).or_default();
         if let Some(last) = lived.last_mut() {
             last.replaced_from.get_or_insert(sent);
-            last.until_turn = acked;
+            last.until_step = acked;
         }
-        lived.push(Lived {
+        lived.push(Lifetime {
             entry,
-            from_turn: sent,
-            until_turn: None,
+            from_step: sent,
+            until_step: None,
             replaced_from: None,
-            unsure: false,
+            uncertain: false,
         });
     }
 
     /// The server was restarted with the previous snapshot: the remaining lifetime of each entry
-    /// counts from now. `shift_s` converts the old cache's clock to the new one's.
-    pub fn restart(&mut self, shift_s: i64) {
+    /// counts from now. It was written between two seconds of the old cache's clock, and `shift_s`
+    /// converts that clock to the new one's.
+    pub fn restart(&mut self, written_s: RangeInclusive<i64>, shift_s: i64) {
         let shifted = |second: u32, by: i64| {
             u32::try_from((i64::from(second) + shift_s + by).max(0)).unwrap_or(u32::MAX)
         };
-        for known in self.keys.values_mut() {
-            if let Known::Entry(entry) = known {
-                entry.expiry = entry
-                    .expiry
-                    .map(|(first, last)| (shifted(first, -1), shifted(last, 1)));
+        for state in self.keys.values_mut() {
+            let KeyState::Entry(entry) = state else {
+                continue;
+            };
+            let Some((first, last)) = entry.expiry else {
+                continue;
+            };
+            entry.expiry = Some((shifted(first, -1), shifted(last, 1)));
+            // What had expired is not in the snapshot, even if the wall clock was set back since.
+            if i64::from(last) < *written_s.start() {
+                *state = KeyState::Absent;
+            } else if i64::from(first) <= written_s.end() + 1 {
+                *state = KeyState::Uncertain;
             }
         }
     }

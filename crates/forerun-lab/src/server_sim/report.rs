@@ -2,7 +2,7 @@
 
 use crate::search::report::Smaller;
 
-use super::plan::Plan;
+use super::plan::{Listeners, Plan};
 use super::{play, shrink::shrink};
 
 /// The most requests of a client that are shown.
@@ -41,24 +41,27 @@ fn describe(plan: &Plan) -> Vec<String> {
         plan.connection_limit,
         plan.idle_timeout_s,
         plan.drain_timeout_s,
-        if plan.tls { ", TLS" } else { "" },
+        match plan.listeners {
+            Listeners::Plain => "",
+            Listeners::Tls => ", TLS",
+            Listeners::Both => ", a plain listener and one with TLS",
+        },
         if plan.snapshot { ", a snapshot" } else { "" },
     )];
     if plan.interrupts > 0 {
         lines.push(format!("one call in {} is interrupted", plan.interrupts));
     }
-    if let Some(after_s) = plan.restart_after_s {
-        lines.push(format!(
-            "a second server starts {after_s} s after the first has ended"
-        ));
+    for (number, life) in plan.lives.iter().enumerate() {
+        lines.push(format!("server {}: {life:?}", number + 1));
     }
     for client in &plan.clients {
         lines.push(format!(
-            "client {} (server {}{}) from {:?}, pipes {:?}, {:?}, sends {} bytes / {:?}, reads {} \
-             bytes / {:?}, window {}, ends: {:?}",
+            "client {} (server {}{}{}) from {:?}, pipes {:?}, {:?}, sends {} bytes / {:?}, reads \
+             {} bytes / {:?}, window {}, ends: {:?}",
             client.id,
             client.life + 1,
-            if client.tls12 { ", TLS 1.2" } else { "" },
+            if client.tls { ", TLS" } else { "" },
+            if client.tls12 { " 1.2" } else { "" },
             client.start,
             client.capacities,
             client.style,

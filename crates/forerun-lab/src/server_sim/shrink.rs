@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::plan::{Event, Plan};
+use super::plan::{Event, Listeners, Plan};
 use super::play;
 
 /// How long to look for a smaller plan.
@@ -74,17 +74,25 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
     if plan.threads > 1 {
         push(&|plan| plan.threads = 1);
     }
-    if plan.restart_after_s.is_some() {
+    for number in (0..plan.lives.len()).filter(|_| plan.lives.len() > 1) {
         push(&|plan| {
-            plan.restart_after_s = None;
-            plan.clients.retain(|client| client.life == 0);
+            plan.lives.remove(number);
+            plan.clients.retain(|client| client.life != number);
+            for client in &mut plan.clients {
+                client.life -= usize::from(client.life > number);
+            }
         });
+    }
+    for number in 0..plan.lives.len() {
+        if plan.lives[number].death.is_some() {
+            push(&|plan| plan.lives[number].death = None);
+        }
     }
     let snapshots = plan
         .events
         .iter()
         .any(|(_, event)| matches!(event, Event::Snapshot));
-    if plan.snapshot && !snapshots && plan.restart_after_s.is_none() {
+    if plan.snapshot && !snapshots && plan.lives.len() == 1 {
         push(&|plan| plan.snapshot = false);
     }
     if plan.clients.iter().any(|client| client.tls12) {
@@ -94,8 +102,13 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
                 .for_each(|client| client.tls12 = false)
         });
     }
-    if plan.tls && !plan.clients.iter().any(|client| client.end.needs_tls()) {
-        push(&|plan| plan.tls = false);
+    if plan.listeners.have_tls() && !plan.clients.iter().any(|client| client.end.needs_tls()) {
+        push(&|plan| {
+            plan.listeners = Listeners::Plain;
+            plan.clients
+                .iter_mut()
+                .for_each(|client| client.tls = false);
+        });
     }
     plans.retain(|plan| !plan.clients.is_empty());
     plans

@@ -2,9 +2,8 @@
 //! slow or fail, and threads that run one at a time, from one disk call to the next.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -13,21 +12,10 @@ use std::time::{Duration, Instant};
 use forerun_cache::Cache;
 use forerun_server::simulation::{System, Wake};
 use forerun_server::{Error, Listen};
+use rand::rngs::SmallRng;
 
+use super::disk::{Disk, DiskPlan, StoredFile};
 use super::net::{Net, SimListener, SimPoll, SimSocket};
-
-/// The state of the disk from now on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DiskPlan {
-    /// How long each call takes.
-    pub delay_ms: u64,
-    /// How many bytes can be written before there is no space; `None`: no limit.
-    pub space_bytes: Option<u64>,
-    /// Syncs fail.
-    pub sync_fails: bool,
-    /// Files cannot be renamed.
-    pub rename_fails: bool,
-}
 
 #[derive(Debug)]
 struct State {
@@ -37,23 +25,16 @@ struct State {
     unix_s: i64,
     /// The same for the cache that is served.
     cache_start: Duration,
-    disk: DiskPlan,
-    files: BTreeMap<PathBuf, Stored>,
-    /// How many files were created.
-    created: u64,
+    disk_plan: DiskPlan,
+    disk: Disk,
+    /// How many more calls of the disk succeed before the process dies.
+    calls_left: Option<u64>,
     tasks: Vec<Task>,
-}
-
-/// A file: its content, and a number that no other file has had.
-#[derive(Clone, Debug)]
-struct Stored {
-    number: u64,
-    bytes: Arc<Mutex<Vec<u8>>>,
 }
 
 /// The system under a simulated server.
 #[derive(Clone, Debug)]
-pub struct Sim {
+pub struct SimSystem {
     pub net: Net,
     state: Arc<Mutex<State>>,
 }
@@ -63,46 +44,40 @@ pub struct Sim {
 struct Task {
     name: String,
     resume: Option<Sender<()>>,
-    said: Receiver<Said>,
+    events: Receiver<TaskEvent>,
     thread: Option<JoinHandle<()>>,
     ready_at: Duration,
 }
 
 #[derive(Debug)]
-enum Said {
+enum TaskEvent {
     /// It is in a disk call that takes this long.
-    Waits(Duration),
+    PollWait(Duration),
     Ended,
 }
 
 /// How a thread of the server waits until the simulation lets it continue.
-struct Turnstile {
+struct TaskChannel {
     resumed: Receiver<()>,
-    say: Sender<Said>,
+    events: Sender<TaskEvent>,
 }
 
 thread_local! {
-    static TURNSTILE: RefCell<Option<Turnstile>> = const { RefCell::new(None) };
+    static TASK_CHANNEL: RefCell<Option<TaskChannel>> = const { RefCell::new(None) };
 }
 
-impl DiskPlan {
-    fn may_fail(&self) -> bool {
-        self.space_bytes.is_some() || self.sync_fails || self.rename_fails
-    }
-}
-
-impl Sim {
-    pub fn new(net: Net, unix_s: u64) -> Sim {
-        Sim {
+impl SimSystem {
+    pub fn new(net: Net, unix_s: u64) -> SimSystem {
+        SimSystem {
             net,
             state: Arc::new(Mutex::new(State {
                 start: Instant::now(),
                 now: Duration::ZERO,
                 unix_s: unix_s as i64,
                 cache_start: Duration::ZERO,
-                disk: DiskPlan::default(),
-                files: BTreeMap::new(),
-                created: 0,
+                disk_plan: DiskPlan::default(),
+                disk: Disk::default(),
+                calls_left: None,
                 tasks: Vec::new(),
             })),
         }
@@ -140,17 +115,54 @@ impl Sim {
 
     /// Changes the disk's state from now on; returns the previous one.
     pub fn set_disk(&self, plan: DiskPlan) -> DiskPlan {
-        std::mem::replace(&mut self.state().disk, plan)
+        std::mem::replace(&mut self.state().disk_plan, plan)
     }
 
     /// Whether a disk call may fail now.
     pub fn disk_may_fail(&self) -> bool {
-        self.state().disk.may_fail()
+        self.state().disk_plan.may_fail()
     }
 
     /// The number of the file at `path`; it changes when the file is written again.
     pub fn file_number(&self, path: &Path) -> Option<u64> {
-        self.state().files.get(path).map(|file| file.number)
+        self.state().disk.file(path).map(|file| file.number)
+    }
+
+    /// Whether the file at `path` survives a loss of power as it is.
+    pub fn survives_power_loss(&self, path: &Path) -> bool {
+        self.state().disk.survives_power_loss(path)
+    }
+
+    /// The process dies after this many more calls of the disk: all later ones fail.
+    pub fn die_after(&self, calls: u64) {
+        self.state().calls_left = Some(calls);
+    }
+
+    /// The process does not die after all.
+    pub fn live_on(&self) {
+        self.state().calls_left = None;
+    }
+
+    /// Whether the process has died at a call of the disk.
+    pub fn is_dead(&self) -> bool {
+        self.state().calls_left == Some(0)
+    }
+
+    /// The process is gone. The next one has this disk.
+    pub fn end_process(&self) {
+        // The threads' next calls of the disk fail, and so they end.
+        let tasks = {
+            let mut state = self.state();
+            state.calls_left = Some(0);
+            std::mem::take(&mut state.tasks)
+        };
+        drop(tasks);
+        self.state().calls_left = None;
+    }
+
+    /// Power is lost, after the process has ended.
+    pub fn lose_power(&self, rng: &mut SmallRng) {
+        self.state().disk.lose_power(rng);
     }
 
     pub fn task_count(&self) -> usize {
@@ -167,12 +179,12 @@ impl Sim {
         let (mut task, now) = {
             let mut state = self.state();
             let now = state.now;
-            let place = state.tasks.iter().position(|task| task.ready_at <= now)?;
-            (state.tasks.remove(place), now)
+            let number = state.tasks.iter().position(|task| task.ready_at <= now)?;
+            (state.tasks.remove(number), now)
         };
         let resumed = task.resume.as_ref().map(|resume| resume.send(()));
-        match (resumed, task.said.recv()) {
-            (Some(Ok(())), Ok(Said::Waits(delay))) => {
+        match (resumed, task.events.recv()) {
+            (Some(Ok(())), Ok(TaskEvent::PollWait(delay))) => {
                 task.ready_at = now + delay;
                 self.state().tasks.push(task);
                 None
@@ -191,22 +203,27 @@ impl Sim {
 
     /// A disk call: takes its time, and fails if planned.
     fn call(&self) -> io::Result<()> {
-        let delay = Duration::from_millis(self.state().disk.delay_ms);
-        let waited = TURNSTILE.with_borrow(|turnstile| match turnstile {
-            Some(turnstile) => {
-                let said = turnstile.say.send(Said::Waits(delay)).is_ok();
-                Some(said && turnstile.resumed.recv().is_ok())
+        let delay = Duration::from_millis(self.state().disk_plan.delay_ms);
+        let waited = TASK_CHANNEL.with_borrow(|channel| match channel {
+            Some(channel) => {
+                let sent = channel.events.send(TaskEvent::PollWait(delay)).is_ok();
+                Some(sent && channel.resumed.recv().is_ok())
             }
             None => None,
         });
         match waited {
-            Some(true) => Ok(()),
-            Some(false) => Err(io::Error::other("the simulation is over")),
+            Some(true) => {}
+            Some(false) => return Err(io::Error::other("the simulation is over")),
             // The simulation's own thread: nothing else runs meanwhile.
-            None => {
-                self.advance(delay);
+            None => self.advance(delay),
+        }
+        match &mut self.state().calls_left {
+            Some(0) => Err(io::Error::other("the process is dead")),
+            Some(left) => {
+                *left -= 1;
                 Ok(())
             }
+            None => Ok(()),
         }
     }
 }
@@ -214,19 +231,20 @@ impl Sim {
 /// A file of the disk in memory.
 #[derive(Debug)]
 pub struct SimFile {
-    sim: Sim,
-    bytes: Arc<Mutex<Vec<u8>>>,
-    read: usize,
+    sim: SimSystem,
+    stored: StoredFile,
+    /// How many bytes were read.
+    offset: usize,
 }
 
 impl Read for SimFile {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.sim.call()?;
-        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        let rest = &bytes[self.read..];
+        let content = self.stored.content();
+        let rest = &content.bytes[self.offset..];
         let count = rest.len().min(into.len());
         into[..count].copy_from_slice(&rest[..count]);
-        self.read += count;
+        self.offset += count;
         Ok(count)
     }
 }
@@ -235,15 +253,15 @@ impl Write for SimFile {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         self.sim.call()?;
         let mut count = from.len();
-        if let Some(space) = &mut self.sim.state().disk.space_bytes {
+        if let Some(space) = &mut self.sim.state().disk_plan.space_bytes {
             count = count.min(*space as usize);
             *space -= count as u64;
         }
         if count == 0 && !from.is_empty() {
             return Err(ErrorKind::StorageFull.into());
         }
-        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        bytes.extend_from_slice(&from[..count]);
+        let mut content = self.stored.content();
+        content.bytes.extend_from_slice(&from[..count]);
         Ok(count)
     }
 
@@ -252,14 +270,14 @@ impl Write for SimFile {
     }
 }
 
-impl System for Sim {
+impl System for SimSystem {
     type Socket = SimSocket;
     type Listener = SimListener;
     type Poll = SimPoll;
     type File = SimFile;
 
-    fn bind(&self, place: &Listen, _: u32) -> Result<SimListener, Error> {
-        Ok(self.net.listener(place.address.clone(), place.tls))
+    fn bind(&self, listen: &Listen, _: u32) -> Result<SimListener, Error> {
+        Ok(self.net.listener(listen.address.clone(), listen.tls))
     }
 
     fn poll(&self, _: usize) -> io::Result<(SimPoll, Arc<dyn Wake>)> {
@@ -283,63 +301,59 @@ impl System for Sim {
     fn create(&self, path: &Path) -> io::Result<SimFile> {
         self.call()?;
         let mut state = self.state();
-        if state.files.contains_key(path) {
+        if state.disk.file(path).is_some() {
             return Err(ErrorKind::AlreadyExists.into());
         }
-        let bytes = Arc::<Mutex<Vec<u8>>>::default();
-        state.created += 1;
-        let number = state.created;
-        let stored = Stored {
-            number,
-            bytes: bytes.clone(),
-        };
-        state.files.insert(path.to_owned(), stored);
+        let stored = state.disk.create(path);
         Ok(SimFile {
             sim: self.clone(),
-            bytes,
-            read: 0,
+            stored,
+            offset: 0,
         })
     }
 
     fn open(&self, path: &Path) -> io::Result<SimFile> {
         self.call()?;
-        let file = self.state().files.get(path).cloned();
+        let stored = self.state().disk.file(path).cloned();
         Ok(SimFile {
             sim: self.clone(),
-            bytes: file.ok_or(ErrorKind::NotFound)?.bytes,
-            read: 0,
+            stored: stored.ok_or(ErrorKind::NotFound)?,
+            offset: 0,
         })
     }
 
-    fn sync(&self, _: &SimFile) -> io::Result<()> {
+    fn sync(&self, file: &SimFile) -> io::Result<()> {
         self.call()?;
-        match self.state().disk.sync_fails {
-            true => Err(io::Error::other("the disk does not sync")),
-            false => Ok(()),
+        if self.state().disk_plan.sync_fails {
+            return Err(io::Error::other("the disk does not sync"));
         }
+        file.stored.sync();
+        Ok(())
     }
 
     fn sync_directory(&self, _: &Path) -> io::Result<()> {
-        self.call()
+        self.call()?;
+        self.state().disk.sync_directory();
+        Ok(())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.call()?;
         let mut state = self.state();
-        if state.disk.rename_fails {
+        if state.disk_plan.rename_fails {
             return Err(ErrorKind::PermissionDenied.into());
         }
-        let file = state.files.remove(from).ok_or(ErrorKind::NotFound)?;
-        state.files.insert(to.to_owned(), file);
+        state.disk.file(from).ok_or(ErrorKind::NotFound)?;
+        state.disk.rename(from, to);
         Ok(())
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.call()?;
-        match self.state().files.remove(path) {
-            Some(_) => Ok(()),
-            None => Err(ErrorKind::NotFound.into()),
-        }
+        let mut state = self.state();
+        state.disk.file(path).ok_or(ErrorKind::NotFound)?;
+        state.disk.remove(path);
+        Ok(())
     }
 
     fn is_directory(&self, _: &Path) -> bool {
@@ -348,16 +362,19 @@ impl System for Sim {
 
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
         let (resume, resumed) = channel();
-        let (say, said) = channel();
+        let (sender, events) = channel();
         let run = move || {
             if resumed.recv().is_err() {
                 return;
             }
-            let end = say.clone();
-            TURNSTILE.set(Some(Turnstile { resumed, say }));
+            let end = sender.clone();
+            TASK_CHANNEL.set(Some(TaskChannel {
+                resumed,
+                events: sender,
+            }));
             work();
             // The simulation may be over already.
-            let _ = end.send(Said::Ended);
+            let _ = end.send(TaskEvent::Ended);
         };
         let thread = std::thread::Builder::new().name(name.to_owned());
         let thread = thread.spawn(run)?;
@@ -366,7 +383,7 @@ impl System for Sim {
         state.tasks.push(Task {
             name: name.to_owned(),
             resume: Some(resume),
-            said,
+            events,
             thread: Some(thread),
             ready_at,
         });

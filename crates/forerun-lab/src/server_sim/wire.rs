@@ -15,7 +15,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVer
 const RECORD_BYTES: usize = 16 << 10;
 
 /// A certificate for this process's servers, and the roots that its clients trust.
-pub struct Papers {
+pub struct Certificates {
     /// Removed with its files when the process ends normally.
     _directory: tempfile::TempDir,
     pub server: TlsOptions,
@@ -29,13 +29,15 @@ pub struct Papers {
 ///
 /// # Errors
 /// A description, if the files cannot be written.
-pub fn papers() -> anyhow::Result<&'static Papers> {
-    static PAPERS: LazyLock<Result<Papers, String>> =
-        LazyLock::new(|| make_papers().map_err(|error| format!("{error:#}")));
-    PAPERS.as_ref().map_err(|error| anyhow::anyhow!("{error}"))
+pub fn certificates() -> anyhow::Result<&'static Certificates> {
+    static CERTIFICATES: LazyLock<Result<Certificates, String>> =
+        LazyLock::new(|| make_certificates().map_err(|error| format!("{error:#}")));
+    CERTIFICATES
+        .as_ref()
+        .map_err(|error| anyhow::anyhow!("{error}"))
 }
 
-fn make_papers() -> anyhow::Result<Papers> {
+fn make_certificates() -> anyhow::Result<Certificates> {
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519)?;
     let mut parameters = rcgen::CertificateParams::new(vec!["localhost".to_owned()])?;
     parameters.serial_number = Some(rcgen::SerialNumber::from(17_u64));
@@ -64,7 +66,7 @@ fn make_papers() -> anyhow::Result<Papers> {
         client.resumption = Resumption::disabled();
         Ok(Arc::new(client))
     };
-    Ok(Papers {
+    Ok(Certificates {
         client: client(&TLS13)?,
         client_tls12: client(&TLS12)?,
         _directory: directory,
@@ -92,7 +94,7 @@ pub struct Wire<T> {
     delivered: u64,
     closes: bool,
     /// Bytes that are not TLS, which are sent after everything else.
-    spoilt: Option<Vec<u8>>,
+    raw: Option<Vec<u8>>,
     /// The buffer for reads.
     piece: Vec<u8>,
 }
@@ -111,7 +113,7 @@ impl<T: Read + Write> Wire<T> {
             encrypted: 0,
             delivered: 0,
             closes: false,
-            spoilt: None,
+            raw: None,
             piece: vec![0; RECORD_BYTES],
         })
     }
@@ -131,23 +133,23 @@ impl<T: Read + Write> Wire<T> {
     }
 
     pub fn is_handshaking(&self) -> bool {
-        let tls = self.tls.as_ref().filter(|_| !self.is_spoilt());
+        let tls = self.tls.as_ref().filter(|_| !self.has_sent_raw());
         tls.is_some_and(|tls| tls.is_handshaking())
     }
 
     /// From here on these bytes are sent, and nothing else. Bytes queued before must have been sent
     /// already, or are never sent.
-    pub fn spoil(&mut self, bytes: &[u8]) {
-        self.spoilt.get_or_insert_with(|| bytes.to_vec());
+    pub fn send_raw(&mut self, bytes: &[u8]) {
+        self.raw.get_or_insert_with(|| bytes.to_vec());
     }
 
-    pub fn is_spoilt(&self) -> bool {
-        self.spoilt.is_some()
+    pub fn has_sent_raw(&self) -> bool {
+        self.raw.is_some()
     }
 
     pub fn wants_send(&self) -> bool {
-        if let Some(spoilt) = &self.spoilt {
-            return !spoilt.is_empty();
+        if let Some(raw) = &self.raw {
+            return !raw.is_empty();
         }
         match &self.tls {
             Some(tls) => tls.wants_write() || (!tls.is_handshaking() && self.queued() > 0),
@@ -169,9 +171,9 @@ impl<T: Read + Write> Wire<T> {
     /// # Errors
     /// Errors of the socket; `WouldBlock` if it takes no bytes.
     pub fn send(&mut self, most: usize) -> io::Result<()> {
-        if let Some(spoilt) = &mut self.spoilt {
-            let count = self.socket.write(&spoilt[..spoilt.len().min(most)])?;
-            spoilt.drain(..count);
+        if let Some(raw) = &mut self.raw {
+            let count = self.socket.write(&raw[..raw.len().min(most)])?;
+            raw.drain(..count);
             return Ok(());
         }
         let Some(tls) = &mut self.tls else {

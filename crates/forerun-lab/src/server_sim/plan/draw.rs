@@ -1,5 +1,4 @@
-//! What a seed draws: the server's options, its clients, and what happens meanwhile. A plan is
-//! data, so that a failing one can be made smaller.
+//! Draws a plan from a seed.
 
 use std::time::Duration;
 
@@ -7,160 +6,20 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::net::Style;
-use super::system::DiskPlan;
+use super::variations::TLS_CAPACITY_MIN;
+use super::{
+    ClientPlan, DiskPlan, End, Event, Expiry, Key, LifePlan, Listeners, Op, Plan, Rate, Style, name,
+};
 
-/// The size that makes an answer of one key exactly as long as the most that a server holds back.
+/// The size that makes an answer of one key as long as the output that a server holds back.
 const FULL_BYTES: usize = 64 << 10;
-
-/// Derives from a seed the numbers that vary only TLS.
-const TLS_SALT: u64 = 0x544c_5331;
 
 /// The shortest value.
 const VALUE_BYTES_MIN: usize = 40;
 
-/// A whole simulation.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    pub seed: u64,
-    pub threads: usize,
-    pub memory_mib: usize,
-    pub max_item_bytes: usize,
-    pub connection_limit: usize,
-    pub idle_timeout_s: u64,
-    pub drain_timeout_s: u64,
-    pub tls: bool,
-    pub snapshot: bool,
-    /// One call of a socket in this many is interrupted; 0: none.
-    pub interrupts: u32,
-    /// The state of the disk when the server starts, or starts the second time if it does.
-    pub start_disk: DiskPlan,
-    /// A second server starts with the snapshot that the first one leaves, this long after it.
-    pub restart_after_s: Option<u64>,
-    pub clients: Vec<ClientPlan>,
-    pub events: Vec<(Duration, Event)>,
-}
-
-/// One connection.
-#[derive(Clone, Debug)]
-pub struct ClientPlan {
-    /// Its number, which is part of its keys: it stays the same when other clients are left out.
-    pub id: usize,
-    /// Whether it uses the first or the second server.
-    pub life: u32,
-    pub start: Duration,
-    /// Capacities of the pipes to the server and back.
-    pub capacities: (usize, usize),
-    pub style: Style,
-    pub send: Rate,
-    pub read: Rate,
-    /// The most requests that may be unanswered.
-    pub window: usize,
-    pub ops: Vec<Op>,
-    pub end: End,
-    /// With a server that uses TLS: it supports only TLS 1.2.
-    pub tls12: bool,
-}
-
-/// How fast a client is: at most this many bytes at a time, and pauses of at most this length.
-#[derive(Clone, Copy, Debug)]
-pub struct Rate {
-    pub bytes_max: usize,
-    pub pause_max: Duration,
-}
-
-/// How a connection ends after its requests are sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// It sends `quit` and waits for the end.
-    Quit,
-    /// It closes its sending half, reads its answers and waits for the end.
-    HalfClose,
-    /// It resets the connection at once, whatever is in transit.
-    Reset,
-    /// It stops in the middle of a request and closes its sending half.
-    Truncate,
-    /// It stays connected.
-    Stay,
-    /// It sends plain text to a server that uses TLS.
-    NoTls,
-    /// After its requests, it sends a record that cannot be decrypted.
-    BadRecord,
-    /// After its requests, it sends bytes that are not a record.
-    NoRecord,
-}
-
-impl End {
-    /// Whether it belongs to a client that uses TLS.
-    pub fn needs_tls(self) -> bool {
-        matches!(self, End::NoTls | End::BadRecord | End::NoRecord)
-    }
-}
-
-/// The owner of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Key {
-    /// A key that only this client sets.
-    Own(u16),
-    /// A key of a client of the first server, which is gone.
-    Of(usize, u16),
-    /// A key that any client sets.
-    Shared(u16),
-}
-
-/// When a value expires.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expiry {
-    Never,
-    In(u32),
-    /// This many seconds from now, as a time of day.
-    AtFromNow(i32),
-}
-
-/// A request.
-#[derive(Clone, Debug)]
-pub enum Op {
-    Set {
-        key: Key,
-        len: usize,
-        expiry: Expiry,
-    },
-    Get {
-        keys: Vec<Key>,
-        touch: Option<Expiry>,
-    },
-    Ttl {
-        key: Key,
-    },
-    Touch {
-        key: Key,
-        expiry: Expiry,
-    },
-    Delete {
-        key: Key,
-    },
-    Flush,
-    MemoryLimit {
-        mib: usize,
-    },
-    Noop,
-}
-
-/// What happens to the server from outside.
-#[derive(Clone, Copy, Debug)]
-pub enum Event {
-    Snapshot,
-    Disk(DiskPlan),
-    WallClock(i64),
-    /// No thread ran for this long.
-    Pause(Duration),
-    RefuseAccepts(u32),
-    Drain,
-}
-
 /// What most clients of a plan are like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Mixed,
     LargeAnswers,
     Crowd,
@@ -221,6 +80,11 @@ impl Plan {
             events.push((span.mul_f64(rng.random::<f64>()), Event::Drain));
         }
         events.sort_by_key(|(at, _)| *at);
+        let mut lives = vec![LifePlan::default()];
+        if let Some(rest_s) = restart_after_s {
+            lives[0].rest_s = rest_s;
+            lives.push(LifePlan::default());
+        }
         let mut plan = Plan {
             seed,
             threads: rng.random_range(1..4),
@@ -235,7 +99,10 @@ impl Plan {
                 false => 0,
             },
             drain_timeout_s: rng.random_range(1..8),
-            tls,
+            listeners: match tls {
+                true => Listeners::Tls,
+                false => Listeners::Plain,
+            },
             snapshot,
             interrupts: *[0, 0, 10, 300].choose(rng).unwrap_or(&0),
             start_disk: match rng.random_bool(0.4) {
@@ -245,89 +112,12 @@ impl Plan {
                 },
                 false => DiskPlan::default(),
             },
-            restart_after_s,
+            lives,
             clients,
             events,
         };
-        // A separate generator, so that the other seeds keep their meaning.
-        let rng = &mut SmallRng::seed_from_u64(!seed);
-        let is_middling = (64 << 10..=256 << 10).contains(&plan.max_item_bytes);
-        if plan.snapshot && is_middling && rng.random_bool(0.15) {
-            plan.write_much_during_a_snapshot(rng);
-        }
-        if plan.snapshot && rng.random_bool(0.1) {
-            let at = Duration::from_millis(rng.random_range(20..2000));
-            let disk = Event::Disk(DiskPlan {
-                space_bytes: Some(rng.random_range(0..200_000)),
-                ..DiskPlan::default()
-            });
-            plan.events.extend([(at, disk), (at, Event::Snapshot)]);
-            plan.events.sort_by_key(|(at, _)| *at);
-        }
-        if plan.tls {
-            plan.vary_tls(&mut SmallRng::seed_from_u64(seed ^ TLS_SALT));
-        }
+        plan.vary(seed);
         plan
-    }
-
-    /// Some clients use TLS 1.2, and some send bytes that are not TLS.
-    fn vary_tls(&mut self, rng: &mut SmallRng) {
-        if rng.random_bool(0.3) {
-            let is_alone = self.clients.len() == 1;
-            for client in &mut self.clients {
-                client.tls12 = is_alone || rng.random_bool(0.5);
-            }
-        }
-        if rng.random_bool(0.3) {
-            for client in &mut self.clients {
-                let ends = [End::NoTls, End::BadRecord, End::NoRecord];
-                if rng.random_bool(0.4)
-                    && let Some(&end) = ends.choose(rng)
-                {
-                    client.end = end;
-                }
-                if client.end == End::NoTls {
-                    client.ops.clear();
-                }
-            }
-        }
-    }
-
-    /// Writes more than the cache holds while a snapshot goes to a slow disk.
-    fn write_much_during_a_snapshot(&mut self, rng: &mut SmallRng) {
-        self.memory_mib = 16;
-        let next = self.clients.len();
-        for id in next..next + rng.random_range(1..4) {
-            let len_max = rng.random_range(20_000..self.max_item_bytes) - 400;
-            let ops = (0..rng.random_range(100..400)).map(|_| Op::Set {
-                key: Key::Own(rng.random_range(0..60)),
-                len: rng.random_range(len_max / 2..=len_max),
-                expiry: Expiry::Never,
-            });
-            self.clients.push(ClientPlan {
-                id,
-                life: 0,
-                start: Duration::ZERO,
-                capacities: (4 << 20, 4 << 20),
-                style: Style::Epoll,
-                send: Rate {
-                    bytes_max: 256 << 10,
-                    pause_max: Duration::from_millis(10),
-                },
-                read: Rate::GREEDY,
-                window: 1000,
-                ops: ops.collect(),
-                end: End::HalfClose,
-                tls12: false,
-            });
-        }
-        let at = Duration::from_millis(rng.random_range(20..400));
-        let disk = Event::Disk(DiskPlan {
-            delay_ms: rng.random_range(20..400),
-            ..DiskPlan::default()
-        });
-        self.events.extend([(at, disk), (at, Event::Snapshot)]);
-        self.events.sort_by_key(|(at, _)| *at);
     }
 }
 
@@ -349,7 +139,7 @@ impl Event {
 }
 
 impl Rate {
-    const GREEDY: Rate = Rate {
+    pub(super) const GREEDY: Rate = Rate {
         bytes_max: 1 << 20,
         pause_max: Duration::ZERO,
     };
@@ -388,7 +178,13 @@ impl Rate {
 }
 
 impl ClientPlan {
-    fn draw(rng: &mut SmallRng, id: usize, kind: Kind, max_item: usize, tls: bool) -> ClientPlan {
+    pub(super) fn draw(
+        rng: &mut SmallRng,
+        id: usize,
+        kind: Kind,
+        max_item: usize,
+        tls: bool,
+    ) -> ClientPlan {
         let send = Rate::draw(rng, kind);
         let read = Rate::draw(rng, kind);
         let value_max = (max_item - 400)
@@ -414,8 +210,8 @@ impl ClientPlan {
         };
         let mut capacities = (capacity(rng), capacity(rng));
         if tls {
-            // A kernel's buffers hold at least one record.
-            capacities = (capacities.0.max(300), capacities.1.max(300));
+            let min = TLS_CAPACITY_MIN;
+            capacities = (capacities.0.max(min), capacities.1.max(min));
         }
         let mut keys = Vec::new();
         let keys_max = rng.random_range(1..12);
@@ -432,6 +228,7 @@ impl ClientPlan {
         ClientPlan {
             id,
             life: 0,
+            tls,
             start: match kind {
                 Kind::Crowd => Duration::from_micros(rng.random_range(0..300)),
                 _ => Duration::from_millis(rng.random_range(0..500)),
@@ -455,7 +252,7 @@ impl ClientPlan {
     }
 
     /// Requests for everything that these clients have set.
-    fn reads_of(clients: &[ClientPlan]) -> Vec<Op> {
+    pub(super) fn reads_of(clients: &[ClientPlan]) -> Vec<Op> {
         let mut keys: Vec<Key> = clients
             .iter()
             .flat_map(|client| client.ops.iter().map(move |op| (client.id, op)))
@@ -555,15 +352,6 @@ impl Expiry {
             5..8 => Expiry::In(rng.random_range(1..12)),
             _ => Expiry::AtFromNow(rng.random_range(-3..20)),
         }
-    }
-}
-
-/// The key's name.
-pub fn name(id: usize, key: Key) -> String {
-    match key {
-        Key::Own(key) => format!("c{id}k{key}"),
-        Key::Of(id, key) => format!("c{id}k{key}"),
-        Key::Shared(key) => format!("s{key}"),
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::{Actor, Failure, Stage, Waits, World};
+use super::{Actor, Failure, PollWait, Simulation, Stage};
 
-impl World<'_> {
+impl Simulation<'_> {
     /// The threads and clients that can do something now.
     pub(super) fn ready(&self) -> Vec<Actor> {
         let now = self.sim.time();
         let mut ready = Vec::new();
-        let is_due = |waits: &Waits| waits.until.is_some_and(|until| until <= now);
+        let is_due = |waits: &PollWait| waits.until.is_some_and(|until| until <= now);
         let Some(server) = &self.server else {
             return ready;
         };
@@ -55,8 +55,8 @@ impl World<'_> {
     pub(super) fn check_clock(&self) -> Result<(), Failure> {
         let is_due = self.sim.net.is_ready(0)
             || (self.acceptor.until).is_some_and(|until| until <= self.sim.time());
-        match self.drain_asked.is_none() && !is_due {
-            true => self.watch.clock(&self.sim, &self.cache),
+        match self.drain_requested.is_none() && !is_due {
+            true => self.checks.clock(&self.sim, &self.cache),
             false => Ok(()),
         }
     }
@@ -69,11 +69,11 @@ impl World<'_> {
             .clients
             .iter()
             .filter(|client| client.plan.life == life);
-        self.watch.stuck(open, now)
+        self.checks.stuck(open, now)
     }
 
     /// Nobody can do anything now: time advances until somebody can.
-    pub(super) fn go_on_in_time(&mut self) -> Result<(), Failure> {
+    pub(super) fn advance_time(&mut self) -> Result<(), Failure> {
         let now = self.sim.time();
         let server = self.server.as_ref();
         let acceptor = self
@@ -97,7 +97,7 @@ impl World<'_> {
             .chain(self.sim.task_due())
             .min();
         let Some(next) = next else {
-            return match self.drain_asked {
+            return match self.drain_requested {
                 Some(_) => Err(Failure::new("drain", "the server does not end".to_owned())),
                 None => {
                     self.drain();

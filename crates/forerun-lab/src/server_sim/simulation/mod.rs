@@ -1,4 +1,4 @@
-//! The world of one plan: the server's threads, its clients, its disk and its clocks, one step at a
+//! The run of one plan: the server's threads, its clients, its disk and its clocks, one step at a
 //! time.
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //!   nobody                     ──> a client that is owed something and could have it is stuck; else time advances
 //! ```
 
-mod ends;
-mod schedule;
+mod ready;
+mod stop;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use forerun_server::{Listen, ServerOptions, SnapshotOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::checks::{Failure, Watch};
-use super::client::{Client, Ends, Env, Over, Stage};
+use super::checks::{Checks, Failure};
+use super::client::{Client, CloseSocket, ConnectionEnd, Env, Stage};
 use super::copies::Copies;
 use super::counts::Counts;
 use super::model::{Model, Stamp};
 use super::net::{ClientSocket, Net};
-use super::plan::{Event, Plan};
-use super::system::Sim;
-use super::wire::{Papers, Wire};
+use super::plan::{DeathMoment, Event, Plan};
+use super::system::SimSystem;
+use super::wire::{Certificates, Wire};
 
 /// The wall clock when a simulation begins.
 const UNIX_S: u64 = 1_800_000_000;
@@ -42,7 +42,7 @@ const STEPS_MAX: u64 = 8_000;
 /// Lines of history to keep.
 const TRACE_LINES: usize = 60;
 
-impl Ends for ClientSocket {
+impl CloseSocket for ClientSocket {
     fn end(&self) {
         ClientSocket::end(self);
     }
@@ -50,6 +50,13 @@ impl Ends for ClientSocket {
     fn cut(&self) {
         self.reset();
     }
+}
+
+/// How a server has come to serve nobody any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ServingEnd {
+    Drained,
+    Died,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,71 +69,80 @@ enum Actor {
 
 /// When a thread of the server last began to wait, and at which deadline of its polls it continues.
 #[derive(Clone, Copy, Debug, Default)]
-struct Waits {
+struct PollWait {
     until: Option<Duration>,
 }
 
-pub struct World<'p> {
+pub struct Simulation<'p> {
     plan: &'p Plan,
-    papers: &'p Papers,
+    certificates: &'p Certificates,
     rng: SmallRng,
-    sim: Sim,
-    server: Option<Stepped<Sim>>,
+    sim: SimSystem,
+    server: Option<Stepped<SimSystem>>,
     cache: Arc<Cache>,
     model: Model,
     clients: Vec<Client<ClientSocket>>,
-    watch: Watch,
+    checks: Checks,
     copies: Copies,
-    acceptor: Waits,
-    workers: Vec<Waits>,
+    acceptor: PollWait,
+    workers: Vec<PollWait>,
     events: VecDeque<(Duration, Event)>,
-    turn: u64,
-    life: u32,
+    step: u64,
+    life: usize,
+    /// The server has died while it served.
+    is_dead: bool,
+    /// The number of the snapshot that the next server must load, with all that the model knows.
+    saved: Option<u64>,
     life_start: Duration,
     evictions_before: u64,
-    drain_asked: Option<Duration>,
+    drain_requested: Option<Duration>,
     /// How long no thread ran since then.
     paused_in_drain: Duration,
     workers_ended: Option<Duration>,
     /// The cache's clock and the wall clock when the server was stopped.
     stopped_at: (i64, i64),
+    /// The cache's clock when the last snapshot was written.
+    written_s: i64,
     pub counts: Counts,
     pub trace: VecDeque<String>,
 }
 
-impl<'p> World<'p> {
-    pub fn new(plan: &'p Plan, papers: &'p Papers) -> Result<World<'p>, Failure> {
+impl<'p> Simulation<'p> {
+    pub fn new(plan: &'p Plan, certificates: &'p Certificates) -> Result<Simulation<'p>, Failure> {
         let net = Net::new(plan.seed, plan.interrupts);
-        let sim = Sim::new(net, UNIX_S);
+        let sim = SimSystem::new(net, UNIX_S);
         let cache = new_cache(plan)?;
         let mut events = plan.events.clone();
         events.sort_by_key(|(at, _)| *at);
-        Ok(World {
+        Ok(Simulation {
             plan,
-            papers,
+            certificates,
             rng: SmallRng::seed_from_u64(plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             sim,
             server: None,
             cache,
-            model: Model::default(),
+            model: Model::new(plan.memory_mib),
             clients: plan
                 .clients
                 .iter()
                 .map(|client| Client::new(client.clone(), plan.seed))
                 .collect(),
-            watch: Watch::new(plan),
+            checks: Checks::new(plan),
             copies: Copies::default(),
-            acceptor: Waits::default(),
+            acceptor: PollWait::default(),
             workers: Vec::new(),
             events: events.into(),
-            turn: 0,
+            step: 0,
             life: 0,
+            is_dead: false,
+            saved: None,
             life_start: Duration::ZERO,
             evictions_before: 0,
-            drain_asked: None,
+            drain_requested: None,
             paused_in_drain: Duration::ZERO,
             workers_ended: None,
             stopped_at: (0, 0),
+            written_s: 0,
             counts: Counts::default(),
             trace: VecDeque::new(),
         })
@@ -137,16 +153,18 @@ impl<'p> World<'p> {
     /// # Errors
     /// What the server did wrong.
     pub fn run(&mut self) -> Result<(), Failure> {
-        self.start()?;
-        self.live()?;
-        let kept = self.stop()?;
-        if let Some(after_s) = self.plan.restart_after_s {
-            self.sim.advance(Duration::from_secs(after_s));
-            self.restart(kept)?;
-            self.live()?;
-            self.stop()?;
+        loop {
+            if self.start()? {
+                match self.serve()? {
+                    ServingEnd::Drained => self.stop()?,
+                    ServingEnd::Died => self.die()?,
+                }
+            }
+            if self.life + 1 == self.plan.lives.len() {
+                return Ok(());
+            }
+            self.begin_next_life()?;
         }
-        Ok(())
     }
 
     fn note(&mut self, line: impl FnOnce() -> String) {
@@ -158,25 +176,42 @@ impl<'p> World<'p> {
             .push_back(format!("{:>9.3} s  {}", at.as_secs_f64(), line()));
     }
 
-    fn start(&mut self) -> Result<(), Failure> {
-        let mut listen = Listen::unix("/simulated", 0o700);
-        listen.tls = self.plan.tls;
-        let mut options = ServerOptions::new(vec![listen]);
+    /// Starts a server. Returns false if it died before it served anybody.
+    fn start(&mut self) -> Result<bool, Failure> {
+        let listeners = self.plan.listeners;
+        let listen = listeners.tls().iter().map(|&tls| {
+            let mut listen = Listen::unix(if tls { "/tls" } else { "/plain" }, 0o700);
+            listen.tls = tls;
+            listen
+        });
+        let mut options = ServerOptions::new(listen.collect());
         options.threads = self.plan.threads;
         options.connection_limit = self.plan.connection_limit;
         options.idle_timeout = Duration::from_secs(self.plan.idle_timeout_s);
         options.drain_timeout = Duration::from_secs(self.plan.drain_timeout_s);
-        options.tls = self.plan.tls.then(|| self.papers.server.clone());
+        let certificates = &self.certificates.server;
+        options.tls = listeners.have_tls().then(|| certificates.clone());
         options.snapshot = self.plan.snapshot.then(|| {
             SnapshotOptions::new(SNAPSHOT)
                 .ignore_bad(false)
                 .live_bytes_per_s(None)
         });
         self.sim.begin_cache();
-        if self.plan.restart_after_s.is_none() || self.life == 1 {
+        if self.plan.lives.len() == 1 || self.life == 1 {
             self.sim.set_disk(self.plan.start_disk);
         }
+        self.copies = Copies::default();
+        let death = self.death_moment();
+        if let Some(DeathMoment::Start { calls }) = death {
+            self.sim.die_after(calls);
+        }
         let started = Stepped::start(self.sim.clone(), &options, self.cache.clone());
+        if self.sim.is_dead() {
+            self.sim.set_disk(Default::default());
+            self.die_in_start(started.ok());
+            return Ok(false);
+        }
+        self.sim.live_on();
         let server = started.map_err(|error| Failure::new("start", format!("{error}")))?;
         self.sim.set_disk(Default::default());
         self.model.unix_zero = (
@@ -184,42 +219,44 @@ impl<'p> World<'p> {
             self.sim.cache_second(),
         );
         self.server = Some(server);
-        self.acceptor = Waits {
+        self.acceptor = PollWait {
             until: Some(self.sim.time()),
         };
         self.workers = vec![self.acceptor; self.plan.threads];
         self.life_start = self.sim.time();
-        self.drain_asked = None;
+        self.is_dead = false;
+        self.drain_requested = None;
         self.paused_in_drain = Duration::ZERO;
         self.workers_ended = None;
+        self.take_over_saved();
         self.note(|| "the server starts".to_owned());
-        Ok(())
+        Ok(true)
     }
 
-    /// Runs until all clients of this life are done, or the server was drained.
-    fn live(&mut self) -> Result<(), Failure> {
+    /// Runs until the server has drained or has died.
+    fn serve(&mut self) -> Result<ServingEnd, Failure> {
         loop {
-            let done = self.is_drained();
-            if done {
-                return Ok(());
+            if self.is_drained() {
+                return Ok(ServingEnd::Drained);
             }
-            self.turn += 1;
+            if self.is_dead {
+                return Ok(ServingEnd::Died);
+            }
+            self.step += 1;
             self.counts.steps += 1;
-            self.happen()?;
+            self.apply_events()?;
             self.check_clock()?;
             let at_rest = self.is_at_rest();
             let age = self.sim.time() - self.life_start;
-            if self.drain_asked.is_none()
-                && (at_rest
-                    || age > LIFE
-                    || self.counts.steps > STEPS_MAX * u64::from(1 + self.life))
+            if self.drain_requested.is_none()
+                && (at_rest || age > LIFE || self.counts.steps > STEPS_MAX * (1 + self.life as u64))
             {
                 self.drain();
             }
             let ready = self.ready();
             if ready.is_empty() {
                 self.check_stuck()?;
-                self.go_on_in_time()?;
+                self.advance_time()?;
                 continue;
             }
             let actor = ready[self.rng.random_range(0..ready.len())];
@@ -250,7 +287,7 @@ impl<'p> World<'p> {
         let Some(server) = &self.server else {
             return true;
         };
-        self.drain_asked.is_some()
+        self.drain_requested.is_some()
             && (0..self.plan.threads).all(|number| server.has_ended(number))
             && server.acceptor_timeout().is_none()
             && self.sim.task_count() == 0
@@ -265,20 +302,24 @@ impl<'p> World<'p> {
     }
 
     fn drain(&mut self) {
-        if self.drain_asked.is_some() {
+        if self.drain_requested.is_some() {
+            return;
+        }
+        if self.death_moment() == Some(DeathMoment::Serving) {
+            self.is_dead = true;
             return;
         }
         self.note(|| "drain".to_owned());
         if let Some(server) = &self.server {
             server.drain();
         }
-        self.drain_asked = Some(self.sim.time());
+        self.drain_requested = Some(self.sim.time());
         self.copies.forget_request();
-        self.watch.drain(&self.clients);
+        self.checks.drain(&self.clients);
     }
 
     /// Applies outside events that are due.
-    fn happen(&mut self) -> Result<(), Failure> {
+    fn apply_events(&mut self) -> Result<(), Failure> {
         while let Some(&(at, event)) = self.events.front()
             && at <= self.sim.time()
         {
@@ -290,7 +331,7 @@ impl<'p> World<'p> {
                     if let Some(server) = &self.server {
                         server.snapshot();
                     }
-                    if self.plan.snapshot && self.drain_asked.is_none() {
+                    if self.plan.snapshot && self.drain_requested.is_none() {
                         self.copies.asked();
                     }
                 }
@@ -300,7 +341,7 @@ impl<'p> World<'p> {
                 Event::WallClock(by_s) => self.sim.jump_wall_clock(by_s),
                 Event::Pause(time) => {
                     self.sim.advance(time);
-                    if self.drain_asked.is_some() {
+                    if self.drain_requested.is_some() {
                         self.paused_in_drain += time;
                     }
                 }
@@ -313,7 +354,7 @@ impl<'p> World<'p> {
 
     fn stamp(&self) -> Stamp {
         Stamp {
-            turn: self.turn,
+            step: self.step,
             cache_s: self.cache.now(),
             evictions: self.evictions_before + self.cache.stats().evictions,
         }
@@ -332,7 +373,7 @@ impl<'p> World<'p> {
     fn act(&mut self, actor: Actor) -> Result<(), Failure> {
         let poll_failed = |error| Failure::new("poll", format!("{error}"));
         match actor {
-            Actor::Client(number) => return self.act_client(number),
+            Actor::Client(number) => return self.step_client(number),
             Actor::Task => {
                 if let Some(name) = self.sim.step_task() {
                     self.note(|| format!("{name} ended"));
@@ -349,33 +390,33 @@ impl<'p> World<'p> {
                     self.acceptor.until =
                         server.acceptor_timeout().map(|wait| self.sim.time() + wait);
                 }
-                let drains = self.drain_asked.is_some();
-                self.watch
+                let drains = self.drain_requested.is_some();
+                self.checks
                     .acceptor(&self.sim, &self.cache, &self.clients, drains)?;
                 let stamp = self.stamp();
                 let has_begun = self.sim.task_count() > before;
                 self.copies.acceptor(has_begun, stamp, copy)?;
             }
             Actor::Worker(number) => {
-                self.watch.before_worker(number, &self.clients);
+                self.checks.before_worker(number, &self.clients);
                 if let Some(server) = &mut self.server {
                     server.step_worker(number).map_err(poll_failed)?;
                     let wait = server.worker_timeout(number);
                     self.workers[number].until = wait.map(|wait| self.sim.time() + wait);
                     let buffers = server.buffer_bytes(number);
                     let ended = (0..self.plan.threads).all(|number| server.has_ended(number));
-                    let (now, drains) = (self.sim.time(), self.drain_asked.is_some());
+                    let (now, drains) = (self.sim.time(), self.drain_requested.is_some());
                     if ended {
                         self.workers_ended.get_or_insert(now);
                     }
-                    self.watch
+                    self.checks
                         .after_worker(number, &self.clients, &buffers, now, drains)?;
                     // The acceptor sets the clock until the workers drain, and then they do.
                     if server.is_draining(number) {
-                        self.watch.clock(&self.sim, &self.cache)?;
+                        self.checks.clock(&self.sim, &self.cache)?;
                     }
                 }
-                self.watch.memory(&self.cache, self.sim.time())?;
+                self.checks.memory(&self.cache, self.sim.time())?;
             }
         }
         self.check_copies()
@@ -390,25 +431,30 @@ impl<'p> World<'p> {
         Ok(())
     }
 
-    fn act_client(&mut self, number: usize) -> Result<(), Failure> {
+    fn step_client(&mut self, number: usize) -> Result<(), Failure> {
         let env = self.env();
-        let (papers, tls) = (self.papers, self.plan.tls);
+        let certificates = self.certificates;
         let client = &mut self.clients[number];
         let id = client.plan.id;
         let failed = |what| Failure::new("answer", format!("client {id}: {what}"));
         if client.stage == Stage::Before {
-            let socket = self
-                .sim
-                .net
-                .connect(client.plan.capacities, client.plan.style);
+            let tls = client.plan.tls;
+            let net = &self.sim.net;
+            let socket = net.connect(tls, client.plan.capacities, client.plan.style);
             match socket {
                 Some(socket) => {
                     let config = match client.plan.tls12 {
-                        true => &papers.client_tls12,
-                        false => &papers.client,
+                        true => &certificates.client_tls12,
+                        false => &certificates.client,
                     };
                     let wire = Wire::new(socket, tls.then(|| config.clone()));
                     client.connect(wire.map_err(|error| failed(error.to_string()))?);
+                }
+                None if self.drain_requested.is_none() => {
+                    return Err(Failure::new(
+                        "refused",
+                        format!("nobody listens for client {id}"),
+                    ));
                 }
                 None => client.refused(),
             }
@@ -429,11 +475,11 @@ impl<'p> World<'p> {
         }
         let (answers, stage) = (client.answered - answered, client.stage);
         self.counts.requests += answers;
-        if let Stage::Over(how) = stage {
+        if let Stage::Ended(how) = stage {
             self.note(|| format!("client {id}: {how:?}"));
             let client = &self.clients[number];
-            self.watch.over(client, how, self.drain_asked)?;
-            if how == Over::Cut || client.is_spoilt() {
+            self.checks.over(client, how, self.drain_requested)?;
+            if how == ConnectionEnd::Reset || client.has_sent_raw() {
                 self.counts.faults += 1;
             }
         }
@@ -445,6 +491,7 @@ fn new_cache(plan: &Plan) -> Result<Arc<Cache>, Failure> {
     let cache = Cache::new(
         CacheOptions::default()
             .memory_limit_bytes(plan.memory_mib << 20)
+            .memory_limit_max_bytes(plan.memory_max_mib() << 20)
             .max_item_bytes(plan.max_item_bytes)
             .seed(plan.seed),
     );

@@ -1,0 +1,233 @@
+//! A plan: the server's options, its clients, and what happens meanwhile. It is data, so that a
+//! failing one can be made smaller. `draw` makes it from a seed, and `variations` adds what was
+//! invented later, so that old seeds keep most of their plans.
+
+mod draw;
+mod variations;
+
+use std::time::Duration;
+
+use super::disk::DiskPlan;
+use super::net::Style;
+
+/// A whole simulation.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub threads: usize,
+    pub memory_mib: usize,
+    pub max_item_bytes: usize,
+    pub connection_limit: usize,
+    pub idle_timeout_s: u64,
+    pub drain_timeout_s: u64,
+    pub listeners: Listeners,
+    pub snapshot: bool,
+    /// One call of a socket in this many is interrupted; 0: none.
+    pub interrupts: u32,
+    /// The state of the disk when the server starts, or starts the second time if it does.
+    pub start_disk: DiskPlan,
+    /// The servers, one after the other, on the same disk. There is at least one.
+    pub lives: Vec<LifePlan>,
+    pub clients: Vec<ClientPlan>,
+    pub events: Vec<(Duration, Event)>,
+}
+
+impl Plan {
+    /// The highest memory limit that a client sets, or the first one.
+    pub fn memory_max_mib(&self) -> usize {
+        let ops = self.clients.iter().flat_map(|client| &client.ops);
+        let limits = ops.filter_map(|op| match op {
+            Op::MemoryLimit { mib } => Some(*mib),
+            _ => None,
+        });
+        limits.fold(self.memory_mib, usize::max)
+    }
+}
+
+/// The listeners of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listeners {
+    Plain,
+    Tls,
+    /// One of each.
+    Both,
+}
+
+impl Listeners {
+    /// Whether each of them uses TLS.
+    pub fn tls(self) -> &'static [bool] {
+        match self {
+            Listeners::Plain => &[false],
+            Listeners::Tls => &[true],
+            Listeners::Both => &[false, true],
+        }
+    }
+
+    pub fn have_tls(self) -> bool {
+        self != Listeners::Plain
+    }
+}
+
+/// One server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LifePlan {
+    /// `None`: it drains.
+    pub death: Option<Death>,
+    /// Seconds until the next server starts.
+    pub rest_s: u64,
+    /// How far the wall clock is set in these seconds.
+    pub clock_jump_s: i64,
+}
+
+/// How a server dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Death {
+    pub cause: DeathCause,
+    pub moment: DeathMoment,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeathCause {
+    /// The process is killed: what it has written stays.
+    Kill,
+    /// Power is lost: what was not synced may be gone.
+    PowerLoss,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeathMoment {
+    /// While it starts, after this many calls of the disk.
+    Start { calls: u64 },
+    /// When it would drain.
+    Serving,
+    /// While it writes its last snapshot, after this many calls of the disk.
+    LastSnapshot { calls: u64 },
+}
+
+/// One connection.
+#[derive(Clone, Debug)]
+pub struct ClientPlan {
+    /// Its number, which is part of its keys: it stays the same when other clients are left out.
+    pub id: usize,
+    /// Which of the servers it uses.
+    pub life: usize,
+    /// Whether it connects to the listener with TLS.
+    pub tls: bool,
+    pub start: Duration,
+    /// Capacities of the pipes to the server and back.
+    pub capacities: (usize, usize),
+    pub style: Style,
+    pub send: Rate,
+    pub read: Rate,
+    /// The most requests that may be unanswered.
+    pub window: usize,
+    pub ops: Vec<Op>,
+    pub end: End,
+    /// With TLS: it supports only TLS 1.2.
+    pub tls12: bool,
+}
+
+/// How fast a client is: at most this many bytes at a time, and pauses of at most this length.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    pub bytes_max: usize,
+    pub pause_max: Duration,
+}
+
+/// How a connection ends after its requests are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It sends `quit` and waits for the end.
+    Quit,
+    /// It closes its sending half, reads its answers and waits for the end.
+    HalfClose,
+    /// It resets the connection at once, whatever is in transit.
+    Reset,
+    /// It stops in the middle of a request and closes its sending half.
+    Truncate,
+    /// It stays connected.
+    Stay,
+    /// It sends plain text to a server that uses TLS.
+    NoTls,
+    /// After its requests, it sends a record that cannot be decrypted.
+    BadRecord,
+    /// After its requests, it sends bytes that are not a record.
+    NoRecord,
+}
+
+impl End {
+    /// Whether it belongs to a client that uses TLS.
+    pub fn needs_tls(self) -> bool {
+        matches!(self, End::NoTls | End::BadRecord | End::NoRecord)
+    }
+}
+
+/// The owner of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    /// A key that only this client sets.
+    Own(u16),
+    /// A key of a client of the first server, which is gone.
+    Of(usize, u16),
+    /// A key that any client sets.
+    Shared(u16),
+}
+
+/// When a value expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    Never,
+    In(u32),
+    /// This many seconds from now, as a time of day.
+    AtFromNow(i32),
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Set {
+        key: Key,
+        len: usize,
+        expiry: Expiry,
+    },
+    Get {
+        keys: Vec<Key>,
+        touch: Option<Expiry>,
+    },
+    Ttl {
+        key: Key,
+    },
+    Touch {
+        key: Key,
+        expiry: Expiry,
+    },
+    Delete {
+        key: Key,
+    },
+    Flush,
+    MemoryLimit {
+        mib: usize,
+    },
+    Noop,
+}
+
+/// What happens to the server from outside.
+#[derive(Clone, Copy, Debug)]
+pub enum Event {
+    Snapshot,
+    Disk(DiskPlan),
+    WallClock(i64),
+    /// No thread ran for this long.
+    Pause(Duration),
+    RefuseAccepts(u32),
+    Drain,
+}
+
+/// The key's name.
+pub fn name(id: usize, key: Key) -> String {
+    match key {
+        Key::Own(key) => format!("c{id}k{key}"),
+        Key::Of(id, key) => format!("c{id}k{key}"),
+        Key::Shared(key) => format!("s{key}"),
+    }
+}

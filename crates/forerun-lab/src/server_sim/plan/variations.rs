@@ -1,0 +1,229 @@
+//! Variations of a drawn plan. Each has random numbers of its own, so that a seed without it keeps
+//! its plan.
+
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use super::draw::Kind;
+use super::{
+    ClientPlan, Death, DeathCause, DeathMoment, DiskPlan, End, Event, Expiry, Key, LifePlan,
+    Listeners, Op, Plan, Rate, Style,
+};
+
+// Each derives the numbers of one variation from the seed.
+const SNAPSHOT_SALT: u64 = u64::MAX;
+const TLS_SALT: u64 = 0x544c_5331;
+const LISTENERS_SALT: u64 = 0x424f_5448;
+const LIVES_SALT: u64 = 0x4c49_5645;
+const CLOCK_SALT: u64 = 0x434c_4f43;
+const MEMORY_SALT: u64 = 0x4d45_4d4f;
+
+/// The smallest capacity of a connection with TLS: a kernel's buffers hold at least one record.
+pub(super) const TLS_CAPACITY_MIN: usize = 300;
+
+/// A year, for jumps of the wall clock.
+const YEAR_S: i64 = 365 * 24 * 3600;
+
+impl Plan {
+    pub(super) fn vary(&mut self, seed: u64) {
+        let rng = |salt| SmallRng::seed_from_u64(seed ^ salt);
+        self.vary_snapshots(&mut rng(SNAPSHOT_SALT));
+        if self.listeners.have_tls() {
+            self.vary_tls(&mut rng(TLS_SALT));
+        }
+        self.vary_listeners(&mut rng(LISTENERS_SALT));
+        self.vary_clock(&mut rng(CLOCK_SALT));
+        self.vary_memory_limit(&mut rng(MEMORY_SALT));
+        if self.snapshot {
+            self.vary_lives(&mut rng(LIVES_SALT));
+        }
+    }
+
+    /// More is written during a snapshot than the cache holds, or the disk gets full.
+    fn vary_snapshots(&mut self, rng: &mut SmallRng) {
+        let is_middling = (64 << 10..=256 << 10).contains(&self.max_item_bytes);
+        if self.snapshot && is_middling && rng.random_bool(0.15) {
+            self.write_much_during_a_snapshot(rng);
+        }
+        if self.snapshot && rng.random_bool(0.1) {
+            let at = Duration::from_millis(rng.random_range(20..2000));
+            let disk = Event::Disk(DiskPlan {
+                space_bytes: Some(rng.random_range(0..200_000)),
+                ..DiskPlan::default()
+            });
+            self.events.extend([(at, disk), (at, Event::Snapshot)]);
+            self.events.sort_by_key(|(at, _)| *at);
+        }
+    }
+
+    /// The server has a plain listener and one with TLS.
+    fn vary_listeners(&mut self, rng: &mut SmallRng) {
+        if !rng.random_bool(0.25) {
+            return;
+        }
+        self.listeners = Listeners::Both;
+        for client in &mut self.clients {
+            client.tls = rng.random_bool(0.5);
+            if client.tls {
+                let (to_server, to_client) = client.capacities;
+                client.capacities = (
+                    to_server.max(TLS_CAPACITY_MIN),
+                    to_client.max(TLS_CAPACITY_MIN),
+                );
+            } else {
+                client.tls12 = false;
+                if client.end.needs_tls() {
+                    client.end = End::Quit;
+                }
+            }
+        }
+    }
+
+    /// The wall clock is set forward or back by up to three years.
+    fn vary_clock(&mut self, rng: &mut SmallRng) {
+        if rng.random_bool(0.1) {
+            let at = Duration::from_millis(rng.random_range(0..4000));
+            let by_s = rng.random_range(-3 * YEAR_S..3 * YEAR_S);
+            self.events.push((at, Event::WallClock(by_s)));
+            self.events.sort_by_key(|(at, _)| *at);
+        }
+    }
+
+    /// Clients change the memory limit, up and down.
+    fn vary_memory_limit(&mut self, rng: &mut SmallRng) {
+        if !rng.random_bool(0.15) {
+            return;
+        }
+        let limits_mib = self.memory_mib / 2..self.memory_mib * 2;
+        for client in &mut self.clients {
+            if client.ops.is_empty() || !rng.random_bool(0.5) {
+                continue;
+            }
+            let at = rng.random_range(0..=client.ops.len());
+            let mib = rng.random_range(limits_mib.clone());
+            client.ops.insert(at, Op::MemoryLimit { mib });
+        }
+    }
+
+    /// More servers follow on the same disk, and some of them die.
+    fn vary_lives(&mut self, rng: &mut SmallRng) {
+        if !rng.random_bool(0.15) {
+            return;
+        }
+        let tls = self.listeners == Listeners::Tls;
+        for _ in 0..rng.random_range(1..4) {
+            let life = self.lives.len();
+            self.lives.push(LifePlan::default());
+            let reads = ClientPlan::reads_of(&self.clients);
+            for _ in 0..rng.random_range(1..3) {
+                let id = self.clients.iter().map(|client| client.id + 1).max();
+                let id = id.unwrap_or_default();
+                let mut client = ClientPlan::draw(rng, id, Kind::Mixed, self.max_item_bytes, tls);
+                client.life = life;
+                client.ops.splice(0..0, reads.iter().cloned());
+                client.send = Rate::GREEDY;
+                client.read = Rate::GREEDY;
+                self.clients.push(client);
+            }
+        }
+        let last = self.lives.len() - 1;
+        for life in &mut self.lives[..last] {
+            life.rest_s = rng.random_range(0..20);
+            if rng.random_bool(0.3) {
+                life.clock_jump_s = rng.random_range(-5000..5000);
+            }
+            if rng.random_bool(0.6) {
+                life.death = Some(Death::draw(rng));
+            }
+        }
+        if rng.random_bool(0.5) {
+            let at = Duration::from_millis(rng.random_range(0..2000));
+            self.events.push((at, Event::Drain));
+            self.events.sort_by_key(|(at, _)| *at);
+        }
+    }
+
+    /// Some clients use TLS 1.2, and some send bytes that are not TLS.
+    fn vary_tls(&mut self, rng: &mut SmallRng) {
+        if rng.random_bool(0.3) {
+            let is_alone = self.clients.len() == 1;
+            for client in &mut self.clients {
+                client.tls12 = is_alone || rng.random_bool(0.5);
+            }
+        }
+        if rng.random_bool(0.3) {
+            for client in &mut self.clients {
+                let ends = [End::NoTls, End::BadRecord, End::NoRecord];
+                if rng.random_bool(0.4)
+                    && let Some(&end) = ends.choose(rng)
+                {
+                    client.end = end;
+                }
+                if client.end == End::NoTls {
+                    client.ops.clear();
+                }
+            }
+        }
+    }
+
+    /// Writes more than the cache holds while a snapshot goes to a slow disk.
+    fn write_much_during_a_snapshot(&mut self, rng: &mut SmallRng) {
+        self.memory_mib = 16;
+        let next = self.clients.len();
+        for id in next..next + rng.random_range(1..4) {
+            let len_max = rng.random_range(20_000..self.max_item_bytes) - 400;
+            let ops = (0..rng.random_range(100..400)).map(|_| Op::Set {
+                key: Key::Own(rng.random_range(0..60)),
+                len: rng.random_range(len_max / 2..=len_max),
+                expiry: Expiry::Never,
+            });
+            self.clients.push(ClientPlan {
+                id,
+                life: 0,
+                start: Duration::ZERO,
+                capacities: (4 << 20, 4 << 20),
+                style: Style::Epoll,
+                send: Rate {
+                    bytes_max: 256 << 10,
+                    pause_max: Duration::from_millis(10),
+                },
+                read: Rate::GREEDY,
+                window: 1000,
+                ops: ops.collect(),
+                end: End::HalfClose,
+                tls: self.listeners == Listeners::Tls,
+                tls12: false,
+            });
+        }
+        let at = Duration::from_millis(rng.random_range(20..400));
+        let disk = Event::Disk(DiskPlan {
+            delay_ms: rng.random_range(20..400),
+            ..DiskPlan::default()
+        });
+        self.events.extend([(at, disk), (at, Event::Snapshot)]);
+        self.events.sort_by_key(|(at, _)| *at);
+    }
+}
+
+impl Death {
+    fn draw(rng: &mut SmallRng) -> Death {
+        Death {
+            cause: match rng.random_bool(0.5) {
+                true => DeathCause::Kill,
+                false => DeathCause::PowerLoss,
+            },
+            moment: match rng.random_range(0..4) {
+                0 => DeathMoment::Start {
+                    calls: rng.random_range(0..12),
+                },
+                1 => DeathMoment::LastSnapshot {
+                    calls: rng.random_range(0..12),
+                },
+                _ => DeathMoment::Serving,
+            },
+        }
+    }
+}
