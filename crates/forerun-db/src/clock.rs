@@ -12,10 +12,11 @@
 //! everything up to some sequence number has expired in a keyspace. Each log record has its second,
 //! and the manifest has the marks of what is in runs, so a reopened store knows them all.
 //!
-//! Marks older than every time to live are dropped. A year of writing every second would still
-//! leave 32 million marks, so marks that only a long time to live needs are merged to a 2^20th of
-//! it, which is one second for up to twelve days. Merged marks, and a system clock that is set
-//! back, make entries live longer, never shorter.
+//! Marks older than every time to live become one with the second 0: what they date has expired,
+//! whatever the clock says later. A year of writing every second would still leave 32 million marks,
+//! so marks that only a long time to live needs are merged to a 2^20th of it, which is one second
+//! for up to twelve days. Merged marks, and a system clock that is set back, make entries live
+//! longer, never shorter.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -172,17 +173,7 @@ impl Clock {
         let mut noted = self.lock();
         noted.tidy(self.now());
         let up_to = |mark: &&Mark| mark.first_sequence <= sequence;
-        let marks: Vec<Mark> = noted.marks.iter().take_while(up_to).copied().collect();
-        match noted.marks.first() {
-            // The marks of what was written up to here were dropped, because all of it has expired.
-            // It was written by the second of the first mark that is kept; without a mark, its age
-            // would be unknown and it would never expire.
-            Some(first) if marks.is_empty() && sequence > 0 => vec![Mark {
-                second: first.second,
-                first_sequence: sequence,
-            }],
-            _ => marks,
-        }
+        noted.marks.iter().take_while(up_to).copied().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Noted> {
@@ -201,17 +192,21 @@ struct Expired {
 }
 
 impl Noted {
-    /// Drops marks that are older than every time to live, and merges those that only a long one
-    /// needs.
+    /// Replaces marks that are older than every time to live by one, and merges those that only a
+    /// long one needs.
     fn tidy(&mut self, now: u64) {
         let age = |mark: &Mark| now.saturating_sub(mark.second);
         let Some(longest) = self.ttls.last() else {
             return;
         };
-        // Keep the last of them: everything up to it has expired, which would be unknown without
-        // it.
         let old = self.marks.partition_point(|mark| age(mark) > *longest);
-        self.marks.drain(..old.saturating_sub(1));
+        if old > 1 {
+            // Everything before the last of them has expired. With the second 0 it stays so if the
+            // clock is set back and the store is opened again. The last one keeps its second,
+            // because later numbers may still belong to it.
+            self.marks.drain(1..old - 1);
+            self.marks[0].second = 0;
+        }
         if self.marks.len() <= FEW_MARKS {
             return;
         }
@@ -314,17 +309,38 @@ mod tests {
     }
 
     #[test]
-    fn marks_up_to_a_number_date_what_was_written_before_the_first_that_is_kept() {
+    fn marks_up_to_a_number_date_what_was_written_before_the_last_old_one() {
         let (io, clock) = clock(100, &[1]);
         clock.note(100, 1);
         clock.note(120, 30);
         io.set_unix_time_s(Some(150));
-        // Both are older than the time to live, so only the last is kept.
-        assert_eq!(clock.marks_up_to(40).len(), 1);
+        // Both are older than the time to live.
+        assert_eq!(clock.marks_up_to(40).len(), 2);
         // A store that is opened with these marks knows that 20 has expired.
         let marks = clock.marks_up_to(20);
         let reopened = Clock::new(Arc::clone(&clock.io), marks, [1].into_iter());
         assert_eq!(reopened.expired(150, 1, 20).sequence, 20);
+    }
+
+    #[test]
+    fn what_expired_before_the_clock_was_set_back_stays_expired_in_a_store_opened_later() {
+        let (io, clock) = clock(100, &[3]);
+        for (second, first_sequence) in [(100, 1), (101, 4), (104, 9), (107, 20)] {
+            clock.note(second, first_sequence);
+        }
+        io.set_unix_time_s(Some(109));
+        let marks = clock.marks_up_to(30);
+        let reopened = Clock::new(Arc::clone(&clock.io), marks.clone(), [3].into_iter());
+        // At 104 the entries of 100 had expired, and those of 101 expired before the clock was set
+        // back to it.
+        assert_eq!(reopened.expired(104, 3, 30).sequence, 8);
+        assert_eq!(reopened.expired(109, 3, 30).sequence, 19);
+        // Marks that are tidied again say the same.
+        reopened.note(120, 31);
+        assert_eq!(reopened.marks_up_to(40)[0], marks[0]);
+        assert_eq!(reopened.expired(104, 3, 40).sequence, 19);
+        // A manifest of an older moment has the age of what is in its runs.
+        assert_eq!(clock.marks_up_to(2), marks[..1]);
     }
 
     proptest! {

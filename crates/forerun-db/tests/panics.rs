@@ -6,7 +6,7 @@ mod testing;
 use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -121,6 +121,24 @@ fn a_comparator_that_panics_while_a_batch_is_applied_stops_writes_and_nobody_han
             db.put(b"later", b"4").unwrap();
         }
     }
+}
+
+#[test]
+fn flushes_that_panic_leave_no_files_of_runs() {
+    let (when, io) = (When::default(), FaultIo::new());
+    let db = open(&io, &options(&when).background(Background::Caller));
+    for key in ["a", "boom", "c"] {
+        db.put(key, "1").unwrap();
+    }
+    when.at_key(true);
+    for _ in 0..3 {
+        assert_refused(db.flush(), "met boom");
+        let is_run = |path: &PathBuf| path.extension().is_some_and(|it| it == "run");
+        assert_eq!(io.files().iter().filter(|path| is_run(path)).count(), 0);
+    }
+    drop(db);
+    when.at_key(false);
+    assert_eq!(open(&io, &options(&when)).iter().count(), 3);
 }
 
 #[test]

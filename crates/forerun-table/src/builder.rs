@@ -250,7 +250,7 @@ impl Builder {
     /// # Errors
     /// - [`Error::RowSize`], [`Error::HostCapacity`], [`Error::MemoryBudget`],
     ///   [`Error::LogMemory`], [`Error::Conflict`]: the options are impossible.
-    /// - [`Error::NoDevice`], [`Error::Device`]: the device tier cannot be made.
+    /// - `Error::NoDevice`, `Error::Device` (with feature `gpu`): the device tier cannot be made.
     /// - [`Error::OtherTable`]: the store holds other rows.
     /// - [`Error::Store`]: the store cannot be opened.
     /// - [`Error::Memory`], [`Error::Index`], [`Error::Thread`]: the system refused memory or a

@@ -45,8 +45,8 @@ use std::time::Duration;
 ///   of power with either.
 /// - If a tier fails, only the keys that need it fail: the call returns [`Error::Keys`] with the
 ///   list and serves all other keys. If the device fails, no key fails: the tiers below have all of
-///   its rows. Only [`find_ptr`](Table::find_ptr) and [`find_to_device`](Table::find_to_device)
-///   need the device and fail with it.
+///   its rows. Only `find_ptr` and `find_to_device`, which exist with feature `gpu`, need the
+///   device and fail with it.
 ///
 /// # Examples
 /// ```

@@ -26,6 +26,7 @@ use super::super_version::Table;
 use super::work::{Patience, Task};
 use crate::planted::{self, Defect};
 use crate::ranges::RangeRef;
+use crate::run::ObsoleteFiles;
 use crate::tree::build::write_runs;
 use crate::tree::levels::Edit;
 use crate::tree::range_run::{MAX_RANGE_RUNS, write_range_run};
@@ -37,6 +38,27 @@ const SLOW_BYTES_A_SECOND: u64 = 16 << 20;
 
 /// Shorter pauses are added up first: each sleep costs a context switch.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// An edit that adds runs which no manifest names yet. If it is dropped, after an error or while a
+/// comparator panics, their files are removed.
+struct NewRuns<'a> {
+    edit: Edit,
+    obsolete_files: &'a Arc<ObsoleteFiles>,
+}
+
+impl NewRuns<'_> {
+    /// The edit. From now on the manifest decides which files stay.
+    fn into_edit(mut self) -> Edit {
+        std::mem::take(&mut self.edit)
+    }
+}
+
+impl Drop for NewRuns<'_> {
+    fn drop(&mut self) {
+        let written = self.edit.all_added();
+        written.for_each(|run| run.remove_when_dropped(self.obsolete_files));
+    }
+}
 
 impl Inner {
     /// Adds a memtable for a keyspace to the active set, unless another thread has done so.
@@ -184,21 +206,16 @@ impl Inner {
             return Ok(false);
         };
         self.tree.catalog().write_again()?;
-        let mut edits: Vec<(u32, Edit)> = Vec::new();
+        let mut written = Vec::new();
         for (keyspace, table) in oldest.memtables.tables() {
-            if keyspace.version.load().is_dropped {
-                continue;
-            }
-            match self.write_table(keyspace, table) {
-                Ok(edit) => edits.push((keyspace.id(), edit)),
-                Err(error) => {
-                    // No manifest names these runs.
-                    let written = edits.iter().flat_map(|(_, edit)| edit.all_added());
-                    written.for_each(|run| run.remove_when_dropped(&self.obsolete_files));
-                    return Err(error);
-                }
+            if !keyspace.version.load().is_dropped {
+                written.push((keyspace.id(), self.write_table(keyspace, table)?));
             }
         }
+        let edits: Vec<(u32, Edit)> = written
+            .into_iter()
+            .map(|(id, runs)| (id, runs.into_edit()))
+            .collect();
         self.install_flush(&guard, &edits, &oldest)?;
         // Release it only now, when no one but readers holds it: a writer that waits for memory
         // waits only a moment for readers.
@@ -208,9 +225,8 @@ impl Inner {
         Ok(true)
     }
 
-    /// Writes a frozen memtable to a run and returns the edit that adds it. If nothing in it is
-    /// needed any more, no run is written.
-    pub(super) fn write_table(&self, keyspace: &KeyspaceData, table: &Table) -> Result<Edit> {
+    /// Writes a frozen memtable to a run. If nothing in it is needed any more, no run is written.
+    fn write_table(&self, keyspace: &KeyspaceData, table: &Table) -> Result<NewRuns<'_>> {
         // Do not hold the super version: it holds memtables, whose memory counts as long as they
         // are held.
         let version = keyspace.version.load();
@@ -228,17 +244,17 @@ impl Inner {
         let runs = self.with_build(keyspace, u64::MAX, |build| {
             write_runs(&mut table.memtable.versions(), &mut retain, below, build)
         })?;
-        let mut edit = Edit {
+        let edit = Edit {
             added: runs.into_iter().map(|run| (0, run)).collect(),
             expired_sequence,
             ..Edit::default()
         };
-        if let Err(error) = self.write_ranges(keyspace, table, &mut edit) {
-            let written = edit.all_added();
-            written.for_each(|run| run.remove_when_dropped(&self.obsolete_files));
-            return Err(error);
-        }
-        Ok(edit)
+        let mut written = NewRuns {
+            edit,
+            obsolete_files: &self.obsolete_files,
+        };
+        self.write_ranges(keyspace, table, &mut written.edit)?;
+        Ok(written)
     }
 
     /// Writes the range deletions of a memtable to a run of their own, those that cover anything in

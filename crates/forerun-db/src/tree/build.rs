@@ -5,8 +5,8 @@
 //!                │ dropped    │ limiter                                       and never inside a key
 //! ```
 //!
-//! The returned runs are durable, contents and names. On an error, or when it is stopped, it
-//! removes what it has written.
+//! The returned runs are durable, contents and names. On an error, when it is stopped, and when a
+//! comparator panics, it removes what it has written.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::path::{Path, PathBuf};
@@ -65,6 +65,32 @@ impl RunNumbers {
     }
 }
 
+/// Files of runs that are being written, which no manifest names yet. They are removed when this is
+/// dropped before the runs are open.
+pub(crate) struct NewFiles<'a> {
+    io: &'a dyn Io,
+    /// Number and path of each file, listed before it is created.
+    pub(crate) files: Vec<(u64, PathBuf)>,
+}
+
+impl<'a> NewFiles<'a> {
+    pub(crate) fn new(build: &Build<'a>) -> NewFiles<'a> {
+        NewFiles {
+            io: build.io,
+            files: Vec::new(),
+        }
+    }
+}
+
+impl Drop for NewFiles<'_> {
+    fn drop(&mut self) {
+        for (_, path) in &self.files {
+            // If this fails, the next opening removes the file, because no manifest names it.
+            let _ = self.io.remove(path);
+        }
+    }
+}
+
 /// Writes the versions worth keeping to new runs, and opens them. `below` returns whether an older
 /// version of a key may exist below; see [`Retain::keeps`]. If nothing is worth keeping, writes no
 /// run.
@@ -78,36 +104,25 @@ pub(crate) fn write_runs(
     below: impl FnMut(&[u8]) -> bool,
     build: &Build<'_>,
 ) -> Result<Vec<Arc<Run>>> {
-    let mut written = Vec::new();
-    let done = write_files(versions, retain, below, build, &mut written);
-    open_written(done, &written, build)
+    let mut written = NewFiles::new(build);
+    write_files(versions, retain, below, build, &mut written.files)?;
+    open_written(written, build)
 }
 
-/// Makes the names of new files durable and opens them. On an error, removes them.
-pub(crate) fn open_written(
-    done: Result<()>,
-    written: &[(u64, PathBuf)],
-    build: &Build<'_>,
-) -> Result<Vec<Arc<Run>>> {
-    let opened = done.and_then(|()| {
-        if written.is_empty() {
-            return Ok(Vec::new());
-        }
-        let synced = build.io.sync_dir(build.dir);
-        synced.map_err(|error| Error::io("sync", build.dir, error))?;
-        let open = |(number, path): &(u64, PathBuf)| {
-            let order = build.order.clone();
-            Run::open(build.io, path, *number, order, build.cache).map(Arc::new)
-        };
-        written.iter().map(open).collect()
-    });
-    if opened.is_err() {
-        for (_, path) in written {
-            // If that fails too, the next opening removes the file, because no manifest names it.
-            let _ = build.io.remove(path);
-        }
+/// Makes the names of new files durable and opens them.
+pub(crate) fn open_written(mut written: NewFiles<'_>, build: &Build<'_>) -> Result<Vec<Arc<Run>>> {
+    if written.files.is_empty() {
+        return Ok(Vec::new());
     }
-    opened
+    let synced = build.io.sync_dir(build.dir);
+    synced.map_err(|error| Error::io("sync", build.dir, error))?;
+    let open = |(number, path): &(u64, PathBuf)| {
+        let order = build.order.clone();
+        Run::open(build.io, path, *number, order, build.cache).map(Arc::new)
+    };
+    let runs = written.files.iter().map(open).collect::<Result<_>>()?;
+    written.files.clear();
+    Ok(runs)
 }
 
 /// Writes the files only. `written` lists each one before it is created.

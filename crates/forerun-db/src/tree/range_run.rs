@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use super::build::{Build, begin, open_written};
+use super::build::{Build, NewFiles, begin, open_written};
 use crate::ranges::{RangeRef, RangeTombstone};
 use crate::run::cursor::RunCursor;
 use crate::run::{Contents, Run, RunOptions};
@@ -44,22 +44,19 @@ pub(crate) fn write_range_run(
         },
         ..*build
     };
-    let mut written = Vec::new();
-    let mut write = || {
-        let mut writer = begin(build, &mut written)?;
-        for tombstone in &tombstones {
-            writer.add(Version {
-                key: tombstone.start,
-                sequence: tombstone.sequence,
-                kind: Kind::Value,
-                value: tombstone.end,
-            })?;
-        }
-        writer.note_ranges();
-        writer.finish().map(drop)
-    };
-    let done = write();
-    open_written(done, &written, build).map(|mut runs| runs.pop())
+    let mut written = NewFiles::new(build);
+    let mut writer = begin(build, &mut written.files)?;
+    for tombstone in &tombstones {
+        writer.add(Version {
+            key: tombstone.start,
+            sequence: tombstone.sequence,
+            kind: Kind::Value,
+            value: tombstone.end,
+        })?;
+    }
+    writer.note_ranges();
+    writer.finish()?;
+    open_written(written, build).map(|mut runs| runs.pop())
 }
 
 /// The range deletions in a run, in the order they were made.

@@ -7,7 +7,8 @@
 //!     mg a c <cas C 0> <time T 500>           the latest version, a time of day in 500 seconds
 //! ```
 //!
-//! Bytes that are not printable, spaces within a word, `|`, `<` and `\` are escaped.
+//! A command may have no words; `<empty>` is a word without bytes. Bytes that are not printable,
+//! spaces within a word, `|`, `<` and `\` are escaped.
 
 use std::fmt::Write;
 
@@ -117,6 +118,7 @@ fn command_from_text(line: &str) -> Result<Command> {
 
 fn word_to_text(word: &Word) -> String {
     match word {
+        Word::Text(text) if text.is_empty() => "<empty>".to_owned(),
         Word::Text(text) => escape(text),
         Word::Cas { letter, back } => format!("<cas {letter} {back}>"),
         Word::TimeOfDay { letter, offset_s } => format!("<time {letter} {offset_s}>"),
@@ -125,12 +127,15 @@ fn word_to_text(word: &Word) -> String {
 
 fn words_from_text(text: &str) -> Result<Vec<Word>> {
     let mut words = Vec::new();
+    if text.is_empty() {
+        return Ok(words);
+    }
     let mut rest = text;
     loop {
         let (word, after) = match rest.strip_prefix('<') {
             Some(inner) => {
                 let (fields, after) = inner.split_once('>').context("a > is missing")?;
-                (relative_word(fields)?, after)
+                (special_word(fields)?, after)
             }
             None => {
                 let end = rest.find(' ').unwrap_or(rest.len());
@@ -148,8 +153,11 @@ fn words_from_text(text: &str) -> Result<Vec<Word>> {
     }
 }
 
-/// A word that is known only when it is sent.
-fn relative_word(fields: &str) -> Result<Word> {
+/// A word in angle brackets: an empty one, or one that is known only when it is sent.
+fn special_word(fields: &str) -> Result<Word> {
+    if fields == "empty" {
+        return Ok(Word::Text(Vec::new()));
+    }
     let mut fields = fields.split(' ');
     let mut next = || fields.next().context("a field is missing");
     let (kind, letter, value) = (next()?, next()?, next()?);
@@ -219,7 +227,10 @@ mod tests {
             for version in [Version(1, 6, 18), LATER] {
                 let steps = generate::history(seed, version);
                 let read = from_text(&to_text(&steps)).expect("it was written as text");
-                assert_eq!(read, steps, "seed {seed}");
+                for (index, (read, step)) in read.iter().zip(&steps).enumerate() {
+                    assert_eq!(read, step, "seed {seed}, step {index}");
+                }
+                assert_eq!(read.len(), steps.len(), "seed {seed}");
             }
         }
     }
