@@ -312,7 +312,7 @@ mod tests {
     fn two_arrays_must_have_equal_lengths() {
         assert!(PairsAt::split(Integer::I64, (8, 5), (80, 5)).is_ok());
         let refusal = PairsAt::split(Integer::I64, (8, 5), (80, 6)).unwrap_err();
-        assert!(refusal.to_string().contains("5 source"), "{refusal}");
+        assert!(refusal.to_string().contains("not 5 and 6"), "{refusal}");
     }
 
     #[test]
