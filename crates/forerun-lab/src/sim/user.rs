@@ -228,6 +228,11 @@ impl<'w> User<'w> {
                 Err(error) => {
                     let doing = "read the store after it was opened";
                     self.world.allow(&error, Some(&self.opened), doing)?;
+                    let current = self.world.store();
+                    if current.is_none_or(|current| current.number != self.opened.number) {
+                        // Yet another thread has closed it.
+                        return self.refresh();
+                    }
                 }
             }
             rt::sleep(Duration::from_millis(10));
