@@ -13,10 +13,10 @@
 //! and the manifest has the marks of what is in runs, so a reopened store knows them all.
 //!
 //! Marks older than every time to live become one with the second 0: what they date has expired,
-//! whatever the clock says later. A year of writing every second would still leave 32 million marks,
-//! so marks that only a long time to live needs are merged to a 2^20th of it, which is one second
-//! for up to twelve days. Merged marks, and a system clock that is set back, make entries live
-//! longer, never shorter.
+//! whatever the clock says later. A year of writing every second would still leave 32 million
+//! marks, so marks that only a long time to live needs are merged to a 2^20th of it, which is one
+//! second for up to twelve days. Merged marks, and a system clock that is set back, make entries
+//! live longer, never shorter.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
