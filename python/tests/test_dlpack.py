@@ -228,7 +228,7 @@ def test_without_a_stream_it_is_the_current_one_of_the_tensors_library(monkeypat
         (CudaTensor([8, 4]), CudaTensor([3, 3], "int64"), r"\[\.\.\., 2\]"),
         (CudaTensor([8, 4]), CudaTensor([3, 2], "float32"), "int32 or int64"),
         (CudaTensor([8, 4]), (CudaTensor([3], "int32"), np.zeros(3, np.int32)), "the same place"),
-        (CudaTensor([8, 4]), (CudaTensor([3], "int32"), CudaTensor([4], "int32")), "3 source"),
+        (CudaTensor([8, 4]), (CudaTensor([3], "int32"), CudaTensor([4], "int32")), "not 3 and 4"),
         (CudaTensor([8, 4]), (CudaTensor([3], "int32"), CudaTensor([3], "int64")), "the same type"),
         (CudaTensor([8, 4]), np.zeros((2, 3), np.int64), r"\(n, 2\)"),
     ],

@@ -78,7 +78,7 @@ forerun_core::setters! {
 }
 
 impl CacheOptions {
-    /// Sets what is left to the cache, and checks that the options are valid.
+    /// Fills in the defaults that depend on other options, and checks that the options are valid.
     pub(crate) fn complete(&mut self) -> Result<(), Error> {
         if self.max_item_bytes == 0 {
             self.max_item_bytes = DEFAULT_ITEM_BYTES.min(self.memory_limit_bytes / 2);

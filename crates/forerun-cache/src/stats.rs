@@ -37,11 +37,12 @@ figures! {
         counter expired_unfetched: u64,
         /// Stores that failed for lack of memory.
         counter out_of_memory: u64,
-        /// The memory limit:
-        /// [`CacheOptions::memory_limit_bytes`](crate::CacheOptions::memory_limit_bytes), or the
-        /// last value that [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) set.
+        /// The memory limit.
+        ///
+        /// It is [`CacheOptions::memory_limit_bytes`](crate::CacheOptions::memory_limit_bytes), or
+        /// the last value that [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) set.
         gauge limit_bytes: u64,
-        /// All memory held, in bytes: the sum of the next four fields.
+        /// All memory held, in bytes. It is the sum of the next four fields.
         gauge memory_bytes: u64,
         /// Memory of the blocks of small items.
         gauge block_bytes: u64,

@@ -1,5 +1,4 @@
-//! Listen addresses: TCP addresses and unix sockets, and how they are written. And the addresses of
-//! clients.
+//! Listen addresses (TCP and Unix sockets) and their text form, and the addresses of clients.
 //!
 //! ```text
 //!   127.0.0.1            an interface, with the default port

@@ -77,11 +77,11 @@
 //! own what they contain, are `Send`, `Sync` and `'static`, and convert with `?` to `anyhow::Error`
 //! and `Box<dyn std::error::Error>`. The message names the cause.
 //!
-//! # What may grow
-//! Options, statistics, reports, errors and the choices of an option (such as [`Compression`]) are
-//! `#[non_exhaustive]`: a later release may add to them. Set options with their setters. What a
-//! call asks or answers (such as [`Op`], [`Entry`] or `cache::Stored`) is exhaustive, so the
-//! compiler finds every place that must handle a new answer.
+//! # What may be extended
+//! Options, statistics, reports, errors and the choices of most options (such as [`Compression`])
+//! are `#[non_exhaustive]`: a later release may add to them. Set options with their setters.
+//! Request and result types (such as [`Op`], [`Entry`] or `cache::Stored`) are exhaustive, so the
+//! compiler finds every place that must handle a new result.
 //!
 //! # Cargo features
 //! | feature | default | what |

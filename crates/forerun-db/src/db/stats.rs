@@ -216,7 +216,7 @@ figures! {
         gauge memtables: usize,
         /// The memory of all memtables, in bytes, including flushed ones that iterators still hold.
         gauge memtables_used_bytes: usize,
-        /// The maximum of that:
+        /// The limit of the memory of all memtables. It is
         /// [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes).
         gauge memtables_limit_bytes: usize,
         /// The levels of all keyspaces together, down to the last one that holds a run.

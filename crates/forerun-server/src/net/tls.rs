@@ -15,10 +15,10 @@ use crate::error::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VerifyClient {
-    /// Clients are not verify for a certificate (`ssl_verify_mode=0`).
+    /// Clients are not asked for a certificate (`ssl_verify_mode=0`).
     #[default]
     No,
-    /// Clients are verify for a certificate. If they send one, it must be valid
+    /// Clients are asked for a certificate. If they send one, it must be valid
     /// (`ssl_verify_mode=1`).
     Request,
     /// Clients must send a valid certificate (`ssl_verify_mode=2`; 3 means the same here, because
