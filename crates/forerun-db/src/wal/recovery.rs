@@ -139,19 +139,15 @@ fn replay<'a>(
         next_sequence: circumstances.flushed.sequence + 1,
         next_number: circumstances.flushed.first_segment,
         tail: None,
-        cuts: Vec::new(),
+        cut: None,
         starts: Vec::new(),
         report: RecoveryReport {
             clean_close: circumstances.closed.is_some(),
             ..RecoveryReport::default()
         },
     };
-    let begun = match numbers.last() {
-        Some(last) if replay.has_begun(*last)? => numbers.len(),
-        _ => numbers.len().saturating_sub(1),
-    };
     for (i, number) in numbers.iter().enumerate() {
-        replay.segment(*number, i + 1 >= begun)?;
+        replay.segment(*number, i + 1 == numbers.len())?;
     }
     if let Some(closed) = circumstances.closed
         && replay.next_number <= closed.segment
@@ -177,7 +173,7 @@ struct Replay<'a> {
     next_sequence: u64,
     next_number: u64,
     tail: Option<TailSegment>,
-    cuts: Vec<Truncation>,
+    cut: Option<Truncation>,
     starts: Vec<(u64, u64)>,
     report: RecoveryReport,
 }
@@ -191,22 +187,6 @@ enum Truncation {
 }
 
 impl Replay<'_> {
-    /// Whether a segment can hold a record. If its creation failed, and the file could not be
-    /// removed either, the log continues in the segment before it, which is then the last one.
-    fn has_begun(&self, number: u64) -> Result<bool> {
-        let path = log_file::path(self.dir, number);
-        let file = self
-            .io
-            .open(&path, OpenMode::Read)
-            .map_err(|error| Error::io("open", &path, error))?;
-        let unread = |error| Error::io("read", &path, error);
-        if file.len().map_err(unread)? > log_file::HEADER_BYTES as u64 {
-            return Ok(true);
-        }
-        let bytes = read_all(&*file).map_err(unread)?;
-        Ok(Header::decode(&bytes).is_ok())
-    }
-
     fn segment(&mut self, number: u64, is_last: bool) -> Result<()> {
         while self.next_number < number {
             let path = log_file::path(self.dir, self.next_number);
@@ -293,7 +273,6 @@ impl Replay<'_> {
                 });
             if !is_damage {
                 self.drop_tail(path, offset as u64, bytes.len() as u64, reason)?;
-                self.cuts.push(Truncation::Tail);
                 return Ok(offset as u64);
             }
             let end = later.as_ref().map_or(bytes.len(), |later| later.offset);
@@ -331,7 +310,7 @@ impl Replay<'_> {
         let len = bytes.len() as u64;
         if is_last && bytes.len() <= log_file::HEADER_BYTES && !self.is_closed_at(path, 0) {
             self.drop_tail(path, 0, len, reason)?;
-            self.cuts.push(Truncation::Segment(path.to_owned()));
+            self.cut = Some(Truncation::Segment(path.to_owned()));
             return Ok(());
         }
         self.damage(path, 0, len, reason)?;
@@ -412,28 +391,26 @@ impl Replay<'_> {
             reason: reason.into(),
         };
         tracing::warn!(%tail, "dropped the unfinished end of the log");
-        // A segment that was never begun comes after the one that has the end of the log.
-        self.report.dropped_tail.get_or_insert(tail);
+        self.report.dropped_tail = Some(tail);
+        self.cut = Some(Truncation::Tail);
         Ok(())
     }
 
     /// Removes from the disk what was dropped. The writer syncs the cut before it writes; until
     /// then another recovery would reach the same result.
     fn finish(mut self) -> Result<(Tail, RecoveryReport)> {
-        for cut in &self.cuts {
-            match (cut, &self.tail) {
-                (Truncation::Tail, Some(tail)) => {
-                    tail.file
-                        .set_len(tail.len)
-                        .map_err(|error| Error::io("cut", &tail.path, error))?;
-                }
-                (Truncation::Tail, None) => {}
-                (Truncation::Segment(path), _) => {
-                    self.io
-                        .remove(path)
-                        .map_err(|error| Error::io("remove", path, error))?;
-                }
+        match (&self.cut, &self.tail) {
+            (Some(Truncation::Tail), Some(tail)) => {
+                tail.file
+                    .set_len(tail.len)
+                    .map_err(|error| Error::io("cut", &tail.path, error))?;
             }
+            (Some(Truncation::Segment(path)), _) => {
+                self.io
+                    .remove(path)
+                    .map_err(|error| Error::io("remove", path, error))?;
+            }
+            _ => {}
         }
         let flushed = self.circumstances.flushed.sequence;
         let is_behind_runs = self.next_sequence <= flushed;
@@ -442,7 +419,7 @@ impl Replay<'_> {
             self.tail = None;
         }
         self.report.last_sequence = self.next_sequence - 1;
-        let is_durable = self.cuts.is_empty()
+        let is_durable = self.cut.is_none()
             && self
                 .tail
                 .as_ref()

@@ -81,6 +81,9 @@ pub(crate) struct LogWriter {
     is_marked_closed: bool,
     /// Whether everything that existed when the store was opened is on stable storage.
     is_tail_confirmed: bool,
+    /// What a failed creation of a segment may have left. Recovery relies on this: if a segment
+    /// exists, the one before it is synced. So it goes before the log continues in that one.
+    leftover: Option<PathBuf>,
     /// Bytes written since the store was opened, and the number of segment syncs.
     written_bytes: u64,
     syncs: u64,
@@ -104,6 +107,7 @@ impl LogWriter {
             segment_limit_bytes,
             clock,
             is_tail_confirmed: tail.is_durable,
+            leftover: None,
             tail,
             is_marked_closed,
             written_bytes: 0,
@@ -138,6 +142,7 @@ impl LogWriter {
         {
             self.begin_segment()?;
         }
+        self.remove_leftover()?;
         let Some(segment) = &mut self.tail.segment else {
             return Ok(());
         };
@@ -205,9 +210,10 @@ impl LogWriter {
         let number = self.tail.next_number;
         let path = log_file::path(&self.dir, number);
         let header = Header::new(number, self.tail.next_sequence);
+        self.leftover = Some(path.clone());
         let taken_back = |op, error| {
-            // If this fails too, recovery treats a file with only an incomplete header as a segment
-            // that was never begun.
+            // If this fails too, the next write tries it again. Until then, recovery treats a file
+            // with only an incomplete header as a segment that was never begun.
             let _ = self.io.remove(&path);
             Failure::TakenBack(Error::io(op, &path, error))
         };
@@ -216,6 +222,7 @@ impl LogWriter {
             .open(&path, OpenMode::CreateEmpty)
             .map_err(|error| taken_back("create", error))?;
         write_all_at(&*file, &header.encode(), 0).map_err(|error| taken_back("write", error))?;
+        self.leftover = None;
         file.sync()
             .map_err(|error| Failure::Unknown(Error::io("sync", &path, error)))?;
         if !planted::is(Defect::SegmentNameUnsynced) {
@@ -234,6 +241,22 @@ impl LogWriter {
         self.tail.next_number = number + 1;
         self.segments.add(number, self.tail.next_sequence);
         Ok(())
+    }
+
+    /// Removes, durably, what a failed creation of a segment may have left.
+    fn remove_leftover(&mut self) -> Result<(), Failure> {
+        let Some(path) = &self.leftover else {
+            return Ok(());
+        };
+        match self.io.remove(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Failure::TakenBack(Error::io("remove", path, error)));
+            }
+            _ => self.leftover = None,
+        }
+        self.io
+            .sync_dir(&self.dir)
+            .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))
     }
 
     /// Begins a new segment if the last one holds only operations that are in runs, up to
