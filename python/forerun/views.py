@@ -4,9 +4,13 @@ They are to a `Db`, a `Keyspace`, a `Snapshot` and a `Cache` what the views of a
 dict: they hold no entries, and show what the store or the cache contains when they are used. Each
 iterator over a view of a store sees the store as of the moment when the iterator was made.
 
-    store.items(prefix="CH/")    ItemsView(store, range)    iter, reversed    one pass over the range
-                                                            len               counts the range
-                                                            in                one lookup
+    iter, reversed    one pass over the range
+    len               of a store: one pass over the range; of a cache: a figure that it keeps
+    bool              the first step of an iterator
+    in                keys, items: one lookup; values: a pass over the range up to the first match
+
+`list(view)` calls `len(view)` first, to reserve memory, and so makes two passes over the range of a
+store. `list(iter(view))` makes one.
 """
 
 from collections import abc
@@ -24,13 +28,9 @@ class Range(NamedTuple):
     prefix: bytes | None = None
     reverse: bool = False
 
-    def has(self, key: bytes) -> bool:
-        """Whether a key lies within the range."""
-        return (
-            (self.start is None or self.start <= key)
-            and (self.end is None or key < self.end)
-            and (self.prefix is None or key.startswith(self.prefix))
-        )
+    def is_whole(self) -> bool:
+        """Whether the range has no bounds, as that of a cache."""
+        return self.start is None and self.end is None and self.prefix is None
 
     def reversed(self) -> "Range":
         """The same entries in the opposite order."""
@@ -43,6 +43,7 @@ class _Source(Protocol):
     def get(self, key: Any, /) -> bytes | None: ...
     def _scan(self, part: str, range: Range) -> Iterator[Any]: ...
     def _count(self, range: Range) -> int: ...
+    def _covers(self, key: Any, range: Range) -> bool: ...
     def __contains__(self, key: object, /) -> bool: ...
 
 
@@ -60,6 +61,10 @@ class _View:
     def __len__(self) -> int:
         return self._mapping._count(self._range)
 
+    def __bool__(self) -> bool:
+        # An iterator over the keys of a cache copies no values.
+        return any(True for _ in self._mapping._scan("keys", self._range))
+
     def __iter__(self) -> Iterator[Any]:
         return self._mapping._scan(self._part, self._range)
 
@@ -73,35 +78,49 @@ class _View:
                 shown.append(f"{name}={value!r}")
         return f"forerun.views.{type(self).__name__}({', '.join(shown)})"
 
-    def _has_key(self, key: object) -> bool:
-        return key in self._mapping and self._range.has(_bytes_of(key))
+    def _covers(self, key: object) -> bool:
+        """Whether a key lies within the range. Only the store knows the order of its keys."""
+        return self._range.is_whole() or self._mapping._covers(key, self._range)
 
 
-def _bytes_of(key: Any) -> bytes:
-    """The bytes of a key that a store accepted."""
-    return key.encode() if isinstance(key, str) else bytes(key)
+def _stored(value: object) -> object:
+    """A value as a store returns it: text is stored as UTF-8."""
+    return value.encode() if isinstance(value, str) else value
 
 
 class KeysView(_View, abc.KeysView[bytes]):
-    """The keys, as a set in the order of the store."""
+    """The keys, as a set in the order of the store.
+
+    `list(view)` calls `len(view)` first, which scans the range of a store. `list(iter(view))` does
+    not.
+    """
 
     _part = "keys"
 
     def __contains__(self, key: object) -> bool:
-        return self._has_key(key)
+        return self._covers(key) and key in self._mapping
 
 
 class ValuesView(_View, abc.ValuesView[bytes]):
-    """The values. `in` compares with each of them."""
+    """The values. `in` compares with each of them, up to the first that is equal.
+
+    `list(view)` calls `len(view)` first, which scans the range of a store. `list(iter(view))` does
+    not.
+    """
 
     _part = "values"
 
     def __contains__(self, value: object) -> bool:
-        return any(value == other for other in self)
+        stored = _stored(value)
+        return any(stored == other for other in self)
 
 
 class ItemsView(_View, abc.ItemsView[bytes, bytes]):
-    """The entries, as a set of pairs in the order of the store."""
+    """The entries, as a set of pairs in the order of the store.
+
+    `list(view)` calls `len(view)` first, which scans the range of a store. `list(iter(view))` does
+    not.
+    """
 
     _part = "items"
 
@@ -109,4 +128,7 @@ class ItemsView(_View, abc.ItemsView[bytes, bytes]):
         if not (isinstance(item, tuple) and len(item) == 2):
             return False
         key, value = item
-        return self._has_key(key) and self._mapping.get(key) == value
+        if not self._covers(key):
+            return False
+        found = self._mapping.get(key)
+        return found is not None and found == _stored(value)

@@ -1,11 +1,11 @@
 //! `Cache`: byte strings in bounded memory.
 
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use forerun::ProcessBound;
 use forerun::cache::{
-    Arithmetic, CacheOptions, Counted, Delete, Deleted, Expiry, Mode, Store, Stored,
+    Arithmetic, CacheOptions, Counted, Crawler, Delete, Deleted, Expiry, Mode, Store, Stored,
 };
 use numpy::PyArray1;
 use pyo3::exceptions::{PyKeyError, PyTypeError};
@@ -34,6 +34,9 @@ const DEFAULT_LIMIT: Size = Size(64 << 20);
 pub(crate) struct Cache {
     /// `None` once it is closed. Running calls keep the memory until they return.
     cache: RwLock<Option<Shared>>,
+    /// Where the next `popitem` goes on. It holds keys of one part of the index, and no values. If
+    /// each call began a crawl, the calls that empty a cache would take quadratic time.
+    popping: Mutex<Crawler>,
 }
 
 /// A cache that only the process that made it may use or free.
@@ -68,6 +71,37 @@ impl Cache {
     fn is_closed(&self) -> bool {
         let cache = self.cache.read();
         cache.unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Deletes the next entry that a crawl meets. Copies only that one. Called while other Python
+    /// threads run.
+    fn take_any(&self, cache: &forerun::cache::Cache) -> Option<(Vec<u8>, Vec<u8>)> {
+        let crawler = self.popping.lock();
+        let mut crawler = crawler.unwrap_or_else(PoisonError::into_inner);
+        // The crawl of earlier calls has passed entries that were stored since. Only a crawl that
+        // began in this call shows that the cache is empty.
+        let mut is_whole_crawl = false;
+        loop {
+            let mut met = None;
+            // One byte, so the step ends with the first entry.
+            let is_more = crawler.step(cache, 1, |item| {
+                met = Some((item.key().to_vec(), item.value().to_vec()));
+            });
+            if !is_more {
+                *crawler = Crawler::default();
+            }
+            // Another thread may have deleted the entry since.
+            let is_deleted = |key: &[u8]| cache.delete(Delete::key(key)) == Deleted::Deleted;
+            if let Some(entry) = met.filter(|(key, _)| is_deleted(key)) {
+                return Some(entry);
+            }
+            if !is_more {
+                if is_whole_crawl {
+                    return None;
+                }
+                is_whole_crawl = true;
+            }
+        }
     }
 
     fn look_up(&self, py: Python<'_>, keys: &[&[u8]]) -> PyResult<Values> {
@@ -175,6 +209,7 @@ impl Cache {
         let cache = Arc::new(ProcessBound::new(cache.map_err(cache_exception)?));
         Ok(Cache {
             cache: RwLock::new(Some(cache)),
+            popping: Mutex::default(),
         })
     }
 
@@ -357,14 +392,10 @@ impl Cache {
         py: Python<'py>,
     ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
         let cache = self.open()?;
-        let mut entries = CacheItems::new(cache.0.clone(), Shown::Items);
-        while let Some((key, value)) = entries.next_entry(py)? {
-            // Another thread may have deleted it meanwhile.
-            if cache.delete(Delete::key(&key)) == Deleted::Deleted {
-                return Ok((PyBytes::new(py, &key), PyBytes::new(py, &value)));
-            }
+        match py.detach(|| self.take_any(&cache)) {
+            Some((key, value)) => Ok((PyBytes::new(py, &key), PyBytes::new(py, &value))),
+            None => Err(PyKeyError::new_err("the cache is empty")),
         }
-        Err(PyKeyError::new_err("the cache is empty"))
     }
 
     /// Returns the value of a key. If the key is missing, stores `default` and returns that.

@@ -34,7 +34,7 @@ impl CacheItems {
     }
 
     /// The next entry. Without a value if only keys are shown.
-    pub(crate) fn next_entry(&mut self, py: Python<'_>) -> PyResult<Option<(Vec<u8>, Vec<u8>)>> {
+    fn next_entry(&mut self, py: Python<'_>) -> PyResult<Option<(Vec<u8>, Vec<u8>)>> {
         if self.fetched.is_empty() {
             py.detach(|| self.fetch()).map_err(forked)?;
         }

@@ -52,13 +52,14 @@ impl Keyspace {
         )
     }
 
-    /// The parts of a `repr` after the name. `sizes` describes an open store.
+    /// The parts of a `repr` after the name. `sizes` describes an open store. It takes the store's
+    /// locks, so it runs while other Python threads run.
     pub(crate) fn shown(
         slf: &Bound<'_, Keyspace>,
-        sizes: impl FnOnce(&forerun::Db, &forerun::Keyspace) -> String,
+        sizes: impl FnOnce(&forerun::Db, &forerun::Keyspace) -> String + Send,
     ) -> String {
         match Keyspace::handles(slf) {
-            Ok((db, keyspace)) => sizes(&db, &keyspace),
+            Ok((db, keyspace)) => slf.py().detach(|| sizes(&db, &keyspace)),
             Err(_) if slf.as_super().get().is_closed() => "closed".to_owned(),
             // A fork knows nothing of its parent's store.
             Err(_) => "of another process".to_owned(),
@@ -232,19 +233,26 @@ impl Keyspace {
         Ok(PyBytes::new(py, value.as_deref().unwrap_or(default)))
     }
 
-    /// Deletes all entries, at the cost of one lookup and one write.
+    /// Deletes all entries: reads the first and the last key, and deletes that range in one batch.
+    ///
+    /// The lookup of the two keys and the deletion are two operations: a key that another writer
+    /// adds in between stays if it sorts before the first key or after the last one.
     fn clear(slf: &Bound<'_, Keyspace>) -> PyResult<()> {
         let (py, (db, keyspace)) = (slf.py(), Keyspace::handles(slf)?);
         let durability = slf.get().durability;
         let clear = || -> forerun::Result<()> {
-            let Some((last, _)) = keyspace.iter().next_back().transpose()? else {
+            let mut entries = keyspace.iter();
+            let Some((first, _)) = entries.next().transpose()? else {
                 return Ok(());
             };
-            // The end of a range is exclusive.
+            let last = entries.next_back().transpose()?.map(|(last, _)| last);
             let mut batch = forerun::WriteBatch::new();
             let mut of_keyspace = batch.keyspace(&keyspace);
-            of_keyspace.delete_range("", &last)?;
-            of_keyspace.delete(&last)?;
+            if let Some(last) = &last {
+                of_keyspace.delete_range(&first, last)?;
+            }
+            // The end of a range is exclusive.
+            of_keyspace.delete(last.as_ref().unwrap_or(&first))?;
             db.write(&batch, durability).map(drop)
         };
         py.detach(clear).map_err(exception)

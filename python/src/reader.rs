@@ -240,21 +240,23 @@ impl Reader {
 
     /// Iterates over the entries of a view.
     fn _scan(&self, part: &str, range: views::Range) -> PyResult<Items> {
-        let (start, end, prefix, reverse) = range;
-        let keys = range_of(start, end, prefix)?;
-        Ok(Items::new(
-            &self.source()?,
-            Shown::named(part)?,
-            keys,
-            reverse,
-        ))
+        let (source, reverse) = (self.source()?, range.3);
+        let keys = source.range_of(range)?;
+        Ok(Items::new(&source, Shown::named(part)?, keys, reverse))
     }
 
     /// Counts the entries of a view.
     fn _count(&self, py: Python<'_>, range: views::Range) -> PyResult<usize> {
-        let (source, (start, end, prefix, _)) = (self.source()?, range);
-        let keys = range_of(start, end, prefix)?;
+        let source = self.source()?;
+        let keys = source.range_of(range)?;
         py.detach(|| source.count(keys))
+    }
+
+    /// Whether a key, present or not, lies within the range of a view.
+    fn _covers(&self, key: &Bound<'_, PyAny>, range: views::Range) -> PyResult<bool> {
+        let (source, key) = (self.source()?, Bytes::new(key, "key")?);
+        let keys = source.range_of(range)?;
+        Ok(source.covers(&keys, key.as_ref()))
     }
 
     /// Whether this object is closed.

@@ -1,13 +1,15 @@
 //! What reads go to: a keyspace in its current state, or as a snapshot saw it.
 
+use std::cmp::Ordering;
 use std::ops::Bound as End;
 use std::sync::Arc;
 
-use forerun::{Db, Iter, Keyspace, Snapshot, Values};
+use forerun::{Bytewise, Comparator, Db, Iter, Keyspace, ReverseBytewise, Snapshot, Values};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
-use crate::items::Range;
+use crate::items::{Range, range_of};
+use crate::views;
 
 /// Entries counted between two checks for signals, which are a few milliseconds apart.
 const COUNTED_BETWEEN_SIGNALS: usize = 16_384;
@@ -50,6 +52,45 @@ impl Source {
             Source::Keyspace(_, space) => space.multi_get(keys, values),
             Source::Snapshot(snapshot, space) => snapshot.keyspace(space).multi_get(keys, values),
         }
+    }
+
+    /// The order of the keys. It is one of these two, because the package does not open a store
+    /// that has any other.
+    fn order(&self) -> &'static dyn Comparator {
+        let (Source::Keyspace(_, space) | Source::Snapshot(_, space)) = self;
+        match space.comparator_name() == ReverseBytewise.name() {
+            true => &ReverseBytewise,
+            false => &Bytewise,
+        }
+    }
+
+    /// The ends of a view's range, in the order of the keys.
+    pub(crate) fn range_of(&self, range: views::Range) -> PyResult<Range> {
+        let (start, end, prefix, _) = range;
+        let is_of_prefix = prefix.is_some();
+        let (low, high) = range_of(start, end, prefix)?;
+        // The keys with a prefix lie together in the reverse order too. There the first of them is
+        // the highest.
+        match is_of_prefix && self.order().name() == ReverseBytewise.name() {
+            true => Ok((high, low)),
+            false => Ok((low, high)),
+        }
+    }
+
+    /// Whether a key lies within a range, in the order of the keys.
+    pub(crate) fn covers(&self, range: &Range, key: &[u8]) -> bool {
+        let compare = |end: &[u8]| self.order().compare(end, key);
+        let is_after_start = match &range.0 {
+            End::Included(start) => compare(start) != Ordering::Greater,
+            End::Excluded(start) => compare(start) == Ordering::Less,
+            End::Unbounded => true,
+        };
+        let is_before_end = match &range.1 {
+            End::Included(end) => compare(end) != Ordering::Less,
+            End::Excluded(end) => compare(end) == Ordering::Greater,
+            End::Unbounded => true,
+        };
+        is_after_start && is_before_end
     }
 
     pub(crate) fn range(&self, range: Range) -> Iter {

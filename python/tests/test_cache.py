@@ -1,9 +1,11 @@
 """`forerun.Cache` compared with a dict."""
 
+import contextlib
 import pickle
 import random
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import forerun
@@ -88,6 +90,41 @@ def test_stats_has_the_figures_that_the_server_exports(cache):
     page = Path(__file__).parents[2] / "docs" / "operate" / "serving.md"
     exported = set(re.findall(r"`forerun_cache_(\w+)`", page.read_text()))
     assert set(cache.stats()) == exported
+
+
+def test_popitem_takes_each_entry_once(cache):
+    model = {b"key%d" % number: b"%d" % number for number in range(5000)}
+    cache.update(model)
+    cache.set("expired", b"1", ttl_seconds=1)
+    time.sleep(2.1)
+    popped = [cache.popitem() for _ in range(2000)]
+    # The entries behind the place where `popitem` goes on are found too.
+    again = dict(popped[:500])
+    cache.update(again)
+    popped = popped[500:] + [cache.popitem() for _ in range(3500)]
+    assert dict(popped) == model and len(popped) == len(model)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="empty"):
+            cache.popitem()
+    cache["one"] = b"1"
+    assert cache.popitem() == (b"one", b"1")
+
+
+def test_threads_that_call_popitem_share_the_entries(cache):
+    model = {b"key%d" % number: b"%d" % number for number in range(2000)}
+    cache.update(model)
+
+    def pop_all():
+        popped = []
+        with contextlib.suppress(KeyError):
+            while True:
+                popped.append(cache.popitem())
+        return popped
+
+    with ThreadPoolExecutor(4) as threads:
+        parts = [thread.result() for thread in [threads.submit(pop_all) for _ in range(4)]]
+    popped = [entry for part in parts for entry in part]
+    assert dict(popped) == model and len(popped) == len(model)
 
 
 def test_impossible_arguments_are_refused_with_a_message(cache):

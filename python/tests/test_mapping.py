@@ -4,6 +4,7 @@ from collections.abc import ItemsView, KeysView, Mapping, MutableMapping, Values
 
 import forerun
 import pytest
+from orders import reverse_the_order
 
 MODEL = {b"%02d" % number: b"value %d" % number for number in range(20)}
 
@@ -127,6 +128,102 @@ def test_clear_reaches_the_longest_key(tmp_path):
         db[b""] = db[longest] = b"1"
         db.clear()
         assert len(db) == 0
+
+
+def test_clear_deletes_a_single_key_even_the_empty_one(tmp_path):
+    with forerun.Db(tmp_path / "store") as db:
+        for key in ("", "a"):
+            db[key] = b"1"
+            db.clear()
+            assert dict(db) == {}
+
+
+@pytest.fixture
+def reversed_keyspace(tmp_path):
+    path = tmp_path / "store"
+    with forerun.Db(path) as db:
+        db.keyspace("reversed")
+    reverse_the_order(path, "reversed")
+    with forerun.Db(path) as db:
+        users = db.keyspace("reversed")
+        users.update(MODEL)
+        assert list(users) == sorted(MODEL, reverse=True)
+        yield users
+
+
+def test_clear_empties_a_keyspace_of_the_reverse_order(reversed_keyspace):
+    reversed_keyspace[""] = b"last"
+    reversed_keyspace.clear()
+    assert dict(reversed_keyspace) == {}
+    reversed_keyspace["a"] = b"1"
+    reversed_keyspace.clear()
+    assert dict(reversed_keyspace) == {}
+
+
+def test_views_of_a_range_follow_the_reverse_order(reversed_keyspace):
+    users = reversed_keyspace
+    for bounds, expected in (
+        ({"start": "07", "end": "04"}, [b"07", b"06", b"05"]),
+        ({"start": "04", "end": "07"}, []),
+        ({"start": "01"}, [b"01", b"00"]),
+        ({"end": "17"}, [b"19", b"18"]),
+        ({"prefix": "1"}, [b"1%d" % digit for digit in range(9, -1, -1)]),
+        ({"prefix": "0", "reverse": True}, [b"0%d" % digit for digit in range(10)]),
+    ):
+        keys, items = users.keys(**bounds), users.items(**bounds)
+        assert list(keys) == expected and len(keys) == len(expected)
+        assert bool(keys) == bool(expected)
+        assert [key for key in MODEL if key in keys] == sorted(expected)
+        assert [pair[0] for pair in MODEL.items() if pair in items] == sorted(expected)
+        assert list(users.items(**bounds)) == [(key, MODEL[key]) for key in expected]
+
+
+class Counting:
+    """A mapping that counts what a view asks of it."""
+
+    def __init__(self, mapping):
+        self.mapping, self.calls = mapping, []
+
+    def __getattr__(self, name):
+        self.calls.append(name)
+        return getattr(self.mapping, name)
+
+    def __contains__(self, key):
+        self.calls.append("in")
+        return key in self.mapping
+
+
+def test_the_truth_of_a_view_takes_no_scan(mapping):
+    counting = Counting(mapping)
+    classes = (forerun.views.KeysView, forerun.views.ValuesView, forerun.views.ItemsView)
+    for view in [of(counting, forerun.views.Range()) for of in classes]:
+        assert not view
+        mapping["a"] = b"1"
+        assert view
+        del mapping["a"]
+    assert set(counting.calls) == {"_scan"}
+
+
+def test_the_truth_of_a_view_of_a_range_is_that_of_the_range(tmp_path):
+    with forerun.Db(tmp_path / "store") as db:
+        db["b"] = b"1"
+        assert db.items(start="a", end="c") and db.values(prefix="b") and db.keys(reverse=True)
+        assert not db.items(start="c") and not db.values(prefix="a") and not db.keys(end="b")
+
+
+def test_an_entry_is_found_in_a_view_with_one_lookup(mapping):
+    mapping.update(MODEL)
+    counting = Counting(mapping)
+    items = forerun.views.ItemsView(counting, forerun.views.Range())
+    assert (b"03", MODEL[b"03"]) in items
+    assert (b"03", b"other") not in items and (b"99", None) not in items
+    assert counting.calls == ["get"] * 3
+
+
+def test_text_is_compared_as_it_is_stored(mapping):
+    mapping["k"] = "x\u00e9"
+    assert "x\u00e9" in mapping.values() and "x" not in mapping.values()
+    assert ("k", "x\u00e9") in mapping.items() and ("k", "x") not in mapping.items()
 
 
 def test_a_small_cache_has_small_items():
