@@ -12,7 +12,7 @@ use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use crate::cache_items::CacheItems;
+use crate::cache_items::{CacheItems, take_any};
 use crate::errors::{cache_exception, closed, forked, invalid, is_forked, too_large};
 use crate::items::{Shown, default_of, key_error};
 use crate::keys::{Batch, Bytes, entries_of};
@@ -34,8 +34,8 @@ const DEFAULT_LIMIT: Size = Size(64 << 20);
 pub(crate) struct Cache {
     /// `None` once it is closed. Running calls keep the memory until they return.
     cache: RwLock<Option<Shared>>,
-    /// Where the next `popitem` goes on. It holds keys of one part of the index, and no values. If
-    /// each call began a crawl, the calls that empty a cache would take quadratic time.
+    /// Where the next `popitem` continues. It holds keys of one part of the index, and no values.
+    /// If each call began a crawl, the calls that empty a cache would take quadratic time.
     popping: Mutex<Crawler>,
 }
 
@@ -71,37 +71,6 @@ impl Cache {
     fn is_closed(&self) -> bool {
         let cache = self.cache.read();
         cache.unwrap_or_else(PoisonError::into_inner).is_none()
-    }
-
-    /// Deletes the next entry that a crawl meets. Copies only that one. Called while other Python
-    /// threads run.
-    fn take_any(&self, cache: &forerun::cache::Cache) -> Option<(Vec<u8>, Vec<u8>)> {
-        let crawler = self.popping.lock();
-        let mut crawler = crawler.unwrap_or_else(PoisonError::into_inner);
-        // The crawl of earlier calls has passed entries that were stored since. Only a crawl that
-        // began in this call shows that the cache is empty.
-        let mut is_whole_crawl = false;
-        loop {
-            let mut met = None;
-            // One byte, so the step ends with the first entry.
-            let is_more = crawler.step(cache, 1, |item| {
-                met = Some((item.key().to_vec(), item.value().to_vec()));
-            });
-            if !is_more {
-                *crawler = Crawler::default();
-            }
-            // Another thread may have deleted the entry since.
-            let is_deleted = |key: &[u8]| cache.delete(Delete::key(key)) == Deleted::Deleted;
-            if let Some(entry) = met.filter(|(key, _)| is_deleted(key)) {
-                return Some(entry);
-            }
-            if !is_more {
-                if is_whole_crawl {
-                    return None;
-                }
-                is_whole_crawl = true;
-            }
-        }
     }
 
     fn look_up(&self, py: Python<'_>, keys: &[&[u8]]) -> PyResult<Values> {
@@ -392,7 +361,11 @@ impl Cache {
         py: Python<'py>,
     ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
         let cache = self.open()?;
-        match py.detach(|| self.take_any(&cache)) {
+        let take = || {
+            let crawler = self.popping.lock();
+            take_any(&mut crawler.unwrap_or_else(PoisonError::into_inner), &cache)
+        };
+        match py.detach(take) {
             Some((key, value)) => Ok((PyBytes::new(py, &key), PyBytes::new(py, &value))),
             None => Err(PyKeyError::new_err("the cache is empty")),
         }

@@ -1,9 +1,9 @@
-//! An iterator over a cache. It fetches a part at a time while other Python threads run.
+//! An iterator over a cache, and the removal of any entry. Both run while other Python threads do.
 
 use std::collections::VecDeque;
 
 use forerun::Forked;
-use forerun::cache::Crawler;
+use forerun::cache::{Cache, Crawler, Delete, Deleted};
 use pyo3::prelude::*;
 
 use crate::cache::Shared;
@@ -58,6 +58,34 @@ impl CacheItems {
             }
         }
         Ok(())
+    }
+}
+
+/// Deletes the next entry that a crawl meets, and copies only that one.
+pub(crate) fn take_any(crawler: &mut Crawler, cache: &Cache) -> Option<(Vec<u8>, Vec<u8>)> {
+    // The crawl of earlier calls has passed entries that were stored since. Only a crawl that began
+    // in this call shows that the cache is empty.
+    let mut is_whole_crawl = false;
+    loop {
+        let mut met = None;
+        // One byte, so the step ends with the first entry.
+        let is_more = crawler.step(cache, 1, |item| {
+            met = Some((item.key().to_vec(), item.value().to_vec()));
+        });
+        if !is_more {
+            *crawler = Crawler::default();
+        }
+        // Another thread may have deleted the entry since.
+        let is_deleted = |key: &[u8]| cache.delete(Delete::key(key)) == Deleted::Deleted;
+        if let Some(entry) = met.filter(|(key, _)| is_deleted(key)) {
+            return Some(entry);
+        }
+        if !is_more {
+            if is_whole_crawl {
+                return None;
+            }
+            is_whole_crawl = true;
+        }
     }
 }
 
