@@ -204,8 +204,11 @@ impl Noted {
             // Everything before the last of them has expired. With the second 0 it stays so if the
             // clock is set back and the store is opened again. The last one keeps its second,
             // because later numbers may still belong to it.
-            self.marks.drain(1..old - 1);
-            self.marks[0].second = 0;
+            let is_forgotten = planted::is(Defect::ExpiredReturns);
+            self.marks.drain(usize::from(!is_forgotten)..old - 1);
+            if !is_forgotten {
+                self.marks[0].second = 0;
+            }
         }
         if self.marks.len() <= FEW_MARKS {
             return;
