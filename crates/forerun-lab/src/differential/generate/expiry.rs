@@ -1,7 +1,7 @@
 //! Histories in which time passes: items expire or do not, as their times say.
 //!
 //! ```text
-//!   set items with times of their own ──> wait ──> read those that are surely gone or surely there
+//!   set items with times of their own ──> wait ──> read those whose state is certain
 //! ```
 //!
 //! The clocks of both servers count whole seconds, and the servers are asked one after the other.
