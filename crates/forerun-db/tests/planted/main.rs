@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use forerun_db::io::fault::FaultIo;
 use forerun_db::planted::{Defect, plant};
-use forerun_db::{Db, Options};
+use forerun_db::{Db, Options, RunOptions, TreeOptions};
 use testing::hook_io::HookIo;
 use testing::{STORE, open, tiny_options};
 
@@ -50,6 +50,19 @@ fn holds(scenario: Scenario) -> bool {
         let _ = done.send(held.unwrap_or(false));
     });
     is_done.recv_timeout(DEADLINE).unwrap_or(false)
+}
+
+/// Small pages and memtables, and a level 0 that takes many runs before they are compacted.
+fn many_runs() -> Options {
+    tiny_options()
+        .memtable_bytes(64 << 10)
+        .run(RunOptions::default().page_bytes(4 << 10))
+        .tree(
+            TreeOptions::default()
+                .level0_runs(90)
+                .level0_slow_runs(100)
+                .level0_stop_runs(101),
+        )
 }
 
 /// A store on a file system that the scenario can hook.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use forerun_db::io::fault::FaultIo;
 use forerun_db::planted::Defect;
-use forerun_db::{Db, KeyspaceOptions, Options, RunOptions, TreeOptions, Values, WriteBatch};
+use forerun_db::{Db, KeyspaceOptions, Options, Values, WriteBatch};
 
-use crate::breaks;
 use crate::testing::{open, tiny_options};
+use crate::{breaks, many_runs};
 
 #[test]
 fn an_iterator_that_goes_backward_shows_the_newest_version() {
@@ -123,16 +123,7 @@ fn a_batch_is_visible_whole_or_not_at_all() {
 
 /// Small pages and the smallest possible cache.
 fn few_pages() -> Options {
-    tiny_options()
-        .cache_bytes(64 << 10)
-        .memtable_bytes(64 << 10)
-        .run(RunOptions::default().page_bytes(4 << 10))
-        .tree(
-            TreeOptions::default()
-                .level0_runs(90)
-                .level0_slow_runs(100)
-                .level0_stop_runs(101),
-        )
+    many_runs().cache_bytes(64 << 10)
 }
 
 fn value(number: u64) -> Vec<u8> {

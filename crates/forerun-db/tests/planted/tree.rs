@@ -8,13 +8,11 @@ use std::time::{Duration, Instant};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::io::{Io, OpenMode, write_all_at};
 use forerun_db::planted::Defect;
-use forerun_db::{
-    Background, Db, Error, KeyspaceOptions, Options, RunOptions, TreeOptions, WriteBatch,
-};
+use forerun_db::{Background, Db, Error, KeyspaceOptions, Options, TreeOptions, WriteBatch};
 
 use crate::testing::hook_io::{Change, HookIo};
 use crate::testing::{open, run_files, small_options, tiny_options};
-use crate::{breaks, open_hooked};
+use crate::{breaks, many_runs, open_hooked};
 
 #[test]
 fn a_snapshot_keeps_the_newest_version_that_it_sees() {
@@ -116,17 +114,8 @@ fn range_deletions_respect_the_memory_limit() {
 /// A store with a keyspace "bad", where a page of the first run is damaged; also the run's file and
 /// its original bytes.
 fn with_bad_page() -> (FaultIo, String, Vec<u8>) {
-    let piling_up = tiny_options()
-        .run(RunOptions::default().page_bytes(4 << 10))
-        .tree(
-            TreeOptions::default()
-                .level0_runs(90)
-                .level0_slow_runs(100)
-                .level0_stop_runs(101),
-        )
-        .memtable_bytes(64 << 10);
     let io = FaultIo::new();
-    let db = open(&io, &piling_up).unwrap();
+    let db = open(&io, &many_runs()).unwrap();
     let bad = db.keyspace("bad").unwrap();
     for round in 0..4 {
         for i in 0..60_u64 {

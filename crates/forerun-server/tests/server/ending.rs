@@ -4,6 +4,8 @@ use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use forerun_server::Server;
+
 use super::test_server::{PATIENCE, ask, connect, expect, options, rest, start, stat, tcp, until};
 
 #[test]
@@ -77,6 +79,15 @@ fn requests_after_an_answer_to_a_slow_reader_are_answered() {
     server.wait().expect("it ends well");
 }
 
+/// Asserts that a server whose client has just sent something ends soon once it is told to.
+fn assert_ends_soon(server: Server) {
+    std::thread::sleep(Duration::from_millis(100));
+    let start = Instant::now();
+    server.drain();
+    server.wait().expect("it ends well");
+    assert!(start.elapsed() < PATIENCE / 2);
+}
+
 #[test]
 fn a_reader_that_never_reads_does_not_hold_up_the_end() {
     let server = start(options().drain_timeout(Duration::from_millis(200)));
@@ -90,11 +101,7 @@ fn a_reader_that_never_reads_does_not_hold_up_the_end() {
     stream
         .write_all("get k\r\n".repeat(50).as_bytes())
         .expect("it is sent");
-    std::thread::sleep(Duration::from_millis(100));
-    let start = Instant::now();
-    server.drain();
-    server.wait().expect("it ends well");
-    assert!(start.elapsed() < PATIENCE / 2);
+    assert_ends_soon(server);
 }
 
 #[test]
@@ -107,11 +114,7 @@ fn a_silent_client_does_not_hold_up_the_end_longer_than_the_idle_timeout() {
     stream
         .write_all(b"set k 0 0 10\r\n01234")
         .expect("it is sent");
-    std::thread::sleep(Duration::from_millis(100));
-    let start = Instant::now();
-    server.drain();
-    server.wait().expect("it ends well");
-    assert!(start.elapsed() < PATIENCE / 2);
+    assert_ends_soon(server);
 }
 
 #[test]
