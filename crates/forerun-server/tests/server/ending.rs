@@ -79,7 +79,7 @@ fn requests_after_an_answer_to_a_slow_reader_are_answered() {
     server.wait().expect("it ends well");
 }
 
-/// Asserts that a server whose client has just sent something ends soon once it is told to.
+/// Asserts that a server whose client has just sent something ends soon after it is asked to.
 fn assert_ends_soon(server: Server) {
     std::thread::sleep(Duration::from_millis(100));
     let start = Instant::now();
