@@ -32,6 +32,9 @@ forerun_core::planted_defects! {
         "A connection that only reads counts as silent and is closed by the idle timeout.",
     DrainCutsAnswers "drain-cuts-answers"
         "When the server drains, connections are closed before their answers are sent.",
+    DrainKeepsSilent "drain-keeps-silent"
+        "A draining server closes silent connections at the drain timeout, not at the shorter idle \
+         timeout.",
     // Time.
     StaleClock "stale-clock"
         "Times of day are off by what had passed since the cache's clock was last set.",

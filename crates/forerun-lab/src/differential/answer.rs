@@ -313,6 +313,7 @@ fn both(ours: &[u8], theirs: &[u8], agree: impl FnOnce(i64, i64) -> bool) -> boo
 #[cfg(test)]
 mod tests {
     use super::super::command::{Command, Word};
+    use super::super::known::EARLIER;
     use super::*;
 
     const NEW: Version = Version(1, 6, 45);
@@ -376,7 +377,7 @@ mod tests {
             )
         };
         let of = |commands, before| Counts::new(commands, before);
-        let old = Version(1, 6, 18);
+        let old = EARLIER;
         let high = b"18446744073709551596\r\n";
         let ended = compare(high, of(&commands, None), old);
         assert!(ended.is_ok_and(|agreed| agreed.ends_history));
@@ -406,7 +407,7 @@ mod tests {
             )
             .is_ok()
         };
-        let old = Version(1, 6, 18);
+        let old = EARLIER;
         assert!(agree(
             "ME a exp=500 la=0\r\n",
             "ME a exp=-500 la=0\r\n",

@@ -20,6 +20,12 @@ impl Version {
         let mut next = || numbers.next().and_then(|part: String| part.parse().ok());
         Some(Self(next()?, next()?, next()?))
     }
+
+    /// Whether its differences are listed. Versions between 1.6.18 and [`LATER`] have some of the
+    /// differences of either.
+    pub(super) fn is_listed(self) -> bool {
+        self == EARLIER || self >= LATER
+    }
 }
 
 impl fmt::Display for Version {
@@ -27,6 +33,9 @@ impl fmt::Display for Version {
         write!(f, "{}.{}.{}", self.0, self.1, self.2)
     }
 }
+
+/// The earlier version that this server is compared with.
+pub(super) const EARLIER: Version = Version(1, 6, 18);
 
 /// The first version that is compared as a later one: it knows more flags than 1.6.18 and parses
 /// lines differently.

@@ -30,6 +30,9 @@ const ACCEPTOR_TURNS_MAX: u32 = 100;
 
 /// How much longer than its timeout a drain may take, until each worker has had its turn.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
+/// How much longer than the idle timeout a silent connection may stay. The server counts whole
+/// seconds, and looks for silent connections once a second.
+const IDLE_SLACK: Duration = Duration::from_secs(3);
 
 /// What the server did wrong.
 #[derive(Clone, Debug)]
@@ -52,6 +55,17 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.kind, self.what)
     }
+}
+
+/// The end of a server's service.
+#[derive(Clone, Copy, Debug)]
+pub struct Drain {
+    /// When the server was asked to end.
+    pub requested: Duration,
+    /// When its last thread ended.
+    pub ended: Duration,
+    /// How long the process was stopped in between.
+    pub paused: Duration,
 }
 
 /// The state of one connection.
@@ -349,11 +363,24 @@ impl Checks {
         }
     }
 
-    /// All threads of the server have ended, this long after they were asked to; they had their
-    /// turns all that time.
-    pub fn drained(&self, took: Duration, open: usize) -> Result<(), Failure> {
+    /// All threads of the server have ended. A drain ends at its timeout, and earlier if all
+    /// connections have been silent for the idle timeout.
+    pub fn drained(&self, drain: Drain, open: usize) -> Result<(), Failure> {
+        let Drain {
+            requested,
+            ended,
+            paused,
+        } = drain;
+        let took = (ended - requested).saturating_sub(paused);
         if took > self.drain_timeout + DRAIN_SLACK {
             let what = format!("the server took {took:?} to end");
+            return Err(Failure::new("drain", what));
+        }
+        let last_moved = self.seen.iter().map(|seen| seen.moved_at).max();
+        let silent_since = last_moved.unwrap_or_default().max(requested);
+        let silent = (ended - silent_since).saturating_sub(paused);
+        if !self.idle_timeout.is_zero() && silent > self.idle_timeout + IDLE_SLACK {
+            let what = format!("every client was silent for {silent:?} before the server ended");
             return Err(Failure::new("drain", what));
         }
         if open > 0 {

@@ -287,8 +287,7 @@ impl World {
         expected: &Expected,
     ) -> forerun_db::Result<Result<(), String>> {
         let options = self
-            .options
-            .clone()
+            .options()
             .create(Create::Never)
             .background(Background::Caller);
         let begun = self.begin();

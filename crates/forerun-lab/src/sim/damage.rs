@@ -104,7 +104,7 @@ fn examine(
     damaged: &BTreeSet<PathBuf>,
     memories: &[Memory],
 ) -> Outcome {
-    if let Err(error) = check_with_io(Arc::new(io.clone()), STORE, &world.options) {
+    if let Err(error) = check_with_io(Arc::new(io.clone()), STORE, &world.options()) {
         return flaw(format!("a damaged store cannot be checked: {error}"));
     }
     let is_log = |path: &PathBuf| path.extension().is_some_and(|of| of == "log");
@@ -131,7 +131,7 @@ fn examine(
         Err(Error::MemoryLimit { .. }) => {}
         Err(error) => allow(Err(error), damaged, "open a damaged store")?,
     }
-    let repaired = match repair_with_io(Arc::new(io.clone()), STORE, &world.options) {
+    let repaired = match repair_with_io(Arc::new(io.clone()), STORE, &world.options()) {
         Ok(repaired) => repaired,
         Err(error) => return flaw(format!("a damaged store cannot be repaired: {error}")),
     };
@@ -147,7 +147,7 @@ fn check_repaired(
     repaired: RepairReport,
     memories: &[Memory],
 ) -> Outcome {
-    match check_with_io(Arc::new(io.clone()), STORE, &world.options) {
+    match check_with_io(Arc::new(io.clone()), STORE, &world.options()) {
         Ok(checked) => {
             if let Some(problem) = checked.problems.first() {
                 return flaw(format!("a repaired store is damaged: {problem}"));
@@ -183,7 +183,7 @@ fn check_repaired(
 }
 
 fn open(world: &World, io: &SimIo, access: Access) -> forerun_db::Result<Opened> {
-    let options = world.options.clone().access(access).create(Create::Never);
+    let options = world.options().access(access).create(Create::Never);
     let db = Db::open_with_io(Arc::new(io.clone()), STORE, options)?;
     let mut spaces = vec![db.default_keyspace()];
     // A repair may have lost the names of keyspaces that were in no run.

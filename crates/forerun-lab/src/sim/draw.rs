@@ -1,7 +1,8 @@
 //! Draws a program from a seed.
 
 use forerun_db::{
-    Access, Background, Checks, Compression, Durability, RunOptions, Strategy, TreeOptions, WalMode,
+    Access, Background, Checks, Compression, Durability, Recovery, RunOptions, Strategy,
+    TreeOptions, WalMode,
 };
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -58,6 +59,10 @@ pub fn draw(seed: u64) -> Program {
     draw.add(&mut program);
     draw.random = SmallRng::seed_from_u64(seed.rotate_left(32));
     draw.add_more(&mut program);
+    draw.random = SmallRng::seed_from_u64(seed.rotate_left(16));
+    draw.add_clocks_and_readers(&mut program);
+    draw.random = SmallRng::seed_from_u64(seed.rotate_left(48));
+    draw.add_options(&mut program);
     program
 }
 
@@ -66,7 +71,7 @@ pub struct Draw {
     pub random: SmallRng,
     next_id: u32,
     /// Whether many steps are ingestions.
-    ingests: bool,
+    pub ingests: bool,
 }
 
 impl Draw {
@@ -84,7 +89,7 @@ impl Draw {
         self.next_id
     }
 
-    fn store(&mut self) -> StoreShape {
+    pub fn store(&mut self) -> StoreShape {
         let wal = match self.one_in(10) {
             true => WalMode::Off,
             false => WalMode::On,
@@ -114,7 +119,7 @@ impl Draw {
         .consistent()
     }
 
-    fn space(&mut self) -> KeyspaceShape {
+    pub fn space(&mut self) -> KeyspaceShape {
         let level0_runs = self.of(&[1, 2, 4]);
         KeyspaceShape {
             order: self.of(&[
@@ -173,6 +178,8 @@ impl Draw {
             },
         };
         Life {
+            options: None,
+            recovery: Recovery::DropTail,
             threads,
             troubles,
             end,
@@ -405,12 +412,14 @@ impl StoreShape {
         self
     }
 
-    /// Makes a compaction follow each ingestion, with entries that stay.
+    /// Makes a compaction follow each ingestion, with entries that stay. An ingested run goes to the
+    /// deepest level above those that it overlaps, so each level but the last one is small.
     fn compact_ingestions(&mut self) {
         self.background = Background::Threads;
         for space in &mut self.spaces {
             space.ttl_s = None;
             space.tree.level0_runs = 1;
+            space.tree.level1_bytes = 1;
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ops::Bound;
 
-use forerun_db::{Access, Create, Durability, Strategy};
+use forerun_db::{Access, Create, Durability, Recovery, Strategy};
 use rand::Rng;
 
 use super::draw::{Draw, THREADS};
@@ -17,23 +17,12 @@ impl Draw {
     /// that the rest of each program stays the same.
     pub fn add(&mut self, program: &mut Program) {
         program.looks_read_only = self.one_in(2);
-        // In a program with deaths or faults, the model does not know yet how long entries live by
-        // a clock that was set back.
+        // Programs with deaths or faults get such clocks last, so that older seeds stay the same.
         let is_in_doubt =
             |life: &Life| matches!(life.end, End::Death { .. }) || !life.troubles.is_empty();
         let has_doubts = program.lives.iter().any(is_in_doubt);
         if program.has_ttl() && self.one_in(2) && !has_doubts {
-            for life in &mut program.lives {
-                let steps = life.threads.iter().map(Vec::len).sum::<usize>() as u64;
-                let planned = Planned {
-                    id: self.id(),
-                    at: self.random.random_range(0..20 + 12 * steps),
-                    trouble: Trouble::ClockBack {
-                        seconds: self.of(&[1, 2, 5, 30, 100_000]),
-                    },
-                };
-                life.troubles.push(planned);
-            }
+            self.set_clocks_back(program);
         }
         if self.one_in(3) {
             let create = self.of(&[Create::IfMissing, Create::MustBeNew]);
@@ -89,6 +78,75 @@ impl Draw {
                 },
             };
             program.lives[life].troubles.push(planned);
+        }
+    }
+
+    /// Draws the parts that were added after those of [`add_more`](Self::add_more).
+    pub fn add_clocks_and_readers(&mut self, program: &mut Program) {
+        if program.has_ttl() && self.one_in(2) && !program.sets_clock_back() {
+            self.set_clocks_back(program);
+        }
+        if self.ingests {
+            // A thread that never writes does not wait for ingestions, so it reads in the middle of
+            // them.
+            for life in &mut program.lives {
+                if life.threads.len() < THREADS {
+                    let steps = self.random.random_range(20..60);
+                    let steps = (0..steps).map(|_| Step {
+                        id: self.id(),
+                        op: self.read_now(&program.store),
+                    });
+                    life.threads.push(steps.collect());
+                }
+            }
+        }
+    }
+
+    /// Draws the options that a store is opened with after its first life.
+    pub fn add_options(&mut self, program: &mut Program) {
+        for number in 1..program.lives.len() {
+            let recovery = self.of(&[
+                Recovery::DropTail,
+                Recovery::DropTail,
+                Recovery::SkipCorrupt,
+            ]);
+            program.lives[number].recovery = recovery;
+            if !self.ingests && self.one_in(2) {
+                let options = self.other_options(&program.store);
+                program.lives[number].options = Some(Box::new(options));
+            }
+        }
+    }
+
+    /// Other options for a store, as far as they may change.
+    fn other_options(&mut self, store: &StoreShape) -> StoreShape {
+        let drawn = self.store();
+        let mut options = store.clone();
+        options.memtable_bytes = drawn.memtable_bytes;
+        options.cache_bytes = drawn.cache_bytes;
+        options.max_open_files = drawn.max_open_files;
+        options.segment_bytes = drawn.segment_bytes;
+        options.background = drawn.background;
+        options.checks = drawn.checks;
+        for space in options.spaces.iter_mut().chain([&mut options.private]) {
+            let drawn = self.space();
+            (space.run, space.tree) = (drawn.run, drawn.tree);
+        }
+        options
+    }
+
+    /// Sets the clock back once in each life.
+    fn set_clocks_back(&mut self, program: &mut Program) {
+        for life in &mut program.lives {
+            let steps = life.threads.iter().map(Vec::len).sum::<usize>() as u64;
+            let planned = Planned {
+                id: self.id(),
+                at: self.random.random_range(0..20 + 12 * steps),
+                trouble: Trouble::ClockBack {
+                    seconds: self.of(&[1, 2, 5, 30, 100_000]),
+                },
+            };
+            life.troubles.push(planned);
         }
     }
 
@@ -153,6 +211,25 @@ impl Draw {
                 to: self.bound(),
                 direction,
             },
+        }
+    }
+
+    /// A read of the current state.
+    fn read_now(&mut self, store: &StoreShape) -> Op {
+        let place = self.place(store);
+        match self.random.random_range(0..8) {
+            0..4 => Op::Get {
+                place,
+                key: self.key(),
+            },
+            4 => Op::Scan {
+                place,
+                direction: ReadDirection::Forward,
+            },
+            5 => Op::ReadStamps {
+                by_snapshot: self.random.random(),
+            },
+            _ => self.read(store),
         }
     }
 

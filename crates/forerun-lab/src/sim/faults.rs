@@ -73,6 +73,21 @@ enum Kind {
     Names,
 }
 
+impl Kind {
+    /// Whether an operation fails if a call of this kind does, by the operation's name in an error.
+    fn may_fail(self, op: &str) -> bool {
+        match op {
+            "read" | "list" | "copy" => self == Kind::Read,
+            "open" => matches!(self, Kind::Read | Kind::Names),
+            "write" | "cut" => self == Kind::Write,
+            // The sync of a file, or of a directory.
+            "sync" => matches!(self, Kind::Sync | Kind::Names),
+            "create" | "rename" | "remove" | "link" | "lock" => self == Kind::Names,
+            _ => false,
+        }
+    }
+}
+
 impl SimIo {
     pub fn new(disk: FaultIo, clock: Arc<WallClock>, sync_time: Duration) -> SimIo {
         SimIo {
@@ -122,10 +137,13 @@ impl SimIo {
         self.is_dead() || !self.failures().is_empty()
     }
 
-    /// Whether the disk returned this error for this file or directory.
-    pub fn explains(&self, path: &Path, error: &io::Error) -> bool {
-        let is_it =
-            |of: &Failure| Some(of.errno) == error.raw_os_error() && of.path.as_path() == path;
+    /// Whether the disk returned this error for this file or directory to such an operation.
+    pub fn explains(&self, op: &str, path: &Path, error: &io::Error) -> bool {
+        let is_it = |of: &Failure| {
+            Some(of.errno) == error.raw_os_error()
+                && of.path.as_path() == path
+                && of.kind.may_fail(op)
+        };
         self.failures().iter().any(is_it)
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use forerun_core::sync::thread;
-use forerun_db::{Error, check_with_io};
+use forerun_db::{Error, Recovery, check_with_io};
 
 use super::draw::THREADS;
 use super::faults::SimIo;
@@ -53,6 +53,8 @@ fn one_life(
     before: Ended,
 ) -> Outcome<Ended> {
     let io = world.io();
+    let options = life.options.as_deref();
+    world.set_options(options.unwrap_or(&world.program.store), life.recovery);
     let (panics, troubles): (Vec<_>, Vec<_>) = life
         .troubles
         .iter()
@@ -256,11 +258,13 @@ fn leave(world: &World, io: &SimIo, end: End, has_failed: bool) -> Outcome {
         End::Drop => drop(db),
         _ => match db.close() {
             // Closing makes the log durable.
-            Ok(()) if world.keeps_all() => {
-                world.make_safe(&marks);
-                world.stamps.make_safe(least);
+            Ok(()) => {
+                world.is_closed.store(true, SeqCst);
+                if world.keeps_all() {
+                    world.make_safe(&marks);
+                    world.stamps.make_safe(least);
+                }
             }
-            Ok(()) => {}
             Err(_) if poisoned.is_some() => {}
             Err(error) => return flaw(format!("the store cannot be closed: {error}")),
         },
@@ -277,7 +281,7 @@ fn look_offline(world: &World, io: &SimIo, has_failed: bool) -> Outcome {
             "{open} files are still open after the store was closed"
         ));
     }
-    match check_with_io(Arc::new(io.clone()), STORE, &world.options) {
+    match check_with_io(Arc::new(io.clone()), STORE, &world.options()) {
         Ok(checked) => {
             if let Some(problem) = checked.problems.first() {
                 return flaw(format!(
@@ -366,7 +370,7 @@ fn die(
 
 /// A store that was not closed is undamaged.
 fn look_dead(world: &World, io: &SimIo) -> Outcome {
-    match check_with_io(Arc::new(io.clone()), STORE, &world.options) {
+    match check_with_io(Arc::new(io.clone()), STORE, &world.options()) {
         Ok(checked) => match checked.problems.first() {
             None => Ok(()),
             Some(problem) => flaw(format!("the store is damaged after a death: {problem}")),
@@ -395,7 +399,14 @@ fn look_at_log(world: &World) -> Outcome {
 fn last_life(world: &Arc<World>, mut memories: Vec<Memory>, ended: Ended) -> Outcome {
     let io = world.io();
     io.plan(&[], None);
+    // A store that was closed has no interrupted write.
+    let recovery = match world.is_closed.load(SeqCst) {
+        true => Recovery::Strict,
+        false => Recovery::DropTail,
+    };
+    world.set_options(&world.program.store, recovery);
     let opened = world.open()?;
+    world.set_options(&world.program.store, Recovery::DropTail);
     begin(world, &opened, &mut memories, ended, Adopt::Yes)?;
     world.set_store(Some(opened));
     be_quiet(world, &mut memories, false)?;

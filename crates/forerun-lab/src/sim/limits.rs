@@ -49,7 +49,7 @@ impl User<'_> {
         is_ranges: bool,
     ) -> forerun_db::Result<()> {
         let mut batch = WriteBatch::new();
-        while batch.encoded().len() <= self.world.options.memory_limit_bytes {
+        while batch.encoded().len() <= self.world.options().memory_limit_bytes {
             let mut batch = batch.keyspace(keyspace);
             match is_ranges {
                 true => batch.delete_range(from, to)?,

@@ -188,12 +188,19 @@ impl History {
         (self.expired.get(place) != Some(value)).then_some(value)
     }
 
-    /// The same for all keys of a keyspace.
-    pub fn visible_in(&self, space: KeyspaceNo) -> State {
-        let places = self.now.keys().filter(|place| place.0 == space);
+    /// The same for all keys.
+    pub fn all_visible(&self) -> State {
+        let places = self.now.keys();
         let visible =
             places.filter_map(|place| Some((place.clone(), self.visible(place)?.clone())));
         visible.collect()
+    }
+
+    /// The same for all keys of a keyspace.
+    pub fn visible_in(&self, space: KeyspaceNo) -> State {
+        let mut visible = self.all_visible();
+        visible.retain(|place, _| place.0 == space);
+        visible
     }
 
     /// An entry was not found: if there was one, it has expired, and does not return while the

@@ -17,7 +17,8 @@ use std::ops::Bound;
 use std::str::FromStr;
 
 use forerun_db::{
-    Access, Background, Checks, Create, Durability, RunOptions, Strategy, TreeOptions, WalMode,
+    Access, Background, Checks, Create, Durability, Recovery, RunOptions, Strategy, TreeOptions,
+    WalMode,
 };
 
 use super::orders::Order;
@@ -70,6 +71,9 @@ pub struct KeyspaceShape {
 /// From an opening of the store to its end.
 #[derive(Clone, Debug)]
 pub struct Life {
+    /// The options, if they differ from [`Program::store`]. What is on the disk stays as it is.
+    pub options: Option<Box<StoreShape>>,
+    pub recovery: Recovery,
     pub threads: Vec<Vec<Step>>,
     pub troubles: Vec<Planned>,
     pub end: End,

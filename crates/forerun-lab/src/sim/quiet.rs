@@ -23,10 +23,6 @@ const RUN_MAX_BYTES: usize = 12 << 10;
 const FRAME_BYTES: usize = (4 << 10) + 64;
 const PAGES_SHARE: usize = 4;
 
-/// Replaced runs whose files a poisoned store may keep open. They are closed in a later epoch, and
-/// the workers that would advance it may have ended.
-const REPLACED_RUNS_MAX: u64 = 8;
-
 /// How soon a store at rest is within its limits. A background thread may still hold a page or a
 /// run at first, and the cache then gives back what it holds too much within a second.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
@@ -49,7 +45,7 @@ pub fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Out
     for memory in memories.iter_mut() {
         let (observed, read) = world.observe(&opened, memory)?;
         if memory.opening == opened.number {
-            compare(memory.history.now(), &observed, read, world).map_err(|why| {
+            compare(&memory.history.all_visible(), &observed, read, world).map_err(|why| {
                 Stop::Flaw(format!("at rest, of thread {}: {why}", memory.thread))
             })?;
         } else {
@@ -114,8 +110,13 @@ fn check_limits(world: &World, db: &Db) -> Outcome {
         let runs = verify(db)?;
         let stats = db.stats();
         world.check_memtables(&stats)?;
+        if stats.poisoned.is_some() {
+            // The files of replaced runs are closed in a later epoch. The workers that would
+            // advance it may have ended.
+            forerun_core::epoch::pin().flush();
+        }
         let (_, open_runs) = world.io().open_files();
-        match over_limit(&stats, runs, open_runs, world.options.max_open_files) {
+        match over_limit(&stats, runs, open_runs, world.options().max_open_files) {
             None => return Ok(()),
             Some(why) if rt::elapsed() - begun > SETTLE_MAX => return flaw(why),
             Some(_) => rt::sleep(Duration::from_millis(100)),
@@ -175,11 +176,7 @@ fn over_limit(
             stats.cache
         ));
     }
-    let replaced = match stats.poisoned {
-        Some(_) => REPLACED_RUNS_MAX,
-        None => 0,
-    };
-    let max_open = (runs + replaced).min(max_open_files.unwrap_or(usize::MAX) as u64);
+    let max_open = runs.min(max_open_files.unwrap_or(usize::MAX) as u64);
     (open_runs > max_open).then(|| {
         format!(
             "{open_runs} files of runs are open, there are {runs} runs, and {max_open} may be open"
@@ -233,7 +230,10 @@ impl World {
     /// # Errors
     /// [`Stop::Flaw`]
     pub fn check_memtables(&self, stats: &Stats) -> Outcome {
-        let (used, limit) = (stats.memtables_used_bytes, self.options.memory_limit_bytes);
+        let (used, limit) = (
+            stats.memtables_used_bytes,
+            self.options().memory_limit_bytes,
+        );
         match used > limit {
             true => flaw(format!("memtables use {used} of {limit} bytes")),
             false => Ok(()),

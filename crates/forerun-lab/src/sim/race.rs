@@ -40,8 +40,7 @@ impl User<'_> {
             path: copies.next_path(self.memory.thread, "race"),
             options: self
                 .world
-                .options
-                .clone()
+                .options()
                 .create(create)
                 .background(Background::Caller)
                 .durability(Durability::Synced)

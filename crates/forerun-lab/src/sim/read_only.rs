@@ -57,7 +57,7 @@ impl World {
     /// Opens the store twice at the same time, and returns its contents.
     fn read_twice(&self, io: &SimIo) -> forerun_db::Result<Outcome<Option<Seen>>> {
         let with = |access| {
-            let options = self.options.clone().access(access).create(Create::Never);
+            let options = self.options().access(access).create(Create::Never);
             Db::open_with_io(Arc::new(io.clone()), STORE, options)
         };
         let first = match with(Access::ReadOnly) {

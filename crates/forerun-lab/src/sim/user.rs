@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use forerun_db::{Access, Create, Db, Error, Keyspace};
+use forerun_db::{Access, Create, Db, Error, Keyspace, WalMode};
 
 use super::copies::Copies;
 use super::draw::private_name;
@@ -169,12 +169,17 @@ impl<'w> User<'w> {
 
     /// Takes the steps, as long as nothing is wrong.
     pub fn run(mut self, steps: &[Step]) -> Memory {
+        let writes = steps.iter().any(|step| !step.op.reads());
         for step in steps {
             if self.world.is_over() || self.world.io().is_dead() {
                 break;
             }
-            let taken = self.refresh().and_then(|()| self.step(&step.op));
-            let taken = taken.and_then(|()| self.world.check_memtables(&self.opened.db.stats()));
+            let mut taken = self.refresh().and_then(|()| self.step(&step.op));
+            // The figures wait for an ingestion that is being committed. A thread that only reads
+            // waits for nobody, so that it also reads in the middle of ingestions.
+            if writes && taken.is_ok() {
+                taken = self.world.check_memtables(&self.opened.db.stats());
+            }
             match taken {
                 Ok(()) => {}
                 Err(Stop::Dead) => break,
@@ -377,7 +382,7 @@ impl<'w> User<'w> {
                 self.opened.db.set_write_rate(*bytes_per_second);
                 Ok(())
             }
-            Op::FlushLog => self.make_durable("flush the log", |db| db.flush_wal(), true),
+            Op::FlushLog => self.flush_log(),
             Op::Compact => self.make_durable("compact", |db| db.compact(), true),
             Op::CompactSpace { place } => match self.space(*place) {
                 None => Ok(()),
@@ -421,9 +426,19 @@ impl<'w> User<'w> {
                 Ok(())
             }
             Ok(()) => Ok(()),
-            // There is no log to make durable.
-            Err(Error::LogOff) => Ok(()),
             Err(error) => self.allow(&error, doing),
+        }
+    }
+
+    /// Makes the log durable, or gets the error that there is none.
+    fn flush_log(&mut self) -> Outcome {
+        if self.world.program.store.wal == WalMode::On {
+            return self.make_durable("flush the log", |db| db.flush_wal(), true);
+        }
+        match self.opened.db.flush_wal() {
+            Err(Error::LogOff) => Ok(()),
+            Err(error) => self.allow(&error, "flush the log"),
+            Ok(()) => flaw("the log was flushed in a store without a log"),
         }
     }
 
@@ -460,12 +475,7 @@ impl<'w> User<'w> {
 
     /// Tries to open the store although it is open.
     fn open_twice(&mut self, access: Access) -> Outcome {
-        let options = self
-            .world
-            .options
-            .clone()
-            .create(Create::Never)
-            .access(access);
+        let options = self.world.options().create(Create::Never).access(access);
         let second = Db::open_with_io(Arc::new(self.world.io()), STORE, options);
         let is_same = self
             .world

@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Db, Error, Keyspace, Options, WalMode};
+use forerun_db::{Db, Error, Keyspace, Options, Recovery, WalMode};
 
 use super::draw::{THREADS, shared_name};
 use super::faults::SimIo;
 use super::model::{KeyspaceNo, KeyspaceRules};
 use super::orders::{Order, PLANNED_PANIC, Panics};
-use super::program::{KeyspaceShape, Program};
+use super::program::{KeyspaceShape, Program, StoreShape};
 use super::read_only::Seen;
 use super::readers::Readers;
 use super::rt;
@@ -98,7 +98,9 @@ impl Floor {
 pub struct World {
     pub program: Program,
     pub panics: Panics,
-    pub options: Options,
+    options: Mutex<Options>,
+    /// Whether the store was closed without an error, and not opened since.
+    pub is_closed: AtomicBool,
     pub stamps: Stamps,
     pub readers: Readers,
     pub counts: Counts,
@@ -138,7 +140,8 @@ impl World {
         let clock = Arc::new(WallClock::default());
         let sync_time = Duration::from_micros(program.store.sync_us);
         World {
-            options: program.store.options(&panics),
+            options: Mutex::new(program.store.options(&panics)),
+            is_closed: AtomicBool::new(false),
             panics,
             stamps: Stamps::default(),
             readers: Readers::default(),
@@ -167,6 +170,16 @@ impl World {
         *lock(&self.io) = io;
     }
 
+    /// The options of the current life.
+    pub fn options(&self) -> Options {
+        lock(&self.options).clone()
+    }
+
+    /// The store is opened with these options from now on.
+    pub fn set_options(&self, store: &StoreShape, recovery: Recovery) {
+        *lock(&self.options) = store.options(&self.panics).recovery(recovery);
+    }
+
     /// The open store, if there is one.
     pub fn store(&self) -> Option<Arc<Opened>> {
         lock(&self.store).clone()
@@ -185,7 +198,13 @@ impl World {
         let io = self.io();
         for _ in 0..TRIES {
             match self.try_open(&io) {
-                Ok(opened) => return Ok(opened),
+                Ok(opened) => {
+                    self.is_closed.store(false, SeqCst);
+                    return match opened.db.recovery().skipped.first() {
+                        None => Ok(opened),
+                        Some(range) => flaw(format!("the log has damage: {range:?}")),
+                    };
+                }
                 Err(_) if io.is_dead() => return Err(Stop::Dead),
                 // Another thread may be testing whether the store can be opened twice.
                 Err(Error::Locked { .. }) => {}
@@ -197,7 +216,7 @@ impl World {
     }
 
     fn try_open(&self, io: &SimIo) -> forerun_db::Result<Arc<Opened>> {
-        let db = Db::open_with_io(Arc::new(io.clone()), STORE, self.options.clone())?;
+        let db = Db::open_with_io(Arc::new(io.clone()), STORE, self.options())?;
         let mut spaces = vec![db.default_keyspace()];
         for number in 1..self.program.store.spaces.len() {
             spaces.push(db.keyspace(&shared_name(number))?);
@@ -236,7 +255,7 @@ impl World {
             Error::Io { path, cause, .. } if cause.kind() == ErrorKind::NotFound => {
                 is_closing && path.extension().is_some_and(|of| of == "run")
             }
-            Error::Io { path, cause, .. } => io.explains(path, cause),
+            Error::Io { op, path, cause } => io.explains(op, path, cause),
             Error::Closed => is_closing,
             Error::ForeignKeyspace { .. } => is_closing,
             Error::Panicked { message, .. } => message == PLANNED_PANIC,

@@ -57,7 +57,7 @@ impl User<'_> {
             [(keyspace, change)] => self.write_one(keyspace, change, durability),
             _ => self.write_batch(&ready, used),
         };
-        let is_off = used == Durability::Synced && self.world.program.store.wal == WalMode::Off;
+        let is_off = self.has_no_log_for(used);
         match result {
             // Nothing of it is written.
             Err(Error::EmptyRange { .. }) if has_empty => return Ok(()),
@@ -66,7 +66,7 @@ impl User<'_> {
             Ok(()) if has_empty && self.is_alive() => {
                 return flaw("the deletion of an empty range succeeded");
             }
-            Ok(()) if is_off && self.is_alive() => {
+            Ok(()) if is_off => {
                 return flaw("a synced write succeeded in a store without a log");
             }
             _ => {}
@@ -80,6 +80,11 @@ impl User<'_> {
             is_safe,
             Writing::Write,
         )
+    }
+
+    /// Whether a write with this durability needs a log, and the store has none.
+    fn has_no_log_for(&self, durability: Durability) -> bool {
+        durability == Durability::Synced && self.world.program.store.wal == WalMode::Off
     }
 
     fn write_batch(
@@ -155,11 +160,13 @@ impl User<'_> {
             put.map_err(|error| Stop::Flaw(error.to_string()))?;
         }
         let result = self.opened.db.write(&batch, durability);
+        let is_off = self.has_no_log_for(durability);
         let told = result.as_ref().map(|_| ());
         if self.fate(&begun, told, Writing::Stamp)? == Fate::Lost {
             self.world.stamps.refuse(stamp);
         }
         match result {
+            Ok(_) if is_off => flaw("a synced stamp was written in a store without a log"),
             Ok(sequence) if self.is_alive() => {
                 let stamps = &self.world.stamps;
                 let acknowledged = stamps.acknowledge(stamp, sequence, begun.least);
@@ -171,7 +178,7 @@ impl User<'_> {
                 Ok(())
             }
             Ok(_) => Ok(()),
-            Err(Error::LogOff) => Ok(()),
+            Err(Error::LogOff) if is_off => Ok(()),
             Err(error @ Error::MemoryLimit { .. }) => self.allow_no_memory(&error, &begun),
             Err(error) => self.allow_write(&error, "write a stamp"),
         }

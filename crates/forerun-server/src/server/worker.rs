@@ -347,6 +347,9 @@ impl<S: System> Worker<S> {
             return;
         }
         self.swept = now;
+        if planted::is(Defect::DrainKeepsSilent) && self.deadline.is_some() {
+            return;
+        }
         let now_s = self.now_s();
         let silent: Vec<usize> = self
             .connections

@@ -19,9 +19,21 @@ impl Drop for Memcached {
     }
 }
 
+/// Starts memcached. `None` if there is none of the right version: the test is skipped, and this
+/// says so.
 pub fn start(socket: &Path) -> Option<Memcached> {
-    let version = Command::new("memcached").arg("-V").output().ok()?;
-    if !String::from_utf8_lossy(&version.stdout).contains(VERSION) {
+    let found = Command::new("memcached").arg("-V").output();
+    let found = found.map_or_else(
+        |_| "there is none".to_owned(),
+        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+    );
+    if !found.ends_with(&format!(" {VERSION}")) {
+        // The test harness hides what eprintln! prints in a test that passes.
+        let mut stderr = std::io::stderr();
+        let _ = writeln!(
+            stderr,
+            "skipped: needs memcached {VERSION} on the PATH: {found}"
+        );
         return None;
     }
     let child = Command::new("memcached")

@@ -19,7 +19,7 @@ use forerun_server::{Listen, ServerOptions, SnapshotOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::checks::{Checks, Failure};
+use super::checks::{Checks, Drain, Failure};
 use super::client::{Client, CloseSocket, ConnectionEnd, Env, Stage};
 use super::copies::Copies;
 use super::counts::Counts;

@@ -6,16 +6,18 @@ use forerun_server::simulation::{Stepped, System};
 
 use super::super::plan::{DeathCause, DeathMoment};
 use super::super::system::SimSystem;
-use super::{Failure, LIVE_SNAPSHOT, SNAPSHOT, Simulation, new_cache};
+use super::{Drain, Failure, LIVE_SNAPSHOT, SNAPSHOT, Simulation, new_cache};
 
 impl Simulation<'_> {
     /// The server that has drained ends.
     pub(super) fn stop(&mut self) -> Result<(), Failure> {
         let ended = self.workers_ended.unwrap_or(self.sim.time());
-        let took = self.drain_requested.map_or(Duration::ZERO, |requested| {
-            (ended - requested).saturating_sub(self.paused_in_drain)
-        });
-        self.checks.drained(took, self.sim.net.open())?;
+        let drain = Drain {
+            requested: self.drain_requested.unwrap_or(ended),
+            ended,
+            paused: self.paused_in_drain,
+        };
+        self.checks.drained(drain, self.sim.net.open())?;
         // The clock as the final snapshot sees it.
         System::tick(&self.sim, &self.cache);
         self.stopped_at = (
@@ -51,6 +53,9 @@ impl Simulation<'_> {
         self.sim.end_process();
         if is_dead {
             self.lose_power_if_planned();
+            self.counts.deaths += 1;
+            self.copies
+                .check_after_death(&self.sim, LIVE_SNAPSHOT.as_ref())?;
         }
         self.saved = self.sim.file_number(SNAPSHOT.as_ref());
         if is_written && self.saved.is_none() {
