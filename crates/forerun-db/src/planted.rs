@@ -126,10 +126,10 @@ forerun_core::planted_defects! {
 
 /// Simulates a thread that loses its CPU, at places where a defect then harms others.
 #[cfg(feature = "planted")]
-pub(crate) fn preempt() {
-    forerun_core::sync::thread::sleep(std::time::Duration::from_millis(2));
+pub(crate) fn preempt(ms: u64) {
+    forerun_core::sync::thread::sleep(std::time::Duration::from_millis(ms));
 }
 
 /// Never called.
 #[cfg(not(feature = "planted"))]
-pub(crate) const fn preempt() {}
+pub(crate) const fn preempt(_: u64) {}

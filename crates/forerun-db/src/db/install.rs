@@ -209,9 +209,12 @@ impl Inner {
             }
         }
         drop(catalog);
-        if planted::is(Defect::IngestionShownEarly) {
+        if matches!(memtables, Memtables::Ingested { .. })
+            && planted::is(Defect::IngestionShownEarly)
+        {
+            // Compactions of all keyspaces may be due, and one runs after the other.
             self.work.notify();
-            planted::preempt();
+            planted::preempt(20);
         }
         self.note_pressure();
         if let Some(logged) = logged {

@@ -88,7 +88,7 @@ impl Snapshots {
     pub(super) fn add(&self, now: impl FnOnce() -> Seen) -> Seen {
         if planted::is(Defect::SnapshotOutsideLock) {
             let seen = now();
-            planted::preempt();
+            planted::preempt(2);
             self.add_again(&seen);
             return seen;
         }

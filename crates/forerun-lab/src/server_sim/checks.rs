@@ -71,8 +71,8 @@ pub struct Drain {
 /// The state of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    moved: u64,
-    moved_at: Duration,
+    transferred_bytes: u64,
+    last_transfer: Duration,
     /// When the turn began, the server owed it something or had not read all that it sent, and no
     /// answer waited for its reader.
     waited: bool,
@@ -164,7 +164,7 @@ impl Checks {
             let Some(wire) = client.wire.as_ref().filter(|_| is_on(client, number)) else {
                 continue;
             };
-            seen.moved = wire.socket.moved();
+            seen.transferred_bytes = wire.socket.transferred_bytes();
             let has_work = client.is_owed() || wire.socket.unread() > 0;
             seen.waited = has_work && wire.socket.is_read();
         }
@@ -190,11 +190,11 @@ impl Checks {
                 continue;
             }
             let id = client.plan.id;
-            let moved = wire.socket.moved() - seen.moved;
-            if moved > 0 || seen.moved_at.is_zero() {
-                seen.moved_at = now;
+            let transferred_bytes = wire.socket.transferred_bytes() - seen.transferred_bytes;
+            if transferred_bytes > 0 || seen.last_transfer.is_zero() {
+                seen.last_transfer = now;
             }
-            seen.waits = match seen.waited && moved == 0 {
+            seen.waits = match seen.waited && transferred_bytes == 0 {
                 true => seen.waits + 1,
                 false => 0,
             };
@@ -202,15 +202,15 @@ impl Checks {
                 let what = format!("client {id} was passed over {} times", seen.waits);
                 return Err(Failure::new("starved", what));
             }
-            if moved > turn_bytes_max {
-                let what = format!("client {id} moved {moved} bytes in one turn");
+            if transferred_bytes > turn_bytes_max {
+                let what = format!("client {id} moved {transferred_bytes} bytes in one turn");
                 return Err(Failure::new("turn", what));
             }
         }
-        if let Some(most) = buffers.iter().max()
-            && *most > BUFFER_BYTES_MAX
+        if let Some(max_bytes) = buffers.iter().max()
+            && *max_bytes > BUFFER_BYTES_MAX
         {
-            let what = format!("a connection's buffers take {most} bytes");
+            let what = format!("a connection's buffers take {max_bytes} bytes");
             return Err(Failure::new("buffers", what));
         }
         Ok(())
@@ -279,7 +279,7 @@ impl Checks {
                 );
                 return Err(Failure::new("unread", what));
             }
-            let silent = now.saturating_sub(seen.moved_at);
+            let silent = now.saturating_sub(seen.last_transfer);
             if !self.idle_timeout.is_zero()
                 && silent > self.idle_timeout + Duration::from_secs(4)
                 && seen.quiet > 4
@@ -336,8 +336,8 @@ impl Checks {
             )),
             ConnectionEnd::Closed if client.was_finished || client.has_sent_raw() => Ok(()),
             ConnectionEnd::Closed => {
-                let dropped_at = seen.dropped_at.unwrap_or(seen.moved_at);
-                let silent = dropped_at.saturating_sub(seen.moved_at);
+                let dropped_at = seen.dropped_at.unwrap_or(seen.last_transfer);
+                let silent = dropped_at.saturating_sub(seen.last_transfer);
                 if !self.idle_timeout.is_zero() && silent > self.idle_timeout {
                     return Ok(());
                 }
@@ -376,7 +376,7 @@ impl Checks {
             let what = format!("the server took {took:?} to end");
             return Err(Failure::new("drain", what));
         }
-        let last_moved = self.seen.iter().map(|seen| seen.moved_at).max();
+        let last_moved = self.seen.iter().map(|seen| seen.last_transfer).max();
         let silent_since = last_moved.unwrap_or_default().max(requested);
         let silent = (ended - silent_since).saturating_sub(paused);
         if !self.idle_timeout.is_zero() && silent > self.idle_timeout + IDLE_SLACK {

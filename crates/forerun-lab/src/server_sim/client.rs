@@ -198,13 +198,13 @@ impl<T: Read + Write + CloseSocket> Client<T> {
 
     pub fn send(&mut self, env: Env, model: &mut Model) -> Result<(), String> {
         self.compose(env, model);
-        let (most, next) = self.draw(self.plan.send, env.now);
+        let (max_bytes, next) = self.draw(self.plan.send, env.now);
         self.next_send = next;
         let Some(wire) = &mut self.wire else {
             return Ok(());
         };
         if wire.wants_send() {
-            match wire.send(most) {
+            match wire.send(max_bytes) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 // The server has closed; what it sent before can still be read.
@@ -269,13 +269,13 @@ impl<T: Read + Write + CloseSocket> Client<T> {
     /// # Errors
     /// What is wrong with an answer.
     pub fn receive(&mut self, env: Env, model: &mut Model) -> Result<(), String> {
-        let (most, next) = self.draw(self.plan.read, env.now);
+        let (max_bytes, next) = self.draw(self.plan.read, env.now);
         self.next_read = next;
         let Some(wire) = &mut self.wire else {
             return Ok(());
         };
         let (handshaking, raw) = (wire.is_handshaking(), wire.has_sent_raw());
-        let received = match wire.receive(most, &mut self.input) {
+        let received = match wire.receive(max_bytes, &mut self.input) {
             Ok(received) => received,
             // The server's alert.
             Err(error) if error.kind() == ErrorKind::InvalidData && raw => Received::End,
@@ -352,12 +352,12 @@ impl<T: Read + Write + CloseSocket> Client<T> {
     }
 
     fn draw(&mut self, rate: Rate, now: Duration) -> (usize, Duration) {
-        let most = match rate.bytes_max {
+        let max_bytes = match rate.bytes_max {
             // A fast client takes everything that is there.
             1048576.. => rate.bytes_max,
             bytes_max => self.rng.random_range(1..=bytes_max),
         };
         let pause = rate.pause_max.mul_f64(self.rng.random::<f64>());
-        (most, now + pause)
+        (max_bytes, now + pause)
     }
 }

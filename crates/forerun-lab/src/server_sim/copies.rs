@@ -52,7 +52,7 @@ impl Copies {
         before: Option<u64>,
     ) -> Result<(), Failure> {
         if std::mem::take(&mut self.is_requested) && !has_begun {
-            let what = "a copy was asked for, and nobody writes it";
+            let what = "a copy was requested, but the server does not write it";
             return Err(Failure::new("snapshot", what));
         }
         if has_begun {
@@ -102,13 +102,13 @@ impl Copies {
             true => Ok(false),
             false => Err(Failure::new(
                 "snapshot",
-                "a copy was asked for and not written, and the disk did not fail",
+                "a copy was requested but not written, and the disk did not fail",
             )),
         }
     }
 
-    /// The server has died: the last copy that it completed is still there, or a newer one, and
-    /// whatever is there is whole.
+    /// Checks the copy that a dead server left: it is intact, and it is the last one that the server
+    /// completed, or a newer one.
     ///
     /// # Errors
     /// What is wrong with it.

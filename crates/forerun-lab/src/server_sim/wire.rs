@@ -170,14 +170,14 @@ impl<T: Read + Write> Wire<T> {
     ///
     /// # Errors
     /// Errors of the socket; `WouldBlock` if it takes no bytes.
-    pub fn send(&mut self, most: usize) -> io::Result<()> {
+    pub fn send(&mut self, max_bytes: usize) -> io::Result<()> {
         if let Some(raw) = &mut self.raw {
-            let count = self.socket.write(&raw[..raw.len().min(most)])?;
+            let count = self.socket.write(&raw[..raw.len().min(max_bytes)])?;
             raw.drain(..count);
             return Ok(());
         }
         let Some(tls) = &mut self.tls else {
-            let end = self.queue.len().min(self.taken + most);
+            let end = self.queue.len().min(self.taken + max_bytes);
             let count = self.socket.write(&self.queue[self.taken..end])?;
             self.taken += count;
             self.delivered += count as u64;
@@ -192,7 +192,7 @@ impl<T: Read + Write> Wire<T> {
         }
         let mut limited = Limited {
             socket: &mut self.socket,
-            left: most,
+            left: max_bytes,
         };
         let mut sent = Ok(());
         while tls.wants_write() && limited.left > 0 {
@@ -219,10 +219,10 @@ impl<T: Read + Write> Wire<T> {
     ///
     /// # Errors
     /// Errors of the socket or of TLS.
-    pub fn receive(&mut self, most: usize, into: &mut Vec<u8>) -> io::Result<Received> {
+    pub fn receive(&mut self, max_bytes: usize, into: &mut Vec<u8>) -> io::Result<Received> {
         let before = into.len();
         let Some(tls) = &mut self.tls else {
-            let mut left = most;
+            let mut left = max_bytes;
             while left > 0 {
                 let room = left.min(self.piece.len());
                 match self.socket.read(&mut self.piece[..room]) {
@@ -243,7 +243,7 @@ impl<T: Read + Write> Wire<T> {
         };
         let mut limited = Limited {
             socket: &mut self.socket,
-            left: most,
+            left: max_bytes,
         };
         let mut ended = false;
         while limited.left > 0 && !ended {
@@ -287,11 +287,11 @@ struct Limited<'s, T> {
 
 impl<T: Read> Read for Limited<'_, T> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let most = into.len().min(self.left);
-        if most == 0 {
+        let max_bytes = into.len().min(self.left);
+        if max_bytes == 0 {
             return Err(ErrorKind::WouldBlock.into());
         }
-        let count = self.socket.read(&mut into[..most])?;
+        let count = self.socket.read(&mut into[..max_bytes])?;
         self.left -= count;
         Ok(count)
     }
@@ -299,11 +299,11 @@ impl<T: Read> Read for Limited<'_, T> {
 
 impl<T: Write> Write for Limited<'_, T> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let most = bytes.len().min(self.left);
-        if most == 0 {
+        let max_bytes = bytes.len().min(self.left);
+        if max_bytes == 0 {
             return Err(ErrorKind::WouldBlock.into());
         }
-        let count = self.socket.write(&bytes[..most])?;
+        let count = self.socket.write(&bytes[..max_bytes])?;
         self.left -= count;
         Ok(count)
     }

@@ -1,6 +1,6 @@
 //! Compares what was read with a state of the model.
 
-use super::model::{Key, KeyspaceNo, KeyspaceRules, Lives, Observed, State, Value};
+use super::model::{Key, KeyspaceNo, KeyspaceRules, Observed, State, Value, Visibility};
 use super::wall::Span;
 
 /// Compares what was read with a state.
@@ -13,13 +13,13 @@ pub fn compare(
     read: Span,
     spaces: &dyn KeyspaceRules,
 ) -> Result<(), String> {
-    for (place, value) in state {
-        let found = observed.get(place).map(Vec::as_slice);
-        check_value(place, Some(value), found, read, spaces)?;
+    for (full_key, value) in state {
+        let found = observed.get(full_key).map(Vec::as_slice);
+        check_value(full_key, Some(value), found, read, spaces)?;
     }
-    for (place, bytes) in observed {
-        if !state.contains_key(place) {
-            check_value(place, None, Some(bytes), read, spaces)?;
+    for (full_key, bytes) in observed {
+        if !state.contains_key(full_key) {
+            check_value(full_key, None, Some(bytes), read, spaces)?;
         }
     }
     Ok(())
@@ -30,30 +30,30 @@ pub fn compare(
 /// # Errors
 /// What is wrong.
 pub fn check_value(
-    place: &(KeyspaceNo, Key),
+    full_key: &(KeyspaceNo, Key),
     expected: Option<&Value>,
     found: Option<&[u8]>,
     read: Span,
     spaces: &dyn KeyspaceRules,
 ) -> Result<(), String> {
-    let ttl_s = spaces.ttl_s(place.0);
-    let (lives, bytes) = match expected {
+    let ttl_s = spaces.ttl_s(full_key.0);
+    let (visibility, bytes) = match expected {
         Some(value) => (
-            value.lives(ttl_s, read, spaces.clock()),
+            value.visibility(ttl_s, read, spaces.clock()),
             Some(&value.bytes[..]),
         ),
-        None => (Lives::No, None),
+        None => (Visibility::Forbidden, None),
     };
-    let is_right = match (lives, found) {
-        (Lives::Yes, found) => found == bytes,
-        (Lives::Perhaps, None) | (Lives::No, None) => true,
-        (Lives::Perhaps, found) => found == bytes,
-        (Lives::No, Some(_)) => false,
+    let is_right = match (visibility, found) {
+        (Visibility::Required, found) => found == bytes,
+        (Visibility::Allowed, None) | (Visibility::Forbidden, None) => true,
+        (Visibility::Allowed, found) => found == bytes,
+        (Visibility::Forbidden, Some(_)) => false,
     };
     if is_right {
         return Ok(());
     }
-    let note = match (expected, lives, ttl_s) {
+    let note = match (expected, visibility, ttl_s) {
         (Some(value), _, Some(ttl)) => {
             let (written, read) = (
                 spaces.clock().extremes(value.written),
@@ -68,10 +68,10 @@ pub fn check_value(
     };
     Err(format!(
         "{} holds {}, expected {}{note}",
-        show_place(place),
+        show_key(full_key),
         show(found),
-        match lives {
-            Lives::No if expected.is_some() =>
+        match visibility {
+            Visibility::Forbidden if expected.is_some() =>
                 format!("nothing, because {} has expired", show(bytes)),
             _ => show(bytes),
         }
@@ -79,7 +79,7 @@ pub fn check_value(
 }
 
 /// A readable key: all of it, or the beginning of a long one.
-pub fn show_place((space, key): &(KeyspaceNo, Key)) -> String {
+pub fn show_key((space, key): &(KeyspaceNo, Key)) -> String {
     const SHOWN_BYTES: usize = 40;
     let shown = &key[..key.len().min(SHOWN_BYTES)];
     let rest = match key.len() > SHOWN_BYTES {

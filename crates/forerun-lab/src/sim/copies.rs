@@ -10,11 +10,11 @@ use forerun_db::{Background, Backups, Create, Db, Error};
 use super::compare::compare;
 use super::draw::{private_name, shared_name};
 use super::faults::SimIo;
-use super::model::{Key, KeyspaceNo, KeyspaceRules, Lives, State, Value};
+use super::model::{Key, KeyspaceNo, KeyspaceRules, State, Value, Visibility};
 use super::reads::Now;
+use super::simulation::{Opened, Outcome, STORE, Simulation, Stop, flaw};
 use super::stamps::{Least, STAMP_KEY, decode};
 use super::user::{Begun, Memory, Private, User};
-use super::world::{Opened, Outcome, STORE, Stop, World, flaw};
 
 /// One store in so many that are restored is not opened at once.
 const UNOPENED_ONE_IN: u32 = 3;
@@ -53,8 +53,8 @@ impl User<'_> {
     fn expected(&self, begun: &Begun) -> Expected {
         Expected {
             state: self.memory.history.now().clone(),
-            dormant: match self.world.may_go_back() {
-                true => self.memory.history.dormant(self.world),
+            dormant: match self.simulation.may_go_back() {
+                true => self.memory.history.dormant(self.simulation),
                 false => BTreeMap::new(),
             },
             private: self.private_keyspace().map(|(space, _)| space),
@@ -68,8 +68,9 @@ impl User<'_> {
         let expected = self.expected(&begun);
         match self.opened.db.checkpoint(&path) {
             Ok(()) if self.is_alive() => {
-                let io = self.world.io();
-                self.world.check_copy(&io, &path, &self.memory, &expected)?;
+                let io = self.simulation.io();
+                self.simulation
+                    .check_copy(&io, &path, &self.memory, &expected)?;
                 self.memory.copies.checkpoint = Some((path, expected));
                 Ok(())
             }
@@ -81,7 +82,7 @@ impl User<'_> {
     fn backups(&self) -> forerun_db::Result<Backups> {
         let path = format!("/backups-{}", self.memory.thread);
         let mut backups =
-            Backups::open_with_io(Arc::new(self.world.io()), path, Create::IfMissing)?;
+            Backups::open_with_io(Arc::new(self.simulation.io()), path, Create::IfMissing)?;
         // A panic is a finding.
         backups.on_progress(|progress| {
             assert!(
@@ -122,8 +123,8 @@ impl User<'_> {
 
     /// Restores the oldest backup and the newest.
     pub fn restore(&mut self) -> Outcome {
-        let io = self.world.io();
-        let result = self.world.restore_all(&io, &mut self.memory);
+        let io = self.simulation.io();
+        let result = self.simulation.restore_all(&io, &mut self.memory);
         match result {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => self.allow(&error, "restore a backup"),
@@ -142,7 +143,7 @@ impl User<'_> {
         });
         let known = &mut self.memory.copies.backups;
         match kept {
-            Ok(_) if self.world.io().is_dead() => {
+            Ok(_) if self.simulation.io().is_dead() => {
                 known.clear();
                 Ok(())
             }
@@ -183,7 +184,7 @@ impl User<'_> {
             backups.delete(number)?;
             Ok((backups.list()?, backups.verify()?.leftovers))
         });
-        // If this failed, it may be deleted all the same.
+        // A failed call may have deleted it.
         self.memory.copies.backups.remove(&number);
         match deleted {
             Ok(_) if !self.is_alive() => Ok(()),
@@ -199,7 +200,7 @@ impl User<'_> {
     }
 }
 
-impl World {
+impl Simulation {
     /// Checks all copies that a thread made, as they are now on a disk.
     ///
     /// # Errors
@@ -316,11 +317,13 @@ impl World {
         // A copy is opened like a store that is reopened: an entry that had expired, but is not
         // recorded as expired, returns if the clock was set back.
         if self.clock().was_set_back() {
-            observed.retain(|place, bytes| {
-                let values = expected.dormant.get(place).into_iter().flatten();
+            observed.retain(|full_key, bytes| {
+                let values = expected.dormant.get(full_key).into_iter().flatten();
                 let mut values = values.filter(|value| value.bytes[..] == bytes[..]);
-                !values
-                    .any(|value| value.lives(self.ttl_s(place.0), read, &self.clock) != Lives::No)
+                !values.any(|value| {
+                    value.visibility(self.ttl_s(full_key.0), read, &self.clock)
+                        != Visibility::Forbidden
+                })
             });
         }
         if let Err(why) = compare(&expected.state, &observed, read, self) {

@@ -15,14 +15,14 @@ use std::sync::Arc;
 use forerun_db::{Access, Create, Db, Error, Loss, RepairReport, Values};
 use forerun_db::{check_with_io, repair_with_io};
 
-use super::compare::{check_value, show_place};
+use super::compare::{check_value, show_key};
 use super::draw::{KEYS, private_name, shared_name};
 use super::faults::SimIo;
 use super::model::{Key, KeyspaceNo, KeyspaceRules};
 use super::program::{Bytes, Damage, Overwrite, Target, When};
 use super::reads::Source;
+use super::simulation::{Opened, Outcome, STORE, Simulation, Stop, flaw};
 use super::user::{Memory, Private, User};
-use super::world::{Opened, Outcome, STORE, Stop, World, flaw};
 
 /// Pages of the simulated stores have this length.
 const PAGE_BYTES: usize = 4 << 10;
@@ -43,26 +43,26 @@ enum Losses {
 /// # Errors
 /// [`Stop::Flaw`]
 pub fn run(
-    world: &Arc<World>,
+    simulation: &Arc<Simulation>,
     damage: &Damage,
     opened: Arc<Opened>,
     memories: Vec<Memory>,
 ) -> Outcome {
-    world.set_store(Some(Arc::clone(&opened)));
+    simulation.set_store(Some(Arc::clone(&opened)));
     let mut written = Vec::new();
     for (memory, steps) in memories.into_iter().zip(&damage.threads) {
-        written.push(User::new(world, memory, Arc::clone(&opened)).run(steps));
+        written.push(User::new(simulation, memory, Arc::clone(&opened)).run(steps));
     }
-    if world.is_over() {
+    if simulation.is_over() {
         return Ok(());
     }
-    let io = world.io();
+    let io = simulation.io();
     let mut damaged = BTreeSet::new();
     if damage.when == When::Open {
-        damaged = overwrite(world, &io, &damage.overwrites);
+        damaged = overwrite(simulation, &io, &damage.overwrites);
         for memory in &written {
             let reader = Reader {
-                world,
+                simulation,
                 memory,
                 damaged: &damaged,
                 losses: &Losses::None,
@@ -72,7 +72,7 @@ pub fn run(
         let worked = opened.db.flush().and_then(|()| opened.db.compact());
         allow(worked, &damaged, "compact a damaged store")?;
     }
-    drop(world.set_store(None));
+    drop(simulation.set_store(None));
     let Some(Opened { db, spaces, .. }) = Arc::into_inner(opened) else {
         return flaw("a thread still holds the store");
     };
@@ -82,7 +82,7 @@ pub fn run(
             io.die();
             drop(db);
             let after = io.after_kill();
-            world.set_io(after.clone());
+            simulation.set_io(after.clone());
             after
         }
         When::Open | When::Closed => {
@@ -91,35 +91,35 @@ pub fn run(
         }
     };
     if damage.when != When::Open {
-        damaged = overwrite(world, &io, &damage.overwrites);
+        damaged = overwrite(simulation, &io, &damage.overwrites);
     }
-    examine(world, damage.when, &io, &damaged, &written)
+    examine(simulation, damage.when, &io, &damaged, &written)
 }
 
 /// Checks, reads and repairs a closed store.
 fn examine(
-    world: &World,
+    simulation: &Simulation,
     when: When,
     io: &SimIo,
     damaged: &BTreeSet<PathBuf>,
     memories: &[Memory],
 ) -> Outcome {
-    if let Err(error) = check_with_io(Arc::new(io.clone()), STORE, &world.options()) {
+    if let Err(error) = check_with_io(Arc::new(io.clone()), STORE, &simulation.options()) {
         return flaw(format!("a damaged store cannot be checked: {error}"));
     }
     let is_log = |path: &PathBuf| path.extension().is_some_and(|of| of == "log");
     // If the end of an unclosed log is lost, it may look as if it was never written. Without a log,
     // everything that is not in runs is lost.
-    let is_cut = when == When::Died && damaged.iter().any(is_log) || !world.keeps_all();
+    let is_cut = when == When::Died && damaged.iter().any(is_log) || !simulation.keeps_all();
     let losses = match is_cut {
         true => Losses::Anywhere,
         false => Losses::None,
     };
-    match open(world, io, Access::ReadOnly) {
+    match open(simulation, io, Access::ReadOnly) {
         Ok(opened) => {
             for memory in memories {
                 let reader = Reader {
-                    world,
+                    simulation,
                     memory,
                     damaged,
                     losses: &losses,
@@ -131,23 +131,23 @@ fn examine(
         Err(Error::MemoryLimit { .. }) => {}
         Err(error) => allow(Err(error), damaged, "open a damaged store")?,
     }
-    let repaired = match repair_with_io(Arc::new(io.clone()), STORE, &world.options()) {
+    let repaired = match repair_with_io(Arc::new(io.clone()), STORE, &simulation.options()) {
         Ok(repaired) => repaired,
         Err(error) => return flaw(format!("a damaged store cannot be repaired: {error}")),
     };
-    world.note(|| format!("repaired: {repaired:?}"));
-    check_repaired(world, io, is_cut, repaired, memories)
+    simulation.note(|| format!("repaired: {repaired:?}"));
+    check_repaired(simulation, io, is_cut, repaired, memories)
 }
 
 /// A repaired store is undamaged, and lacks only what was reported as lost.
 fn check_repaired(
-    world: &World,
+    simulation: &Simulation,
     io: &SimIo,
     is_cut: bool,
     repaired: RepairReport,
     memories: &[Memory],
 ) -> Outcome {
-    match check_with_io(Arc::new(io.clone()), STORE, &world.options()) {
+    match check_with_io(Arc::new(io.clone()), STORE, &simulation.options()) {
         Ok(checked) => {
             if let Some(problem) = checked.problems.first() {
                 return flaw(format!("a repaired store is damaged: {problem}"));
@@ -163,13 +163,13 @@ fn check_repaired(
         } => Losses::Anywhere,
         RepairReport { losses, .. } => Losses::Reported(losses),
     };
-    let opened = match open(world, io, Access::ReadWrite) {
+    let opened = match open(simulation, io, Access::ReadWrite) {
         Ok(opened) => opened,
         Err(error) => return flaw(format!("a repaired store cannot be opened: {error}")),
     };
     for memory in memories {
         let reader = Reader {
-            world,
+            simulation,
             memory,
             damaged: &BTreeSet::new(),
             losses: &losses,
@@ -182,18 +182,18 @@ fn check_repaired(
     }
 }
 
-fn open(world: &World, io: &SimIo, access: Access) -> forerun_db::Result<Opened> {
-    let options = world.options().access(access).create(Create::Never);
+fn open(simulation: &Simulation, io: &SimIo, access: Access) -> forerun_db::Result<Opened> {
+    let options = simulation.options().access(access).create(Create::Never);
     let db = Db::open_with_io(Arc::new(io.clone()), STORE, options)?;
     let mut spaces = vec![db.default_keyspace()];
     // A repair may have lost the names of keyspaces that were in no run.
-    let shared = 1..world.program.store.spaces.len();
+    let shared = 1..simulation.program.store.spaces.len();
     spaces.extend(shared.map_while(|number| db.find_keyspace(&shared_name(number))));
     Ok(Opened::of_copy(db, spaces))
 }
 
 /// Overwrites bytes, and returns the files that changed.
-fn overwrite(world: &World, io: &SimIo, all: &[Overwrite]) -> BTreeSet<PathBuf> {
+fn overwrite(simulation: &Simulation, io: &SimIo, all: &[Overwrite]) -> BTreeSet<PathBuf> {
     let mut damaged = BTreeSet::new();
     for one in all {
         let files = io.disk().files().into_iter();
@@ -217,7 +217,7 @@ fn overwrite(world: &World, io: &SimIo, all: &[Overwrite]) -> BTreeSet<PathBuf> 
         len = len.min(bytes.len() - start);
         let new = one.new_bytes(&bytes[start..start + len]);
         if new != bytes[start..start + len] {
-            world.note(|| {
+            simulation.note(|| {
                 format!(
                     "{len} bytes of {} are overwritten at {start}",
                     path.display()
@@ -278,7 +278,7 @@ fn explains(damaged: &BTreeSet<PathBuf>, error: &Error) -> bool {
 
 /// Reads a thread's keys from a store that may be damaged.
 struct Reader<'a> {
-    world: &'a World,
+    simulation: &'a Simulation,
     memory: &'a Memory,
     damaged: &'a BTreeSet<PathBuf>,
     losses: &'a Losses,
@@ -296,7 +296,7 @@ impl Reader<'_> {
             let source = Source::Now(&keyspace);
             let keys: Vec<Key> = (0..KEYS).map(|number| self.memory.key(number)).collect();
             for key in &keys {
-                let begun = self.world.begin();
+                let begun = self.simulation.begin();
                 let found = source.get(key);
                 self.judge(
                     space,
@@ -307,7 +307,7 @@ impl Reader<'_> {
                 )?;
             }
             let mut values = Values::new();
-            let begun = self.world.begin();
+            let begun = self.simulation.begin();
             match source.multi_get(&keys, &mut values) {
                 Ok(()) => {
                     for (position, key) in keys.iter().enumerate() {
@@ -331,8 +331,8 @@ impl Reader<'_> {
     }
 
     fn scan(&self, space: KeyspaceNo, source: &Source<'_>, keys: &[Key], is_back: bool) -> Outcome {
-        let order = self.world.order(space);
-        let begun = self.world.begin();
+        let order = self.simulation.order(space);
+        let begun = self.simulation.begin();
         let mut iter = source.range(self.memory.bounds(order));
         let mut seen = BTreeSet::new();
         loop {
@@ -366,18 +366,18 @@ impl Reader<'_> {
         begun: super::wall::Span,
         how: &str,
     ) -> Outcome {
-        let place = (space, key.clone());
+        let full_key = (space, key.clone());
         let found = match found {
             Ok(found) => found,
             Err(error) => {
-                let doing = format!("{how} {}", show_place(&place));
+                let doing = format!("{how} {}", show_key(&full_key));
                 return allow(Err(error.clone()), self.damaged, &doing);
             }
         };
         let history = &self.memory.history;
-        let read = self.world.end(begun);
-        let expected = history.now().get(&place);
-        match check_value(&place, expected, found, read, self.world) {
+        let read = self.simulation.end(begun);
+        let expected = history.now().get(&full_key);
+        match check_value(&full_key, expected, found, read, self.simulation) {
             Ok(()) => Ok(()),
             Err(_)
                 if self.may_be_lost(space, key)
@@ -390,7 +390,7 @@ impl Reader<'_> {
     }
 
     fn may_be_lost(&self, space: KeyspaceNo, key: &[u8]) -> bool {
-        let order = self.world.order(space);
+        let order = self.simulation.order(space);
         match self.losses {
             Losses::None => false,
             Losses::Anywhere => true,

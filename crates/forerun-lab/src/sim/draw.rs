@@ -10,8 +10,8 @@ use rand::{Rng, SeedableRng};
 
 use super::orders::Order;
 use super::program::{
-    Calls, Change, Death, End, KeyspaceShape, Life, Op, Place, Planned, Program, ReadDirection,
-    Step, StoreShape, Trouble, What,
+    Calls, Change, Death, End, FaultKind, KeyspaceShape, Life, Op, PlannedFault, Program,
+    ReadDirection, Step, StepKeyspace, StoreShape, What,
 };
 
 /// Keys that each thread has in each keyspace.
@@ -45,6 +45,9 @@ pub fn draw(seed: u64) -> Program {
     draw.ingests = seed % 8 == 5;
     if draw.ingests {
         store.compact_ingestions();
+    }
+    if seed % 16 == 13 {
+        store.make_levels_small();
     }
     let lives = draw.random.random_range(1..=3);
     let lives = (0..lives).map(|_| draw.life(&store)).collect();
@@ -147,20 +150,20 @@ impl Draw {
 
     fn life(&mut self, store: &StoreShape) -> Life {
         let threads = self.random.random_range(1..=THREADS);
-        let most = self.of(&[6, 15, 30]);
+        let max_steps = self.of(&[6, 15, 30]);
         let threads: Vec<Vec<Step>> = (0..threads)
             .map(|_| {
-                let steps = self.random.random_range(1..=most);
+                let steps = self.random.random_range(1..=max_steps);
                 (0..steps).map(|_| self.step(store)).collect()
             })
             .collect();
-        let troubles = match self.random.random_range(0..4) {
+        let faults = match self.random.random_range(0..4) {
             0 | 1 => 0,
             2 => 1,
             _ => self.random.random_range(1..5),
         };
         let calls = 20 + 12 * threads.iter().map(Vec::len).sum::<usize>() as u64;
-        let troubles = (0..troubles).map(|_| self.trouble(calls)).collect();
+        let faults = (0..faults).map(|_| self.fault(calls)).collect();
         let at_call = match self.one_in(3) {
             true => None,
             false => Some(self.random.random_range(0..calls)),
@@ -181,28 +184,28 @@ impl Draw {
             options: None,
             recovery: Recovery::DropTail,
             threads,
-            troubles,
+            faults,
             end,
             end_id: self.id(),
         }
     }
 
-    fn trouble(&mut self, calls: u64) -> Planned {
-        let trouble = match self.random.random_range(0..14) {
-            0 => Trouble::ShortWrite,
-            1 => Trouble::TornWrite,
-            2 => Trouble::Full {
+    fn fault(&mut self, calls: u64) -> PlannedFault {
+        let kind = match self.random.random_range(0..14) {
+            0 => FaultKind::ShortWrite,
+            1 => FaultKind::TornWrite,
+            2 => FaultKind::Full {
                 count: self.of(&[1, 10, 60]),
             },
-            12.. => Trouble::Fail {
+            12.. => FaultKind::Fail {
                 calls: Calls::LogSyncs,
                 count: 1,
                 errno: forerun_db::io::fault::EIO,
             },
-            3..6 => Trouble::Panic {
+            3..6 => FaultKind::Panic {
                 count: self.of(&[1, 1, 3, 50]),
             },
-            _ => Trouble::Fail {
+            _ => FaultKind::Fail {
                 calls: self.of(&[
                     Calls::Any,
                     Calls::Reads,
@@ -219,21 +222,21 @@ impl Draw {
                 errno: self.of(&[forerun_db::io::fault::EIO, forerun_db::io::fault::ENOSPC]),
             },
         };
-        let at = match trouble {
-            Trouble::Panic { .. } => self.random.random_range(0..calls * 4),
+        let at = match kind {
+            FaultKind::Panic { .. } => self.random.random_range(0..calls * 4),
             _ => self.random.random_range(0..calls),
         };
-        Planned {
+        PlannedFault {
             id: self.id(),
             at,
-            trouble,
+            kind,
         }
     }
 
-    pub fn place(&mut self, store: &StoreShape) -> Place {
+    pub fn keyspace(&mut self, store: &StoreShape) -> StepKeyspace {
         match self.one_in(5) {
-            true => Place::Private,
-            false => Place::Shared(self.random.random_range(0..store.spaces.len() as u8)),
+            true => StepKeyspace::Private,
+            false => StepKeyspace::Shared(self.random.random_range(0..store.spaces.len() as u8)),
         }
     }
 
@@ -263,17 +266,17 @@ impl Draw {
             },
         };
         Change {
-            place: self.place(store),
+            keyspace: self.keyspace(store),
             what,
         }
     }
 
     /// One key, written many times.
     fn overwrites(&mut self, store: &StoreShape) -> Vec<Change> {
-        let (place, key) = (self.place(store), self.key());
+        let (keyspace, key) = (self.keyspace(store), self.key());
         let count = self.random.random_range(9..16);
         let put = || Change {
-            place,
+            keyspace,
             what: What::Put { key, len: 20 },
         };
         std::iter::repeat_with(put).take(count).collect()
@@ -321,19 +324,19 @@ impl Draw {
             },
             46..50 => self.ingest(store),
             50..57 => Op::Get {
-                place: self.place(store),
+                keyspace: self.keyspace(store),
                 key: self.key(),
             },
             57..61 => {
                 let keys = self.random.random_range(0..20);
                 Op::MultiGet {
-                    place: self.place(store),
+                    keyspace: self.keyspace(store),
                     keys: (0..keys).map(|_| self.key()).collect(),
                     strategy: Strategy::Auto,
                 }
             }
             61..66 => Op::Scan {
-                place: self.place(store),
+                keyspace: self.keyspace(store),
                 direction: self.of(&[
                     ReadDirection::Forward,
                     ReadDirection::Backward,
@@ -347,7 +350,7 @@ impl Draw {
             73..76 => Op::ReadSnapshot,
             76 => Op::DropSnapshot,
             77..80 => Op::BeginIter {
-                place: self.place(store),
+                keyspace: self.keyspace(store),
             },
             80..84 => Op::StepIter {
                 steps: self.random.random_range(1..20),
@@ -358,7 +361,7 @@ impl Draw {
             88..90 => Op::FlushLog,
             90..92 => Op::Compact,
             92 => Op::CompactSpace {
-                place: self.place(store),
+                keyspace: self.keyspace(store),
             },
             93 => Op::WaitIdle,
             94 => Op::Checkpoint,
@@ -375,7 +378,7 @@ impl Draw {
             },
             104 => Op::Verify,
             105 => Op::Oversized {
-                place: self.place(store),
+                keyspace: self.keyspace(store),
                 is_ranges: self.random.random(),
             },
             106 if self.one_in(3) => Op::Outage,
@@ -397,7 +400,7 @@ impl Draw {
         });
         Op::Ingest {
             keys: keys.collect(),
-            place: self.place(store),
+            keyspace: self.keyspace(store),
             commits: !self.one_in(6),
         }
     }
@@ -412,13 +415,19 @@ impl StoreShape {
         self
     }
 
-    /// Makes a compaction follow each ingestion, with entries that stay. An ingested run goes to the
-    /// deepest level above those that it overlaps, so each level but the last one is small.
+    /// Makes a compaction follow each ingestion, with entries that stay.
     fn compact_ingestions(&mut self) {
         self.background = Background::Threads;
         for space in &mut self.spaces {
             space.ttl_s = None;
             space.tree.level0_runs = 1;
+        }
+    }
+
+    /// Makes a compaction due for each run above the last level. Ingested runs go to the deepest
+    /// level above those that they overlap, and most levels would keep them.
+    fn make_levels_small(&mut self) {
+        for space in &mut self.spaces {
             space.tree.level1_bytes = 1;
         }
     }

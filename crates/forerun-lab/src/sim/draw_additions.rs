@@ -8,8 +8,8 @@ use rand::Rng;
 
 use super::draw::{Draw, THREADS};
 use super::program::{
-    Bytes, Calls, Damage, End, Life, Op, Overwrite, Planned, Program, ReadDirection, Step,
-    StoreShape, Target, Trouble, When,
+    Bytes, Calls, Damage, End, FaultKind, Life, Op, Overwrite, PlannedFault, Program,
+    ReadDirection, Step, StoreShape, Target, When,
 };
 
 impl Draw {
@@ -19,7 +19,7 @@ impl Draw {
         program.looks_read_only = self.one_in(2);
         // Programs with deaths or faults get such clocks last, so that older seeds stay the same.
         let is_in_doubt =
-            |life: &Life| matches!(life.end, End::Death { .. }) || !life.troubles.is_empty();
+            |life: &Life| matches!(life.end, End::Death { .. }) || !life.faults.is_empty();
         let has_doubts = program.lives.iter().any(is_in_doubt);
         if program.has_ttl() && self.one_in(2) && !has_doubts {
             self.set_clocks_back(program);
@@ -50,8 +50,8 @@ impl Draw {
                 space.ttl_s = None;
             }
             for life in &mut program.lives {
-                let sets_clock = |of: &Planned| matches!(of.trouble, Trouble::ClockBack { .. });
-                life.troubles.retain(|planned| !sets_clock(planned));
+                let sets_clock = |of: &PlannedFault| matches!(of.kind, FaultKind::ClockBack { .. });
+                life.faults.retain(|planned| !sets_clock(planned));
             }
         }
         for _ in 0..self.random.random_range(0..8) {
@@ -68,16 +68,16 @@ impl Draw {
                 Calls::Runs,
             ]);
             let life = self.random.random_range(0..program.lives.len());
-            let planned = Planned {
+            let planned = PlannedFault {
                 id: self.id(),
                 at: self.random.random_range(0..300),
-                trouble: Trouble::Fail {
+                kind: FaultKind::Fail {
                     calls,
                     count: self.of(&[20, 50]),
                     errno: self.of(&[forerun_db::io::fault::EIO, forerun_db::io::fault::ENOSPC]),
                 },
             };
-            program.lives[life].troubles.push(planned);
+            program.lives[life].faults.push(planned);
         }
     }
 
@@ -139,32 +139,32 @@ impl Draw {
     fn set_clocks_back(&mut self, program: &mut Program) {
         for life in &mut program.lives {
             let steps = life.threads.iter().map(Vec::len).sum::<usize>() as u64;
-            let planned = Planned {
+            let planned = PlannedFault {
                 id: self.id(),
                 at: self.random.random_range(0..20 + 12 * steps),
-                trouble: Trouble::ClockBack {
+                kind: FaultKind::ClockBack {
                     seconds: self.of(&[1, 2, 5, 30, 100_000]),
                 },
             };
-            life.troubles.push(planned);
+            life.faults.push(planned);
         }
     }
 
     fn other_op(&mut self, store: &StoreShape) -> Op {
-        let place = self.place(store);
+        let keyspace = self.keyspace(store);
         match self.random.random_range(0..12) {
             0 => Op::Read {
-                place,
+                keyspace,
                 key: self.key(),
             },
             1 => {
                 let keys = self.random.random_range(0..20);
                 Op::MultiGetVec {
-                    place,
+                    keyspace,
                     keys: (0..keys).map(|_| self.key()).collect(),
                 }
             }
-            2 => Op::FlushSpace { place },
+            2 => Op::FlushSpace { keyspace },
             3 => Op::SetWriteRate {
                 bytes_per_second: self.of(&[None, Some(16 << 10), Some(1 << 20)]),
             },
@@ -184,7 +184,7 @@ impl Draw {
 
     /// A read of some keys.
     fn read(&mut self, store: &StoreShape) -> Op {
-        let place = self.place(store);
+        let keyspace = self.keyspace(store);
         let direction = self.of(&[
             ReadDirection::Forward,
             ReadDirection::Backward,
@@ -192,7 +192,7 @@ impl Draw {
         ]);
         match self.random.random_range(0..6) {
             0 | 1 => Op::Prefix {
-                place,
+                keyspace,
                 key: self.key(),
                 len: self.random.random_range(0..5),
                 direction,
@@ -200,13 +200,13 @@ impl Draw {
             2 => {
                 let keys = self.random.random_range(1..20);
                 Op::MultiGet {
-                    place,
+                    keyspace,
                     keys: (0..keys).map(|_| self.key()).collect(),
                     strategy: self.of(&Strategy::ALL),
                 }
             }
             _ => Op::Range {
-                place,
+                keyspace,
                 from: self.bound(),
                 to: self.bound(),
                 direction,
@@ -216,14 +216,14 @@ impl Draw {
 
     /// A read of the current state.
     fn read_now(&mut self, store: &StoreShape) -> Op {
-        let place = self.place(store);
+        let keyspace = self.keyspace(store);
         match self.random.random_range(0..8) {
             0..4 => Op::Get {
-                place,
+                keyspace,
                 key: self.key(),
             },
             4 => Op::Scan {
-                place,
+                keyspace,
                 direction: ReadDirection::Forward,
             },
             5 => Op::ReadStamps {
@@ -295,8 +295,8 @@ impl Draw {
         let threads = &mut program.lives[life].threads;
         let thread = self.random.random_range(0..threads.len());
         let steps = &mut threads[thread];
-        let place = self.random.random_range(0..=steps.len());
+        let index = self.random.random_range(0..=steps.len());
         let id = self.id();
-        steps.insert(place, Step { id, op });
+        steps.insert(index, Step { id, op });
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use forerun_db::io::fault::{Fault, FaultIo};
 use forerun_db::io::{Io, IoFile, OpenMode};
 
-use super::program::{Calls, Planned, Trouble};
+use super::program::{Calls, FaultKind, PlannedFault};
 use super::rt;
 use super::wall::WallClock;
 
@@ -46,13 +46,13 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Plan {
-    waiting: Vec<Planned>,
+    waiting: Vec<PlannedFault>,
     /// Calls of a kind that fail, how many more of them, and how.
     failing: Vec<(Calls, u32, Fault)>,
     /// The disk is full for this many more calls.
     full: u32,
     dies_at: Option<u64>,
-    /// Troubles that happened.
+    /// How many of the planned faults happened.
     met: u64,
 }
 
@@ -187,12 +187,12 @@ impl SimIo {
     }
 
     /// Plans what goes wrong, counted from now.
-    pub fn plan(&self, troubles: &[Planned], dies_after: Option<u64>) {
+    pub fn plan(&self, faults: &[PlannedFault], dies_after: Option<u64>) {
         let now = self.calls();
         let mut plan = self.lock();
-        plan.waiting = troubles
+        plan.waiting = faults
             .iter()
-            .map(|planned| Planned {
+            .map(|planned| PlannedFault {
                 at: planned.at + now,
                 ..*planned
             })
@@ -213,7 +213,7 @@ impl SimIo {
     }
 
     /// Cancels all planned faults. Returns how many happened.
-    pub fn calm(&self) -> u64 {
+    pub fn end_faults(&self) -> u64 {
         let mut plan = self.lock();
         self.disk.set_capacity_bytes(None);
         let met = plan.met;
@@ -245,51 +245,51 @@ impl SimIo {
             self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
             return;
         }
-        let due: Vec<Planned> = plan
+        let due: Vec<PlannedFault> = plan
             .waiting
             .extract_if(.., |planned| planned.at <= call)
             .collect();
         for planned in due {
             plan.met += 1;
-            self.begin(&mut plan, planned.trouble);
+            self.begin(&mut plan, planned.kind);
         }
         let meets = |(calls, _, fault): &(Calls, u32, Fault)| {
             let is_write = kind == Kind::Write;
             calls.have(kind, path) && (is_write || matches!(fault, Fault::Fail(_)))
         };
-        if let Some(place) = plan.failing.iter().position(meets) {
-            let (_, count, fault) = &mut plan.failing[place];
+        if let Some(index) = plan.failing.iter().position(meets) {
+            let (_, count, fault) = &mut plan.failing[index];
             let fault = *fault;
             *count -= 1;
             if *count == 0 {
-                plan.failing.remove(place);
+                plan.failing.remove(index);
             }
             self.disk.fail_call(self.disk.calls(), fault);
         }
     }
 
-    fn begin(&self, plan: &mut Plan, trouble: Trouble) {
-        match trouble {
-            Trouble::Fail {
+    fn begin(&self, plan: &mut Plan, kind: FaultKind) {
+        match kind {
+            FaultKind::Fail {
                 calls,
                 count,
                 errno,
             } => plan.failing.push((calls, count, Fault::Fail(errno))),
-            Trouble::ShortWrite => plan.failing.push((Calls::Writes, 1, Fault::ShortWrite)),
-            Trouble::TornWrite => {
+            FaultKind::ShortWrite => plan.failing.push((Calls::Writes, 1, Fault::ShortWrite)),
+            FaultKind::TornWrite => {
                 let fault = Fault::TornWrite(forerun_db::io::fault::EIO);
                 plan.failing.push((Calls::Writes, 1, fault));
             }
-            Trouble::Full { count } => {
+            FaultKind::Full { count } => {
                 let used_bytes = self.disk.used_bytes();
                 self.disk.set_capacity_bytes(Some(used_bytes + 100));
                 plan.full = count;
             }
-            Trouble::ClockBack { seconds } => {
+            FaultKind::ClockBack { seconds } => {
                 self.clock.set_back(rt::last_elapsed(), u64::from(seconds));
             }
             // Comparators count their own calls.
-            Trouble::Panic { .. } => {}
+            FaultKind::Panic { .. } => {}
         }
     }
 }

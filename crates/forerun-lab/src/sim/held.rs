@@ -7,14 +7,14 @@ use forerun_db::{Error, Iter, Keyspace, Snapshot, Values};
 
 use super::compare::{check_value, show};
 use super::draw::KEYS;
-use super::model::{Key, KeyspaceNo, KeyspaceRules, Lives, State, Value};
-use super::program::{Place, ReadDirection};
+use super::model::{Key, KeyspaceNo, KeyspaceRules, State, Value, Visibility};
+use super::program::{ReadDirection, StepKeyspace};
 use super::readers::Reading;
 use super::reads::{Entries, Source, read};
 use super::rt;
+use super::simulation::{Outcome, Simulation, Stop, flaw};
 use super::user::User;
 use super::wall::Span;
-use super::world::{Outcome, Stop, World, flaw};
 
 /// A snapshot that a thread holds, and the values that it must return for the thread's keys.
 pub struct HeldSnapshot {
@@ -49,12 +49,12 @@ pub struct HeldIter {
 
 impl User<'_> {
     pub fn take_snapshot(&mut self) -> Outcome {
-        let begun = self.world.begin();
+        let begun = self.simulation.begin();
         let snapshot = self.opened.db.snapshot();
         self.snapshot = Some(HeldSnapshot {
             snapshot,
             opening: self.opened.number,
-            at: self.world.end(begun),
+            at: self.simulation.end(begun),
             expected: self.memory.history.now().clone(),
             private: self.private_keyspace(),
             all: BTreeMap::new(),
@@ -129,7 +129,7 @@ impl User<'_> {
                 Err(error) => return Ok(Err(error)),
             }
         }
-        let order = self.world.order(space);
+        let order = self.simulation.order(space);
         let own = |(key, _): &&(Key, Vec<u8>)| {
             order.canonical(key).first() == Some(&self.memory.letter())
         };
@@ -157,10 +157,16 @@ impl User<'_> {
             let (one, batched) = (source.get(&key), values.get(position));
             match (one, batched) {
                 (Ok(one), Ok(batched)) => {
-                    let place = (space, key);
+                    let full_key = (space, key);
                     for (found, how) in [(one.as_deref(), "get"), (batched, "multi_get")] {
-                        check_value(&place, expected.get(&place), found, at, self.world)
-                            .map_err(|why| Stop::Flaw(format!("snapshot, {how}: {why}")))?;
+                        check_value(
+                            &full_key,
+                            expected.get(&full_key),
+                            found,
+                            at,
+                            self.simulation,
+                        )
+                        .map_err(|why| Stop::Flaw(format!("snapshot, {how}: {why}")))?;
                     }
                 }
                 (Err(error), _) | (_, Err(error)) => return Ok(Err(error)),
@@ -169,12 +175,12 @@ impl User<'_> {
         Ok(Ok(entries))
     }
 
-    pub fn begin_iter(&mut self, place: Place) -> Outcome {
-        let Some((space, keyspace)) = self.space(place) else {
+    pub fn begin_iter(&mut self, keyspace: StepKeyspace) -> Outcome {
+        let Some((space, keyspace)) = self.space(keyspace) else {
             return Ok(());
         };
-        let order = self.world.order(space);
-        let begun = self.world.begin();
+        let order = self.simulation.order(space);
+        let begun = self.simulation.begin();
         let iter = Source::Now(&keyspace).range(self.memory.bounds(order));
         let own = self.memory.history.now().iter();
         let own = own.filter(|((of, _), _)| *of == space);
@@ -184,10 +190,10 @@ impl User<'_> {
         left.sort_by(|(a, _), (b, _)| order.compare(a, b));
         self.iter = Some(HeldIter {
             iter,
-            _reading: self.world.readers.begin(),
+            _reading: self.simulation.readers.begin(),
             opening: self.opened.number,
             space,
-            at: self.world.end(begun),
+            at: self.simulation.end(begun),
             left,
         });
         Ok(())
@@ -198,7 +204,7 @@ impl User<'_> {
             return Ok(());
         };
         for _ in 0..steps {
-            match held.step(is_back, self.world) {
+            match held.step(is_back, self.simulation) {
                 Ok(true) => rt::point(),
                 Ok(false) => return Ok(()),
                 Err(IterStop::Flaw(text)) => return flaw(text),
@@ -222,15 +228,15 @@ enum IterStop {
 
 impl HeldIter {
     /// Moves one step. Returns whether there was an entry.
-    fn step(&mut self, is_back: bool, world: &World) -> Result<bool, IterStop> {
-        let order = world.order(self.space);
+    fn step(&mut self, is_back: bool, simulation: &Simulation) -> Result<bool, IterStop> {
+        let order = simulation.order(self.space);
         let entry = match is_back {
             false => self.iter.next_entry(),
             true => self.iter.next_entry_back(),
         };
         let entry = entry.map_err(IterStop::Failed)?;
         let found = entry.map(|entry| (order.canonical(entry.key), entry.value.to_vec()));
-        let ttl_s = world.ttl_s(self.space);
+        let ttl_s = simulation.ttl_s(self.space);
         loop {
             let next = match is_back {
                 false => self.left.first().cloned(),
@@ -242,9 +248,9 @@ impl HeldIter {
                 }
                 _ => false,
             };
-            let lives = next
+            let visibility = next
                 .as_ref()
-                .map(|(_, value)| value.lives(ttl_s, self.at, &world.clock));
+                .map(|(_, value)| value.visibility(ttl_s, self.at, &simulation.clock));
             let wrong = |next: Option<&(Key, Value)>| {
                 let entry = |entry: Option<(&[u8], &[u8])>| match entry {
                     Some((key, value)) => format!("{} = {}", show(Some(key)), show(Some(value))),
@@ -259,18 +265,18 @@ impl HeldIter {
                     entry(next)
                 )))
             };
-            match lives {
+            match visibility {
                 None if found.is_none() => return Ok(false),
                 None => return wrong(None),
-                Some(Lives::Yes) if !is_next => return wrong(next.as_ref()),
+                Some(Visibility::Required) if !is_next => return wrong(next.as_ref()),
                 _ => {}
             }
             match is_back {
                 false => drop(self.left.remove(0)),
                 true => drop(self.left.pop()),
             }
-            match lives {
-                Some(Lives::No) if is_next => return wrong(None),
+            match visibility {
+                Some(Visibility::Forbidden) if is_next => return wrong(None),
                 _ if is_next => return Ok(true),
                 // The entry has expired, or may have.
                 _ => {}

@@ -9,93 +9,98 @@ use std::time::Duration;
 use forerun_core::sync::thread;
 use forerun_db::{Error, Recovery, check_with_io};
 
+use super::at_rest::{check_at_rest, check_entries};
 use super::draw::THREADS;
 use super::faults::SimIo;
 use super::model::Observed;
-use super::program::{Death, End, Life, Trouble};
-use super::quiet::{be_quiet, check_entries};
+use super::program::{Death, End, FaultKind, Life};
 use super::reads::Now;
 use super::rt;
+use super::simulation::{Ended, Opened, Outcome, STORE, Simulation, Stop, flaw};
 use super::user::{Memory, Private, User};
 use super::wall::Span;
-use super::world::{Ended, Opened, Outcome, STORE, Stop, World, flaw};
 
-/// Runs the program of a world to its end, or to the first flaw, which it reports to the world.
-pub fn run(world: &Arc<World>) {
-    match run_lives(world) {
+/// Runs a simulation's program to its end or to the first flaw, and reports the flaw.
+pub fn run(simulation: &Arc<Simulation>) {
+    match run_lives(simulation) {
         Ok(()) => {}
-        Err(Stop::Flaw(text)) => world.report(text),
-        Err(Stop::Dead) => world.report("the process died although nothing killed it".to_owned()),
+        Err(Stop::Flaw(text)) => simulation.report(text),
+        Err(Stop::Dead) => {
+            simulation.report("the process died although nothing killed it".to_owned())
+        }
     }
     // Also after a finding, all threads of the store must end.
-    drop(world.set_store(None));
+    drop(simulation.set_store(None));
 }
 
-fn run_lives(world: &Arc<World>) -> Outcome {
+fn run_lives(simulation: &Arc<Simulation>) -> Outcome {
     let mut memories: Vec<Memory> = (0..THREADS).map(Memory::new).collect();
     let mut ended = Ended::Kept;
-    for (number, life) in world.program.lives.iter().enumerate() {
-        world.note(|| format!("life {number}: {:?}, {:?}", life.troubles, life.end));
-        ended = one_life(world, number, life, &mut memories, ended)?;
-        if world.is_over() {
+    for (number, life) in simulation.program.lives.iter().enumerate() {
+        simulation.note(|| format!("life {number}: {:?}, {:?}", life.faults, life.end));
+        ended = one_life(simulation, number, life, &mut memories, ended)?;
+        if simulation.is_over() {
             return Ok(());
         }
     }
-    world.note(|| "the last life".to_owned());
-    last_life(world, memories, ended)
+    simulation.note(|| "the last life".to_owned());
+    last_life(simulation, memories, ended)
 }
 
 fn one_life(
-    world: &Arc<World>,
+    simulation: &Arc<Simulation>,
     number: usize,
     life: &Life,
     memories: &mut Vec<Memory>,
     before: Ended,
 ) -> Outcome<Ended> {
-    let io = world.io();
+    let io = simulation.io();
     let options = life.options.as_deref();
-    world.set_options(options.unwrap_or(&world.program.store), life.recovery);
-    let (panics, troubles): (Vec<_>, Vec<_>) = life
-        .troubles
+    simulation.set_options(options.unwrap_or(&simulation.program.store), life.recovery);
+    let (panics, faults): (Vec<_>, Vec<_>) = life
+        .faults
         .iter()
-        .partition(|planned| matches!(planned.trouble, Trouble::Panic { .. }));
+        .partition(|planned| matches!(planned.kind, FaultKind::Panic { .. }));
     let death = match life.end {
         End::Death { how, at_call } => Some((how, at_call)),
         End::Close | End::Drop => None,
     };
-    io.plan(&troubles, death.and_then(|(_, at_call)| at_call));
+    io.plan(&faults, death.and_then(|(_, at_call)| at_call));
     if let Some(planned) = panics.first()
-        && let Trouble::Panic { count } = planned.trouble
+        && let FaultKind::Panic { count } = planned.kind
     {
-        world.panics.plan(planned.at, count);
+        simulation.panics.plan(planned.at, count);
     }
-    let panics_before = world.panics.met();
-    let begun = world.open().and_then(|opened| {
-        begin(world, &opened, memories, before, Adopt::Yes)?;
-        world.set_store(Some(opened));
+    let panics_before = simulation.panics.met();
+    let begun = simulation.open().and_then(|opened| {
+        begin(simulation, &opened, memories, before, Adopt::Yes)?;
+        simulation.set_store(Some(opened));
         Ok(())
     });
     let has_begun = begun.is_ok();
     match begun {
         Ok(()) => {
-            run_threads(world, life, memories)?;
-            if world.is_over() {
+            run_threads(simulation, life, memories)?;
+            if simulation.is_over() {
                 return Ok(Ended::Kept);
             }
         }
         Err(Stop::Dead) => {}
         Err(other) => return Err(other),
     }
-    let panicked = world.panics.met() - panics_before;
-    world.panics.calm();
-    world.counts.faults.fetch_add(io.calm() + panicked, SeqCst);
+    let panicked = simulation.panics.met() - panics_before;
+    simulation.panics.end_faults();
+    simulation
+        .counts
+        .faults
+        .fetch_add(io.end_faults() + panicked, SeqCst);
     let has_failed = io.has_failed() || panicked > 0;
     if !io.is_dead() {
-        be_quiet(world, memories, has_failed)?;
+        check_at_rest(simulation, memories, has_failed)?;
     }
     match (io.is_dead(), death) {
         (false, None) => {
-            leave(world, &io, life.end, has_failed)?;
+            leave(simulation, &io, life.end, has_failed)?;
             Ok(Ended::Kept)
         }
         (_, death) => {
@@ -106,7 +111,7 @@ fn one_life(
                 // Nobody has read what the previous life left.
                 Death::Process => before,
             };
-            die(world, number, how, memories, ended)
+            die(simulation, number, how, memories, ended)
         }
     }
 }
@@ -120,31 +125,31 @@ enum Adopt {
 
 /// Checks the contents of the store after an opening.
 fn begin(
-    world: &World,
+    simulation: &Simulation,
     opened: &Opened,
     memories: &mut [Memory],
     ended: Ended,
     adopt: Adopt,
 ) -> Outcome {
-    world.compare_with_read_only(opened)?;
-    let keeps_all = world.keeps_all() && ended == Ended::Kept;
-    let stamps = &world.stamps;
-    world.with_stamps(opened, |found| match adopt {
+    simulation.compare_with_read_only(opened)?;
+    let keeps_all = simulation.keeps_all() && ended == Ended::Kept;
+    let stamps = &simulation.stamps;
+    simulation.with_stamps(opened, |found| match adopt {
         Adopt::Yes => stamps.resolve(found, keeps_all, ended == Ended::PowerLost),
         Adopt::No => stamps.look(found, keeps_all),
     })?;
     for memory in memories {
-        world.settle_private(opened, memory)?;
-        let (observed, read) = world.observe(opened, memory)?;
+        simulation.settle_private(opened, memory)?;
+        let (observed, read) = simulation.observe(opened, memory)?;
         match adopt {
             Adopt::Yes => {
                 memory.opening = opened.number;
-                world.resolve(memory, &observed, read, ended)?;
+                simulation.resolve(memory, &observed, read, ended)?;
             }
             Adopt::No => {
-                let floor = world.floor(memory.thread).after(ended);
+                let floor = simulation.floor(memory.thread).after(ended);
                 let history = &mut memory.history;
-                let resolved = history.resolve(&observed, floor, floor, read, world);
+                let resolved = history.resolve(&observed, floor, floor, read, simulation);
                 resolved.map_err(|why| Stop::Flaw(after(ended, memory.thread, &why)))?;
             }
         }
@@ -160,7 +165,7 @@ fn after(ended: Ended, thread: usize, why: &str) -> String {
     format!("{what}, of thread {thread}: {why}")
 }
 
-impl World {
+impl Simulation {
     /// Makes the contents found for a thread's keys the certain state.
     ///
     /// # Errors
@@ -208,16 +213,17 @@ impl World {
     }
 }
 
-fn run_threads(world: &Arc<World>, life: &Life, memories: &mut Vec<Memory>) -> Outcome {
-    let Some(opened) = world.store() else {
+fn run_threads(simulation: &Arc<Simulation>, life: &Life, memories: &mut Vec<Memory>) -> Outcome {
+    let Some(opened) = simulation.store() else {
         return flaw("the store is not open");
     };
     let mut threads = Vec::new();
     let mut rest = memories.split_off(life.threads.len().min(memories.len()));
     for (memory, steps) in memories.drain(..).zip(&life.threads) {
-        let (world, opened, steps) = (Arc::clone(world), Arc::clone(&opened), steps.clone());
+        let (simulation, opened, steps) =
+            (Arc::clone(simulation), Arc::clone(&opened), steps.clone());
         let name = format!("user {}", memory.thread);
-        let body = move || User::new(&world, memory, opened).run(&steps);
+        let body = move || User::new(&simulation, memory, opened).run(&steps);
         let spawned = thread::Builder::new().name(name).spawn(body);
         match spawned {
             Ok(handle) => threads.push(handle),
@@ -244,12 +250,12 @@ fn run_threads(world: &Arc<World>, life: &Life, memories: &mut Vec<Memory>) -> O
 }
 
 /// Closes the store, or drops its last handle.
-fn leave(world: &World, io: &SimIo, end: End, has_failed: bool) -> Outcome {
-    let Some(opened) = world.set_store(None) else {
+fn leave(simulation: &Simulation, io: &SimIo, end: End, has_failed: bool) -> Outcome {
+    let Some(opened) = simulation.set_store(None) else {
         return flaw("the store is not open");
     };
     let poisoned = opened.db.stats().poisoned;
-    let (marks, least) = (world.marks(opened.number), world.stamps.least());
+    let (marks, least) = (simulation.marks(opened.number), simulation.stamps.least());
     let Some(Opened { db, spaces, .. }) = Arc::into_inner(opened) else {
         return flaw("a thread still holds the store");
     };
@@ -259,29 +265,29 @@ fn leave(world: &World, io: &SimIo, end: End, has_failed: bool) -> Outcome {
         _ => match db.close() {
             // Closing makes the log durable.
             Ok(()) => {
-                world.is_closed.store(true, SeqCst);
-                if world.keeps_all() {
-                    world.make_safe(&marks);
-                    world.stamps.make_safe(least);
+                simulation.is_closed.store(true, SeqCst);
+                if simulation.keeps_all() {
+                    simulation.make_safe(&marks);
+                    simulation.stamps.make_safe(least);
                 }
             }
             Err(_) if poisoned.is_some() => {}
             Err(error) => return flaw(format!("the store cannot be closed: {error}")),
         },
     }
-    look_offline(world, io, has_failed)?;
-    world.look_read_only(io)
+    look_offline(simulation, io, has_failed)?;
+    simulation.look_read_only(io)
 }
 
 /// Checks what a closed store leaves: no open file, and no file that it does not need.
-fn look_offline(world: &World, io: &SimIo, has_failed: bool) -> Outcome {
+fn look_offline(simulation: &Simulation, io: &SimIo, has_failed: bool) -> Outcome {
     let (open, _) = io.open_files();
     if open > 0 {
         return flaw(format!(
             "{open} files are still open after the store was closed"
         ));
     }
-    match check_with_io(Arc::new(io.clone()), STORE, &world.options()) {
+    match check_with_io(Arc::new(io.clone()), STORE, &simulation.options()) {
         Ok(checked) => {
             if let Some(problem) = checked.problems.first() {
                 return flaw(format!(
@@ -289,7 +295,7 @@ fn look_offline(world: &World, io: &SimIo, has_failed: bool) -> Outcome {
                 ));
             }
             if checked.leftovers > 0 && !has_failed {
-                let files = world.files_in(Path::new(STORE));
+                let files = simulation.files_in(Path::new(STORE));
                 return flaw(format!(
                     "{} runs are left that no manifest names: {files:?}",
                     checked.leftovers
@@ -303,7 +309,7 @@ fn look_offline(world: &World, io: &SimIo, has_failed: bool) -> Outcome {
             ));
         }
     }
-    match world.unknown_files() {
+    match simulation.unknown_files() {
         files if !files.is_empty() && !has_failed => {
             flaw(format!("unknown files are left: {files:?}"))
         }
@@ -314,17 +320,17 @@ fn look_offline(world: &World, io: &SimIo, has_failed: bool) -> Outcome {
 /// The process dies, or the power is lost. The possible results are checked on several disks; the
 /// next life continues with one of them.
 fn die(
-    world: &World,
+    simulation: &Simulation,
     number: usize,
     how: Death,
     memories: &mut [Memory],
     ended: Ended,
 ) -> Outcome<Ended> {
     const DISKS: u64 = 3;
-    let io = world.io();
+    let io = simulation.io();
     io.die();
-    world.counts.deaths.fetch_add(1, SeqCst);
-    drop(world.set_store(None));
+    simulation.counts.deaths.fetch_add(1, SeqCst);
+    drop(simulation.set_store(None));
     let (open, _) = io.open_files();
     if open > 0 {
         return flaw(format!(
@@ -334,7 +340,7 @@ fn die(
     let disks = match how {
         Death::Process => vec![io.after_kill()],
         Death::Power => {
-            let seed = world
+            let seed = simulation
                 .program
                 .seed
                 .wrapping_mul(31)
@@ -348,29 +354,29 @@ fn die(
     };
     let last = disks.len() - 1;
     for (disk, after) in disks.into_iter().enumerate() {
-        world.note(|| format!("after {how:?}: disk {disk}"));
-        world.set_io(after.clone());
-        look_dead(world, &after)?;
-        world.look_read_only(&after)?;
+        simulation.note(|| format!("after {how:?}: disk {disk}"));
+        simulation.set_io(after.clone());
+        look_dead(simulation, &after)?;
+        simulation.look_read_only(&after)?;
         if disk == last {
             for memory in memories.iter_mut() {
-                world.check_copies(&after, memory)?;
+                simulation.check_copies(&after, memory)?;
             }
         } else {
             let mut memories = memories.to_vec();
             for memory in &mut memories {
-                world.check_copies(&after, memory)?;
+                simulation.check_copies(&after, memory)?;
             }
-            let opened = world.open()?;
-            begin(world, &opened, &mut memories, ended, Adopt::No)?;
+            let opened = simulation.open()?;
+            begin(simulation, &opened, &mut memories, ended, Adopt::No)?;
         }
     }
     Ok(ended)
 }
 
 /// A store that was not closed is undamaged.
-fn look_dead(world: &World, io: &SimIo) -> Outcome {
-    match check_with_io(Arc::new(io.clone()), STORE, &world.options()) {
+fn look_dead(simulation: &Simulation, io: &SimIo) -> Outcome {
+    match check_with_io(Arc::new(io.clone()), STORE, &simulation.options()) {
         Ok(checked) => match checked.problems.first() {
             None => Ok(()),
             Some(problem) => flaw(format!("the store is damaged after a death: {problem}")),
@@ -384,8 +390,8 @@ fn look_dead(world: &World, io: &SimIo) -> Outcome {
 }
 
 /// Everything is in runs, so the log consists of the segment that the next write goes to.
-fn look_at_log(world: &World) -> Outcome {
-    let mut segments = world.files_in(Path::new(STORE));
+fn look_at_log(simulation: &Simulation) -> Outcome {
+    let mut segments = simulation.files_in(Path::new(STORE));
     segments.retain(|name| name.ends_with(".log"));
     match segments.len() {
         0 | 1 => Ok(()),
@@ -396,24 +402,24 @@ fn look_at_log(world: &World) -> Outcome {
 }
 
 /// A life without faults: everything is there, including what faults had made unavailable.
-fn last_life(world: &Arc<World>, mut memories: Vec<Memory>, ended: Ended) -> Outcome {
-    let io = world.io();
+fn last_life(simulation: &Arc<Simulation>, mut memories: Vec<Memory>, ended: Ended) -> Outcome {
+    let io = simulation.io();
     io.plan(&[], None);
     // A store that was closed has no interrupted write.
-    let recovery = match world.is_closed.load(SeqCst) {
+    let recovery = match simulation.is_closed.load(SeqCst) {
         true => Recovery::Strict,
         false => Recovery::DropTail,
     };
-    world.set_options(&world.program.store, recovery);
-    let opened = world.open()?;
-    world.set_options(&world.program.store, Recovery::DropTail);
-    begin(world, &opened, &mut memories, ended, Adopt::Yes)?;
-    world.set_store(Some(opened));
-    be_quiet(world, &mut memories, false)?;
+    simulation.set_options(&simulation.program.store, recovery);
+    let opened = simulation.open()?;
+    simulation.set_options(&simulation.program.store, Recovery::DropTail);
+    begin(simulation, &opened, &mut memories, ended, Adopt::Yes)?;
+    simulation.set_store(Some(opened));
+    check_at_rest(simulation, &mut memories, false)?;
     for memory in &mut memories {
-        world.check_copies(&io, memory)?;
+        simulation.check_copies(&io, memory)?;
     }
-    let Some(opened) = world.store() else {
+    let Some(opened) = simulation.store() else {
         return flaw("the store is not open");
     };
     if let Err(error) = opened.db.compact() {
@@ -422,22 +428,22 @@ fn last_life(world: &Arc<World>, mut memories: Vec<Memory>, ended: Ended) -> Out
     if let Err(error) = opened.db.wait_idle() {
         return flaw(format!("the compacted store does not become idle: {error}"));
     }
-    check_entries(world, &opened)?;
+    check_entries(simulation, &opened)?;
     drop(opened);
-    look_at_log(world)?;
-    be_quiet(world, &mut memories, false)?;
-    leave(world, &io, End::Close, false)?;
+    look_at_log(simulation)?;
+    check_at_rest(simulation, &mut memories, false)?;
+    leave(simulation, &io, End::Close, false)?;
     // The files that a death left unfinished were written again.
-    let mut unfinished = world.files_in(Path::new(STORE));
+    let mut unfinished = simulation.files_in(Path::new(STORE));
     unfinished.retain(|name| matches!(name.as_str(), "MANIFEST.new" | "CLOSED.new"));
     if !unfinished.is_empty() {
         return flaw(format!("unfinished files are left: {unfinished:?}"));
     }
-    let Some(damage) = &world.program.damage else {
+    let Some(damage) = &simulation.program.damage else {
         return Ok(());
     };
-    world.note(|| format!("damage: {:?}, {:?}", damage.when, damage.overwrites));
-    let opened = world.open()?;
-    begin(world, &opened, &mut memories, Ended::Kept, Adopt::Yes)?;
-    super::damage::run(world, damage, opened, memories)
+    simulation.note(|| format!("damage: {:?}, {:?}", damage.when, damage.overwrites));
+    let opened = simulation.open()?;
+    begin(simulation, &opened, &mut memories, Ended::Kept, Adopt::Yes)?;
+    super::damage::run(simulation, damage, opened, memories)
 }

@@ -3,9 +3,9 @@
 use forerun_db::{Error, Keyspace, WriteBatch};
 
 use super::model::{Key, KeyspaceRules};
-use super::program::{Change, Place, What};
+use super::program::{Change, StepKeyspace, What};
+use super::simulation::{Outcome, STORE, flaw};
 use super::user::User;
-use super::world::{Outcome, STORE, flaw};
 
 /// Flushes that are attempted while no manifest can be written.
 const TRIES: usize = 40;
@@ -16,11 +16,11 @@ const RUNS_UNDER_WAY: usize = 30;
 
 impl User<'_> {
     /// Writes a batch that no memtable can hold. The store must refuse it, whatever it contains.
-    pub fn oversized(&mut self, place: Place, is_ranges: bool) -> Outcome {
-        let Some((space, keyspace)) = self.space(place) else {
+    pub fn oversized(&mut self, keyspace: StepKeyspace, is_ranges: bool) -> Outcome {
+        let Some((space, keyspace)) = self.space(keyspace) else {
             return Ok(());
         };
-        let order = self.world.order(space);
+        let order = self.simulation.order(space);
         let long = |last: u8| {
             let mut key: Key = vec![self.memory.letter(); 1000];
             key.push(last);
@@ -49,14 +49,14 @@ impl User<'_> {
         is_ranges: bool,
     ) -> forerun_db::Result<()> {
         let mut batch = WriteBatch::new();
-        while batch.encoded().len() <= self.world.options().memory_limit_bytes {
+        while batch.encoded().len() <= self.simulation.options().memory_limit_bytes {
             let mut batch = batch.keyspace(keyspace);
             match is_ranges {
                 true => batch.delete_range(from, to)?,
                 false => batch.put(from, &[0; 4000])?,
             }
         }
-        let durability = self.world.program.store.durability;
+        let durability = self.simulation.program.store.durability;
         self.opened.db.write(&batch, durability).map(drop)
     }
 
@@ -64,13 +64,13 @@ impl User<'_> {
     /// not fill up.
     pub fn outage(&mut self) -> Outcome {
         let put = Change {
-            place: Place::Shared(0),
+            keyspace: StepKeyspace::Shared(0),
             what: What::Put { key: 0, len: 40 },
         };
         self.write(&[put], None)?;
-        let io = self.world.io();
+        let io = self.simulation.io();
         let runs = || {
-            let files = self.world.files_in(STORE.as_ref());
+            let files = self.simulation.files_in(STORE.as_ref());
             files.iter().filter(|name| name.ends_with(".run")).count()
         };
         let before = runs();

@@ -6,11 +6,12 @@
 //!             │
 //!             └──── rt ──> life ──> user, user, …  ──> Db ──> faults ──> FaultIo        rt.rs, life.rs, user.rs, faults.rs
 //!                                     │  writes, reads, copies
-//!                                     └─> model, stamps: the expected contents             model.rs, stamps.rs, world.rs
+//!                                     └─> model, stamps: the expected contents             model.rs, stamps.rs, simulation.rs
 //!
 //!   crate::search ──> worker processes, each one seed after the other ──> the first that fails ──> shrink
 //! ```
 
+mod at_rest;
 mod compare;
 mod copies;
 mod damage;
@@ -25,7 +26,6 @@ mod options;
 mod orders;
 mod others;
 mod program;
-mod quiet;
 mod race;
 mod ranges;
 mod read_only;
@@ -33,10 +33,10 @@ mod readers;
 mod reads;
 mod rt;
 mod shrink;
+mod simulation;
 mod stamps;
 mod user;
 mod wall;
-mod world;
 mod writes;
 
 use std::fmt;
@@ -55,7 +55,7 @@ pub use program::Kept;
 #[cfg(feature = "planted")]
 use crate::search::planted::{self, Defect as _, Planted};
 use crate::search::{self, SeedArgs, WorkerArgs, report};
-use world::World;
+use simulation::Simulation;
 
 #[cfg(feature = "planted")]
 planted::defects_of!(Defect, forerun_db::planted::plant);
@@ -187,25 +187,25 @@ pub fn simulate(seed: u64, only: Option<&Kept>, is_traced: bool) -> Report {
     if let Some(kept) = only {
         program = program.keep(kept);
     }
-    let world = Arc::new(World::new(program, is_traced));
+    let simulation = Arc::new(Simulation::new(program, is_traced));
     rt::begin_history();
-    world.note(|| format!("{:?}", world.program.store));
+    simulation.note(|| format!("{:?}", simulation.program.store));
     let body = {
-        let world = Arc::clone(&world);
-        move || life::run(&world)
+        let simulation = Arc::clone(&simulation);
+        move || life::run(&simulation)
     };
     let ended = rt::simulate(seed, body);
     // Equal seeds take equal steps.
-    world.note(|| format!("hash of all steps: {:016x}", ended.schedule));
-    let counts = &world.counts;
+    simulation.note(|| format!("hash of all steps: {:016x}", ended.schedule));
+    let counts = &simulation.counts;
     Report {
         // An unplanned panic is a defect, even if the store caught it.
-        finding: ended.panic.or(world.finding()).or(ended.stuck),
+        finding: ended.panic.or(simulation.finding()).or(ended.stuck),
         counts: Counts {
             operations: counts.operations.load(SeqCst),
             faults: counts.faults.load(SeqCst),
             kills: counts.deaths.load(SeqCst),
         },
-        trace: world.take_trace(),
+        trace: simulation.take_trace(),
     }
 }

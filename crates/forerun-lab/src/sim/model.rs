@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::compare::{compare, show, show_place};
+use super::compare::{compare, show, show_key};
 use super::orders::Order;
 use super::wall::{Span, WallClock};
 
@@ -53,19 +53,19 @@ impl Change {
 
 /// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum WriteOutcome {
     Acknowledged,
     /// It failed, or was in progress when the process died. It is not visible, but may be there
     /// after the next opening.
     InDoubt,
     /// It is not there: it was refused, or it was in doubt and the next opening did not find it.
-    Lost,
+    Absent,
 }
 
 #[derive(Clone, Debug)]
 struct Write {
     changes: Vec<Change>,
-    fate: Fate,
+    outcome: WriteOutcome,
     written: Span,
 }
 
@@ -80,28 +80,30 @@ pub trait KeyspaceRules {
 
 /// Whether an entry must, may, or must not be visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lives {
-    Yes,
-    Perhaps,
-    No,
+pub enum Visibility {
+    Required,
+    Allowed,
+    Forbidden,
 }
 
 impl Value {
     /// Whether a reader at that time sees it. It lives at least for its time to live, counted from
     /// when the clock last showed less than its time of writing: the store records a second only if
     /// it is later than the last one, and otherwise the last one counts.
-    pub fn lives(&self, ttl_s: Option<u64>, read: Span, clock: &WallClock) -> Lives {
-        let Some(ttl) = ttl_s else { return Lives::Yes };
+    pub fn visibility(&self, ttl_s: Option<u64>, read: Span, clock: &WallClock) -> Visibility {
+        let Some(ttl) = ttl_s else {
+            return Visibility::Required;
+        };
         let (lowest_written, _) = clock.extremes(self.written);
         let (_, highest_written) = clock.extremes(self.written.and_before());
         let (_, highest_since) = clock.extremes(self.written.until(read));
         let (lowest_read, _) = clock.extremes(read);
         if highest_since <= lowest_written + ttl {
-            Lives::Yes
+            Visibility::Required
         } else if lowest_read > highest_written + ttl {
-            Lives::No
+            Visibility::Forbidden
         } else {
-            Lives::Perhaps
+            Visibility::Allowed
         }
     }
 }
@@ -147,7 +149,7 @@ impl History {
     /// How many of the last writes were acknowledged.
     pub fn accepted_last(&self, writes: usize) -> usize {
         let last = self.writes.iter().rev().take(writes);
-        last.filter(|write| write.fate == Fate::Acknowledged)
+        last.filter(|write| write.outcome == WriteOutcome::Acknowledged)
             .count()
     }
 
@@ -155,7 +157,7 @@ impl History {
     pub fn note(
         &mut self,
         changes: Vec<Change>,
-        fate: Fate,
+        outcome: WriteOutcome,
         written: Span,
         spaces: &dyn KeyspaceRules,
     ) {
@@ -164,14 +166,14 @@ impl History {
                 self.ever.insert((key.clone(), Arc::clone(bytes)));
             }
         }
-        if fate == Fate::Acknowledged {
+        if outcome == WriteOutcome::Acknowledged {
             for change in &changes {
                 apply(&mut self.now, change, written, spaces);
             }
         }
         self.writes.push(Write {
             changes,
-            fate,
+            outcome,
             written,
         });
     }
@@ -183,31 +185,31 @@ impl History {
 
     /// What is visible of a key in the open store: an entry that was seen to expire does not
     /// return.
-    pub fn visible(&self, place: &(KeyspaceNo, Key)) -> Option<&Value> {
-        let value = self.now.get(place)?;
-        (self.expired.get(place) != Some(value)).then_some(value)
+    pub fn visible(&self, full_key: &(KeyspaceNo, Key)) -> Option<&Value> {
+        let value = self.now.get(full_key)?;
+        (self.expired.get(full_key) != Some(value)).then_some(value)
     }
 
     /// The same for all keys.
     pub fn all_visible(&self) -> State {
-        let places = self.now.keys();
-        let visible =
-            places.filter_map(|place| Some((place.clone(), self.visible(place)?.clone())));
+        let full_keys = self.now.keys();
+        let visible = full_keys
+            .filter_map(|full_key| Some((full_key.clone(), self.visible(full_key)?.clone())));
         visible.collect()
     }
 
     /// The same for all keys of a keyspace.
     pub fn visible_in(&self, space: KeyspaceNo) -> State {
         let mut visible = self.all_visible();
-        visible.retain(|place, _| place.0 == space);
+        visible.retain(|full_key, _| full_key.0 == space);
         visible
     }
 
     /// An entry was not found: if there was one, it has expired, and does not return while the
     /// store is open.
-    pub fn note_absent(&mut self, place: &(KeyspaceNo, Key)) {
-        if let Some(value) = self.now.get(place) {
-            self.expired.insert(place.clone(), value.clone());
+    pub fn note_absent(&mut self, full_key: &(KeyspaceNo, Key)) {
+        if let Some(value) = self.now.get(full_key) {
+            self.expired.insert(full_key.clone(), value.clone());
         }
     }
 
@@ -262,16 +264,16 @@ impl History {
         };
         let Match {
             mut state,
-            fates,
+            outcomes,
             others,
         } = found;
-        let cut = fates.len();
+        let cut = outcomes.len();
         self.writes.truncate(cut);
-        for (write, fate) in self.writes.iter_mut().zip(fates) {
-            write.fate = fate;
+        for (write, outcome) in self.writes.iter_mut().zip(outcomes) {
+            write.outcome = outcome;
         }
         self.hide(others, &state, observed);
-        state.retain(|place, _| observed.contains_key(place));
+        state.retain(|full_key, _| observed.contains_key(full_key));
         self.now = state;
         self.expired.clear();
         self.fold(safe.saturating_sub(self.before).min(cut), spaces);
@@ -286,11 +288,11 @@ impl History {
         observed: &Observed,
     ) {
         let since = self.len();
-        for (place, value) in others {
-            if observed.contains_key(&place) || chosen.get(&place) == Some(&value) {
+        for (full_key, value) in others {
+            if observed.contains_key(&full_key) || chosen.get(&full_key) == Some(&value) {
                 continue;
             }
-            let hidden = self.hidden.entry(place).or_default();
+            let hidden = self.hidden.entry(full_key).or_default();
             if hidden.iter().all(|other| other.value != value) {
                 hidden.push(Hidden { value, since });
             }
@@ -302,17 +304,17 @@ impl History {
     fn let_return(
         &self,
         state: &mut State,
-        fates: &[Fate],
+        outcomes: &[WriteOutcome],
         observed: &Observed,
         read: Span,
         spaces: &dyn KeyspaceRules,
     ) {
-        for (place, hidden) in &self.hidden {
-            let Some(bytes) = observed.get(place) else {
+        for (full_key, hidden) in &self.hidden {
+            let Some(bytes) = observed.get(full_key) else {
                 continue;
             };
             if state
-                .get(place)
+                .get(full_key)
                 .is_some_and(|value| value.bytes[..] == bytes[..])
             {
                 continue;
@@ -321,12 +323,12 @@ impl History {
                 hidden.value.bytes[..] == bytes[..]
                     && hidden
                         .value
-                        .lives(spaces.ttl_s(place.0), read, spaces.clock())
-                        != Lives::No
-                    && !self.is_written_since(hidden.since, place, fates, spaces)
+                        .visibility(spaces.ttl_s(full_key.0), read, spaces.clock())
+                        != Visibility::Forbidden
+                    && !self.is_written_since(hidden.since, full_key, outcomes, spaces)
             };
             if let Some(hidden) = hidden.iter().find(is_it) {
-                state.insert(place.clone(), hidden.value.clone());
+                state.insert(full_key.clone(), hidden.value.clone());
             }
         }
     }
@@ -335,13 +337,15 @@ impl History {
     fn is_written_since(
         &self,
         since: usize,
-        place: &(KeyspaceNo, Key),
-        fates: &[Fate],
+        full_key: &(KeyspaceNo, Key),
+        outcomes: &[WriteOutcome],
         spaces: &dyn KeyspaceRules,
     ) -> bool {
-        let later = self.writes.iter().zip(fates);
+        let later = self.writes.iter().zip(outcomes);
         let mut later = later.skip(since.saturating_sub(self.before));
-        later.any(|(write, fate)| *fate == Fate::Acknowledged && write.touches(place, spaces))
+        later.any(|(write, outcome)| {
+            *outcome == WriteOutcome::Acknowledged && write.touches(full_key, spaces)
+        })
     }
 
     /// The entries that may return in another opening of the store or in a copy, once the clock was
@@ -349,25 +353,25 @@ impl History {
     pub fn dormant(&self, spaces: &dyn KeyspaceRules) -> BTreeMap<(KeyspaceNo, Key), Vec<Value>> {
         let mut state = self.base.clone();
         for write in &self.writes {
-            if write.fate == Fate::Acknowledged {
+            if write.outcome == WriteOutcome::Acknowledged {
                 write.apply(&mut state, spaces);
             }
         }
         let mut dormant: BTreeMap<(KeyspaceNo, Key), Vec<Value>> = BTreeMap::new();
-        for (place, value) in state {
-            dormant.entry(place).or_default().push(value);
+        for (full_key, value) in state {
+            dormant.entry(full_key).or_default().push(value);
         }
-        let fates: Vec<Fate> = self.writes.iter().map(|write| write.fate).collect();
-        for (place, hidden) in &self.hidden {
+        let outcomes: Vec<WriteOutcome> = self.writes.iter().map(|write| write.outcome).collect();
+        for (full_key, hidden) in &self.hidden {
             let hidden = hidden
                 .iter()
-                .filter(|hidden| !self.is_written_since(hidden.since, place, &fates, spaces));
+                .filter(|hidden| !self.is_written_since(hidden.since, full_key, &outcomes, spaces));
             let values = hidden.map(|hidden| hidden.value.clone());
-            dormant.entry(place.clone()).or_default().extend(values);
+            dormant.entry(full_key.clone()).or_default().extend(values);
         }
-        dormant.retain(|place, values| {
-            let is_lasting = spaces.ttl_s(place.0).is_none();
-            !is_lasting && !self.now.contains_key(place) && !values.is_empty()
+        dormant.retain(|full_key, values| {
+            let is_lasting = spaces.ttl_s(full_key.0).is_none();
+            !is_lasting && !self.now.contains_key(full_key) && !values.is_empty()
         });
         dormant
     }
@@ -376,13 +380,13 @@ impl History {
     fn fold(&mut self, writes: usize, spaces: &dyn KeyspaceRules) {
         let certain = self.writes.iter().take(writes);
         let certain = certain
-            .take_while(|write| write.fate != Fate::InDoubt)
+            .take_while(|write| write.outcome != WriteOutcome::InDoubt)
             .count();
         for (number, write) in (self.before..).zip(self.writes.drain(..certain)) {
-            if write.fate == Fate::Acknowledged {
+            if write.outcome == WriteOutcome::Acknowledged {
                 write.apply(&mut self.base, spaces);
-                for (place, hidden) in &mut self.hidden {
-                    if write.touches(place, spaces) {
+                for (full_key, hidden) in &mut self.hidden {
+                    if write.touches(full_key, spaces) {
                         hidden.retain(|hidden| hidden.since > number);
                     }
                 }
@@ -392,7 +396,7 @@ impl History {
         self.before += certain;
     }
 
-    /// The state after the first `cut` writes if it is what was found, and the fate of each write.
+    /// The state after the first `cut` writes if it is what was found, and the outcome of each write.
     fn matches(
         &self,
         cut: usize,
@@ -403,35 +407,37 @@ impl History {
         const MOST_DOUBTS: usize = 8;
         let writes = &self.writes[..cut];
         let doubts: Vec<usize> = (0..cut)
-            .filter(|n| writes[*n].fate == Fate::InDoubt && !writes[*n].changes.is_empty())
+            .filter(|n| {
+                writes[*n].outcome == WriteOutcome::InDoubt && !writes[*n].changes.is_empty()
+            })
             .collect();
-        let mut fates: Vec<Fate> = writes.iter().map(|write| write.fate).collect();
+        let mut outcomes: Vec<WriteOutcome> = writes.iter().map(|write| write.outcome).collect();
         if doubts.len() > MOST_DOUBTS {
-            return self.matches_by_key(fates, observed, read, spaces);
+            return self.matches_by_key(outcomes, observed, read, spaces);
         }
         let mut reason = String::new();
         let mut found: Option<Match> = None;
         for applied in 0..1_u32 << doubts.len() {
             for (number, doubt) in doubts.iter().enumerate() {
-                fates[*doubt] = match applied & (1 << number) {
-                    0 => Fate::Lost,
-                    _ => Fate::Acknowledged,
+                outcomes[*doubt] = match applied & (1 << number) {
+                    0 => WriteOutcome::Absent,
+                    _ => WriteOutcome::Acknowledged,
                 };
             }
             let mut state = self.base.clone();
-            for (write, fate) in writes.iter().zip(&fates) {
-                if *fate == Fate::Acknowledged {
+            for (write, outcome) in writes.iter().zip(&outcomes) {
+                if *outcome == WriteOutcome::Acknowledged {
                     write.apply(&mut state, spaces);
                 }
             }
-            self.let_return(&mut state, &fates, observed, read, spaces);
+            self.let_return(&mut state, &outcomes, observed, read, spaces);
             match compare(&state, observed, read, spaces) {
                 Ok(()) => match &mut found {
                     Some(found) => found.others.extend(state),
                     None => {
                         found = Some(Match {
                             state,
-                            fates: fates.clone(),
+                            outcomes: outcomes.clone(),
                             others: Vec::new(),
                         });
                     }
@@ -450,12 +456,12 @@ impl History {
     /// separately.
     fn matches_by_key(
         &self,
-        fates: Vec<Fate>,
+        outcomes: Vec<WriteOutcome>,
         observed: &Observed,
         read: Span,
         spaces: &dyn KeyspaceRules,
     ) -> Result<Match, String> {
-        let writes = &self.writes[..fates.len()];
+        let writes = &self.writes[..outcomes.len()];
         let mut others = Vec::new();
         let mut keys: BTreeSet<(KeyspaceNo, Key)> = self.base.keys().cloned().collect();
         for change in writes.iter().flat_map(|write| &write.changes) {
@@ -466,32 +472,35 @@ impl History {
         keys.extend(observed.keys().cloned());
         let mut certain = State::new();
         for (space, key) in keys {
-            let place = (space, key);
-            let mut candidates = vec![self.base.get(&place).cloned()];
-            let hidden = self.hidden.get(&place).into_iter().flatten();
+            let full_key = (space, key);
+            let mut candidates = vec![self.base.get(&full_key).cloned()];
+            let hidden = self.hidden.get(&full_key).into_iter().flatten();
             candidates.extend(hidden.map(|hidden| Some(hidden.value.clone())));
-            for write in writes.iter().filter(|write| write.fate != Fate::Lost) {
+            for write in writes
+                .iter()
+                .filter(|write| write.outcome != WriteOutcome::Absent)
+            {
                 let mut state = State::new();
                 let marker = Value {
                     bytes: Arc::from(&b""[..]),
                     written: Span::default(),
                 };
                 // Applied to a map of only this key, a write shows what it does to the key.
-                state.insert(place.clone(), marker.clone());
+                state.insert(full_key.clone(), marker.clone());
                 write.apply(&mut state, spaces);
-                let after = state.remove(&place);
+                let after = state.remove(&full_key);
                 if after.as_ref() == Some(&marker) {
                     continue;
                 }
-                if write.fate == Fate::Acknowledged {
+                if write.outcome == WriteOutcome::Acknowledged {
                     candidates.clear();
                 }
                 candidates.push(after);
             }
-            let found = observed.get(&place);
+            let found = observed.get(&full_key);
             if found.is_none() {
                 let there = candidates.iter().flatten();
-                others.extend(there.map(|value| (place.clone(), value.clone())));
+                others.extend(there.map(|value| (full_key.clone(), value.clone())));
             }
             let fits = candidates
                 .into_iter()
@@ -499,20 +508,22 @@ impl History {
                     (None, None) => true,
                     (Some(value), Some(bytes)) => {
                         value.bytes[..] == bytes[..]
-                            && value.lives(spaces.ttl_s(space), read, spaces.clock()) != Lives::No
+                            && value.visibility(spaces.ttl_s(space), read, spaces.clock())
+                                != Visibility::Forbidden
                     }
                     (Some(value), None) => {
-                        value.lives(spaces.ttl_s(space), read, spaces.clock()) != Lives::Yes
+                        value.visibility(spaces.ttl_s(space), read, spaces.clock())
+                            != Visibility::Required
                     }
                     (None, Some(_)) => false,
                 });
             match (fits, found) {
-                (Some(Some(value)), Some(_)) => drop(certain.insert(place, value)),
+                (Some(Some(value)), Some(_)) => drop(certain.insert(full_key, value)),
                 (Some(_), _) => {}
                 (None, _) => {
                     return Err(format!(
                         "{} holds {}, which no write explains",
-                        show_place(&place),
+                        show_key(&full_key),
                         show(found.map(Vec::as_slice))
                     ));
                 }
@@ -520,7 +531,7 @@ impl History {
         }
         Ok(Match {
             state: certain,
-            fates,
+            outcomes,
             others,
         })
     }
@@ -529,8 +540,8 @@ impl History {
 /// A state that is what was found.
 struct Match {
     state: State,
-    /// The fates of the writes that lead to it.
-    fates: Vec<Fate>,
+    /// The outcomes of the writes that lead to it.
+    outcomes: Vec<WriteOutcome>,
     /// What other states that match hold.
     others: Vec<((KeyspaceNo, Key), Value)>,
 }
@@ -549,16 +560,16 @@ impl Write {
     }
 
     /// Whether it changes a key.
-    fn touches(&self, place: &(KeyspaceNo, Key), spaces: &dyn KeyspaceRules) -> bool {
+    fn touches(&self, full_key: &(KeyspaceNo, Key), spaces: &dyn KeyspaceRules) -> bool {
         self.changes.iter().any(|change| match change {
             Change::Put(space, key, _) | Change::Delete(space, key) => {
-                (*space, key) == (place.0, &place.1)
+                (*space, key) == (full_key.0, &full_key.1)
             }
             Change::DeleteRange(space, start, end) => {
                 let order = spaces.order(*space);
-                *space == place.0
-                    && order.compare(start, &place.1).is_le()
-                    && order.compare(&place.1, end).is_lt()
+                *space == full_key.0
+                    && order.compare(start, &full_key.1).is_le()
+                    && order.compare(&full_key.1, end).is_lt()
             }
         })
     }

@@ -8,7 +8,7 @@ use super::*;
 struct Plain(WallClock);
 
 impl Plain {
-    /// A world whose clock was set back by so many seconds.
+    /// Rules with a clock that was set back by so many seconds.
     fn set_back(at: u64, seconds: u64) -> Plain {
         let plain = Plain::default();
         plain.0.set_back(Duration::from_secs(at), seconds);
@@ -54,19 +54,19 @@ fn history() -> History {
     let mut history = History::default();
     history.note(
         vec![put("a", "1"), put("b", "1")],
-        Fate::Acknowledged,
+        WriteOutcome::Acknowledged,
         AT,
         &Plain::default(),
     );
     history.note(
         vec![put("a", "2"), put("b", "2")],
-        Fate::InDoubt,
+        WriteOutcome::InDoubt,
         AT,
         &Plain::default(),
     );
     history.note(
         vec![Change::DeleteRange(0, b"b".to_vec(), b"c".to_vec())],
-        Fate::Acknowledged,
+        WriteOutcome::Acknowledged,
         AT,
         &Plain::default(),
     );
@@ -114,13 +114,13 @@ fn an_entry_lives_for_its_time_to_live_and_expires_a_second_later() {
         written: seconds(10, 11),
     };
     let clock = WallClock::default();
-    let read = |from, to| value.lives(Some(5), seconds(from, to), &clock);
-    assert_eq!(read(15, 15), Lives::Yes);
-    assert_eq!(read(15, 16), Lives::Perhaps);
-    assert_eq!(read(16, 16), Lives::Perhaps);
-    assert_eq!(read(17, 17), Lives::No);
-    let lives = value.lives(None, seconds(99, 99), &clock);
-    assert_eq!(lives, Lives::Yes);
+    let read = |from, to| value.visibility(Some(5), seconds(from, to), &clock);
+    assert_eq!(read(15, 15), Visibility::Required);
+    assert_eq!(read(15, 16), Visibility::Allowed);
+    assert_eq!(read(16, 16), Visibility::Allowed);
+    assert_eq!(read(17, 17), Visibility::Forbidden);
+    let visibility = value.visibility(None, seconds(99, 99), &clock);
+    assert_eq!(visibility, Visibility::Required);
 }
 
 #[test]
@@ -131,16 +131,16 @@ fn setting_the_clock_back_extends_lives_and_never_shortens_them() {
     };
     let clock = WallClock::default();
     clock.set_back(Duration::from_secs(20), 15);
-    let read = |written, at| value(written).lives(Some(5), seconds(at, at), &clock);
+    let read = |written, at| value(written).visibility(Some(5), seconds(at, at), &clock);
     // At 21 the clock shows 6 again. What was written at 18 lives until 38, and what was written at
     // 21 lives at most that long.
-    assert_eq!(read(18, 37), Lives::Yes);
-    assert_eq!(read(18, 39), Lives::No);
-    assert_eq!(read(21, 26), Lives::Yes);
-    assert_eq!(read(21, 27), Lives::Perhaps);
-    assert_eq!(read(21, 41), Lives::No);
+    assert_eq!(read(18, 37), Visibility::Required);
+    assert_eq!(read(18, 39), Visibility::Forbidden);
+    assert_eq!(read(21, 26), Visibility::Required);
+    assert_eq!(read(21, 27), Visibility::Allowed);
+    assert_eq!(read(21, 41), Visibility::Forbidden);
     // It may have been seen to expire before.
-    assert_eq!(read(10, 21), Lives::Perhaps);
+    assert_eq!(read(10, 21), Visibility::Allowed);
 }
 
 /// Key "a" of the keyspace whose entries live for five seconds.
@@ -157,8 +157,8 @@ fn found(value: &str) -> Observed {
 fn hidden() -> (History, Plain) {
     let mut history = History::default();
     let plain = Plain::default();
-    history.note(vec![lasting("1")], Fate::Acknowledged, AT, &plain);
-    history.note(vec![lasting("2")], Fate::InDoubt, AT, &plain);
+    history.note(vec![lasting("1")], WriteOutcome::Acknowledged, AT, &plain);
+    history.note(vec![lasting("2")], WriteOutcome::InDoubt, AT, &plain);
     let resolved = history.resolve(&Observed::new(), 1, 2, seconds(20, 20), &plain);
     assert_eq!(resolved, Ok(()));
     (history, Plain::set_back(30, 20))
@@ -180,7 +180,12 @@ fn any_expired_write_in_doubt_may_return() {
 fn an_expired_write_does_not_return_after_a_later_write_to_its_key() {
     let (mut history, plain) = hidden();
     let delete = Change::Delete(1, b"a".to_vec());
-    history.note(vec![delete], Fate::Acknowledged, seconds(25, 25), &plain);
+    history.note(
+        vec![delete],
+        WriteOutcome::Acknowledged,
+        seconds(25, 25),
+        &plain,
+    );
     let at = seconds(31, 31);
     for (value, floor, is_right) in [("2", 3, false), ("1", 3, false), ("2", 2, true)] {
         let resolved = history.clone().resolve(&found(value), floor, 2, at, &plain);

@@ -78,7 +78,7 @@ impl Panics {
     }
 
     /// Cancels all planned panics.
-    pub fn calm(&self) {
+    pub fn end_faults(&self) {
         self.0.until.store(0, Relaxed);
     }
 

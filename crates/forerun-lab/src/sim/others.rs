@@ -10,8 +10,8 @@ use super::draw::private_name;
 use super::program::ReadDirection;
 use super::reads::read;
 use super::rt;
+use super::simulation::{Outcome, flaw};
 use super::user::User;
-use super::world::{Outcome, flaw};
 
 /// How often the keyspace is read.
 const ROUNDS: usize = 3;
@@ -40,7 +40,7 @@ impl User<'_> {
                 return self.allow_dropped(&error, "write to a keyspace of another thread");
             }
         }
-        let expires = self.world.program.store.private.ttl_s.is_some();
+        let expires = self.simulation.program.store.private.ttl_s.is_some();
         for _ in 0..ROUNDS {
             match keyspace.get(key) {
                 Ok(found) if found.as_ref() == Some(&value) => {}

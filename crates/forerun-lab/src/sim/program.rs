@@ -5,11 +5,11 @@
 //!   program ── store: options, keyspaces
 //!           ├─ lives: from an opening to an end (close, drop, death of the process, loss of power)
 //!           │    ├─ threads: steps
-//!           │    └─ troubles: calls of the file system that fail, comparisons that panic
+//!           │    └─ faults: calls of the file system that fail, comparisons that panic
 //!           └─ damage: steps, and bytes that are overwritten afterwards
 //! ```
 //!
-//! Each step and each trouble has a number, which [`Program::keep`] uses.
+//! Each step and each fault has a number, which [`Program::keep`] uses.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -75,7 +75,7 @@ pub struct Life {
     pub options: Option<Box<StoreShape>>,
     pub recovery: Recovery,
     pub threads: Vec<Vec<Step>>,
-    pub troubles: Vec<Planned>,
+    pub faults: Vec<PlannedFault>,
     pub end: End,
     /// The number of the end among the parts of the program. Without it, the store is closed.
     pub end_id: u32,
@@ -110,7 +110,7 @@ pub struct Step {
 
 /// The keyspace of a step: one of [`StoreShape::spaces`], or the thread's private one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum StepKeyspace {
     Shared(u8),
     Private,
 }
@@ -127,43 +127,43 @@ pub enum Op {
         durability: Durability,
     },
     Ingest {
-        place: Place,
+        keyspace: StepKeyspace,
         /// Keys with the length of a value, or without: a deletion.
         keys: Vec<(u8, Option<u16>)>,
         commits: bool,
     },
     Get {
-        place: Place,
+        keyspace: StepKeyspace,
         key: u8,
     },
     MultiGet {
-        place: Place,
+        keyspace: StepKeyspace,
         keys: Vec<u8>,
         strategy: Strategy,
     },
     /// A lookup that lends the value to a closure.
     Read {
-        place: Place,
+        keyspace: StepKeyspace,
         key: u8,
     },
     /// A batch of lookups that returns copies of the values.
     MultiGetVec {
-        place: Place,
+        keyspace: StepKeyspace,
         keys: Vec<u8>,
     },
     Scan {
-        place: Place,
+        keyspace: StepKeyspace,
         direction: ReadDirection,
     },
     Range {
-        place: Place,
+        keyspace: StepKeyspace,
         from: Bound<u8>,
         to: Bound<u8>,
         direction: ReadDirection,
     },
     /// All keys that begin like one of the thread's.
     Prefix {
-        place: Place,
+        keyspace: StepKeyspace,
         key: u8,
         len: u8,
         direction: ReadDirection,
@@ -175,7 +175,7 @@ pub enum Op {
     ReadSnapshot,
     DropSnapshot,
     BeginIter {
-        place: Place,
+        keyspace: StepKeyspace,
     },
     StepIter {
         steps: u8,
@@ -184,12 +184,12 @@ pub enum Op {
     DropIter,
     Flush,
     FlushSpace {
-        place: Place,
+        keyspace: StepKeyspace,
     },
     FlushLog,
     Compact,
     CompactSpace {
-        place: Place,
+        keyspace: StepKeyspace,
     },
     SetWriteRate {
         bytes_per_second: Option<u64>,
@@ -224,7 +224,7 @@ pub enum Op {
     Verify,
     /// A batch larger than all memory for memtables.
     Oversized {
-        place: Place,
+        keyspace: StepKeyspace,
         is_ranges: bool,
     },
     /// For a while no manifest can be written, and flushes are attempted repeatedly.
@@ -293,7 +293,7 @@ pub enum ReadDirection {
 /// One operation of a batch. Keys are the thread's own, by number.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
-    pub place: Place,
+    pub keyspace: StepKeyspace,
     pub what: What,
 }
 
@@ -306,15 +306,15 @@ pub enum What {
 
 /// A planned fault.
 #[derive(Clone, Copy, Debug)]
-pub struct Planned {
+pub struct PlannedFault {
     pub id: u32,
     /// After this many calls of the file system, or comparisons, in this life.
     pub at: u64,
-    pub trouble: Trouble,
+    pub kind: FaultKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum FaultKind {
     /// This many calls of a kind fail.
     Fail {
         calls: Calls,
@@ -353,13 +353,13 @@ pub enum Calls {
 }
 
 impl Program {
-    /// The program with only these steps and troubles.
+    /// The program with only these steps and faults.
     pub fn keep(mut self, kept: &Kept) -> Program {
         for life in &mut self.lives {
             for thread in &mut life.threads {
                 thread.retain(|step| kept.has(step.id));
             }
-            life.troubles.retain(|planned| kept.has(planned.id));
+            life.faults.retain(|planned| kept.has(planned.id));
             if !kept.has(life.end_id) {
                 life.end = End::Close;
             }
@@ -381,16 +381,16 @@ impl Program {
 
     /// Whether the clock is set back.
     pub fn sets_clock_back(&self) -> bool {
-        let mut troubles = self.lives.iter().flat_map(|life| &life.troubles);
-        troubles.any(|planned| matches!(planned.trouble, Trouble::ClockBack { .. }))
+        let mut faults = self.lives.iter().flat_map(|life| &life.faults);
+        faults.any(|planned| matches!(planned.kind, FaultKind::ClockBack { .. }))
     }
 
-    /// The numbers of its steps and troubles.
+    /// The numbers of its steps and faults.
     pub fn ids(&self) -> Vec<u32> {
         let mut ids = Vec::new();
         for life in &self.lives {
             ids.extend(life.threads.iter().flatten().map(|step| step.id));
-            ids.extend(life.troubles.iter().map(|planned| planned.id));
+            ids.extend(life.faults.iter().map(|planned| planned.id));
             if life.end != End::Close {
                 ids.push(life.end_id);
             }
@@ -450,7 +450,7 @@ pub enum Bytes {
     Noise,
 }
 
-/// The numbers of the steps and troubles to keep, written as `3-7,9`.
+/// The numbers of the steps and faults to keep, written as `3-7,9`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept(BTreeSet<u32>);
 

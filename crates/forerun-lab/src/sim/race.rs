@@ -11,12 +11,12 @@ use forerun_core::sync::thread;
 use forerun_db::{Background, Create, Db, Durability, Error, Options, WalMode};
 
 use super::rt;
+use super::simulation::{Outcome, Simulation, flaw, lock};
 use super::user::User;
-use super::world::{Outcome, World, flaw, lock};
 
 /// What the two threads share.
-struct Race<'w> {
-    world: &'w World,
+struct Race<'s> {
+    simulation: &'s Simulation,
     path: PathBuf,
     options: Options,
     /// How many threads have the store open.
@@ -36,10 +36,10 @@ impl User<'_> {
     fn race_once(&mut self, create: Create) -> Outcome {
         let copies = &mut self.memory.copies;
         let race = Race {
-            world: self.world,
+            simulation: self.simulation,
             path: copies.next_path(self.memory.thread, "race"),
             options: self
-                .world
+                .simulation
                 .options()
                 .create(create)
                 .background(Background::Caller)
@@ -55,7 +55,7 @@ impl User<'_> {
             let own = race.run(b'u');
             other.join().map(|other| own.and(other))
         });
-        let io = self.world.io();
+        let io = self.simulation.io();
         match other {
             Ok(Ok(())) if race.openings.load(SeqCst) == 0 && !io.has_failed() => {
                 flaw("two threads tried to create a store, and neither succeeded")
@@ -70,7 +70,7 @@ impl Race<'_> {
     /// Retries until the store is open, writes a key of its own, and closes the store.
     fn run(&self, key: u8) -> Outcome {
         const TRIES: usize = 400;
-        let io = self.world.io();
+        let io = self.simulation.io();
         for _ in 0..TRIES {
             match Db::open_with_io(Arc::new(io.clone()), &self.path, self.options.clone()) {
                 Ok(db) => return self.hold(db, key),
@@ -86,7 +86,7 @@ impl Race<'_> {
     }
 
     fn hold(&self, db: Db, key: u8) -> Outcome {
-        let is_alive = || !self.world.io().is_dead();
+        let is_alive = || !self.simulation.io().is_dead();
         if self.holders.fetch_add(1, SeqCst) > 0 && is_alive() {
             return flaw("two threads have a new store open at the same time");
         }
@@ -122,6 +122,6 @@ impl Race<'_> {
     }
 
     fn allow(&self, error: &Error, doing: &str) -> Outcome {
-        self.world.allow(error, None, doing)
+        self.simulation.allow(error, None, doing)
     }
 }

@@ -4,30 +4,30 @@ use std::ops::Bound;
 
 use forerun_db::{Error, Iter};
 
-use super::compare::show_place;
+use super::compare::show_key;
 use super::model::{Key, KeyspaceNo, KeyspaceRules, State};
 use super::orders::Order;
-use super::program::{Place, ReadDirection};
+use super::program::{ReadDirection, StepKeyspace};
 use super::reads::read;
+use super::simulation::{Outcome, flaw};
 use super::user::User;
 use super::wall::Span;
-use super::world::{Outcome, flaw};
 
 impl User<'_> {
     pub fn range(
         &mut self,
-        place: Place,
+        keyspace: StepKeyspace,
         from: Bound<u8>,
         to: Bound<u8>,
         direction: ReadDirection,
     ) -> Outcome {
-        let Some((space, keyspace)) = self.space(place) else {
+        let Some((space, keyspace)) = self.space(keyspace) else {
             return Ok(());
         };
-        let order = self.world.order(space);
+        let order = self.simulation.order(space);
         let (from, to) = (from.map(|key| self.key(key)), to.map(|key| self.key(key)));
         let spelled = |bound: &Bound<Key>| bound.as_ref().map(|key| self.spell(space, key));
-        let begun = self.world.begin();
+        let begun = self.simulation.begin();
         let iter = keyspace.range((spelled(&from), spelled(&to)));
         let is_inside = |key: &[u8]| lies_within(order, key, &from, &to);
         self.check_part(space, iter, direction, begun, "range", is_inside)
@@ -35,19 +35,19 @@ impl User<'_> {
 
     pub fn prefix(
         &mut self,
-        place: Place,
+        keyspace: StepKeyspace,
         number: u8,
         len: u8,
         direction: ReadDirection,
     ) -> Outcome {
-        let Some((space, keyspace)) = self.space(place) else {
+        let Some((space, keyspace)) = self.space(keyspace) else {
             return Ok(());
         };
         let mut prefix = self.key(number);
         prefix.truncate(usize::from(len));
-        let begun = self.world.begin();
+        let begun = self.simulation.begin();
         let iter = keyspace.prefix(&prefix);
-        let keeps_prefixes = matches!(self.world.order(space), Order::Bytes | Order::Reverse);
+        let keeps_prefixes = matches!(self.simulation.order(space), Order::Bytes | Order::Reverse);
         if !keeps_prefixes {
             return match read(iter, direction) {
                 Err(Error::PrefixOrder { .. }) => Ok(()),
@@ -76,21 +76,23 @@ impl User<'_> {
             Ok(entries) => entries,
             Err(error) => return self.allow(&error, how),
         };
-        let read = self.world.end(begun);
+        let read = self.simulation.end(begun);
         self.check_order(space, &entries)?;
-        let order = self.world.order(space);
+        let order = self.simulation.order(space);
         let is_outside = |(key, _): &&(Key, Vec<u8>)| !is_inside(&order.canonical(key));
         if let Some((key, _)) = entries.iter().find(is_outside) {
             return flaw(format!(
                 "{how}: {} is out of bounds",
-                show_place(&(space, key.clone()))
+                show_key(&(space, key.clone()))
             ));
         }
         let mut expected: State = self.memory.history.visible_in(space);
         expected.retain(|(_, key), _| is_inside(key));
         let own = self.check_own(space, &expected, &entries, read, how)?;
-        let absent = expected.keys().filter(|place| !own.contains_key(*place));
-        absent.for_each(|place| self.memory.history.note_absent(place));
+        let absent = expected
+            .keys()
+            .filter(|full_key| !own.contains_key(*full_key));
+        absent.for_each(|full_key| self.memory.history.note_absent(full_key));
         Ok(())
     }
 }

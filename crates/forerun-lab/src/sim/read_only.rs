@@ -14,7 +14,7 @@ use super::model::{KeyspaceNo, KeyspaceRules};
 use super::program::ReadDirection;
 use super::reads::{Entries, Source, read};
 use super::rt;
-use super::world::{Opened, Outcome, STORE, Stop, World, flaw, lock};
+use super::simulation::{Opened, Outcome, STORE, Simulation, Stop, flaw, lock};
 
 /// The contents of the shared keyspaces.
 type Shared = BTreeMap<KeyspaceNo, Entries>;
@@ -27,7 +27,7 @@ pub struct Seen {
     at: Duration,
 }
 
-impl World {
+impl Simulation {
     /// Opens the store read-only, if the program says so.
     ///
     /// # Errors

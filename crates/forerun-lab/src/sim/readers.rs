@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::rt;
-use super::world::lock;
+use super::simulation::lock;
 
 /// Counts readers.
 #[derive(Clone, Debug, Default)]

@@ -5,12 +5,12 @@ use forerun_db::{Iter, Keyspace, KeyspaceSnapshot, Strategy, Values};
 
 use super::compare::{check_value, compare, show};
 use super::model::{Key, KeyspaceNo, KeyspaceRules, Observed, State, Value};
-use super::program::{Place, ReadDirection};
+use super::program::{ReadDirection, StepKeyspace};
 use super::rt;
+use super::simulation::{Opened, Outcome, Simulation, Stop, flaw};
 use super::stamps::{BEACON_KEY, STAMP_KEY, decode};
 use super::user::{Memory, User};
 use super::wall::Span;
-use super::world::{Opened, Outcome, Stop, World, flaw};
 
 /// Entries in the order in which they were read.
 pub type Entries = Vec<(Key, Vec<u8>)>;
@@ -19,7 +19,7 @@ pub type Entries = Vec<(Key, Vec<u8>)>;
 pub struct Now<'a> {
     pub opened: &'a Opened,
     pub private: Option<(KeyspaceNo, Keyspace)>,
-    pub shape: &'a World,
+    pub shape: &'a Simulation,
 }
 
 /// A keyspace, now or in a snapshot.
@@ -115,16 +115,16 @@ pub fn read(mut iter: Iter, direction: ReadDirection) -> forerun_db::Result<Entr
 }
 
 impl User<'_> {
-    pub fn get(&mut self, place: Place, number: u8) -> Outcome {
-        let Some((space, keyspace)) = self.space(place) else {
+    pub fn get(&mut self, keyspace: StepKeyspace, number: u8) -> Outcome {
+        let Some((space, keyspace)) = self.space(keyspace) else {
             return Ok(());
         };
         self.check_beacon(space, Source::Now(&keyspace))?;
         let key = self.key(number);
-        let begun = self.world.begin();
+        let begun = self.simulation.begin();
         match keyspace.get(&self.spell(space, &key)) {
             Ok(value) => {
-                let read = self.world.end(begun);
+                let read = self.simulation.end(begun);
                 self.check(space, key, value.as_deref(), read, "get")
             }
             Err(error) => self.allow(&error, "get"),
@@ -132,15 +132,15 @@ impl User<'_> {
     }
 
     /// [`get`](Self::get), where a closure borrows the value.
-    pub fn read(&mut self, place: Place, number: u8) -> Outcome {
-        let Some((space, keyspace)) = self.space(place) else {
+    pub fn read(&mut self, keyspace: StepKeyspace, number: u8) -> Outcome {
+        let Some((space, keyspace)) = self.space(keyspace) else {
             return Ok(());
         };
         let key = self.key(number);
-        let begun = self.world.begin();
+        let begun = self.simulation.begin();
         match keyspace.read(self.spell(space, &key), <[u8]>::to_vec) {
             Ok(value) => {
-                let read = self.world.end(begun);
+                let read = self.simulation.end(begun);
                 self.check(space, key, value.as_deref(), read, "read")
             }
             Err(error) => self.allow(&error, "read"),
@@ -148,18 +148,18 @@ impl User<'_> {
     }
 
     /// A batch of lookups that returns copies of the values.
-    pub fn multi_get_vec(&mut self, place: Place, numbers: &[u8]) -> Outcome {
-        let Some((space, keyspace)) = self.space(place) else {
+    pub fn multi_get_vec(&mut self, keyspace: StepKeyspace, numbers: &[u8]) -> Outcome {
+        let Some((space, keyspace)) = self.space(keyspace) else {
             return Ok(());
         };
         let keys: Vec<Key> = numbers.iter().map(|number| self.key(*number)).collect();
         let spelled: Vec<Key> = keys.iter().map(|key| self.spell(space, key)).collect();
-        let begun = self.world.begin();
+        let begun = self.simulation.begin();
         let values = match keyspace.multi_get_vec(&spelled) {
             Ok(values) => values,
             Err(error) => return self.allow(&error, "look up a batch"),
         };
-        let read = self.world.end(begun);
+        let read = self.simulation.end(begun);
         if values.len() != keys.len() {
             return flaw(format!(
                 "multi_get_vec returned {} values for {} keys",
@@ -181,12 +181,12 @@ impl User<'_> {
         read: Span,
         how: &str,
     ) -> Outcome {
-        let place = (space, key);
-        let expected = self.memory.history.visible(&place);
-        check_value(&place, expected, found, read, self.world)
+        let full_key = (space, key);
+        let expected = self.memory.history.visible(&full_key);
+        check_value(&full_key, expected, found, read, self.simulation)
             .map_err(|why| Stop::Flaw(format!("{how}: {why}")))?;
         if found.is_none() {
-            self.memory.history.note_absent(&place);
+            self.memory.history.note_absent(&full_key);
         }
         Ok(())
     }
@@ -205,22 +205,27 @@ impl User<'_> {
     }
 
     fn has_beacon(&self, space: KeyspaceNo) -> bool {
-        self.world.has_beacon(space, self.opened.number)
+        self.simulation.has_beacon(space, self.opened.number)
     }
 
-    pub fn multi_get(&mut self, place: Place, numbers: &[u8], strategy: Strategy) -> Outcome {
-        let Some((space, keyspace)) = self.space(place) else {
+    pub fn multi_get(
+        &mut self,
+        keyspace: StepKeyspace,
+        numbers: &[u8],
+        strategy: Strategy,
+    ) -> Outcome {
+        let Some((space, keyspace)) = self.space(keyspace) else {
             return Ok(());
         };
         let mut keys: Vec<Key> = numbers.iter().map(|number| self.key(*number)).collect();
         keys.push(BEACON_KEY.to_vec());
         let has_beacon = self.has_beacon(space);
         let mut values = Values::new();
-        let begun = self.world.begin();
+        let begun = self.simulation.begin();
         if let Err(error) = keyspace.multi_get_with(&keys, strategy, &mut values) {
             return self.allow(&error, "look up a batch");
         }
-        let read = self.world.end(begun);
+        let read = self.simulation.end(begun);
         for (position, key) in keys.into_iter().enumerate() {
             match values.get(position) {
                 Ok(None) if key == BEACON_KEY && has_beacon => {
@@ -236,23 +241,25 @@ impl User<'_> {
         Ok(())
     }
 
-    pub fn scan(&mut self, place: Place, direction: ReadDirection) -> Outcome {
-        let Some((space, keyspace)) = self.space(place) else {
+    pub fn scan(&mut self, keyspace: StepKeyspace, direction: ReadDirection) -> Outcome {
+        let Some((space, keyspace)) = self.space(keyspace) else {
             return Ok(());
         };
         let has_beacon = self.has_beacon(space);
-        let begun = self.world.begin();
+        let begun = self.simulation.begin();
         match read(Source::Now(&keyspace).iter(), direction) {
             Ok(entries) => {
-                let read = self.world.end(begun);
+                let read = self.simulation.end(begun);
                 self.check_order(space, &entries)?;
                 if has_beacon && !entries.iter().any(|(key, _)| key == BEACON_KEY) {
                     return flaw(format!("scan: the beacon of keyspace {space} is missing"));
                 }
                 let expected = self.memory.history.visible_in(space);
                 let own = self.check_own(space, &expected, &entries, read, "scan")?;
-                let absent = expected.keys().filter(|place| !own.contains_key(*place));
-                absent.for_each(|place| self.memory.history.note_absent(place));
+                let absent = expected
+                    .keys()
+                    .filter(|full_key| !own.contains_key(*full_key));
+                absent.for_each(|full_key| self.memory.history.note_absent(full_key));
                 Ok(())
             }
             Err(error) => self.allow(&error, "scan"),
@@ -261,7 +268,7 @@ impl User<'_> {
 
     /// Checks that entries are in order and that each key occurs once.
     pub fn check_order(&self, space: KeyspaceNo, entries: &Entries) -> Outcome {
-        let order = self.world.order(space);
+        let order = self.simulation.order(space);
         let is_wrong = |pair: &&[(Key, Vec<u8>)]| order.compare(&pair[0].0, &pair[1].0).is_ge();
         match entries.windows(2).find(is_wrong) {
             None => Ok(()),
@@ -282,7 +289,7 @@ impl User<'_> {
         read: Span,
         how: &str,
     ) -> Outcome<Observed> {
-        let order = self.world.order(space);
+        let order = self.simulation.order(space);
         let letter = self.memory.letter();
         let observed: Observed = entries
             .iter()
@@ -291,18 +298,18 @@ impl User<'_> {
             .collect();
         let of_space = |((of, _), _): &(&(KeyspaceNo, Key), &Value)| *of == space;
         let expected = expected.iter().filter(of_space);
-        let expected = expected.map(|(place, value)| (place.clone(), value.clone()));
-        compare(&expected.collect(), &observed, read, self.world)
+        let expected = expected.map(|(full_key, value)| (full_key.clone(), value.clone()));
+        compare(&expected.collect(), &observed, read, self.simulation)
             .map_err(|why| Stop::Flaw(format!("{how}: {why}")))?;
         Ok(observed)
     }
 
     pub fn read_stamps(&mut self, by_snapshot: bool) -> Outcome {
-        let spaces = self.world.stamped_keyspaces();
+        let spaces = self.simulation.stamped_keyspaces();
         if spaces.is_empty() {
             return Ok(());
         }
-        let mut least = self.world.stamps.least();
+        let mut least = self.simulation.stamps.least();
         if self.seen > least {
             least = self.seen;
         }
@@ -324,7 +331,7 @@ impl User<'_> {
                 Err(error) => return self.allow(&error, "read a stamp"),
             }
         }
-        let known = &self.world.stamps;
+        let known = &self.simulation.stamps;
         let seen = match by_snapshot {
             true => known.check_moment(&stamps, least),
             // They were read one after the other: none may be older than the one before.
@@ -337,7 +344,7 @@ impl User<'_> {
     }
 }
 
-impl World {
+impl Simulation {
     /// The current stamps.
     ///
     /// # Errors

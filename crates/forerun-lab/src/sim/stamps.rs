@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::world::lock;
+use super::simulation::lock;
 
 /// The key of a stamp, which sorts after all keys of threads in every order.
 pub const STAMP_KEY: &[u8] = b"~stamp";

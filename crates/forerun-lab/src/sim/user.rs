@@ -11,14 +11,14 @@ use forerun_db::{Access, Create, Db, Error, Keyspace, WalMode};
 use super::copies::Copies;
 use super::draw::private_name;
 use super::held::{HeldIter, HeldSnapshot};
-use super::model::{Fate, History, Key, KeyspaceNo};
+use super::model::{History, Key, KeyspaceNo, WriteOutcome};
 use super::orders::Order;
-use super::program::{Op, Place, Step};
+use super::program::{Op, Step, StepKeyspace};
 use super::reads::Now;
 use super::rt;
+use super::simulation::{Ended, Marks, Opened, Outcome, STORE, Simulation, Stop, flaw};
 use super::stamps::Least;
 use super::wall::Span;
-use super::world::{Ended, Marks, Opened, Outcome, STORE, Stop, World, flaw};
 
 /// Numbers of private keyspaces begin here.
 pub const FIRST_PRIVATE: KeyspaceNo = 100;
@@ -75,8 +75,8 @@ impl Writing {
     }
 }
 
-pub struct User<'w> {
-    pub world: &'w World,
+pub struct User<'s> {
+    pub simulation: &'s Simulation,
     pub memory: Memory,
     pub opened: Arc<Opened>,
     pub private: Option<Keyspace>,
@@ -142,16 +142,16 @@ impl Memory {
     }
 }
 
-impl<'w> User<'w> {
-    pub fn new(world: &'w World, memory: Memory, opened: Arc<Opened>) -> User<'w> {
+impl<'s> User<'s> {
+    pub fn new(simulation: &'s Simulation, memory: Memory, opened: Arc<Opened>) -> User<'s> {
         let mut user = User {
-            world,
+            simulation,
             memory,
             opened,
             private: None,
             snapshot: None,
             iter: None,
-            seen: world.stamps.least(),
+            seen: simulation.stamps.least(),
         };
         user.find_private();
         user
@@ -171,26 +171,26 @@ impl<'w> User<'w> {
     pub fn run(mut self, steps: &[Step]) -> Memory {
         let writes = steps.iter().any(|step| !step.op.reads());
         for step in steps {
-            if self.world.is_over() || self.world.io().is_dead() {
+            if self.simulation.is_over() || self.simulation.io().is_dead() {
                 break;
             }
             let mut taken = self.refresh().and_then(|()| self.step(&step.op));
             // The figures wait for an ingestion that is being committed. A thread that only reads
             // waits for nobody, so that it also reads in the middle of ingestions.
             if writes && taken.is_ok() {
-                taken = self.world.check_memtables(&self.opened.db.stats());
+                taken = self.simulation.check_memtables(&self.opened.db.stats());
             }
             match taken {
                 Ok(()) => {}
                 Err(Stop::Dead) => break,
                 Err(Stop::Flaw(text)) => {
                     let thread = self.memory.thread;
-                    self.world
+                    self.simulation
                         .report(format!("thread {thread}, step {}: {text}", step.id));
                     break;
                 }
             }
-            self.world.count_operation();
+            self.simulation.count_operation();
         }
         self.memory
     }
@@ -201,15 +201,15 @@ impl<'w> User<'w> {
         // 100 s: time also passes beside the thread that opens the store.
         const TRIES: usize = 20_000;
         for _ in 0..TRIES {
-            match self.world.store() {
+            match self.simulation.store() {
                 Some(opened) if opened.number == self.opened.number => return Ok(()),
                 Some(opened) => {
                     self.opened = opened;
-                    self.seen = self.world.stamps.least();
+                    self.seen = self.simulation.stamps.least();
                     self.find_private();
                     return self.resolve();
                 }
-                None if self.world.is_over() || self.world.io().is_dead() => {
+                None if self.simulation.is_over() || self.simulation.io().is_dead() => {
                     return Err(Stop::Dead);
                 }
                 // It is being opened.
@@ -222,18 +222,20 @@ impl<'w> User<'w> {
     fn resolve(&mut self) -> Outcome {
         const TRIES: usize = 100;
         for _ in 0..TRIES {
-            let begun = self.world.begin();
+            let begun = self.simulation.begin();
             match self.now().observe_own(&self.memory) {
                 Ok(observed) => {
-                    let read = self.world.end(begun);
+                    let read = self.simulation.end(begun);
                     let memory = &mut self.memory;
                     memory.opening = self.opened.number;
-                    return self.world.resolve(memory, &observed, read, Ended::Kept);
+                    return self
+                        .simulation
+                        .resolve(memory, &observed, read, Ended::Kept);
                 }
                 Err(error) => {
                     let doing = "read the store after it was opened";
-                    self.world.allow(&error, Some(&self.opened), doing)?;
-                    let current = self.world.store();
+                    self.simulation.allow(&error, Some(&self.opened), doing)?;
+                    let current = self.simulation.store();
                     if current.is_none_or(|current| current.number != self.opened.number) {
                         // Yet another thread has closed it.
                         return self.refresh();
@@ -250,39 +252,39 @@ impl<'w> User<'w> {
         Now {
             opened: &self.opened,
             private: self.private_keyspace(),
-            shape: self.world,
+            shape: self.simulation,
         }
     }
 
     pub fn begin(&self) -> Begun {
         Begun {
-            at: self.world.begin(),
-            marks: self.world.marks(self.opened.number),
-            least: self.world.stamps.least(),
+            at: self.simulation.begin(),
+            marks: self.simulation.marks(self.opened.number),
+            least: self.simulation.stamps.least(),
             refuses_writes: self.opened.refuses_writes.load(SeqCst),
         }
     }
 
     /// Whether the process still lives. If not, it never saw what the last call returned.
     pub fn is_alive(&self) -> bool {
-        !self.world.io().is_dead()
+        !self.simulation.io().is_dead()
     }
 
     /// Everything that was acknowledged before something began is on stable storage.
     pub fn make_safe(&self, begun: &Begun) {
         if self.is_alive() {
-            self.world.make_safe(&begun.marks);
-            self.world.stamps.make_safe(begun.least);
+            self.simulation.make_safe(&begun.marks);
+            self.simulation.stamps.make_safe(begun.least);
         }
     }
 
     /// Checks that an error is an allowed one.
     pub fn allow(&self, error: &Error, doing: &str) -> Outcome {
-        self.world.note(|| {
+        self.simulation.note(|| {
             let thread = self.memory.thread;
             format!("thread {thread}: {doing}: {error}")
         });
-        self.world.allow(error, Some(&self.opened), doing)
+        self.simulation.allow(error, Some(&self.opened), doing)
     }
 
     /// Checks that an error is one that a write or a flush may return. It must not be a failed
@@ -297,13 +299,13 @@ impl<'w> User<'w> {
     }
 
     /// The keyspace of a step, if there is one.
-    pub fn space(&self, place: Place) -> Option<(KeyspaceNo, Keyspace)> {
-        match place {
-            Place::Shared(number) => {
+    pub fn space(&self, keyspace: StepKeyspace) -> Option<(KeyspaceNo, Keyspace)> {
+        match keyspace {
+            StepKeyspace::Shared(number) => {
                 let keyspace = self.opened.spaces.get(usize::from(number))?;
                 Some((KeyspaceNo::from(number), keyspace.clone()))
             }
-            Place::Private => self.private_keyspace(),
+            StepKeyspace::Private => self.private_keyspace(),
         }
     }
 
@@ -320,12 +322,13 @@ impl<'w> User<'w> {
 
     pub fn say(&self, line: impl FnOnce() -> String) {
         let thread = self.memory.thread;
-        self.world.note(|| format!("thread {thread}: {}", line()));
+        self.simulation
+            .note(|| format!("thread {thread}: {}", line()));
     }
 
     fn step(&mut self, op: &Op) -> Outcome {
         self.say(|| format!("{op:?}"));
-        let _reading = op.reads().then(|| self.world.readers.begin());
+        let _reading = op.reads().then(|| self.simulation.readers.begin());
         match op {
             Op::Write {
                 changes,
@@ -333,31 +336,34 @@ impl<'w> User<'w> {
             } => self.write(changes, *durability),
             Op::Stamp { durability } => self.stamp(*durability),
             Op::Ingest {
-                place,
+                keyspace,
                 keys,
                 commits,
-            } => self.ingest(*place, keys, *commits),
-            Op::Get { place, key } => self.get(*place, *key),
+            } => self.ingest(*keyspace, keys, *commits),
+            Op::Get { keyspace, key } => self.get(*keyspace, *key),
             Op::MultiGet {
-                place,
+                keyspace,
                 keys,
                 strategy,
-            } => self.multi_get(*place, keys, *strategy),
-            Op::Read { place, key } => self.read(*place, *key),
-            Op::MultiGetVec { place, keys } => self.multi_get_vec(*place, keys),
-            Op::Scan { place, direction } => self.scan(*place, *direction),
+            } => self.multi_get(*keyspace, keys, *strategy),
+            Op::Read { keyspace, key } => self.read(*keyspace, *key),
+            Op::MultiGetVec { keyspace, keys } => self.multi_get_vec(*keyspace, keys),
+            Op::Scan {
+                keyspace,
+                direction,
+            } => self.scan(*keyspace, *direction),
             Op::Range {
-                place,
+                keyspace,
                 from,
                 to,
                 direction,
-            } => self.range(*place, *from, *to, *direction),
+            } => self.range(*keyspace, *from, *to, *direction),
             Op::Prefix {
-                place,
+                keyspace,
                 key,
                 len,
                 direction,
-            } => self.prefix(*place, *key, *len, *direction),
+            } => self.prefix(*keyspace, *key, *len, *direction),
             Op::ReadStamps { by_snapshot } => self.read_stamps(*by_snapshot),
             Op::TakeSnapshot => self.take_snapshot(),
             Op::ReadSnapshot => self.read_snapshot(),
@@ -365,14 +371,14 @@ impl<'w> User<'w> {
                 self.snapshot = None;
                 Ok(())
             }
-            Op::BeginIter { place } => self.begin_iter(*place),
+            Op::BeginIter { keyspace } => self.begin_iter(*keyspace),
             Op::StepIter { steps, is_back } => self.step_iter(*steps, *is_back),
             Op::DropIter => {
                 self.iter = None;
                 Ok(())
             }
             Op::Flush => self.make_durable("flush", |db| db.flush(), true),
-            Op::FlushSpace { place } => match self.space(*place) {
+            Op::FlushSpace { keyspace } => match self.space(*keyspace) {
                 None => Ok(()),
                 Some((_, keyspace)) => {
                     self.make_durable("flush a keyspace", |_| keyspace.flush(), true)
@@ -384,7 +390,7 @@ impl<'w> User<'w> {
             }
             Op::FlushLog => self.flush_log(),
             Op::Compact => self.make_durable("compact", |db| db.compact(), true),
-            Op::CompactSpace { place } => match self.space(*place) {
+            Op::CompactSpace { keyspace } => match self.space(*keyspace) {
                 None => Ok(()),
                 Some((_, keyspace)) => {
                     self.make_durable("compact a keyspace", |_| keyspace.compact(), true)
@@ -403,7 +409,10 @@ impl<'w> User<'w> {
             Op::OpenTwice { access } => self.open_twice(*access),
             Op::RaceToCreate { create } => self.race_to_create(*create),
             Op::Verify => self.verify(),
-            Op::Oversized { place, is_ranges } => self.oversized(*place, *is_ranges),
+            Op::Oversized {
+                keyspace,
+                is_ranges,
+            } => self.oversized(*keyspace, *is_ranges),
             Op::Outage => self.outage(),
             Op::Wait { ms } => {
                 rt::sleep(Duration::from_millis(u64::from(*ms)));
@@ -432,7 +441,7 @@ impl<'w> User<'w> {
 
     /// Makes the log durable, or gets the error that there is none.
     fn flush_log(&mut self) -> Outcome {
-        if self.world.program.store.wal == WalMode::On {
+        if self.simulation.program.store.wal == WalMode::On {
             return self.make_durable("flush the log", |db| db.flush_wal(), true);
         }
         match self.opened.db.flush_wal() {
@@ -449,36 +458,40 @@ impl<'w> User<'w> {
             // Another thread is doing it.
             return Ok(());
         }
-        drop(self.world.set_store(None));
-        let marks = self.world.marks(opened.number);
-        let least = self.world.stamps.least();
+        drop(self.simulation.set_store(None));
+        let marks = self.simulation.marks(opened.number);
+        let least = self.simulation.stamps.least();
         let closed = opened.db.clone().close();
         match &closed {
-            Ok(()) if self.is_alive() && self.world.keeps_all() => {
-                self.world.make_safe(&marks);
-                self.world.stamps.make_safe(least);
+            Ok(()) if self.is_alive() && self.simulation.keeps_all() => {
+                self.simulation.make_safe(&marks);
+                self.simulation.stamps.make_safe(least);
             }
             Ok(()) => {}
             Err(error) => self.allow(error, "close the store")?,
         }
-        let again = self.world.open()?;
+        let again = self.simulation.open()?;
         self.say(|| "the store is open again".to_owned());
-        let keeps_all = self.world.keeps_all();
+        let keeps_all = self.simulation.keeps_all();
         // Whatever is in runs is safe, and without a log there is nothing else.
         let is_safe = !keeps_all;
-        let stamps = &self.world.stamps;
-        self.world
+        let stamps = &self.simulation.stamps;
+        self.simulation
             .with_stamps(&again, |found| stamps.resolve(found, keeps_all, is_safe))?;
-        self.world.set_store(Some(again));
+        self.simulation.set_store(Some(again));
         self.refresh()
     }
 
     /// Tries to open the store although it is open.
     fn open_twice(&mut self, access: Access) -> Outcome {
-        let options = self.world.options().create(Create::Never).access(access);
-        let second = Db::open_with_io(Arc::new(self.world.io()), STORE, options);
+        let options = self
+            .simulation
+            .options()
+            .create(Create::Never)
+            .access(access);
+        let second = Db::open_with_io(Arc::new(self.simulation.io()), STORE, options);
         let is_same = self
-            .world
+            .simulation
             .store()
             .is_some_and(|now| now.number == self.opened.number);
         let was_open = is_same && !self.opened.is_closing.load(SeqCst);
@@ -508,25 +521,30 @@ impl<'w> User<'w> {
     ///
     /// # Errors
     /// [`Stop::Flaw`]: a store that refuses writes accepted it.
-    pub fn fate(&self, begun: &Begun, result: Result<(), &Error>, work: Writing) -> Outcome<Fate> {
+    pub fn write_outcome(
+        &self,
+        begun: &Begun,
+        result: Result<(), &Error>,
+        work: Writing,
+    ) -> Outcome<WriteOutcome> {
         let stopped_before = begun.refuses_writes;
         let stops = || self.opened.db.stats().poisoned.is_some();
-        let fate = match result {
-            _ if !self.is_alive() => Fate::InDoubt,
+        let outcome = match result {
+            _ if !self.is_alive() => WriteOutcome::InDoubt,
             Ok(()) if stopped_before => return flaw("a store that refuses writes accepted one"),
-            Ok(()) => Fate::Acknowledged,
-            Err(Error::Poisoned { .. }) if stopped_before => Fate::Lost,
+            Ok(()) => WriteOutcome::Acknowledged,
+            Err(Error::Poisoned { .. }) if stopped_before => WriteOutcome::Absent,
             // A poisoned store does not know what its log contains, and a failed ingestion may be
             // in the manifest. Every other write that fails left nothing.
             Err(_) if work == Writing::Ingestion || self.opened.is_closing.load(SeqCst) => {
-                Fate::InDoubt
+                WriteOutcome::InDoubt
             }
-            Err(_) if stops() => Fate::InDoubt,
-            Err(_) => Fate::Lost,
+            Err(_) if stops() => WriteOutcome::InDoubt,
+            Err(_) => WriteOutcome::Absent,
         };
         match self.is_alive() {
-            true => Ok(fate),
-            false => Ok(Fate::InDoubt),
+            true => Ok(outcome),
+            false => Ok(WriteOutcome::InDoubt),
         }
     }
 
@@ -539,21 +557,21 @@ impl<'w> User<'w> {
         is_safe: bool,
         work: Writing,
     ) -> Outcome {
-        let written = self.world.end(begun.at);
-        let fate = self.fate(begun, result, work)?;
-        let is_acknowledged = fate == Fate::Acknowledged;
+        let written = self.simulation.end(begun.at);
+        let outcome = self.write_outcome(begun, result, work)?;
+        let is_acknowledged = outcome == WriteOutcome::Acknowledged;
         let history = &mut self.memory.history;
-        history.note(changes, fate, written, self.world);
+        history.note(changes, outcome, written, self.simulation);
         if is_acknowledged {
             let thread = self.memory.thread;
             let writes = history.len();
             let opening = self.opened.number;
-            self.world.acknowledge(thread, opening, writes);
+            self.simulation.acknowledge(thread, opening, writes);
             if is_safe {
                 let mut marks = begun.marks;
                 marks[thread] = writes;
-                self.world.make_safe(&marks);
-                self.world.stamps.make_safe(begun.least);
+                self.simulation.make_safe(&marks);
+                self.simulation.stamps.make_safe(begun.least);
             }
         }
         match result {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use forerun_db::{Durability, Error, Keyspace, WalMode, WriteBatch};
 
 use super::draw::private_name;
-use super::model::{Change, Fate, KeyspaceNo, KeyspaceRules};
+use super::model::{Change, KeyspaceNo, KeyspaceRules, WriteOutcome};
 use super::orders::Order;
-use super::program::{self, Place, What};
+use super::program::{self, StepKeyspace, What};
+use super::simulation::{Outcome, Stop, flaw};
 use super::stamps::{BEACON_KEY, STAMP_KEY, encode};
 use super::user::{Begun, Private, User, Writing};
-use super::world::{Outcome, Stop, flaw};
 
 impl User<'_> {
     pub fn write(
@@ -21,7 +21,7 @@ impl User<'_> {
         let mut ready: Vec<(Keyspace, Change)> = Vec::new();
         let first = self.memory.history.len();
         for (number, change) in changes.iter().enumerate() {
-            let Some((space, keyspace)) = self.space(change.place) else {
+            let Some((space, keyspace)) = self.space(change.keyspace) else {
                 continue;
             };
             let change = match change.what {
@@ -32,7 +32,7 @@ impl User<'_> {
                 What::Delete { key } => Change::Delete(space, self.key(key)),
                 What::DeleteRange { from, to } => {
                     let (from, to) = (self.key(from), self.key(to));
-                    match self.world.order(space).compare(&from, &to).is_le() {
+                    match self.simulation.order(space).compare(&from, &to).is_le() {
                         true => Change::DeleteRange(space, from, to),
                         false => Change::DeleteRange(space, to, from),
                     }
@@ -46,7 +46,7 @@ impl User<'_> {
         };
         let has_empty = ready.iter().any(|(_, change)| is_empty(change));
         let begun = self.begin();
-        let own = self.world.program.store.durability;
+        let own = self.simulation.program.store.durability;
         let used = match &ready[..] {
             // No method takes a durability, so the store's own applies.
             [(_, Change::DeleteRange(..))] => own,
@@ -84,7 +84,7 @@ impl User<'_> {
 
     /// Whether a write with this durability needs a log, and the store has none.
     fn has_no_log_for(&self, durability: Durability) -> bool {
-        durability == Durability::Synced && self.world.program.store.wal == WalMode::Off
+        durability == Durability::Synced && self.simulation.program.store.wal == WalMode::Off
     }
 
     fn write_batch(
@@ -132,7 +132,7 @@ impl User<'_> {
 
     /// One of the spellings of a key, if the order treats several as equal.
     pub fn spell(&self, space: KeyspaceNo, key: &[u8]) -> Vec<u8> {
-        match self.world.order(space) {
+        match self.simulation.order(space) {
             Order::Folding if self.memory.history.len() % 2 == 1 => key.to_ascii_uppercase(),
             _ => key.to_vec(),
         }
@@ -146,12 +146,12 @@ impl User<'_> {
     }
 
     pub fn stamp(&mut self, durability: Durability) -> Outcome {
-        let spaces = self.world.stamped_keyspaces();
+        let spaces = self.simulation.stamped_keyspaces();
         if spaces.is_empty() {
             return Ok(());
         }
         let begun = self.begin();
-        let stamp = self.world.stamps.begin();
+        let stamp = self.simulation.stamps.begin();
         let value = encode(stamp);
         let mut batch = WriteBatch::new();
         for space in spaces {
@@ -162,18 +162,18 @@ impl User<'_> {
         let result = self.opened.db.write(&batch, durability);
         let is_off = self.has_no_log_for(durability);
         let told = result.as_ref().map(|_| ());
-        if self.fate(&begun, told, Writing::Stamp)? == Fate::Lost {
-            self.world.stamps.refuse(stamp);
+        if self.write_outcome(&begun, told, Writing::Stamp)? == WriteOutcome::Absent {
+            self.simulation.stamps.refuse(stamp);
         }
         match result {
             Ok(_) if is_off => flaw("a synced stamp was written in a store without a log"),
             Ok(sequence) if self.is_alive() => {
-                let stamps = &self.world.stamps;
+                let stamps = &self.simulation.stamps;
                 let acknowledged = stamps.acknowledge(stamp, sequence, begun.least);
                 acknowledged.map_err(Stop::Flaw)?;
                 if durability == Durability::Synced {
                     self.make_safe(&begun);
-                    self.world.stamps.make_safe(begun.least.with(sequence));
+                    self.simulation.stamps.make_safe(begun.least.with(sequence));
                 }
                 Ok(())
             }
@@ -187,7 +187,7 @@ impl User<'_> {
     /// A write may be refused for lack of memory only if readers hold memory, because no write is
     /// larger than the limit.
     pub fn allow_no_memory(&self, error: &Error, begun: &Begun) -> Outcome {
-        let is_read = self.world.readers.were_there_since(begun.at.begun);
+        let is_read = self.simulation.readers.were_there_since(begun.at.begun);
         match is_read || !self.is_alive() {
             true => Ok(()),
             false => flaw(format!(
@@ -196,11 +196,16 @@ impl User<'_> {
         }
     }
 
-    pub fn ingest(&mut self, place: Place, keys: &[(u8, Option<u16>)], commits: bool) -> Outcome {
-        let Some((space, keyspace)) = self.space(place) else {
+    pub fn ingest(
+        &mut self,
+        keyspace: StepKeyspace,
+        keys: &[(u8, Option<u16>)],
+        commits: bool,
+    ) -> Outcome {
+        let Some((space, keyspace)) = self.space(keyspace) else {
             return Ok(());
         };
-        let order = self.world.order(space);
+        let order = self.simulation.order(space);
         let first = self.memory.history.len();
         let changes: Vec<Change> = keys
             .iter()
@@ -213,7 +218,7 @@ impl User<'_> {
                 }
             })
             .collect();
-        let has_beacon = commits && self.world.stamped_keyspaces().contains(&space);
+        let has_beacon = commits && self.simulation.stamped_keyspaces().contains(&space);
         let mut written = changes.clone();
         if has_beacon {
             let beacon = Change::Put(
@@ -227,7 +232,7 @@ impl User<'_> {
         let begun = self.begin();
         let result = self.put_in(&keyspace, &written, commits);
         if has_beacon && result.is_ok() && self.is_alive() {
-            self.world.note_beacon(space, self.opened.number);
+            self.simulation.note_beacon(space, self.opened.number);
         }
         if !commits {
             return match result {

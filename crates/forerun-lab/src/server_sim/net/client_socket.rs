@@ -69,8 +69,8 @@ impl ClientSocket {
     }
 
     /// Bytes that the server has received and sent.
-    pub fn moved(&self) -> u64 {
-        self.net.state().conns[self.id].moved
+    pub fn transferred_bytes(&self) -> u64 {
+        self.net.state().conns[self.id].transferred_bytes
     }
 
     /// The worker's poll that has the connection.

@@ -88,7 +88,7 @@ struct Conn {
     changes: Ready,
     queued: bool,
     /// Bytes that the server received and sent.
-    moved: u64,
+    transferred_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -253,7 +253,7 @@ impl Net {
             others_when_refused: None,
             changes: NOTHING,
             queued: false,
-            moved: 0,
+            transferred_bytes: 0,
         });
         state.listeners[number].waiting.push_back(id);
         state.polls[poll].queue.push_back(Source::Listener(token));

@@ -24,7 +24,7 @@ impl Read for SimSocket {
             return Err(ErrorKind::ConnectionReset.into());
         }
         let count = conn.c2s.take(into);
-        conn.moved += count as u64;
+        conn.transferred_bytes += count as u64;
         match count {
             0 if conn.c2s.ended || into.is_empty() => Ok(0),
             0 => Err(ErrorKind::WouldBlock.into()),
@@ -53,7 +53,7 @@ impl Write for SimSocket {
                 break;
             }
         }
-        conn.moved += count as u64;
+        conn.transferred_bytes += count as u64;
         let wanted: usize = parts.iter().map(|part| part.len()).sum();
         // Linux also records the need for space if a write was taken in part.
         conn.wants_space |= count == 0 || (conn.style == Style::Epoll && count < wanted);

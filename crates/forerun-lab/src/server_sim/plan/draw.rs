@@ -19,37 +19,37 @@ const VALUE_BYTES_MIN: usize = 40;
 
 /// What most clients of a plan are like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Workload {
     Mixed,
     LargeAnswers,
-    Crowd,
+    ManyClients,
     Flood,
-    Tight,
+    LowMemory,
 }
 
 impl Plan {
     pub fn draw(seed: u64) -> Plan {
         let rng = &mut SmallRng::seed_from_u64(seed);
         let kinds = [
-            (Kind::Mixed, 6),
-            (Kind::LargeAnswers, 2),
-            (Kind::Crowd, 1),
-            (Kind::Flood, 1),
-            (Kind::Tight, 2),
+            (Workload::Mixed, 6),
+            (Workload::LargeAnswers, 2),
+            (Workload::ManyClients, 1),
+            (Workload::Flood, 1),
+            (Workload::LowMemory, 2),
         ];
         let kind = kinds
             .choose_weighted(rng, |(_, weight)| *weight)
-            .map_or(Kind::Mixed, |(kind, _)| *kind);
+            .map_or(Workload::Mixed, |(kind, _)| *kind);
         let (memory_mib, max_item_bytes) = match kind {
-            Kind::LargeAnswers => (64, 1 << 20),
-            Kind::Tight => (16, 256 << 10),
-            Kind::Flood => (64, 16 << 10),
-            Kind::Mixed | Kind::Crowd => (64, 128 << 10),
+            Workload::LargeAnswers => (64, 1 << 20),
+            Workload::LowMemory => (16, 256 << 10),
+            Workload::Flood => (64, 16 << 10),
+            Workload::Mixed | Workload::ManyClients => (64, 128 << 10),
         };
         let count = match kind {
-            Kind::Crowd => rng.random_range(66..140),
-            Kind::LargeAnswers | Kind::Flood => rng.random_range(1..5),
-            Kind::Mixed | Kind::Tight => rng.random_range(1..10),
+            Workload::ManyClients => rng.random_range(66..140),
+            Workload::LargeAnswers | Workload::Flood => rng.random_range(1..5),
+            Workload::Mixed | Workload::LowMemory => rng.random_range(1..10),
         };
         let tls = rng.random_bool(0.5);
         let snapshot = rng.random_bool(0.6);
@@ -60,7 +60,7 @@ impl Plan {
         if restart_after_s.is_some() {
             let before = clients.clone();
             for id in count..count + rng.random_range(1..4) {
-                let mut client = ClientPlan::draw(rng, id, Kind::Mixed, max_item_bytes, tls);
+                let mut client = ClientPlan::draw(rng, id, Workload::Mixed, max_item_bytes, tls);
                 client.life = 1;
                 let reads = ClientPlan::reads_of(&before);
                 client.ops.splice(0..0, reads);
@@ -144,15 +144,15 @@ impl Rate {
         pause_max: Duration::ZERO,
     };
 
-    fn draw(rng: &mut SmallRng, kind: Kind) -> Rate {
+    fn draw(rng: &mut SmallRng, kind: Workload) -> Rate {
         let ms = Duration::from_millis;
         let rate = |bytes_max, pause_max| Rate {
             bytes_max,
             pause_max,
         };
         match (kind, rng.random_range(0..10)) {
-            (Kind::Flood | Kind::LargeAnswers, 0..5) | (_, 0..3) => Rate::GREEDY,
-            (Kind::Flood | Kind::LargeAnswers, _) => rate(
+            (Workload::Flood | Workload::LargeAnswers, 0..5) | (_, 0..3) => Rate::GREEDY,
+            (Workload::Flood | Workload::LargeAnswers, _) => rate(
                 rng.random_range(4 << 10..256 << 10),
                 ms(rng.random_range(0..40)),
             ),
@@ -181,7 +181,7 @@ impl ClientPlan {
     pub(super) fn draw(
         rng: &mut SmallRng,
         id: usize,
-        kind: Kind,
+        kind: Workload,
         max_item: usize,
         tls: bool,
     ) -> ClientPlan {
@@ -190,20 +190,20 @@ impl ClientPlan {
         let value_max = (max_item - 400)
             .min(send.value_max())
             .min(read.value_max())
-            .min(if kind == Kind::Crowd {
+            .min(if kind == Workload::ManyClients {
                 2000
             } else {
                 usize::MAX
             });
         let is_slow = send.bytes_max.min(read.bytes_max) < 1000;
         let op_count = match kind {
-            Kind::Crowd => rng.random_range(0..6),
-            Kind::Flood => rng.random_range(50..400),
+            Workload::ManyClients => rng.random_range(0..6),
+            Workload::Flood => rng.random_range(50..400),
             _ if is_slow => rng.random_range(1..12),
             _ => rng.random_range(1..60),
         };
         let capacity = |rng: &mut SmallRng| match (kind, rng.random_range(0..4)) {
-            (Kind::Flood, _) => 4 << 20,
+            (Workload::Flood, _) => 4 << 20,
             (_, 0) => rng.random_range(1..2000),
             (_, 1) => rng.random_range(2000..100_000),
             _ => rng.random_range(60_000..1 << 20),
@@ -230,7 +230,7 @@ impl ClientPlan {
             life: 0,
             tls,
             start: match kind {
-                Kind::Crowd => Duration::from_micros(rng.random_range(0..300)),
+                Workload::ManyClients => Duration::from_micros(rng.random_range(0..300)),
                 _ => Duration::from_millis(rng.random_range(0..500)),
             },
             capacities,
@@ -278,7 +278,7 @@ impl Op {
     fn draw(
         rng: &mut SmallRng,
         id: usize,
-        kind: Kind,
+        kind: Workload,
         keys: &mut Vec<Key>,
         keys_max: u16,
         value_max: usize,
@@ -299,13 +299,13 @@ impl Op {
                     0 => rng.random_range(0..100),
                     1 | 2 => rng.random_range(0..4000),
                     3 => rng.random_range(0..40_000),
-                    4 if kind == Kind::LargeAnswers => value_max,
+                    4 if kind == Workload::LargeAnswers => value_max,
                     _ => rng.random_range(0..=value_max),
                 };
                 Op::Set {
                     key,
                     len: match kind {
-                        Kind::Flood => len.max(8000).min(value_max),
+                        Workload::Flood => len.max(8000).min(value_max),
                         // It is long enough to contain its key.
                         _ => len.min(value_max).max(VALUE_BYTES_MIN),
                     },
@@ -313,13 +313,13 @@ impl Op {
                 }
             }
             (_, 35..75) => {
-                let most = match kind {
-                    Kind::LargeAnswers => 20,
+                let max_count = match kind {
+                    Workload::LargeAnswers => 20,
                     _ if is_slow => 2,
-                    Kind::Flood => 60,
+                    Workload::Flood => 60,
                     _ => 30,
                 };
-                let count = rng.random_range(1..=most);
+                let count = rng.random_range(1..=max_count);
                 let asked = (0..count).filter_map(|_| keys.choose(rng).copied());
                 Op::Get {
                     keys: asked.collect(),
@@ -337,7 +337,7 @@ impl Op {
             },
             (_, 90..94) => Op::Delete { key: key(rng) },
             (_, 94) => Op::Flush,
-            (Kind::Tight, 95..98) => Op::MemoryLimit {
+            (Workload::LowMemory, 95..98) => Op::MemoryLimit {
                 mib: rng.random_range(8..17),
             },
             _ => Op::Noop,

@@ -7,7 +7,7 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::draw::Kind;
+use super::draw::Workload;
 use super::{
     ClientPlan, Death, DeathCause, DeathMoment, DiskPlan, End, Event, Expiry, Key, LifePlan,
     Listeners, Op, Plan, Rate, Style,
@@ -121,7 +121,8 @@ impl Plan {
             for _ in 0..rng.random_range(1..3) {
                 let id = self.clients.iter().map(|client| client.id + 1).max();
                 let id = id.unwrap_or_default();
-                let mut client = ClientPlan::draw(rng, id, Kind::Mixed, self.max_item_bytes, tls);
+                let mut client =
+                    ClientPlan::draw(rng, id, Workload::Mixed, self.max_item_bytes, tls);
                 client.life = life;
                 client.ops.splice(0..0, reads.iter().cloned());
                 client.send = Rate::GREEDY;

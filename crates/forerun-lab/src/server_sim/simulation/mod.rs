@@ -52,7 +52,7 @@ impl CloseSocket for ClientSocket {
     }
 }
 
-/// How a server has come to serve nobody any more.
+/// Why a server stopped serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServingEnd {
     Drained,
@@ -67,7 +67,7 @@ enum Actor {
     Task,
 }
 
-/// When a thread of the server last began to wait, and at which deadline of its polls it continues.
+/// The deadline of the poll in which a thread of the server waits.
 #[derive(Clone, Copy, Debug, Default)]
 struct PollWait {
     until: Option<Duration>,

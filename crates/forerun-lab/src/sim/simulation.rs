@@ -95,7 +95,7 @@ impl Floor {
     }
 }
 
-pub struct World {
+pub struct Simulation {
     pub program: Program,
     pub panics: Panics,
     options: Mutex<Options>,
@@ -131,15 +131,15 @@ pub struct Counts {
 /// How many writes of each thread were acknowledged at a moment.
 pub type Marks = [usize; THREADS];
 
-impl World {
-    pub fn new(program: Program, is_traced: bool) -> World {
+impl Simulation {
+    pub fn new(program: Program, is_traced: bool) -> Simulation {
         let panics = Panics::default();
         let disk = FaultIo::new();
         disk.set_links(program.store.has_links);
         disk.set_forgetful(program.store.is_forgetful);
         let clock = Arc::new(WallClock::default());
         let sync_time = Duration::from_micros(program.store.sync_us);
-        World {
+        Simulation {
             options: Mutex::new(program.store.options(&panics)),
             is_closed: AtomicBool::new(false),
             panics,
@@ -189,7 +189,7 @@ impl World {
         std::mem::replace(&mut *lock(&self.store), opened)
     }
 
-    /// Opens the store, with its shared keyspaces. Planned failures are retried.
+    /// Opens the store, with its shared keyspaces. PlannedFault failures are retried.
     ///
     /// # Errors
     /// [`Stop::Flaw`]; [`Stop::Dead`].
@@ -393,7 +393,7 @@ impl World {
     }
 }
 
-impl KeyspaceRules for World {
+impl KeyspaceRules for Simulation {
     fn order(&self, space: KeyspaceNo) -> Order {
         self.shape(space).order
     }

@@ -1,6 +1,7 @@
 //! The store at rest: no thread uses it, and no call fails. It must become idle, hold the expected
 //! entries, stay within its limits, and accept writes.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -8,11 +9,11 @@ use std::time::Duration;
 use forerun_db::{Db, Error, Stats};
 
 use super::compare::compare;
-use super::program::{Change, Op, Place, ReadDirection, Step, What};
+use super::program::{Change, Op, ReadDirection, Step, StepKeyspace, What};
 use super::reads::read;
 use super::rt;
+use super::simulation::{Ended, Opened, Outcome, STORE, Simulation, Stop, flaw};
 use super::user::{Memory, Private, User};
-use super::world::{Ended, Opened, Outcome, Stop, World, flaw};
 
 /// The most that an open run takes in memory, in addition to cached pages: its root page, which has
 /// at most 4 KiB of rows, or one row with a key of 4 KB and a value of 5 KB, its filter, and a word
@@ -23,16 +24,20 @@ const RUN_MAX_BYTES: usize = 12 << 10;
 const FRAME_BYTES: usize = (4 << 10) + 64;
 const PAGES_SHARE: usize = 4;
 
-/// How soon a store at rest is within its limits. A background thread may still hold a page or a
-/// run at first, and the cache then gives back what it holds too much within a second.
+/// The time that an idle store has to return to its limits. At first, a background thread may still
+/// hold a page or a run. The cache then evicts the excess within a second.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 
 /// The longest time that a store at rest may take for a write.
 const WRITE_MAX: Duration = Duration::from_secs(60);
 
 /// Checks a store that nobody uses, after all faults.
-pub fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Outcome {
-    let Some(opened) = world.store() else {
+pub fn check_at_rest(
+    simulation: &Simulation,
+    memories: &mut [Memory],
+    has_failed: bool,
+) -> Outcome {
+    let Some(opened) = simulation.store() else {
         return flaw("the store is not open");
     };
     let db = &opened.db;
@@ -43,32 +48,35 @@ pub fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Out
         return flaw(format!("the store refuses writes: {cause}"));
     }
     for memory in memories.iter_mut() {
-        let (observed, read) = world.observe(&opened, memory)?;
+        let (observed, read) = simulation.observe(&opened, memory)?;
         if memory.opening == opened.number {
-            compare(&memory.history.all_visible(), &observed, read, world).map_err(|why| {
+            compare(&memory.history.all_visible(), &observed, read, simulation).map_err(|why| {
                 Stop::Flaw(format!("at rest, of thread {}: {why}", memory.thread))
             })?;
         } else {
             // The thread had ended when another one closed and reopened the store.
             memory.opening = opened.number;
-            world.resolve(memory, &observed, read, Ended::Kept)?;
+            simulation.resolve(memory, &observed, read, Ended::Kept)?;
         }
     }
     match poisoned {
-        None => wait_idle(world, &opened)?,
+        None => wait_idle(simulation, &opened)?,
         Some(_) => opened.refuses_writes.store(true, SeqCst),
     }
-    check_limits(world, db)?;
-    write_again(world, &opened, memories)?;
+    check_limits(simulation, db)?;
+    write_again(simulation, &opened, memories)?;
     // Otherwise the store ends with writes that only its log has.
-    if world.program.seed.is_multiple_of(2) && !world.is_over() && db.stats().poisoned.is_none() {
-        wait_idle(world, &opened)?;
+    if simulation.program.seed.is_multiple_of(2)
+        && !simulation.is_over()
+        && db.stats().poisoned.is_none()
+    {
+        wait_idle(simulation, &opened)?;
     }
     Ok(())
 }
 
 /// Flushes and compacts until everything is done. Failed work is retried after a while.
-fn wait_idle(world: &World, opened: &Opened) -> Outcome {
+fn wait_idle(simulation: &Simulation, opened: &Opened) -> Outcome {
     const TRIES: usize = 60;
     let mut last = None;
     for _ in 0..TRIES {
@@ -77,7 +85,7 @@ fn wait_idle(world: &World, opened: &Opened) -> Outcome {
             Ok(()) => return Ok(()),
             Err(error) => {
                 let is_poisoned = matches!(error, Error::Poisoned { .. });
-                world.allow(&error, Some(opened), "wait_idle")?;
+                simulation.allow(&error, Some(opened), "wait_idle")?;
                 if is_poisoned {
                     return Ok(());
                 }
@@ -103,20 +111,26 @@ fn verify(db: &Db) -> Outcome<u64> {
 }
 
 /// Checks that the store is soon within its limits of memory and of open files.
-fn check_limits(world: &World, db: &Db) -> Outcome {
+fn check_limits(simulation: &Simulation, db: &Db) -> Outcome {
     let begun = rt::elapsed();
     loop {
         // Runs of range deletions count too, and only a verification counts them.
         let runs = verify(db)?;
         let stats = db.stats();
-        world.check_memtables(&stats)?;
+        simulation.check_memtables(&stats)?;
         if stats.poisoned.is_some() {
             // The files of replaced runs are closed in a later epoch. The workers that would
             // advance it may have ended.
             forerun_core::epoch::pin().flush();
         }
-        let (_, open_runs) = world.io().open_files();
-        match over_limit(&stats, runs, open_runs, world.options().max_open_files) {
+        let (_, open_runs) = simulation.io().open_files();
+        // A store that refuses writes keeps the runs that only a failed manifest names.
+        let kept_runs = match stats.poisoned {
+            Some(_) => run_files(simulation),
+            None => runs,
+        };
+        let max_open_files = simulation.options().max_open_files;
+        match over_limit(&stats, runs, kept_runs, open_runs, max_open_files) {
             None => return Ok(()),
             Some(why) if rt::elapsed() - begun > SETTLE_MAX => return flaw(why),
             Some(_) => rt::sleep(Duration::from_millis(100)),
@@ -126,7 +140,7 @@ fn check_limits(world: &World, db: &Db) -> Outcome {
 
 /// Checks the figures of a store that was compacted while nobody read it: runs hold exactly the
 /// entries that a scan returns, except that some may have expired.
-pub fn check_entries(world: &World, opened: &Opened) -> Outcome {
+pub fn check_entries(simulation: &Simulation, opened: &Opened) -> Outcome {
     let stats = opened.db.stats();
     let all: u64 = stats.levels.iter().map(|level| level.entries).sum();
     let mut sum = 0;
@@ -151,7 +165,7 @@ pub fn check_entries(world: &World, opened: &Opened) -> Outcome {
         }
     }
     // Runs whose entries have expired may be removed at any time.
-    match sum == all || world.program.has_ttl() {
+    match sum == all || simulation.program.has_ttl() {
         true => Ok(()),
         false => flaw(format!(
             "the levels have {all} entries together, and {sum} by keyspace"
@@ -159,10 +173,17 @@ pub fn check_entries(world: &World, opened: &Opened) -> Outcome {
     }
 }
 
+/// The number of files of runs in the store's directory.
+fn run_files(simulation: &Simulation) -> u64 {
+    let files = simulation.files_in(Path::new(STORE));
+    files.iter().filter(|name| name.ends_with(".run")).count() as u64
+}
+
 /// Which limit of the cache or of open files is exceeded.
 fn over_limit(
     stats: &Stats,
     runs: u64,
+    kept_runs: u64,
     open_runs: u64,
     max_open_files: Option<usize>,
 ) -> Option<String> {
@@ -176,31 +197,31 @@ fn over_limit(
             stats.cache
         ));
     }
-    let max_open = runs.min(max_open_files.unwrap_or(usize::MAX) as u64);
+    let max_open = kept_runs.min(max_open_files.unwrap_or(usize::MAX) as u64);
     (open_runs > max_open).then(|| {
         format!(
-            "{open_runs} files of runs are open, there are {runs} runs, and {max_open} may be open"
+            "{open_runs} files of runs are open, there are {kept_runs} runs, and {max_open} may be open"
         )
     })
 }
 
 /// Writes to each keyspace. The store accepts the writes, unless it refuses all of them until it is
 /// reopened.
-fn write_again(world: &World, opened: &Arc<Opened>, memories: &mut [Memory]) -> Outcome {
+fn write_again(simulation: &Simulation, opened: &Arc<Opened>, memories: &mut [Memory]) -> Outcome {
     let refuses = opened.refuses_writes.load(SeqCst);
-    let shared = (0..opened.spaces.len()).map(|space| Place::Shared(space as u8));
-    let mut places: Vec<Place> = shared.collect();
+    let shared = (0..opened.spaces.len()).map(|space| StepKeyspace::Shared(space as u8));
+    let mut keyspaces: Vec<StepKeyspace> = shared.collect();
     let memory = &mut memories[0];
     if matches!(memory.private, Private::Present(_)) {
-        places.push(Place::Private);
+        keyspaces.push(StepKeyspace::Private);
     }
-    let steps: Vec<Step> = places
+    let steps: Vec<Step> = keyspaces
         .into_iter()
-        .map(|place| Step {
+        .map(|keyspace| Step {
             id: 0,
             op: Op::Write {
                 changes: vec![Change {
-                    place,
+                    keyspace,
                     what: What::Put { key: 3, len: 20 },
                 }],
                 durability: None,
@@ -208,11 +229,11 @@ fn write_again(world: &World, opened: &Arc<Opened>, memories: &mut [Memory]) -> 
         })
         .collect();
     let begun = rt::elapsed();
-    *memory = User::new(world, memory.clone(), Arc::clone(opened)).run(&steps);
+    *memory = User::new(simulation, memory.clone(), Arc::clone(opened)).run(&steps);
     let took = rt::elapsed() - begun;
     let accepted = memory.history.accepted_last(steps.len());
     match accepted == steps.len() {
-        _ if refuses || world.is_over() => Ok(()),
+        _ if refuses || simulation.is_over() => Ok(()),
         true if took <= WRITE_MAX => Ok(()),
         true => flaw(format!(
             "writes take {took:?}, although the faults ended long ago"
@@ -224,7 +245,7 @@ fn write_again(world: &World, opened: &Arc<Opened>, memories: &mut [Memory]) -> 
     }
 }
 
-impl World {
+impl Simulation {
     /// Checks the memory of memtables, which stays within its limit at any time.
     ///
     /// # Errors
