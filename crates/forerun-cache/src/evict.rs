@@ -67,7 +67,7 @@ impl Cache {
     /// Goes through about `quantum_bytes` of a block whose items have all expired or were flushed,
     /// unless another thread is emptying a block.
     pub(crate) fn reclaim_some(&self, quantum_bytes: usize) {
-        let Ok(mut current) = self.evacuation.try_lock() else {
+        let Some(mut current) = self.try_lock_evacuation() else {
             return;
         };
         if current.is_none() {

@@ -1,6 +1,7 @@
 //! Reclaiming memory: directly, while a writer waits for it, and ahead of writers, so that they
 //! need not wait.
 
+use crate::blocks::victim::Evacuation;
 use crate::budget::Purpose;
 use crate::cache::Cache;
 use crate::index::SplitError;
@@ -10,7 +11,7 @@ use crate::stats::Count;
 use crate::sync::unpoisoned;
 use std::time::Duration;
 
-use forerun_core::sync::{TryLockError, thread, time};
+use forerun_core::sync::{MutexGuard, TryLockError, thread, time};
 
 /// The memory that a writer lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,16 +146,21 @@ impl Cache {
         if available_bytes + self.limbo.waiting_bytes() < ahead_bytes {
             let quantum_bytes =
                 (WORK_FACTOR * written_bytes).clamp(*QUANTUM_BYTES.start(), *QUANTUM_BYTES.end());
-            let mut current = match self.evacuation.try_lock() {
-                Ok(current) => Some(current),
-                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            };
-            if let Some(current) = &mut current {
-                self.evict(current, quantum_bytes);
+            if let Some(mut current) = self.try_lock_evacuation() {
+                self.evict(&mut current, quantum_bytes);
             }
         }
         self.collect();
+    }
+
+    /// The block that is being emptied, unless another thread is at it.
+    pub(crate) fn try_lock_evacuation(&self) -> Option<MutexGuard<'_, Option<Evacuation>>> {
+        match self.evacuation.try_lock() {
+            Ok(current) => Some(current),
+            // An evacuation is whole after each item, so a panic leaves nothing half done.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Splits the segment of a hash, which was full and `depth` deep, or else evicts an item from

@@ -113,7 +113,8 @@ pub struct Store<'a> {
     /// The mode.
     pub mode: Mode,
     /// Store only over an item with this CAS number. Otherwise the result is [`Stored::Exists`], or
-    /// [`Stored::NotFound`] if there is no item.
+    /// [`Stored::NotFound`] if there is no item. [`Mode::Append`] and [`Mode::Prepend`] compare
+    /// only if there is an item, as in memcached.
     pub compare_cas: Option<u64>,
     /// The item's new CAS number. `None`: a number that no item has had.
     pub new_cas: Option<u64>,

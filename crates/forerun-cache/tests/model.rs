@@ -162,6 +162,7 @@ impl Pair {
                 });
                 let was_there = old.is_some();
                 let is_allowed = match (&old, mode) {
+                    (None, Mode::Append | Mode::Prepend) => Err(Stored::NotStored),
                     (None, _) if compare_cas.is_some() => Err(Stored::NotFound),
                     (None, Mode::Set | Mode::Add) => Ok(()),
                     (None, _) | (Some(_), Mode::Add) => Err(Stored::NotStored),

@@ -44,6 +44,27 @@ fn modes_store_under_their_conditions() {
 }
 
 #[test]
+fn an_append_compares_a_cas_number_only_with_an_item() {
+    let cache = cache(16 << 20);
+    for (mode, joined) in [(Mode::Append, b"12"), (Mode::Prepend, b"21")] {
+        let with = |compare_cas, vivify, value: &'static [u8]| {
+            cache.store(Store {
+                mode,
+                compare_cas: Some(compare_cas),
+                vivify,
+                ..Store::set(b"k", value)
+            })
+        };
+        assert_eq!(with(1, None, b"1"), Stored::NotStored);
+        let cas = stored(with(1, Some(Expiry::Never), b"1"));
+        assert_eq!(with(cas + 1, Some(Expiry::Never), b"2"), Stored::Exists);
+        stored(with(cas, None, b"2"));
+        assert_eq!(cache.get(b"k").unwrap(), joined);
+        assert_eq!(cache.delete(Delete::key(b"k")), Deleted::Deleted);
+    }
+}
+
+#[test]
 fn a_cas_number_admits_one_change() {
     let cache = cache(16 << 20);
     let with = |compare_cas, value: &'static [u8]| {

@@ -151,13 +151,15 @@ impl Operation for StoreOperation<'_> {
         };
         let Some(old) = found else {
             return match (store.mode, store.vivify) {
-                _ if store.compare_cas.is_some() => Decision::Answer(Stored::NotFound),
-                (Mode::Set | Mode::Add, _) => Decision::Write(new),
+                // There is no number to compare. Memcached continues as if none were given.
                 (Mode::Append | Mode::Prepend, Some(expiry)) => {
                     new.expiry = expiry.to_word();
                     Decision::Write(new)
                 }
-                _ => Decision::Answer(Stored::NotStored),
+                (Mode::Append | Mode::Prepend, None) => Decision::Answer(Stored::NotStored),
+                _ if store.compare_cas.is_some() => Decision::Answer(Stored::NotFound),
+                (Mode::Set | Mode::Add, _) => Decision::Write(new),
+                (Mode::Replace, _) => Decision::Answer(Stored::NotStored),
             };
         };
         if store.mode == Mode::Add {

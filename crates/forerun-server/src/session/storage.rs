@@ -230,7 +230,7 @@ impl StoreCommand<'_> {
     fn store(&self, context: &mut CommandContext<'_>, value: Value<'_>) {
         let len = value.len();
         context.counters.cmd_set.add(1);
-        let mut store = Store {
+        let store = Store {
             key: &self.key,
             value,
             flags: self.flags,
@@ -243,13 +243,6 @@ impl StoreCommand<'_> {
             claimed: false,
         };
         let is_extension = matches!(self.mode, Mode::Append | Mode::Prepend);
-        if is_extension
-            && store.compare_cas.is_some()
-            && context.cache.pin().peek(&self.key).is_none()
-        {
-            // There is no version to compare. Memcached continues as if the client had sent none.
-            store.compare_cas = None;
-        }
         let stored = context.cache.store(store);
         self.count(context, stored);
         let code: &[u8; 2] = match stored {
