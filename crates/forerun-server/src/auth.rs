@@ -11,6 +11,8 @@
 //! [`Authentication`] reads that command before a connection's session sees anything. The session
 //! gets all bytes after it.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use forerun_core::sync::{PoisonError, RwLock};
@@ -79,13 +81,14 @@ impl Users {
             path: PathBuf::from(path),
             reason,
         };
-        let length = std::fs::metadata(path)
-            .map_err(|error| wrong(error.to_string()))?
-            .len();
-        if length > FILE_BYTES_MAX {
+        // Devices and pipes have no length, and a file may grow, so count what is read.
+        let mut text = Vec::new();
+        File::open(path)
+            .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text))
+            .map_err(|error| wrong(error.to_string()))?;
+        if text.len() as u64 > FILE_BYTES_MAX {
             return Err(wrong(format!("it is longer than {FILE_BYTES_MAX} bytes")));
         }
-        let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
         Users::parse(&text).map_err(wrong)
     }
 
@@ -348,6 +351,22 @@ mod tests {
         ] {
             assert_eq!(Users::parse(text), Err(reason.to_owned()));
         }
+    }
+
+    #[test]
+    fn a_file_of_users_is_refused_at_its_limit_even_if_it_has_no_length() {
+        let endless = UserFile::load(Path::new("/dev/zero")).expect_err("it has no end");
+        assert!(
+            endless.to_string().contains("longer than 1048576 bytes"),
+            "{endless}"
+        );
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("users");
+        let user = b"alice:x\n";
+        std::fs::write(&path, user.repeat((1 << 20) / user.len())).expect("a file");
+        UserFile::load(&path).expect("it is as long as the limit");
+        std::fs::write(&path, user.repeat((1 << 20) / user.len() + 1)).expect("a file");
+        UserFile::load(&path).expect_err("it is longer than the limit");
     }
 
     #[test]

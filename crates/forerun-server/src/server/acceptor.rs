@@ -248,8 +248,15 @@ impl<S: System> Acceptor<S> {
                         // The client left before it was accepted.
                         ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
                         _ => {
-                            self.connections.paused();
-                            tracing::warn!(listener = %waiting.name, %error, "cannot accept");
+                            // Once for each pause, however often it is extended.
+                            if !self.upkeep.paused && !refused {
+                                self.connections.paused();
+                                tracing::warn!(
+                                    listener = %waiting.name,
+                                    %error,
+                                    "cannot accept connections for now"
+                                );
+                            }
                             refused = true;
                             break;
                         }
