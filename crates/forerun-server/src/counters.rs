@@ -1,6 +1,16 @@
 //! Statistics of sessions: each thread has its own counters, and a reader adds them up.
+//!
+//! ```text
+//!   session_counters! { … get_hits: outcomes ["get", "hit"], … }      one row per counter
+//!     ├─► Counters::get_hits            a thread adds to it
+//!     ├─► SessionStats::get_hits        the sum over all threads; serde writes it as JSON
+//!     ├─► Figures::each                 `stats`, under the row's name
+//!     └─► SessionStats::counts_of       Prometheus: the row's family, with these labels
+//! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use forerun_core::figures;
 
 /// A counter with one writing thread and any number of readers.
 #[derive(Debug, Default)]
@@ -23,89 +33,128 @@ impl Counter {
     }
 }
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+/// A Prometheus metric that several counters share. Labels distinguish them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MetricFamily {
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    /// Names of the labels.
+    pub(crate) labels: &'static [&'static str],
+}
+
+macro_rules! session_counters {
+    (
+        families { $($family:ident $labels:tt: $help:literal,)* }
+        $($(#[doc = $doc:literal])+ $name:ident: $of:ident $values:tt,)*
+    ) => {
         /// Counts of one thread's sessions since the server started, under memcached's names.
         #[derive(Debug, Default)]
         pub struct Counters {
-            $($(#[$doc])* pub $name: Counter,)*
+            $($(#[doc = $doc])+ pub $name: Counter,)*
         }
 
-        /// The counts of all threads added up, minus their values at the last `stats reset`.
-        #[derive(Clone, Copy, Debug, Default)]
-        pub(crate) struct Totals {
-            $(pub $name: u64,)*
+        figures! {
+            /// Counts of all sessions, under memcached's names.
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+            #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+            #[non_exhaustive]
+            pub struct SessionStats {
+                $($(#[doc = $doc])+ counter $name: u64,)*
+            }
         }
 
-        #[cfg(test)]
         impl Counters {
+            /// Adds the counts of this thread to those of others.
+            pub(crate) fn add_to(&self, sum: &mut SessionStats) {
+                $(sum.$name = sum.$name.wrapping_add(self.$name.get());)*
+            }
+
             /// Calls `visit` with each counter and its name.
+            #[cfg(test)]
             pub(crate) fn each(&self, visit: &mut dyn FnMut(&str, &Counter)) {
                 $(visit(stringify!($name), &self.$name);)*
             }
         }
 
-        impl Totals {
-            pub(crate) fn add(&mut self, counters: &Counters) {
-                $(self.$name = self.$name.wrapping_add(counters.$name.get());)*
-            }
+        impl SessionStats {
+            /// The metrics in which Prometheus finds these counts.
+            pub(crate) const FAMILIES: &[MetricFamily] = &[$(MetricFamily {
+                name: stringify!($family),
+                help: $help,
+                labels: &$labels,
+            },)*];
 
-            pub(crate) fn subtract(&mut self, base: &Totals) {
-                $(self.$name = self.$name.wrapping_sub(base.$name);)*
+            /// The counts of a family, each with the values of its labels.
+            pub(crate) fn counts_of(
+                &self,
+                family: &MetricFamily,
+            ) -> Vec<(&'static [&'static str], u64)> {
+                let rows: Vec<(&str, &'static [&'static str], u64)> =
+                    vec![$((stringify!($of), &$values, self.$name),)*];
+                let is_of_family = |row: &(&str, _, _)| row.0 == family.name;
+                let rows = rows.into_iter().filter(is_of_family);
+                rows.map(|(_, values, count)| (values, count)).collect()
             }
         }
     };
 }
 
-counters! {
+// The order is the one in which memcached's `stats` lists them.
+session_counters! {
+    families {
+        commands ["command"]: "Commands answered; gets and touches count keys",
+        outcomes ["command", "outcome"]: "Outcomes of commands",
+        batches []: "Batches of lookups",
+        network_bytes ["direction"]: "Bytes received and sent",
+    }
     /// Keys looked up by retrieval commands.
-    cmd_get,
+    cmd_get: commands ["get"],
     /// Storage commands that reached the cache.
-    cmd_set,
+    cmd_set: commands ["set"],
     /// `flush_all` commands.
-    cmd_flush,
+    cmd_flush: commands ["flush"],
     /// Keys touched: `touch`, `gat`, meta gets with `T`.
-    cmd_touch,
+    cmd_touch: commands ["touch"],
     /// Meta commands.
-    cmd_meta,
+    cmd_meta: commands ["meta"],
     /// Lookups that found something.
-    get_hits,
+    get_hits: outcomes ["get", "hit"],
     /// Lookups that found nothing.
-    get_misses,
-    /// Deletions that found something.
-    delete_hits,
+    get_misses: outcomes ["get", "miss"],
     /// Deletions that found nothing.
-    delete_misses,
-    /// Increments that found something.
-    incr_hits,
+    delete_misses: outcomes ["delete", "miss"],
+    /// Deletions that found something.
+    delete_hits: outcomes ["delete", "hit"],
     /// Increments that found nothing.
-    incr_misses,
-    /// Decrements that found something.
-    decr_hits,
+    incr_misses: outcomes ["incr", "miss"],
+    /// Increments that found something.
+    incr_hits: outcomes ["incr", "hit"],
     /// Decrements that found nothing.
-    decr_misses,
-    /// Compare-and-swaps whose value matched.
-    cas_hits,
+    decr_misses: outcomes ["decr", "miss"],
+    /// Decrements that found something.
+    decr_hits: outcomes ["decr", "hit"],
     /// Compare-and-swaps that found nothing.
-    cas_misses,
+    cas_misses: outcomes ["cas", "miss"],
+    /// Compare-and-swaps whose value matched.
+    cas_hits: outcomes ["cas", "hit"],
     /// Compare-and-swaps whose value did not match.
-    cas_badval,
+    cas_badval: outcomes ["cas", "changed"],
     /// Touches that found something.
-    touch_hits,
+    touch_hits: outcomes ["touch", "hit"],
     /// Touches that found nothing.
-    touch_misses,
-    /// Attempts to authenticate.
-    auth_cmds,
-    /// Failed attempts to authenticate.
-    auth_errors,
+    touch_misses: outcomes ["touch", "miss"],
     /// Values larger than the item size limit.
-    store_too_large,
+    store_too_large: outcomes ["store", "too_large"],
     /// Values that did not fit in memory.
-    store_no_memory,
+    store_no_memory: outcomes ["store", "no_memory"],
+    /// Attempts to authenticate.
+    auth_cmds: outcomes ["auth", "tried"],
+    /// Failed attempts to authenticate.
+    auth_errors: outcomes ["auth", "refused"],
     /// Bytes received, counted by the code that reads the sockets.
-    bytes_read,
+    bytes_read: network_bytes ["in"],
     /// Bytes sent, counted by the code that writes the sockets.
-    bytes_written,
+    bytes_written: network_bytes ["out"],
     /// Batches of lookups.
-    batches,
+    batches: batches [],
 }

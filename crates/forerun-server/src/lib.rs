@@ -5,7 +5,7 @@
 //!   protocol/  the lines of the protocol: tokens, numbers, classic and meta commands
 //!   input.rs   bytes received, not yet consumed        output.rs   bytes to be sent, bounded
 //!   shared.rs  state of all sessions of a server
-//!   counters.rs   statistics                           settings.rs options of sessions
+//!   counters.rs   the counters, listed once            settings.rs options of sessions
 //!
 //!   server/    threads and sockets: Server       net/     addresses, listeners, TLS
 //!   auth.rs    the file of users                 address.rs  where servers listen
@@ -38,7 +38,7 @@ mod snapshot_error;
 mod system;
 
 pub use address::{Address, Listen, UNIX_MODE};
-pub use counters::{Counter, Counters};
+pub use counters::{Counter, Counters, SessionStats};
 pub use error::Error;
 pub use input::Input;
 pub use net::{MinVersion, TlsOptions, VerifyClient};

@@ -8,7 +8,7 @@ use forerun_cache::{Cache, CacheStats, Expiry};
 use forerun_core::Figures;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
-use crate::counters::{Counters, Totals};
+use crate::counters::{Counters, SessionStats};
 use crate::os::Os;
 use crate::planted::{self, Defect};
 use crate::protocol::numbers::Expiration;
@@ -87,13 +87,13 @@ pub struct Shared {
 #[derive(Default)]
 struct Registered {
     threads: Vec<Arc<Counters>>,
-    base: Totals,
+    base: SessionStats,
     cache_base: CacheStats,
 }
 
-/// The counters and the state of the cache.
+/// The counts of the sessions and the statistics of the cache, since the last `stats reset`.
 pub(crate) struct Counts {
-    pub totals: Totals,
+    pub sessions: SessionStats,
     pub cache: CacheStats,
 }
 
@@ -172,7 +172,7 @@ impl Shared {
         self.unix_zero_s + u64::from(self.cache.now())
     }
 
-    /// Adds counters for a new thread. [`totals`](Self::totals) includes them.
+    /// Adds counters for a new thread. [`session_stats`](Self::session_stats) includes them.
     pub(crate) fn register(&self) -> Arc<Counters> {
         let counters = Arc::new(Counters::default());
         self.registered().threads.push(Arc::clone(&counters));
@@ -180,7 +180,7 @@ impl Shared {
     }
 
     /// The counts of all sessions since the server started.
-    pub(crate) fn totals(&self) -> Totals {
+    pub fn session_stats(&self) -> SessionStats {
         self.registered().sum()
     }
 
@@ -188,10 +188,10 @@ impl Shared {
     pub(crate) fn counts(&self) -> Counts {
         let mut cache = self.cache.stats();
         let registered = self.registered();
-        let mut totals = registered.sum();
-        totals.subtract(&registered.base);
+        let mut sessions = registered.sum();
+        sessions.subtract(&registered.base);
         cache.subtract(&registered.cache_base);
-        Counts { totals, cache }
+        Counts { sessions, cache }
     }
 
     /// Resets the counts, for `stats reset`.
@@ -209,12 +209,12 @@ impl Shared {
 }
 
 impl Registered {
-    fn sum(&self) -> Totals {
-        let mut totals = Totals::default();
+    fn sum(&self) -> SessionStats {
+        let mut sum = SessionStats::default();
         for counters in &self.threads {
-            totals.add(counters);
+            counters.add_to(&mut sum);
         }
-        totals
+        sum
     }
 }
 

@@ -1,6 +1,7 @@
 //! Metrics and their names. `docs/operate/serving.md` lists them.
 
 use std::fmt;
+use std::iter::zip;
 use std::sync::Arc;
 
 use forerun_core::sync::time;
@@ -12,7 +13,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::counters::Totals;
+use crate::counters::SessionStats;
 use crate::shared::Shared;
 
 /// The metrics of one server. Each scrape reads them again.
@@ -45,43 +46,34 @@ impl Metrics {
 impl Collector for OfServer {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut all = All(encoder);
-        sessions(&mut all, &self.0.totals())?;
+        sessions(&mut all, &self.0.session_stats())?;
         connections(&mut all, &self.0)?;
         cache(&mut all, &self.0)
     }
 }
 
-fn sessions(all: &mut All<'_>, totals: &Totals) -> fmt::Result {
-    let help = "Commands answered; gets and touches count keys";
-    all.counters("commands", help, ["command"])?
-        .put(["get"], totals.cmd_get)?
-        .put(["set"], totals.cmd_set)?
-        .put(["flush"], totals.cmd_flush)?
-        .put(["touch"], totals.cmd_touch)?
-        .put(["meta"], totals.cmd_meta)?;
-    let help = "Outcomes of commands";
-    all.counters("outcomes", help, ["command", "outcome"])?
-        .put(["get", "hit"], totals.get_hits)?
-        .put(["get", "miss"], totals.get_misses)?
-        .put(["delete", "hit"], totals.delete_hits)?
-        .put(["delete", "miss"], totals.delete_misses)?
-        .put(["incr", "hit"], totals.incr_hits)?
-        .put(["incr", "miss"], totals.incr_misses)?
-        .put(["decr", "hit"], totals.decr_hits)?
-        .put(["decr", "miss"], totals.decr_misses)?
-        .put(["cas", "hit"], totals.cas_hits)?
-        .put(["cas", "miss"], totals.cas_misses)?
-        .put(["cas", "changed"], totals.cas_badval)?
-        .put(["touch", "hit"], totals.touch_hits)?
-        .put(["touch", "miss"], totals.touch_misses)?
-        .put(["store", "too_large"], totals.store_too_large)?
-        .put(["store", "no_memory"], totals.store_no_memory)?
-        .put(["auth", "tried"], totals.auth_cmds)?
-        .put(["auth", "refused"], totals.auth_errors)?;
-    all.counter("batches", "Batches of lookups", totals.batches)?;
-    all.counters("network_bytes", "Bytes received and sent", ["direction"])?
-        .put(["in"], totals.bytes_read)?
-        .put(["out"], totals.bytes_written)?;
+/// Every counter of the sessions, in the family and under the labels of its row.
+fn sessions(all: &mut All<'_>, stats: &SessionStats) -> fmt::Result {
+    for family in SessionStats::FAMILIES {
+        let counts = stats.counts_of(family);
+        if family.labels.is_empty() {
+            for (_, count) in counts {
+                all.counter(family.name, family.help, count)?;
+            }
+            continue;
+        }
+        let kind = Metric::counter(0).as_metric().metric_type();
+        let mut to = all
+            .0
+            .encode_descriptor(family.name, family.help, None, kind)?;
+        for (values, count) in counts {
+            let labels: Vec<(&str, &str)> = zip(family.labels, values)
+                .map(|(label, value)| (*label, *value))
+                .collect();
+            let to = to.encode_family(&labels)?;
+            Metric::counter(count).as_metric().encode(to)?;
+        }
+    }
     Ok(())
 }
 
@@ -139,12 +131,6 @@ fn cache(all: &mut All<'_>, shared: &Shared) -> fmt::Result {
 /// Writes metrics one after another.
 struct All<'a>(DescriptorEncoder<'a>);
 
-/// A counter with several values, distinguished by labels.
-struct Family<'a, const N: usize> {
-    to: prometheus_client::encoding::MetricEncoder<'a>,
-    labels: [&'static str; N],
-}
-
 /// A metric with one value.
 enum Metric {
     Counter(ConstCounter),
@@ -181,27 +167,6 @@ impl<'a> All<'a> {
         let metric = metric.as_metric();
         let kind = metric.metric_type();
         metric.encode(self.0.encode_descriptor(name, help, None, kind)?)
-    }
-
-    fn counters<'s, const N: usize>(
-        &'s mut self,
-        name: &'s str,
-        help: &str,
-        labels: [&'static str; N],
-    ) -> Result<Family<'s, N>, fmt::Error> {
-        let kind = Metric::counter(0).as_metric().metric_type();
-        let to = self.0.encode_descriptor(name, help, None, kind)?;
-        Ok(Family { to, labels })
-    }
-}
-
-impl<const N: usize> Family<'_, N> {
-    fn put(mut self, of: [&str; N], value: u64) -> Result<Self, fmt::Error> {
-        let labels: Vec<_> = self.labels.into_iter().zip(of).collect();
-        let metric = Metric::counter(value);
-        let to = self.to.encode_family(&labels)?;
-        metric.as_metric().encode(to)?;
-        Ok(self)
     }
 }
 

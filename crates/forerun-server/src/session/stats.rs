@@ -5,6 +5,7 @@
 
 use std::fmt::{Display, Write};
 
+use forerun_core::Figures;
 use forerun_core::sync::time;
 
 use crate::protocol::replies;
@@ -69,7 +70,7 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     let shared = context.shared;
     let settings = &shared.settings;
     let connections = shared.host.connection_stats();
-    let Counts { totals, cache } = shared.counts();
+    let Counts { sessions, cache } = shared.counts();
     let (user, system) = cpu_time();
 
     lines.put("pid", std::process::id());
@@ -84,35 +85,23 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("total_connections", connections.total_connections);
     lines.put("rejected_connections", connections.rejected_connections);
     lines.put("connection_structures", connections.connection_structures);
-    lines.put("cmd_get", totals.cmd_get);
-    lines.put("cmd_set", totals.cmd_set);
-    lines.put("cmd_flush", totals.cmd_flush);
-    lines.put("cmd_touch", totals.cmd_touch);
-    lines.put("cmd_meta", totals.cmd_meta);
-    lines.put("get_hits", totals.get_hits);
-    lines.put("get_misses", totals.get_misses);
-    lines.put("get_expired", cache.get_expired);
-    lines.put("get_flushed", 0);
-    lines.put("delete_misses", totals.delete_misses);
-    lines.put("delete_hits", totals.delete_hits);
-    lines.put("incr_misses", totals.incr_misses);
-    lines.put("incr_hits", totals.incr_hits);
-    lines.put("decr_misses", totals.decr_misses);
-    lines.put("decr_hits", totals.decr_hits);
-    lines.put("cas_misses", totals.cas_misses);
-    lines.put("cas_hits", totals.cas_hits);
-    lines.put("cas_badval", totals.cas_badval);
-    lines.put("touch_hits", totals.touch_hits);
-    lines.put("touch_misses", totals.touch_misses);
-    lines.put("store_too_large", totals.store_too_large);
-    lines.put("store_no_memory", totals.store_no_memory);
-    lines.put("auth_cmds", totals.auth_cmds);
-    lines.put("auth_errors", totals.auth_errors);
-    if settings.idle_timeout_s > 0 {
-        lines.put("idle_kicks", connections.idle_kicks);
-    }
-    lines.put("bytes_read", totals.bytes_read);
-    lines.put("bytes_written", totals.bytes_written);
+    let idle_kicks = (settings.idle_timeout_s > 0).then_some(connections.idle_kicks);
+    sessions.each(&mut |figure, value| {
+        lines.put(&figure.name, value);
+        // Figures from elsewhere, at their places in memcached's order.
+        match &*figure.name {
+            "get_misses" => {
+                lines.put("get_expired", cache.get_expired);
+                lines.put("get_flushed", 0);
+            }
+            "auth_errors" => {
+                if let Some(idle_kicks) = idle_kicks {
+                    lines.put("idle_kicks", idle_kicks);
+                }
+            }
+            _ => {}
+        }
+    });
     lines.put("limit_maxbytes", cache.limit_bytes);
     lines.put("accepting_conns", u8::from(connections.accepting_conns));
     lines.put("listen_disabled_num", connections.listen_disabled_num);
@@ -123,7 +112,6 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("hash_bytes", cache.index_bytes);
     lines.put("hash_is_expanding", 0);
     lines.put("malloc_fails", 0);
-    lines.put("batches", totals.batches);
     lines.put("bytes", cache.item_bytes);
     lines.put("curr_items", cache.items);
     lines.put("total_items", cache.stored);
@@ -204,7 +192,7 @@ fn items(lines: &mut Lines, context: &CommandContext<'_>) {
 }
 
 fn slabs(lines: &mut Lines, context: &CommandContext<'_>) {
-    let Counts { totals, cache } = context.shared.counts();
+    let Counts { sessions, cache } = context.shared.counts();
     if cache.items > 0 {
         let mut put = |name: &str, value: u64| lines.put(format_args!("1:{name}"), value);
         // Here a chunk is an item of average length. The free chunks are as many as the blocks in
@@ -219,14 +207,14 @@ fn slabs(lines: &mut Lines, context: &CommandContext<'_>) {
         put("used_chunks", cache.items);
         put("free_chunks", free);
         put("free_chunks_end", 0);
-        put("get_hits", totals.get_hits);
-        put("cmd_set", totals.cmd_set);
-        put("delete_hits", totals.delete_hits);
-        put("incr_hits", totals.incr_hits);
-        put("decr_hits", totals.decr_hits);
-        put("cas_hits", totals.cas_hits);
-        put("cas_badval", totals.cas_badval);
-        put("touch_hits", totals.touch_hits);
+        put("get_hits", sessions.get_hits);
+        put("cmd_set", sessions.cmd_set);
+        put("delete_hits", sessions.delete_hits);
+        put("incr_hits", sessions.incr_hits);
+        put("decr_hits", sessions.decr_hits);
+        put("cas_hits", sessions.cas_hits);
+        put("cas_badval", sessions.cas_badval);
+        put("touch_hits", sessions.touch_hits);
     }
     lines.put("active_slabs", u8::from(cache.items > 0));
     lines.put("total_malloced", cache.memory_bytes);
