@@ -4,12 +4,13 @@ use std::fs;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use crate::address::{Address, Listen, Peer};
 use crate::error::Error;
@@ -130,13 +131,18 @@ fn queue(socket: &impl AsFd, backlog: u32) -> io::Result<()> {
 fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_socket() => {
-            if StdUnixStream::connect(path).is_ok() {
-                return Err(io::Error::new(
-                    ErrorKind::AddrInUse,
-                    "another server listens there",
-                ));
+            // This must not wait: a live server's queue may be full.
+            let connected = UnixStream::connect(path);
+            match connected.as_ref().map_err(io::Error::kind) {
+                Err(ErrorKind::ConnectionRefused) => fs::remove_file(path)?,
+                Err(ErrorKind::NotFound) => {}
+                Ok(_) | Err(ErrorKind::WouldBlock) => {
+                    let reason = "another server listens there";
+                    return Err(io::Error::new(ErrorKind::AddrInUse, reason));
+                }
+                // It may belong to a live server whose socket this user may not use.
+                Err(_) => drop(connected?),
             }
-            fs::remove_file(path)?;
         }
         Ok(_) => {
             let reason = "the path is a file that is not a socket";
@@ -145,11 +151,16 @@ fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    let socket = UnixListener::bind(path)?;
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     let file = SocketFile(path.to_owned());
-    queue(&socket, backlog)?;
+    // Nobody can connect before the socket listens, and then it has its mode.
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-    Ok(Bound::Unix(socket, file))
+    queue(&socket, backlog)?;
+    let socket = StdUnixListener::from(socket);
+    socket.set_nonblocking(true)?;
+    Ok(Bound::Unix(UnixListener::from_std(socket), file))
 }
 
 impl Read for Socket {
@@ -206,6 +217,9 @@ impl Source for Socket {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     fn unix(path: &Path) -> Result<Listener, Error> {
@@ -252,6 +266,64 @@ mod tests {
         // Linux lets in one more.
         assert!((3..=4).contains(&waiting(3)));
         assert!((200..=201).contains(&waiting(200)));
+    }
+
+    #[test]
+    fn nobody_connects_before_the_socket_has_its_mode() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let (mut connected, mut modes) = (0, BTreeSet::new());
+                while !is_over.load(Ordering::Relaxed) {
+                    if UnixStream::connect(&path).is_ok()
+                        && let Ok(metadata) = fs::metadata(&path)
+                    {
+                        connected += 1;
+                        modes.insert(metadata.permissions().mode() & 0o777);
+                    }
+                }
+                (connected, modes)
+            });
+            for _ in 0..2_000 {
+                drop(unix(&path).expect("the path is free"));
+            }
+            let last = unix(&path).expect("the path is free");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            is_over.store(true, Ordering::Relaxed);
+            let (connected, modes) = watch.join().expect("it does not panic");
+            drop(last);
+            assert!(connected > 0);
+            assert_eq!(modes, BTreeSet::from([0o740]));
+        });
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_live_socket_whose_queue_is_full_is_not_waited_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        let listen = Listen::unix(&path, 0o740);
+        let _live = Listener::bind(&listen, 1).expect("the path is free");
+        let connect = || UnixStream::connect(&path).ok();
+        let waiting: Vec<_> = std::iter::repeat_with(connect)
+            .take(10)
+            .map_while(|made| made)
+            .collect();
+        assert!(waiting.len() < 10, "the queue is full");
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let bound = Listener::bind(&listen, 1);
+            let _ = done.send(bound.map(drop));
+        });
+        let bound = is_done.recv_timeout(std::time::Duration::from_secs(10));
+        let error = reason(
+            bound
+                .expect("it does not wait")
+                .expect_err("a live socket stays"),
+        );
+        assert!(error.contains("another server listens there"), "{error}");
     }
 
     #[test]
