@@ -18,6 +18,7 @@ pub mod epoch;
 pub mod figures;
 pub mod hashing;
 mod interleave;
+mod panic_message;
 mod planted_defects;
 mod process;
 pub mod region;
@@ -31,6 +32,7 @@ pub use figures::{Figure, FigureKind, Figures};
 pub use interleave::{
     Driver, MemoryOnly, Wait, block_on, block_on_with, interleave, interleave_with,
 };
+pub use panic_message::panic_message;
 pub use process::{Forked, LeakedInFork, Owner, PerProcess, ProcessBound};
 pub use region::{Atomics, Backing, Pages, Region, RegionError, physical_memory_bytes};
 pub use touch::{Touch, suspend, touch};

@@ -3,7 +3,6 @@
 //! If such code panics inside an operation of the store, the operation returns [`Error::Panicked`],
 //! so that other threads get an error instead of waiting for a thread that is gone.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::{Error, Result};
@@ -16,7 +15,7 @@ pub(crate) fn catch<T>(doing: &'static str, work: impl FnOnce() -> Result<T>) ->
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
         Err(Error::Panicked {
             doing,
-            message: message(&*payload),
+            message: forerun_core::panic_message(&*payload),
         })
     })
 }
@@ -33,11 +32,4 @@ pub(crate) fn catch_if<T>(
         true => catch(doing, work),
         false => work(),
     }
-}
-
-/// The message of a panic.
-pub(crate) fn message(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("it carries no message").to_owned()
 }

@@ -184,6 +184,13 @@ pub enum Error {
     /// the batch may be written or found, others not.
     #[error("the call was interrupted")]
     Interrupted,
+    /// The function of [`Overflow::Callback`](crate::Overflow) panicked. The rows that it received
+    /// stay in the table, and it receives them again at the next eviction.
+    #[error("the function that receives evicted rows panicked: {message}")]
+    CallbackPanicked {
+        /// The panic's message.
+        message: String,
+    },
     /// The table was closed.
     #[error("the table is closed")]
     Closed,

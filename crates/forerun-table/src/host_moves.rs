@@ -19,6 +19,7 @@ use crate::key_locks::Version;
 use crate::options::{Admission, Overflow};
 use crate::promotion_batch::{Origin, PromotedRow, PromotionBatch};
 use crate::{Error, Result};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::{thread, time};
@@ -227,7 +228,12 @@ impl Inner {
                 for &key in &keys {
                     self.host.read(key, |_, row| rows.extend_from_slice(row));
                 }
-                callback(&keys, &rows);
+                // The background thread must survive a panic, and locks are held here.
+                catch_unwind(AssertUnwindSafe(|| callback(&keys, &rows))).map_err(|payload| {
+                    Error::CallbackPanicked {
+                        message: forerun_core::panic_message(&*payload),
+                    }
+                })?;
             }
             // A row that leaves the last tier leaves the device too.
             self.invalidate(&keys);

@@ -93,7 +93,8 @@ pub enum Moves {
 /// Receives rows that are evicted from the last tier: keys, and their concatenated rows.
 ///
 /// It runs before the rows are removed and under the locks of their keys, so it must not use the
-/// table.
+/// table. If it panics, the rows stay, and the write that needed their memory fails with
+/// [`Error::CallbackPanicked`](crate::Error::CallbackPanicked).
 pub type EvictionCallback = Arc<dyn Fn(&[u64], &[u8]) + Send + Sync>;
 
 /// What a table without a store does when the host tier is full.

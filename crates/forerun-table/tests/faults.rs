@@ -5,10 +5,12 @@ mod testing;
 
 use forerun_db::io::fault::{EIO, ENOSPC, Fault, FaultIo};
 use forerun_db::{Background, Db, Options, ReadBackend};
-use forerun_table::{Admission, Dtype, Error, Moves, Table, Writes};
+use forerun_table::{Admission, Dtype, Error, Moves, Overflow, Table, Writes};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 use testing::{find, version_of};
 
 const WORDS: usize = 4;
@@ -202,4 +204,43 @@ fn a_full_disk_keeps_rows_in_memory_until_space_is_free() {
     drop(table);
     let table = open(&io, Writes::Back, 0, 100).unwrap();
     assert_eq!(versions(&table), vec![Some(1); KEYS as usize]);
+}
+
+#[test]
+fn a_callback_that_panics_keeps_its_rows_and_ends_no_thread() {
+    for moves in [Moves::Background, Moves::Caller] {
+        let panics = Arc::new(AtomicBool::new(true));
+        let (is_on, evicted) = (Arc::clone(&panics), Arc::new(AtomicUsize::new(0)));
+        let received = Arc::clone(&evicted);
+        let callback = move |keys: &[u64], _: &[u8]| {
+            assert!(!is_on.load(Ordering::SeqCst), "the user's callback");
+            received.fetch_add(keys.len(), Ordering::SeqCst);
+        };
+        let table = Table::builder(Dtype::I64, WORDS as u32)
+            .host_capacity(2)
+            .moves(moves)
+            .overflow(Overflow::Callback(Arc::new(callback)))
+            .open()
+            .unwrap();
+        // The rows beyond the capacity stay, until there is no slot for another one.
+        let error = (0..10_000)
+            .find_map(|key| insert(&table, [key], 1).err())
+            .unwrap();
+        let Error::Keys(failures) = error else {
+            panic!("{moves:?}: {error}")
+        };
+        let (_, _, error) = failures.iter().next().unwrap();
+        assert!(
+            matches!(error, Error::CallbackPanicked { message } if message == "the user's callback"),
+            "{moves:?}: {error}"
+        );
+        let kept = table.host_len();
+        assert!(kept > 2, "{moves:?}");
+        assert!(table.stats().failed_moves > 0, "{moves:?}");
+        panics.store(false, Ordering::SeqCst);
+        insert(&table, [20_000], 1).unwrap();
+        assert!(table.wait_idle_for(Duration::from_secs(60)), "{moves:?}");
+        assert_eq!(table.host_len(), 2, "{moves:?}");
+        assert_eq!(evicted.load(Ordering::SeqCst), kept - 1, "{moves:?}");
+    }
 }

@@ -21,6 +21,7 @@ const CRATES: &[Layers] = &[
             "figures",
             "hashing",
             "interleave",
+            "panic_message",
             "planted_defects",
             "region",
             "setters",
@@ -87,6 +88,20 @@ const CRATES: &[Layers] = &[
             "write",
             "operations",
             "sweep",
+        ],
+    },
+    Layers {
+        name: "forerun-gpu",
+        modules: &[
+            "copy_version",
+            "cubin",
+            "gather_error",
+            "memory_kind",
+            "error",
+            "driver",
+            "gather",
+            "table",
+            "study",
         ],
     },
     Layers {

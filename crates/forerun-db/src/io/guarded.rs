@@ -11,7 +11,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Io, IoFile, OpenMode};
-use crate::panics;
 
 /// Calls another file system.
 #[derive(Debug)]
@@ -22,7 +21,7 @@ struct GuardedFile(Box<dyn IoFile>);
 
 fn guard<T>(name: &str, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
-        let message = panics::message(&*payload);
+        let message = forerun_core::panic_message(&*payload);
         Err(io::Error::other(format!(
             "the file system panicked in `{name}`: {message}"
         )))

@@ -372,7 +372,7 @@ impl Arena {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn give_back(&self, slots: &mut Vec<u32>) {
+    fn return_slots(&self, slots: &mut Vec<u32>) {
         if !slots.is_empty() {
             self.lock_free().append(slots);
         }
@@ -381,7 +381,7 @@ impl Arena {
 
 impl Drop for FreeSlots {
     fn drop(&mut self) {
-        self.arena.give_back(&mut self.slots);
+        self.arena.return_slots(&mut self.slots);
     }
 }
 
@@ -398,7 +398,7 @@ impl Drop for Retired {
         let guard = epoch::pin();
         guard.defer(move || {
             if let Some(arena) = arena.upgrade() {
-                arena.give_back(&mut slots);
+                arena.return_slots(&mut slots);
             }
         });
         guard.flush();
