@@ -204,7 +204,7 @@ pub(crate) struct KernelEntry {
 pub(crate) fn kernels() -> &'static [KernelEntry] {
     static KERNELS: OnceLock<Vec<KernelEntry>> = OnceLock::new();
     KERNELS.get_or_init(|| {
-        let list = include_str!("../../kernels/gather.list");
+        let list = include_str!("../kernels/gather.list");
         list.lines().filter_map(parse_entry).collect()
     })
 }
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn every_line_of_the_list_is_a_distinct_kernel() {
-        let list = include_str!("../../kernels/gather.list");
+        let list = include_str!("../kernels/gather.list");
         let lines = list.lines().filter(|line| line.starts_with("KERNEL"));
         assert_eq!(kernels().len(), lines.count());
         for (at, entry) in kernels().iter().enumerate() {

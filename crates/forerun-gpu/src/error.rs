@@ -1,6 +1,6 @@
 //! Errors between this program and a GPU.
 
-use crate::gather::GatherError;
+use crate::gather_error::GatherError;
 use std::fmt;
 
 /// A version of CUDA, as the driver reports it.

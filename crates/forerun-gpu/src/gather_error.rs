@@ -1,6 +1,6 @@
 //! Why a copy is not launched.
 
-use super::version::{Unit, Version};
+use crate::copy_version::{Unit, Version};
 use std::fmt;
 
 use forerun_core::size::counted;

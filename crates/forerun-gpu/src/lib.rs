@@ -16,10 +16,13 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod copy_version;
 mod cubin;
 mod driver;
 mod error;
 pub mod gather;
+mod gather_error;
+mod memory_kind;
 #[cfg(feature = "study")]
 #[doc(hidden)]
 pub mod study;

@@ -1,7 +1,7 @@
 //! What the driver knows about an address.
 
 use super::api::check;
-use crate::gather::{Location, Memory};
+use crate::memory_kind::{Location, Memory};
 use crate::{Gpu, GpuError};
 use cudarc::driver::sys::{self, CUmemorytype, CUpointer_attribute as Attribute};
 use std::ffi::c_void;

@@ -1,45 +1,7 @@
-//! The kind of memory at an address.
+//! Where the kind of memory at an address comes from: the driver, or a list of buffers.
 
-use super::error::GatherError;
-
-/// A kind of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Memory {
-    /// Host memory that the driver does not know.
-    Pageable,
-    /// Host memory that the device can reach.
-    Pinned,
-    /// Device memory.
-    Device {
-        /// The device's number.
-        ordinal: usize,
-    },
-    /// Memory that the driver migrates between host and device.
-    Managed,
-}
-
-impl Memory {
-    /// A description for messages.
-    pub(crate) fn description(&self) -> &'static str {
-        match self {
-            Memory::Pageable => "ordinary host memory",
-            Memory::Pinned => "pinned host memory",
-            Memory::Device { .. } => "device memory",
-            Memory::Managed => "managed memory",
-        }
-    }
-}
-
-/// The memory at an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Location {
-    /// The kind of memory.
-    pub memory: Memory,
-    /// The device's address of it; for pageable memory the address itself.
-    pub device_address: u64,
-    /// First address and length of the surrounding memory, if known.
-    pub range: Option<(u64, u64)>,
-}
+use crate::gather_error::GatherError;
+use crate::memory_kind::{Location, Memory};
 
 /// A source of locations: the driver, or a list of buffers.
 pub trait Locate {

@@ -3,12 +3,13 @@
 //! The checks ask only a [`Locate`] what kind of memory is where, so every refusal can be tested
 //! without a GPU. The CPU's reference obeys the same rules, except for the kind of memory.
 
-use super::error::{GatherError, Part, Side};
+use super::known_memory::Locate;
 use super::layers;
-use super::memory_kind::{Locate, Location, Memory};
 use super::params::{self, GatherParams};
 use super::plan::Work;
 use super::request::{Absent, Direction, Layers, Layout, MapUpdate, Request};
+use crate::gather_error::{GatherError, Part, Side};
+use crate::memory_kind::{Location, Memory};
 
 /// The maximum row size: the kernels count units, and slightly beyond, in 32 bits.
 pub(crate) const ROW_BYTES_MAX: u64 = 1 << 30;

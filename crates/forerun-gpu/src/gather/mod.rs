@@ -11,8 +11,8 @@
 //! | file               | holds |
 //! |--------------------|-------|
 //! | `request.rs`       | the description of a copy |
-//! | `launch_checks.rs` | checks of a request; `layers.rs`: overlapping layers; `error.rs`: the errors; `memory_kind.rs`: the kind of memory at an address |
-//! | `plan.rs`          | which kernel runs; `version.rs` lists them; `params.rs` is their argument |
+//! | `launch_checks.rs` | checks of a request; `layers.rs`: overlapping layers; `known_memory.rs`: the kind of memory at an address |
+//! | `plan.rs`          | which kernel runs; `params.rs` is its argument |
 //! | `op.rs`            | the copy, prepared once and launched often |
 //! | `staging/`         | rows that others may write: copied to pinned memory piece by piece, and sent from there |
 //! | `cpu/`             | the same on the CPU |
@@ -33,20 +33,20 @@
 //!   indices and counts that are in memory at that time.
 
 pub mod cpu;
-mod error;
+mod known_memory;
 mod launch_checks;
 mod layers;
-mod memory_kind;
 mod op;
 mod params;
 mod plan;
 mod request;
 mod staging;
-mod version;
 
-pub use error::{GatherError, Part, Side};
+pub use crate::copy_version::{ParseUnitError, ParseVersionError, Unit, Version, units_of};
+pub use crate::gather_error::{GatherError, Part, Side};
+pub use crate::memory_kind::{Location, Memory};
+pub use known_memory::{KnownMemory, Locate};
 pub use launch_checks::{Target, check_request};
-pub use memory_kind::{KnownMemory, Locate, Location, Memory};
 pub use op::{CopyOptions, DeviceMap, DevicePairs, DeviceWord, RowCopy, gather, scatter};
 pub use plan::{DEFAULT_MULTIPROCESSORS, IN_FLIGHT_BYTES, Plan, Work, plan};
 pub use request::{
@@ -54,4 +54,3 @@ pub use request::{
     Request, Spec,
 };
 pub use staging::{Delivery, Destination, StagingRing, StagingShape};
-pub use version::{ParseUnitError, ParseVersionError, Unit, Version, units_of};

@@ -5,13 +5,14 @@
 //!     check -> plan -> kernel, tables of layers   ->   RowCopy: put on a stream, or captured in a graph
 //! ```
 
-use super::error::GatherError;
+use super::known_memory::{KnownMemory, Locate};
 use super::launch_checks::{Target, check};
-use super::memory_kind::{KnownMemory, Locate, Location, Memory};
 use super::params::GatherParams;
 use super::plan::{Plan, plan};
 use super::request::{CountAt, Direction, Integer, MapAt, MapUpdate, PairsAt, Request, Spec};
 use crate::driver::{Command, DeviceBuffer, HostMemory, Kernel, Launch, Stream, sealed};
+use crate::gather_error::GatherError;
+use crate::memory_kind::{Location, Memory};
 use crate::{Gpu, GpuError};
 use std::fmt;
 use std::marker::PhantomData;

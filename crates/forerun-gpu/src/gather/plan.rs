@@ -15,10 +15,10 @@
 //! is a prediction from the link's arithmetic: none of it has been measured on a GPU yet.** The
 //! plan's `why` says so as well.
 
-use super::error::GatherError;
 use super::request::{Direction, KernelChoice};
-use super::version::{KernelEntry, Unit, Version, kernel, units_of};
 use crate::DeviceInfo;
+use crate::copy_version::{KernelEntry, Unit, Version, kernel, units_of};
+use crate::gather_error::GatherError;
 use std::fmt;
 
 /// The default maximum number of multiprocessors for a copy. Predicted.

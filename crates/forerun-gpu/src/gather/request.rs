@@ -11,8 +11,8 @@
 //! A [`Spec`] describes both sides without addresses. A [`Request`] adds the addresses as plain
 //! numbers, for callers that have only these, such as other languages.
 
-use super::error::GatherError;
-use super::version::{Unit, Version};
+use crate::copy_version::{Unit, Version};
+use crate::gather_error::GatherError;
 use std::fmt;
 use std::str::FromStr;
 

@@ -106,7 +106,7 @@ impl Traffic {
 }
 
 /// The result of searching a part of a bucket.
-struct Seen {
+struct BucketScan {
     found: bool,
     empty: bool,
 }
@@ -159,10 +159,16 @@ impl CpuTable {
                         traffic.ask_digests(SECTOR_BYTES);
                     }
                     let from = (place.start + turn) & (width - 1);
-                    let seen =
-                        self.look(traffic, bucket, from..from + CHUNK_SLOTS, place, key, false);
-                    if seen.found || seen.empty {
-                        return seen.found;
+                    let scan = self.scan_bucket(
+                        traffic,
+                        bucket,
+                        from..from + CHUNK_SLOTS,
+                        place,
+                        key,
+                        false,
+                    );
+                    if scan.found || scan.empty {
+                        return scan.found;
                     }
                 }
                 false
@@ -170,26 +176,27 @@ impl CpuTable {
             Lookup::Narrow if home && width > SECTOR_BYTES => {
                 let sector = place.start..place.start + SECTOR_BYTES;
                 traffic.ask_digests(SECTOR_BYTES);
-                let seen = self.look(traffic, bucket, sector.clone(), place, key, false);
-                if seen.found || seen.empty {
-                    return seen.found;
+                let scan = self.scan_bucket(traffic, bucket, sector.clone(), place, key, false);
+                if scan.found || scan.empty {
+                    return scan.found;
                 }
                 traffic.ask_digests(width - SECTOR_BYTES);
-                let before = self.look(traffic, bucket, 0..sector.start, place, key, false);
-                let after = self.look(traffic, bucket, sector.end..width, place, key, false);
+                let before = self.scan_bucket(traffic, bucket, 0..sector.start, place, key, false);
+                let after = self.scan_bucket(traffic, bucket, sector.end..width, place, key, false);
                 before.found || after.found
             }
             _ => {
                 traffic.ask_digests(width.max(SECTOR_BYTES));
                 let all = lookup == Lookup::Pipeline;
-                self.look(traffic, bucket, 0..width, place, key, all).found
+                self.scan_bucket(traffic, bucket, 0..width, place, key, all)
+                    .found
             }
         }
     }
 
     /// Compares the digests of a bucket. A lane requests one key after the other until it has the
     /// right one. The pipeline requests all keys that may be it.
-    fn look(
+    fn scan_bucket(
         &self,
         traffic: &mut Traffic,
         bucket: u64,
@@ -197,8 +204,8 @@ impl CpuTable {
         place: &CandidateSlots,
         key: u64,
         all: bool,
-    ) -> Seen {
-        let mut seen = Seen {
+    ) -> BucketScan {
+        let mut scan = BucketScan {
             found: false,
             empty: false,
         };
@@ -206,15 +213,15 @@ impl CpuTable {
             let mut found_here = false;
             for slot in chunk..chunk + CHUNK_SLOTS {
                 let at = (bucket * u64::from(self.form.width) + slot) as usize;
-                seen.empty |= self.digests[at] == EMPTY;
+                scan.empty |= self.digests[at] == EMPTY;
                 if self.digests[at] == place.digest && (all || !found_here) {
                     traffic.ask_keys(1);
                     found_here |= self.keys[at] == key;
                 }
             }
-            seen.found |= found_here;
+            scan.found |= found_here;
         }
-        seen
+        scan
     }
 }
 

@@ -15,11 +15,12 @@
 //! Several threads divide the rows by destination. Two pairs with the same destination belong to
 //! one thread, which copies them in order.
 
-use crate::gather::error::GatherError;
+use crate::gather::known_memory::KnownMemory;
 use crate::gather::launch_checks::{Checked, Target, check};
-use crate::gather::memory_kind::{KnownMemory, Memory};
 use crate::gather::params::{ABSENT_ZERO, GatherParams};
 use crate::gather::request::{CountAt, Direction, Integer, MapAt, MapUpdate, Request, Spec};
+use crate::gather_error::GatherError;
+use crate::memory_kind::Memory;
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
 use forerun_core::sync::thread;
 use std::num::NonZeroUsize;

@@ -1,7 +1,7 @@
 //! Pairs and slot maps in slices.
 
-use crate::gather::error::{GatherError, Side};
 use crate::gather::request::{Direction, Integer, MapUpdate, PairsAt, Spec};
+use crate::gather_error::{GatherError, Side};
 
 /// Indices in a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

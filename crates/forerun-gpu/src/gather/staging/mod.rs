@@ -26,7 +26,7 @@ mod pieces;
 
 pub use destination::Destination;
 
-use super::error::{GatherError, Part, Side};
+use crate::gather_error::{GatherError, Part, Side};
 use crate::{Gpu, GpuError};
 use pieces::{CpuPieces, GpuPieces, Route};
 use std::fmt;

@@ -10,9 +10,10 @@
 use super::StagingShape;
 use crate::driver::{Command, DeviceBuffer, DeviceSlice, Event, HostMemory, PinnedBuffer, Stream};
 use crate::gather::cpu;
-use crate::gather::memory_kind::{KnownMemory, Memory};
+use crate::gather::known_memory::KnownMemory;
 use crate::gather::op::RowCopy;
 use crate::gather::request::{Direction, Integer, PairsAt, Request, Spec};
+use crate::memory_kind::Memory;
 use crate::{Gpu, GpuError};
 
 /// The pieces, and the destination that they lead to.
