@@ -175,7 +175,7 @@ impl<'g> Group<'_, 'g> {
             };
             match record.state(moment) {
                 State::Live(tags) => {
-                    record.prefetch_rest();
+                    record.prefetch_remaining_lines();
                     items[at] = Some(Item::accessed(record, tags, moment.now));
                     counts.hits += 1;
                 }

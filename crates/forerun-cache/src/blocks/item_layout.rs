@@ -398,7 +398,7 @@ impl<'g> Record<'g> {
 
     /// Prefetches the lines after the first two.
     #[inline(always)]
-    pub(crate) fn prefetch_rest(self) {
+    pub(crate) fn prefetch_remaining_lines(self) {
         /// How many lines to prefetch. The hardware prefetcher takes over on longer values.
         const LINES: usize = 6;
         let mut line = 2 * CACHE_LINE_BYTES;

@@ -17,7 +17,7 @@ use crate::error::Error;
 /// Maximum size of a request's head.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 /// Maximum time to receive a request, and again to send the answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves metrics on its own thread until it is dropped.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Drop for Endpoint {
         // Relaxed: see the load above.
         self.over.store(true, Ordering::Relaxed);
         // A connection wakes the thread. If none can be opened, the thread ends with the process.
-        if TcpStream::connect_timeout(&self.address, PATIENCE).is_ok()
+        if TcpStream::connect_timeout(&self.address, REQUEST_TIMEOUT).is_ok()
             && let Some(thread) = self.thread.take()
         {
             // The thread returns nothing, and it has reported its own panic.
@@ -83,7 +83,7 @@ impl Drop for Endpoint {
 }
 
 fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     let head = read_head(&mut stream)?;
     let mut words = head.split(|byte| *byte == b' ');
     let (method, target) = (words.next(), words.next());
@@ -115,7 +115,7 @@ fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
 
 /// Reads a request up to the empty line that ends its head.
 fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let deadline = time::now() + PATIENCE;
+    let deadline = time::now() + REQUEST_TIMEOUT;
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {

@@ -23,12 +23,12 @@ pub(crate) struct Metrics {
 }
 
 #[derive(Debug)]
-struct OfServer(Arc<Shared>);
+struct ServerCollector(Arc<Shared>);
 
 impl Metrics {
     pub(crate) fn new(shared: Arc<Shared>) -> Metrics {
         let mut registry = Registry::with_prefix("forerun");
-        registry.register_collector(Box::new(OfServer(shared)));
+        registry.register_collector(Box::new(ServerCollector(shared)));
         Metrics { registry }
     }
 
@@ -43,27 +43,27 @@ impl Metrics {
     }
 }
 
-impl Collector for OfServer {
+impl Collector for ServerCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut all = All(encoder);
-        sessions(&mut all, &self.0.session_stats())?;
-        connections(&mut all, &self.0)?;
-        cache(&mut all, &self.0)
+        let mut encoder = MetricsEncoder(encoder);
+        sessions(&mut encoder, &self.0.session_stats())?;
+        connections(&mut encoder, &self.0)?;
+        cache(&mut encoder, &self.0)
     }
 }
 
 /// Every counter of the sessions, in the family and under the labels of its row.
-fn sessions(all: &mut All<'_>, stats: &SessionStats) -> fmt::Result {
+fn sessions(encoder: &mut MetricsEncoder<'_>, stats: &SessionStats) -> fmt::Result {
     for family in SessionStats::FAMILIES {
         let counts = stats.counts_of(family);
         if family.labels.is_empty() {
             for (_, count) in counts {
-                all.counter(family.name, family.help, count)?;
+                encoder.counter(family.name, family.help, count)?;
             }
             continue;
         }
         let kind = Metric::counter(0).as_metric().metric_type();
-        let mut to = all
+        let mut to = encoder
             .0
             .encode_descriptor(family.name, family.help, None, kind)?;
         for (values, count) in counts {
@@ -77,11 +77,11 @@ fn sessions(all: &mut All<'_>, stats: &SessionStats) -> fmt::Result {
     Ok(())
 }
 
-fn connections(all: &mut All<'_>, shared: &Shared) -> fmt::Result {
+fn connections(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result {
     let stats = shared.host.connection_stats();
     let limit = u64::from(shared.settings.max_connections);
-    all.gauge("connections", "Open connections", stats.curr_connections)?;
-    all.gauge("connections_limit", "Connection limit", limit)?;
+    encoder.gauge("connections", "Open connections", stats.curr_connections)?;
+    encoder.gauge("connections_limit", "Connection limit", limit)?;
     for (name, help, value) in [
         (
             "connections_accepted",
@@ -109,27 +109,27 @@ fn connections(all: &mut All<'_>, shared: &Shared) -> fmt::Result {
             stats.listen_disabled_num,
         ),
     ] {
-        all.counter(name, help, value)?;
+        encoder.counter(name, help, value)?;
     }
     let uptime_s = time::elapsed(shared.started).as_secs();
-    all.gauge("uptime_seconds", "Seconds since the start", uptime_s)
+    encoder.gauge("uptime_seconds", "Seconds since the start", uptime_s)
 }
 
 /// Every figure of the cache's statistics, under its name in [`forerun_cache::CacheStats`].
-fn cache(all: &mut All<'_>, shared: &Shared) -> fmt::Result {
+fn cache(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result {
     let mut result = Ok(());
     shared.cache.stats().each(&mut |figure, value| {
         let (name, help) = (format!("cache_{}", figure.name), figure.help());
         result = result.and_then(|()| match figure.kind {
-            FigureKind::Counter => all.counter(&name, &help, value),
-            FigureKind::Gauge => all.gauge(&name, &help, value),
+            FigureKind::Counter => encoder.counter(&name, &help, value),
+            FigureKind::Gauge => encoder.gauge(&name, &help, value),
         });
     });
     result
 }
 
 /// Writes metrics one after another.
-struct All<'a>(DescriptorEncoder<'a>);
+struct MetricsEncoder<'a>(DescriptorEncoder<'a>);
 
 /// A metric with one value.
 enum Metric {
@@ -154,7 +154,7 @@ impl Metric {
     }
 }
 
-impl<'a> All<'a> {
+impl<'a> MetricsEncoder<'a> {
     fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         self.one(name, help, &Metric::counter(value))
     }

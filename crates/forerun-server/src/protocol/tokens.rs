@@ -51,7 +51,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// Whether the last token is `noreply`.
-    pub(crate) fn says_noreply(&self) -> bool {
+    pub(crate) fn has_noreply(&self) -> bool {
         self.kept().last().is_some_and(|token| *token == b"noreply")
     }
 }
@@ -83,7 +83,7 @@ mod tests {
             tokens.kept(),
             [&b"set"[..], b"a\tb", b"0", b"\x01", b"noreply"]
         );
-        assert!(tokens.says_noreply());
+        assert!(tokens.has_noreply());
         assert_eq!(Tokens::of(b"   ").count(), 0);
         assert_eq!(tokens.get(9), b"");
         let line = b"mg key  s v ";

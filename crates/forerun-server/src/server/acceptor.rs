@@ -56,11 +56,11 @@ pub(crate) struct Acceptor<S: System> {
     pub(crate) users: Option<Arc<UserFile>>,
     pub(crate) drain_timeout: Duration,
     pub(crate) next_worker: usize,
-    pub(crate) upkeep: Upkeep,
+    pub(crate) maintenance: Maintenance,
 }
 
 /// Periodic work and its due times.
-pub(crate) struct Upkeep {
+pub(crate) struct Maintenance {
     next_tick: Instant,
     /// Whether accepting pauses because the system refuses connections.
     paused: bool,
@@ -70,9 +70,9 @@ pub(crate) struct Upkeep {
     ahead: Duration,
 }
 
-impl Upkeep {
-    pub(crate) fn new(now: Instant) -> Upkeep {
-        Upkeep {
+impl Maintenance {
+    pub(crate) fn new(now: Instant) -> Maintenance {
+        Maintenance {
             next_tick: now + TICK,
             paused: false,
             shrinks: false,
@@ -103,7 +103,7 @@ impl<S: System> Acceptor<S> {
                 Err(_) => Err(super::Ended::Panic),
             };
         }
-        ended.and(self.keep())
+        ended.and(self.write_snapshot())
     }
 
     /// Closes the listeners and tells the workers to drain.
@@ -119,15 +119,15 @@ impl<S: System> Acceptor<S> {
     }
 
     /// Writes the snapshot after the workers have ended.
-    pub(crate) fn keep(&self) -> Result<(), super::Ended> {
-        let kept = match &self.snapshot_writer {
+    pub(crate) fn write_snapshot(&self) -> Result<(), super::Ended> {
+        let written = match &self.snapshot_writer {
             Some(snapshot_writer) => snapshot_writer
-                .keep(&self.cache)
+                .write_final(&self.cache)
                 .map_err(super::Ended::Snapshot),
             None => Ok(()),
         };
         tracing::info!("ended");
-        kept
+        written
     }
 
     /// Ends the workers of a server that fails to start.
@@ -163,12 +163,12 @@ impl<S: System> Acceptor<S> {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             polled => polled?,
         }
-        self.upkeep.paused = self.accept();
-        self.keep_up();
+        self.maintenance.paused = self.accept();
+        self.maintain();
         if self.control.take_snapshot()
             && let Some(snapshot_writer) = &self.snapshot_writer
         {
-            snapshot_writer.keep_beside(&self.cache);
+            snapshot_writer.write_live(&self.cache);
         }
         if self.control.take_reload_users()
             && let Some(users) = &self.users
@@ -184,32 +184,32 @@ impl<S: System> Acceptor<S> {
     /// Maximum time that the next poll waits.
     pub(crate) fn timeout(&self) -> Duration {
         let busy = self.listeners.iter().any(|waiting| waiting.ready);
-        let upkeep = &self.upkeep;
-        let until_tick = upkeep
+        let maintenance = &self.maintenance;
+        let until_tick = maintenance
             .next_tick
             .saturating_duration_since(self.system.now());
-        match (busy, upkeep.paused) {
+        match (busy, maintenance.paused) {
             (true, false) => Duration::ZERO,
-            _ if upkeep.paused || upkeep.shrinks => PAUSE.min(until_tick),
-            _ => upkeep.ahead.min(until_tick),
+            _ if maintenance.paused || maintenance.shrinks => PAUSE.min(until_tick),
+            _ => maintenance.ahead.min(until_tick),
         }
     }
 
     /// Sets the cache's clock, and gives memory back or touches it in advance.
-    fn keep_up(&mut self) {
+    fn maintain(&mut self) {
         let now = self.system.now();
-        let upkeep = &mut self.upkeep;
-        let ticks = now >= upkeep.next_tick;
+        let maintenance = &mut self.maintenance;
+        let ticks = now >= maintenance.next_tick;
         if ticks {
             self.system.tick(&self.cache);
-            upkeep.next_tick = now + TICK;
+            maintenance.next_tick = now + TICK;
         }
-        if ticks || upkeep.shrinks {
-            upkeep.shrinks = self.cache.shrink(SHRINK_BYTES);
+        if ticks || maintenance.shrinks {
+            maintenance.shrinks = self.cache.shrink(SHRINK_BYTES);
         }
-        upkeep.ahead = match !upkeep.shrinks && self.cache.prefault() {
+        maintenance.ahead = match !maintenance.shrinks && self.cache.prefault() {
             true => AHEAD,
-            false => (2 * upkeep.ahead).min(AHEAD_MAX),
+            false => (2 * maintenance.ahead).min(AHEAD_MAX),
         };
     }
 
@@ -249,7 +249,7 @@ impl<S: System> Acceptor<S> {
                         ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
                         _ => {
                             // Once for each pause, however often it is extended.
-                            if !self.upkeep.paused && !refused {
+                            if !self.maintenance.paused && !refused {
                                 self.connections.paused();
                                 tracing::warn!(
                                     listener = %waiting.name,

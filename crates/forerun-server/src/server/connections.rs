@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   acceptor ── admit ──> Ticket ── travels with the connection to its worker; dropped with it
-//!                           └ Arc<Card>  peer, since, last command: readable from any thread
+//!                           └ Arc<ConnectionInfo>  peer, since, last command: readable from any thread
 //! ```
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::shared::ConnectionStats;
 
 /// The part of a connection's state that other threads can read.
 #[derive(Debug)]
-struct Card {
+struct ConnectionInfo {
     peer: Peer,
     listener: Arc<str>,
     /// Time of the last input from the client, in seconds on the server's clock.
@@ -38,14 +38,14 @@ pub(crate) struct Connections {
     yields: AtomicU64,
     accept_pauses: AtomicU64,
     accepting: AtomicBool,
-    cards: Mutex<BTreeMap<u64, Arc<Card>>>,
+    infos: Mutex<BTreeMap<u64, Arc<ConnectionInfo>>>,
 }
 
 /// A slot for one connection. Dropping the ticket frees the slot.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     id: u64,
-    card: Arc<Card>,
+    info: Arc<ConnectionInfo>,
     connections: Arc<Connections>,
 }
 
@@ -65,7 +65,7 @@ impl Connections {
             yields: AtomicU64::new(0),
             accept_pauses: AtomicU64::new(0),
             accepting: AtomicBool::new(true),
-            cards: Mutex::default(),
+            infos: Mutex::default(),
         }
     }
 
@@ -82,16 +82,16 @@ impl Connections {
         }
         self.now.fetch_add(1, RELAXED);
         let id = self.total.fetch_add(1, RELAXED);
-        let card = Arc::new(Card {
+        let info = Arc::new(ConnectionInfo {
             peer,
             listener: listener.clone(),
             last_heard_s: AtomicU64::new(now_s),
             waits_for_reader: AtomicBool::new(false),
         });
-        self.cards().insert(id, card.clone());
+        self.infos().insert(id, info.clone());
         Some(Ticket {
             id,
-            card,
+            info,
             connections: self.clone(),
         })
     }
@@ -143,48 +143,48 @@ impl Connections {
     /// Calls `line` with each connection's number, field and value, as `stats conns` shows them.
     pub(crate) fn describe(&self, now_s: u64, line: &mut dyn FnMut(u64, &str, &str)) {
         // Copy the list, so that admitting a connection does not wait while the lines are written.
-        let cards: Vec<(u64, Arc<Card>)> = self
-            .cards()
+        let infos: Vec<(u64, Arc<ConnectionInfo>)> = self
+            .infos()
             .iter()
-            .map(|(id, card)| (*id, card.clone()))
+            .map(|(id, info)| (*id, info.clone()))
             .collect();
-        for (id, card) in cards {
-            let state = match card.waits_for_reader.load(RELAXED) {
+        for (id, info) in infos {
+            let state = match info.waits_for_reader.load(RELAXED) {
                 true => "conn_mwrite",
                 false => "conn_read",
             };
-            let silent_s = now_s.saturating_sub(card.last_heard_s.load(RELAXED));
-            line(id, "addr", &card.peer.to_string());
-            line(id, "listen_addr", &card.listener);
+            let silent_s = now_s.saturating_sub(info.last_heard_s.load(RELAXED));
+            line(id, "addr", &info.peer.to_string());
+            line(id, "listen_addr", &info.listener);
             line(id, "state", state);
             line(id, "secs_since_last_cmd", &silent_s.to_string());
         }
     }
 
-    fn cards(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Card>>> {
+    fn infos(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ConnectionInfo>>> {
         // Insertions and removals are complete even if a thread panics between them.
-        self.cards.lock().unwrap_or_else(PoisonError::into_inner)
+        self.infos.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Ticket {
     /// Records input from the client at `now_s`.
     pub(crate) fn heard(&self, now_s: u64) {
-        self.card.last_heard_s.store(now_s, RELAXED);
+        self.info.last_heard_s.store(now_s, RELAXED);
     }
 
     /// The time of the last input.
     pub(crate) fn last_heard_s(&self) -> u64 {
-        self.card.last_heard_s.load(RELAXED)
+        self.info.last_heard_s.load(RELAXED)
     }
 
     /// Records whether answers wait for the client to read.
     pub(crate) fn waits_for_reader(&self, waits: bool) {
-        self.card.waits_for_reader.store(waits, RELAXED);
+        self.info.waits_for_reader.store(waits, RELAXED);
     }
 
     pub(crate) fn peer(&self) -> Peer {
-        self.card.peer
+        self.info.peer
     }
 
     pub(crate) fn connections(&self) -> &Arc<Connections> {
@@ -194,7 +194,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.connections.cards().remove(&self.id);
+        self.connections.infos().remove(&self.id);
         self.connections.now.fetch_sub(1, RELAXED);
     }
 }

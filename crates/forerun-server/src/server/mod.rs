@@ -132,8 +132,8 @@ impl Server {
             }
         }
         let handles = acceptor.workers.clone();
-        let (let_in, may_let_in) = channel();
-        let serve = move || match may_let_in.recv() {
+        let (accept, may_accept) = channel();
+        let serve = move || match may_accept.recv() {
             Ok(()) => acceptor.run(),
             Err(_) => {
                 acceptor.abandon();
@@ -151,13 +151,13 @@ impl Server {
         // This is the last step that can fail, and no connection is accepted before it. So a failed
         // start leaves the snapshot in place, and no command is answered while the snapshot exists.
         if let Some(Err(error)) = snapshot_writer.as_ref().map(SnapshotWriter::invalidate) {
-            drop(let_in);
+            drop(accept);
             // The result could only be a worker's panic, and no worker has done anything.
             let _ = acceptor.join();
             return Err(error.into());
         }
         // This fails only if the acceptor is gone. Its handle reports that.
-        let _ = let_in.send(());
+        let _ = accept.send(());
         for address in &addresses {
             tracing::info!(%address, "listening");
         }

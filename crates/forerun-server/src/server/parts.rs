@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::system::{Listening, Readiness, System};
 
-use super::acceptor::{self, Acceptor, Upkeep, Waiting};
+use super::acceptor::{self, Acceptor, Maintenance, Waiting};
 use super::connections::Connections;
 use super::control::Control;
 use super::host::ServerHost;
@@ -81,7 +81,7 @@ impl<S: System> Parts<S> {
             idle_timeout_s: options.idle_timeout.as_secs(),
         };
         let mut acceptor = Acceptor {
-            upkeep: Upkeep::new(system.now()),
+            maintenance: Maintenance::new(system.now()),
             system,
             poll,
             listeners: waiting(listeners),

@@ -19,7 +19,9 @@ use forerun_cache::Cache;
 use forerun_core::sync::{Mutex, PoisonError};
 
 use crate::error::Error;
-use crate::snapshot::{Pace, beside, probe, read_from_system, remove, set_aside, write_to_system};
+use crate::snapshot::{
+    Pace, probe, read_from_system, remove, set_aside, with_suffix, write_to_system,
+};
 use crate::snapshot_error::SnapshotError;
 use crate::system::System;
 
@@ -80,7 +82,7 @@ impl<S: System> SnapshotWriter<S> {
     }
 
     /// Writes the file at the end of the server.
-    pub(crate) fn keep(&self, cache: &Cache) -> Result<(), SnapshotError> {
+    pub(crate) fn write_final(&self, cache: &Cache) -> Result<(), SnapshotError> {
         // Relaxed: a flag without data.
         self.ending.store(true, Ordering::Relaxed);
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,18 +90,18 @@ impl<S: System> SnapshotWriter<S> {
     }
 
     /// Writes the copy on its own thread, unless one is already being written.
-    pub(crate) fn keep_beside(&self, cache: &Arc<Cache>) {
+    pub(crate) fn write_live(&self, cache: &Arc<Cache>) {
         let (snapshot_writer, cache) = (self.clone(), cache.clone());
         let write = move || match snapshot_writer.writing.try_lock() {
             Ok(_writing) => {
                 // The error is logged where it occurs, and the server continues.
-                let pace = Pace::Beside {
+                let pace = Pace::Live {
                     rate: snapshot_writer.options.live_bytes_per_s,
                     hurry: snapshot_writer.ending.clone(),
                 };
                 let _ = snapshot_writer.write(
                     &cache,
-                    &beside(&snapshot_writer.options.path, ".live"),
+                    &with_suffix(&snapshot_writer.options.path, ".live"),
                     pace,
                 );
             }

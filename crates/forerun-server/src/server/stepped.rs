@@ -141,6 +141,6 @@ impl<S: System> Stepped<S> {
     /// # Errors
     /// [`Ended::Snapshot`].
     pub fn finish(self) -> Result<(), Ended> {
-        self.acceptor.keep()
+        self.acceptor.write_snapshot()
     }
 }

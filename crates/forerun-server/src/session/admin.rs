@@ -9,7 +9,7 @@ use super::dump::{Dump, check_classes};
 
 /// `cache_memlimit megabytes`. Memory above a lower limit is given back gradually.
 pub(super) fn memory_limit(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
-    let quiet = tokens.says_noreply();
+    let quiet = tokens.has_noreply();
     let set = |megabytes: i64| {
         let bytes = usize::try_from(megabytes).ok()?.checked_mul(1 << 20)?;
         context.cache.set_memory_limit(bytes).ok()

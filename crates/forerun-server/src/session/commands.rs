@@ -115,7 +115,7 @@ impl Session {
 /// `delete key [0] [noreply]`. The 0 is a time that old versions of the protocol allowed.
 fn delete(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let count = tokens.count();
-    let quiet = count > 2 && tokens.says_noreply();
+    let quiet = count > 2 && tokens.has_noreply();
     let is_held_zero = tokens.get(2) == b"0";
     let is_valid = match count {
         2 => true,
@@ -145,7 +145,7 @@ fn delete(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
 
 /// `incr key delta [noreply]`, `decr …`.
 fn arithmetic(tokens: &Tokens<'_>, direction: Direction, context: &mut CommandContext<'_>) {
-    let quiet = tokens.says_noreply();
+    let quiet = tokens.has_noreply();
     let key = tokens.get(1);
     if key.len() > KEY_BYTES_MAX {
         return context.push_unless(quiet, replies::BAD_FORMAT);
@@ -191,7 +191,7 @@ pub(super) fn count_arithmetic(
 
 /// `touch key exptime [noreply]`.
 fn touch(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
-    let quiet = tokens.says_noreply();
+    let quiet = tokens.has_noreply();
     let key = tokens.get(1);
     if key.len() > KEY_BYTES_MAX {
         return context.push_unless(quiet, replies::BAD_FORMAT);
@@ -214,7 +214,7 @@ fn touch(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
 
 /// `flush_all [delay] [noreply]`.
 fn flush_all(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
-    let quiet = tokens.says_noreply();
+    let quiet = tokens.has_noreply();
     context.counters.cmd_flush.add(1);
     if !context.shared.settings.flush_enabled {
         return context.push_unless(quiet, b"CLIENT_ERROR flush_all not allowed\r\n");
@@ -239,7 +239,7 @@ fn flush_all(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
 
 /// `verbosity level [noreply]`.
 fn verbosity(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
-    let quiet = tokens.says_noreply();
+    let quiet = tokens.has_noreply();
     match parse_u32(tokens.get(1)) {
         Some(level) => {
             context.shared.host.set_verbosity(level.min(VERBOSITY_MAX));

@@ -77,7 +77,7 @@ impl Known for StoredItem<'_> {
 }
 
 /// A refused line, and the length of the data block that follows it all the same.
-struct Refused {
+struct RejectedCommand {
     reply: &'static [u8],
     quiet: bool,
     block_len: Option<usize>,
@@ -131,7 +131,7 @@ impl Session {
 
     fn refuse(
         &mut self,
-        refused: Refused,
+        refused: RejectedCommand,
         context: &mut CommandContext<'_>,
         at: &mut usize,
         line_len: usize,
@@ -272,13 +272,13 @@ impl StoreCommand<'_> {
                     // in memcached.
                     let is_longer = is_extension && matches!(stored, Stored::Stored { .. });
                     let size = if is_longer { None } else { Some(len) };
-                    self.say_meta(context, code, stored, size, *letters, flags);
+                    self.push_meta_reply(context, code, stored, size, *letters, flags);
                 }
             }
         }
     }
 
-    fn say_meta(
+    fn push_meta_reply(
         &self,
         context: &mut CommandContext<'_>,
         code: &[u8; 2],
@@ -365,18 +365,18 @@ fn parse_classic<'a>(
     tokens: &Tokens<'a>,
     mode: Mode,
     context: &CommandContext<'_>,
-) -> Result<(StoreCommand<'a>, usize), Refused> {
+) -> Result<(StoreCommand<'a>, usize), RejectedCommand> {
     let is_cas = tokens.get(0) == b"cas";
-    let quiet = tokens.says_noreply();
+    let quiet = tokens.has_noreply();
     let len = parse_length(tokens.get(4));
-    let refused = |block_len| Refused {
+    let refused = |block_len| RejectedCommand {
         reply: replies::BAD_FORMAT,
         quiet,
         block_len,
     };
     let fields = if is_cas { 6 } else { 5 };
     if !(fields..=fields + 1).contains(&tokens.count()) {
-        return Err(Refused {
+        return Err(RejectedCommand {
             reply: replies::ERROR,
             quiet: false,
             block_len: len,
@@ -420,8 +420,8 @@ fn parse_meta<'a>(
     tokens: &'a Tokens<'a>,
     decoded: &'a mut DecodedKey,
     context: &CommandContext<'_>,
-) -> Result<(StoreCommand<'a>, usize), Refused> {
-    let refused = |reply, block_len| Refused {
+) -> Result<(StoreCommand<'a>, usize), RejectedCommand> {
+    let refused = |reply, block_len| RejectedCommand {
         reply,
         quiet: false,
         block_len,

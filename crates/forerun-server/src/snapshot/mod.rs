@@ -76,7 +76,7 @@ pub(crate) fn write_to_system<S: System>(
     path: &Path,
     pace: Pace,
 ) -> Result<SnapshotStats, SnapshotError> {
-    let new = beside(path, ".new");
+    let new = with_suffix(path, ".new");
     let mut file = create(system, &new)?;
     // Nobody sets the clock of a server that has stopped. The remaining life of the items counts
     // from now.
@@ -104,7 +104,7 @@ pub(crate) fn probe(system: &impl System, path: &Path) -> Result<(), SnapshotErr
         let source = io::ErrorKind::IsADirectory.into();
         return Err(failed("replace", path)(source));
     }
-    let new = beside(path, ".new");
+    let new = with_suffix(path, ".new");
     create(system, &new)?;
     system.remove(&new).map_err(failed("remove", &new))
 }
@@ -125,7 +125,7 @@ pub(crate) fn remove(system: &impl System, path: &Path) -> Result<(), SnapshotEr
 /// Renames the snapshot at `path` to FILE.bad, durably: a system crash does not bring it back.
 /// Returns false if it cannot be renamed; then it is still at `path`.
 pub(crate) fn set_aside(system: &impl System, path: &Path) -> Result<bool, SnapshotError> {
-    if system.rename(path, &beside(path, ".bad")).is_err() {
+    if system.rename(path, &with_suffix(path, ".bad")).is_err() {
         return Ok(false);
     }
     sync_directory(system, path)?;
@@ -208,7 +208,7 @@ pub fn read_from_system(
 }
 
 /// `path` with `ending` appended, for a file next to it.
-pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()

@@ -35,7 +35,7 @@ pub(crate) enum Pace {
     /// As fast as the disk allows. The server has no clients at that time.
     Unlimited,
     /// While workers serve clients.
-    Beside {
+    Live {
         /// Maximum bytes per second.
         rate: Option<NonZeroU64>,
         /// Once set, the rest is written as fast as possible, because somebody waits for it.
@@ -69,7 +69,7 @@ impl<'s, S: System> Pacer<'s, S> {
     /// # Errors
     /// The error of a sync.
     pub(super) fn rest(&mut self, file: &S::File, written_bytes: u64) -> io::Result<()> {
-        let Pace::Beside { rate, hurry } = &self.pace else {
+        let Pace::Live { rate, hurry } = &self.pace else {
             return Ok(());
         };
         // Relaxed, here and below: a flag without data.

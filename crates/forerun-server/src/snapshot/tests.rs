@@ -375,7 +375,7 @@ fn a_bad_snapshot_that_is_set_aside_does_not_come_back_after_a_crash() {
         .restore(&cache())
         .expect("the bad snapshot is ignored");
     assert!(!path.exists());
-    let bad = fs::read(beside(&path, ".bad")).expect("it was kept");
+    let bad = fs::read(with_suffix(&path, ".bad")).expect("it was kept");
     assert_eq!(bad, b"not a snapshot");
     assert_eq!(syncs(), 1);
 }

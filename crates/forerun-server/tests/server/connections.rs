@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forerun_server::{Listen, ServerOptions};
 
-use super::test_server::{PATIENCE, ask, connect, expect, options, rest, start, stat, until};
+use super::test_server::{TIMEOUT, ask, connect, expect, options, rest, start, stat, until};
 
 #[test]
 fn several_listeners_serve_one_cache() {
@@ -23,7 +23,7 @@ fn several_listeners_serve_one_cache() {
     assert_eq!(server.addresses().len(), 3);
     ask(&mut connect(&server), "set k 0 0 1\r\nv\r\n", "STORED\r\n");
     let mut unix = UnixStream::connect(&path).expect("it accepts");
-    unix.set_read_timeout(Some(PATIENCE)).expect("a time");
+    unix.set_read_timeout(Some(TIMEOUT)).expect("a time");
     ask(&mut unix, "get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
     server.drain();
     server.wait().expect("it ends well");
@@ -128,7 +128,7 @@ fn metrics_are_served_over_http() {
     let address = server.metrics_address().expect("it was asked for");
     let get = |request: &str| {
         let mut stream = TcpStream::connect(address).expect("it accepts");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a time");
         stream.write_all(request.as_bytes()).expect("it is sent");
         String::from_utf8(rest(&mut stream)).expect("it is text")
     };

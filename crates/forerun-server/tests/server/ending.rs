@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use forerun_server::Server;
 
-use super::test_server::{PATIENCE, ask, connect, expect, options, rest, start, stat, tcp, until};
+use super::test_server::{TIMEOUT, ask, connect, expect, options, rest, start, stat, tcp, until};
 
 #[test]
 fn a_drain_answers_received_requests_and_accepts_no_more() {
@@ -85,7 +85,7 @@ fn assert_ends_soon(server: Server) {
     let start = Instant::now();
     server.drain();
     server.wait().expect("it ends well");
-    assert!(start.elapsed() < PATIENCE / 2);
+    assert!(start.elapsed() < TIMEOUT / 2);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_reader_that_never_reads_does_not_hold_up_the_end() {
 #[test]
 fn a_silent_client_does_not_hold_up_the_end_longer_than_the_idle_timeout() {
     let options = options().idle_timeout(Duration::from_secs(1));
-    let server = start(options.drain_timeout(PATIENCE));
+    let server = start(options.drain_timeout(TIMEOUT));
     let mut stream = connect(&server);
     ask(&mut stream, "mn\r\n", "MN\r\n");
     // The server waits for the rest of this command.

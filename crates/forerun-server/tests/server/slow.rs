@@ -8,7 +8,7 @@ use forerun_cache::{Cache, CacheOptions};
 use forerun_server::Server;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::test_server::{PATIENCE, ask, connect, options, rest, start};
+use super::test_server::{TIMEOUT, ask, connect, options, rest, start};
 
 /// These tests measure the memory of their process, so they run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -47,7 +47,7 @@ fn a_client_that_never_reads_costs_bounded_memory() {
         stream.set_nonblocking(true).expect("it can be");
         let start = Instant::now();
         let mut refused = 0;
-        while refused < 3 && start.elapsed() < PATIENCE {
+        while refused < 3 && start.elapsed() < TIMEOUT {
             match stream.write(line.repeat(100).as_bytes()) {
                 Ok(_) => refused = 0,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {

@@ -9,7 +9,7 @@ use forerun_cache::{Cache, CacheOptions};
 use forerun_server::{Address, Listen, Server, ServerOptions};
 
 /// Maximum time that a test waits for anything.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Options for a server on a free port of the loopback interface.
 pub fn options() -> ServerOptions {
@@ -36,8 +36,8 @@ pub fn tcp(server: &Server) -> SocketAddr {
 
 pub fn connect(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(tcp(server)).expect("it accepts");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a time");
-    stream.set_write_timeout(Some(PATIENCE)).expect("a time");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a time");
+    stream.set_write_timeout(Some(TIMEOUT)).expect("a time");
     stream
 }
 
@@ -75,7 +75,7 @@ pub fn rest(stream: &mut impl Read) -> Vec<u8> {
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
+        assert!(start.elapsed() < TIMEOUT, "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
