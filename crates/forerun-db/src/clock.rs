@@ -48,17 +48,17 @@ pub(crate) struct Clock {
     is_on: AtomicBool,
     /// The second of the last mark.
     last_second: AtomicU64,
-    noted: Mutex<Noted>,
+    state: Mutex<Marks>,
 }
 
 #[derive(Debug, Default)]
-struct Noted {
+struct Marks {
     /// Ascending by both numbers.
     marks: Vec<Mark>,
     /// All times to live, in seconds, ascending.
     ttls: Vec<u64>,
-    /// The number of marks at which they are next tidied.
-    tidy_at: usize,
+    /// The number of marks at which they are next pruned.
+    prune_at: usize,
 }
 
 impl Clock {
@@ -68,9 +68,9 @@ impl Clock {
             io,
             is_on: AtomicBool::new(false),
             last_second: AtomicU64::new(marks.last().map_or(0, |mark| mark.second)),
-            noted: Mutex::new(Noted {
+            state: Mutex::new(Marks {
                 marks,
-                ..Noted::default()
+                ..Marks::default()
             }),
         };
         ttls.for_each(|ttl| clock.expect(ttl));
@@ -79,9 +79,9 @@ impl Clock {
 
     /// Records times from now on, for a keyspace with this time to live in seconds.
     pub(crate) fn expect(&self, ttl: u64) {
-        let mut noted = self.lock();
-        if let Err(index) = noted.ttls.binary_search(&ttl) {
-            noted.ttls.insert(index, ttl);
+        let mut state = self.lock();
+        if let Err(index) = state.ttls.binary_search(&ttl) {
+            state.ttls.insert(index, ttl);
         }
         // Relaxed: threads that write to the keyspace get it after this.
         self.is_on.store(true, Ordering::Relaxed);
@@ -113,24 +113,24 @@ impl Clock {
         if !self.is_on() {
             return take();
         }
-        let mut noted = self.lock();
+        let mut state = self.lock();
         let first_sequence = take();
-        self.add(&mut noted, self.now(), first_sequence);
+        self.add(&mut state, self.now(), first_sequence);
         first_sequence
     }
 
-    fn add(&self, noted: &mut Noted, second: u64, first_sequence: u64) {
-        if noted.marks.last().is_some_and(|last| last.second >= second) {
+    fn add(&self, state: &mut Marks, second: u64, first_sequence: u64) {
+        if state.marks.last().is_some_and(|last| last.second >= second) {
             return;
         }
-        noted.marks.push(Mark {
+        state.marks.push(Mark {
             second,
             first_sequence,
         });
         self.last_second.store(second, Ordering::Relaxed);
-        if noted.marks.len() > noted.tidy_at.max(FEW_MARKS) {
-            noted.tidy(second);
-            noted.tidy_at = 2 * noted.marks.len();
+        if state.marks.len() > state.prune_at.max(FEW_MARKS) {
+            state.prune(second);
+            state.prune_at = 2 * state.marks.len();
         }
     }
 
@@ -150,9 +150,9 @@ impl Clock {
         else {
             return NOTHING;
         };
-        let noted = self.lock();
-        let older = noted.marks.partition_point(|mark| mark.second <= limit);
-        match noted.marks.get(older) {
+        let state = self.lock();
+        let older = state.marks.partition_point(|mark| mark.second <= limit);
+        match state.marks.get(older) {
             _ if older == 0 => NOTHING,
             Some(mark) if mark.first_sequence <= visible => Expired {
                 sequence: mark.first_sequence - 1,
@@ -170,15 +170,15 @@ impl Clock {
 
     /// The marks up to this sequence number, for the manifest.
     pub(crate) fn marks_up_to(&self, sequence: u64) -> Vec<Mark> {
-        let mut noted = self.lock();
-        noted.tidy(self.now());
+        let mut state = self.lock();
+        state.prune(self.now());
         let up_to = |mark: &&Mark| mark.first_sequence <= sequence;
-        noted.marks.iter().take_while(up_to).copied().collect()
+        state.marks.iter().take_while(up_to).copied().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Noted> {
+    fn lock(&self) -> MutexGuard<'_, Marks> {
         // Nothing panics while the lock is held, so a poisoned lock is still consistent.
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -191,10 +191,10 @@ struct Expired {
     holds_up_to: u64,
 }
 
-impl Noted {
+impl Marks {
     /// Replaces marks that are older than every time to live by one, and merges those that only a
     /// long one needs.
-    fn tidy(&mut self, now: u64) {
+    fn prune(&mut self, now: u64) {
         let age = |mark: &Mark| now.saturating_sub(mark.second);
         let Some(longest) = self.ttls.last() else {
             return;
@@ -417,7 +417,7 @@ mod tests {
         for second in 1..=end {
             clock.note(second, second);
         }
-        clock.lock().tidy(end);
+        clock.lock().prune(end);
         let marks = clock.lock().marks.len() as u64;
         assert!(marks <= end / 40 + 70, "{marks} marks");
         // To the second for the short one, and never early for the long one.

@@ -199,7 +199,10 @@ pub enum Error {
         given: String,
     },
     /// A keyspace's keys are ordered by a comparator other than the one given, or none was given.
-    #[error("keyspace {keyspace:?} is ordered by comparator {stored:?}; {}", Given(.given))]
+    #[error(
+        "keyspace {keyspace:?} is ordered by comparator {stored:?}; {}",
+        DisplayComparator(.given)
+    )]
     KeyspaceComparator {
         /// Name of the keyspace.
         keyspace: String,
@@ -213,7 +216,7 @@ pub enum Error {
     #[error(
         "{} has {}, but was opened with a time to live of {} s",
         Keyspace(.keyspace),
-        Lives(.stored),
+        DisplayTtl(.stored),
         .given.as_secs()
     )]
     KeyspaceTtl {
@@ -413,9 +416,9 @@ impl fmt::Display for Key<'_> {
 }
 
 /// Shows which comparator was given.
-struct Given<'a>(&'a Option<String>);
+struct DisplayComparator<'a>(&'a Option<String>);
 
-impl fmt::Display for Given<'_> {
+impl fmt::Display for DisplayComparator<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(name) => write!(f, "it was opened with {name:?}"),
@@ -425,9 +428,9 @@ impl fmt::Display for Given<'_> {
 }
 
 /// Shows a time to live.
-struct Lives<'a>(&'a Option<Duration>);
+struct DisplayTtl<'a>(&'a Option<Duration>);
 
-impl fmt::Display for Lives<'_> {
+impl fmt::Display for DisplayTtl<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(ttl) => write!(f, "a time to live of {} s", ttl.as_secs()),

@@ -250,3 +250,29 @@ fn an_interrupted_call_leaves_no_new_store_and_no_new_backup() {
         }
     }
 }
+
+#[test]
+fn a_users_function_that_panics_ends_the_work_and_leaves_nothing() {
+    for is_interrupt in [false, true] {
+        let case = format!("the function that panics is interrupt_if: {is_interrupt}");
+        let (io, then) = backed_up(2);
+        let mut backups = backups(&io).unwrap();
+        match is_interrupt {
+            true => backups.interrupt_if(|| panic!("the user's function")),
+            false => backups.on_progress(|_| panic!("the user's function")),
+        }
+        let db = open(&io, &tiny_options()).unwrap();
+        let assert_panicked = |error: Error| match error {
+            Error::Panicked { message, .. } => assert_eq!(message, "the user's function"),
+            other => panic!("{case}: {other}"),
+        };
+        assert_panicked(backups.create(&db).unwrap_err());
+        assert_panicked(backups.restore(Some(1), "/restored").unwrap_err());
+        assert_panicked(backups.verify().unwrap_err());
+        drop((backups, db));
+        let backups = Backups::open_with_io(Arc::new(io.clone()), BACKUPS, Create::Never).unwrap();
+        backups.restore(Some(1), "/restored").unwrap();
+        drop(backups);
+        check(&io, &then, &[1, 2], &case);
+    }
+}

@@ -18,7 +18,7 @@ pub(super) const KIND: Kind = Kind {
     version: 1,
 };
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     /// The same as in its name.
@@ -85,9 +85,9 @@ fn within(bad: Bad, start: usize) -> Bad {
     }
 }
 
-/// Reads `body` as that of a record, with valid checksums and with this manifest in its place if it
-/// decodes as one. Returns how many runs it names. For fuzzing: whatever decodes must encode to the
-/// same bytes.
+/// Fuzz target: decodes `body` as a record's body, after adding valid checksums, and returns how
+/// many runs it names. If `manifest` decodes, it replaces the record's manifest. Whatever decodes
+/// must encode to the same bytes.
 #[doc(hidden)]
 pub fn fuzz_record(body: &[u8], manifest_body: &[u8]) -> usize {
     let mut decoded = 0;

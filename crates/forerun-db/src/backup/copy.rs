@@ -12,7 +12,7 @@ use super::{BackupProgress, Backups};
 use crate::io::{Io, IoFile, OpenMode, read_pieces, write_all_at};
 use crate::planted::{self, Defect};
 use crate::tree::limiter;
-use crate::{Error, Result};
+use crate::{Error, Result, panics};
 
 /// Work on bytes that reports its progress and can be stopped.
 pub(super) struct Meter<'a> {
@@ -42,18 +42,25 @@ impl<'a> Meter<'a> {
     fn add(&mut self, bytes: usize) -> Result<()> {
         self.progress.done_bytes += bytes as u64;
         if let Some(watch) = &self.backups.watch {
-            watch(self.progress);
+            panics::catch("reporting the progress of a backup", || {
+                watch(self.progress);
+                Ok(())
+            })?;
         }
         self.check()
     }
 
     /// # Errors
-    /// [`Error::Closed`]: the store is closing. [`Error::Interrupted`].
+    /// [`Error::Closed`]: the store is closing. [`Error::Interrupted`]. [`Error::Panicked`]: the
+    /// user's function panicked.
     fn check(&self) -> Result<()> {
         self.closing.map_or(Ok(()), limiter::check)?;
         match &self.backups.interrupt {
-            Some(ask) if ask() => Err(Error::Interrupted),
-            _ => Ok(()),
+            Some(ask) => match panics::catch("asking whether to stop", || Ok(ask()))? {
+                true => Err(Error::Interrupted),
+                false => Ok(()),
+            },
+            None => Ok(()),
         }
     }
 }

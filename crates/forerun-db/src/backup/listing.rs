@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `backup-000007` | a backup's record |
 //! | `run-` checksum of its footer, 16 hexadecimal digits, `-` length `.run` | a run, for all backups that name it |
-//! | `backup-000008.new` | a record on its way |
+//! | `backup-000008.new` | a record that is being written |
 //!
-//! Files with other names do not belong to us and are left alone.
+//! Files with other names belong to somebody else and are left alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -67,8 +67,8 @@ impl Listing {
             .collect()
     }
 
-    /// Files that no backup names. Empty as long as a backup is unreadable, because it is unknown
-    /// which files that one names.
+    /// Files that no backup names. Empty while any backup is unreadable, because the files that it
+    /// names are unknown.
     pub(super) fn unused(&self) -> impl Iterator<Item = (&str, u64)> {
         let used: BTreeSet<String> = self
             .sound()

@@ -20,8 +20,9 @@ impl Backups {
     ///
     /// # Errors
     /// [`Error::CorruptFile`]: the store's data is damaged. [`Error::Io`]; [`Error::Closed`]: the
-    /// store was closed during the backup. [`Error::Interrupted`]. In all cases there is no new
-    /// backup, and the others are unchanged. Also the errors of [`Db::flush`].
+    /// store was closed during the backup. [`Error::Interrupted`]. [`Error::Panicked`]: a function
+    /// of the caller, or a comparator, panicked. In all cases there is no new backup, and the
+    /// others are unchanged. Also the errors of [`Db::flush`].
     pub fn create(&mut self, db: &Db) -> Result<Backup> {
         let mut found = self.look()?;
         self.remove_unused(&found)?;

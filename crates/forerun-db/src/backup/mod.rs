@@ -36,6 +36,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::io::guarded::GuardedIo;
 use crate::io::{Io, OsIo};
 use crate::planted::{self, Defect};
 use crate::sealed::Kind;
@@ -92,13 +93,13 @@ const MARK: Mark = Mark {
 pub struct Backups {
     io: Arc<dyn Io>,
     dir: PathBuf,
-    watch: Option<Watch>,
+    watch: Option<ProgressCallback>,
     interrupt: Option<Interrupt>,
     lock: Lock,
 }
 
 /// Called with the progress of long work.
-type Watch = Box<dyn Fn(BackupProgress) + Send + Sync>;
+type ProgressCallback = Box<dyn Fn(BackupProgress) + Send + Sync>;
 
 /// Asked during long work whether to stop.
 type Interrupt = Box<dyn Fn() -> bool + Send + Sync>;
@@ -139,6 +140,7 @@ impl Backups {
         path: impl AsRef<Path>,
         create: Create,
     ) -> Result<Backups> {
+        let io: Arc<dyn Io> = Arc::new(GuardedIo(io));
         let dir = path.as_ref().to_owned();
         let check = |dir: &Path| {
             let path = dir.join(MARK.name);
@@ -158,6 +160,7 @@ impl Backups {
     }
 
     /// Sets a function that is called with the progress of long work, every few hundred kilobytes.
+    /// If it panics, that work ends with [`Error::Panicked`].
     pub fn on_progress(&mut self, watch: impl Fn(BackupProgress) + Send + Sync + 'static) {
         self.watch = Some(Box::new(watch));
     }
@@ -208,7 +211,8 @@ impl Backups {
     /// is wrong and which backups it affects.
     ///
     /// # Errors
-    /// The same as for [`list`](Self::list), and [`Error::Interrupted`].
+    /// The same as for [`list`](Self::list), [`Error::Interrupted`], and [`Error::Panicked`] if a
+    /// function of the caller panicked.
     pub fn verify(&self) -> Result<CheckedBackups> {
         let found = self.look()?;
         let list = found.list();
@@ -236,7 +240,7 @@ impl Backups {
             let problem = match copy::checksum(&*self.io, &path, bytes, &mut meter) {
                 Ok(checksum) if checksum == expected => continue,
                 Ok(_) => changed(&path),
-                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                Err(error @ (Error::Interrupted | Error::Panicked { .. })) => return Err(error),
                 Err(error) => error,
             };
             checked.problems.push(match problem {
@@ -263,8 +267,9 @@ impl Backups {
     ///
     /// # Errors
     /// [`Error::NoBackup`]. [`Error::CorruptFile`]: the backup is damaged.
-    /// [`Error::AlreadyExists`]: `into` is not empty. [`Error::Io`], [`Error::Interrupted`]. In all
-    /// cases, no store is left in `into`.
+    /// [`Error::AlreadyExists`]: `into` is not empty. [`Error::Io`], [`Error::Interrupted`].
+    /// [`Error::Panicked`]: a function of the caller panicked. In all cases, no store is left in
+    /// `into`.
     pub fn restore(&self, number: Option<u64>, into: impl AsRef<Path>) -> Result<Backup> {
         let (into, found) = (into.as_ref(), self.look()?);
         let wanted = number.unwrap_or(found.last_number());

@@ -311,7 +311,7 @@ impl Driver for Reads<'_> {
             for done in done.drain(..) {
                 self.complete(state, done);
             }
-            // The end of a read that nobody waits for wakes nobody.
+            // No lookup waits for this read, so nobody is woken.
             if wait == Wait::Never || self.parked.get() < parked || idle {
                 break;
             }

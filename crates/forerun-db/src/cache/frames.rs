@@ -13,7 +13,7 @@
 //!
 //! # Why it is sound
 //!
-//! A frame is in one of three states. Each state is a type or a place:
+//! A frame is in one of three states. Each state is represented by a type or by a place:
 //!
 //! - *free*: a [`FreeFrame`] exists for it. Only its owner may write the frame. It is not `Clone`.
 //! - *published*: the [`FreeFrame`] was exchanged for a [`FrameNo`], which a slot names. Nobody
@@ -69,8 +69,8 @@ impl Pin {
         self.guard.defer(then);
     }
 
-    /// Passes deferred work on, and runs what is ready. Do not call this under a lock that deferred
-    /// work takes.
+    /// Hands deferred work to the epoch's global queue, and runs the work whose grace period is
+    /// over. Do not call this under a lock that deferred work acquires.
     pub(super) fn flush(&self) {
         self.guard.flush();
     }

@@ -11,9 +11,10 @@
 //! it is pinned (`crossbeam_epoch`). An evicted page loses its word at once, and its frame once
 //! every reader pinned at that time has gone. Some frames are therefore always waiting, so the
 //! cache evicts a reserve ahead of need. A reader that still finds no frame gets its page on the
-//! heap, where it is freed with the reader's pin, and should finish soon ([`driver`]).
+//! heap, where it is freed with the reader's pin; such a reader should finish soon ([`driver`]).
 //!
-//! Reading a page from a file takes one lock a few times. A page in memory takes none.
+//! Reading a page from a file acquires one lock a few times. Reading a page in memory acquires no
+//! lock.
 
 mod counters;
 pub(crate) mod driver;
@@ -44,7 +45,7 @@ use counters::Counters;
 use frames::{Frames, FreeFrame, HeapPage, UnusedFrames};
 use s3_fifo::S3Fifo;
 
-/// Pages keep at least a quarter of the budget, whatever else is charged to it.
+/// Pages get at least a quarter of the budget, however much memory other things take.
 const MIN_PAGES_SHARE: usize = 4;
 
 /// The share of the frames that is evicted ahead of need. It has a minimum, but not more than a
@@ -142,7 +143,7 @@ struct State {
     reserved_bytes: usize,
 }
 
-/// A frame that nobody else knows of. Dropping it frees it.
+/// A frame that belongs to its owner alone. Dropping it frees it.
 struct OwnedFrame<'c> {
     cache: &'c PageCache,
     /// `Some` until it is published.
@@ -350,7 +351,7 @@ impl PageCache {
     /// An entry for a large page, if the budget allows its bytes.
     fn admit(&self, state: &mut State, page: &HeapPage) -> Option<FreeFrame> {
         if page.len() <= self.frames.page_bytes() {
-            // This page should have had a frame. Caching it would displace pages that have one.
+            // Every frame is taken. Caching this page on the heap would displace pages in frames.
             return None;
         }
         let wanted = page.len();

@@ -49,21 +49,21 @@ pub struct WriteBatch {
     /// The open store that the keyspaces belong to; 0 if the batch fits any.
     store: u64,
     /// Why `extend` left out an operation.
-    refused: Option<Refused>,
+    extend_error: Option<ExtendError>,
 }
 
 /// An operation that was left out.
 #[derive(Clone, Debug)]
-struct Refused(Box<Error>);
+struct ExtendError(Box<Error>);
 
-impl PartialEq for Refused {
+impl PartialEq for ExtendError {
     /// Errors with the same message are the same: they name the lengths.
-    fn eq(&self, other: &Refused) -> bool {
+    fn eq(&self, other: &ExtendError) -> bool {
         self.0.to_string() == other.0.to_string()
     }
 }
 
-impl Eq for Refused {}
+impl Eq for ExtendError {}
 
 impl WriteBatch {
     /// An empty batch. It allocates nothing.
@@ -75,7 +75,7 @@ impl WriteBatch {
             last_keyspace: 0,
             keyspaces: Vec::new(),
             store: 0,
-            refused: None,
+            extend_error: None,
         }
     }
 
@@ -180,16 +180,16 @@ impl WriteBatch {
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`]; for a
     /// [`KeyspaceBatch`], [`Error::ForeignKeyspace`].
     pub fn check(&self) -> Result<()> {
-        match &self.refused {
+        match &self.extend_error {
             None => Ok(()),
-            Some(Refused(error)) => Err(Error::clone(error)),
+            Some(ExtendError(error)) => Err(Error::clone(error)),
         }
     }
 
     /// Keeps the first error of an operation that was to be added.
-    fn note_refused(&mut self, added: Result<()>) {
-        if let (Err(error), None) = (added, &self.refused) {
-            self.refused = Some(Refused(Box::new(error)));
+    fn note_extend_error(&mut self, added: Result<()>) {
+        if let (Err(error), None) = (added, &self.extend_error) {
+            self.extend_error = Some(ExtendError(Box::new(error)));
         }
     }
 
@@ -249,7 +249,7 @@ impl WriteBatch {
         self.last_keyspace = 0;
         self.keyspaces.clear();
         self.store = 0;
-        self.refused = None;
+        self.extend_error = None;
     }
 
     /// The number of operations. Those that [`extend`](Extend::extend) could not add are not
@@ -261,7 +261,7 @@ impl WriteBatch {
     /// Whether there is nothing to write: no operation, and no error of
     /// [`extend`](Extend::extend) that [`Db::write`](crate::Db::write) would return.
     pub fn is_empty(&self) -> bool {
-        self.ops == 0 && self.refused.is_none()
+        self.ops == 0 && self.extend_error.is_none()
     }
 
     /// The operations, in the order in which they were added.
@@ -340,11 +340,11 @@ impl WriteBatch {
 impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Extend<(K, V)> for WriteBatch {
     fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
         for (key, value) in entries {
-            if self.refused.is_some() {
+            if self.extend_error.is_some() {
                 return;
             }
             let added = self.put(key, value);
-            self.note_refused(added);
+            self.note_extend_error(added);
         }
     }
 }
@@ -360,11 +360,11 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(K, V)> for WriteBatch {
 impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Extend<(K, V)> for KeyspaceBatch<'_> {
     fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
         for (key, value) in entries {
-            if self.batch.refused.is_some() {
+            if self.batch.extend_error.is_some() {
                 return;
             }
             let added = self.put(key, value);
-            self.batch.note_refused(added);
+            self.batch.note_extend_error(added);
         }
     }
 }

@@ -133,7 +133,7 @@ pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
             Err(error) => return Err(error),
         }
     }
-    match fits && memtables.take(needed) {
+    match fits && memtables.reserve(needed) {
         true => Ok(Fits::Yes(Entries {
             parts: prepared,
             needed,

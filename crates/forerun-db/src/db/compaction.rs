@@ -13,12 +13,13 @@ use super::directory::DirGuard;
 use super::install::Memtables;
 use super::keyspace_data::KeyspaceData;
 use super::snapshots::ReadPoint;
-use super::work::{Patience, Task};
+use super::work::{FailOn, Task};
 use crate::planted::{self, Defect};
 use crate::tree::build::Build;
 use crate::tree::compact::compact;
 use crate::tree::levels::Edit;
-use crate::tree::pick::{Compaction, pick, pick_full, urgency};
+use crate::tree::pending_edits::PendingEdits;
+use crate::tree::pick::{Compaction, compaction_score, pick, pick_full};
 use crate::tree::retain::Retain;
 use crate::{Error, Result};
 
@@ -43,8 +44,8 @@ impl Inner {
         let mut due: Vec<(f64, &Arc<KeyspaceData>)> = keyspaces
             .iter()
             .filter(may_be_tried)
-            .map(|keyspace| (self.urgency_of(keyspace), keyspace))
-            .filter(|(urgency, _)| *urgency >= 1.0)
+            .map(|keyspace| (self.compaction_score_of(keyspace), keyspace))
+            .filter(|(compaction_score, _)| *compaction_score >= 1.0)
             .collect();
         due.sort_by(|a, b| b.0.total_cmp(&a.0));
         let picked = due.into_iter().find_map(|(_, keyspace)| {
@@ -72,8 +73,8 @@ impl Inner {
     }
 
     /// By what factor a keyspace's levels exceed their targets. From 1 on, a compaction is due.
-    pub(super) fn urgency_of(&self, keyspace: &KeyspaceData) -> f64 {
-        urgency(
+    pub(super) fn compaction_score_of(&self, keyspace: &KeyspaceData) -> f64 {
+        compaction_score(
             &keyspace.version.load().levels,
             &keyspace.options.load().tree,
         )
@@ -85,7 +86,7 @@ impl Inner {
         let keyspaces = self.keyspaces.load();
         keyspaces
             .iter()
-            .any(|keyspace| self.urgency_of(keyspace) >= 1.0)
+            .any(|keyspace| self.compaction_score_of(keyspace) >= 1.0)
     }
 
     /// Waits until there is nothing to flush or compact and obsolete files are deleted. Writes the
@@ -97,18 +98,18 @@ impl Inner {
             return Ok(());
         }
         let asked = self.retry_compactions();
-        let patience = Patience::Since(asked);
+        let fail_on = FailOn::FailureSince(asked);
         self.wait_until(|| {
             let is_flushed = self.frozen().is_empty();
-            self.or_fails(is_flushed, Task::Flush, patience)?;
+            self.or_fails(is_flushed, Task::Flush, fail_on)?;
             let keyspaces = self.keyspaces.load();
             let failed = |keyspace: &Arc<KeyspaceData>| keyspace.compaction_failure_since(asked);
             // A keyspace whose compaction has failed has had its turn. Wait for the others.
             let is_left = |keyspace: &Arc<KeyspaceData>| {
-                self.urgency_of(keyspace) >= 1.0 && failed(keyspace).is_none()
+                self.compaction_score_of(keyspace) >= 1.0 && failed(keyspace).is_none()
             };
             let is_done = is_flushed && !keyspaces.iter().any(is_left);
-            if !self.or_fails(is_done, Task::Compact, patience)? {
+            if !self.or_fails(is_done, Task::Compact, fail_on)? {
                 return Ok(false);
             }
             keyspaces.iter().find_map(failed).map_or(Ok(true), Err)
@@ -142,7 +143,7 @@ impl Inner {
         let keyspaces = self.keyspaces.load();
         let failing = keyspaces
             .iter()
-            .filter(|keyspace| self.urgency_of(keyspace) >= 1.0);
+            .filter(|keyspace| self.compaction_score_of(keyspace) >= 1.0);
         let waits = failing.filter_map(|keyspace| keyspace.compaction_wait(now));
         waits.min().map(|wait| wait.max(MIN_WAIT))
     }
@@ -150,7 +151,7 @@ impl Inner {
     /// Removes runs in which everything has expired or was deleted by range. Returns `false` if
     /// there are none.
     fn remove_covered_runs(&self, guard: &DirGuard<'_>) -> Result<bool> {
-        let mut edits = Vec::new();
+        let mut edits = PendingEdits::new(&self.obsolete_files);
         for keyspace in self.keyspaces.load().iter() {
             let version = keyspace.version.load_full();
             if version.ranges.is_empty() && keyspace.expiry.is_none() {
@@ -165,12 +166,12 @@ impl Inner {
                     expired_sequence,
                     ..Edit::default()
                 };
-                edits.push((keyspace.id(), edit));
+                *edits.edit_mut(keyspace.id()) = edit;
             }
         }
         match edits.is_empty() {
             true => Ok(false),
-            false => self.install(guard, &edits, Memtables::Same).map(|()| true),
+            false => self.install(guard, edits, Memtables::Same).map(|()| true),
         }
     }
 
@@ -267,9 +268,10 @@ impl Inner {
                 return failed;
             }
         };
-        keyspace.note_compaction(Ok(()))?;
         done.edit.expired_sequence = expired_sequence;
-        self.install(guard, &[(keyspace.id(), done.edit)], Memtables::Same)?;
+        let edits = PendingEdits::new(&self.obsolete_files).with(keyspace.id(), done.edit);
+        keyspace.note_compaction(Ok(()))?;
+        self.install(guard, edits, Memtables::Same)?;
         let counts = &self.tree.counts;
         counts.compactions.fetch_add(1, Ordering::Relaxed);
         for (count, more) in [
@@ -295,7 +297,7 @@ impl Inner {
             io: &*self.io,
             dir: &self.path,
             order: keyspace.order(),
-            comparator: keyspace.comparator().name(),
+            comparator: keyspace.comparator_name(),
             keyspace: (keyspace.id(), keyspace.name()),
             cache: &self.cache,
             options: keyspace.options.load().run,

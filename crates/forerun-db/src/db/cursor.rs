@@ -19,16 +19,16 @@ use crate::versions::{Entry, VisibleEntries};
 /// more for each.
 const MAX_SOURCES: usize = 24;
 
-/// The cursors of both ends.
+/// The cursors of both ends of an iteration.
 pub(super) struct Cursor {
-    ends: Ends,
+    cursors: BothCursors,
     read_point: ReadPoint,
-    home: Arc<Home>,
+    keyspace: Arc<CursorKeyspace>,
 }
 
 /// The keyspace of a cursor. All threads share the keyspace's reference count; only the owner of
 /// the cursor uses this one.
-struct Home(Arc<KeyspaceData>);
+struct CursorKeyspace(Arc<KeyspaceData>);
 
 /// The two cursors. The one for the back is made when it is first needed.
 struct Pair<'a> {
@@ -41,7 +41,7 @@ pub(super) type End<'a> = VisibleEntries<LiveVersions<'a>>;
 
 self_cell! {
     /// Cursors, with the super version they read.
-    struct Ends {
+    struct BothCursors {
         owner: Arc<SuperVersion>,
         #[covariant]
         dependent: Pair,
@@ -56,28 +56,28 @@ impl Cursor {
         read_point: ReadPoint,
     ) -> Box<Cursor> {
         if let Some(mut pooled) = keyspace.cursors.take()
-            && Arc::ptr_eq(pooled.ends.borrow_owner(), version)
+            && Arc::ptr_eq(pooled.cursors.borrow_owner(), version)
         {
             pooled.reopen(read_point);
             return pooled;
         }
         let order = keyspace.order();
-        let ends = Ends::new(Arc::clone(version), |version| Pair {
+        let cursors = BothCursors::new(Arc::clone(version), |version| Pair {
             front: end(version, order, read_point),
             back: None,
         });
         Box::new(Cursor {
-            ends,
+            cursors,
             read_point,
-            home: Arc::new(Home(Arc::clone(keyspace))),
+            keyspace: Arc::new(CursorKeyspace(Arc::clone(keyspace))),
         })
     }
 
     fn reopen(&mut self, read_point: ReadPoint) {
         self.read_point = read_point;
-        self.ends.with_dependent_mut(|_, ends| {
-            let back = ends.back.as_mut();
-            for end in [Some(&mut ends.front), back].into_iter().flatten() {
+        self.cursors.with_dependent_mut(|_, cursors| {
+            let back = cursors.back.as_mut();
+            for end in [Some(&mut cursors.front), back].into_iter().flatten() {
                 end.reopen(read_point.sequence);
                 end.versions_mut().reopen(read_point);
             }
@@ -86,41 +86,42 @@ impl Cursor {
 
     /// Returns the cursor to the pool, if it is worth keeping.
     pub(super) fn recycle(mut self: Box<Self>) {
-        let is_small = self.ends.with_dependent_mut(|_, ends| {
-            let is_small = ends.front.versions_mut().sources() <= MAX_SOURCES;
+        let is_small = self.cursors.with_dependent_mut(|_, cursors| {
+            let is_small = cursors.front.versions_mut().sources() <= MAX_SOURCES;
             if is_small {
-                let back = ends.back.as_mut();
-                let ends = [Some(&mut ends.front), back].into_iter().flatten();
-                ends.for_each(VisibleEntries::reset);
+                let back = cursors.back.as_mut();
+                let cursors = [Some(&mut cursors.front), back].into_iter().flatten();
+                cursors.for_each(VisibleEntries::reset);
             }
             is_small
         });
         if is_small {
-            let home = Arc::clone(&self.home);
-            CursorPool::put(&home.0, self);
+            let keyspace = Arc::clone(&self.keyspace);
+            CursorPool::put(&keyspace.0, self);
         }
     }
 
     /// The order of its keys.
     pub(super) fn order(&self) -> &KeyOrder {
-        self.home.0.order()
+        self.keyspace.0.order()
     }
 
     /// Identifies the super version among those alive at the same time.
     pub(super) fn super_version_address(&self) -> *const SuperVersion {
-        Arc::as_ptr(self.ends.borrow_owner())
+        Arc::as_ptr(self.cursors.borrow_owner())
     }
 
     /// Moves the front cursor.
     pub(super) fn move_front(&mut self, to: impl FnOnce(&mut End<'_>) -> Result<()>) -> Result<()> {
-        self.ends.with_dependent_mut(|_, ends| to(&mut ends.front))
+        self.cursors
+            .with_dependent_mut(|_, cursors| to(&mut cursors.front))
     }
 
     /// Moves the back cursor.
     pub(super) fn move_back(&mut self, to: impl FnOnce(&mut End<'_>) -> Result<()>) -> Result<()> {
-        let (order, read_point) = (self.home.0.order(), self.read_point);
-        self.ends.with_dependent_mut(|version, ends| {
-            let back = ends
+        let (order, read_point) = (self.keyspace.0.order(), self.read_point);
+        self.cursors.with_dependent_mut(|version, cursors| {
+            let back = cursors
                 .back
                 .get_or_insert_with(|| end(version, order, read_point));
             to(back)
@@ -129,12 +130,12 @@ impl Cursor {
 
     /// The entry at the front cursor.
     pub(super) fn front(&self) -> Option<Entry<'_>> {
-        self.ends.borrow_dependent().front.entry()
+        self.cursors.borrow_dependent().front.entry()
     }
 
     /// The entry at the back cursor.
     pub(super) fn back(&self) -> Option<Entry<'_>> {
-        self.ends.borrow_dependent().back.as_ref()?.entry()
+        self.cursors.borrow_dependent().back.as_ref()?.entry()
     }
 }
 

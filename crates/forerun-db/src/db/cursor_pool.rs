@@ -60,13 +60,13 @@ impl CursorPool {
     /// Prefetches this thread's slot, which [`take`](Self::take) reads.
     #[inline]
     pub(super) fn prefetch(&self) {
-        prefetch_read(self.mine());
+        prefetch_read(self.own_slot());
     }
 
     /// Takes the cursor that this thread left, or one from a thread that shares the slot.
     #[inline]
     pub(super) fn take(&self) -> Option<Box<Cursor>> {
-        self.mine().0.take()
+        self.own_slot().0.take()
     }
 
     /// Returns a cursor to the pool, unless the keyspace has a newer super version.
@@ -85,7 +85,7 @@ impl CursorPool {
             return;
         }
         note_pooled(keyspace);
-        let slot = &pool.mine().0;
+        let slot = &pool.own_slot().0;
         drop(slot.swap(Some(cursor)));
         if !is_current() {
             drop(slot.take());
@@ -109,7 +109,7 @@ impl CursorPool {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    fn mine(&self) -> &Slot {
+    fn own_slot(&self) -> &Slot {
         &self.slots[thread_number() % SLOTS]
     }
 }

@@ -23,12 +23,12 @@ use super::keyspace_data::KeyspaceData;
 use super::memory::Size;
 use super::memtable_set::{FrozenMemTables, MemTableSet};
 use super::super_version::Table;
-use super::work::{Patience, Task};
+use super::work::{FailOn, Task};
 use crate::planted::{self, Defect};
 use crate::ranges::RangeRef;
-use crate::run::ObsoleteFiles;
 use crate::tree::build::write_runs;
 use crate::tree::levels::Edit;
+use crate::tree::pending_edits::PendingEdits;
 use crate::tree::range_run::{MAX_RANGE_RUNS, write_range_run};
 use crate::tree::retain::Retain;
 use crate::{Background, Error, Result, TreeOptions};
@@ -38,27 +38,6 @@ const SLOW_BYTES_A_SECOND: u64 = 16 << 20;
 
 /// Shorter pauses are added up first: each sleep costs a context switch.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-
-/// An edit that adds runs which no manifest names yet. If it is dropped, after an error or while a
-/// comparator panics, their files are removed.
-struct NewRuns<'a> {
-    edit: Edit,
-    obsolete_files: &'a Arc<ObsoleteFiles>,
-}
-
-impl NewRuns<'_> {
-    /// The edit. From now on the manifest decides which files stay.
-    fn into_edit(mut self) -> Edit {
-        std::mem::take(&mut self.edit)
-    }
-}
-
-impl Drop for NewRuns<'_> {
-    fn drop(&mut self) {
-        let written = self.edit.all_added();
-        written.for_each(|run| run.remove_when_dropped(self.obsolete_files));
-    }
-}
 
 impl Inner {
     /// Adds a memtable for a keyspace to the active set, unless another thread has done so.
@@ -102,10 +81,10 @@ impl Inner {
     /// Flushes everything while `active` is held for writing, so that no new write comes in.
     /// Afterwards the memtables are empty.
     pub(super) fn flush_under_lock(&self, active: &mut MemTableSet) -> Result<()> {
-        let patience = self.retry_flush();
+        let fail_on = self.retry_flush();
         let is_done = || {
             let is_done = self.frozen().is_empty();
-            self.or_fails(is_done, Task::Flush, patience)
+            self.or_fails(is_done, Task::Flush, fail_on)
         };
         self.wait_until(is_done)?;
         if !active.is_empty() {
@@ -140,17 +119,17 @@ impl Inner {
     }
 
     /// Retries a failed flush at once, for a caller that waits for it.
-    fn retry_flush(&self) -> Patience {
+    fn retry_flush(&self) -> FailOn {
         let now = time::now();
         self.work.retry(now);
-        Patience::Since(now)
+        FailOn::FailureSince(now)
     }
 
     /// For waiting callers: whether the work is done, or an error if it fails.
-    pub(super) fn or_fails(&self, is_done: bool, task: Task, patience: Patience) -> Result<bool> {
+    pub(super) fn or_fails(&self, is_done: bool, task: Task, fail_on: FailOn) -> Result<bool> {
         match is_done {
             true => Ok(true),
-            false => self.work.check(task, patience).map(|()| false),
+            false => self.work.check(task, fail_on).map(|()| false),
         }
     }
 
@@ -206,17 +185,13 @@ impl Inner {
             return Ok(false);
         };
         self.tree.catalog().write_again()?;
-        let mut written = Vec::new();
+        let mut edits = PendingEdits::new(&self.obsolete_files);
         for (keyspace, table) in oldest.memtables.tables() {
             if !keyspace.version.load().is_dropped {
-                written.push((keyspace.id(), self.write_table(keyspace, table)?));
+                self.write_table(keyspace, table, edits.edit_mut(keyspace.id()))?;
             }
         }
-        let edits: Vec<(u32, Edit)> = written
-            .into_iter()
-            .map(|(id, runs)| (id, runs.into_edit()))
-            .collect();
-        self.install_flush(&guard, &edits, &oldest)?;
+        self.install_flush(&guard, edits, &oldest)?;
         // Release it only now, when no one but readers holds it: a writer that waits for memory
         // waits only a moment for readers.
         drop(oldest);
@@ -225,8 +200,9 @@ impl Inner {
         Ok(true)
     }
 
-    /// Writes a frozen memtable to a run. If nothing in it is needed any more, no run is written.
-    fn write_table(&self, keyspace: &KeyspaceData, table: &Table) -> Result<NewRuns<'_>> {
+    /// Writes a frozen memtable to a run and adds it to `edit`. If nothing in it is needed any
+    /// more, no run is written.
+    fn write_table(&self, keyspace: &KeyspaceData, table: &Table, edit: &mut Edit) -> Result<()> {
         // Do not hold the super version: it holds memtables, whose memory counts as long as they
         // are held.
         let version = keyspace.version.load();
@@ -244,17 +220,9 @@ impl Inner {
         let runs = self.with_build(keyspace, u64::MAX, |build| {
             write_runs(&mut table.memtable.versions(), &mut retain, below, build)
         })?;
-        let edit = Edit {
-            added: runs.into_iter().map(|run| (0, run)).collect(),
-            expired_sequence,
-            ..Edit::default()
-        };
-        let mut written = NewRuns {
-            edit,
-            obsolete_files: &self.obsolete_files,
-        };
-        self.write_ranges(keyspace, table, &mut written.edit)?;
-        Ok(written)
+        edit.added = runs.into_iter().map(|run| (0, run)).collect();
+        edit.expired_sequence = expired_sequence;
+        self.write_ranges(keyspace, table, edit)
     }
 
     /// Writes the range deletions of a memtable to a run of their own, those that cover anything in
@@ -296,14 +264,14 @@ impl Inner {
         let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
         let (number, is_empty) = (active.number, active.is_empty());
         drop(active);
-        let patience = self.retry_flush();
+        let fail_on = self.retry_flush();
         if !is_empty {
-            self.switch_memtables(number, Size::any(self.options.memtable_bytes), patience)?;
+            self.switch_memtables(number, Size::any(self.options.memtable_bytes), fail_on)?;
         }
         self.wait_until(|| {
             let is_older = |of: &Arc<FrozenMemTables>| of.memtables.number <= number;
             let is_done = !self.frozen().iter().any(is_older);
-            self.or_fails(is_done, Task::Flush, patience)
+            self.or_fails(is_done, Task::Flush, fail_on)
         })
     }
 }

@@ -28,10 +28,12 @@ use forerun_core::sync::PoisonError;
 
 use super::keyspace_data::KeyspaceData;
 use super::published_sequence::Hole;
-use super::work::{Patience, Task};
+use super::work::{FailOn, Task};
 use super::{Inner, Open};
 use crate::panics;
 use crate::run::{INGESTED_SEQUENCE, PendingRun, Run, RunWriter};
+use crate::tree::levels::Edit;
+use crate::tree::pending_edits::PendingEdits;
 use crate::tree::{build, limiter};
 use crate::versions::{Kind, Version};
 use crate::{Background, Error, Op, Result};
@@ -128,7 +130,9 @@ impl Ingestion {
     /// [`Error::Poisoned`], [`Error::Closed`], [`Error::KeyspaceDropped`]: no writes are taken.
     pub fn commit(mut self) -> Result<u64> {
         self.check()?;
-        self.end_run()?;
+        // The last page takes the prefixes of its keys.
+        let may_panic = self.keyspace.order().may_panic();
+        panics::catch_if(may_panic, "writing a run", || self.end_run())?;
         let inner = &self.open.get()?.inner;
         if self.pending.is_empty() {
             return Ok(inner.published.last());
@@ -267,7 +271,7 @@ impl Inner {
             keyspace.check_takes_writes()?;
             let stop_runs = keyspace.options.load().tree.level0_stop_runs;
             let is_done = keyspace.version.load().levels.level(0).runs().len() < stop_runs;
-            self.or_fails(is_done, Task::Compact, Patience::UntilRepeated)
+            self.or_fails(is_done, Task::Compact, FailOn::RepeatedFailure)
         })?;
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
         keyspace.check_takes_writes()?;
@@ -277,10 +281,14 @@ impl Inner {
         self.tree.catalog().write_again()?;
         let sequence = self.log_ingestion()?;
         let installed = self.guard("committing an ingestion", || {
-            let runs = self.describe(keyspace, pending, files, sequence)?;
-            // Installed or in doubt: the catalog knows which files have to go.
+            let edit = Edit {
+                ingested: self.describe(keyspace, pending, files, sequence)?,
+                ..Edit::default()
+            };
+            // From here on the runs own their files.
+            let edits = PendingEdits::new(&self.obsolete_files).with(keyspace.id(), edit);
             files.clear();
-            self.install_ingestion(&guard, keyspace, runs, sequence, &mut active)
+            self.install_ingestion(&guard, keyspace, edits, sequence, &mut active)
         });
         if self.published.last() < sequence {
             // Nothing was installed, so nothing has this number, and later writes must not wait for

@@ -189,7 +189,7 @@ fn readers_beside_ingestions_and_compactions_always_find_the_key_and_never_an_ol
 
 #[test]
 fn a_checkpoint_copies_no_segment_of_the_log_that_an_ingestion_removes() {
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
     let io = HookIo::default();
     let options = Options {
         background: Background::Caller,
@@ -206,7 +206,7 @@ fn a_checkpoint_copies_no_segment_of_the_log_that_an_ingestion_removes() {
     set(&io.before_removal, move || {
         installed.send(()).unwrap();
         // Either the checkpoint reads the segment or it ends without it.
-        may_remove.recv_timeout(PATIENCE).unwrap();
+        may_remove.recv_timeout(TIMEOUT).unwrap();
     });
     set(&io.after_removal, move || removed.send(()).unwrap());
     forerun_core::sync::thread::scope(|scope| {
@@ -222,11 +222,11 @@ fn a_checkpoint_copies_no_segment_of_the_log_that_an_ingestion_removes() {
             ingestion.add(b"k", b"ingested").unwrap();
             ingestion.commit().unwrap();
         });
-        is_installed.recv_timeout(PATIENCE).unwrap();
+        is_installed.recv_timeout(TIMEOUT).unwrap();
         let remove_for_reader = remove.clone();
         set(&io.before_read, move || {
             let _ = remove_for_reader.send(());
-            let _ = is_removed.recv_timeout(PATIENCE);
+            let _ = is_removed.recv_timeout(TIMEOUT);
         });
         drop(compacting);
         let made = checkpoint.join().unwrap();

@@ -24,9 +24,8 @@ use super::super_version::Table;
 use super::write::Writer;
 use crate::Result;
 use crate::planted::{self, Defect};
-use crate::run::Run;
 use crate::tree::catalog::{Catalog, Logged};
-use crate::tree::levels::Edit;
+use crate::tree::pending_edits::PendingEdits;
 use crate::wal::log_file;
 
 /// The tree of runs, and the locks under which it changes.
@@ -85,11 +84,11 @@ impl Inner {
     pub(super) fn install_flush(
         &self,
         guard: &DirGuard<'_>,
-        edits: &[(u32, Edit)],
+        edits: PendingEdits,
         flushed: &FrozenMemTables,
     ) -> Result<()> {
         let counts = &self.tree.counts;
-        let runs = edits.iter().flat_map(|(_, edit)| edit.all_added());
+        let runs = edits.new_runs();
         let bytes: u64 = runs.map(|run| run.meta().file_bytes).sum();
         self.install(guard, edits, Memtables::Flushed(flushed))?;
         counts.flushes.fetch_add(1, Ordering::Relaxed);
@@ -139,7 +138,7 @@ impl Inner {
         &self,
         guard: &DirGuard<'_>,
         keyspace: &Arc<KeyspaceData>,
-        runs: Vec<Arc<Run>>,
+        edits: PendingEdits,
         sequence: u64,
         active: &mut MemTableSet,
     ) -> Result<()> {
@@ -147,16 +146,12 @@ impl Inner {
         // misses the ingestion, which comes before them. So later writes get a new memtable.
         let table = keyspace.new_table(&self.options, active.limit_bytes)?;
         let counts = &self.tree.counts;
-        let bytes: u64 = runs.iter().map(|run| run.meta().file_bytes).sum();
-        let edit = Edit {
-            ingested: runs,
-            ..Edit::default()
-        };
+        let bytes: u64 = edits.new_runs().map(|run| run.meta().file_bytes).sum();
         let memtables = Memtables::Ingested {
             sequence,
             table: &table,
         };
-        self.install(guard, &[(keyspace.id(), edit)], memtables)?;
+        self.install(guard, edits, memtables)?;
         active.replace(keyspace, table);
         counts.ingestions.fetch_add(1, Ordering::Relaxed);
         counts.ingested_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -168,7 +163,7 @@ impl Inner {
     pub(super) fn install(
         &self,
         _guard: &DirGuard<'_>,
-        edits: &[(u32, Edit)],
+        edits: PendingEdits,
         memtables: Memtables<'_>,
     ) -> Result<()> {
         let mut catalog = self.tree.catalog();
@@ -183,16 +178,17 @@ impl Inner {
         {
             self.remove_segments(logged.first_segment);
         }
+        let changed = edits.keyspaces();
         catalog.install(edits, logged.as_ref())?;
         let keyspaces = self.keyspaces.load();
-        for (id, _) in edits {
-            let (Some(keyspace), Some(runs)) = (keyspaces.by_id(*id), catalog.runs_of(*id)) else {
+        for id in changed {
+            let (Some(keyspace), Some(runs)) = (keyspaces.by_id(id), catalog.runs_of(id)) else {
                 continue;
             };
             match &memtables {
                 Memtables::Same => keyspace.show_runs(runs),
                 Memtables::Flushed(flushed) => {
-                    keyspace.show_flushed(runs, flushed.memtables.table(*id));
+                    keyspace.show_flushed(runs, flushed.memtables.table(id));
                 }
                 Memtables::Ingested { table, .. } if planted::is(Defect::IngestionShownEarly) => {
                     keyspace.show_ingested(runs, table);
@@ -200,7 +196,7 @@ impl Inner {
                 // Advance the sequence number first. Readers take no lock: one that sees the new
                 // runs then reads at a number that covers them, and one that does not has the old
                 // super version, in which nothing has that number.
-                Memtables::Ingested { sequence, table } => self.snapshots.hold_off(|| {
+                Memtables::Ingested { sequence, table } => self.snapshots.while_locked(|| {
                     // Nothing is published behind a hole, and then the log refuses an ingestion.
                     if self.published.publish(*sequence, *sequence).is_ok() {
                         keyspace.show_ingested(runs, table);

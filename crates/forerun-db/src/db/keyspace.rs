@@ -14,7 +14,7 @@ use super::view::View;
 use super::{Inner, Open};
 use crate::clock::Expiry;
 use crate::options::check_keyspace_name;
-use crate::{Db, Durability, Error, KeyspaceOptions, Op, Result, WriteBatch};
+use crate::{Db, Durability, Error, KeyspaceOptions, Op, Result, WriteBatch, panics};
 
 /// A set of keys with its own order. A store can have several. (RocksDB calls this a column
 /// family.)
@@ -153,7 +153,7 @@ impl Keyspace {
 
     /// Returns the name of the comparator that orders the keys.
     pub fn comparator_name(&self) -> &str {
-        self.data.comparator().name()
+        self.data.comparator_name()
     }
 
     /// Sets `key` to `value`. See [`Db::put`].
@@ -293,6 +293,17 @@ impl Inner {
     fn open_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<KeyspaceData>> {
         check_keyspace_name(name)?;
         options.check()?;
+        // The comparator is asked for its name before anything changes.
+        panics::catch("opening a keyspace", || {
+            self.open_checked_keyspace(name, options)
+        })
+    }
+
+    fn open_checked_keyspace(
+        &self,
+        name: &str,
+        options: KeyspaceOptions,
+    ) -> Result<Arc<KeyspaceData>> {
         // Closing the store waits for this guard.
         let _guard = self.directory.enter()?;
         // One caller at a time: the second finds the keyspace that the first has created.
@@ -300,10 +311,10 @@ impl Inner {
         let keyspaces = self.keyspaces.load_full();
         let given = options.comparator.name();
         if let Some(keyspace) = keyspaces.by_name(name) {
-            if keyspace.comparator().name() != given {
+            if keyspace.comparator_name() != given {
                 return Err(Error::KeyspaceComparator {
                     keyspace: name.to_owned(),
-                    stored: keyspace.comparator().name().to_owned(),
+                    stored: keyspace.comparator_name().to_owned(),
                     given: Some(given.to_owned()),
                 });
             }

@@ -27,7 +27,7 @@ use crate::memtable::{Comparator, MemTableConfig};
 use crate::planted::{self, Defect};
 use crate::run::lookup::ReadContext;
 use crate::tree::catalog::KeyspaceRuns;
-use crate::{Error, KeyspaceOptions, Options, Result};
+use crate::{Error, KeyspaceOptions, Options, Result, panics};
 
 /// A memtable uses huge pages if the previous one held at least this much, about four huge pages.
 const HUGE_FROM_BYTES: usize = 8 << 20;
@@ -40,6 +40,7 @@ pub(super) struct KeyspaceData {
     name: Box<str>,
     order: KeyOrder,
     comparator: Arc<dyn Comparator>,
+    comparator_name: Box<str>,
     pub(super) options: ArcSwap<KeyspaceOptions>,
     pub(super) version: ArcSwap<SuperVersion>,
     /// What has expired, if its entries have a time to live.
@@ -83,6 +84,7 @@ impl KeyspaceData {
             id,
             name: name.into(),
             order: runs.levels.order().clone(),
+            comparator_name: comparator.name().into(),
             comparator,
             options: ArcSwap::from_pointee(options),
             version: ArcSwap::from_pointee(version),
@@ -111,8 +113,8 @@ impl KeyspaceData {
         &self.order
     }
 
-    pub(super) fn comparator(&self) -> &dyn Comparator {
-        &*self.comparator
+    pub(super) fn comparator_name(&self) -> &str {
+        &self.comparator_name
     }
 
     /// The sequence number up to which everything in it has expired by now. `visible` is the newest
@@ -134,13 +136,16 @@ impl KeyspaceData {
             true => options.pages,
             false => Pages::Small,
         };
-        let table = Table::new(MemTableConfig {
+        let config = MemTableConfig {
             limit_bytes,
             comparator: Arc::clone(&self.comparator),
             checks: options.checks,
             pages,
-        });
-        table.map(Arc::new)
+        };
+        // A memtable asks the comparator for its name.
+        panics::catch_if(self.order.may_panic(), "creating a memtable", || {
+            Table::new(config).map(Arc::new)
+        })
     }
 
     /// Shows readers a memtable that is about to become active.

@@ -69,8 +69,16 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// The error of the first flush or compaction that fails while this waits, as for
-    /// [`compact`](Self::compact).
+    /// - [`Error::Io`](crate::Error::Io): a flush failed, or a manifest whose last write failed
+    ///   still cannot be written. Nothing is lost, and the store tries again.
+    /// - [`Error::CompactionFailed`](crate::Error::CompactionFailed): the runs of one keyspace
+    ///   cannot be compacted. The work of all other keyspaces is done.
+    /// - [`Error::Poisoned`](crate::Error::Poisoned): a background thread has ended because of a
+    ///   panic.
+    /// - [`Error::Closed`](crate::Error::Closed): the store is closed or was closed meanwhile.
+    ///
+    /// Earlier failures do not count: this retries failed work at once, and returns an error only
+    /// if it fails again.
     pub fn wait_idle(&self) -> Result<()> {
         self.inner()?.wait_idle()
     }

@@ -22,7 +22,7 @@ use forerun_core::sync::{PoisonError, time};
 
 use super::Inner;
 use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet};
-use super::work::{Patience, Task, Work};
+use super::work::{FailOn, Task, Work};
 use crate::planted::{self, Defect};
 use crate::{Background, Error, Result};
 
@@ -139,7 +139,7 @@ impl Inner {
         {
             return Err(self.memory_limit_error(needed_bytes, 0));
         }
-        self.switch_memtables(full, size, Patience::UntilRepeated)?;
+        self.switch_memtables(full, size, FailOn::RepeatedFailure)?;
         match self.options.background {
             Background::Threads => Ok(()),
             Background::Caller => self.run_all_work(),
@@ -147,13 +147,13 @@ impl Inner {
     }
 
     /// Freezes a memtable set, if it is still active, and puts one of this size in its place.
-    pub(super) fn switch_memtables(&self, full: u64, size: Size, patience: Patience) -> Result<()> {
+    pub(super) fn switch_memtables(&self, full: u64, size: Size, fail_on: FailOn) -> Result<()> {
         // A large request must not wait for a moment when all other writers happen to leave memory
         // free.
         let is_large = size.wanted > self.options.memtable_bytes;
         loop {
             if !is_large {
-                self.wait_for_reservation(full, size, patience)?;
+                self.wait_for_reservation(full, size, fail_on)?;
             }
             let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
             if active.number != full {
@@ -163,9 +163,9 @@ impl Inner {
             match self.reservation(&active, size) {
                 Reservation::Granted(bytes) => return self.freeze(&mut active, bytes),
                 Reservation::AfterActive => {
-                    return self.replace_by_flushing(&mut active, size, patience);
+                    return self.replace_by_flushing(&mut active, size, fail_on);
                 }
-                _ if is_large => return self.replace_by_flushing(&mut active, size, patience),
+                _ if is_large => return self.replace_by_flushing(&mut active, size, fail_on),
                 Reservation::AfterBackgroundWork | Reservation::AfterReaders => {}
             }
         }
@@ -178,19 +178,19 @@ impl Inner {
         &self,
         active: &mut MemTableSet,
         size: Size,
-        patience: Patience,
+        fail_on: FailOn,
     ) -> Result<()> {
         self.wait_until(|| {
             let is_flushed = self.frozen().is_empty();
-            self.or_fails(is_flushed, Task::Flush, patience)?;
+            self.or_fails(is_flushed, Task::Flush, fail_on)?;
             let is_done = is_flushed && !self.is_level0_full();
-            self.or_fails(is_done, Task::Compact, patience)
+            self.or_fails(is_done, Task::Compact, fail_on)
         })?;
         if self.free_bytes(active) < size.wanted && !active.is_empty() {
             self.freeze(active, EMPTY_TABLE_BYTES)?;
             self.wait_until(|| {
                 let is_done = self.frozen().is_empty();
-                self.or_fails(is_done, Task::Flush, patience)
+                self.or_fails(is_done, Task::Flush, fail_on)
             })?;
         }
         let begun = time::now();
@@ -247,7 +247,7 @@ impl Inner {
         }
     }
 
-    fn wait_for_reservation(&self, full: u64, size: Size, patience: Patience) -> Result<()> {
+    fn wait_for_reservation(&self, full: u64, size: Size, fail_on: FailOn) -> Result<()> {
         let begun = time::now();
         let mut looks = 0;
         let mut since = None;
@@ -262,12 +262,12 @@ impl Inner {
             match reservation {
                 Reservation::Granted(_) | Reservation::AfterActive => Ok(true),
                 Reservation::AfterBackgroundWork => {
-                    let flushed = self.work.check(Task::Flush, patience);
+                    let flushed = self.work.check(Task::Flush, fail_on);
                     if flushed.is_err() && planted::is(Defect::FailedFlushAsNoMemory) {
                         return Err(self.memory_limit_error(size.least, self.held.bytes()));
                     }
                     flushed?;
-                    self.work.check(Task::Compact, patience)?;
+                    self.work.check(Task::Compact, fail_on)?;
                     Ok(false)
                 }
                 Reservation::AfterReaders => {

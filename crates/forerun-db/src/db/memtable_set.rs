@@ -112,7 +112,7 @@ impl MemTableSet {
     /// Reserves memory: for entries whose arena memory is already allocated, and for range
     /// deletions. Returns `false` if the limit does not allow it.
     #[inline]
-    pub(super) fn take(&self, needed: Needed) -> bool {
+    pub(super) fn reserve(&self, needed: Needed) -> bool {
         // Relaxed, here and below: sums. A thread that replaces this set waits for all writes.
         let ranges_bytes = match needed.ranges_bytes {
             0 => self.ranges_bytes.load(Ordering::Relaxed),
@@ -129,13 +129,13 @@ impl MemTableSet {
             }
         };
         if !fits {
-            self.give_back(needed);
+            self.release(needed);
         }
         fits
     }
 
-    /// Gives a reservation back.
-    pub(super) fn give_back(&self, needed: Needed) {
+    /// Releases a reservation.
+    pub(super) fn release(&self, needed: Needed) {
         if needed.ranges_bytes > 0 {
             self.ranges_bytes
                 .fetch_sub(needed.ranges_bytes, Ordering::Relaxed);

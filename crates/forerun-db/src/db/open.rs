@@ -1,7 +1,7 @@
 //! Opening: reads the manifest and its runs, then replays what the log holds beyond them.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::build::{Build, RunNumbers, write_runs};
 use crate::tree::catalog::{Catalog, Logged};
-use crate::tree::levels::Edit;
 use crate::tree::limiter::RateLimiter;
 use crate::tree::manifest::{self, Keyspace};
+use crate::tree::pending_edits::PendingEdits;
 use crate::tree::range_run::write_range_run;
 use crate::tree::retain::Retain;
 use crate::wal::closed;
@@ -133,7 +133,7 @@ pub(super) fn open_in(
     let mut replay = Replay {
         older: Vec::new(),
         memtables: MemTableSet::new(0, limit_bytes, &own, table),
-        edits: BTreeMap::new(),
+        edits: PendingEdits::new(catalog.obsolete_files()),
         flushed_sequence: catalog.flushed_sequence(),
         keyspaces: &keyspaces,
         clock: &clock,
@@ -162,14 +162,7 @@ pub(super) fn open_in(
         flushed_sequence,
         ..
     } = replay;
-    let (mut tail, mut recovery) = match recovered {
-        Ok(recovered) => recovered,
-        Err(error) => {
-            let written = edits.values().flat_map(Edit::all_added);
-            written.for_each(|run| run.remove_when_dropped(catalog.obsolete_files()));
-            return Err(error);
-        }
-    };
+    let (mut tail, mut recovery) = recovered?;
     recovery.skipped.extend(bad_mark);
 
     // If a power loss took the end of the log and the runs hold more than it, no part of the log is
@@ -191,8 +184,7 @@ pub(super) fn open_in(
             first_segment,
             marks: clock.marks_up_to(flushed_sequence),
         };
-        let edits: Vec<(u32, Edit)> = edits.into_iter().collect();
-        catalog.install(&edits, Some(&logged))?;
+        catalog.install(edits, Some(&logged))?;
         for keyspace in keyspaces.iter() {
             if let Some(runs) = catalog.runs_of(keyspace.id()) {
                 keyspace.show_runs(runs);
@@ -310,8 +302,8 @@ struct Replay<'a> {
     /// Full memtable sets of a read-only store, which writes no runs.
     older: Vec<MemTableSet>,
     memtables: MemTableSet,
-    /// The edits for the runs written so far, by keyspace, with their range deletions.
-    edits: BTreeMap<u32, Edit>,
+    /// The edits for the runs written so far, with their range deletions.
+    edits: PendingEdits,
     /// The last sequence number in runs, these included.
     flushed_sequence: u64,
     keyspaces: &'a KeyspaceSet,
@@ -381,7 +373,7 @@ impl Replay<'_> {
             // There are no snapshots yet. The contents of older runs are not known here, so
             // deletions stay.
             let mut retain = Retain::new(keyspace.order().clone(), Vec::new());
-            let edit = self.edits.entry(keyspace.id()).or_default();
+            let edit = self.edits.edit_mut(keyspace.id());
             if !table.ranges.is_empty() {
                 retain = retain.with_ranges(vec![Arc::clone(&table.ranges)]);
             }
@@ -389,7 +381,7 @@ impl Replay<'_> {
                 io: self.write.io,
                 dir: self.write.dir,
                 order: keyspace.order(),
-                comparator: keyspace.comparator().name(),
+                comparator: keyspace.comparator_name(),
                 keyspace: (keyspace.id(), keyspace.name()),
                 cache: self.write.cache,
                 options: keyspace.options.load().run,

@@ -6,7 +6,7 @@ use forerun_core::ProcessBound;
 
 use super::Open;
 use super::iter::Iter;
-use super::snapshots::{Seen, ViewId};
+use super::snapshots::{SnapshotPoint, ViewId};
 use super::view::View;
 use crate::{Error, Keyspace, Result};
 
@@ -27,17 +27,17 @@ use crate::{Error, Keyspace, Result};
 /// ```
 pub struct Snapshot {
     open: Arc<ProcessBound<Open>>,
-    seen: Seen,
+    point: SnapshotPoint,
 }
 
 impl Snapshot {
     pub(super) fn new(open: Arc<ProcessBound<Open>>) -> Snapshot {
-        let seen = match open.get() {
+        let point = match open.get() {
             Ok(Open { inner, .. }) => inner.snapshots.add(|| inner.now()),
             // Every read will return the error.
-            Err(_) => Seen::default(),
+            Err(_) => SnapshotPoint::default(),
         };
-        Snapshot { open, seen }
+        Snapshot { open, point }
     }
 
     /// Returns an error in any process but the one that opened the store. Every method that can
@@ -52,7 +52,7 @@ impl Snapshot {
 
     /// Returns the sequence number of the last operation that it sees.
     pub fn sequence(&self) -> u64 {
-        self.seen.sequence
+        self.point.sequence
     }
 
     /// Identifies what it sees. If two snapshots of a store have the same identifier, they see the
@@ -73,12 +73,12 @@ impl Snapshot {
     /// # Ok::<(), forerun_db::Error>(())
     /// ```
     pub fn view_id(&self) -> ViewId {
-        self.seen.id()
+        self.point.id()
     }
 
     fn view(&self) -> Result<View<'_>> {
         let inner = &self.open.get()?.inner;
-        Ok(View::as_of(inner, &inner.own, &self.seen))
+        Ok(View::as_of(inner, &inner.own, &self.point))
     }
 
     fn begin(&self, begin: impl FnOnce(View<'_>) -> Iter) -> Iter {
@@ -135,8 +135,8 @@ impl KeyspaceSnapshot<'_> {
     }
 
     fn unchecked_view(&self) -> Result<View<'_>> {
-        let Snapshot { open, seen } = self.snapshot;
-        Ok(View::as_of(&open.get()?.inner, self.keyspace.data(), seen))
+        let Snapshot { open, point } = self.snapshot;
+        Ok(View::as_of(&open.get()?.inner, self.keyspace.data(), point))
     }
 
     fn check_store(&self) -> Result<()> {
@@ -165,11 +165,11 @@ super::readable::readable!(
 impl Clone for Snapshot {
     fn clone(&self) -> Snapshot {
         if let Ok(open) = self.open.get() {
-            open.inner.snapshots.add_again(&self.seen);
+            open.inner.snapshots.add_again(&self.point);
         }
         Snapshot {
             open: Arc::clone(&self.open),
-            seen: self.seen.clone(),
+            point: self.point.clone(),
         }
     }
 }
@@ -177,7 +177,7 @@ impl Clone for Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         if let Ok(open) = self.open.get() {
-            open.inner.snapshots.remove(&self.seen);
+            open.inner.snapshots.remove(&self.point);
         }
     }
 }
@@ -185,7 +185,7 @@ impl Drop for Snapshot {
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Snapshot")
-            .field("sequence", &self.seen.sequence)
+            .field("sequence", &self.point.sequence)
             .finish_non_exhaustive()
     }
 }

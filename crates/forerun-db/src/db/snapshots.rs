@@ -43,12 +43,12 @@ impl Expired {
 
 /// What a snapshot sees, in all keyspaces.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct SnapshotPoint {
     pub(super) sequence: u64,
     pub(super) expired: Arc<Expired>,
 }
 
-impl Seen {
+impl SnapshotPoint {
     /// What it sees in one keyspace.
     pub(super) fn in_keyspace(&self, id: u32) -> ReadPoint {
         ReadPoint {
@@ -85,40 +85,40 @@ impl Snapshots {
     /// `now` runs under the lock. What [`list`](Self::list) returns later includes the snapshot.
     /// What it returned earlier served work on versions that a snapshot of this moment does not
     /// need, since newer ones were already visible.
-    pub(super) fn add(&self, now: impl FnOnce() -> Seen) -> Seen {
+    pub(super) fn add(&self, now: impl FnOnce() -> SnapshotPoint) -> SnapshotPoint {
         if planted::is(Defect::SnapshotOutsideLock) {
-            let seen = now();
+            let point = now();
             planted::preempt(2);
-            self.add_again(&seen);
-            return seen;
+            self.add_again(&point);
+            return point;
         }
         let mut live = self.lock();
-        let seen = now();
-        add(&mut live, &seen);
-        seen
+        let point = now();
+        add(&mut live, &point);
+        point
     }
 
     /// Adds another snapshot that sees the same.
-    pub(super) fn add_again(&self, seen: &Seen) {
-        add(&mut self.lock(), seen);
+    pub(super) fn add_again(&self, point: &SnapshotPoint) {
+        add(&mut self.lock(), point);
     }
 
-    pub(super) fn remove(&self, seen: &Seen) {
+    pub(super) fn remove(&self, point: &SnapshotPoint) {
         if planted::is(Defect::SnapshotLeaked) {
             return;
         }
         let mut live = self.lock();
-        if let Some((_, count)) = live.get_mut(&seen.id()) {
+        if let Some((_, count)) = live.get_mut(&point.id()) {
             *count -= 1;
             if *count == 0 {
-                live.remove(&seen.id());
+                live.remove(&point.id());
             }
         }
     }
 
     /// Runs `change`, which publishes a sequence number and shows runs that hold it. No snapshot is
     /// taken or listed between the two.
-    pub(super) fn hold_off<T>(&self, change: impl FnOnce() -> T) -> T {
+    pub(super) fn while_locked<T>(&self, change: impl FnOnce() -> T) -> T {
         let _live = self.lock();
         change()
     }
@@ -145,12 +145,12 @@ impl Snapshots {
     }
 }
 
-/// What is seen, and how many see it.
+/// The live snapshots by what they see, and how many there are of each.
 type Live = BTreeMap<ViewId, (Arc<Expired>, usize)>;
 
-fn add(live: &mut Live, seen: &Seen) {
-    let entry = live.entry(seen.id());
-    entry.or_insert_with(|| (Arc::clone(&seen.expired), 0)).1 += 1;
+fn add(live: &mut Live, point: &SnapshotPoint) {
+    let entry = live.entry(point.id());
+    entry.or_insert_with(|| (Arc::clone(&point.expired), 0)).1 += 1;
 }
 
 #[cfg(test)]
@@ -162,7 +162,7 @@ mod tests {
         let none = Arc::new(Expired::new(vec![]));
         let some = Arc::new(Expired::new(vec![(0, 2), (3, 5)]));
         let more = Arc::new(Expired::new(vec![(0, 4), (3, 6)]));
-        let seen = |sequence, expired: &Arc<Expired>| Seen {
+        let point = |sequence, expired: &Arc<Expired>| SnapshotPoint {
             sequence,
             expired: Arc::clone(expired),
         };
@@ -174,24 +174,24 @@ mod tests {
         assert_eq!(snapshots.list(0, || now(9)), (vec![8], 9));
         assert_eq!(
             snapshots
-                .add(|| seen(7, &some))
+                .add(|| point(7, &some))
                 .in_keyspace(3)
                 .expired_sequence,
             5
         );
         assert_eq!(snapshots.list(0, || now(9)), (vec![7, 8], 2));
-        snapshots.add(|| seen(7, &more));
-        snapshots.add(|| seen(3, &none));
-        snapshots.add_again(&seen(7, &more));
+        snapshots.add(|| point(7, &more));
+        snapshots.add(|| point(3, &none));
+        snapshots.add_again(&point(7, &more));
         assert_eq!(snapshots.list(0, || now(9)), (vec![3, 7, 8], 0));
-        snapshots.remove(&seen(3, &none));
-        snapshots.remove(&seen(7, &more));
+        snapshots.remove(&point(3, &none));
+        snapshots.remove(&point(7, &more));
         assert_eq!(snapshots.list(0, || now(9)), (vec![7, 8], 2));
         assert_eq!(snapshots.list(3, || now(9)), (vec![7, 8], 5));
         assert_eq!(snapshots.list(3, || now(1)), (vec![7, 8], 1));
-        snapshots.remove(&seen(7, &some));
+        snapshots.remove(&point(7, &some));
         assert_eq!(snapshots.list(0, || now(9)), (vec![7, 8], 4));
-        snapshots.remove(&seen(7, &more));
+        snapshots.remove(&point(7, &more));
         assert_eq!(snapshots.list(0, || now(9)), (vec![8], 9));
     }
 }

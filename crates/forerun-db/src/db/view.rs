@@ -15,7 +15,7 @@ use super::Inner;
 use super::cursor::Cursor;
 use super::iter::Iter;
 use super::keyspace_data::KeyspaceData;
-use super::snapshots::{Expired, ReadPoint, Seen};
+use super::snapshots::{Expired, ReadPoint, SnapshotPoint};
 use super::super_version::SuperVersion;
 use crate::memtable::{Bytewise, Comparator, CoveredKey, Lookup, ReverseBytewise, Strategy};
 use crate::panics;
@@ -39,9 +39,9 @@ pub(super) struct View<'a> {
 
 impl Inner {
     /// The current moment, for a snapshot.
-    pub(super) fn now(&self) -> Seen {
+    pub(super) fn now(&self) -> SnapshotPoint {
         let sequence = self.published.last();
-        Seen {
+        SnapshotPoint {
             sequence,
             expired: self.expired(sequence),
         }
@@ -101,7 +101,7 @@ impl<'a> View<'a> {
     pub(super) fn as_of(
         inner: &'a Inner,
         keyspace: &'a Arc<KeyspaceData>,
-        seen: &Seen,
+        point: &SnapshotPoint,
     ) -> View<'a> {
         // A super version loaded after the snapshot was made has everything that was visible then.
         let version = keyspace.version.load();
@@ -110,7 +110,7 @@ impl<'a> View<'a> {
             inner,
             keyspace,
             version,
-            read_point: seen.in_keyspace(keyspace.id()),
+            read_point: point.in_keyspace(keyspace.id()),
         }
     }
 
@@ -313,7 +313,7 @@ impl<'a> View<'a> {
             Some(key) => Bound::Excluded(key),
             None => Bound::Unbounded,
         };
-        let name = self.keyspace.comparator().name();
+        let name = self.keyspace.comparator_name();
         if name == Bytewise.name() {
             self.iter(with_prefix, behind)
         } else if name == ReverseBytewise.name() {

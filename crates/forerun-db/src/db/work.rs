@@ -51,23 +51,23 @@ struct WorkState {
 
 /// Which failures end a wait.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Patience {
+pub(super) enum FailOn {
     /// Failures since the work was requested.
-    Since(Instant),
+    FailureSince(Instant),
     /// Failures that repeat when the work is retried. A single failure is waited out.
-    UntilRepeated,
+    RepeatedFailure,
 }
 
 /// An event count that a thread has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EventCount(u64);
 
-impl Patience {
+impl FailOn {
     /// Whether this failure ends the wait.
-    pub(super) fn ends_with(self, failing: &Failing) -> bool {
+    pub(super) fn ends_wait(self, failing: &Failing) -> bool {
         match self {
-            Patience::Since(asked) => failing.has_failed_since(asked),
-            Patience::UntilRepeated => failing.is_repeated(),
+            FailOn::FailureSince(asked) => failing.has_failed_since(asked),
+            FailOn::RepeatedFailure => failing.is_repeated(),
         }
     }
 }
@@ -157,9 +157,9 @@ impl Work {
     ///
     /// # Errors
     /// The error of that work.
-    pub(super) fn check(&self, task: Task, patience: Patience) -> Result<()> {
+    pub(super) fn check(&self, task: Task, fail_on: FailOn) -> Result<()> {
         match self.lock().failing(task) {
-            Some(failing) if patience.ends_with(failing) => Err(failing.error.clone()),
+            Some(failing) if fail_on.ends_wait(failing) => Err(failing.error.clone()),
             _ => Ok(()),
         }
     }
@@ -274,15 +274,15 @@ mod tests {
     fn waiters_learn_of_new_and_repeated_failures() {
         let work = Work::default();
         work.note_failed(Task::Flush, Error::LogOff);
-        assert!(work.check(Task::Flush, Patience::UntilRepeated).is_ok());
+        assert!(work.check(Task::Flush, FailOn::RepeatedFailure).is_ok());
         let asked = Instant::now();
         work.retry(asked);
-        let since = Patience::Since(asked);
+        let since = FailOn::FailureSince(asked);
         assert!(work.check(Task::Flush, since).is_ok(), "an old failure");
         work.sleep(Task::Flush, work.event_count().unwrap(), None);
         work.note_failed(Task::Flush, Error::LogOff);
         assert!(work.check(Task::Compact, since).is_ok());
         assert!(work.check(Task::Flush, since).is_err());
-        assert!(work.check(Task::Flush, Patience::UntilRepeated).is_err());
+        assert!(work.check(Task::Flush, FailOn::RepeatedFailure).is_err());
     }
 }

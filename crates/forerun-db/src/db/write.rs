@@ -200,12 +200,12 @@ impl Inner {
                 entries_bytes: prepared.bytes(),
                 ranges_bytes,
             };
-            if !active.take(needed) {
+            if !active.reserve(needed) {
                 let needed_bytes = needed.bytes();
                 return Ok(Attempt::MemTableFull { needed_bytes });
             }
             let logged = self.log(encoded, count, durability);
-            let first_sequence = logged.inspect_err(|_| active.give_back(needed))?;
+            let first_sequence = logged.inspect_err(|_| active.release(needed))?;
             let last_sequence = first_sequence + count as u64 - 1;
             self.make_visible(first_sequence, last_sequence, || match has_ranges {
                 true => part.publish(prepared, table, first_sequence),
@@ -246,7 +246,7 @@ impl Inner {
                 Fits::No { needed_bytes } => return Ok(Attempt::MemTableFull { needed_bytes }),
             };
             let logged = self.log(batch.encoded(), batch.len(), durability);
-            let first_sequence = logged.inspect_err(|_| active.give_back(entries.needed))?;
+            let first_sequence = logged.inspect_err(|_| active.release(entries.needed))?;
             let last_sequence = first_sequence + batch.len() as u64 - 1;
             // They become visible together, once all are linked.
             self.make_visible(first_sequence, last_sequence, || {

@@ -1,4 +1,4 @@
-//! Every access to files goes through here.
+//! All file access goes through this module.
 //!
 //! [`Io`] is what a store needs of a file system: whole files by name, reads and writes at an
 //! offset, locks, and syncs of files and directories. Each call may fail. [`OsIo`] is the operating
@@ -72,7 +72,7 @@ pub trait Io: Send + Sync + fmt::Debug {
     /// Makes the names in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// A number that differs after each boot of the machine, if there is one.
+    /// A number that identifies this boot of the machine, if the system has one.
     ///
     /// Two equal numbers mean that everything written in between was kept: the process may have
     /// died, but the machine did not.

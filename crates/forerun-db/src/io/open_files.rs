@@ -7,11 +7,10 @@
 //! ```
 //!
 //! A file that is opened as [`OpenMode::ReadImmutable`] may be closed between two reads and
-//! reopened, because its name leads to the same bytes as long as somebody holds it: a run's file is
-//! removed when its last holder releases the run. A read in progress keeps the file open with a
-//! reference count of its own, so it reads the file that it began to read, whatever is closed
-//! meanwhile. Only a read of a page that is not in memory comes here, and it takes one uncontended
-//! lock.
+//! reopened, because its name leads to the same bytes while anyone holds the run: a run's file is
+//! removed after its last reference is dropped. A read in progress keeps the file open with a
+//! reference count of its own, so it always reads the file that it began to read. Only a read of a
+//! page that is not in memory comes here, and it takes one uncontended lock.
 //!
 //! Locks are taken in the order entry, clock. A thread that sweeps the clock only tries the locks
 //! of entries.

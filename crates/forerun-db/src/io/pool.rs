@@ -1,15 +1,15 @@
 //! Reads through a pool of threads, for systems that refuse io_uring.
 //!
 //! ```text
-//!   batch A ─┐            ┌─ thread ─┐        ┌─> mailbox of A
+//!   batch A ─┐            ┌─ thread ─┐        ┌─> finished reads of A
 //!            ├─ one queue ┼─ thread ─┼─ pread ┤
-//!   batch B ─┘            └─ …       ┘        └─> mailbox of B
+//!   batch B ─┘            └─ …       ┘        └─> finished reads of B
 //! ```
 //!
 //! A process has one pool; a child process has none of its threads and starts another. Threads
 //! start when reads wait and none is idle, up to a limit, and end after some time without work. A
 //! thread spends most of its time waiting for the disk, so the number of threads follows the number
-//! of reads wanted in flight, not the number of cores.
+//! of concurrent reads, not the number of cores.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -53,12 +53,12 @@ struct State {
 /// A read, and where its result goes.
 struct Job {
     read: Progress,
-    back: Arc<Mailbox>,
+    to: Arc<FinishedReads>,
 }
 
 /// The finished reads of one batch.
 #[derive(Default)]
-struct Mailbox {
+struct FinishedReads {
     done: Mutex<Vec<Done>>,
     arrived: Condvar,
 }
@@ -127,8 +127,8 @@ impl Pool {
 impl Job {
     fn run(self) {
         let done = self.read.finish();
-        lock(&self.back.done).push(done);
-        self.back.arrived.notify_one();
+        lock(&self.to.done).push(done);
+        self.to.arrived.notify_one();
     }
 }
 
@@ -136,7 +136,7 @@ impl Job {
 /// to the pool, which owns their buffers and files.
 #[derive(Default)]
 pub(super) struct PoolReads {
-    mailbox: Arc<Mailbox>,
+    finished: Arc<FinishedReads>,
     in_flight: usize,
 }
 
@@ -146,14 +146,14 @@ impl Engine for PoolReads {
             self.in_flight += reads.len();
             pool().begin(reads.drain(..).map(|read| Job {
                 read,
-                back: Arc::clone(&self.mailbox),
+                to: Arc::clone(&self.finished),
             }));
         }
-        let mut arrived = lock(&self.mailbox.done);
+        let mut arrived = lock(&self.finished.done);
         if wait == Wait::ForOne && self.in_flight > 0 {
             while arrived.is_empty() {
                 arrived = self
-                    .mailbox
+                    .finished
                     .arrived
                     .wait(arrived)
                     .unwrap_or_else(PoisonError::into_inner);

@@ -197,7 +197,7 @@ impl Inner {
                 .build()
                 .user_data(u64::from(slot));
             // SAFETY: the buffer's bytes and the open file behind `fd` stay in `in_flight[slot]`
-            // until `reap` has seen this slot's completion, or for ever; until then nothing else
+            // until `reap` has seen this slot's completion, or forever; until then nothing else
             // uses the buffer. (Moving the `Vec` that owns the bytes does not move them.)
             let pushed = unsafe { self.ring.submission().push(&entry) };
             // There are as many slots as entries, and each turn submits all, so the queue has

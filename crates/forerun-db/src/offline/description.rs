@@ -184,7 +184,7 @@ impl fmt::Display for RunSummary {
         write!(f, "    run {:>6}  {:>12} bytes  ", self.number, self.bytes)?;
         match &self.run {
             Ok(run) => {
-                let (from, to) = (Shown(&run.smallest_key), Shown(&run.largest_key));
+                let (from, to) = (QuotedKey(&run.smallest_key), QuotedKey(&run.largest_key));
                 writeln!(
                     f,
                     "{:>9} versions  @{}..{}  {from} .. {to}",
@@ -236,8 +236,8 @@ impl fmt::Display for RunDescription {
         writeln!(
             f,
             "keys           {} .. {}",
-            Shown(&self.smallest_key),
-            Shown(&self.largest_key)
+            QuotedKey(&self.smallest_key),
+            QuotedKey(&self.largest_key)
         )?;
         writeln!(
             f,
@@ -262,9 +262,9 @@ impl fmt::Display for RunDescription {
 }
 
 /// A quoted key: unprintable bytes are escaped and long keys truncated.
-struct Shown<'a>(&'a [u8]);
+struct QuotedKey<'a>(&'a [u8]);
 
-impl std::fmt::Display for Shown<'_> {
+impl std::fmt::Display for QuotedKey<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let cut = &self.0[..self.0.len().min(SHOWN_BYTES)];
         let dots = if cut.len() < self.0.len() { "..." } else { "" };

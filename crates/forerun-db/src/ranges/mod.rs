@@ -100,7 +100,7 @@ impl<'a> RangeRef<'a> {
         order.compare(self.start, key).is_le() && order.compare(key, self.end).is_lt()
     }
 
-    /// An upper bound of the memory that a [`Ranges`] uses for it, in bytes. The leaf has 20 bytes
+    /// An upper bound on the memory that a [`Ranges`] uses for it, in bytes. The leaf has 20 bytes
     /// for each tombstone besides its keys. A tombstone has at most two fragments of 8 bytes in its
     /// block, and in each block that is kept as a part; there is one such block for every factor of
     /// sixteen.

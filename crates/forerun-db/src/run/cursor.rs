@@ -385,7 +385,7 @@ impl VersionCursor for RunCursor<'_> {
     }
 
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
-        let sequence = self.run.sought_sequence(sequence);
+        let sequence = self.run.lookup_sequence(sequence);
         self.row = None;
         self.descend(Target::Key(key, sequence))?;
         let row = self.lower_bound(key, sequence);
@@ -393,7 +393,7 @@ impl VersionCursor for RunCursor<'_> {
     }
 
     fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
-        let sequence = self.run.sought_sequence(sequence);
+        let sequence = self.run.lookup_sequence(sequence);
         self.row = None;
         self.descend(Target::Key(key, sequence))?;
         let row = self.lower_bound(key, sequence);

@@ -126,11 +126,11 @@ impl fmt::Display for PageDescription {
         )?;
         match &self.prefix[..] {
             [] => writeln!(f)?,
-            prefix => writeln!(f, ", prefix {}", Shown(prefix))?,
+            prefix => writeln!(f, ", prefix {}", EscapedBytes(prefix))?,
         }
         let keys = self.rows.iter().enumerate().map(|(at, row)| match at {
             0 if !self.is_leaf => "(before all)".to_owned(),
-            _ => Shown(&row.key).to_string(),
+            _ => EscapedBytes(&row.key).to_string(),
         });
         let keys: Vec<String> = keys.collect();
         let wide = keys.iter().map(String::len).max().unwrap_or(0).max(3);
@@ -169,7 +169,7 @@ impl fmt::Display for PageDescription {
                 RowContent::Deletion => writeln!(f, "deletion")?,
                 RowContent::Value(value) => {
                     let len = counted(value.len(), "byte");
-                    writeln!(f, "value of {len} {}", Shown(value))?;
+                    writeln!(f, "value of {len} {}", EscapedBytes(value))?;
                 }
             }
         }
@@ -181,9 +181,9 @@ impl fmt::Display for PageDescription {
 }
 
 /// Bytes as text: unprintable ones escaped, long ones truncated.
-struct Shown<'a>(&'a [u8]);
+struct EscapedBytes<'a>(&'a [u8]);
 
-impl std::fmt::Display for Shown<'_> {
+impl std::fmt::Display for EscapedBytes<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let shown = &self.0[..self.0.len().min(SHOWN_BYTES)];
         write!(f, "\"{}\"", shown.escape_ascii())?;

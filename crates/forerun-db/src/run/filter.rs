@@ -135,7 +135,7 @@ impl Filter {
         }
     }
 
-    /// Decodes a filter, or says what is wrong with it.
+    /// Decodes a filter, or returns the reason why it cannot.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Filter, &'static str> {
         let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
         if !rest.is_empty() || u32::try_from(blocks.len()).is_err() {

@@ -123,7 +123,7 @@ impl RunMeta {
         bytes
     }
 
-    /// Decodes what [`encode`](Self::encode) wrote, or says what is wrong with it.
+    /// Decodes what [`encode`](Self::encode) wrote, or returns the reason why it cannot.
     pub(super) fn decode(bytes: &[u8]) -> Result<RunMeta, &'static str> {
         let mut rest = Fields(bytes);
         let mut meta = RunMeta {
@@ -264,7 +264,7 @@ impl Footer {
         (bytes, sum)
     }
 
-    /// Decodes the footer at `offset` and its checksum, or says what is wrong with it.
+    /// Decodes the footer at `offset` and its checksum, or returns the reason why it cannot.
     pub(super) fn decode(
         bytes: &[u8; FOOTER_BYTES],
         offset: u64,

@@ -12,7 +12,7 @@
 //!   meta.rs            metadata, header, footer
 //!   writer.rs          writes versions to a file; run_output.rs buffers, pending.rs numbers versions last
 //!   reader.rs          opens a file as a run
-//!   obsolete_files.rs  removes files of runs that nobody needs
+//!   obsolete_files.rs  removes files of obsolete runs
 //!   lookup.rs          finds a key in runs
 //!   cursor.rs          all versions of a run, in order; level_cursor.rs: of a level
 //!   dump.rs            prints a page

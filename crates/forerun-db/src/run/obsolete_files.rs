@@ -1,4 +1,4 @@
-//! Obsolete files: files of runs that no manifest names and that nobody reads any more.
+//! Obsolete files: files of runs that no manifest names and no reader uses.
 //!
 //! ```text
 //!   reader, compaction ──drops the last reference──> add ─┬─> removed at once          without background threads
@@ -84,7 +84,7 @@ impl ObsoleteFiles {
         });
     }
 
-    /// Takes a file that nobody needs any more.
+    /// Takes over an obsolete file.
     pub(crate) fn add(&self, path: &Path) {
         if !self.owner.is_this_process() {
             return;

@@ -120,7 +120,7 @@ pub(crate) struct Page<'a> {
     pub(super) bytes: &'a [u8],
 }
 
-/// An empty page, which stands in for missing bytes.
+/// An empty page, used in place of missing bytes.
 static NO_PAGE: [u8; LINE_BYTES] = [0; LINE_BYTES];
 
 impl<'a> Page<'a> {

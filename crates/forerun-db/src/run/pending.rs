@@ -1,7 +1,7 @@
 //! A run whose pages are written before its versions get their sequence number.
 //!
 //! ```text
-//!   finish_later   │ header │ pages … │ root │ filter │                        synced; no run yet: nothing to begin at
+//!   finish_later   │ header │ pages … │ root │ filter │                        synced; not a run yet: it has no footer
 //!   finish(@7)     │ header │ pages … │ root │ filter │ meta: all @7 │ footer │ synced; small, whatever the run's size
 //! ```
 //!

@@ -147,7 +147,7 @@ impl Run {
     /// 1, so readers at or after the ingestion's number find them unchanged; older readers find
     /// nothing.
     #[inline(always)]
-    pub(crate) fn sought_sequence(&self, sequence: u64) -> u64 {
+    pub(crate) fn lookup_sequence(&self, sequence: u64) -> u64 {
         if self.is_visible(sequence) {
             sequence
         } else {

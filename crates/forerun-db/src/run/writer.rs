@@ -1,7 +1,7 @@
 //! Writes versions, in order, to a file.
 //!
 //! ```text
-//!   add ─> leaf in the making ──full──> stored ─┐
+//!   add ─> unfinished leaf ─────full──> stored ─┐
 //!                                               ├─> buffer ─> file
 //!          internal page above ─full──> stored ─┘
 //!
@@ -252,6 +252,12 @@ impl RunWriter {
     pub(crate) fn note_ranges(&mut self) {
         self.meta.holds = Contents::Ranges;
         self.meta.repeats_keys = false;
+    }
+
+    /// Sets what the metadata says about repeated keys, true or false.
+    #[cfg(test)]
+    pub(crate) fn claim_repeats_keys(&mut self, repeats_keys: bool) {
+        self.meta.repeats_keys = repeats_keys;
     }
 
     /// Writes the rest, and makes the file durable. The caller syncs its name in the directory.

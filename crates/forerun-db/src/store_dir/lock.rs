@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The text always has the same length, so one write replaces it. It names the boot in which the
-//! log was last known to be complete; until then, recovery decides.
+//! log was last known to be complete. In any other boot, recovery decides whether it is.
 
 use std::path::{Path, PathBuf};
 
@@ -62,8 +62,8 @@ impl Lock {
         Ok(lock)
     }
 
-    /// Takes a shared lock for reading and writes nothing. If there is no lock file, no one has the
-    /// directory open for writing, and nothing keeps a later process from doing so.
+    /// Takes a shared lock for reading and writes nothing. Without a lock file, no process has
+    /// the directory open for writing, and nothing prevents a later process from opening it.
     pub(super) fn share(io: &dyn Io, dir: &Path, name: &str) -> Result<Lock> {
         let path = dir.join(name);
         let file = match io.open(&path, OpenMode::Read) {

@@ -29,6 +29,7 @@ use crate::tree::build::RunNumbers;
 use crate::tree::checkpoint::{LogEnd, checkpoint};
 use crate::tree::levels::{Edit, Levels, record};
 use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
+use crate::tree::pending_edits::PendingEdits;
 use crate::tree::range_run::read_range_run;
 use crate::{Access, Error, MAX_KEYSPACES, Options, Result};
 
@@ -49,14 +50,14 @@ pub(crate) struct Catalog {
     in_doubt: Vec<Arc<Run>>,
 }
 
-/// The runs of a keyspace, and what is deleted in them.
+/// The runs of a keyspace, and the range deletions in them.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyspaceRuns {
     pub(crate) levels: Arc<Levels>,
     /// The range deletions that still cover something in the runs.
     pub(crate) ranges: Arc<Ranges>,
-    /// The runs that hold these range deletions. They may also hold others that cover nothing any
-    /// more.
+    /// The runs that hold these range deletions. They may also hold range deletions that no
+    /// longer cover anything.
     pub(crate) range_runs: Vec<Arc<Run>>,
     /// Everything up to this sequence number has expired.
     pub(crate) expired_sequence: u64,
@@ -200,10 +201,10 @@ impl Catalog {
     ///
     /// # Errors
     /// [`Error::Io`]: for this process nothing has changed, and the store continues without the
-    /// change. If the write failed before the manifest was renamed, the added runs are removed.
-    /// Otherwise either manifest may be on disk until the next change, so the files of both are
-    /// kept.
-    pub(crate) fn install(&mut self, edits: &[(u32, Edit)], logged: Option<&Logged>) -> Result<()> {
+    /// change. If the write failed before the manifest was renamed, the added runs are removed, as
+    /// they are if a comparator panics. Otherwise either manifest may be on disk until the next
+    /// change, so the files of both are kept.
+    pub(crate) fn install(&mut self, edits: PendingEdits, logged: Option<&Logged>) -> Result<()> {
         let mut manifest = self.manifest.clone();
         let mut runs = self.runs.clone();
         if let Some(logged) = logged {
@@ -211,10 +212,8 @@ impl Catalog {
             manifest.first_segment = logged.first_segment;
             manifest.marks.clone_from(&logged.marks);
         }
-        for (keyspace, edit) in edits {
-            let Some(index) = index(&manifest, *keyspace) else {
-                let added = edit.all_added();
-                added.for_each(|run| run.remove_when_dropped(&self.obsolete_files));
+        for (keyspace, edit) in edits.iter() {
+            let Some(index) = index(&manifest, keyspace) else {
                 continue;
             };
             // Expired versions that are still in memtables are dropped when they are flushed, or
@@ -226,7 +225,7 @@ impl Catalog {
     }
 
     /// Adds a keyspace durably and returns its number. Its entries live for `ttl` seconds; 0 means
-    /// for ever.
+    /// that they never expire.
     ///
     /// # Errors
     /// [`Error::TooManyKeyspaces`]; [`Error::Io`], as [`install`](Self::install).
@@ -258,7 +257,7 @@ impl Catalog {
             expired_sequence: 0,
             gone_bytes: 0,
         });
-        self.replace(manifest, runs, &[]).map(|()| id)
+        self.replace(manifest, runs, self.no_edits()).map(|()| id)
     }
 
     /// Drops a keyspace durably, with all of its runs. Their files are removed with their last
@@ -276,7 +275,7 @@ impl Catalog {
             (self.manifest, self.runs) = (manifest, runs);
             return Ok(());
         }
-        self.replace(manifest, runs, &[])
+        self.replace(manifest, runs, self.no_edits())
     }
 
     /// Writes the manifest again if its last write failed. This avoids work for changes that cannot
@@ -289,7 +288,11 @@ impl Catalog {
             return Ok(());
         }
         let manifest = self.manifest.clone();
-        self.replace(manifest, self.runs.clone(), &[])
+        self.replace(manifest, self.runs.clone(), self.no_edits())
+    }
+
+    fn no_edits(&self) -> PendingEdits {
+        PendingEdits::new(&self.obsolete_files)
     }
 
     /// Replaces the manifest and the runs. `edits` are the changes that led to them.
@@ -297,37 +300,29 @@ impl Catalog {
         &mut self,
         mut manifest: Manifest,
         runs: Vec<KeyspaceRuns>,
-        edits: &[(u32, Edit)],
+        edits: PendingEdits,
     ) -> Result<()> {
         manifest.next_run = self.numbers.next();
         let written = manifest.write(&*self.io, &self.dir);
         self.has_failed = written.is_err();
         if let Err(error) = written {
-            for (_, edit) in edits {
-                let added = edit.all_added();
-                // Both manifests name a run that only changes its level.
-                let added = added.filter(|run| !edit.removed.contains(&run.number()));
-                match error {
-                    ReplaceError::Unchanged(_)
-                        if !planted::is(Defect::FailedManifestLeavesRuns) =>
-                    {
-                        added.for_each(|run| run.remove_when_dropped(&self.obsolete_files));
-                    }
-                    ReplaceError::Unchanged(_) | ReplaceError::InDoubt(_) => {
-                        self.in_doubt.extend(added.cloned());
-                    }
-                }
+            if matches!(error, ReplaceError::InDoubt(_))
+                || planted::is(Defect::FailedManifestLeavesRuns)
+            {
+                self.in_doubt.extend(edits.new_runs().cloned());
+                edits.installed();
             }
             return Err(error.into());
         }
         let named: HashSet<u64> = manifest.runs().map(|run| run.number).collect();
         let before = self.runs.iter().flat_map(KeyspaceRuns::all);
-        // A run of range deletions that cover nothing is not needed.
-        let added = edits.iter().flat_map(|(_, edit)| &edit.range_runs);
-        let before = before.chain(&self.in_doubt).chain(added);
+        // The store does not need the added runs of a dropped keyspace, nor runs of range
+        // deletions that cover nothing.
+        let before = before.chain(&self.in_doubt).chain(edits.new_runs());
         for run in before.filter(|run| !named.contains(&run.number())) {
             run.remove_when_dropped(&self.obsolete_files);
         }
+        edits.installed();
         self.in_doubt.clear();
         self.manifest = manifest;
         self.runs = runs;
@@ -374,7 +369,7 @@ impl KeyspaceRuns {
         self.expired_sequence = keyspace.expired_sequence;
     }
 
-    /// Adds range deletions, and forgets those that cover nothing any more.
+    /// Adds range deletions, and drops those that no longer cover anything.
     fn edit_ranges(&mut self, edit: &Edit, levels: &Levels) {
         let is_gone = |run: &&Arc<Run>| edit.removed.contains(&run.number());
         let gone = self.levels.runs().map(|(_, run)| run).filter(is_gone);
@@ -389,7 +384,7 @@ impl KeyspaceRuns {
         if !has_changed || self.ranges.is_empty() {
             return;
         }
-        // Checking all of them takes time, so it waits until the runs have changed as much.
+        // Checking all of them takes time, so wait until enough bytes of runs have changed.
         let due_bytes = FORGET_BYTES.saturating_mul(self.ranges.len() as u64);
         if self.gone_bytes >= due_bytes || levels.needs_none(&self.ranges) {
             self.gone_bytes = 0;

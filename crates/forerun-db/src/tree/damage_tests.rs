@@ -7,18 +7,20 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::fixture::{DIR, Fixture, KEYS, check_reads, grown, open, prepare_again, store_options};
+use super::fixture::{
+    DIR, Fixture, KEYS, RUN_OPTIONS, check_reads, grown, open, prepare_again, store_options,
+};
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::io::{Io, OpenMode};
-use crate::run;
 use crate::run::cursor::RunCursor;
+use crate::run::{self, Run, RunWriter};
 use crate::tree::catalog::run_files;
 use crate::tree::checkpoint::LogEnd;
 use crate::tree::levels::record;
 use crate::tree::repair::{RepairReport, repair};
 use crate::tree::salvage::Loss;
-use crate::tree::verify::{VerifyReport, verify_file, verify_levels};
-use crate::versions::testing::{Held, all_of};
+use crate::tree::verify::{VerifyReport, verify_file, verify_levels, verify_run};
+use crate::versions::testing::{Held, all_of, held};
 use crate::wal::closed::Closed;
 use crate::{Error, Result};
 
@@ -96,6 +98,46 @@ fn a_sound_store_verifies_and_everything_in_it_is_counted() {
         assert_eq!(verified.bytes, sum(|meta| meta.file_bytes));
         assert_eq!(verified.pages, sum(|meta| u64::from(meta.pages())));
         assert!(fixture.repair().unwrap().was_sound());
+    }
+}
+
+#[test]
+fn metadata_that_is_wrong_about_repeated_keys_is_found() {
+    let fixture = Fixture::new(false);
+    let path = run::path(Path::new(DIR), 1);
+    for (sequences, claim) in [
+        ([2, 1], false),
+        ([2, 1], true),
+        ([2, 2], false),
+        ([2, 2], true),
+    ] {
+        let mut writer = RunWriter::create(
+            &fixture.io,
+            &path,
+            &fixture.order,
+            fixture.comparator,
+            RUN_OPTIONS,
+        )
+        .unwrap();
+        let repeats_keys = sequences == [2, 1];
+        let second = if repeats_keys { b"a" } else { b"b" };
+        for (key, sequence) in [b"a", second].into_iter().zip(sequences) {
+            writer
+                .add(held(key, sequence, Some(b"value")).version())
+                .unwrap();
+        }
+        writer.claim_repeats_keys(claim);
+        writer.finish().unwrap();
+        let run = Run::open(&fixture.io, &path, 1, fixture.order.clone(), &fixture.cache).unwrap();
+        let verified = verify_run(&run, &fixture.stop, &mut VerifyReport::default());
+        assert_eq!(verified.is_ok(), claim == repeats_keys, "{verified:?}");
+        if let Err(error) = verified {
+            let error = error.to_string();
+            assert!(
+                error.contains("whether a key occurs more than once"),
+                "{error}"
+            );
+        }
     }
 }
 

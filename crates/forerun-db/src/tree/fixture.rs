@@ -20,6 +20,7 @@ use crate::tree::catalog::{Catalog, Logged, run_files};
 use crate::tree::compact::compact;
 use crate::tree::levels::{Edit, Levels};
 use crate::tree::limiter::RateLimiter;
+use crate::tree::pending_edits::PendingEdits;
 use crate::tree::pick::{Compaction, pick, pick_full};
 use crate::tree::retain::Retain;
 use crate::versions::testing::{Held, Sorted, all_of, held};
@@ -150,7 +151,8 @@ impl Fixture {
             first_segment: self.sequence,
             ..Logged::default()
         };
-        self.catalog.install(&[(0, edit)], Some(&logged))?;
+        let edits = PendingEdits::new(self.catalog.obsolete_files()).with(0, edit);
+        self.catalog.install(edits, Some(&logged))?;
         self.memtable.clear();
         Ok(())
     }
@@ -170,7 +172,8 @@ impl Fixture {
             let retain = Retain::new(self.order.clone(), snapshots);
             compact(compaction, retain, build)
         })?;
-        self.catalog.install(&[(0, done.edit)], None)
+        let edits = PendingEdits::new(self.catalog.obsolete_files()).with(0, done.edit);
+        self.catalog.install(edits, None)
     }
 
     pub(super) fn compact_all(&mut self) -> Result<()> {

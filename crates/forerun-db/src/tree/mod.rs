@@ -15,6 +15,7 @@
 //!   retain.rs      decides which versions to keep
 //!   build.rs       writes versions to runs; limiter.rs limits how fast
 //!   pick.rs        picks the next compaction; compact.rs runs it
+//!   pending_edits.rs  edits to install; removes their files if they are not installed
 //!   range_run.rs   stores range deletions in a run of their own
 //!   verify.rs      verifies every byte
 //!   repair.rs      rebuilds manifest and runs; salvage.rs reads damaged runs
@@ -39,6 +40,7 @@ mod model_tests;
 mod needed_ranges;
 #[cfg(feature = "study")]
 mod one_run;
+pub(crate) mod pending_edits;
 pub(crate) mod pick;
 pub(crate) mod range_run;
 pub(crate) mod repair;

@@ -130,8 +130,9 @@ pub(crate) fn pick(
     })
 }
 
-/// How far the levels exceed their targets. From 1 on, a compaction is due.
-pub(crate) fn urgency(levels: &Levels, options: &TreeOptions) -> f64 {
+/// How far the levels exceed their targets, as RocksDB's compaction score. A compaction is due at
+/// 1 or more.
+pub(crate) fn compaction_score(levels: &Levels, options: &TreeOptions) -> f64 {
     let (targets, none) = (Targets::new(levels, options), BTreeSet::new());
     let scores = (0..LAST).map(|level| score(levels, options, &targets, &none, level));
     scores.fold(0.0, f64::max)

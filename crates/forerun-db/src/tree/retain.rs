@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A version is kept if a reader may see it: the newest one of its key, and the newest one that
-//! each live snapshot sees. A deletion with nothing below it to hide means nothing to a reader.
-//! Then it is dropped too.
+//! each live snapshot sees. A deletion is dropped too if it hides
+//! nothing below it.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use crate::{BadRange, Error, Result};
 /// Maximum number of internal pages above a leaf; see `verify.rs`.
 const DEPTH_LIMIT: usize = 40;
 
-/// Data that was in a file and cannot be read any more.
+/// Data in a file that can no longer be read.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -274,7 +274,7 @@ impl VersionCursor for Salvage<'_> {
     }
 
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
-        // Starts from the beginning: nobody seeks in a damaged run more than once.
+        // Start from the beginning: a damaged run is searched only once.
         self.seek_first()?;
         while self.is_before(key, sequence.min(MAX_SEQUENCE)) {
             self.next()?;

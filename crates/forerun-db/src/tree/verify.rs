@@ -17,7 +17,7 @@ use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
 use crate::run::{
-    Filter, INGESTED_SEQUENCE, Page, PageKind, PageLocation, Run, RunMeta, SearchKey,
+    Contents, Filter, INGESTED_SEQUENCE, Page, PageKind, PageLocation, Run, RunMeta, SearchKey,
 };
 use crate::tree::catalog::open_run;
 use crate::tree::levels::{Levels, record};
@@ -298,12 +298,12 @@ impl<'a> Walk<'a> {
             page.key_into(row, &mut key);
             let sequence = page.sequence(row);
             let at = (&key[..], sequence);
-            if self
-                .last
-                .as_ref()
-                .is_some_and(|last| self.order((&last.0, last.1), at).is_ge())
-            {
-                return Err(self.bad(location, "a version is out of order"));
+            if let Some((last_key, last_sequence)) = &self.last {
+                let by_key = self.run.order().compare(last_key, &key);
+                if by_key.then(sequence.cmp(last_sequence)).is_ge() {
+                    return Err(self.bad(location, "a version is out of order"));
+                }
+                self.sum.repeats_keys |= by_key.is_eq();
             }
             if from.is_some_and(|from| self.order(at, from).is_lt())
                 || to.is_some_and(|to| self.order(at, to).is_ge())
@@ -349,6 +349,10 @@ impl<'a> Walk<'a> {
             (
                 sum.raw_bytes == meta.raw_bytes,
                 "the size of keys and values",
+            ),
+            (
+                meta.holds == Contents::Ranges || sum.repeats_keys == meta.repeats_keys,
+                "whether a key occurs more than once",
             ),
             (sum.smallest == meta.smallest, "the smallest key"),
             (sum.largest == meta.largest, "the largest key"),

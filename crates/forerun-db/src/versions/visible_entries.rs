@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Moving forward, the cursor stays on the entry and lends it. Moving backward, it meets a key's
-//! versions oldest first, and only the next key shows which one was the newest. So it copies the
-//! entry, and stops before the entry's key.
+//! versions oldest first, and knows the newest one only when it reaches the next key. So it copies
+//! the entry, and stops before the entry's key.
 
 use super::{Kind, MAX_SEQUENCE, Version, VersionCursor};
 use crate::Result;

@@ -17,7 +17,7 @@ pub(crate) const NAME: &str = "CLOSED";
 const BYTES: usize = 36;
 const MAGIC: [u8; 8] = *b"FORE-END";
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed {
     /// Number of the last segment; 0 if there was none.

@@ -20,7 +20,7 @@ pub(crate) const HEADER_BYTES: usize = 32;
 
 const MAGIC: [u8; 8] = *b"FORE-WAL";
 
-/// What the header of a segment says.
+/// The contents of a segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// The number in the file's name.

@@ -37,7 +37,7 @@ pub enum Recovery {
     SkipCorrupt,
 }
 
-/// What the decision depends on besides the bytes.
+/// What the decision depends on, in addition to the bytes.
 pub(crate) struct RecoveryContext {
     /// How lenient to be.
     pub(crate) recovery: Recovery,

@@ -7,8 +7,8 @@
 //!         ^ synced_len            ^ len        written and synced, and the directory synced, before its first record
 //! ```
 //!
-//! If a group cannot be written, it is taken back and the log is as before. If that is impossible,
-//! or if a sync fails, nobody knows what is on the disk, and the log accepts no more writes.
+//! If a group cannot be written, the log is truncated to its former length. If that fails, or if a
+//! sync fails, the contents of the disk are unknown, and the log accepts no more writes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::{Error, Result};
 pub(crate) enum Failure {
     /// Nothing of the group is in the log. The next group may succeed.
     TakenBack(Error),
-    /// What is in the log is unknown, and the log accepts no more writes.
+    /// The contents of the log are unknown, and the log accepts no more writes.
     Unknown(Error),
 }
 
@@ -81,8 +81,9 @@ pub(crate) struct LogWriter {
     is_marked_closed: bool,
     /// Whether everything that existed when the store was opened is on stable storage.
     is_tail_confirmed: bool,
-    /// What a failed creation of a segment may have left. Recovery relies on this: if a segment
-    /// exists, the one before it is synced. So it goes before the log continues in that one.
+    /// The file that a failed creation of a segment may have left. If a segment exists, recovery
+    /// assumes that the one before it is synced. So this file is removed before the log continues
+    /// in the older segment.
     leftover: Option<PathBuf>,
     /// Bytes written since the store was opened, and the number of segment syncs.
     written_bytes: u64,
@@ -165,8 +166,8 @@ impl LogWriter {
                 let _ = write_all_at(&*segment.file, group, segment.len);
                 return Err(Failure::TakenBack(error));
             }
-            // The cut is synced too: if a loss of power undid it, parts of this group would follow
-            // newer records.
+            // Sync the truncation too: if a loss of power undid it, parts of this group would
+            // follow newer records.
             let taken_back = segment
                 .file
                 .set_len(segment.len)
@@ -192,7 +193,7 @@ impl LogWriter {
             return Ok(());
         };
         if segment.synced_len < segment.len {
-            // After a failed sync, the system may have forgotten which bytes were not written, so
+            // After a failed sync, the system may no longer know which bytes were not written, so
             // another sync would prove nothing.
             let mut synced = segment.file.sync();
             if synced.is_err() && planted::is(Defect::FailedSyncIgnored) {
@@ -289,8 +290,8 @@ impl LogWriter {
     }
 
     /// Overwrites the last segment with its own bytes. If a sync of it failed in an earlier
-    /// process, the system may have forgotten that it is not on the disk, and another sync would
-    /// prove nothing.
+    /// process, the system may have dropped the record that its bytes are not on the disk yet.
+    /// Another sync would then succeed without writing them.
     fn write_again(&mut self) -> Result<(), Failure> {
         let Some(segment) = &self.tail.segment else {
             return Ok(());

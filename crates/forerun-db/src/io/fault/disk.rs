@@ -314,7 +314,7 @@ impl Disk {
         self.writable_bytes(inode, 0)
     }
 
-    pub(super) fn plant(&mut self, path: &Path, bytes: &[u8]) {
+    pub(super) fn put_durable_file(&mut self, path: &Path, bytes: &[u8]) {
         let inode = self.new_inode();
         self.inodes[inode].bytes = bytes.to_vec();
         self.inodes[inode].durable = bytes.to_vec();

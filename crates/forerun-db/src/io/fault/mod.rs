@@ -156,7 +156,7 @@ impl FaultIo {
 
     /// Stores a durable file, replacing any existing one. For planting damage.
     pub fn write(&self, path: impl AsRef<Path>, bytes: &[u8]) {
-        self.lock().plant(path.as_ref(), bytes);
+        self.lock().put_durable_file(path.as_ref(), bytes);
     }
 
     /// Overwrites bytes of a file in place, durably, for planting damage that is visible through

@@ -67,7 +67,7 @@ pub(crate) struct Keyspace {
     pub(crate) range_runs: Vec<RunRecord>,
     /// Everything up to this sequence number has expired.
     pub(crate) expired_sequence: u64,
-    /// How many seconds entries live; 0 means for ever.
+    /// How many seconds entries live; 0 means that they never expire.
     pub(crate) ttl: u64,
 }
 

@@ -116,16 +116,9 @@ pub(crate) fn repair(base: &Build<'_>, options: &Options) -> Result<RepairReport
         None => repair.rebuild(&mut losses),
     };
     repair.repaired.losses = losses;
-    match made.and_then(|manifest| repair.set_aside().map(|()| manifest)) {
-        Ok(manifest) => repair.finish(manifest),
-        Err(error) => {
-            for run in &repair.written {
-                // If that fails, the next repair finds one more run.
-                let _ = base.io.remove(run.path());
-            }
-            Err(error)
-        }
-    }
+    let manifest = made?;
+    repair.set_aside()?;
+    repair.finish(manifest)
 }
 
 /// The records of the runs of all levels.
@@ -142,7 +135,8 @@ struct Repair<'b> {
     repaired: RepairReport,
     /// Numbers of the runs that have files, ascending.
     found: &'b [u64],
-    /// New runs.
+    /// New runs. Their files are removed when this is dropped, after an error or while a comparator
+    /// panics, unless the manifest decides about them.
     written: Vec<Arc<Run>>,
     /// Numbers of damaged runs.
     bad: Vec<u64>,
@@ -490,21 +484,32 @@ impl Repair<'_> {
     }
 
     /// Makes the repair durable.
-    fn finish(self, mut manifest: Manifest) -> Result<RepairReport> {
+    fn finish(mut self, mut manifest: Manifest) -> Result<RepairReport> {
         let build = self.base;
-        if self.bad.is_empty() && self.repaired.was_sound() {
-            return Ok(self.repaired);
+        let repaired = std::mem::take(&mut self.repaired);
+        if self.bad.is_empty() && repaired.was_sound() {
+            return Ok(repaired);
         }
         manifest.next_run = build.numbers.next();
         // If that fails, it is unknown which manifest is on disk, so all files stay.
+        let written = std::mem::take(&mut self.written);
         manifest.write(build.io, build.dir)?;
         let replaced = self.bad.iter().chain(&self.replaced).copied();
-        let written = self.written.iter().map(|run| run.number());
+        let written = written.iter().map(|run| run.number());
         let is_named = |number: &u64| manifest.runs().any(|run| run.number == *number);
         for number in replaced.chain(written).filter(|number| !is_named(number)) {
             // If this fails, the next opening does it.
             let _ = build.io.remove(&run::path(build.dir, number));
         }
-        Ok(self.repaired)
+        Ok(repaired)
+    }
+}
+
+impl Drop for Repair<'_> {
+    fn drop(&mut self) {
+        for run in &self.written {
+            // If that fails, the next repair finds one more run.
+            let _ = self.base.io.remove(run.path());
+        }
     }
 }

@@ -1,0 +1,210 @@
+//! A comparator panics at any of its calls: the caller gets an error, no file stays behind, and the
+//! store opens again with everything.
+
+mod testing;
+
+use std::cmp::Ordering;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use forerun_db::io::Io;
+use forerun_db::io::fault::FaultIo;
+use forerun_db::{Comparator, Db, Options, Result, TreeOptions, check_with_io, repair_with_io};
+use testing::{STORE, open, tiny_options};
+
+/// Orders by bytes, and panics at the call with a number. Every method of the comparator counts.
+#[derive(Clone)]
+struct PanickingAt {
+    calls: Arc<AtomicU64>,
+    panics_at: Arc<AtomicU64>,
+}
+
+impl PanickingAt {
+    fn never() -> PanickingAt {
+        PanickingAt {
+            calls: Arc::default(),
+            panics_at: Arc::new(AtomicU64::new(u64::MAX)),
+        }
+    }
+
+    /// Panics at the call with this number, counted from now on; never at `u64::MAX`.
+    fn arm(&self, panics_at: u64) {
+        self.calls.store(0, SeqCst);
+        self.panics_at.store(panics_at, SeqCst);
+    }
+
+    fn call(&self) {
+        let call = self.calls.fetch_add(1, SeqCst);
+        if call == self.panics_at.load(SeqCst) {
+            panic!("the user's comparator met call {call}");
+        }
+    }
+}
+
+impl Comparator for PanickingAt {
+    fn name(&self) -> &str {
+        self.call();
+        "test.panicking"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        self.call();
+        a.cmp(b)
+    }
+
+    fn prefix(&self, key: &[u8]) -> u64 {
+        self.call();
+        key.first().copied().unwrap_or(0).into()
+    }
+}
+
+/// A store with runs in several levels, entries in the log, and range deletions in both.
+fn store_to_disturb(io: &FaultIo, options: &Options) -> Db {
+    let db = open(io, options).unwrap();
+    for round in 0..2_u8 {
+        for i in 0..8_u8 {
+            db.put([i], [round; 50]).unwrap();
+        }
+        db.delete_range([2], [4]).unwrap();
+        db.flush().unwrap();
+    }
+    for i in 4..20_u8 {
+        db.put([i], [9; 50]).unwrap();
+    }
+    db.delete_range([7], [9]).unwrap();
+    db
+}
+
+fn ingest_some(db: &Db) -> Result<()> {
+    let mut ingestion = db.ingest();
+    ingestion.add([1], b"ingested")?;
+    ingestion.add([200], b"ingested")?;
+    ingestion.commit().map(drop)
+}
+
+fn write_much(db: &Db) -> Result<()> {
+    (0..80).try_for_each(|i: u8| db.put([i], [i; 60]))
+}
+
+#[test]
+fn a_comparator_that_panics_at_any_call_leaves_no_files() {
+    type Operation = fn(&FaultIo, Db, &Options) -> Result<Db>;
+    let operations: [(&str, Operation); 5] = [
+        ("flush", |_, db, _| db.flush().map(|()| db)),
+        ("compact", |_, db, _| db.compact().map(|()| db)),
+        ("ingest", |_, db, _| ingest_some(&db).map(|()| db)),
+        ("write", |_, db, _| write_much(&db).map(|()| db)),
+        ("open", |io, db, options| {
+            db.close()?;
+            // The log does not fit into one memtable, so opening writes runs.
+            open(io, &options.clone().memtable_bytes(1 << 10))
+        }),
+    ];
+    for (name, operation) in operations {
+        let attempt = |panics_at: u64| {
+            let comparator = PanickingAt::never();
+            let options = tiny_options()
+                .tree(TreeOptions::default().level0_runs(10))
+                .memtable_bytes(4 << 10)
+                .comparator(Arc::new(comparator.clone()));
+            let io = FaultIo::new();
+            let db = store_to_disturb(&io, &options);
+            comparator.arm(panics_at);
+            let case = format!("{name}, a panic at call {panics_at}");
+            let done = catch_unwind(AssertUnwindSafe(|| operation(&io, db, &options)));
+            let done = done.unwrap_or_else(|_| panic!("{case}: it reaches the caller"));
+            let calls = comparator.calls.load(SeqCst);
+            // The heights of a memtable's towers are random, and so is the number of comparisons.
+            match panics_at < calls {
+                // After an ingestion is visible, a due compaction may fail without it.
+                true => assert!(done.is_err() || name == "ingest", "{case}"),
+                false => assert!(done.is_ok(), "{case}"),
+            }
+            drop(done);
+            comparator.arm(u64::MAX);
+            let checked = check_with_io(Arc::new(io.clone()), STORE, &options).unwrap();
+            assert!(
+                checked.problems.is_empty(),
+                "{case}: {:?}",
+                checked.problems
+            );
+            assert_eq!(checked.leftovers, 0, "{case}");
+            let db = open(&io, &options).unwrap();
+            assert!(db.get([19]).unwrap().is_some(), "{case}");
+            calls
+        };
+        let calls = attempt(u64::MAX);
+        assert!(calls > 50, "{name} calls the comparator {calls} times");
+        // The last calls install what was written.
+        let step = 1 + calls as usize / 200;
+        let last = calls.saturating_sub(60);
+        for panics_at in (0..last).step_by(step).chain(last..calls) {
+            attempt(panics_at);
+        }
+    }
+}
+
+#[test]
+fn a_comparator_that_panics_at_any_call_of_a_repair_leaves_no_new_runs() {
+    for is_manifest_lost in [false, true] {
+        let attempt = |panics_at: u64| {
+            let comparator = PanickingAt::never();
+            let options = tiny_options()
+                .tree(TreeOptions::default().level0_runs(10))
+                .memtable_bytes(48 << 10)
+                .comparator(Arc::new(comparator.clone()));
+            let io = FaultIo::new();
+            let db = store_to_disturb(&io, &options);
+            // A run of several pages, of which one is damaged.
+            for i in 0..200_u8 {
+                db.put([i, i], [i; 100]).unwrap();
+            }
+            db.flush().unwrap();
+            db.close().unwrap();
+            let files = io.files();
+            let runs = files
+                .iter()
+                .filter(|path| path.to_string_lossy().ends_with(".run"));
+            let len = |path: &&PathBuf| io.read(path).unwrap().len();
+            let largest = runs.max_by_key(len).unwrap();
+            let mut bytes = io.read(largest).unwrap();
+            bytes[100] ^= 1;
+            io.write(largest, &bytes);
+            if is_manifest_lost {
+                io.remove(format!("{STORE}/MANIFEST").as_ref()).unwrap();
+            }
+            let before = io.files();
+            comparator.arm(panics_at);
+            let repaired = repair_with_io(Arc::new(io.clone()), STORE, &options);
+            let calls = comparator.calls.load(SeqCst);
+            comparator.arm(u64::MAX);
+            let case = format!("manifest lost: {is_manifest_lost}, a panic at call {panics_at}");
+            match repaired {
+                Ok(report) => {
+                    assert_eq!(panics_at, u64::MAX, "{case}");
+                    assert!(report.new_runs > 0, "{case}");
+                }
+                // The runs were repaired, and the check that follows has failed.
+                Err(_) if io.files() != before => {
+                    let checked = check_with_io(Arc::new(io.clone()), STORE, &options).unwrap();
+                    assert!(checked.runs.problems.is_empty(), "{case}");
+                    assert_eq!(checked.leftovers, 0, "{case}");
+                }
+                Err(_) => {
+                    repair_with_io(Arc::new(io.clone()), STORE, &options).unwrap();
+                }
+            }
+            let db = open(&io, &options).unwrap();
+            assert!(db.get([199, 199]).unwrap().is_some(), "{case}");
+            calls
+        };
+        let calls = attempt(u64::MAX);
+        assert!(calls > 100, "a repair calls the comparator {calls} times");
+        let step = 1 + calls as usize / 300;
+        for panics_at in (0..calls).step_by(step) {
+            attempt(panics_at);
+        }
+    }
+}
