@@ -236,7 +236,7 @@ fn a_callback_that_panics_keeps_its_rows_and_ends_no_thread() {
         );
         let kept = table.host_len();
         assert!(kept > 2, "{moves:?}");
-        assert!(table.stats().failed_moves > 0, "{moves:?}");
+        assert!(table.stats().counts.failed_moves > 0, "{moves:?}");
         panics.store(false, Ordering::SeqCst);
         insert(&table, [20_000], 1).unwrap();
         assert!(table.wait_idle_for(Duration::from_secs(60)), "{moves:?}");

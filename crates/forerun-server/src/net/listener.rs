@@ -218,7 +218,7 @@ impl Source for Socket {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
@@ -271,30 +271,33 @@ mod tests {
     #[test]
     fn nobody_connects_before_the_socket_has_its_mode() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("s");
-        let is_over = AtomicBool::new(false);
+        const ROUNDS: usize = 2_000;
+        // Each socket has a path of its own, so that its mode is never taken for another's.
+        let path = |round: usize| dir.path().join(round.to_string());
+        let round = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             let watch = scope.spawn(|| {
-                let (mut connected, mut modes) = (0, BTreeSet::new());
-                while !is_over.load(Ordering::Relaxed) {
-                    if UnixStream::connect(&path).is_ok()
-                        && let Ok(metadata) = fs::metadata(&path)
+                let mut modes = BTreeSet::new();
+                loop {
+                    let round = round.load(Ordering::Relaxed);
+                    if UnixStream::connect(path(round)).is_ok()
+                        && let Ok(metadata) = fs::metadata(path(round))
                     {
-                        connected += 1;
                         modes.insert(metadata.permissions().mode() & 0o777);
+                        if round == ROUNDS {
+                            return modes;
+                        }
                     }
                 }
-                (connected, modes)
             });
-            for _ in 0..2_000 {
-                drop(unix(&path).expect("the path is free"));
+            for next in 1..ROUNDS {
+                drop(unix(&path(next - 1)).expect("the path is free"));
+                round.store(next, Ordering::Relaxed);
             }
-            let last = unix(&path).expect("the path is free");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            is_over.store(true, Ordering::Relaxed);
-            let (connected, modes) = watch.join().expect("it does not panic");
+            round.store(ROUNDS, Ordering::Relaxed);
+            let last = unix(&path(ROUNDS)).expect("the path is free");
+            let modes = watch.join().expect("it does not panic");
             drop(last);
-            assert!(connected > 0);
             assert_eq!(modes, BTreeSet::from([0o740]));
         });
     }
