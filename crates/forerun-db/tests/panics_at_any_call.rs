@@ -11,7 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use forerun_db::io::Io;
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Comparator, Db, Options, Result, TreeOptions, check_with_io, repair_with_io};
+use forerun_db::{
+    Comparator, Db, Error, KeyspaceOptions, Options, Result, TreeOptions, check_with_io,
+    repair_with_io,
+};
 use testing::{STORE, open, tiny_options};
 
 /// Orders by bytes, and panics at the call with a number. Every method of the comparator counts.
@@ -206,5 +209,32 @@ fn a_comparator_that_panics_at_any_call_of_a_repair_leaves_no_new_runs() {
         for panics_at in (0..calls).step_by(step) {
             attempt(panics_at);
         }
+    }
+}
+
+#[test]
+fn a_comparator_that_panics_while_a_keyspace_is_created_creates_none() {
+    for panics_at in 0.. {
+        let comparator = PanickingAt::never();
+        let users = KeyspaceOptions::default().comparator(Arc::new(comparator.clone()));
+        let options = tiny_options().keyspaces(vec![("users".to_owned(), users)]);
+        let io = FaultIo::new();
+        let db = open(&io, &options).unwrap();
+        comparator.arm(panics_at);
+        let created = catch_unwind(AssertUnwindSafe(|| db.keyspace("users")));
+        let created = created.unwrap_or_else(|_| panic!("call {panics_at} reaches the caller"));
+        let calls = comparator.calls.load(SeqCst);
+        comparator.arm(u64::MAX);
+        if calls <= panics_at {
+            assert!(created.is_ok() && calls > 0);
+            break;
+        }
+        assert!(
+            matches!(created, Err(Error::Panicked { .. })),
+            "call {panics_at}: {created:?}"
+        );
+        assert!(db.find_keyspace("users").is_none(), "call {panics_at}");
+        db.keyspace("users").unwrap().put("a", "1").unwrap();
+        db.close().unwrap();
     }
 }
