@@ -230,10 +230,10 @@ fn a_callback_that_panics_keeps_its_rows_and_ends_no_thread() {
             panic!("{moves:?}: {error}")
         };
         let (_, _, error) = failures.iter().next().unwrap();
-        assert!(
-            matches!(error, Error::CallbackPanicked { message } if message == "the user's callback"),
-            "{moves:?}: {error}"
-        );
+        let Error::CallbackPanicked { message } = error else {
+            panic!("{moves:?}: {error}")
+        };
+        assert_eq!(message, "the user's callback");
         let kept = table.host_len();
         assert!(kept > 2, "{moves:?}");
         assert!(table.stats().counts.failed_moves > 0, "{moves:?}");
