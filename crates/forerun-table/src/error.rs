@@ -140,7 +140,7 @@ pub enum Error {
         /// What the store holds.
         reason: String,
     },
-    /// The store's entries expire. A table's rows in memory do not, so it cannot have such a store.
+    /// The store's entries expire. A table's rows in memory do not, so it cannot use such a store.
     #[error(
         "the store's entries live {} s, but a table's rows do not expire: use a \
          store without a time to live",

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The lookup goes through the tiers like any other (`find.rs`) and gives the same guarantees: a
-//! row's value is the one that was copied into a piece, where nobody changes it. While one piece is
-//! being sent, the CPU fills the next.
+//! row's value is the one that was copied into a piece, which no other thread changes. While one
+//! piece is being sent, the CPU fills the next.
 
 use crate::Result;
 use crate::find::{Lookup, Receiver};

@@ -45,7 +45,7 @@ impl Default for KeyLocks {
 }
 
 impl KeyLocks {
-    /// Waits until nobody else writes any of these keys.
+    /// Waits until no other thread writes any of these keys.
     pub(crate) fn lock(&self, keys: impl IntoIterator<Item = u64>) -> KeyGuard<'_> {
         let mut wanted = [0u64; LOCKS / 64];
         for key in keys {
@@ -55,7 +55,7 @@ impl KeyLocks {
         self.lock_wanted(wanted)
     }
 
-    /// Waits until nobody else writes any key.
+    /// Waits until no other thread writes any key.
     pub(crate) fn lock_all(&self) -> KeyGuard<'_> {
         self.lock_wanted([u64::MAX; LOCKS / 64])
     }

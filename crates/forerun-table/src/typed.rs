@@ -53,7 +53,7 @@ impl Table {
 }
 
 impl<T: FromBytes + IntoBytes + Immutable> TypedTable<T> {
-    /// The table, for everything that does not concern rows as values.
+    /// The untyped table, for operations on rows as bytes.
     pub fn table(&self) -> &Table {
         &self.table
     }

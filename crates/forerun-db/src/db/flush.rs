@@ -106,8 +106,8 @@ impl Inner {
     }
 
     /// Whether level 0 of any keyspace has reached the limit in its options. A keyspace that cannot
-    /// be compacted does not count, since other keyspaces would wait for it for ever. Once
-    /// full, it refuses its own writes.
+    /// be compacted does not count, since other keyspaces would wait for it forever. Once full, it
+    /// refuses its own writes.
     fn any_level0(&self, limit: fn(&TreeOptions) -> usize) -> bool {
         let keyspaces = self.keyspaces.load();
         let reaches = |keyspace: &Arc<KeyspaceData>| {

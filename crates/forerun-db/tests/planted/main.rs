@@ -49,7 +49,7 @@ fn breaks(defect: Defect, scenario: Scenario) {
     assert!(!holds, "{}: {}", defect.name(), defect.description());
 }
 
-/// A panic fails the scenario like a wrong answer, and so does waiting for ever.
+/// A panic fails the scenario like a wrong answer, and so does waiting forever.
 fn holds(scenario: Scenario, deadline: Duration) -> bool {
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || {

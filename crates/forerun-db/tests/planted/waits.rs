@@ -1,4 +1,4 @@
-//! Defects that make somebody wait for ever, or that let somebody pass who should wait.
+//! Defects that make a thread wait forever, or that let a thread pass that should wait.
 
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -227,7 +227,7 @@ pub struct DeviceInfo {
 /// The link between a device and the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PcieLink {
-    /// Current speed as the system words it: `32.0 GT/s PCIe`. An idle device may have lowered it.
+    /// Current speed in the system's format: `32.0 GT/s PCIe`. An idle device may have lowered it.
     pub speed: String,
     /// Maximum speed of the device.
     pub speed_max: String,

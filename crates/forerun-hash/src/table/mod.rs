@@ -1,4 +1,4 @@
-//! The production table: buckets of one cache line with two choices per key, quotiented keys,
+//! The hash table: buckets of one cache line with two choices per key, quotiented keys,
 //! growth by segments.
 //!
 //! ```text

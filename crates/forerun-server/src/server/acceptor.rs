@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   listeners ──> accept ──> a ticket, or "too many" ──> the workers in turn
-//!   each second ──> the cache's clock; memory given back if the limit was lowered
-//!   now and then ──> memory touched before the workers need it
+//!   each second ──> the cache's clock; memory returned to the system if the limit was lowered
+//!   now and then ──> memory prefaulted before the workers need it
 //!   asked to drain ──> close listeners ──> workers finish ──> snapshot ──> end
 //! ```
 
@@ -29,12 +29,12 @@ use super::worker::{Handle, Message};
 pub(crate) const EVENTS: usize = 64;
 /// Resolution of the cache's clock.
 const TICK: Duration = Duration::from_secs(1);
-/// Memory that is given back to the system between two polls.
+/// Memory that is returned to the system between two polls.
 const SHRINK_BYTES: usize = 8 << 20;
-/// The pause between two pieces of memory that are touched in advance. It doubles up to the maximum
-/// while nothing is left to touch.
-const AHEAD: Duration = Duration::from_millis(2);
-const AHEAD_MAX: Duration = Duration::from_millis(500);
+/// The pause between two pieces of memory that are prefaulted. It doubles up to the maximum while
+/// there is nothing to prefault.
+const PREFAULT_INTERVAL_MIN: Duration = Duration::from_millis(2);
+const PREFAULT_INTERVAL_MAX: Duration = Duration::from_millis(500);
 /// Pause of accepting when the system has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Connections accepted from one listener before the next one gets its turn.
@@ -46,7 +46,7 @@ const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 pub(crate) struct Acceptor<S: System> {
     pub(crate) system: S,
     pub(crate) poll: S::Poll,
-    pub(crate) listeners: Vec<Waiting<S::Listener>>,
+    pub(crate) listeners: Vec<ListenerState<S::Listener>>,
     pub(crate) workers: Vec<Handle<S::Socket>>,
     pub(crate) threads: Vec<JoinHandle<io::Result<()>>>,
     pub(crate) connections: Arc<Connections>,
@@ -64,10 +64,10 @@ pub(crate) struct Maintenance {
     next_tick: Instant,
     /// Whether accepting pauses because the system refuses connections.
     paused: bool,
-    /// Whether more memory must be given back.
+    /// Whether more memory must be returned to the system.
     shrinks: bool,
-    /// The time until memory is touched in advance again.
-    ahead: Duration,
+    /// The time until memory is prefaulted again.
+    prefault_interval: Duration,
 }
 
 impl Maintenance {
@@ -76,13 +76,13 @@ impl Maintenance {
             next_tick: now + TICK,
             paused: false,
             shrinks: false,
-            ahead: AHEAD_MAX,
+            prefault_interval: PREFAULT_INTERVAL_MAX,
         }
     }
 }
 
-/// A listener, its address as text, and whether connections may be waiting.
-pub(crate) struct Waiting<L> {
+/// A listener, its address as text, and whether connections may wait to be accepted.
+pub(crate) struct ListenerState<L> {
     pub(crate) listener: L,
     pub(crate) name: Arc<str>,
     pub(crate) ready: bool,
@@ -155,8 +155,8 @@ impl<S: System> Acceptor<S> {
     pub(crate) fn step(&mut self) -> io::Result<()> {
         let wait = self.timeout();
         let polled = self.poll.poll(Some(wait), |ready| {
-            if let Some(waiting) = self.listeners.get_mut(ready.token) {
-                waiting.ready = true;
+            if let Some(state) = self.listeners.get_mut(ready.token) {
+                state.ready = true;
             }
         });
         match polled {
@@ -183,7 +183,7 @@ impl<S: System> Acceptor<S> {
 
     /// Maximum time that the next poll waits.
     pub(crate) fn timeout(&self) -> Duration {
-        let busy = self.listeners.iter().any(|waiting| waiting.ready);
+        let busy = self.listeners.iter().any(|state| state.ready);
         let maintenance = &self.maintenance;
         let until_tick = maintenance
             .next_tick
@@ -191,11 +191,11 @@ impl<S: System> Acceptor<S> {
         match (busy, maintenance.paused) {
             (true, false) => Duration::ZERO,
             _ if maintenance.paused || maintenance.shrinks => PAUSE.min(until_tick),
-            _ => maintenance.ahead.min(until_tick),
+            _ => maintenance.prefault_interval.min(until_tick),
         }
     }
 
-    /// Sets the cache's clock, and gives memory back or touches it in advance.
+    /// Sets the cache's clock, and returns memory to the system or prefaults it.
     fn maintain(&mut self) {
         let now = self.system.now();
         let maintenance = &mut self.maintenance;
@@ -207,9 +207,9 @@ impl<S: System> Acceptor<S> {
         if ticks || maintenance.shrinks {
             maintenance.shrinks = self.cache.shrink(SHRINK_BYTES);
         }
-        maintenance.ahead = match !maintenance.shrinks && self.cache.prefault() {
-            true => AHEAD,
-            false => (2 * maintenance.ahead).min(AHEAD_MAX),
+        maintenance.prefault_interval = match !maintenance.shrinks && self.cache.prefault() {
+            true => PREFAULT_INTERVAL_MIN,
+            false => (2 * maintenance.prefault_interval).min(PREFAULT_INTERVAL_MAX),
         };
     }
 
@@ -218,18 +218,18 @@ impl<S: System> Acceptor<S> {
     fn accept(&mut self) -> bool {
         let mut refused = false;
         let now_s = self.connections.seconds(self.system.now());
-        for waiting in &mut self.listeners {
+        for state in &mut self.listeners {
             for _ in 0..ACCEPTS_A_TURN {
-                if !waiting.ready {
+                if !state.ready {
                     break;
                 }
-                match waiting.listener.accept() {
+                match state.listener.accept() {
                     Ok((mut socket, peer)) => {
-                        match self.connections.admit(peer, &waiting.name, now_s) {
+                        match self.connections.admit(peer, &state.name, now_s) {
                             Some(ticket) => {
                                 let worker = self.next_worker % self.workers.len();
                                 self.next_worker = worker + 1;
-                                let tls = waiting.listener.speaks_tls();
+                                let tls = state.listener.speaks_tls();
                                 self.workers[worker].send(Message::Take {
                                     socket,
                                     ticket,
@@ -244,7 +244,7 @@ impl<S: System> Acceptor<S> {
                         }
                     }
                     Err(error) => match error.kind() {
-                        ErrorKind::WouldBlock => waiting.ready = false,
+                        ErrorKind::WouldBlock => state.ready = false,
                         // The client left before it was accepted.
                         ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
                         _ => {
@@ -252,7 +252,7 @@ impl<S: System> Acceptor<S> {
                             if !self.maintenance.paused && !refused {
                                 self.connections.paused();
                                 tracing::warn!(
-                                    listener = %waiting.name,
+                                    listener = %state.name,
                                     %error,
                                     "cannot accept connections for now"
                                 );
@@ -264,7 +264,7 @@ impl<S: System> Acceptor<S> {
                 }
             }
             if planted::is(Defect::AcceptsForgotten) {
-                waiting.ready = false;
+                state.ready = false;
             }
         }
         refused

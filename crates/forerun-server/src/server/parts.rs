@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::system::{Listening, Readiness, System};
 
-use super::acceptor::{self, Acceptor, Maintenance, Waiting};
+use super::acceptor::{self, Acceptor, ListenerState, Maintenance};
 use super::connections::Connections;
 use super::control::Control;
 use super::host::ServerHost;
@@ -84,7 +84,7 @@ impl<S: System> Parts<S> {
             maintenance: Maintenance::new(system.now()),
             system,
             poll,
-            listeners: waiting(listeners),
+            listeners: listener_states(listeners),
             workers: Vec::new(),
             threads: Vec::new(),
             connections,
@@ -95,10 +95,8 @@ impl<S: System> Parts<S> {
             drain_timeout: options.drain_timeout,
             next_worker: 0,
         };
-        for (number, waiting) in acceptor.listeners.iter_mut().enumerate() {
-            let registered = acceptor
-                .poll
-                .register_listener(&mut waiting.listener, number);
+        for (number, state) in acceptor.listeners.iter_mut().enumerate() {
+            let registered = acceptor.poll.register_listener(&mut state.listener, number);
             registered.map_err(start)?;
         }
         let mut workers = Vec::new();
@@ -118,11 +116,11 @@ impl<S: System> Parts<S> {
     }
 }
 
-fn waiting<L: Listening>(listeners: Vec<L>) -> Vec<Waiting<L>> {
+fn listener_states<L: Listening>(listeners: Vec<L>) -> Vec<ListenerState<L>> {
     let name = |listener: &L| listener.address().to_string().into();
     listeners
         .into_iter()
-        .map(|listener| Waiting {
+        .map(|listener| ListenerState {
             name: name(&listener),
             listener,
             ready: false,

@@ -17,8 +17,7 @@ use rustls::{ClientConnection, Stream};
 use super::certificates::Certificates;
 use super::test_server::{ask, expect, options, until};
 
-/// Timeout of a client's read or write. On a loaded machine everything is slow, but a stall lasts
-/// for ever.
+/// Timeout of a client's read or write. A loaded machine is slow, but only a stall exceeds this.
 const STALLED: Duration = Duration::from_secs(60);
 /// Length of a value, and the number of values that make 20 MB.
 const VALUE_BYTES: usize = 1_000_000;

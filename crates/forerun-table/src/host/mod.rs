@@ -288,7 +288,7 @@ impl Host {
         })
     }
 
-    /// Tries to free retired slots that nobody reads any more.
+    /// Tries to free retired slots that no reader uses.
     pub(crate) fn reclaim(&self) {
         self.slab.reclaim();
     }
