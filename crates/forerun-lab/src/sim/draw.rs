@@ -186,6 +186,7 @@ impl Draw {
             threads,
             faults,
             end,
+            end_fault: None,
             end_id: self.id(),
         }
     }

@@ -116,6 +116,30 @@ impl Draw {
                 program.lives[number].options = Some(Box::new(options));
             }
         }
+        for life in &mut program.lives {
+            if matches!(life.end, End::Close | End::Drop) && self.one_in(3) {
+                life.end_fault = Some(self.end_fault());
+            }
+        }
+    }
+
+    /// What fails while a store is closed.
+    fn end_fault(&mut self) -> FaultKind {
+        FaultKind::Fail {
+            calls: self.of(&[
+                Calls::Any,
+                Calls::Reads,
+                Calls::Writes,
+                Calls::Syncs,
+                Calls::LogSyncs,
+                Calls::Names,
+                Calls::Manifest,
+                Calls::Log,
+                Calls::Runs,
+            ]),
+            count: self.of(&[1, 2, 50]),
+            errno: self.of(&[forerun_db::io::fault::EIO, forerun_db::io::fault::ENOSPC]),
+        }
     }
 
     /// Other options for a store, as far as they may change.

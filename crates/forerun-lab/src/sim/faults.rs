@@ -201,6 +201,13 @@ impl SimIo {
         self.failures().clear();
     }
 
+    /// Something fails from now on.
+    pub fn fail(&self, kind: FaultKind) {
+        let mut plan = self.lock();
+        plan.met += 1;
+        self.begin(&mut plan, kind);
+    }
+
     /// No manifest can be written, until [`end_outage`](Self::end_outage).
     pub fn begin_outage(&self) {
         let fault = Fault::Fail(forerun_db::io::fault::ENOSPC);

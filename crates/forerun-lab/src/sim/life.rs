@@ -37,7 +37,15 @@ fn run_lives(simulation: &Arc<Simulation>) -> Outcome {
     let mut memories: Vec<Memory> = (0..THREADS).map(Memory::new).collect();
     let mut ended = Ended::Kept;
     for (number, life) in simulation.program.lives.iter().enumerate() {
-        simulation.note(|| format!("life {number}: {:?}, {:?}", life.faults, life.end));
+        simulation.note(|| {
+            let Life {
+                faults,
+                end,
+                end_fault,
+                ..
+            } = life;
+            format!("life {number}: {faults:?}, {end:?}, {end_fault:?}")
+        });
         ended = one_life(simulation, number, life, &mut memories, ended)?;
         if simulation.is_over() {
             return Ok(());
@@ -87,6 +95,14 @@ fn one_life(
         }
         Err(Stop::Dead) => {}
         Err(other) => return Err(other),
+    }
+    if let Some(fault) = life.end_fault
+        && death.is_none()
+        && has_begun
+        && !io.is_dead()
+    {
+        leave_under_fault(simulation, &io, life.end, fault)?;
+        return Ok(Ended::Kept);
     }
     let panicked = simulation.panics.met() - panics_before;
     simulation.panics.end_faults();
@@ -276,6 +292,41 @@ fn leave(simulation: &Simulation, io: &SimIo, end: End, has_failed: bool) -> Out
         },
     }
     look_offline(simulation, io, has_failed)?;
+    simulation.look_read_only(io)
+}
+
+/// Closes the store, or drops its last handle, while calls fail. Nothing that was acknowledged is
+/// lost, and no file stays open.
+fn leave_under_fault(simulation: &Simulation, io: &SimIo, end: End, fault: FaultKind) -> Outcome {
+    let Some(opened) = simulation.set_store(None) else {
+        return flaw("the store is not open");
+    };
+    let (marks, least) = (simulation.marks(opened.number), simulation.stamps.least());
+    let Some(Opened { db, spaces, .. }) = Arc::into_inner(opened) else {
+        return flaw("a thread still holds the store");
+    };
+    drop(spaces);
+    io.fail(fault);
+    match end {
+        End::Drop => drop(db),
+        _ => match db.close() {
+            Ok(()) if simulation.keeps_all() => {
+                simulation.make_safe(&marks);
+                simulation.stamps.make_safe(least);
+            }
+            Ok(()) => {}
+            Err(error) => simulation.allow(&error, None, "close the store")?,
+        },
+    }
+    simulation.panics.end_faults();
+    simulation.counts.faults.fetch_add(io.end_faults(), SeqCst);
+    let (open, _) = io.open_files();
+    if open > 0 {
+        return flaw(format!(
+            "{open} files are still open after the store was closed while calls failed"
+        ));
+    }
+    look_dead(simulation, io)?;
     simulation.look_read_only(io)
 }
 

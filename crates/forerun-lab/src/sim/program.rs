@@ -77,7 +77,10 @@ pub struct Life {
     pub threads: Vec<Vec<Step>>,
     pub faults: Vec<PlannedFault>,
     pub end: End,
-    /// The number of the end among the parts of the program. Without it, the store is closed.
+    /// What fails while the store is closed or its last handle is dropped.
+    pub end_fault: Option<FaultKind>,
+    /// The number of the end among the parts of the program. Without it, the store is closed, and
+    /// nothing fails meanwhile.
     pub end_id: u32,
 }
 
@@ -362,6 +365,7 @@ impl Program {
             life.faults.retain(|planned| kept.has(planned.id));
             if !kept.has(life.end_id) {
                 life.end = End::Close;
+                life.end_fault = None;
             }
         }
         if let Some(damage) = &mut self.damage {
@@ -391,7 +395,7 @@ impl Program {
         for life in &self.lives {
             ids.extend(life.threads.iter().flatten().map(|step| step.id));
             ids.extend(life.faults.iter().map(|planned| planned.id));
-            if life.end != End::Close {
+            if life.end != End::Close || life.end_fault.is_some() {
                 ids.push(life.end_id);
             }
         }
