@@ -14,6 +14,7 @@
 
 pub mod arch;
 pub mod epoch;
+// Hidden because the macro `figures!` names its items; users see those that are exported below.
 #[doc(hidden)]
 pub mod figures;
 pub mod hashing;

@@ -1,4 +1,4 @@
-//! Known defects that can be planted one at a time, so that a test can show that it finds them.
+//! Known defects that can be planted one at a time, to test whether a test finds them.
 
 /// Defines the known defects of a crate, each with its name on the command line and a one-sentence
 /// description, and in a crate with the feature `planted` the functions that plant them.
@@ -7,8 +7,10 @@
 ///   plant(Some(Defect::SyncSkipped)) ──> one word of the process <── is(Defect::SyncSkipped)   at the place of the defect
 /// ```
 ///
-/// Without the feature, `is` is `false` at compile time, and the program contains nothing of a
+/// Without the feature, `is` is the constant `false`, so the compiler removes the code of every
 /// defect.
+///
+/// Hidden because only the workspace's crates use it; a macro that they share must be exported.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! planted_defects {

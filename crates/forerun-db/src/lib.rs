@@ -21,6 +21,7 @@
 
 #![deny(unsafe_code)]
 
+// Hidden modules are public only for the fuzz targets and, with the feature `study`, the benches.
 #[doc(hidden)]
 pub mod backup;
 mod bytes;
@@ -45,20 +46,24 @@ mod planted;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod ranges;
+// Hidden: see `backup`.
 #[doc(hidden)]
 pub mod run;
 mod sealed;
 mod store_dir;
+// Hidden: see `backup`.
 #[doc(hidden)]
 pub mod tree;
 mod values;
 mod versions;
+// Hidden: see `backup`.
 #[doc(hidden)]
 pub mod wal;
 
 pub use backup::{Backup, BackupList, BackupProgress, Backups, CheckedBackups, RemovedBackups};
 pub use cache::CacheStats;
 pub use comparator::{Bytewise, Comparator, ReverseBytewise};
+// Hidden: for the fuzz targets.
 #[doc(hidden)]
 pub use db::fuzz_batch;
 pub use db::{
@@ -70,7 +75,7 @@ pub use io::ReadBackend;
 pub use limits::{
     MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES, MAX_VALUE_BYTES,
 };
-pub use memtable::{Checks, Strategy, UnknownStrategy};
+pub use memtable::{Checks, MemTableStats, Strategy, UnknownStrategy};
 pub use offline::describe::{DescribeOptions, describe};
 pub use offline::description::{
     Description, KeyspaceDescription, ManifestDescription, RunDescription, RunSummary,

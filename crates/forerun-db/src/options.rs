@@ -45,6 +45,7 @@ pub enum WalMode {
 /// Whether a store may be changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum Access {
     /// The store may be changed.
     #[default]

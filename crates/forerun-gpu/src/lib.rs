@@ -24,6 +24,7 @@ pub mod gather;
 mod gather_error;
 mod memory_kind;
 #[cfg(feature = "study")]
+// Hidden: for the benches.
 #[doc(hidden)]
 pub mod study;
 pub mod table;

@@ -44,11 +44,13 @@ pub use input::Input;
 pub use net::{MinVersion, TlsOptions, VerifyClient};
 pub use output::Output;
 pub use server::{Ended, Remote, Server, ServerOptions, SnapshotOptions};
+// Hidden: for the fuzz targets.
 #[doc(hidden)]
 pub use session::fuzz_session;
 pub use session::{Context, Next, Session};
 pub use settings::Settings;
 pub use shared::{ConnectionStats, NoHost, ServerControl, Shared};
+// Hidden: for the fuzz targets.
 #[doc(hidden)]
 pub use snapshot::fuzz_snapshot;
 pub use snapshot::{SnapshotStats, read_snapshot, write_snapshot};

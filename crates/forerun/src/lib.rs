@@ -68,9 +68,9 @@
 //! entries instead. [`Keyspace`], [`Snapshot`] and [`KeyspaceSnapshot`] have the same methods, and
 //! [`Readable`] is their trait.
 //!
-//! No type holds a single value in place for as long as the caller likes, as RocksDB's
-//! `PinnableSlice` does. Such a value would keep memory that other threads have replaced; the
-//! closure of [`Db::read`] limits that time. Copy a value that must live longer.
+//! There is no counterpart to RocksDB's `PinnableSlice`, which pins a value until the caller drops
+//! it. It would keep memory alive that other threads have long replaced. [`Db::read`] lends a value
+//! only while its closure runs; copy a value that must live longer.
 //!
 //! # Errors
 //! Each part has one error type: [`Error`], `cache::Error`, [`hash::Error`], `table::Error`. They
@@ -78,8 +78,8 @@
 //! and `Box<dyn std::error::Error>`. The message names the cause.
 //!
 //! # What may be extended
-//! Options, statistics, reports, errors and the choices of most options (such as [`Compression`])
-//! are `#[non_exhaustive]`: a later release may add to them. Set options with their setters.
+//! Options, most of their choices (such as [`Compression`] or [`Create`]), statistics, reports and
+//! errors are `#[non_exhaustive]`: a later release may add to them. Set options with their setters.
 //! Request and result types (such as [`Op`], [`Entry`] or `cache::Stored`) are exhaustive, so the
 //! compiler finds every place that must handle a new result.
 //!
@@ -113,11 +113,11 @@ pub use forerun_db::{
     DescribeOptions, Description, Durability, Entry, Error, Ingestion, Iter, KeyRange, Keyspace,
     KeyspaceBatch, KeyspaceDescription, KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats,
     LevelStats, Loss, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES,
-    MAX_VALUE_BYTES, ManifestDescription, Op, Ops, Options, PageDescription, ReadBackend, Readable,
-    Recovery, RecoveryReport, RemovedBackups, RepairReport, Result, ReverseBytewise, RowContent,
-    RowDescription, RunDescription, RunOptions, RunSummary, Snapshot, Stats, Strategy, TreeOptions,
-    TreeWork, UnknownStrategy, Values, VerifyReport, ViewId, WalMode, WriteBatch, check,
-    check_with_io, describe, repair, repair_with_io,
+    MAX_VALUE_BYTES, ManifestDescription, MemTableStats, Op, Ops, Options, PageDescription,
+    ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, RepairReport, Result,
+    ReverseBytewise, RowContent, RowDescription, RunDescription, RunOptions, RunSummary, Snapshot,
+    Stats, Strategy, TreeOptions, TreeWork, UnknownStrategy, Values, VerifyReport, ViewId, WalMode,
+    WriteBatch, check, check_with_io, describe, repair, repair_with_io,
 };
 
 /// The file system of a store, which [`Db::open_with_io`] replaces.

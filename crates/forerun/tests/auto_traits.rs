@@ -1,47 +1,62 @@
-//! Which types may be shared among threads, and which may be sent to another thread.
+//! Which types may be shared among threads, and which may be sent to another thread. The compiler
+//! checks these lists; they fail to compile if a type loses a trait.
 
-use forerun::cache::{Cache, CacheOptions, Crawler, SharedValue};
-use forerun::hash::HashTable;
-use forerun::table::{Export, Table, TypedTable};
-use forerun::{
-    Backups, Db, Ingestion, Iter, Keyspace, KeyspaceSnapshot, Options, Snapshot, Values, WriteBatch,
-};
+use forerun::{cache, hash, io, table};
 
-fn is_shared<T: Send + Sync>() {}
-fn is_sent<T: Send>() {}
-fn is_owned_error<T: std::error::Error + Send + Sync + 'static>() {}
+const fn is_shared<T: Send + Sync>() {}
+const fn is_sent<T: Send>() {}
+const fn is_owned_error<T: std::error::Error + Send + Sync + 'static>() {}
 
-#[test]
-fn handles_are_shared_among_threads() {
-    is_shared::<Db>();
-    is_shared::<Keyspace>();
-    is_shared::<Snapshot>();
-    is_shared::<Options>();
-    is_shared::<WriteBatch>();
-    is_shared::<Values>();
-    is_shared::<KeyspaceSnapshot>();
-    is_shared::<Cache>();
-    is_shared::<CacheOptions>();
-    is_shared::<SharedValue>();
-    is_shared::<HashTable>();
-    is_shared::<Table>();
-    is_shared::<TypedTable<u64>>();
-    is_shared::<forerun::table::Snapshot>();
+/// Asserts a property of each type of a list.
+macro_rules! each {
+    ($property:ident: $($type:ty),* $(,)?) => {
+        const _: () = { $($property::<$type>();)* };
+    };
 }
 
-#[test]
-fn positioned_iterators_can_move_to_another_thread() {
-    is_sent::<Iter>();
-    is_sent::<Ingestion>();
-    is_sent::<Backups>();
-    is_sent::<Crawler>();
-    is_sent::<Export>();
-}
+// Handles, and what one thread hands to others: options, batches, answers, statistics, reports.
+each!(is_shared:
+    forerun::Backup, forerun::BackupList, forerun::BackupProgress, forerun::Backups,
+    forerun::Bytewise, forerun::CacheStats, forerun::CheckReport, forerun::CheckedBackups,
+    forerun::Db, forerun::DescribeOptions, forerun::Description, forerun::Entry<'static>,
+    forerun::Ingestion, forerun::Keyspace, forerun::KeyspaceBatch<'static>,
+    forerun::KeyspaceOptions, forerun::KeyspaceSnapshot<'static>, forerun::KeyspaceStats,
+    forerun::MemTableStats, forerun::Op<'static>, forerun::Ops<'static>, forerun::Options,
+    forerun::ProcessBound<forerun::Db>, forerun::RecoveryReport, forerun::RemovedBackups,
+    forerun::RepairReport, forerun::ReverseBytewise, forerun::RunOptions, forerun::Snapshot,
+    forerun::Stats, forerun::TreeOptions, forerun::Values, forerun::VerifyReport, forerun::ViewId,
+    forerun::WriteBatch, std::sync::Arc<dyn forerun::Comparator>, std::sync::Arc<dyn io::Io>,
+);
+each!(is_shared:
+    cache::Cache, cache::CacheOptions, cache::CacheStats, cache::Crawler, cache::SharedValue,
+    cache::Store<'static>, cache::Stored, cache::ValueBuffer,
+);
+each!(is_shared: hash::HashTable, hash::Iter<'static>, hash::Options);
+each!(is_shared:
+    table::Builder, table::Rows, table::Snapshot, table::Stats, table::Table,
+    table::TypedTable<u64>, table::WeakTable,
+);
 
+// Iterators with a position: one thread at a time uses them.
+each!(is_sent: forerun::Iter, table::Export);
+
+each!(is_owned_error:
+    forerun::Error, forerun::Forked, forerun::ParseIsaError, forerun::RegionError,
+    forerun::SizeError, forerun::UnknownStrategy, cache::Error, hash::Error,
+    io::UnknownReadBackend, table::Error, table::UnknownDtype,
+);
+
+/// A pinned reader stays in its thread: its epoch is recorded for that thread.
+///
+/// The bounds hold for exactly one implementation if the type lacks the trait; if it had the trait,
+/// the call would be ambiguous.
 #[test]
-fn errors_pass_through_threads_and_boxes() {
-    is_owned_error::<forerun::Error>();
-    is_owned_error::<forerun::cache::Error>();
-    is_owned_error::<forerun::hash::Error>();
-    is_owned_error::<forerun::table::Error>();
+fn pinned_readers_stay_in_their_thread() {
+    trait NotSend<Which> {
+        fn holds() {}
+    }
+    impl<T: ?Sized> NotSend<()> for T {}
+    impl<T: ?Sized + Send> NotSend<u8> for T {}
+    <cache::Guard<'static> as NotSend<_>>::holds();
+    <hash::Pinned<'static> as NotSend<_>>::holds();
 }

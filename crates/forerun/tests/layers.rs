@@ -1,8 +1,15 @@
 //! Inside a crate, modules depend downwards only. This test reads the sources of the crates in
-//! [`CRATES`] and names each line where a lower module uses a higher one.
+//! [`CRATES`] and names each line where a lower module uses a higher one. It also limits how many
+//! crates the command `forerun` links.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The maximum number of crates that the command `forerun` links, those of the workspace included.
+/// Each adds to the time of a first build.
+const COMMAND_CRATES: usize = 130;
 
 /// A crate and its modules, from the lowest to the highest. Each may use only those before it.
 struct Layers {
@@ -177,6 +184,18 @@ const CRATES: &[Layers] = &[
             "report",
             "result_row",
             "typical",
+        ],
+    },
+    Layers {
+        name: "forerun-cli",
+        modules: &[
+            "exit",
+            "output",
+            "input",
+            "measure",
+            "open_store",
+            "commands",
+            "cli",
         ],
     },
     Layers {
@@ -385,6 +404,30 @@ fn every_module_has_a_layer() {
             );
         }
     }
+}
+
+#[test]
+fn the_command_links_few_crates() {
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "-p", "forerun-cli", "-e", "normal"])
+        .args(["--prefix", "none", "--no-dedupe"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+        .output()
+        .unwrap();
+    let (tree, errors) = (
+        String::from_utf8(tree.stdout).unwrap(),
+        String::from_utf8(tree.stderr).unwrap(),
+    );
+    let crates: BTreeSet<&str> = tree.lines().filter(|line| !line.is_empty()).collect();
+    let is_linked = |name: &str| crates.iter().any(|line| line.starts_with(name));
+    assert!(is_linked("forerun-db v"), "{errors}");
+    assert!(!is_linked("forerun-bench v") && !is_linked("forerun-lab v"));
+    let list = Vec::from_iter(crates.iter().copied()).join("\n");
+    assert!(
+        crates.len() <= COMMAND_CRATES,
+        "{} crates, where {COMMAND_CRATES} are allowed:\n{list}",
+        crates.len()
+    );
 }
 
 #[test]

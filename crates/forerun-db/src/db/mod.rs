@@ -86,6 +86,7 @@ use view::View;
 use work::Work;
 use write::Writer;
 
+// Hidden: for the fuzz targets.
 #[doc(hidden)]
 pub use batch::fuzz_batch;
 pub use batch::{KeyspaceBatch, WriteBatch};

@@ -25,6 +25,7 @@ pub(crate) mod dump;
 #[cfg(test)]
 mod file_tests;
 mod filter;
+// Hidden: for the fuzz targets.
 #[doc(hidden)]
 pub mod fuzz;
 pub(crate) mod level_cursor;

@@ -37,6 +37,7 @@ const LOCK: &str = "LOCK";
 /// What opening does if there is no store, or if there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum Create {
     /// Creates a store if there is none, with its directory and missing parent directories.
     #[default]

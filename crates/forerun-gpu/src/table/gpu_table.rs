@@ -70,7 +70,7 @@ impl GpuTable {
         GpuTable::on(Arc::new(backend), options)
     }
 
-    /// Creates a table on any backend that runs the kernels.
+    /// Creates a table on any backend that runs the kernels. For tests and benches.
     ///
     /// # Errors
     /// Those of [`GpuTable::on_gpu`].
@@ -98,7 +98,8 @@ impl GpuTable {
         }
     }
 
-    /// The addresses of its arrays for the kernels. On the CPU, only the layout.
+    /// The addresses of its arrays for the kernels; on the CPU, only the layout. For tests and
+    /// benches.
     #[doc(hidden)]
     pub fn state(&self) -> &TableState {
         match &self.engine {
@@ -408,7 +409,7 @@ impl GpuTable {
         }
     }
 
-    /// One digest, key, score and pin per slot, to compare the table with another.
+    /// One digest, key, score and pin per slot. For tests, which compare two tables.
     ///
     /// # Errors
     /// The device's error.

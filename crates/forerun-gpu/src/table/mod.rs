@@ -45,12 +45,14 @@ mod staging;
 mod table_command;
 mod traffic;
 
+// Hidden: for tests, which run a table on a device that fails.
 #[doc(hidden)]
 pub use backend::{Backend, BufferKind, TableLaunch};
 pub use batch::{Answers, Batch, Condition, Element, Entries, Lookup, Operation, Status};
 #[cfg(feature = "study")]
 pub(crate) use candidate_slots::mix;
 pub use error::TableError;
+// Hidden: for the fuzz targets.
 #[doc(hidden)]
 pub use file::fuzz_table_file;
 pub use gpu_table::GpuTable;

@@ -210,7 +210,7 @@ impl GpuTable {
         unsafe { self.find_missed_at(keys, rows.address()) }
     }
 
-    /// [`GpuTable::find_missed_on_device`] on any backend that runs the kernels.
+    /// [`GpuTable::find_missed_on_device`] on any backend that runs the kernels. For tests.
     ///
     /// # Safety
     /// The backend must have space for one row per key at this address.

@@ -43,6 +43,7 @@ use crate::protocol::tokens::without_return;
 use command_context::CommandContext;
 pub use context::Context;
 use dump::Dump;
+// Hidden: for the fuzz targets.
 #[doc(hidden)]
 pub use fuzz::fuzz_session;
 use reads::{Batch, KeyLine, Scratch};
@@ -59,10 +60,10 @@ pub enum Next {
     Full,
     /// Write the output, then close. The session accepts no more input.
     Close,
-    /// The client asked the whole server to end. Write the output, close, then drain the server. If
-    /// `graceful`, write a snapshot too.
+    /// The client asked the whole server to end. Write the output, close, then drain the server,
+    /// which writes its snapshot.
     Shutdown {
-        /// `shutdown graceful`.
+        /// Whether it was `shutdown graceful`. The server ends gracefully in either case.
         graceful: bool,
     },
 }

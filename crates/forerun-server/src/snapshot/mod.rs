@@ -349,7 +349,7 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
     }
 }
 
-/// Reads any bytes as a snapshot into a small cache. It must end without a panic.
+/// Reads any bytes as a snapshot into a small cache, for fuzzing. It must end without a panic.
 #[doc(hidden)]
 pub fn fuzz_snapshot(bytes: &[u8]) {
     let options = forerun_cache::CacheOptions::default()
