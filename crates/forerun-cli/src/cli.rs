@@ -1,12 +1,13 @@
-//! The command line. Each subcommand's options are in its own file under `commands`.
+//! The command line, and which subcommand it runs. Each subcommand's options are in its own file
+//! under `commands`.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     backup, check, checkpoint, compact, completions, delete, demo, dump, get, load, man, multiget,
     put, replay, scan, serve, stats,
 };
-use crate::exit::EXIT_CODES_HELP;
+use crate::exit::{EXIT_CODES_HELP, Outcome};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,10 +54,33 @@ pub enum Command {
     Man(man::Args),
 }
 
+/// Runs the subcommand.
+pub fn run(cli: Cli) -> anyhow::Result<Outcome> {
+    match cli.command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Load(args) => load::run(&args),
+        Command::Put(args) => put::run(&args),
+        Command::Delete(args) => delete::run(&args),
+        Command::Get(args) => get::run(&args),
+        Command::Multiget(args) => multiget::run(&args),
+        Command::Scan(args) => scan::run(&args),
+        Command::Stats(args) => stats::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Compact(args) => compact::run(&args),
+        Command::Checkpoint(args) => checkpoint::run(&args),
+        Command::Backup(args) => backup::run(&args),
+        Command::Restore(args) => backup::restore(&args),
+        Command::Dump(args) => dump::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Completions(args) => completions::run(&args, &mut Cli::command()),
+        Command::Man(args) => man::run(&args, Cli::command()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_formed_and_every_command_shows_an_example() {

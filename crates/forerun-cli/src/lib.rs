@@ -3,10 +3,11 @@
 //!
 //! ```text
 //! main ── cli (the command line) ── commands/*  one file per subcommand
-//!                                       ├── input/*   inputs: CSV, TSV, NDJSON, key lists, traces; plain, gzip, xz
-//!                                       ├── output    standard output, escaping, readable numbers
-//!                                       ├── store     opens a store with the options
-//!                                       └── exit      outcomes, errors, exit codes
+//!                                       ├── open_store  opens a store with the options
+//!                                       ├── measure     compares strategies, and shows them
+//!                                       ├── input/*     inputs: CSV, TSV, NDJSON, key lists, traces; plain, gzip, xz
+//!                                       ├── output      standard output, escaping, readable numbers
+//!                                       └── exit        outcomes, errors, exit codes
 //! ```
 //!
 //! No input can make the command panic. Each error is one line, `forerun: …`, that names the object
@@ -39,7 +40,7 @@ pub use commands::serve;
 pub fn main() -> ExitCode {
     // On a usage error, clap prints its message here and exits with code 2.
     let cli = cli::Cli::parse();
-    match commands::run(cli) {
+    match cli::run(cli) {
         Ok(outcome) => outcome.exit_code(),
         Err(error) => exit::report("forerun", &error),
     }

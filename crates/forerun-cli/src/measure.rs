@@ -2,8 +2,7 @@
 //! rounds.
 //!
 //! Rounds, medians and ratios come from [`forerun_measure::harness`]. This module defines one turn
-//! on a store, and the check before any figure is reported: every answer of every
-//! strategy must be correct.
+//! on a store, and checks every answer of every strategy before it reports a figure.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,10 +1,9 @@
 //! `forerun completions` prints a shell's completion script, generated from the definition of the
 //! command line.
 
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::exit::Outcome;
 use crate::output::Out;
 
@@ -25,10 +24,10 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+/// Runs the command. `cli` is the definition of the command line.
+pub fn run(args: &Args, cli: &mut Command) -> anyhow::Result<Outcome> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "forerun", &mut script);
+    clap_complete::generate(args.shell, cli, "forerun", &mut script);
     let mut out = Out::stdout();
     out.bytes(&script)?;
     out.finish()?;

@@ -20,7 +20,8 @@ use forerun_measure::progress::{Progress, RateBar};
 
 use crate::exit::{self, Outcome, UsageError};
 use crate::input::Source;
-use crate::input::rows::{BadRow, Format, KeySpec, Row, Rows, Step, parse_delimiter};
+use crate::input::parsed_row::{BadRow, KeySpec, Row, Step};
+use crate::input::rows::{Format, Rows, parse_delimiter};
 use crate::open_store::{DurabilityArg, KeyspaceArgs, StoreArgs};
 use crate::output::{self, Out};
 

@@ -8,11 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use crate::cli::Cli;
 use crate::exit::Outcome;
 
 /// Write manual pages, one for each subcommand
@@ -30,12 +29,12 @@ pub struct Args {
     out: PathBuf,
 }
 
-/// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+/// Runs the command. `cli` is the definition of the command line.
+pub fn run(args: &Args, cli: Command) -> anyhow::Result<Outcome> {
     let dir = &args.out;
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     // `help` would add another page for each subcommand. Disable it before the command is built.
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = cli.disable_help_subcommand(true);
     command.build();
     write_pages(&command, dir)?;
     Ok(Outcome::Done)

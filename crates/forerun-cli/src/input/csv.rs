@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
 
-use super::rows::{BadRow, KeySpec, ROW_BYTES_MAX, Row, Step};
+use super::parsed_row::{BadRow, KeySpec, ROW_BYTES_MAX, Row, Step};
 use super::{InputError, InputPosition, Source};
 use crate::output::{self, Named};
 

@@ -11,6 +11,7 @@ pub mod csv;
 pub mod key_list;
 pub mod lines;
 pub mod ndjson;
+pub mod parsed_row;
 pub mod rows;
 pub mod trace;
 

@@ -8,7 +8,7 @@
 use serde_json::{Map, Number, Value};
 
 use super::lines::Lines;
-use super::rows::{BadRow, KeySpec, ROW_BYTES_MAX, Row, Step};
+use super::parsed_row::{BadRow, KeySpec, ROW_BYTES_MAX, Row, Step};
 use super::{InputError, InputPosition, Source};
 use crate::output::Named;
 

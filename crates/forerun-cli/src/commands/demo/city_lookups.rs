@@ -8,9 +8,11 @@ use forerun_db::{Db, Durability, Options, Values, WriteBatch};
 use forerun_measure::progress::Progress;
 
 use super::cities::{CREDIT, Record};
-use super::{LOAD_BATCH, pace};
 use crate::exit::{CheckFailed, UsageError};
 use crate::output::{self, Out, Printable};
+
+/// Entries per batch while loading.
+pub const LOAD_BATCH: usize = 1024;
 
 /// Loads the records into a new store in `dir`, opens the store again, and checks every record.
 pub fn load(records: &[Record], dir: &Path, out: &mut Out) -> anyhow::Result<Db> {
@@ -105,4 +107,14 @@ pub fn samples(db: &Db, out: &mut Out) -> anyhow::Result<()> {
         }
     }
     out.flush()
+}
+
+/// A rate and its time: `1.24 s (116 k records/s)`.
+fn pace(number: usize, what: &str, began: Instant) -> String {
+    let took = began.elapsed();
+    format!(
+        "{} ({} {what}/s)",
+        output::time(took),
+        output::per_second(number as u64, took)
+    )
 }

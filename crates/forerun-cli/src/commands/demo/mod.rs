@@ -13,7 +13,7 @@ mod report_page;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use forerun_db::{Db, Durability, Options, Strategy, WalMode, WriteBatch};
@@ -27,6 +27,7 @@ use rand::{Rng, SeedableRng};
 use crate::exit::Outcome;
 use crate::measure::{Length, Lookups, comparison};
 use crate::output::{self, Out};
+use city_lookups::LOAD_BATCH;
 
 /// Batch sizes; the report has a row for each.
 const BATCHES: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 256, 1024];
@@ -37,8 +38,6 @@ const LARGE_KEY_BYTES: usize = 16;
 const LARGE_VALUE_BYTES: usize = 100;
 /// Twice the size of the memtable, so that the whole store stays in the memtable.
 const LARGE_MEMORY_BYTES: usize = 2 << 30;
-/// Entries per batch while loading.
-const LOAD_BATCH: usize = 1024;
 
 /// Show on real data how much batched lookups gain
 ///
@@ -248,16 +247,6 @@ fn large_value(records: &[cities::Record], number: u32) -> [u8; LARGE_VALUE_BYTE
         .zip(text)
         .for_each(|(byte, letter)| *byte = letter);
     value
-}
-
-/// A rate and its time: `1.24 s (116 k records/s)`.
-fn pace(number: usize, what: &str, began: Instant) -> String {
-    let took = began.elapsed();
-    format!(
-        "{} ({} {what}/s)",
-        output::time(took),
-        output::per_second(number as u64, took)
-    )
 }
 
 #[cfg(test)]
