@@ -8,6 +8,7 @@ iterator over a view of a store sees the store as of the moment when the iterato
     len               of a store: one pass over the range; of a cache: a figure that it keeps
     bool              the first step of an iterator
     in                keys, items: one lookup; values: a pass over the range up to the first match
+    ==, <=, <         keys, items: one pass over the range, and one lookup for each other entry
 
 `list(view)` calls `len(view)` first, to reserve memory, and so makes two passes over the range of a
 store. `list(iter(view))` makes one.
@@ -16,6 +17,8 @@ store. `list(iter(view))` makes one.
 from collections import abc
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
+
+from forerun.errors import InvalidArgumentError
 
 __all__ = ["ItemsView", "KeysView", "Range", "ValuesView"]
 
@@ -84,11 +87,52 @@ class _View:
 
 
 def _stored(value: object) -> object:
-    """A value as a store returns it: text is stored as UTF-8."""
-    return value.encode() if isinstance(value, str) else value
+    """A value as a store returns it: text is stored as UTF-8. Text without UTF-8 equals none."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        return value
 
 
-class KeysView(_View, abc.KeysView[bytes]):
+class _SetView(_View, abc.Set[Any]):
+    """A view that is a set.
+
+    The comparisons of `collections.abc.Set` begin with `len`, and the length of a cache includes
+    expired entries. So these compare only what an iterator returns.
+    """
+
+    def __le__(self, other: abc.Set[Any]) -> bool:
+        if not isinstance(other, abc.Set):
+            return NotImplemented
+        return all(entry in other for entry in self)
+
+    def __ge__(self, other: abc.Set[Any]) -> bool:
+        if not isinstance(other, abc.Set):
+            return NotImplemented
+        return all(entry in self for entry in other)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, abc.Set):
+            return NotImplemented
+        return self <= other and self >= other
+
+    def __lt__(self, other: abc.Set[Any]) -> bool:
+        if not isinstance(other, abc.Set):
+            return NotImplemented
+        return self <= other and not self >= other
+
+    def __gt__(self, other: abc.Set[Any]) -> bool:
+        if not isinstance(other, abc.Set):
+            return NotImplemented
+        return self >= other and not self <= other
+
+    # Equality depends on what the store contains.
+    __hash__ = None  # type: ignore[assignment]
+
+
+class KeysView(_SetView, abc.KeysView[bytes]):
     """The keys, as a set in the order of the store.
 
     `list(view)` calls `len(view)` first, which scans the range of a store. `list(iter(view))` does
@@ -115,7 +159,7 @@ class ValuesView(_View, abc.ValuesView[bytes]):
         return any(stored == other for other in self)
 
 
-class ItemsView(_View, abc.ItemsView[bytes, bytes]):
+class ItemsView(_SetView, abc.ItemsView[bytes, bytes]):
     """The entries, as a set of pairs in the order of the store.
 
     `list(view)` calls `len(view)` first, which scans the range of a store. `list(iter(view))` does
@@ -130,5 +174,9 @@ class ItemsView(_View, abc.ItemsView[bytes, bytes]):
         key, value = item
         if not self._covers(key):
             return False
-        found = self._mapping.get(key)
+        try:
+            found = self._mapping.get(key)
+        except InvalidArgumentError:
+            # An object that cannot be a key.
+            return False
         return found is not None and found == _stored(value)

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forerun::{Create, Db as Store, ProcessBound};
+use forerun::io::OsIo;
+use forerun::{Db as Store, ProcessBound};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::backup_results::{Backup, BackupList, CheckedBackups, RemovedBackups};
 use crate::db::{self, Db};
+use crate::engine_handle::EngineHandle;
 use crate::errors::{closed, exception, forked, invalid, is_forked, table_exception};
 use crate::long::{run_long, run_stoppable};
 use crate::store_options::CreateStore;
@@ -32,7 +34,7 @@ struct Handle {
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Backups {
     path: PathBuf,
-    handle: Arc<ProcessBound<Handle>>,
+    handle: EngineHandle<Arc<ProcessBound<Handle>>>,
 }
 
 /// What a backup is made of.
@@ -57,11 +59,7 @@ impl Backups {
     )]
     fn new(py: Python<'_>, path: PathBuf, create: CreateStore) -> PyResult<Backups> {
         let opened = path.clone();
-        let open = move || match create.0 {
-            Create::IfMissing => forerun::Backups::open_or_create(opened),
-            Create::Never => forerun::Backups::open(opened),
-            Create::MustBeNew => forerun::Backups::create_new(opened),
-        };
+        let open = move || forerun::Backups::open_with_io(Arc::new(OsIo), opened, create.0);
         let backups = run_long(py, "opening a directory of backups", open)?.map_err(exception)?;
         let handle = Handle {
             backups: Mutex::new(Some(backups)),
@@ -69,7 +67,7 @@ impl Backups {
         };
         Ok(Backups {
             path,
-            handle: Arc::new(ProcessBound::new(handle)),
+            handle: EngineHandle::new(Arc::new(ProcessBound::new(handle))),
         })
     }
 

@@ -3,6 +3,7 @@
 use forerun::Durability;
 use pyo3::prelude::*;
 
+use crate::engine_handle::EngineHandle;
 use crate::errors::{exception, invalid};
 use crate::keys::Bytes;
 use crate::keyspace::Keyspace;
@@ -11,7 +12,7 @@ use crate::long::write_batch;
 /// Writes that take effect together, at the end of the `with` block; if the block fails, none does.
 #[pyclass(module = "forerun")]
 pub(crate) struct WriteBatch {
-    db: forerun::Db,
+    db: EngineHandle<forerun::Db>,
     durability: Durability,
     batch: forerun::WriteBatch,
 }
@@ -19,7 +20,7 @@ pub(crate) struct WriteBatch {
 impl WriteBatch {
     pub(crate) fn new(db: forerun::Db, durability: Durability) -> WriteBatch {
         WriteBatch {
-            db,
+            db: EngineHandle::new(db),
             durability,
             batch: forerun::WriteBatch::new(),
         }
@@ -127,6 +128,6 @@ impl WriteBatch {
         if !error.is_none() {
             return Ok(());
         }
-        write_batch(py, self.db.clone(), batch, self.durability)
+        write_batch(py, forerun::Db::clone(&self.db), batch, self.durability)
     }
 }

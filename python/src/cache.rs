@@ -13,6 +13,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::cache_items::{CacheItems, take_any};
+use crate::cache_lookup::FoundValues;
+use crate::engine_handle::drop_detached;
 use crate::errors::{cache_exception, closed, forked, invalid, is_forked, too_large};
 use crate::items::{Shown, default_of, key_error};
 use crate::keys::{Batch, Bytes, entries_of};
@@ -21,7 +23,7 @@ use crate::stats;
 use crate::store_options::{Size, bytes_of};
 use crate::views;
 
-/// The memory of a cache of which nothing else is said.
+/// The default memory limit.
 const DEFAULT_LIMIT: Size = Size(64 << 20);
 
 /// A cache of byte strings within a hard memory limit.
@@ -42,22 +44,6 @@ pub(crate) struct Cache {
 /// A cache that only the process that made it may use or free.
 pub(crate) type Shared = Arc<ProcessBound<forerun::cache::Cache>>;
 
-/// The values of a batch, concatenated.
-#[derive(Default)]
-struct Values {
-    bytes: Vec<u8>,
-    /// The end of each value, and whether its key was found.
-    ends: Vec<(usize, bool)>,
-}
-
-impl Values {
-    fn iter(&self) -> impl Iterator<Item = Option<&[u8]>> {
-        let starts = std::iter::once(0).chain(self.ends.iter().map(|&(end, _)| end));
-        let spans = starts.zip(&self.ends);
-        spans.map(|(start, &(end, is_found))| is_found.then(|| &self.bytes[start..end]))
-    }
-}
-
 impl Cache {
     /// The cache with its clock set to the current second, unless it is closed.
     fn open(&self) -> PyResult<InUse> {
@@ -73,20 +59,9 @@ impl Cache {
         cache.unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    fn look_up(&self, py: Python<'_>, keys: &[&[u8]]) -> PyResult<Values> {
+    fn look_up(&self, py: Python<'_>, keys: &[&[u8]]) -> PyResult<FoundValues> {
         let cache = self.open()?;
-        Ok(py.detach(|| {
-            let guard = cache.pin();
-            let mut items = vec![None; keys.len()];
-            guard.multi_get(keys, &mut items);
-            let mut values = Values::default();
-            for item in items {
-                let value = item.map(|item| item.value());
-                values.bytes.extend_from_slice(value.unwrap_or_default());
-                values.ends.push((values.bytes.len(), value.is_some()));
-            }
-            values
-        }))
+        Ok(py.detach(|| FoundValues::of(&cache, keys)))
     }
 
     fn store(
@@ -141,6 +116,13 @@ impl Cache {
     }
 }
 
+impl Drop for Cache {
+    fn drop(&mut self) {
+        let cache = self.cache.get_mut();
+        drop_detached(cache.unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
 /// A cache after the check of its process.
 struct InUse(Shared);
 
@@ -168,13 +150,16 @@ impl Cache {
         signature = (memory_limit_bytes=DEFAULT_LIMIT, *, max_item_bytes=None),
         text_signature = "(memory_limit_bytes=67108864, *, max_item_bytes=None)"
     )]
-    fn new(memory_limit_bytes: Size, max_item_bytes: Option<Size>) -> PyResult<Cache> {
+    fn new(
+        py: Python<'_>,
+        memory_limit_bytes: Size,
+        max_item_bytes: Option<Size>,
+    ) -> PyResult<Cache> {
         let default = CacheOptions::default();
-        let cache = forerun::cache::Cache::new(
-            CacheOptions::default()
-                .memory_limit_bytes(memory_limit_bytes.0)
-                .max_item_bytes(bytes_of(max_item_bytes).unwrap_or(default.max_item_bytes)),
-        );
+        let options = CacheOptions::default()
+            .memory_limit_bytes(memory_limit_bytes.0)
+            .max_item_bytes(bytes_of(max_item_bytes).unwrap_or(default.max_item_bytes));
+        let cache = py.detach(|| forerun::cache::Cache::new(options));
         let cache = Arc::new(ProcessBound::new(cache.map_err(cache_exception)?));
         Ok(Cache {
             cache: RwLock::new(Some(cache)),
@@ -229,7 +214,7 @@ impl Cache {
         let keys = keys.slices()?;
         if let Some(out) = out {
             let mut rows = Rows::new(keys.len(), out, found)?;
-            rows.fill(0, self.look_up(py, &keys)?.iter().map(Ok))?;
+            rows.fill(py, 0, self.look_up(py, &keys)?.iter().map(Ok))?;
             return Ok(rows.into_found().into_any());
         }
         expect_no_found(found.as_ref())?;
@@ -478,16 +463,23 @@ impl Cache {
         views::new(slf.as_any(), "KeysView", ())
     }
 
-    /// Returns a view of the values, as `keys` does of the keys.
+    /// Returns a view of the values, in no order. Like that of `keys`, it may show an entry twice.
     fn values<'py>(slf: &Bound<'py, Cache>) -> PyResult<Bound<'py, PyAny>> {
         slf.get().open()?;
         views::new(slf.as_any(), "ValuesView", ())
     }
 
-    /// Returns a view of the `(key, value)` pairs, as `keys` does of the keys.
+    /// Returns a view of the `(key, value)` pairs, in no order. Like that of `keys`, it may show an
+    /// entry twice.
     fn items<'py>(slf: &Bound<'py, Cache>) -> PyResult<Bound<'py, PyAny>> {
         slf.get().open()?;
         views::new(slf.as_any(), "ItemsView", ())
+    }
+
+    /// `reversed` would otherwise look up integers.
+    #[classattr]
+    fn __reversed__() -> Option<bool> {
+        None
     }
 
     fn __iter__(&self) -> PyResult<CacheItems> {
@@ -517,8 +509,12 @@ impl Cache {
         Ok(self.open()?.stats().items as usize)
     }
 
+    /// An object that cannot be a key is not in the cache.
     fn __contains__(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let (cache, key) = (self.open()?, Bytes::new(key, "key")?);
+        let cache = self.open()?;
+        let Some(key) = Bytes::key_in_question(key) else {
+            return Ok(false);
+        };
         Ok(cache.pin().peek(key.as_ref()).is_some())
     }
 

@@ -7,6 +7,7 @@ use forerun::cache::{Cache, Crawler, Delete, Deleted};
 use pyo3::prelude::*;
 
 use crate::cache::Shared;
+use crate::engine_handle::EngineHandle;
 use crate::errors::{forked, invalid};
 use crate::items::Shown;
 
@@ -16,7 +17,7 @@ const STEP_BYTES: usize = 256 << 10;
 /// An iterator over the entries of a cache, in no order.
 #[pyclass(module = "forerun")]
 pub(crate) struct CacheItems {
-    cache: Shared,
+    cache: EngineHandle<Shared>,
     shown: Shown,
     /// `None` when all entries were fetched.
     crawler: Option<Crawler>,
@@ -26,7 +27,7 @@ pub(crate) struct CacheItems {
 impl CacheItems {
     pub(crate) fn new(cache: Shared, shown: Shown) -> CacheItems {
         CacheItems {
-            cache,
+            cache: EngineHandle::new(cache),
             shown,
             crawler: Some(Crawler::default()),
             fetched: VecDeque::new(),

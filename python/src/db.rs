@@ -12,7 +12,7 @@ use crate::errors::{exception, invalid, is_forked};
 use crate::keyspace::{Keyspace, durability_of};
 use crate::long::run_long;
 use crate::snapshot::SnapshotView;
-use crate::source::Source;
+use crate::source::{Source, open_in_stored_order};
 use crate::stats;
 use crate::store_options::{CreateStore, Size, bytes_of};
 
@@ -75,7 +75,7 @@ impl Db {
                 false => Access::ReadWrite,
             });
         let opened = path.clone();
-        let open = move || forerun::Db::open(opened, options);
+        let open = move || open_in_stored_order(&opened, options);
         let db = run_long(py, "opening a store", open)?.map_err(exception)?;
         let own = db.default_keyspace();
         Ok(Keyspace::layers("store", db, own, durability).add_subclass(Db { path }))

@@ -8,6 +8,7 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 
 use crate::arrays::numpy_name;
+use crate::engine_handle::EngineHandle;
 use crate::errors::{forked, invalid, table_exception};
 use crate::items::Shown;
 
@@ -18,7 +19,7 @@ type KeysAndRows<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyAny>);
 #[pyclass(module = "forerun")]
 pub(crate) struct Export {
     /// Another thread may hold the lock at a fork.
-    export: ProcessBound<Mutex<forerun::table::Export>>,
+    export: EngineHandle<ProcessBound<Mutex<forerun::table::Export>>>,
     dtype: Dtype,
     dim: u32,
 }
@@ -26,7 +27,7 @@ pub(crate) struct Export {
 impl Export {
     pub(crate) fn new(export: forerun::table::Export, dtype: Dtype, dim: u32) -> Export {
         Export {
-            export: ProcessBound::new(export.into()),
+            export: EngineHandle::new(ProcessBound::new(export.into())),
             dtype,
             dim,
         }

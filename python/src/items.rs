@@ -7,6 +7,7 @@ use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
+use crate::engine_handle::drop_detached;
 use crate::errors::{exception, invalid, unknown};
 use crate::source::Source;
 
@@ -116,6 +117,14 @@ impl Items {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Items {
+    fn drop(&mut self) {
+        if let Some(snapshot) = self.snapshot.take() {
+            drop_detached(snapshot);
+        }
     }
 }
 

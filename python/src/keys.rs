@@ -53,6 +53,13 @@ impl Bytes {
         }
     }
 
+    /// The bytes of an object in a question such as `key in db`. `None` if it cannot be a key: by
+    /// its type, as text that has no UTF-8, or by its length.
+    pub(crate) fn key_in_question(object: &Bound<'_, PyAny>) -> Option<Bytes> {
+        let key = Bytes::new(object, "key").ok()?;
+        (key.as_ref().len() <= forerun::MAX_KEY_BYTES).then_some(key)
+    }
+
     /// Like [`Bytes::new`]. For an array, the bytes of its elements.
     fn of_value(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
         if let Ok(array) = object.cast::<PyUntypedArray>() {

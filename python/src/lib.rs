@@ -22,6 +22,7 @@ mod batch;
 mod borrows;
 mod cache;
 mod cache_items;
+mod cache_lookup;
 #[allow(
     unsafe_code,
     reason = "DLPack hands over a C structure, and a GPU's tensor is an address"
@@ -29,6 +30,7 @@ mod cache_items;
 mod cuda;
 mod db;
 mod dlpack;
+mod engine_handle;
 mod errors;
 mod export;
 mod gather;

@@ -6,9 +6,10 @@
 //!   the call's thread   work ───────────────────────────────────────────> done
 //! ```
 //!
-//! Python handles signals between two of its own instructions, so a call that waits inside the
-//! engine would delay Ctrl-C. Work that cannot be stopped continues in its thread after an
-//! interrupt, and closing the store ends it. Work that can be stopped ends first.
+//! Python handles signals only between two of its own instructions, so a call that waits in the
+//! engine would delay Ctrl-C. After an interrupt, a call whose work can be stopped stops it and
+//! returns when it has ended. A call whose work cannot be stopped returns at once; the work
+//! continues in its thread, and closing the store ends it.
 
 use std::any::Any;
 use std::io::IsTerminal;

@@ -8,6 +8,7 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
+use crate::engine_handle::drop_detached;
 use crate::errors::{closed, exception, invalid};
 use crate::items::{Items, Shown, range_of};
 use crate::keys::{Batch, Bytes};
@@ -96,7 +97,7 @@ impl Reader {
         let keys = Batch::keys(keys)?;
         let mut rows = Rows::new(keys.len(), out, found)?;
         self.look_up(py, &keys, |first, values| {
-            rows.fill(first, values.iter().map(|value| value.map_err(exception)))
+            rows.fill(py, first, values.iter())
         })?;
         Ok(rows.into_found())
     }
@@ -118,6 +119,17 @@ impl Reader {
         let object = |bytes: Option<Vec<u8>>| bytes.map(|bytes| PyBytes::new(slf.py(), &bytes));
         let range = (object(start), object(end), object(prefix), reverse);
         views::new(slf.as_any(), class, range)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let source = self.source.get_mut();
+        drop_detached(
+            source
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .take(),
+        );
     }
 }
 
@@ -226,8 +238,14 @@ impl Reader {
         py.detach(|| source.has_any()).map_err(exception)
     }
 
+    /// An object that cannot be a key is not in the store.
     fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(self.get(py, key, None)?.is_some())
+        let source = self.source()?;
+        let Some(key) = Bytes::key_in_question(key) else {
+            return Ok(false);
+        };
+        let value = py.detach(|| source.get(key.as_ref())).map_err(exception)?;
+        Ok(value.is_some())
     }
 
     fn __iter__(&self) -> PyResult<Items> {
@@ -252,9 +270,12 @@ impl Reader {
         py.detach(|| source.count(keys))
     }
 
-    /// Whether a key, present or not, lies within the range of a view.
+    /// Whether an object is a key, present or not, within the range of a view.
     fn _covers(&self, key: &Bound<'_, PyAny>, range: views::Range) -> PyResult<bool> {
-        let (source, key) = (self.source()?, Bytes::new(key, "key")?);
+        let source = self.source()?;
+        let Some(key) = Bytes::key_in_question(key) else {
+            return Ok(false);
+        };
         let keys = source.range_of(range)?;
         Ok(source.covers(&keys, key.as_ref()))
     }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::arrays::{as_array, borrow, expect_bytes, expect_contiguous, refused};
 use crate::borrows::{Access, Borrow};
-use crate::errors::invalid;
+use crate::errors::{exception, invalid};
 use crate::versions::Changed;
 
 /// An array's rows, and which of them were filled.
@@ -51,27 +51,35 @@ impl<'py> Rows<'py> {
     }
 
     /// Records which keys were found, in order from the key at `first` on, and copies their values.
+    /// Other Python threads run meanwhile.
     pub(crate) fn fill<'v>(
         &mut self,
+        py: Python<'_>,
         first: usize,
-        values: impl Iterator<Item = PyResult<Option<&'v [u8]>>>,
+        values: impl Iterator<Item = forerun::Result<Option<&'v [u8]>>> + Send,
     ) -> PyResult<()> {
         let row_bytes = self.bytes.shape()[1];
         let bytes = self.bytes.as_slice_mut()?;
         let noted = self.noted.as_slice_mut()?;
-        for (position, value) in (first..).zip(values) {
-            let value = value?;
-            noted[position] = value.is_some();
-            let Some(value) = value else { continue };
-            if value.len() != row_bytes {
-                return Err(invalid(format!(
-                    "the value of key {position} has {} bytes, but a row of `out` has {row_bytes}",
-                    value.len()
-                )));
+        // Returns the position and the length of a value that does not fit a row.
+        let copy = || -> forerun::Result<Option<(usize, usize)>> {
+            for (position, value) in (first..).zip(values) {
+                let value = value?;
+                noted[position] = value.is_some();
+                let Some(value) = value else { continue };
+                if value.len() != row_bytes {
+                    return Ok(Some((position, value.len())));
+                }
+                bytes[position * row_bytes..][..row_bytes].copy_from_slice(value);
             }
-            bytes[position * row_bytes..][..row_bytes].copy_from_slice(value);
+            Ok(None)
+        };
+        match py.detach(copy).map_err(exception)? {
+            None => Ok(()),
+            Some((position, len)) => Err(invalid(format!(
+                "the value of key {position} has {len} bytes, but a row of `out` has {row_bytes}"
+            ))),
         }
-        Ok(())
     }
 
     /// Which keys were found.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::engine_handle::drop_detached;
 use crate::errors::closed;
 use crate::keyspace::Keyspace;
 use crate::reader::Reader;
@@ -42,7 +43,7 @@ impl SnapshotView {
 
     /// Releases the snapshot. Compactions may then drop the versions that only it could see.
     fn close(slf: &Bound<'_, SnapshotView>) {
-        drop(slf.as_super().get().take());
+        drop_detached(slf.as_super().get().take());
     }
 
     fn __repr__(slf: &Bound<'_, SnapshotView>) -> String {

@@ -1,6 +1,14 @@
 """Stores, keyspaces, snapshots and caches are mappings."""
 
-from collections.abc import ItemsView, KeysView, Mapping, MutableMapping, ValuesView
+import time
+from collections.abc import (
+    ItemsView,
+    KeysView,
+    Mapping,
+    MutableMapping,
+    Reversible,
+    ValuesView,
+)
 
 import forerun
 import pytest
@@ -83,6 +91,62 @@ def test_methods_that_change_a_mapping_agree_with_a_dict(mapping):
     assert dict(mapping) == {b"a": b"again"}
 
 
+def test_an_object_that_cannot_be_a_key_is_not_in_a_mapping(mapping):
+    mapping.update(MODEL)
+    for object in (7, None, ("03",), 0.5, [b"03"], "\ud800", b"k" * 100_000):
+        assert object not in mapping
+        assert object not in mapping.keys() and object not in mapping.values()
+        assert (object, b"value 3") not in mapping.items()
+    assert not mapping.keys() & {7, None}
+
+
+def test_an_object_that_cannot_be_a_key_is_not_in_a_view_of_a_range(tmp_path):
+    with forerun.Db(tmp_path / "store") as db:
+        db.update(MODEL)
+        for object in (7, None, "\ud800", b"k" * 100_000):
+            assert object not in db.keys(start="02") and (object, 1) not in db.items(prefix="0")
+        keys = db.keys()
+    with pytest.raises(forerun.errors.ClosedError):
+        b"03" in keys
+
+
+def test_views_compare_as_sets(mapping):
+    mapping.update(MODEL)
+    keys, items = mapping.keys(), mapping.items()
+    assert keys == mapping.keys() == MODEL.keys() == keys and items == MODEL.items()
+    assert keys != MODEL and keys != [] and keys != items
+    fewer, more = set(MODEL) - {b"03"}, {*MODEL, b"99"}
+    assert fewer < keys < more and fewer <= keys <= more and keys > fewer and more >= keys
+    assert not keys < set(MODEL) and not keys <= fewer and keys != fewer and keys != more
+    with pytest.raises(TypeError):
+        keys < [b"03"]
+    for view in (keys, items):
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(view)
+
+
+def test_views_of_a_cache_compare_what_they_show():
+    with forerun.Cache("1MiB") as cache:
+        cache["stays"] = b"1"
+        cache.set("expires", b"2", ttl_seconds=1)
+        assert cache.keys() == {b"stays", b"expires"}
+        deadline = time.monotonic() + 10
+        while "expires" in cache and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert list(cache.keys()) == [b"stays"]
+        assert cache.keys() == {b"stays"} and cache.items() == {(b"stays", b"1")}
+        assert cache.keys() <= {b"stays"}
+
+
+def test_what_has_no_order_cannot_be_reversed(tmp_path):
+    with forerun.Cache("1MiB") as cache, forerun.Table(1, path=tmp_path / "rows") as table:
+        cache["a"], table[0] = b"1", [1.0]
+        for unordered in (cache, cache.keys(), cache.values(), cache.items(), table):
+            with pytest.raises(TypeError, match="revers"):
+                reversed(unordered)
+        assert not isinstance(cache, Reversible) and not isinstance(table, Reversible)
+
+
 def test_handles_are_equal_only_to_themselves_and_can_be_in_a_set(mapping):
     mapping.update(MODEL)
     assert mapping == mapping and mapping != MODEL
@@ -138,14 +202,15 @@ def test_clear_deletes_a_single_key_even_the_empty_one(tmp_path):
             assert dict(db) == {}
 
 
-@pytest.fixture
-def reversed_keyspace(tmp_path):
+@pytest.fixture(params=["reversed", ""])
+def reversed_keyspace(tmp_path, request):
     path = tmp_path / "store"
     with forerun.Db(path) as db:
-        db.keyspace("reversed")
-    reverse_the_order(path, "reversed")
+        if request.param:
+            db.keyspace(request.param)
+    reverse_the_order(path, request.param)
     with forerun.Db(path) as db:
-        users = db.keyspace("reversed")
+        users = db.keyspace(request.param) if request.param else db
         users.update(MODEL)
         assert list(users) == sorted(MODEL, reverse=True)
         yield users

@@ -23,6 +23,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::at_exit;
+use crate::engine_handle::drop_detached;
 use crate::errors::{invalid, is_forked, table_exception};
 use crate::export::{Export, TableItems};
 use crate::interrupt;
@@ -164,8 +165,9 @@ impl Table {
 
     /// The device of the device tier: a GPU by name, or "cpu"; `None` without a device tier.
     #[getter]
-    fn device(&self) -> PyResult<Option<String>> {
-        let device = self.open()?.device_stats();
+    fn device(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let table = self.open()?;
+        let device = py.detach(|| table.device_stats());
         Ok(device.map(|device| match device.failure {
             None if device.is_gpu => device.name,
             None => "cpu".to_owned(),
@@ -175,13 +177,15 @@ impl Table {
 
     /// The number of the device tier's GPU; `None` without a GPU, or after it failed.
     #[getter]
-    fn gpu(&self) -> PyResult<Option<usize>> {
+    fn gpu(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         let table = self.open()?;
         let works = |device: DeviceStats| device.failure.is_none();
-        let gpu = table
-            .gpu()
-            .filter(|_| table.device_stats().is_some_and(works));
-        Ok(gpu.map(|gpu| gpu.info().ordinal))
+        let ordinal = || {
+            let gpu = table.gpu();
+            let gpu = gpu.filter(|_| table.device_stats().is_some_and(works));
+            gpu.map(|gpu| gpu.info().ordinal)
+        };
+        Ok(py.detach(ordinal))
     }
 
     /// The name of the elements' type.
@@ -443,6 +447,12 @@ impl Table {
         self.items(py, Shown::Items)
     }
 
+    /// `reversed` would otherwise look up the integers below the number of rows.
+    #[classattr]
+    fn __reversed__() -> Option<bool> {
+        None
+    }
+
     fn __iter__(&self, py: Python<'_>) -> PyResult<TableItems> {
         self.items(py, Shown::Keys)
     }
@@ -496,15 +506,7 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        let Some(table) = self.take() else {
-            return;
-        };
-        // Dropping the handle flushes. Other Python threads run meanwhile, unless the interpreter
-        // is gone.
-        let mut table = Some(table);
-        Python::try_attach(|py| {
-            let table = table.take();
-            py.detach(|| drop(table));
-        });
+        let table = self.table.get_mut();
+        drop_detached(table.unwrap_or_else(PoisonError::into_inner).take());
     }
 }
