@@ -1,13 +1,13 @@
-"""Holds what became of each kernel against the kernels' lists.
+"""Checks each compiled kernel against the limits in the kernels' lists.
 
     cubins.py <folder of *.list> <folder of sm_*.log and, if there is a disassembler, sm_*.sass>
 
 A line of a list is KERNEL(name, ..., threads, registers), or KERNEL90(...) for kernels that need
 sm_90 or later.
 
-Registers and spills come from ptxas's logs. Loads in a row: some kernels issue several loads before
-their first store, so that the requests overlap. A compiler may save registers by delaying a load
-until after a store, which would silently undo that.
+Registers and spills come from ptxas's logs. The disassembly shows loads in a row: some kernels
+issue several loads before their first store so that the requests overlap. A compiler may delay a
+load until after a store to save registers, which would serialize them without a warning.
 """
 
 import pathlib
@@ -69,7 +69,7 @@ def loads_in_a_row(sass):
 
 
 def loads_expected(name, fields):
-    """Of the row copies: version, unit, rows, ... as gather.list has them."""
+    """For a row copy, whose fields are version, unit, rows, ... as in gather.list."""
     if not name.startswith("gather_"):
         return 0
     version, rows = fields[0], fields[2]
@@ -98,7 +98,7 @@ def main(lists, logs):
                 cells += f"{'-':>8}"
                 continue
             if name not in kernels:
-                faults.append(f"{name} is listed and not in sm_{sm}")
+                faults.append(f"{name} is listed but missing from sm_{sm}")
                 continue
             registers, spilled, stack = kernels[name]
             cells += f"{registers:>8}"
@@ -114,7 +114,7 @@ def main(lists, logs):
     for sm, kernels in made.items():
         faults += [f"{name}, sm_{sm}, is in no list" for name in kernels if name not in allowed]
     if not made or not all(made.values()):
-        faults.append("ptxas said nothing of any kernel")
+        faults.append("the logs of ptxas name no kernel")
     print(
         "loads before stores checked in: "
         f"{', '.join(f'sm_{sm}' for sm in sorted(code)) or 'none: nvdisasm is missing'}"

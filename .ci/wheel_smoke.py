@@ -1,5 +1,4 @@
-"""A store, a cache and a table, each written and read: what an installed wheel must do, with
-NumPy alone."""
+"""Writes and reads a store, a cache and a table with an installed wheel, which needs only NumPy."""
 
 import sys
 import tempfile

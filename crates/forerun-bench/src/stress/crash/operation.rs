@@ -160,7 +160,7 @@ impl Operation {
     }
 }
 
-/// Removes what operations left next to a store.
+/// Removes the backups and checkpoints that operations made next to a store.
 pub fn remove_beside(store: &Path) -> anyhow::Result<()> {
     remove_dir(&backups_path(store))?;
     let parent = store.parent().unwrap_or(Path::new("."));
