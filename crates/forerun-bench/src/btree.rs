@@ -6,20 +6,20 @@
 //! measure peers: see [`run_with`].
 
 use crate::engine::{Engine, Need, Reader, Store, Writer};
+use crate::lookup_args::LookupArgs;
 use crate::lookup_output::show;
 use crate::lookup_workloads::{Lookups, Workload};
-use crate::output::{Output, Threads, Timing, on_stdout, or};
+use crate::output::{on_stdout, or};
 use crate::roofline::lines_per_second;
 use crate::skew::Skew;
 use crate::workload::{Dataset, EntryBuffer};
 use anyhow::{Context, Result, bail};
 use forerun_core::Pages;
-use forerun_core::size::{parse_count, parse_size};
+use forerun_core::size::parse_size;
 use forerun_db::run::{Compression, PageSearch, RunOptions};
 use forerun_db::tree::OneRun;
 use forerun_db::{Bytewise, Comparator, ReverseBytewise, Values};
 use forerun_measure::progress::Progress;
-use forerun_measure::size::parse_share;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,42 +39,13 @@ multi_get does. The run is written to --dir and read completely into the cache b
 \"roofline\" is keys per second over the random cache lines per second that the same number of \
 threads can read on this machine.")]
 pub struct Args {
-    /// Entries [default: 10M; with --quick 5000]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
-    pub keys: Vec<u64>,
-
-    /// Bytes per key; up to 16 bytes after the page's common prefix compare as one integer
-    /// [default: 16]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
-    pub key_bytes: Vec<usize>,
-
-    /// Bytes that all keys begin with; part of --key-bytes
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
-    pub prefix_bytes: usize,
-
-    /// Bytes per value [default: 100]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
-    pub value_bytes: Vec<usize>,
-
-    /// Keys per batch [default: 1,8,64,256]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
-    pub batch: Vec<usize>,
-
-    /// How many threads.
+    /// The data and the requests.
     #[command(flatten)]
-    pub threads: Threads,
-
-    /// Share of the requested keys that are present, as 0.5 or 50% [default: 1; with --quick 1,0.5]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
-    pub hit_rate: Vec<f64>,
+    pub lookups: LookupArgs,
 
     /// Which present keys are requested: uniform, or zipf:0.99 [default: uniform]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub access: Vec<Skew>,
-
-    /// Strategies; plain is always measured too, as the baseline [default: all]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub strategy: Vec<String>,
 
     /// The order of keys: bytewise, or reverse, which uses a comparator as a user's own would
     #[arg(long, default_value = "bytewise")]
@@ -87,14 +58,6 @@ pub struct Args {
     /// Directory for the run's file [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-
-    /// How long a case is timed.
-    #[command(flatten)]
-    pub timing: Timing,
-
-    /// Rounds and formats.
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// The order of keys.
@@ -110,27 +73,18 @@ pub enum Order {
 impl Args {
     /// The lists, with defaults filled in.
     fn lookups(&self, progress: &Progress) -> Result<Lookups> {
-        let quick = self.output.quick;
-        let mut data = Vec::new();
-        for &keys in &or(&self.keys, &[if quick { 5000 } else { 10_000_000 }]) {
-            for &key_bytes in &or(&self.key_bytes, &[16]) {
-                for &value_bytes in &or(&self.value_bytes, &[100]) {
-                    let set = Dataset::new(keys, key_bytes, self.prefix_bytes, value_bytes)?;
-                    data.push(set);
-                }
-            }
-        }
-        let threads = self.threads.list()?;
+        let (args, quick) = (&self.lookups, self.lookups.output.quick);
+        let threads = args.threads.list()?;
         Ok(Lookups {
             bench: "btree".into(),
-            data,
+            data: args.datasets([10_000_000, 5000])?,
             workloads: vec![Workload::MultiReadRandom],
-            batches: or(&self.batch, &[1, 8, 64, 256]),
-            hit_rates: or(&self.hit_rate, if quick { &[1.0, 0.5] } else { &[1.0] }),
+            batches: args.batches(),
+            hit_rates: args.hit_rates(),
             skews: or(&self.access, &[Skew::Uniform]),
-            strategies: self.strategy.clone(),
+            strategies: args.strategy.clone(),
             peer: None,
-            plan: self.output.plan(&self.timing),
+            plan: args.output.plan(&args.timing),
             pages: Pages::Huge,
             lines_per_second: lines_per_second(&threads, quick, progress)?,
             threads,
@@ -180,7 +134,14 @@ pub fn run_to(
     let engine = args.engine();
     let mut engines: Vec<&dyn Engine> = vec![&engine];
     engines.extend(peers);
-    show(&lookups, "B-tree", &engines, &args.output, progress, out)
+    show(
+        &lookups,
+        "B-tree",
+        &engines,
+        &args.lookups.output,
+        progress,
+        out,
+    )
 }
 
 /// One run as an engine to measure.

@@ -4,6 +4,7 @@
 //! ```text
 //!   roofline, memtable, btree, ycsb/, hash/, gather/, gpu_table/, gpu_roofline,
 //!   server/, cache/, table/     the benches: Args and run()
+//!   lookup_args                 the options that memtable and btree share
 //!   lookup_workloads            lookups and inserts over any engine
 //!   loaded_engine               its store between the turns
 //!   lookup_output, lookup_page  their results as tables and as a page
@@ -47,6 +48,7 @@ pub mod gpu_roofline;
 pub mod gpu_table;
 pub mod hash;
 mod loaded_engine;
+pub mod lookup_args;
 mod lookup_output;
 pub mod lookup_page;
 pub mod lookup_workloads;

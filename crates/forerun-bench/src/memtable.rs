@@ -4,19 +4,18 @@
 //! The bench can also measure peers: see [`run_with`].
 
 use crate::engine::{Engine, Need, Reader, Store, Writer};
+use crate::lookup_args::LookupArgs;
 use crate::lookup_output::show;
 use crate::lookup_workloads::{Lookups, Workload};
-use crate::output::{Output, Threads, Timing, on_stdout, or};
+use crate::output::{on_stdout, or};
 use crate::roofline::{PagesArg, lines_per_second};
 use crate::skew::Skew;
-use crate::workload::Dataset;
 use anyhow::{Result, anyhow};
 use forerun_core::Pages;
-use forerun_core::size::{parse_count, parse_size};
 use forerun_db::memtable::{MemTable, MemTableConfig, Strategy};
 use forerun_db::{Op, Values};
 use forerun_measure::progress::Progress;
-use forerun_measure::size::{count, parse_share, short};
+use forerun_measure::size::{count, short};
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,37 +32,9 @@ as a store's multi_get does.
 threads can read on this machine: 100% would be a lookup that costs one cache line and nothing \
 else.")]
 pub struct Args {
-    /// Entries [default: 2M; with --quick 2000]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
-    pub keys: Vec<u64>,
-
-    /// Bytes per key [default: 16]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
-    pub key_bytes: Vec<usize>,
-
-    /// Bytes that all keys begin with; part of --key-bytes
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
-    pub prefix_bytes: usize,
-
-    /// Bytes per value [default: 100]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
-    pub value_bytes: Vec<usize>,
-
-    /// Keys per batch [default: 1,8,64,256]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
-    pub batch: Vec<usize>,
-
-    /// How many threads.
+    /// The data and the requests.
     #[command(flatten)]
-    pub threads: Threads,
-
-    /// Share of the requested keys that are present, as 0.5 or 50% [default: 1; with --quick 1,0.5]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
-    pub hit_rate: Vec<f64>,
-
-    /// Strategies; single is always measured too, as the baseline [default: all]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub strategy: Vec<String>,
+    pub lookups: LookupArgs,
 
     /// Workloads [default: multireadrandom; with --quick all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -72,14 +43,6 @@ pub struct Args {
     /// The kind of memory pages for the table [default: huge]
     #[arg(long)]
     pub pages: Option<PagesArg>,
-
-    /// How long a case is timed.
-    #[command(flatten)]
-    pub timing: Timing,
-
-    /// Rounds and formats.
-    #[command(flatten)]
-    pub output: Output,
 }
 
 impl Args {
@@ -90,37 +53,23 @@ impl Args {
 
     /// The lists, with defaults filled in.
     fn lookups(&self, progress: &Progress) -> Result<Lookups> {
-        let quick = self.output.quick;
-        let keys = or(&self.keys, &[if quick { 2000 } else { 2_000_000 }]);
-        let mut data = Vec::new();
-        for &keys in &keys {
-            for &key_bytes in &or(&self.key_bytes, &[16]) {
-                for &value_bytes in &or(&self.value_bytes, &[100]) {
-                    data.push(Dataset::new(
-                        keys,
-                        key_bytes,
-                        self.prefix_bytes,
-                        value_bytes,
-                    )?);
-                }
-            }
-        }
+        let (args, quick) = (&self.lookups, self.lookups.output.quick);
         let all = [
             Workload::MultiReadRandom,
             Workload::MultiReadWhileWriting,
             Workload::FillRandom,
         ];
-        let threads = self.threads.list()?;
+        let threads = args.threads.list()?;
         Ok(Lookups {
             bench: "memtable".into(),
-            data,
+            data: args.datasets([2_000_000, 2000])?,
             workloads: or(&self.workload, if quick { &all } else { &all[..1] }),
-            batches: or(&self.batch, &[1, 8, 64, 256]),
-            hit_rates: or(&self.hit_rate, if quick { &[1.0, 0.5] } else { &[1.0] }),
+            batches: args.batches(),
+            hit_rates: args.hit_rates(),
             skews: vec![Skew::Uniform],
-            strategies: self.strategy.clone(),
+            strategies: args.strategy.clone(),
             peer: None,
-            plan: self.output.plan(&self.timing),
+            plan: args.output.plan(&args.timing),
             pages: self.pages(),
             lines_per_second: lines_per_second(&threads, quick, progress)?,
             threads,
@@ -165,7 +114,14 @@ pub fn run_to(
     let mut engines: Vec<&dyn Engine> = vec![&memtable];
     engines.extend(peers);
 
-    show(&lookups, "Memtable", &engines, &args.output, progress, out)
+    show(
+        &lookups,
+        "Memtable",
+        &engines,
+        &args.lookups.output,
+        progress,
+        out,
+    )
 }
 
 /// The memtable as an engine to measure.

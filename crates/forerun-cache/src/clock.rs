@@ -8,7 +8,25 @@ use std::sync::atomic::Ordering::Relaxed;
 const EXPIRED_BLOCKS_MAX: usize = 4;
 
 impl Cache {
-    /// Sets the clock to the time since the cache was created. Call it about once a second.
+    /// Sets the clock to the time since the cache was created. Call it about once a second, for
+    /// example in a thread of its own:
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions};
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    ///
+    /// let cache = Arc::new(Cache::new(CacheOptions::default())?);
+    /// let clock = Arc::downgrade(&cache);
+    /// std::thread::spawn(move || {
+    ///     while let Some(cache) = clock.upgrade() {
+    ///         cache.tick();
+    ///         drop(cache);
+    ///         std::thread::sleep(Duration::from_secs(1));
+    ///     }
+    /// });
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     pub fn tick(&self) {
         let seconds = time::elapsed(self.started).as_secs();
         self.advance(u32::try_from(seconds + 1).unwrap_or(u32::MAX));

@@ -160,6 +160,18 @@ impl<'c> Guard<'c> {
 
     /// Looks up one key without leaving a trace: neither the item nor the statistics record the
     /// access.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// cache.store(Store::set("town", "Oslo"));
+    /// let guard = cache.pin();
+    /// assert_eq!(guard.peek("town").unwrap().value(), b"Oslo");
+    /// assert!(!guard.peek("town").unwrap().was_fetched());
+    /// assert_eq!(cache.stats().get_hits, 0);
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     #[inline]
     pub fn peek(&self, key: impl AsRef<[u8]>) -> Option<Item<'_>> {
         self.peek_slice(key.as_ref())

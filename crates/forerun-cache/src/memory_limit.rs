@@ -62,6 +62,16 @@ impl Cache {
     /// limit allows. `true`: there is more to do, now or later. A cache that
     /// [refuses](crate::WhenFull::Refuse) new items when full evicts nothing here; it only returns
     /// free memory.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions};
+    ///
+    /// let cache = Cache::new(CacheOptions::default().memory_limit_bytes(64 << 20))?;
+    /// cache.set_memory_limit(32 << 20)?;
+    /// while cache.shrink(1 << 20) {} // in a background thread, with pauses
+    /// assert!(cache.stats().memory_bytes <= 32 << 20);
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     pub fn shrink(&self, quantum_bytes: usize) -> bool {
         if self.is_forked() {
             return false;

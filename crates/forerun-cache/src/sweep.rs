@@ -10,6 +10,21 @@ impl Cache {
     /// Removes all items that have expired or were flushed, and returns how many there were. Such
     /// items are never found and are reclaimed over time anyway. Call this to get an exact count of
     /// live items, or the memory, at once.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Expiry, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// let expiry = Expiry::At(cache.now() + 60);
+    /// cache.store(Store { expiry, ..Store::set("session", "Ada") });
+    /// cache.store(Store::set("town", "Oslo"));
+    ///
+    /// cache.advance(cache.now() + 61);
+    /// assert!(cache.get("session").is_none());
+    /// cache.remove_expired();
+    /// assert_eq!(cache.stats().items, 1);
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
     pub fn remove_expired(&self) -> u64 {
         if self.is_forked() {
             return 0;

@@ -91,6 +91,15 @@ pub fn parse_count(text: &str) -> Result<u64, SizeError> {
 
 /// Like [`parse_count`], for a size in memory.
 ///
+/// ```
+/// use forerun_core::size::parse_size;
+///
+/// assert_eq!(parse_size("2GiB")?, 2 << 30);
+/// assert_eq!(parse_size("512MB")?, 512_000_000);
+/// assert!(parse_size("lots").is_err());
+/// # Ok::<(), forerun_core::size::SizeError>(())
+/// ```
+///
 /// # Errors
 /// The same as for [`parse_count`], and a size that exceeds this machine's addresses.
 pub fn parse_size(text: &str) -> Result<usize, SizeError> {

@@ -109,6 +109,22 @@ impl<'a> Ops<'a> {
 
     /// The operations, each with the number of its keyspace: [`Keyspace::id`](crate::Keyspace::id),
     /// 0 for the store's own.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Op, Options, WriteBatch};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// let users = db.keyspace("users")?;
+    /// let mut batch = WriteBatch::new();
+    /// batch.delete("draft")?;
+    /// batch.keyspace(&users).put("4711", "Ada")?;
+    /// let ops: Vec<(u32, Op)> = batch.ops().with_keyspaces().collect();
+    /// assert_eq!(ops[0], (0, Op::Delete { key: b"draft" }));
+    /// assert_eq!(ops[1].0, users.id());
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn with_keyspaces(mut self) -> impl Iterator<Item = (u32, Op<'a>)> + Clone {
         std::iter::from_fn(move || self.next_in())
     }

@@ -116,6 +116,19 @@ impl Values {
     /// Copies the answers: a value, or `None` for a key that is not there, in the order of the
     /// keys.
     ///
+    /// ```
+    /// use forerun_db::{Db, Options, Values};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// db.put("oslo", "59.91,10.75")?;
+    /// let mut values = Values::new();
+    /// db.multi_get(&["lyon", "oslo"], &mut values)?;
+    /// assert_eq!(values.to_vec()?, [None, Some(b"59.91,10.75".to_vec())]);
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The first error of a key.
     pub fn to_vec(&self) -> Result<Vec<Option<Vec<u8>>>> {

@@ -40,6 +40,17 @@ impl fmt::Debug for WeakTable {
 
 impl Table {
     /// A handle that does not keep the table open.
+    ///
+    /// ```
+    /// use forerun_table::{Dtype, Table};
+    ///
+    /// let table = Table::builder(Dtype::F32, 4).host_capacity(1000).open()?;
+    /// let weak = table.downgrade();
+    /// assert!(weak.upgrade().is_some());
+    /// drop(table);
+    /// assert!(!weak.is_alive());
+    /// # Ok::<(), forerun_table::Error>(())
+    /// ```
     pub fn downgrade(&self) -> WeakTable {
         WeakTable::of(&self.open)
     }

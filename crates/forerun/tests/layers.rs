@@ -210,6 +210,7 @@ const CRATES: &[Layers] = &[
             "loaded_engine",
             "output",
             "lookup_workloads",
+            "lookup_args",
             "lookup_output",
             "roofline",
             "btree",

@@ -102,6 +102,22 @@ impl Db {
 
     /// Returns the names of all keyspaces except the default one, in the order of their creation.
     /// Empty in a fork.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// db.keyspace("users")?.put("4711", "Ada")?;
+    /// db.keyspace("sessions")?;
+    /// assert_eq!(db.keyspaces(), ["users", "sessions"]);
+    ///
+    /// assert!(db.find_keyspace("user").is_none()); // unlike `keyspace`, it creates none
+    /// db.drop_keyspace("sessions")?;
+    /// assert_eq!(db.keyspaces(), ["users"]);
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn keyspaces(&self) -> Vec<String> {
         let Ok(inner) = self.inner() else {
             return Vec::new();
