@@ -96,8 +96,8 @@ def _stored(value: object) -> object:
         return value
 
 
-class _SetView(_View, abc.Set[Any]):
-    """A view that is a set.
+class _SetView(_View):
+    """The comparisons of a view that is a set.
 
     The comparisons of `collections.abc.Set` begin with `len`, and the length of a cache includes
     expired entries. So these compare only what an iterator returns.

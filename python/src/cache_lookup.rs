@@ -1,5 +1,5 @@
-//! Batches of lookups in a cache. The values are copied, so that they can be used after the guard on
-//! the cache is gone.
+//! Batches of lookups in a cache. The values are copied, so that they can be used after the guard
+//! on the cache is gone.
 
 use forerun::cache::Cache;
 

@@ -17,8 +17,8 @@ use crate::views;
 /// Entries counted between two checks for signals, which are a few milliseconds apart.
 const COUNTED_BETWEEN_SIGNALS: usize = 16_384;
 
-/// Opens a store in the order that it was created with. It is one of two: any other order is code of
-/// the program that created the store.
+/// Opens a store in the order that it was created with. It is one of two: any other order is code
+/// of the program that created the store.
 pub(crate) fn open_in_stored_order(path: &Path, options: Options) -> forerun::Result<Db> {
     match Db::open(path, options.clone()) {
         Err(Error::ComparatorMismatch { stored, .. }) if stored == ReverseBytewise.name() => {

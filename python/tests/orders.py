@@ -6,8 +6,8 @@ from pathlib import Path
 
 BYTEWISE = b"forerun.bytewise"
 REVERSE = b"forerun.reverse-bytewise"
-# As in docs/internals/format.md: magic, version and checksum of the header; then the content and its
-# checksum. The content of the manifest begins with its length.
+# As in docs/internals/format.md: magic, version and checksum of the header; then the content and
+# its checksum. The content of the manifest begins with its length.
 HEADER_BYTES = 16
 CHECKSUM_BYTES = 4
 LENGTH_BYTES = 4
