@@ -217,9 +217,6 @@ impl Source for Socket {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use super::*;
 
     fn unix(path: &Path) -> Result<Listener, Error> {
@@ -266,40 +263,6 @@ mod tests {
         // Linux lets in one more.
         assert!((3..=4).contains(&waiting(3)));
         assert!((200..=201).contains(&waiting(200)));
-    }
-
-    #[test]
-    fn nobody_connects_before_the_socket_has_its_mode() {
-        let dir = tempfile::tempdir().expect("a directory");
-        const ROUNDS: usize = 2_000;
-        // Each socket has a path of its own, so that its mode is never taken for another's.
-        let path = |round: usize| dir.path().join(round.to_string());
-        let round = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            let watch = scope.spawn(|| {
-                let mut modes = BTreeSet::new();
-                loop {
-                    let round = round.load(Ordering::Relaxed);
-                    if UnixStream::connect(path(round)).is_ok()
-                        && let Ok(metadata) = fs::metadata(path(round))
-                    {
-                        modes.insert(metadata.permissions().mode() & 0o777);
-                        if round == ROUNDS {
-                            return modes;
-                        }
-                    }
-                }
-            });
-            for next in 1..ROUNDS {
-                drop(unix(&path(next - 1)).expect("the path is free"));
-                round.store(next, Ordering::Relaxed);
-            }
-            round.store(ROUNDS, Ordering::Relaxed);
-            let last = unix(&path(ROUNDS)).expect("the path is free");
-            let modes = watch.join().expect("it does not panic");
-            drop(last);
-            assert_eq!(modes, BTreeSet::from([0o740]));
-        });
     }
 
     #[test]
