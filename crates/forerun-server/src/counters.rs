@@ -158,3 +158,38 @@ session_counters! {
     /// Batches of lookups.
     batches: batches [],
 }
+
+#[cfg(test)]
+mod tests {
+    use forerun_core::Figures;
+
+    use super::*;
+
+    fn names() -> Vec<String> {
+        let mut names = Vec::new();
+        SessionStats::default().each(&mut |figure, _| names.push(figure.name.to_string()));
+        names
+    }
+
+    #[test]
+    fn the_counters_after_which_stats_puts_others_exist() {
+        for name in ["get_misses", "auth_errors"] {
+            assert!(names().contains(&name.to_owned()), "{name}");
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "serde")]
+    fn json_has_every_counter_under_its_name() {
+        let sum = SessionStats {
+            get_hits: 7,
+            ..SessionStats::default()
+        };
+        let json = serde_json::to_value(sum).expect("it is plain data");
+        let object = json.as_object().expect("an object");
+        let mut expected = names();
+        expected.sort();
+        assert_eq!(object.keys().cloned().collect::<Vec<_>>(), expected);
+        assert_eq!(object["get_hits"], 7);
+    }
+}

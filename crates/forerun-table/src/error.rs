@@ -185,7 +185,7 @@ pub enum Error {
     #[error("the call was interrupted")]
     Interrupted,
     /// The function of [`Overflow::Callback`](crate::Overflow) panicked. The rows that it received
-    /// stay in the table, and it receives them again at the next eviction.
+    /// stay in the table, and it may receive them again.
     #[error("the function that receives evicted rows panicked: {message}")]
     CallbackPanicked {
         /// The panic's message.

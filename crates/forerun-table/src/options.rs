@@ -93,7 +93,8 @@ pub enum Moves {
 /// Receives rows that are evicted from the last tier: keys, and their concatenated rows.
 ///
 /// It runs before the rows are removed and under the locks of their keys, so it must not use the
-/// table. If it panics, the rows stay, and the write that needed their memory fails with
+/// table. If it panics, the rows stay, and the table counts a failed move. Once all spare memory is
+/// in use, writes of new rows fail with an [`Error::Keys`](crate::Error::Keys) of
 /// [`Error::CallbackPanicked`](crate::Error::CallbackPanicked).
 pub type EvictionCallback = Arc<dyn Fn(&[u64], &[u8]) + Send + Sync>;
 

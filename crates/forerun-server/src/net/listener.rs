@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 
@@ -36,15 +36,36 @@ enum Bound {
     ),
 }
 
-/// A unix socket's path. The file is removed when this is dropped.
+/// The file of a bound unix socket. It is removed when this is dropped.
 #[derive(Debug)]
-struct SocketFile(PathBuf);
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn at(path: &Path) -> io::Result<SocketFile> {
+        Ok(SocketFile {
+            path: path.to_owned(),
+            identity: identity(path)?,
+        })
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody may have removed it already, which is fine.
-        let _ = fs::remove_file(&self.0);
+        // Somebody may have removed the file, and another server may have put its own there.
+        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+/// The device and inode of a file.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
 }
 
 /// A connection without TLS.
@@ -128,6 +149,8 @@ fn queue(socket: &impl AsFd, backlog: u32) -> io::Result<()> {
 }
 
 /// Binds a unix socket with `mode`. It replaces a stale socket file at `path`, and no other file.
+/// macOS refuses connections to a live socket whose queue is full, so a busy server's socket looks
+/// stale there.
 fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_socket() => {
@@ -141,7 +164,15 @@ fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
                     return Err(io::Error::new(ErrorKind::AddrInUse, reason));
                 }
                 // It may belong to a live server whose socket this user may not use.
-                Err(_) => drop(connected?),
+                Err(kind) => {
+                    let reason = connected
+                        .err()
+                        .map_or_else(String::new, |error| error.to_string());
+                    let reason = format!(
+                        "a socket is there, and whether a server listens on it is unknown: {reason}"
+                    );
+                    return Err(io::Error::new(kind, reason));
+                }
             }
         }
         Ok(_) => {
@@ -151,16 +182,40 @@ fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
-    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+    let socket = unix_socket(mode)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    let file = SocketFile(path.to_owned());
-    // Nobody can connect before the socket listens, and then it has its mode.
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    let file = SocketFile::at(path)?;
+    let set_mode = || fs::set_permissions(path, fs::Permissions::from_mode(mode));
+    // Nobody may connect to a file with a wider mode.
+    if !HAS_MODE_FROM_THE_START {
+        set_mode()?;
+    }
     queue(&socket, backlog)?;
+    // The umask may have removed some bits.
+    set_mode()?;
     let socket = StdUnixListener::from(socket);
     socket.set_nonblocking(true)?;
     Ok(Bound::Unix(UnixListener::from_std(socket), file))
+}
+
+/// Whether the file of a bound socket has the mode that the socket had.
+const HAS_MODE_FROM_THE_START: bool = cfg!(target_os = "linux");
+
+/// A unix socket that is not bound yet.
+#[cfg(target_os = "linux")]
+fn unix_socket(mode: u32) -> io::Result<OwnedFd> {
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(mode))?;
+    Ok(socket)
+}
+
+/// A unix socket that is not bound yet.
+#[cfg(not(target_os = "linux"))]
+fn unix_socket(_: u32) -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+    Ok(socket)
 }
 
 impl Read for Socket {
@@ -241,6 +296,31 @@ mod tests {
             .mode();
         assert_eq!(mode & 0o777, 0o740);
         drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_unix_socket_never_has_a_wider_mode() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        let socket = unix_socket(0o600).expect("a socket");
+        let address = SocketAddrUnix::new(&path).expect("a short path");
+        rustix::net::bind(&socket, &address).expect("the path is free");
+        let mode = fs::metadata(&path).expect("it is there").mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn the_socket_of_another_server_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        let listener = unix(&path).expect("the path is free");
+        fs::remove_file(&path).expect("somebody removes it");
+        let other = unix(&path).expect("the path is free again");
+        drop(listener);
+        assert!(path.exists());
+        drop(other);
         assert!(!path.exists());
     }
 

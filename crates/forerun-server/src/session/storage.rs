@@ -76,7 +76,7 @@ impl Known for StoredItem<'_> {
     }
 }
 
-/// A refused line, and the length of the data block that follows it all the same.
+/// A refused command line. The client sends the command's data block all the same.
 struct RejectedCommand {
     reply: &'static [u8],
     quiet: bool,
