@@ -260,6 +260,15 @@ pub enum Error {
         /// Its name.
         name: String,
     },
+    /// The store's manifest already has a keyspace with this name, although the open store does
+    /// not know it. Open the store again.
+    #[error(
+        "keyspace {name:?} cannot be created: the manifest already has it; open the store again"
+    )]
+    KeyspaceExists {
+        /// Its name.
+        name: String,
+    },
     /// The store already has the maximum number of keyspaces.
     #[error("keyspace {name:?} cannot be created: a store can have at most {limit}")]
     TooManyKeyspaces {

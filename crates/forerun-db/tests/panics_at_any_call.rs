@@ -236,5 +236,11 @@ fn a_comparator_that_panics_while_a_keyspace_is_created_creates_none() {
         assert!(db.find_keyspace("users").is_none(), "call {panics_at}");
         db.keyspace("users").unwrap().put("a", "1").unwrap();
         db.close().unwrap();
+        let checked = check_with_io(Arc::new(io.clone()), STORE, &options).unwrap();
+        let problems = checked.problems;
+        assert!(problems.is_empty(), "call {panics_at}: {problems:?}");
+        let db = open(&io, &options).unwrap();
+        let users = db.find_keyspace("users").unwrap();
+        assert_eq!(users.get("a").unwrap().as_deref(), Some(&b"1"[..]));
     }
 }

@@ -309,7 +309,6 @@ impl Inner {
     fn open_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<KeyspaceData>> {
         check_keyspace_name(name)?;
         options.check()?;
-        // The comparator is asked for its name before anything changes.
         panics::catch("opening a keyspace", || {
             self.open_checked_keyspace(name, options)
         })
@@ -325,13 +324,15 @@ impl Inner {
         // One caller at a time: the second finds the keyspace that the first has created.
         let mut catalog = self.tree.catalog();
         let keyspaces = self.keyspaces.load_full();
-        let given = options.comparator.name();
+        // Copied, so that nothing calls the comparator once the keyspace is in the manifest. A panic
+        // then would leave a keyspace that this process does not know.
+        let given = options.comparator.name().to_owned();
         if let Some(keyspace) = keyspaces.by_name(name) {
             if keyspace.comparator_name() != given {
                 return Err(Error::KeyspaceComparator {
                     keyspace: name.to_owned(),
                     stored: keyspace.comparator_name().to_owned(),
-                    given: Some(given.to_owned()),
+                    given: Some(given),
                 });
             }
             let ttl = keyspace.expiry.as_ref().map_or(0, Expiry::ttl);
@@ -343,12 +344,19 @@ impl Inner {
             return Ok(Arc::clone(keyspace));
         }
         let order = crate::comparator::KeyOrder::new(Arc::clone(&options.comparator));
-        let id = catalog.create(name, given, &order, options.ttl_s())?;
+        let id = catalog.create(name, &given, &order, options.ttl_s())?;
         let Some(runs) = catalog.runs_of(id) else {
             return Err(Error::Closed);
         };
-        let keyspace =
-            KeyspaceData::new(self.number, id, name, options, runs, self.reading.clone());
+        let keyspace = KeyspaceData::new(
+            self.number,
+            id,
+            name,
+            &given,
+            options,
+            runs,
+            self.reading.clone(),
+        );
         let keyspace = Arc::new(keyspace);
         if let Some(expiry) = &keyspace.expiry {
             self.clock.expect(expiry.ttl());

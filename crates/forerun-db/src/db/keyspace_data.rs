@@ -58,10 +58,13 @@ pub(super) struct KeyspaceData {
 }
 
 impl KeyspaceData {
+    /// Calls no code of the comparator: it may panic, and a keyspace that was just created is in the
+    /// manifest already. So the caller passes the comparator's name.
     pub(super) fn new(
         store: u64,
         id: u32,
         name: &str,
+        comparator_name: &str,
         options: KeyspaceOptions,
         runs: &KeyspaceRuns,
         reading: ReadContext,
@@ -84,7 +87,7 @@ impl KeyspaceData {
             id,
             name: name.into(),
             order: runs.levels.order().clone(),
-            comparator_name: comparator.name().into(),
+            comparator_name: comparator_name.into(),
             comparator,
             options: ArcSwap::from_pointee(options),
             version: ArcSwap::from_pointee(version),

@@ -281,7 +281,8 @@ fn open_keyspaces(
         let options = options.of_stored_keyspace(path, name, comparator)?;
         let options = options.with_stored_ttl(name, *ttl)?;
         if let Some(runs) = catalog.runs_of(*id) {
-            let keyspace = KeyspaceData::new(store, *id, name, options, runs, reading.clone());
+            let keyspace =
+                KeyspaceData::new(store, *id, name, comparator, options, runs, reading.clone());
             keyspaces.push(Arc::new(keyspace));
         }
     }

@@ -228,7 +228,8 @@ impl Catalog {
     /// that they never expire.
     ///
     /// # Errors
-    /// [`Error::TooManyKeyspaces`]; [`Error::Io`], as [`install`](Self::install).
+    /// [`Error::KeyspaceExists`]; [`Error::TooManyKeyspaces`]; [`Error::Io`], as
+    /// [`install`](Self::install).
     pub(crate) fn create(
         &mut self,
         name: &str,
@@ -237,6 +238,12 @@ impl Catalog {
         ttl: u64,
     ) -> Result<u32> {
         let mut manifest = self.manifest.clone();
+        // A manifest with the name twice could not be read.
+        if manifest.keyspaces.iter().any(|of| of.name == name) {
+            return Err(Error::KeyspaceExists {
+                name: name.to_owned(),
+            });
+        }
         let id = manifest.next_keyspace;
         if manifest.keyspaces.len() >= MAX_KEYSPACES || id == u32::MAX {
             return Err(Error::TooManyKeyspaces {
