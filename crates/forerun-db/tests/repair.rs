@@ -10,7 +10,7 @@ use std::sync::Arc;
 use forerun_db::io::fault::{Fault, FaultIo};
 use forerun_db::{CheckReport, Error, Loss, RepairReport, Result, check_with_io, repair_with_io};
 use proptest::prelude::*;
-use testing::{STORE, open, tiny_options};
+use testing::{STORE, open, run_files, tiny_options};
 
 const KEYS: u64 = 150;
 const WRITES: u64 = 600;
@@ -103,6 +103,32 @@ fn an_interrupted_read_does_not_affect_a_repair() {
     assert!(
         interrupted > 10,
         "only {interrupted} reads were interrupted"
+    );
+}
+
+#[test]
+fn a_repair_whose_manifest_cannot_be_written_leaves_no_new_runs() {
+    const ENOSPC: i32 = 28;
+    let (io, _) = filled();
+    let runs = run_files(&io);
+    let largest = runs.iter().max_by_key(|path| io.read(path).unwrap().len());
+    io.overwrite(largest.unwrap(), 100, b"damage");
+    assert!(repair(&io.crash(1)).unwrap().new_runs > 0);
+    let mut failed = 0;
+    for call in 0.. {
+        let copy = io.crash(1);
+        copy.fail_call(call, Fault::Fail(ENOSPC));
+        let repaired = repair(&copy);
+        let Some(hit) = copy.hit() else { break };
+        if hit.ends_with("MANIFEST.new") && !hit.starts_with("rename") {
+            repaired.unwrap_err();
+            assert_eq!(run_files(&copy), runs, "{hit}");
+            failed += 1;
+        }
+    }
+    assert!(
+        failed >= 3,
+        "only {failed} steps of writing the manifest failed"
     );
 }
 

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use crate::clock::Mark;
 use crate::comparator::KeyOrder;
 use crate::io::reads::read_exact_at;
+use crate::io::replace::ReplaceError;
 use crate::io::{OpenMode, link_or_copy};
 use crate::ranges::RangeTombstone;
 use crate::run::cursor::RunCursor;
@@ -491,9 +492,15 @@ impl Repair<'_> {
             return Ok(repaired);
         }
         manifest.next_run = build.numbers.next();
-        // If that fails, it is unknown which manifest is on disk, so all files stay.
+        // Once the write has begun, either manifest may be on disk, even if it panics. So the new
+        // runs stay, unless the old manifest is known to be there.
         let written = std::mem::take(&mut self.written);
-        manifest.write(build.io, build.dir)?;
+        if let Err(error) = manifest.write(build.io, build.dir) {
+            if matches!(error, ReplaceError::Unchanged(_)) {
+                self.written = written;
+            }
+            return Err(error.into());
+        }
         let replaced = self.bad.iter().chain(&self.replaced).copied();
         let written = written.iter().map(|run| run.number());
         let is_named = |number: &u64| manifest.runs().any(|run| run.number == *number);
