@@ -107,8 +107,8 @@ impl Copies {
         }
     }
 
-    /// Checks the copy that a dead server left: it is intact, and it is the last one that the server
-    /// completed, or a newer one.
+    /// Checks the copy that a dead server left: it is intact, and it is the last one that the
+    /// server completed, or a newer one.
     ///
     /// # Errors
     /// What is wrong with it.

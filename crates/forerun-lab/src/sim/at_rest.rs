@@ -200,7 +200,7 @@ fn over_limit(
     let max_open = kept_runs.min(max_open_files.unwrap_or(usize::MAX) as u64);
     (open_runs > max_open).then(|| {
         format!(
-            "{open_runs} files of runs are open, there are {kept_runs} runs, and {max_open} may be open"
+            "{open_runs} files of runs are open; there are {kept_runs} runs, {max_open} may be open"
         )
     })
 }

@@ -1,6 +1,6 @@
 //! Compares what was read with a state of the model.
 
-use super::model::{Key, KeyspaceNo, KeyspaceRules, Observed, State, Value, Visibility};
+use super::entries::{Key, KeyspaceNo, KeyspaceRules, Observed, State, Value, Visibility};
 use super::wall::Span;
 
 /// Compares what was read with a state.

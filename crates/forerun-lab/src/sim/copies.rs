@@ -9,8 +9,8 @@ use forerun_db::{Background, Backups, Create, Db, Error};
 
 use super::compare::compare;
 use super::draw::{private_name, shared_name};
+use super::entries::{Key, KeyspaceNo, KeyspaceRules, State, Value, Visibility};
 use super::faults::SimIo;
-use super::model::{Key, KeyspaceNo, KeyspaceRules, State, Value, Visibility};
 use super::reads::Now;
 use super::simulation::{Opened, Outcome, STORE, Simulation, Stop, flaw};
 use super::stamps::{Least, STAMP_KEY, decode};

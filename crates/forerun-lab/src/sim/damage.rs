@@ -17,8 +17,8 @@ use forerun_db::{check_with_io, repair_with_io};
 
 use super::compare::{check_value, show_key};
 use super::draw::{KEYS, private_name, shared_name};
+use super::entries::{Key, KeyspaceNo, KeyspaceRules};
 use super::faults::SimIo;
-use super::model::{Key, KeyspaceNo, KeyspaceRules};
 use super::program::{Bytes, Damage, Overwrite, Target, When};
 use super::reads::Source;
 use super::simulation::{Opened, Outcome, STORE, Simulation, Stop, flaw};

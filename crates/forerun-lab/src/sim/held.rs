@@ -7,7 +7,7 @@ use forerun_db::{Error, Iter, Keyspace, Snapshot, Values};
 
 use super::compare::{check_value, show};
 use super::draw::KEYS;
-use super::model::{Key, KeyspaceNo, KeyspaceRules, State, Value, Visibility};
+use super::entries::{Key, KeyspaceNo, KeyspaceRules, State, Value, Visibility};
 use super::program::{ReadDirection, StepKeyspace};
 use super::readers::Reading;
 use super::reads::{Entries, Source, read};

@@ -11,8 +11,8 @@ use forerun_db::{Error, Recovery, check_with_io};
 
 use super::at_rest::{check_at_rest, check_entries};
 use super::draw::THREADS;
+use super::entries::Observed;
 use super::faults::SimIo;
-use super::model::Observed;
 use super::program::{Death, End, FaultKind, Life};
 use super::reads::Now;
 use super::rt;

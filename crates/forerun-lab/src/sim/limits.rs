@@ -2,7 +2,7 @@
 
 use forerun_db::{Error, Keyspace, WriteBatch};
 
-use super::model::{Key, KeyspaceRules};
+use super::entries::{Key, KeyspaceRules};
 use super::program::{Change, StepKeyspace, What};
 use super::simulation::{Outcome, STORE, flaw};
 use super::user::User;

@@ -17,6 +17,7 @@ mod copies;
 mod damage;
 mod draw;
 mod draw_additions;
+mod entries;
 mod faults;
 mod held;
 mod life;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::super::orders::Order;
+use super::super::wall::WallClock;
 use super::*;
 
 #[derive(Default)]

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use forerun_db::{Error, Iter};
 
 use super::compare::show_key;
-use super::model::{Key, KeyspaceNo, KeyspaceRules, State};
+use super::entries::{Key, KeyspaceNo, KeyspaceRules, State};
 use super::orders::Order;
 use super::program::{ReadDirection, StepKeyspace};
 use super::reads::read;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use forerun_db::{Access, Create, Db, Error, Keyspace};
 
 use super::draw::shared_name;
+use super::entries::{KeyspaceNo, KeyspaceRules};
 use super::faults::SimIo;
-use super::model::{KeyspaceNo, KeyspaceRules};
 use super::program::ReadDirection;
 use super::reads::{Entries, Source, read};
 use super::rt;

@@ -4,7 +4,7 @@
 use forerun_db::{Iter, Keyspace, KeyspaceSnapshot, Strategy, Values};
 
 use super::compare::{check_value, compare, show};
-use super::model::{Key, KeyspaceNo, KeyspaceRules, Observed, State, Value};
+use super::entries::{Key, KeyspaceNo, KeyspaceRules, Observed, State, Value};
 use super::program::{ReadDirection, StepKeyspace};
 use super::rt;
 use super::simulation::{Opened, Outcome, Simulation, Stop, flaw};

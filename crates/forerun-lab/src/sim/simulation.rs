@@ -12,8 +12,8 @@ use forerun_db::io::fault::FaultIo;
 use forerun_db::{Db, Error, Keyspace, Options, Recovery, WalMode};
 
 use super::draw::{THREADS, shared_name};
+use super::entries::{KeyspaceNo, KeyspaceRules};
 use super::faults::SimIo;
-use super::model::{KeyspaceNo, KeyspaceRules};
 use super::orders::{Order, PLANNED_PANIC, Panics};
 use super::program::{KeyspaceShape, Program, StoreShape};
 use super::read_only::Seen;

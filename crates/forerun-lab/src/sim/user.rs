@@ -10,8 +10,9 @@ use forerun_db::{Access, Create, Db, Error, Keyspace, WalMode};
 
 use super::copies::Copies;
 use super::draw::private_name;
+use super::entries::{Key, KeyspaceNo, WriteOutcome};
 use super::held::{HeldIter, HeldSnapshot};
-use super::model::{History, Key, KeyspaceNo, WriteOutcome};
+use super::model::History;
 use super::orders::Order;
 use super::program::{Op, Step, StepKeyspace};
 use super::reads::Now;
@@ -551,7 +552,7 @@ impl<'s> User<'s> {
     /// Records the outcome of a write.
     pub fn note_write(
         &mut self,
-        changes: Vec<super::model::Change>,
+        changes: Vec<super::entries::Change>,
         begun: &Begun,
         result: Result<(), &Error>,
         is_safe: bool,

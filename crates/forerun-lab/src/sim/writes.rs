@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forerun_db::{Durability, Error, Keyspace, WalMode, WriteBatch};
 
 use super::draw::private_name;
-use super::model::{Change, KeyspaceNo, KeyspaceRules, WriteOutcome};
+use super::entries::{Change, KeyspaceNo, KeyspaceRules, WriteOutcome};
 use super::orders::Order;
 use super::program::{self, StepKeyspace, What};
 use super::simulation::{Outcome, Stop, flaw};
