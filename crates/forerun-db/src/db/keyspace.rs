@@ -324,8 +324,8 @@ impl Inner {
         // One caller at a time: the second finds the keyspace that the first has created.
         let mut catalog = self.tree.catalog();
         let keyspaces = self.keyspaces.load_full();
-        // Copied, so that nothing calls the comparator once the keyspace is in the manifest. A panic
-        // then would leave a keyspace that this process does not know.
+        // Copied, so that nothing calls the comparator once the keyspace is in the manifest. A
+        // panic then would leave a keyspace that this process does not know.
         let given = options.comparator.name().to_owned();
         if let Some(keyspace) = keyspaces.by_name(name) {
             if keyspace.comparator_name() != given {

@@ -58,8 +58,8 @@ pub(super) struct KeyspaceData {
 }
 
 impl KeyspaceData {
-    /// Calls no code of the comparator: it may panic, and a keyspace that was just created is in the
-    /// manifest already. So the caller passes the comparator's name.
+    /// Calls no code of the comparator: it may panic, and a keyspace that was just created is in
+    /// the manifest already. So the caller passes the comparator's name.
     pub(super) fn new(
         store: u64,
         id: u32,
