@@ -46,7 +46,8 @@ pub(crate) struct Catalog {
     obsolete_files: Arc<ObsoleteFiles>,
     /// Whether the last write of the manifest failed.
     has_failed: bool,
-    /// Runs named by a manifest whose write failed in doubt: that manifest may still be on disk.
+    /// Runs named by a manifest whose write failed in doubt or panicked: that manifest may still be
+    /// on disk.
     in_doubt: Vec<Arc<Run>>,
 }
 
@@ -310,29 +311,34 @@ impl Catalog {
         edits: PendingEdits,
     ) -> Result<()> {
         manifest.next_run = self.numbers.next();
-        let written = manifest.write(&*self.io, &self.dir);
-        self.has_failed = written.is_err();
-        if let Err(error) = written {
-            if matches!(error, ReplaceError::InDoubt(_))
-                || planted::is(Defect::FailedManifestLeavesRuns)
+        // From here on the new manifest may be on disk, even if writing it panics. So no added run
+        // is removed unless the old manifest is known to be there.
+        let in_doubt_before = self.in_doubt.len();
+        self.in_doubt.extend(edits.new_runs().cloned());
+        edits.installed();
+        self.has_failed = true;
+        if let Err(error) = manifest.write(&*self.io, &self.dir) {
+            if matches!(error, ReplaceError::Unchanged(_))
+                && !planted::is(Defect::FailedManifestLeavesRuns)
             {
-                self.in_doubt.extend(edits.new_runs().cloned());
-                edits.installed();
+                for run in self.in_doubt.drain(in_doubt_before..) {
+                    run.remove_when_dropped(&self.obsolete_files);
+                }
             }
             return Err(error.into());
         }
+        self.has_failed = false;
         let named: HashSet<u64> = manifest.runs().map(|run| run.number).collect();
         let before = self.runs.iter().flat_map(KeyspaceRuns::all);
         // The store does not need the added runs of a dropped keyspace, nor runs of range
         // deletions that cover nothing.
-        let before = before.chain(&self.in_doubt).chain(edits.new_runs());
+        let before = before.chain(&self.in_doubt);
         for run in before.filter(|run| !named.contains(&run.number())) {
             run.remove_when_dropped(&self.obsolete_files);
         }
-        edits.installed();
-        self.in_doubt.clear();
         self.manifest = manifest;
         self.runs = runs;
+        self.in_doubt.clear();
         Ok(())
     }
 

@@ -288,7 +288,14 @@ pub(super) fn store_options(order: &KeyOrder, tree: TreeOptions) -> Options {
 }
 
 pub(super) fn open(io: &FaultIo, order: &KeyOrder, cache: &Arc<PageCache>) -> Result<Catalog> {
-    let io: Arc<dyn Io> = Arc::new(io.clone());
+    open_on(Arc::new(io.clone()), order, cache)
+}
+
+pub(super) fn open_on(
+    io: Arc<dyn Io>,
+    order: &KeyOrder,
+    cache: &Arc<PageCache>,
+) -> Result<Catalog> {
     let options = store_options(order, TreeOptions::default());
     Catalog::open(&io, Path::new(DIR), &options, cache)
 }

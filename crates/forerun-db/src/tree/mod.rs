@@ -24,6 +24,8 @@
 
 pub(crate) mod build;
 pub(crate) mod catalog;
+#[cfg(test)]
+mod catalog_tests;
 pub(crate) mod checkpoint;
 pub(crate) mod compact;
 #[cfg(test)]

@@ -294,20 +294,6 @@ fn a_failure_at_any_call_of_a_compaction_loses_nothing() {
 }
 
 #[test]
-fn a_name_that_exists_is_not_created_again() {
-    let mut store = Fixture::new(false);
-    let order = store.order.clone();
-    let mut create = |name| store.catalog.create(name, store.comparator, &order, 0);
-    assert_eq!(create("users").unwrap(), 1);
-    for name in ["users", ""] {
-        let error = create(name).unwrap_err();
-        assert!(matches!(error, Error::KeyspaceExists { .. }), "{error}");
-    }
-    assert_eq!(create("events").unwrap(), 2);
-    open(&store.io, &store.order, &store.cache).unwrap();
-}
-
-#[test]
 fn runs_without_a_manifest_are_not_thrown_away() {
     let fixture = grown(false);
     let before = run_files(&fixture.io, Path::new(DIR)).unwrap();
