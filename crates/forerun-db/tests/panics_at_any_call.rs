@@ -184,11 +184,10 @@ fn a_comparator_that_panics_at_any_call_of_a_repair_leaves_no_new_runs() {
             let calls = comparator.calls.load(SeqCst);
             comparator.arm(u64::MAX);
             let case = format!("manifest lost: {is_manifest_lost}, a panic at call {panics_at}");
+            // Attempts need not make the same number of calls.
+            assert_eq!(repaired.is_ok(), panics_at >= calls, "{case}");
             match repaired {
-                Ok(report) => {
-                    assert_eq!(panics_at, u64::MAX, "{case}");
-                    assert!(report.new_runs > 0, "{case}");
-                }
+                Ok(report) => assert!(report.new_runs > 0, "{case}"),
                 // The runs were repaired, and the check that follows has failed.
                 Err(_) if io.files() != before => {
                     let checked = check_with_io(Arc::new(io.clone()), STORE, &options).unwrap();

@@ -86,8 +86,8 @@ fn within(bad: Bad, start: usize) -> Bad {
 }
 
 /// Fuzz target: decodes `body` as a record's body, after adding valid checksums, and returns how
-/// many runs it names. If `manifest` decodes, it replaces the record's manifest. Whatever decodes
-/// must encode to the same bytes.
+/// many runs it names. If `manifest_body` decodes, it replaces the record's manifest. Whatever
+/// decodes must encode to the same bytes.
 #[doc(hidden)]
 pub fn fuzz_record(body: &[u8], manifest_body: &[u8]) -> usize {
     let mut decoded = 0;

@@ -32,8 +32,8 @@ pub struct Backup {
     pub runs: usize,
     /// The size of all its files, in bytes.
     pub bytes: u64,
-    /// The size of the files that no other backup shares, in bytes: the space that
-    /// making the backup took and that removing it would free.
+    /// The size of the files that no other backup shares, in bytes: the space that making the
+    /// backup took and that removing it would free.
     pub own_bytes: u64,
 }
 

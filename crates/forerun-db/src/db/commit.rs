@@ -309,8 +309,8 @@ impl Commit {
 
     fn note(&self, queue: &mut Queue, failure: Failure) -> Error {
         match failure {
-            Failure::TakenBack(error) if !planted::is(Defect::FailedWritePoisons) => error,
-            Failure::TakenBack(error) | Failure::Unknown(error) => {
+            Failure::NotWritten(error) if !planted::is(Defect::FailedWritePoisons) => error,
+            Failure::NotWritten(error) | Failure::Unknown(error) => {
                 self.stop(queue, error.clone());
                 error
             }

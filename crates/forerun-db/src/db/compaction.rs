@@ -98,7 +98,7 @@ impl Inner {
             return Ok(());
         }
         let asked = self.retry_compactions();
-        let fail_on = FailOn::FailureSince(asked);
+        let fail_on = FailOn::Since(asked);
         self.wait_until(|| {
             let is_flushed = self.frozen().is_empty();
             self.or_fails(is_flushed, Task::Flush, fail_on)?;

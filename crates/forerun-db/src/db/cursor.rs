@@ -21,7 +21,7 @@ const MAX_SOURCES: usize = 24;
 
 /// The cursors of both ends of an iteration.
 pub(super) struct Cursor {
-    cursors: BothCursors,
+    cursors: OwnedCursorPair,
     read_point: ReadPoint,
     keyspace: Arc<CursorKeyspace>,
 }
@@ -31,7 +31,7 @@ pub(super) struct Cursor {
 struct CursorKeyspace(Arc<KeyspaceData>);
 
 /// The two cursors. The one for the back is made when it is first needed.
-struct Pair<'a> {
+struct CursorPair<'a> {
     front: End<'a>,
     back: Option<End<'a>>,
 }
@@ -41,10 +41,10 @@ pub(super) type End<'a> = VisibleEntries<LiveVersions<'a>>;
 
 self_cell! {
     /// Cursors, with the super version they read.
-    struct BothCursors {
+    struct OwnedCursorPair {
         owner: Arc<SuperVersion>,
         #[covariant]
-        dependent: Pair,
+        dependent: CursorPair,
     }
 }
 
@@ -62,7 +62,7 @@ impl Cursor {
             return pooled;
         }
         let order = keyspace.order();
-        let cursors = BothCursors::new(Arc::clone(version), |version| Pair {
+        let cursors = OwnedCursorPair::new(Arc::clone(version), |version| CursorPair {
             front: end(version, order, read_point),
             back: None,
         });

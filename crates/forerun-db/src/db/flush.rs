@@ -106,8 +106,8 @@ impl Inner {
     }
 
     /// Whether level 0 of any keyspace has reached the limit in its options. A keyspace that cannot
-    /// be compacted does not count, since other keyspaces would wait for it forever. Once full, it
-    /// refuses its own writes.
+    /// be compacted does not count: it must not stop the writes to other keyspaces. Once full, it
+    /// refuses its own.
     fn any_level0(&self, limit: fn(&TreeOptions) -> usize) -> bool {
         let keyspaces = self.keyspaces.load();
         let reaches = |keyspace: &Arc<KeyspaceData>| {
@@ -122,7 +122,7 @@ impl Inner {
     fn retry_flush(&self) -> FailOn {
         let now = time::now();
         self.work.retry(now);
-        FailOn::FailureSince(now)
+        FailOn::Since(now)
     }
 
     /// For waiting callers: whether the work is done, or an error if it fails.

@@ -271,7 +271,7 @@ impl Inner {
             keyspace.check_takes_writes()?;
             let stop_runs = keyspace.options.load().tree.level0_stop_runs;
             let is_done = keyspace.version.load().levels.level(0).runs().len() < stop_runs;
-            self.or_fails(is_done, Task::Compact, FailOn::RepeatedFailure)
+            self.or_fails(is_done, Task::Compact, FailOn::Repeated)
         })?;
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
         keyspace.check_takes_writes()?;

@@ -73,8 +73,7 @@ impl Db {
     ///   still cannot be written. Nothing is lost, and the store tries again.
     /// - [`Error::CompactionFailed`](crate::Error::CompactionFailed): the runs of one keyspace
     ///   cannot be compacted. The work of all other keyspaces is done.
-    /// - [`Error::Poisoned`](crate::Error::Poisoned): a background thread has ended because of a
-    ///   panic.
+    /// - [`Error::Poisoned`](crate::Error::Poisoned): flushing or compacting panicked.
     /// - [`Error::Closed`](crate::Error::Closed): the store is closed or was closed meanwhile.
     ///
     /// Earlier failures do not count: this retries failed work at once, and returns an error only

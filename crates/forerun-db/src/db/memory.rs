@@ -139,7 +139,7 @@ impl Inner {
         {
             return Err(self.memory_limit_error(needed_bytes, 0));
         }
-        self.switch_memtables(full, size, FailOn::RepeatedFailure)?;
+        self.switch_memtables(full, size, FailOn::Repeated)?;
         match self.options.background {
             Background::Threads => Ok(()),
             Background::Caller => self.run_all_work(),

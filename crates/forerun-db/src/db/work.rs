@@ -53,9 +53,9 @@ struct WorkState {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FailOn {
     /// Failures since the work was requested.
-    FailureSince(Instant),
+    Since(Instant),
     /// Failures that repeat when the work is retried. A single failure is waited out.
-    RepeatedFailure,
+    Repeated,
 }
 
 /// An event count that a thread has seen.
@@ -66,8 +66,8 @@ impl FailOn {
     /// Whether this failure ends the wait.
     pub(super) fn ends_wait(self, failing: &Failing) -> bool {
         match self {
-            FailOn::FailureSince(asked) => failing.has_failed_since(asked),
-            FailOn::RepeatedFailure => failing.is_repeated(),
+            FailOn::Since(asked) => failing.has_failed_since(asked),
+            FailOn::Repeated => failing.is_repeated(),
         }
     }
 }
@@ -274,15 +274,15 @@ mod tests {
     fn waiters_learn_of_new_and_repeated_failures() {
         let work = Work::default();
         work.note_failed(Task::Flush, Error::LogOff);
-        assert!(work.check(Task::Flush, FailOn::RepeatedFailure).is_ok());
+        assert!(work.check(Task::Flush, FailOn::Repeated).is_ok());
         let asked = Instant::now();
         work.retry(asked);
-        let since = FailOn::FailureSince(asked);
+        let since = FailOn::Since(asked);
         assert!(work.check(Task::Flush, since).is_ok(), "an old failure");
         work.sleep(Task::Flush, work.event_count().unwrap(), None);
         work.note_failed(Task::Flush, Error::LogOff);
         assert!(work.check(Task::Compact, since).is_ok());
         assert!(work.check(Task::Flush, since).is_err());
-        assert!(work.check(Task::Flush, FailOn::RepeatedFailure).is_err());
+        assert!(work.check(Task::Flush, FailOn::Repeated).is_err());
     }
 }

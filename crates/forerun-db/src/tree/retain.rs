@@ -7,8 +7,7 @@
 //! ```
 //!
 //! A version is kept if a reader may see it: the newest one of its key, and the newest one that
-//! each live snapshot sees. A deletion is dropped too if it hides
-//! nothing below it.
+//! each live snapshot sees. A deletion is dropped too if it hides nothing below it.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

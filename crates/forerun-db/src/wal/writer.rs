@@ -29,7 +29,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Nothing of the group is in the log. The next group may succeed.
-    TakenBack(Error),
+    NotWritten(Error),
     /// The contents of the log are unknown, and the log accepts no more writes.
     Unknown(Error),
 }
@@ -164,18 +164,18 @@ impl LogWriter {
             let error = Error::io("write", &segment.path, error);
             if planted::is(Defect::FailedWriteKept) {
                 let _ = write_all_at(&*segment.file, group, segment.len);
-                return Err(Failure::TakenBack(error));
+                return Err(Failure::NotWritten(error));
             }
             // Sync the truncation too: if a loss of power undid it, parts of this group would
             // follow newer records.
-            let taken_back = segment
+            let truncated = segment
                 .file
                 .set_len(segment.len)
                 .and_then(|()| segment.file.sync());
-            return Err(match taken_back {
+            return Err(match truncated {
                 Ok(()) => {
                     segment.synced_len = segment.len;
-                    Failure::TakenBack(error)
+                    Failure::NotWritten(error)
                 }
                 Err(_) => Failure::Unknown(error),
             });
@@ -212,17 +212,17 @@ impl LogWriter {
         let path = log_file::path(&self.dir, number);
         let header = Header::new(number, self.tail.next_sequence);
         self.leftover = Some(path.clone());
-        let taken_back = |op, error| {
+        let not_written = |op, error| {
             // If this fails too, the next write tries it again. Until then, recovery treats a file
             // with only an incomplete header as a segment that was never begun.
             let _ = self.io.remove(&path);
-            Failure::TakenBack(Error::io(op, &path, error))
+            Failure::NotWritten(Error::io(op, &path, error))
         };
         let file = self
             .io
             .open(&path, OpenMode::CreateEmpty)
-            .map_err(|error| taken_back("create", error))?;
-        write_all_at(&*file, &header.encode(), 0).map_err(|error| taken_back("write", error))?;
+            .map_err(|error| not_written("create", error))?;
+        write_all_at(&*file, &header.encode(), 0).map_err(|error| not_written("write", error))?;
         self.leftover = None;
         file.sync()
             .map_err(|error| Failure::Unknown(Error::io("sync", &path, error)))?;
@@ -251,7 +251,7 @@ impl LogWriter {
         };
         match self.io.remove(path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Failure::TakenBack(Error::io("remove", path, error)));
+                return Err(Failure::NotWritten(Error::io("remove", path, error)));
             }
             _ => self.leftover = None,
         }
@@ -296,11 +296,11 @@ impl LogWriter {
         let Some(segment) = &self.tail.segment else {
             return Ok(());
         };
-        let unread = |error| Failure::TakenBack(Error::io("read", &segment.path, error));
+        let unread = |error| Failure::NotWritten(Error::io("read", &segment.path, error));
         read_pieces(&*segment.file, segment.len, unread, |bytes, offset| {
             // The bytes are the same, so an interrupted write leaves the segment as it is.
             write_all_at(&*segment.file, bytes, offset)
-                .map_err(|error| Failure::TakenBack(Error::io("write", &segment.path, error)))
+                .map_err(|error| Failure::NotWritten(Error::io("write", &segment.path, error)))
         })
     }
 
@@ -311,7 +311,7 @@ impl LogWriter {
             let path = self.dir.join(closed::NAME);
             self.io
                 .remove(&path)
-                .map_err(|error| Failure::TakenBack(Error::io("remove", &path, error)))?;
+                .map_err(|error| Failure::NotWritten(Error::io("remove", &path, error)))?;
             self.is_marked_closed = false;
             self.io
                 .sync_dir(&self.dir)
@@ -327,7 +327,7 @@ impl LogWriter {
         }
         let confirmed = self.confirm_tail().and_then(|()| self.sync());
         confirmed.map_err(|failure| match failure {
-            Failure::TakenBack(error) | Failure::Unknown(error) => error,
+            Failure::NotWritten(error) | Failure::Unknown(error) => error,
         })?;
         let closed = Closed {
             segment: self.tail.next_number - 1,
