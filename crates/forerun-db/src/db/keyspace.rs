@@ -62,7 +62,7 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::KeyspaceName`]; [`Error::TooManyKeyspaces`]; [`Error::Io`] or [`Error::Closed`] if
-    /// it could not be created.
+    /// it could not be created; [`Error::Panicked`] if its comparator panicked.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         self.find_keyspace(name).map_or_else(
             || {
