@@ -40,7 +40,7 @@ pub(crate) fn exception(error: forerun::Error) -> PyErr {
         | E::UnknownKeyspace { .. }
         | E::NotBackups { .. }
         | E::NoBackup { .. } => NotFoundError::new_err(words),
-        E::AlreadyExists { .. } => AlreadyExistsError::new_err(words),
+        E::AlreadyExists { .. } | E::KeyspaceExists { .. } => AlreadyExistsError::new_err(words),
         E::Locked { .. } => LockedError::new_err(words),
         E::Closed => ClosedError::new_err(words),
         E::Interrupted => crate::interrupt::raised(),
