@@ -11,14 +11,14 @@ use crate::clock::Expiry;
 use crate::planted::{self, Defect};
 use crate::{Access, Background, Error, Result};
 
-/// How often to look for expired entries: every sixteenth of the time to live, within these bounds.
+/// Bounds on how often to look for expired entries, which is every 1/16 of the time to live.
 const MIN_EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How soon to evict pages beyond the cache's budget again if readers still held some.
 const EVICT_AGAIN: Duration = Duration::from_secs(1);
 
-/// The background threads of an open store. They end with it.
+/// The background threads of an open store. They end when it is closed.
 #[derive(Debug, Default)]
 pub(super) struct Workers(Vec<JoinHandle<()>>);
 
@@ -85,7 +85,7 @@ impl Inner {
                 Ok(true) => self.work.note_done(task),
                 Ok(false) => {
                     self.work.clear(task);
-                    // Time passes without an event.
+                    // These become due as time passes, without an event.
                     let timeout = match task {
                         Task::Flush => None,
                         Task::Compact => {
@@ -104,7 +104,7 @@ impl Inner {
                 }
                 Err(Error::Closed) => break,
                 Err(error @ Error::Poisoned { .. }) => {
-                    // It panicked, and would panic again.
+                    // The work panicked and would panic again.
                     tracing::error!(%error, path = %self.path.display(), "{name} ends");
                     if !planted::is(Defect::PanicUnreported) {
                         self.work.note_panicked(error);

@@ -27,7 +27,7 @@ pub(super) struct Failing {
 }
 
 impl Failing {
-    /// Records a failed attempt, the first or after others.
+    /// Records a failed attempt. `before` describes the failure before it, if there was one.
     pub(super) fn again(before: Option<&Failing>, error: Error, now: Instant) -> Failing {
         let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
         Failing {
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// How long work waits after each of this many failures.
+    /// Returns how long work waits after each of `attempts` failures.
     fn delays(error: &Error, attempts: usize) -> Vec<u64> {
         let now = Instant::now();
         let mut failing: Option<Failing> = None;

@@ -140,7 +140,7 @@ impl WriteBatch {
         self.push(Op::DeleteRange { start, end })
     }
 
-    /// Returns the batch for adding operations of a keyspace.
+    /// Returns a wrapper that adds operations of a keyspace to this batch.
     ///
     /// ```
     /// use forerun_db::{Db, Durability, Options, WriteBatch};
@@ -186,7 +186,7 @@ impl WriteBatch {
         }
     }
 
-    /// Keeps the first error of an operation that was to be added.
+    /// Remembers the first error from adding an operation.
     fn note_extend_error(&mut self, added: Result<()>) {
         if let (Err(error), None) = (added, &self.extend_error) {
             self.extend_error = Some(ExtendError(Box::new(error)));
@@ -317,10 +317,10 @@ impl WriteBatch {
     }
 }
 
-/// Adds an operation per pair that sets a key to a value.
+/// Adds one operation per pair, which sets a key to a value.
 ///
-/// `extend` cannot return an error. If an entry is too long, the batch remembers the error and
-/// takes no more entries by `extend`. [`Db::write`](crate::Db::write) returns the error and writes
+/// `extend` cannot return an error. If an entry is too long, the batch remembers the error, and
+/// `extend` adds no more entries. [`Db::write`](crate::Db::write) returns the error and writes
 /// nothing: see [`WriteBatch::check`].
 ///
 /// ```
@@ -403,21 +403,21 @@ impl KeyspaceBatch<'_> {
         self.push(Op::Put { key, value })
     }
 
-    /// Adds: remove `key`. See [`WriteBatch::delete`].
+    /// Adds an operation that removes `key`. See [`WriteBatch::delete`].
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// The same as for [`put`](Self::put).
     #[inline]
     pub fn delete(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
         let key = key.as_ref();
         self.push(Op::Delete { key })
     }
 
-    /// Adds: remove all keys from `start` up to, not including, `end`, in the keyspace's order. See
-    /// [`WriteBatch::delete_range`].
+    /// Adds an operation that removes all keys from `start` (included) to `end` (excluded), in the
+    /// keyspace's order. See [`WriteBatch::delete_range`].
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// The same as for [`put`](Self::put).
     #[inline]
     pub fn delete_range(&mut self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
         let (start, end) = (start.as_ref(), end.as_ref());

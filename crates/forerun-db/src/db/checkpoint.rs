@@ -45,8 +45,8 @@ impl Db {
 impl Inner {
     /// Makes a copy of the store, as it is now, in `into`. Reads and writes continue.
     pub(super) fn checkpoint(&self, into: &Path) -> Result<()> {
-        // Leaves little of the log to copy. Without a log, the flush is what makes the entries
-        // durable.
+        // After a flush, little of the log is left to copy. Without a log, only the flush makes the
+        // entries durable.
         self.flush_all()?;
         // The files to copy must stay, so closing the store waits until this has stopped.
         let _guard = self.directory.enter()?;
@@ -54,8 +54,8 @@ impl Inner {
         // them, stay.
         let _no_flush = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let _no_compaction = self.lock_compacting();
-        // No ingestion is installed while the catalog is locked, so log and manifest are of the
-        // same moment.
+        // No ingestion is installed while the catalog is locked, so the log and the manifest
+        // describe the same moment.
         let catalog = self.tree.catalog();
         let log = match &self.writer {
             Writer::Logged(commit) => self.log_end(commit, catalog.first_segment())?,

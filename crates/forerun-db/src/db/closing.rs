@@ -19,8 +19,8 @@ use crate::{Error, Result};
 pub(super) struct Open {
     pub(super) inner: Arc<Inner>,
     workers: Mutex<Workers>,
-    /// The result of closing, once it is done. Locked meanwhile, so that other callers of `close`
-    /// wait for it.
+    /// The result of closing, once it is done. Locked during closing, so that other callers of
+    /// `close` wait for it.
     closed: Mutex<Option<Result<()>>>,
 }
 

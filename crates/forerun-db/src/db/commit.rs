@@ -9,8 +9,8 @@
 //! A writer copies its record to the end of the pending buffer, under a lock that it holds only for
 //! the copy. If no one is writing, it takes the buffer and the log and writes. Records that arrive
 //! meanwhile collect in a second buffer, the next group. The leader assigns the sequence numbers,
-//! so a group that fails uses none up. A writer on its own needs two short locks and one system
-//! call.
+//! so a group that fails uses none. A lone writer takes the lock twice, briefly, and makes one
+//! system call.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -114,8 +114,8 @@ impl Commit {
         self.append(1, true, record::begin_ingestion)
     }
 
-    /// Adds a record that takes this many sequence numbers, which may be none, and returns the
-    /// first of them once the record is written.
+    /// Adds a record that takes `numbers` sequence numbers, possibly 0. Returns the first of them
+    /// once the record is written.
     fn append(&self, numbers: u32, sync: bool, begin: impl FnOnce(&mut Vec<u8>)) -> Result<u64> {
         let mut queue = self.lock();
         queue.check()?;
@@ -263,7 +263,7 @@ impl Commit {
             queue = self.lock();
             self.is_busy.store(false, Ordering::Relaxed);
             if let Err(failure) = left {
-                // The last segment stays, and goes with the next flush.
+                // The last segment stays until the next flush.
                 let error = self.note(&mut queue, failure);
                 tracing::warn!(%error, "cannot begin a segment of the log");
             }
@@ -293,7 +293,7 @@ impl Commit {
         self.lock().counts
     }
 
-    /// Returns why the store accepts no more writes, if it does not.
+    /// Returns why the store accepts no more writes, or `None` if it still does.
     pub(super) fn poison(&self) -> Option<Arc<Error>> {
         self.lock().poison.clone()
     }

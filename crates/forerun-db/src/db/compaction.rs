@@ -72,7 +72,7 @@ impl Inner {
         }
     }
 
-    /// By what factor a keyspace's levels exceed their targets. From 1 on, a compaction is due.
+    /// How far a keyspace's levels exceed their targets. A compaction is due at 1 or more.
     pub(super) fn compaction_score_of(&self, keyspace: &KeyspaceData) -> f64 {
         compaction_score(
             &keyspace.version.load().levels,
@@ -117,7 +117,7 @@ impl Inner {
         // The thread that did the last piece of work holds what it replaced until that work ends.
         drop(self.flushing.lock());
         drop(self.lock_compacting());
-        // Runs that only a failed manifest names are kept until one is written.
+        // Runs that only a failed manifest names are kept until a manifest is written.
         let guard = self.directory.enter()?;
         self.tree.catalog().write_again()?;
         drop(guard);

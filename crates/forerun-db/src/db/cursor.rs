@@ -1,4 +1,4 @@
-//! What an iterator moves: a cursor for each end, and the super version that they read.
+//! The state of an iterator: a cursor for each end, and the super version that they read.
 //!
 //! A cursor is made for one iteration and then reused: see [`CursorPool`].
 
@@ -36,7 +36,7 @@ struct CursorPair<'a> {
     back: Option<End<'a>>,
 }
 
-/// The cursor of an end.
+/// The cursor at one end.
 pub(super) type End<'a> = VisibleEntries<LiveVersions<'a>>;
 
 self_cell! {

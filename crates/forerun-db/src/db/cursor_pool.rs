@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(pooled(keyspace), 1);
         let iter = keyspace.iter();
         assert_eq!(pooled(keyspace), 0, "it is in use");
-        // A second one at the same time is another.
+        // A second iterator at the same time uses a cursor of its own.
         assert_eq!(keyspace.iter().count(), 1);
         assert_eq!(pooled(keyspace), 1);
         drop(iter);

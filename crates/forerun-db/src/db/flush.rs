@@ -62,7 +62,8 @@ impl Inner {
             return Err(self.poisoned());
         }
         let table = self.own.new_table(&self.options, limit_bytes)?;
-        // From now on it counts with its actual size, until the last reference is dropped.
+        // From now on, the memtables count at their actual size, until the last reference is
+        // dropped.
         active.hold(&self.held);
         self.own.show_table(&table);
         let next = MemTableSet::new(active.number + 1, limit_bytes, &self.own, table);
@@ -225,8 +226,8 @@ impl Inner {
         self.write_ranges(keyspace, table, edit)
     }
 
-    /// Writes the range deletions of a memtable to a run of their own, those that cover anything in
-    /// runs.
+    /// Writes a memtable's range deletions to a run of their own, except those that cover nothing
+    /// in runs.
     fn write_ranges(&self, keyspace: &KeyspaceData, table: &Table, edit: &mut Edit) -> Result<()> {
         if table.ranges.is_empty() {
             return Ok(());

@@ -125,9 +125,10 @@ impl Ingestion {
     /// write and a sync per run. Reads do not wait.
     ///
     /// # Errors
-    /// [`Error::Io`] and the errors of a flush: nothing is visible, and all files are removed. Only
-    /// if writing the manifest failed, the next opening may find either all entries or none.
-    /// [`Error::Poisoned`], [`Error::Closed`], [`Error::KeyspaceDropped`]: no writes are taken.
+    /// [`Error::Io`] and the errors of a flush: nothing is visible, and all files are removed. The
+    /// one exception: if writing the manifest failed, the next opening may find either all entries
+    /// or none. [`Error::Poisoned`], [`Error::Closed`], [`Error::KeyspaceDropped`]: no writes are
+    /// taken.
     pub fn commit(mut self) -> Result<u64> {
         self.check()?;
         // The last page takes the prefixes of its keys.
@@ -264,8 +265,7 @@ impl Inner {
         pending: Vec<PendingRun>,
         files: &mut Vec<(u64, PathBuf)>,
     ) -> Result<u64> {
-        // Most of the flush happens while writes continue. It also makes space in level 0, should
-        // that be needed.
+        // Most of the flush happens while writes continue. Then wait until level 0 has space.
         self.flush_all()?;
         self.wait_until(|| {
             keyspace.check_takes_writes()?;

@@ -93,7 +93,7 @@ fn always_due() -> Options {
     }
 }
 
-/// The value of `k` by each way of reading.
+/// Reads `k` in each of the possible ways.
 fn read_all_ways(db: &Db) -> [Option<Vec<u8>>; 5] {
     let mut values = Values::new();
     db.multi_get(&["k"], &mut values).unwrap();
@@ -163,8 +163,8 @@ fn readers_beside_ingestions_and_compactions_always_find_the_key_and_never_an_ol
                     for value in read_all_ways(&db) {
                         let value = value.expect("the key is not found");
                         let round = u64::from_be_bytes(value.try_into().unwrap());
-                        // The second way is read before the first is checked, so each is newer than
-                        // the round before.
+                        // All ways are read before any is checked, so each value is at least as new
+                        // as the last round's.
                         assert!(round >= last, "{round} after {last}");
                     }
                     let value = db.get(b"k").unwrap().expect("the key is not found");

@@ -23,9 +23,9 @@ use crate::{Db, Durability, Error, KeyspaceOptions, Op, Result, WriteBatch, pani
 /// They also share the memory for entries and for pages. Each keyspace has its own runs, its own
 /// order, and optionally its own time to live.
 ///
-/// A handle: clones are cheap, and any number of threads may use it at once. The store is closed
-/// when the last handle of any kind is dropped. Keep the handle instead of calling [`Db::keyspace`]
-/// for each read.
+/// This is a handle: clones are cheap, and any number of threads may use it at once. The store is
+/// closed when the last handle of any kind is dropped. Keep the handle instead of calling
+/// [`Db::keyspace`] for each read.
 ///
 /// ```
 /// use forerun_db::{Db, KeyspaceOptions, Options, ReverseBytewise};
@@ -77,9 +77,9 @@ impl Db {
     /// store is closed.
     ///
     /// # Errors
-    /// As [`keyspace`](Self::keyspace), and [`Error::KeyspaceComparator`] if it exists and is
-    /// ordered by another comparator, [`Error::KeyspaceTtl`] if its entries have another time to
-    /// live; [`Error::BadOption`].
+    /// The errors of [`keyspace`](Self::keyspace), and [`Error::KeyspaceComparator`] if it exists
+    /// and is ordered by another comparator, [`Error::KeyspaceTtl`] if its entries have another
+    /// time to live; [`Error::BadOption`].
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let keyspace = self.inner()?.open_keyspace(name, options)?;
         Ok(self.handle(keyspace))
@@ -220,7 +220,7 @@ impl Keyspace {
     /// Removes all keys from `start` (included) to `end` (excluded). See [`Db::delete_range`].
     ///
     /// # Errors
-    /// As [`put`](Self::put), and [`Error::EmptyRange`].
+    /// The errors of [`put`](Self::put), and [`Error::EmptyRange`].
     pub fn delete_range(&self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.keyspace(self).delete_range(start, end)?;

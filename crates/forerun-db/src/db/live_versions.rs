@@ -8,7 +8,7 @@ use crate::comparator::KeyOrder;
 use crate::tree::merge::Merge;
 use crate::versions::{Version, VersionCursor};
 
-/// The versions that range deletions and expiry leave, at one moment.
+/// The versions that remain after range deletions and expiry, at one moment.
 pub(super) struct LiveVersions<'a> {
     versions: Merge<'a>,
     version: &'a SuperVersion,
@@ -31,7 +31,7 @@ impl<'a> LiveVersions<'a> {
         }
     }
 
-    /// Resets it, for another moment.
+    /// Resets it, to read at another moment.
     pub(super) fn reopen(&mut self, read_point: ReadPoint) {
         self.read_point = read_point;
         self.has_ranges = self.version.has_ranges();

@@ -39,9 +39,9 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// As [`flush`](Self::flush), and [`Error::CompactionFailed`](crate::Error::CompactionFailed):
-    /// the runs of one keyspace cannot be compacted, for example because one is damaged. All other
-    /// keyspaces are compacted.
+    /// The errors of [`flush`](Self::flush), and
+    /// [`Error::CompactionFailed`](crate::Error::CompactionFailed): the runs of one keyspace cannot
+    /// be compacted, for example because one is damaged. All other keyspaces are compacted.
     pub fn compact(&self) -> Result<()> {
         let inner = self.inner()?;
         let keyspaces: Vec<_> = inner.keyspaces.load().iter().cloned().collect();

@@ -10,9 +10,9 @@
 //!
 //! A frozen memtable counts as long as anyone holds it: until its run is written, and longer if an
 //! iterator reads it. A new one is made only when there is memory for everything it may grow to, so
-//! the limit holds whatever is written. A write that gets no memory waits for flushes. It waits
-//! only a moment for memory that readers alone hold: the reader may be the writer's own iterator,
-//! so the write fails instead of waiting for itself.
+//! the limit holds whatever is written. A write that gets no memory waits for flushes. If only
+//! readers hold the memory, the write waits briefly and then fails: the reader may be the writer's
+//! own iterator, and then the wait would never end.
 
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -32,8 +32,8 @@ const MAX_MEMTABLE_SETS: usize = 6;
 /// Kept free, so that a nearly empty memtable set can replace any other at any time.
 const RESERVE_BYTES: usize = 3 * EMPTY_TABLE_BYTES;
 
-/// If readers hold too much for a memtable of the usual size, one of this fraction of it is
-/// acceptable.
+/// If readers hold too much memory for a memtable set of the usual size, one that is smaller by up
+/// to this factor is acceptable.
 const MIN_SIZE_SHARE: usize = 8;
 
 /// How long a write waits for memory that only readers hold.
@@ -95,8 +95,7 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// For an empty memtable that takes a batch of this size, which did not fit into the last one,
-    /// and more.
+    /// For an empty memtable with room for a batch that did not fit into the last one.
     fn for_batch(needed_bytes: usize, usual_bytes: usize) -> Size {
         let for_batch = table_bytes_for(needed_bytes);
         Size {
@@ -229,8 +228,8 @@ impl Inner {
             return Reservation::Granted(size.wanted);
         }
         // A memtable set that is being flushed stays in the frozen list until its memory is free,
-        // and then the event count changes. That someone holds the lock for flushing means nothing:
-        // a checkpoint holds it too, and wakes no one when it gives it back.
+        // and then the event count changes. Whether someone holds the flush lock says nothing: a
+        // checkpoint holds it too, and wakes no one when it releases it.
         if !has_slot || frozen > 0 {
             return Reservation::AfterBackgroundWork;
         }

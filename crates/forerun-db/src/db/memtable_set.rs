@@ -7,10 +7,10 @@
 //!   runs     everything up to the last sequence number of set 4, in all keyspaces
 //! ```
 //!
-//! So one number still says how much of the log is in runs, and a batch across keyspaces is in runs
-//! as a whole or not at all. The memtables of a set share its memory limit: a hundred small
-//! keyspaces take no more memory than one. A keyspace gets a memtable at its first write; only the
-//! store's own keyspace has one from the start.
+//! So one number says how much of the log is in runs, and a batch across keyspaces is in runs as a
+//! whole or not at all. The memtables of a set share its memory limit: a hundred small keyspaces
+//! take no more memory than one. A keyspace gets a memtable at its first write; only the store's
+//! own keyspace has one from the start.
 
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -150,7 +150,8 @@ impl MemTableSet {
         self.sum(Table::used_bytes)
     }
 
-    /// Counts its memtables, which no longer grow, each until the last reference to it is dropped.
+    /// Counts the memory of its memtables, which no longer grow, until the last reference to each
+    /// is dropped.
     pub(super) fn hold(&self, memory: &Arc<HeldMemory>) {
         for (_, table) in &self.tables {
             table.hold(memory);

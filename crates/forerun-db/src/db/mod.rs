@@ -99,11 +99,11 @@ pub use snapshot::{KeyspaceSnapshot, Snapshot};
 pub use snapshots::ViewId;
 pub use stats::{BackPressure, KeyspaceStats, LevelStats, Stats, TreeWork};
 
-/// An ordered, durable store of byte strings under byte strings.
+/// An ordered, durable key-value store. Keys and values are byte strings.
 ///
-/// A handle: clones share one open store. The store is closed when the last handle is dropped, or
-/// by [`close`](Db::close). Any number of threads may call any method at once, and readers never
-/// wait for writers.
+/// This is a handle: clones share one open store. The store is closed when the last handle is
+/// dropped, or by [`close`](Db::close). Any number of threads may call any method at once, and
+/// readers never wait for writers.
 ///
 /// A handle belongs to the process that opened the store. After a `fork` the child cannot use it:
 /// every call returns [`Error::Forked`](crate::Error::Forked), and dropping the handle leaves the
@@ -237,7 +237,7 @@ impl Db {
     /// Sets `key` to `value`, with the durability in [`Options::durability`].
     ///
     /// # Errors
-    /// As [`write`](Self::write), and [`Error::KeyTooLong`](crate::Error::KeyTooLong),
+    /// The errors of [`write`](Self::write), and [`Error::KeyTooLong`](crate::Error::KeyTooLong),
     /// [`Error::ValueTooLong`](crate::Error::ValueTooLong).
     #[inline]
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
@@ -248,7 +248,7 @@ impl Db {
     /// Removes `key`, whether or not it is there, with the durability in [`Options::durability`].
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// The same as for [`put`](Self::put).
     #[inline]
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         let key = key.as_ref();
@@ -274,7 +274,7 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// As [`put`](Self::put), and [`Error::EmptyRange`](crate::Error::EmptyRange).
+    /// The errors of [`put`](Self::put), and [`Error::EmptyRange`](crate::Error::EmptyRange).
     pub fn delete_range(&self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.delete_range(start, end)?;
@@ -342,8 +342,8 @@ impl Db {
     /// - [`Error::Io`](crate::Error::Io): the log could not be written, and nothing is applied.
     ///   After a full disk, later writes may succeed. If a sync failed, or a partial write could
     ///   not be undone, the state of the log is unknown: later writes return
-    ///   [`Error::Poisoned`](crate::Error::Poisoned), and the next opening may find this batch,
-    ///   whole, or not at all.
+    ///   [`Error::Poisoned`](crate::Error::Poisoned), and the next opening may find the whole batch
+    ///   or nothing of it.
     /// - [`Error::LogOff`](crate::Error::LogOff): [`Durability::Synced`] without a log.
     /// - [`Error::EmptyRange`](crate::Error::EmptyRange): the batch deletes an empty range.
     /// - The error of [`WriteBatch::check`], if an entry of `extend` was too long.
@@ -390,7 +390,7 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// The same as for [`write`](Self::write).
     pub fn flush_wal(&self) -> Result<()> {
         self.inner()?.flush_wal()
     }

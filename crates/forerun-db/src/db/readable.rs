@@ -2,8 +2,8 @@
 //! once.
 //!
 //! Each of the four types says how to get a [`View`](super::view::View) of what it reads;
-//! everything else is here. The methods are inherent, so that a caller imports nothing, and
-//! [`Readable`] has them once more for code that is generic over the four.
+//! everything else is here. The methods are inherent, so callers need no import. [`Readable`]
+//! repeats them for code that is generic over the four types.
 
 use std::ops::RangeBounds;
 
@@ -131,7 +131,7 @@ macro_rules! readable {
             /// reuses the memory of what it evicts or replaces, and this store frees no memtable.
             /// So do not block in it, and do not write to a store or a table: writes that need that
             /// memory fail after a time limit. With a comparator of your own, the value is copied
-            /// first, so that a panic of `read` is not taken for one of the comparator.
+            /// first, so that a panic in `read` is not mistaken for one in the comparator.
             ///
             /// ```
             /// use forerun_db::{Db, Options};
@@ -202,7 +202,7 @@ macro_rules! readable {
             ///
             /// The strategy applies to the memtables. While range deletions are in force, it
             /// applies to groups of 256 keys, and each key is first looked up in the ranges; once
-            /// every run that a range covers has been rewritten, the range is forgotten.
+            /// every run that a range covers has been rewritten, the range is dropped.
             ///
             /// # Errors
             /// See [`multi_get`](Self::multi_get).

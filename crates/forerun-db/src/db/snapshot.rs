@@ -11,7 +11,7 @@ use super::view::View;
 use crate::{Error, Keyspace, Result};
 
 /// The store as it was when [`Db::snapshot`](crate::Db::snapshot) was called, whatever is written
-/// later. As long as it lives, the store keeps what it sees, on disk too.
+/// later. While it lives, the store keeps everything that it sees, including files on disk.
 ///
 /// ```
 /// use forerun_db::{Db, Options};

@@ -9,8 +9,8 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use crate::planted::{self, Defect};
 pub(super) use crate::versions::ReadPoint;
 
-/// Up to which sequence number everything has expired, by keyspace. Immutable: a new value replaces
-/// it.
+/// The sequence number up to which everything has expired, for each keyspace. Immutable: a new
+/// value replaces it.
 #[derive(Debug, Default)]
 pub(super) struct Expired {
     /// Greater numbers mean that more has expired.
@@ -83,7 +83,7 @@ impl Snapshots {
     /// Adds a snapshot of the moment that `now` returns.
     ///
     /// `now` runs under the lock. What [`list`](Self::list) returns later includes the snapshot.
-    /// What it returned earlier served work on versions that a snapshot of this moment does not
+    /// Work that uses an earlier list drops only versions that a snapshot of this moment does not
     /// need, since newer ones were already visible.
     pub(super) fn add(&self, now: impl FnOnce() -> SnapshotPoint) -> SnapshotPoint {
         if planted::is(Defect::SnapshotOutsideLock) {

@@ -19,7 +19,7 @@ use crate::tree::levels::Levels;
 /// Sets of counters. Threads are spread over them, so they seldom share a cache line.
 const SHARDS: usize = 16;
 
-/// Counters of reads and writes, each updated once a batch.
+/// Counters of reads and writes, each updated once per batch.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     shards: [Shard; SHARDS],

@@ -9,9 +9,9 @@
 //! A super version never changes; a new one replaces it: when a memtable is full, before the next
 //! one takes writes, and when a flush or compaction has replaced memtables or runs. A reader that
 //! holds one sees everything written before it was replaced, and keeps the files and memory that
-//! this takes. Later writes went elsewhere. So a read that loads the super version first and the
-//! sequence number second sees everything up to that number, or up to where the super version was
-//! replaced, without gaps.
+//! this takes. Later writes go to other memtables. So a read that loads the super version first and
+//! the sequence number second sees everything up to that number, or up to where the super version
+//! was replaced, without gaps.
 
 use std::sync::Arc;
 

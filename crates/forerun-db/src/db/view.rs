@@ -25,8 +25,8 @@ use crate::run::lookup::Found;
 use crate::tree::lookup;
 use crate::{Error, Result, Values};
 
-/// Keys that are looked up in runs together. More in flight hide no more latency, and their state
-/// is on the stack.
+/// The maximum number of keys that are looked up in runs together. More keys in flight hide no more
+/// latency, and the state of each is on the stack.
 const RUN_BATCH: usize = 256;
 
 /// A keyspace at one moment.
@@ -134,7 +134,8 @@ impl<'a> View<'a> {
         if !self.keyspace.order().may_panic() {
             return self.find(key, read).map(drop);
         }
-        // A panic of `read` is its caller's: it is not caught with those of the comparator.
+        // A panic in `read` belongs to its caller. It is not caught together with those of the
+        // comparator.
         if let Some(value) = self.get(key)? {
             read(&value);
         }
@@ -300,7 +301,7 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
-        // While the bounds are copied.
+        // Prefetch while the bounds are copied.
         self.keyspace.cursors.prefetch();
         let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
         self.iter(owned(range.start_bound()), owned(range.end_bound()))

@@ -165,7 +165,7 @@ impl Work {
     }
 
     /// Puts a worker to sleep until the event count is no longer `seen`, the store is being closed,
-    /// or `timeout` has passed. After a failure, until the retry is due.
+    /// or `timeout` has passed. After a failure, sleeps until the retry is due.
     pub(super) fn sleep(&self, task: Task, seen: EventCount, timeout: Option<Duration>) {
         let begun = time::now();
         let mut state = self.lock();

@@ -51,7 +51,7 @@ impl Writer {
         }
     }
 
-    /// Returns why the store takes no more writes, if it does not.
+    /// Returns why the store takes no more writes, or `None` if it still does.
     pub(super) fn poison(&self) -> Option<Arc<Error>> {
         match self {
             Writer::Logged(commit) => commit.poison(),

@@ -30,7 +30,7 @@ pub(super) struct Versions {
 
 impl Versions {
     /// The pair that was returned `back` pairs before the latest: ours and theirs. If there is
-    /// none, a pair that no item has.
+    /// none, returns a pair that no item has.
     pub(super) fn back(&self, back: usize) -> (u64, u64) {
         match self.pairs.len() {
             0 => (999_999_999_999, 999_999_999_999),
@@ -297,12 +297,12 @@ fn named_words_agree(
         }
 }
 
-/// Whether two numbers of seconds are as close as clocks can be.
+/// Whether two numbers of seconds differ by no more than the two clocks may.
 fn close(ours: &[u8], theirs: &[u8]) -> bool {
     both(ours, theirs, |a, b| a.abs_diff(b) <= CLOCK_S)
 }
 
-/// Whether both are numbers, and `agree`.
+/// Whether both are numbers that satisfy `agree`.
 fn both(ours: &[u8], theirs: &[u8], agree: impl FnOnce(i64, i64) -> bool) -> bool {
     match (number(ours), number(theirs)) {
         (Some(a), Some(b)) => agree(a, b),

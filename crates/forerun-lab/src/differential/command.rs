@@ -30,7 +30,7 @@ impl Word {
         Self::Text(text.as_ref().to_vec())
     }
 
-    /// The most bytes that are sent for it.
+    /// The maximum number of bytes that are sent for this word.
     pub(super) fn len_max(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),

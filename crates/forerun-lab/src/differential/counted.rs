@@ -74,7 +74,7 @@ impl Change {
         }
     }
 
-    /// Whether it may have come to `number` from 2^63 or more.
+    /// Whether the change may have started at 2^63 or more and ended at `number`.
     fn began_high(self, number: u64) -> bool {
         match self {
             Change::Up(delta) => number.wrapping_sub(delta) >= HIGH,

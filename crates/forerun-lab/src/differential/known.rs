@@ -56,8 +56,8 @@ pub(super) enum From {
 pub(super) enum Treatment {
     /// Answers that differ only in this way count as equal.
     Masked,
-    /// It is in no history: after it the servers would hold different items, and everything that
-    /// follows would differ.
+    /// Histories do not contain it: after it, the servers would hold different items, and
+    /// everything that follows would differ.
     NotGenerated,
     /// It ends a history, for the same reason: its cause cannot be avoided.
     Ends,
@@ -360,7 +360,7 @@ pub(super) fn versions_agree(ours: &[u8], theirs: &[u8], memcached: Version) -> 
     ours.starts_with(b"1.6.18-forerun-") && theirs == Some(memcached)
 }
 
-/// Whether a value in `me` and in dumps concerns how a server stores its items.
+/// Whether a value in `me` and in dumps depends on how a server stores its items.
 pub(super) fn is_of_its_own(name: &[u8]) -> bool {
     matches!(name, b"cls" | b"size")
 }

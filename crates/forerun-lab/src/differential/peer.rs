@@ -1,8 +1,9 @@
 //! The two servers that are compared, and connections to them.
 //!
-//! Each listens on a unix socket in its own directory, and both are restarted for every history, so
-//! that a seed always means the same. A request ends with a fence, two commands whose answers are
-//! known and follow each other nowhere else: everything before them is the answer.
+//! Each listens on a unix socket in its own directory. Both are restarted for every history, so a
+//! seed always gives the same run. A request ends with a fence: two commands with known answers,
+//! which follow each other nowhere else. Everything before these answers is the answer to the
+//! request.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,13 +19,13 @@ use forerun_server::{Listen, Server, ServerOptions};
 use super::counted::number;
 use super::known::Version;
 
-/// Memory of either server: enough that neither evicts.
+/// The memory of each server. It is large enough that neither evicts.
 const MEMORY_MIB: usize = 512;
 
-/// How long an answer may take. Only this shows that a server waits for more input.
+/// How long an answer may take. Only this timeout shows that a server waits for more input.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A request of this many bytes fits into the socket's buffers.
+/// A request of at most this many bytes fits into the socket's buffers.
 const SENT_BLINDLY_BYTES: usize = 16 << 10;
 
 /// The bytes that end a request.

@@ -1,4 +1,4 @@
-//! Histories as text, so that one that failed once can be kept and played again.
+//! Histories as text, so that a history that failed can be kept and played again.
 //!
 //! ```text
 //!   # what it found

@@ -94,7 +94,7 @@ impl Shrinker<'_> {
         )
     }
 
-    /// Leaves out the words after the third in commands without a data block, or after the length.
+    /// Leaves out words that a command can do without: see [`removable`].
     fn without_words(&mut self) -> Result<()> {
         let words = |step: &Step| step.commands.iter().map(|one| removable(one).len()).sum();
         self.each(words, |step, mut index| {
@@ -109,7 +109,7 @@ impl Shrinker<'_> {
         })
     }
 
-    /// Tries to leave out each of the things that `count` counts in a step, the last one first.
+    /// Tries to leave out each part that `count` counts in a step, the last one first.
     fn each(
         &mut self,
         count: impl Fn(&Step) -> usize,

@@ -230,7 +230,7 @@ impl Request {
         Ok(Parsed::Whole(whole))
     }
 
-    /// The connection ended without the answer.
+    /// Records that the connection ended without the answer.
     pub fn lose(self, client: usize, model: &mut Model) {
         let turn = self.sent.step;
         for name in changed(client, &self.op) {
@@ -331,7 +331,7 @@ impl Request {
         Ok(())
     }
 
-    /// The key exists, whatever its value.
+    /// Checks that the key exists, whatever its value.
     fn present(
         &self,
         client: usize,

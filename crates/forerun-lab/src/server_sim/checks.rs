@@ -1,5 +1,5 @@
-//! What must hold at every step, besides the answers: nobody waits forever or for long, limits are
-//! kept, the clock advances.
+//! What must hold at every step, besides correct answers: nobody waits for long, limits are kept,
+//! and the clock advances.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,10 +12,9 @@ use super::plan::Plan;
 use super::system::SimSystem;
 
 /// Turns of its worker within which a connection with something to do must make progress. One would
-/// do, but polls are interrupted, up to one in ten.
+/// suffice, but up to one poll in ten is interrupted.
 const TURNS_MAX: u32 = 12;
-/// Memory of a connection's buffers: its input, and a full output with the largest copied item in
-/// addition.
+/// Memory of a connection's buffers: its input, and a full output plus the largest copied item.
 const BUFFER_BYTES_MAX: usize = 640 << 10;
 /// Reads of a connection in one turn, and their size.
 const TURN_READS: usize = 8;
@@ -37,7 +36,7 @@ const IDLE_SLACK: Duration = Duration::from_secs(3);
 /// What the server did wrong.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// One word for its kind: a smaller plan must fail in the same way.
+    /// One word for its kind. A smaller plan must fail with the same kind.
     pub kind: &'static str,
     pub what: String,
 }
@@ -324,7 +323,7 @@ impl Checks {
         let seen = self.seen[place];
         match how {
             ConnectionEnd::Reset | ConnectionEnd::Refused => Ok(()),
-            // The text of the refusal does not always fit.
+            // The socket does not always have space for the text of the refusal.
             ConnectionEnd::LimitReached | ConnectionEnd::Closed
                 if others_when_refused(client) >= Some(self.connection_limit) =>
             {
@@ -475,7 +474,7 @@ mod tests {
         let (mut checks, clients, mut socket) = one_request();
         for _ in 0..3 * TURNS_MAX {
             checks.before_worker(0, &clients);
-            // One byte of the request at a time, and then the worker sends nothing.
+            // The worker reads one byte of the request at a time and sends nothing.
             let read = socket.read(&mut [0]).is_ok_and(|count| count == 1);
             let after = checks.after_worker(0, &clients, &[], Duration::from_secs(1), false);
             after.expect("it makes progress, or it did so a moment ago");

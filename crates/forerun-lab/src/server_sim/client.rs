@@ -26,7 +26,7 @@ const NO_RECORD: &[u8] = b"\x17\x03\x03\xff\xff and so on";
 /// The answer to a connection beyond the limit.
 const LIMIT_REACHED_ANSWER: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// What a client sees of the world in its turn.
+/// What a client sees of its surroundings in its turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Env {
     pub now: Duration,
@@ -41,7 +41,8 @@ pub enum Stage {
     /// Not connected yet.
     Before,
     Open,
-    /// The connection has ended: by the client's plan, or by the server, which the world judges.
+    /// The connection has ended, by the client's plan or by the server. The simulation judges
+    /// whether the server was right.
     Ended(ConnectionEnd),
 }
 
@@ -182,7 +183,7 @@ impl<T: Read + Write + CloseSocket> Client<T> {
         self.wire.as_ref().is_some_and(Wire::has_sent_raw)
     }
 
-    /// Whether its plan is done, except that it stays connected.
+    /// Whether its plan is done, although it stays connected.
     pub fn is_at_rest(&self) -> bool {
         match self.stage {
             Stage::Before => false,

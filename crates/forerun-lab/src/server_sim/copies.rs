@@ -36,15 +36,15 @@ impl Copies {
         self.is_requested = true;
     }
 
-    /// The server is about to end: a copy that it has not begun is not written.
+    /// Records that the server is about to end. A copy that it has not begun is not written.
     pub fn forget_request(&mut self) {
         self.is_requested = false;
     }
 
-    /// The acceptor had a turn; the previous copy has this number.
+    /// Called after a turn of the acceptor. The previous copy has the number `before`.
     ///
     /// # Errors
-    /// It did not begin to write a requested copy.
+    /// The server did not begin to write a requested copy.
     pub fn acceptor(
         &mut self,
         has_begun: bool,

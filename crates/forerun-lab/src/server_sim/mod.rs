@@ -111,7 +111,7 @@ pub fn command(args: &ServerSimArgs) -> anyhow::Result<ExitCode> {
 /// Runs seeds as a worker.
 ///
 /// # Errors
-/// Nobody reads its output.
+/// The output cannot be written.
 pub fn work(args: &ServerSimWorkerArgs) -> io::Result<()> {
     #[cfg(feature = "planted")]
     if let Some(Planted(defect)) = args.plant {

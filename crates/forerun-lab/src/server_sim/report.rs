@@ -5,7 +5,7 @@ use crate::search::report::Smaller;
 use super::plan::{Listeners, Plan};
 use super::{play, shrink::shrink};
 
-/// The most requests of a client that are shown.
+/// The maximum number of requests that are shown per client.
 const OPS_SHOWN: usize = 12;
 
 /// The smallest plan found that fails in the same way as this one.

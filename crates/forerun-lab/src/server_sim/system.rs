@@ -39,7 +39,7 @@ pub struct SimSystem {
     state: Arc<Mutex<State>>,
 }
 
-/// A thread of the server that works besides the main ones.
+/// A thread of the server other than the acceptor and the workers.
 #[derive(Debug)]
 struct Task {
     name: String,
@@ -51,7 +51,7 @@ struct Task {
 
 #[derive(Debug)]
 enum TaskEvent {
-    /// It is in a disk call that takes this long.
+    /// The thread is in a disk call that takes this long.
     PollWait(Duration),
     Ended,
 }
@@ -96,7 +96,7 @@ impl SimSystem {
         self.state().now += by;
     }
 
-    /// Sets the wall clock; no other clock follows it.
+    /// Moves the wall clock. No other clock changes.
     pub fn jump_wall_clock(&self, by_s: i64) {
         self.state().unix_s += by_s;
     }
@@ -138,7 +138,7 @@ impl SimSystem {
         self.state().calls_left = Some(calls);
     }
 
-    /// The process does not die after all.
+    /// Cancels the planned death of the process.
     pub fn live_on(&self) {
         self.state().calls_left = None;
     }

@@ -24,8 +24,8 @@ pub struct Certificates {
     pub client_tls12: Arc<ClientConfig>,
 }
 
-/// The process's certificate, made once. Ed25519: all signatures have the same length, so a seed's
-/// handshakes do too.
+/// The process's certificate, made once. It uses Ed25519, whose signatures all have the same
+/// length, so the length of a seed's handshakes never changes.
 ///
 /// # Errors
 /// A description, if the files cannot be written.
@@ -137,8 +137,7 @@ impl<T: Read + Write> Wire<T> {
         tls.is_some_and(|tls| tls.is_handshaking())
     }
 
-    /// From here on these bytes are sent, and nothing else. Bytes queued before must have been sent
-    /// already, or are never sent.
+    /// Sends these bytes from now on and nothing else. Bytes that are still queued are never sent.
     pub fn send_raw(&mut self, bytes: &[u8]) {
         self.raw.get_or_insert_with(|| bytes.to_vec());
     }
@@ -166,7 +165,7 @@ impl<T: Read + Write> Wire<T> {
         }
     }
 
-    /// Sends at most `most` bytes.
+    /// Sends at most `max_bytes` bytes.
     ///
     /// # Errors
     /// Errors of the socket; `WouldBlock` if it takes no bytes.
@@ -215,7 +214,7 @@ impl<T: Read + Write> Wire<T> {
         }
     }
 
-    /// Reads at most `most` bytes from the socket, and appends their plain text to `into`.
+    /// Reads at most `max_bytes` bytes from the socket and appends their plain text to `into`.
     ///
     /// # Errors
     /// Errors of the socket or of TLS.

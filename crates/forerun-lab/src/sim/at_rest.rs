@@ -15,12 +15,12 @@ use super::rt;
 use super::simulation::{Ended, Opened, Outcome, STORE, Simulation, Stop, flaw};
 use super::user::{Memory, Private, User};
 
-/// The most that an open run takes in memory, in addition to cached pages: its root page, which has
-/// at most 4 KiB of rows, or one row with a key of 4 KB and a value of 5 KB, its filter, and a word
-/// for each page.
+/// The maximum memory of an open run, in addition to cached pages: its filter, a word for each
+/// page, and its root page, which has at most 4 KiB of rows or one row with a key of 4 KB and a
+/// value of 5 KB.
 const RUN_MAX_BYTES: usize = 12 << 10;
 
-/// The least that a cache has for pages: a frame, or this share of it.
+/// The minimum that a cache reserves for pages: one frame, or this fraction of the cache.
 const FRAME_BYTES: usize = (4 << 10) + 64;
 const PAGES_SHARE: usize = 4;
 
@@ -31,7 +31,7 @@ const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// The longest time that a store at rest may take for a write.
 const WRITE_MAX: Duration = Duration::from_secs(60);
 
-/// Checks a store that nobody uses, after all faults.
+/// Checks a store that nobody uses, after all faults have ended.
 pub fn check_at_rest(
     simulation: &Simulation,
     memories: &mut [Memory],
@@ -54,7 +54,7 @@ pub fn check_at_rest(
                 Stop::Flaw(format!("at rest, of thread {}: {why}", memory.thread))
             })?;
         } else {
-            // The thread had ended when another one closed and reopened the store.
+            // This thread ended before another one closed and reopened the store.
             memory.opening = opened.number;
             simulation.resolve(memory, &observed, read, Ended::Kept)?;
         }
@@ -110,7 +110,7 @@ fn verify(db: &Db) -> Outcome<u64> {
     }
 }
 
-/// Checks that the store is soon within its limits of memory and of open files.
+/// Checks that the store soon returns to its limits on memory and open files.
 fn check_limits(simulation: &Simulation, db: &Db) -> Outcome {
     let begun = rt::elapsed();
     loop {
@@ -187,7 +187,7 @@ fn over_limit(
     open_runs: u64,
     max_open_files: Option<usize>,
 ) -> Option<String> {
-    // Pages get what open runs leave of the cache, and at least their share.
+    // Pages get the part of the cache that open runs do not use, and at least their share.
     let capacity = stats.cache.capacity_bytes;
     let least_pages = (capacity / PAGES_SHARE).max(FRAME_BYTES);
     let max_bytes = capacity.max(runs as usize * RUN_MAX_BYTES + least_pages);

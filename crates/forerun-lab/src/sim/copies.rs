@@ -16,7 +16,7 @@ use super::simulation::{Opened, Outcome, STORE, Simulation, Stop, flaw};
 use super::stamps::{Least, STAMP_KEY, decode};
 use super::user::{Begun, Memory, Private, User};
 
-/// One store in so many that are restored is not opened at once.
+/// One in this many restored stores is not opened at once.
 const UNOPENED_ONE_IN: u32 = 3;
 
 /// The copies that a thread made, across lives.
@@ -104,7 +104,7 @@ impl User<'_> {
             Ok((made, checked)) if self.is_alive() => {
                 self.memory.copies.backups.insert(made.number, expected);
                 match checked {
-                    // What earlier attempts left was removed before this backup was made.
+                    // Files left by earlier attempts were removed before this backup was made.
                     Ok(checked) if checked.leftovers > 0 => flaw(format!(
                         "{} files that no backup needs are left beside backup {}",
                         checked.leftovers, made.number
@@ -163,7 +163,7 @@ impl User<'_> {
                 list.backups.len()
             )),
             Err(error) => {
-                // Some of them may be removed, and it is not known which.
+                // Some backups may have been removed, and it is not known which.
                 known.clear();
                 self.allow(&error, "remove backups")
             }
@@ -184,7 +184,7 @@ impl User<'_> {
             backups.delete(number)?;
             Ok((backups.list()?, backups.verify()?.leftovers))
         });
-        // A failed call may have deleted it.
+        // A failed call may still have deleted the backup.
         self.memory.copies.backups.remove(&number);
         match deleted {
             Ok(_) if !self.is_alive() => Ok(()),
@@ -346,7 +346,8 @@ impl Simulation {
         Ok(Ok(()))
     }
 
-    /// Drops a private keyspace that is in doubt; a certain one must exist, and no other may.
+    /// Drops a private keyspace that is in doubt. A private keyspace that certainly exists must be
+    /// there, and no other may.
     ///
     /// # Errors
     /// [`Stop`]

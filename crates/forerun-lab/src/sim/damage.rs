@@ -37,8 +37,8 @@ enum Losses {
     Anywhere,
 }
 
-/// Runs the steps of a damage, overwrites bytes, and checks and repairs the store. Nothing follows
-/// in the simulation.
+/// Runs the steps before the damage, overwrites bytes, and checks and repairs the store. This is
+/// the last part of a simulation.
 ///
 /// # Errors
 /// [`Stop::Flaw`]

@@ -14,7 +14,7 @@ use super::program::{
     ReadDirection, Step, StepKeyspace, StoreShape, What,
 };
 
-/// Keys that each thread has in each keyspace.
+/// The number of keys that each thread has in each keyspace.
 pub const KEYS: u8 = 14;
 
 /// Names of the threads' own keyspaces.
@@ -30,7 +30,7 @@ pub fn shared_name(space: usize) -> String {
     }
 }
 
-/// The most threads in a life.
+/// The maximum number of threads in a life.
 pub const THREADS: usize = 5;
 
 /// Draws the program of a seed.
@@ -272,7 +272,7 @@ impl Draw {
         }
     }
 
-    /// One key, written many times.
+    /// Writes one key many times.
     fn overwrites(&mut self, store: &StoreShape) -> Vec<Change> {
         let (keyspace, key) = (self.keyspace(store), self.key());
         let count = self.random.random_range(9..16);

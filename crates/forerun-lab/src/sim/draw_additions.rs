@@ -44,7 +44,7 @@ impl Draw {
     /// Draws the parts that were added after those of [`add`](Self::add).
     pub fn add_more(&mut self, program: &mut Program) {
         if self.one_in(2) {
-            // Exact checks are possible where nothing expires.
+            // The checks can be exact only if nothing expires.
             let spaces = program.store.spaces.iter_mut();
             for space in spaces.chain([&mut program.store.private]) {
                 space.ttl_s = None;
@@ -59,7 +59,7 @@ impl Draw {
             self.insert(program, op);
         }
         if self.one_in(6) && !program.sets_clock_back() {
-            // A fault that lasts for long and then heals.
+            // A fault that lasts for a long time and then ends.
             let calls = self.of(&[
                 Calls::Reads,
                 Calls::Writes,
@@ -142,7 +142,7 @@ impl Draw {
         }
     }
 
-    /// Other options for a store, as far as they may change.
+    /// Draws other values for those options of a store that may change.
     fn other_options(&mut self, store: &StoreShape) -> StoreShape {
         let drawn = self.store();
         let mut options = store.clone();
@@ -290,7 +290,7 @@ impl Draw {
         let overwrites = (0..count).map(|_| Overwrite {
             id: self.id(),
             target: match when {
-                // An open store reads no other file.
+                // An open store reads no other files.
                 When::Open => Target::Run,
                 _ => self.of(&[
                     Target::Run,

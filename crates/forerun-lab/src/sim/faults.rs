@@ -1,5 +1,5 @@
-//! The file system of a simulation. It is in memory, fails and fills up when the program says so,
-//! ends with the machine, and counts open files.
+//! The file system of a simulation. It is in memory, fails and fills up as the program plans, stops
+//! when the machine dies, and counts open files.
 
 use std::ffi::OsString;
 use std::io;
@@ -47,7 +47,7 @@ struct State {
 #[derive(Debug, Default)]
 struct Plan {
     waiting: Vec<PlannedFault>,
-    /// Calls of a kind that fail, how many more of them, and how.
+    /// Kinds of calls that fail, how many more of them fail, and how.
     failing: Vec<(Calls, u32, Fault)>,
     /// The disk is full for this many more calls.
     full: u32,
@@ -74,7 +74,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// Whether an operation fails if a call of this kind does, by the operation's name in an error.
+    /// Whether a failed call of this kind can make an operation fail. `op` is the operation's name
+    /// in an error.
     fn may_fail(self, op: &str) -> bool {
         match op {
             "read" | "list" | "copy" => self == Kind::Read,
@@ -137,7 +138,7 @@ impl SimIo {
         self.is_dead() || !self.failures().is_empty()
     }
 
-    /// Whether the disk returned this error for this file or directory to such an operation.
+    /// Whether the disk returned this error for this file or directory during the operation `op`.
     pub fn explains(&self, op: &str, path: &Path, error: &io::Error) -> bool {
         let is_it = |of: &Failure| {
             Some(of.errno) == error.raw_os_error()
@@ -201,14 +202,14 @@ impl SimIo {
         self.failures().clear();
     }
 
-    /// Something fails from now on.
+    /// Makes calls fail from now on.
     pub fn fail(&self, kind: FaultKind) {
         let mut plan = self.lock();
         plan.met += 1;
         self.begin(&mut plan, kind);
     }
 
-    /// No manifest can be written, until [`end_outage`](Self::end_outage).
+    /// Makes all writes of the manifest fail until [`end_outage`](Self::end_outage).
     pub fn begin_outage(&self) {
         let fault = Fault::Fail(forerun_db::io::fault::ENOSPC);
         self.lock().failing.push((Calls::Manifest, OUTAGE, fault));
@@ -340,7 +341,7 @@ impl Io for SimIo {
     fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
         self.enter(Kind::Read, dir);
         let mut names = self.told(Kind::Read, dir, self.disk.list(dir))?;
-        // A directory has no order.
+        // Directory entries have no fixed order.
         let calls = self.calls() as usize;
         let len = names.len();
         names.rotate_left(calls.checked_rem(len).unwrap_or(0));
@@ -427,8 +428,8 @@ impl IoFile for SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // First of all: a fault that is already planned must hit this call, and not that of a
-        // thread that runs meanwhile.
+        // Sleep first: a fault that is already planned must hit this call, not one of a thread that
+        // runs during the sleep.
         if !self.io.sync_time.is_zero() {
             rt::sleep(self.io.sync_time);
         }

@@ -29,7 +29,7 @@ pub fn run(simulation: &Arc<Simulation>) {
             simulation.report("the process died although nothing killed it".to_owned())
         }
     }
-    // Also after a finding, all threads of the store must end.
+    // All threads of the store must end, even after a finding.
     drop(simulation.set_store(None));
 }
 
@@ -124,7 +124,7 @@ fn one_life(
             let ended = match how {
                 Death::Power => Ended::PowerLost,
                 Death::Process if has_begun => Ended::Kept,
-                // Nobody has read what the previous life left.
+                // Nobody has read the state that the previous life left.
                 Death::Process => before,
             };
             die(simulation, number, how, memories, ended)
@@ -295,8 +295,8 @@ fn leave(simulation: &Simulation, io: &SimIo, end: End, has_failed: bool) -> Out
     simulation.look_read_only(io)
 }
 
-/// Closes the store, or drops its last handle, while calls fail. Nothing that was acknowledged is
-/// lost, and no file stays open.
+/// Closes the store, or drops its last handle, while calls fail. No acknowledged write may be lost,
+/// and no file may stay open.
 fn leave_under_fault(simulation: &Simulation, io: &SimIo, end: End, fault: FaultKind) -> Outcome {
     let Some(opened) = simulation.set_store(None) else {
         return flaw("the store is not open");
@@ -425,7 +425,7 @@ fn die(
     Ok(ended)
 }
 
-/// A store that was not closed is undamaged.
+/// A store that was not closed must be undamaged.
 fn look_dead(simulation: &Simulation, io: &SimIo) -> Outcome {
     match check_with_io(Arc::new(io.clone()), STORE, &simulation.options()) {
         Ok(checked) => match checked.problems.first() {
@@ -440,7 +440,7 @@ fn look_dead(simulation: &Simulation, io: &SimIo) -> Outcome {
     }
 }
 
-/// Everything is in runs, so the log consists of the segment that the next write goes to.
+/// Everything is in runs, so the log must consist only of the segment for the next write.
 fn look_at_log(simulation: &Simulation) -> Outcome {
     let mut segments = simulation.files_in(Path::new(STORE));
     segments.retain(|name| name.ends_with(".log"));
@@ -452,7 +452,7 @@ fn look_at_log(simulation: &Simulation) -> Outcome {
     }
 }
 
-/// A life without faults: everything is there, including what faults had made unavailable.
+/// A life without faults: everything must be there, including what faults had made unavailable.
 fn last_life(simulation: &Arc<Simulation>, mut memories: Vec<Memory>, ended: Ended) -> Outcome {
     let io = simulation.io();
     io.plan(&[], None);
@@ -484,7 +484,7 @@ fn last_life(simulation: &Arc<Simulation>, mut memories: Vec<Memory>, ended: End
     look_at_log(simulation)?;
     check_at_rest(simulation, &mut memories, false)?;
     leave(simulation, &io, End::Close, false)?;
-    // The files that a death left unfinished were written again.
+    // Files that a death left unfinished have been written again.
     let mut unfinished = simulation.files_in(Path::new(STORE));
     unfinished.retain(|name| matches!(name.as_str(), "MANIFEST.new" | "CLOSED.new"));
     if !unfinished.is_empty() {

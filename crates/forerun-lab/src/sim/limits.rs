@@ -10,8 +10,8 @@ use super::user::User;
 /// Flushes that are attempted while no manifest can be written.
 const TRIES: usize = 40;
 
-/// Runs that may already be in progress when that begins: one compaction, one flush of all
-/// keyspaces, ingestions.
+/// The maximum number of runs that are already being written when the outage begins, by a
+/// compaction, a flush of all keyspaces, and ingestions.
 const RUNS_UNDER_WAY: usize = 30;
 
 impl User<'_> {
@@ -60,8 +60,8 @@ impl User<'_> {
         self.opened.db.write(&batch, durability).map(drop)
     }
 
-    /// For a while no manifest can be written. However often a flush is attempted, the disk does
-    /// not fill up.
+    /// Makes all writes of the manifest fail for a while. However often a flush is attempted, the
+    /// disk must not fill up.
     pub fn outage(&mut self) -> Outcome {
         let put = Change {
             keyspace: StepKeyspace::Shared(0),

@@ -131,7 +131,7 @@ pub fn command(args: &SimArgs) -> anyhow::Result<ExitCode> {
 /// Runs seeds as a worker.
 ///
 /// # Errors
-/// Nobody reads its output.
+/// The output cannot be written.
 pub fn work(args: &SimWorkerArgs) -> io::Result<()> {
     #[cfg(feature = "planted")]
     if let Some(Planted(defect)) = args.plant {

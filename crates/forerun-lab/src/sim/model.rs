@@ -95,7 +95,7 @@ impl History {
         self.ever.contains(&(key.to_vec(), Arc::from(bytes)))
     }
 
-    /// What is visible of a key in the open store: an entry that was seen to expire does not
+    /// The visible value of a key in the open store. An entry that was seen to expire does not
     /// return.
     pub fn visible(&self, full_key: &(KeyspaceNo, Key)) -> Option<&Value> {
         let value = self.now.get(full_key)?;
@@ -137,8 +137,8 @@ impl History {
     }
 
     /// Compares what was found after an opening with the possible contents, where the first `floor`
-    /// writes must be there, and makes it the certain state. The first `safe` writes, at most as
-    /// many, are never checked again.
+    /// writes must be there, and makes it the certain state. The first `safe` writes, where `safe`
+    /// is at most `floor`, are never checked again.
     ///
     /// # Errors
     /// What is wrong.
@@ -245,7 +245,7 @@ impl History {
         }
     }
 
-    /// Whether a key was written after so many writes.
+    /// Whether a key was written after the first `since` writes.
     fn is_written_since(
         &self,
         since: usize,
@@ -450,12 +450,12 @@ impl History {
     }
 }
 
-/// A state that is what was found.
+/// A state that matches what was found.
 struct Match {
     state: State,
     /// The outcomes of the writes that lead to it.
     outcomes: Vec<WriteOutcome>,
-    /// What other states that match hold.
+    /// The values in other matching states.
     others: Vec<((KeyspaceNo, Key), Value)>,
 }
 

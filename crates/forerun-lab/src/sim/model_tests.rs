@@ -10,7 +10,7 @@ use super::*;
 struct Plain(WallClock);
 
 impl Plain {
-    /// Rules with a clock that was set back by so many seconds.
+    /// Rules with a clock that was set back by `seconds` at the time `at`.
     fn set_back(at: u64, seconds: u64) -> Plain {
         let plain = Plain::default();
         plain.0.set_back(Duration::from_secs(at), seconds);

@@ -70,7 +70,7 @@ struct Countdown {
 }
 
 impl Panics {
-    /// After this many comparisons, this many panic.
+    /// Makes `count` comparisons panic, after the next `after` comparisons.
     pub fn plan(&self, after: u64, count: u32) {
         let from = self.0.calls.load(Relaxed) + after;
         self.0.from.store(from, Relaxed);

@@ -26,7 +26,7 @@ impl User<'_> {
         let Some(keyspace) = self.opened.db.find_keyspace(&name) else {
             return Ok(());
         };
-        // The owner does not compare keys that begin with another letter than its own.
+        // The owner does not compare keys that begin with a letter other than its own.
         let key = [self.memory.letter(), b'o', number];
         let value = vec![number; usize::from(len)];
         let begun = self.begin();

@@ -84,7 +84,7 @@ pub struct Life {
     pub end_id: u32,
 }
 
-/// How a life ends, after its threads have.
+/// How a life ends after its threads have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Close,
@@ -131,7 +131,7 @@ pub enum Op {
     },
     Ingest {
         keyspace: StepKeyspace,
-        /// Keys with the length of a value, or without: a deletion.
+        /// Keys, each with the length of its value, or `None` for a deletion.
         keys: Vec<(u8, Option<u16>)>,
         commits: bool,
     },
@@ -164,7 +164,7 @@ pub enum Op {
         to: Bound<u8>,
         direction: ReadDirection,
     },
-    /// All keys that begin like one of the thread's.
+    /// Reads all keys that start with one of the thread's keys.
     Prefix {
         keyspace: StepKeyspace,
         key: u8,
@@ -324,9 +324,9 @@ pub enum FaultKind {
         count: u32,
         errno: i32,
     },
-    /// The next write takes half of its bytes, and returns that.
+    /// The next write takes half of its bytes and returns that count.
     ShortWrite,
-    /// The next write takes half of its bytes, and fails.
+    /// The next write takes half of its bytes and then fails.
     TornWrite,
     /// The disk is full for this many calls.
     Full { count: u32 },

@@ -75,7 +75,7 @@ impl Race<'_> {
             match Db::open_with_io(Arc::new(io.clone()), &self.path, self.options.clone()) {
                 Ok(db) => return self.hold(db, key),
                 Err(Error::Locked { .. }) => rt::sleep(Duration::from_millis(5)),
-                // The other thread has it, or is about to.
+                // The other thread has created the store, or is about to.
                 Err(Error::AlreadyExists { .. }) if self.options.create == Create::MustBeNew => {
                     return Ok(());
                 }

@@ -131,7 +131,7 @@ impl User<'_> {
         }
     }
 
-    /// [`get`](Self::get), where a closure borrows the value.
+    /// Like [`get`](Self::get), but a closure borrows the value.
     pub fn read(&mut self, keyspace: StepKeyspace, number: u8) -> Outcome {
         let Some((space, keyspace)) = self.space(keyspace) else {
             return Ok(());
@@ -334,7 +334,7 @@ impl User<'_> {
         let known = &self.simulation.stamps;
         let seen = match by_snapshot {
             true => known.check_moment(&stamps, least),
-            // They were read one after the other: none may be older than the one before.
+            // The stamps were read one after another, so none may be older than the one before.
             false => stamps
                 .chunks(1)
                 .try_fold(least, |least, one| known.check(one, least)),

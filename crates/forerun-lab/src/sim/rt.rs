@@ -12,7 +12,7 @@ use super::orders::PLANNED_PANIC;
 pub use forerun_core::sync::sim::point;
 
 /// Steps of the scheduler after which a simulation is aborted. The longest programs take a tenth of
-/// that.
+/// this.
 const STEPS_MAX: u64 = 5_000_000;
 
 /// When the simulation began. Only one runs at a time.
@@ -30,12 +30,12 @@ pub fn elapsed() -> Duration {
     elapsed
 }
 
-/// The same, as of the last time that somebody read it. Reading this does not change the schedule.
+/// The result of the last call of [`elapsed`]. Reading it does not change the schedule.
 pub fn last_elapsed() -> Duration {
     Duration::from_nanos(LAST_NS.load(Relaxed))
 }
 
-/// Forgets the time of the previous simulation: the next history begins at zero.
+/// Resets the time of the previous simulation, so that the next history begins at zero.
 pub fn begin_history() {
     LAST_NS.store(0, Relaxed);
 }
@@ -45,7 +45,7 @@ pub fn sleep(time: Duration) {
     thread::sleep(time);
 }
 
-/// How a simulation went.
+/// How a simulation ended.
 #[derive(Debug)]
 pub struct Ended {
     /// An unplanned panic.

@@ -11,10 +11,10 @@ use crate::search::{Found, Search, run_one};
 use super::program::Kept;
 use super::{Report, draw, only_args};
 
-/// How long it tries.
+/// The maximum time for shrinking.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Shrinks a failing seed, of which `only` these steps and faults were run.
+/// Shrinks a failing seed. If `only` is given, only those steps and faults were run.
 ///
 /// # Errors
 /// A worker process cannot be started.

@@ -175,7 +175,7 @@ impl Simulation {
         lock(&self.options).clone()
     }
 
-    /// The store is opened with these options from now on.
+    /// Sets the options with which the store is opened from now on.
     pub fn set_options(&self, store: &StoreShape, recovery: Recovery) {
         *lock(&self.options) = store.options(&self.panics).recovery(recovery);
     }
@@ -189,7 +189,7 @@ impl Simulation {
         std::mem::replace(&mut *lock(&self.store), opened)
     }
 
-    /// Opens the store, with its shared keyspaces. PlannedFault failures are retried.
+    /// Opens the store with its shared keyspaces. Planned failures are retried.
     ///
     /// # Errors
     /// [`Stop::Flaw`]; [`Stop::Dead`].
@@ -269,7 +269,7 @@ impl Simulation {
         }
     }
 
-    /// The current time, as the begin of something.
+    /// The current time, as the beginning of a span.
     pub fn begin(&self) -> Span {
         let now = rt::elapsed();
         Span {
@@ -278,7 +278,7 @@ impl Simulation {
         }
     }
 
-    /// The span of something that began then and ends now.
+    /// The span from `begun` to now.
     pub fn end(&self, begun: Span) -> Span {
         Span {
             begun: begun.begun,
@@ -425,7 +425,8 @@ fn may_poison(cause: &Error, io: &SimIo) -> bool {
     }
 }
 
-/// Nothing under these locks can panic in the middle of a change.
+/// Locks a mutex. A poisoned lock is still consistent, since no thread can panic in the middle of a
+/// change.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -34,17 +34,17 @@ struct Known {
     safe: u64,
 }
 
-/// The least that a reader must see: the highest sequence number that was acknowledged before it
+/// The minimum that a reader must see: the highest sequence number that was acknowledged before it
 /// began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Least {
-    /// The opening of the store that it belongs to; it says nothing about another one.
+    /// The opening of the store that it belongs to. It says nothing about other openings.
     opening: u64,
     sequence: u64,
 }
 
 impl Least {
-    /// The same, including this acknowledged sequence number.
+    /// Returns the same minimum with this acknowledged sequence number.
     pub fn with(self, sequence: u64) -> Least {
         Least { sequence, ..self }
     }
@@ -60,12 +60,12 @@ impl Stamps {
         stamp
     }
 
-    /// The store refused it: nobody may read it.
+    /// Records that the store refused a stamp, so nobody may read it.
     pub fn refuse(&self, stamp: u64) {
         lock(&self.0).written.remove(&stamp);
     }
 
-    /// Records that it was acknowledged with this sequence number.
+    /// Records that a stamp was acknowledged with this sequence number.
     pub fn acknowledge(&self, stamp: u64, sequence: u64, least: Least) -> Result<(), String> {
         let mut known = lock(&self.0);
         if known.opening != least.opening {
@@ -82,7 +82,7 @@ impl Stamps {
         }
     }
 
-    /// The least that a reader that begins now must see.
+    /// The minimum that a reader that begins now must see.
     pub fn least(&self) -> Least {
         let known = lock(&self.0);
         Least {
@@ -91,7 +91,7 @@ impl Stamps {
         }
     }
 
-    /// Everything that was acknowledged up to then is safe.
+    /// Records that everything that was acknowledged up to then is safe.
     pub fn make_safe(&self, least: Least) {
         let mut known = lock(&self.0);
         if known.opening == least.opening {
@@ -155,8 +155,8 @@ impl Stamps {
         self.check_moment(stamps, least).map(drop)
     }
 
-    /// [`look`](Self::look), and makes the stamps found certain. `is_safe`: they would survive a
-    /// loss of power.
+    /// Like [`look`](Self::look), and makes the stamps found certain. `is_safe` says whether they
+    /// would survive a loss of power.
     ///
     /// # Errors
     /// What is wrong.

@@ -1,4 +1,4 @@
-//! A thread of a simulation. It takes its steps, and compares what it reads with what it knows.
+//! A thread of a simulation. It takes its steps and compares what it reads with what it knows.
 //!
 //! Its keys begin with its own letter, so it knows what each of them holds, whatever others do.
 
@@ -168,7 +168,7 @@ impl<'s> User<'s> {
         };
     }
 
-    /// Takes the steps, as long as nothing is wrong.
+    /// Takes the steps until one of them finds something wrong.
     pub fn run(mut self, steps: &[Step]) -> Memory {
         let writes = steps.iter().any(|step| !step.op.reads());
         for step in steps {
@@ -199,7 +199,7 @@ impl<'s> User<'s> {
     /// Checks whether another thread has closed and reopened the store, and which of this thread's
     /// keys it then holds.
     fn refresh(&mut self) -> Outcome {
-        // 100 s: time also passes beside the thread that opens the store.
+        // 100 s in total: time also passes while another thread opens the store.
         const TRIES: usize = 20_000;
         for _ in 0..TRIES {
             match self.simulation.store() {
@@ -266,12 +266,12 @@ impl<'s> User<'s> {
         }
     }
 
-    /// Whether the process still lives. If not, it never saw what the last call returned.
+    /// Whether the process is still alive. If not, it never saw the result of the last call.
     pub fn is_alive(&self) -> bool {
         !self.simulation.io().is_dead()
     }
 
-    /// Everything that was acknowledged before something began is on stable storage.
+    /// Records that everything that was acknowledged before `begun` is on stable storage.
     pub fn make_safe(&self, begun: &Begun) {
         if self.is_alive() {
             self.simulation.make_safe(&begun.marks);
@@ -499,7 +499,7 @@ impl<'s> User<'s> {
         match second {
             Err(Error::Locked { .. }) => Ok(()),
             Ok(_) if was_open && self.is_alive() => flaw("an open store was opened a second time"),
-            // Between a close and the next opening.
+            // The store was closed and not yet opened again.
             Ok(db) => match db.close() {
                 Ok(()) => Ok(()),
                 Err(error) => self.allow(&error, "close the second store"),

@@ -14,7 +14,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// From the beginning of one to the end of another.
+    /// The span from the beginning of this one to the end of `later`.
     pub fn until(self, later: Span) -> Span {
         Span {
             begun: self.begun,
@@ -22,7 +22,7 @@ impl Span {
         }
     }
 
-    /// From the beginning of the simulation to the end of this.
+    /// The span from the beginning of the simulation to the end of this one.
     pub fn and_before(self) -> Span {
         Span {
             begun: Duration::ZERO,

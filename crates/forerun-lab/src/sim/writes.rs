@@ -48,7 +48,7 @@ impl User<'_> {
         let begun = self.begin();
         let own = self.simulation.program.store.durability;
         let used = match &ready[..] {
-            // No method takes a durability, so the store's own applies.
+            // The method takes no durability, so the store's own applies.
             [(_, Change::DeleteRange(..))] => own,
             _ => durability.unwrap_or(own),
         };
@@ -59,7 +59,7 @@ impl User<'_> {
         };
         let is_off = self.has_no_log_for(used);
         match result {
-            // Nothing of it is written.
+            // Nothing is written.
             Err(Error::EmptyRange { .. }) if has_empty => return Ok(()),
             Err(Error::LogOff) if is_off => return Ok(()),
             Err(error @ Error::MemoryLimit { .. }) => return self.allow_no_memory(&error, &begun),
@@ -130,7 +130,7 @@ impl User<'_> {
         }
     }
 
-    /// One of the spellings of a key, if the order treats several as equal.
+    /// Returns one of the spellings of a key, if the order treats several as equal.
     pub fn spell(&self, space: KeyspaceNo, key: &[u8]) -> Vec<u8> {
         match self.simulation.order(space) {
             Order::Folding if self.memory.history.len() % 2 == 1 => key.to_ascii_uppercase(),

@@ -340,7 +340,7 @@ mod tests {
                 .collect::<Vec<_>>()
                 .len()
         };
-        // Linux lets in one more.
+        // Linux admits one more.
         assert!((3..=4).contains(&waiting(3)));
         assert!((200..=201).contains(&waiting(200)));
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Every meta command accepts every flag. A flag that has no meaning for a command is checked and
-//! then ignored. A letter may appear once.
+//! then ignored. Each letter may appear only once.
 //!
 //! [`ROWS`] has a row per flag: which field its token sets, whether `mg` stays a plain read with
 //! it, and what an answer returns for it.

@@ -151,7 +151,7 @@ impl<S: System> Acceptor<S> {
     /// Polls once, accepts connections, and does the work that is due.
     ///
     /// # Errors
-    /// The poll's.
+    /// The error of the poll.
     pub(crate) fn step(&mut self) -> io::Result<()> {
         let wait = self.timeout();
         let polled = self.poll.poll(Some(wait), |ready| {
@@ -248,7 +248,7 @@ impl<S: System> Acceptor<S> {
                         // The client left before it was accepted.
                         ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
                         _ => {
-                            // Once for each pause, however often it is extended.
+                            // Log this once per pause, however often the pause is extended.
                             if !self.maintenance.paused && !refused {
                                 self.connections.paused();
                                 tracing::warn!(

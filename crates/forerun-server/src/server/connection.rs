@@ -34,7 +34,7 @@ pub(crate) struct Connection<K> {
     session: Session,
     input: Input,
     output: Output,
-    /// The gate, until a connection that must authenticate has done so.
+    /// The state of authentication, until a client that must authenticate has done so.
     authentication: Option<Authentication>,
     /// The state last reported by the poll: bytes may be available, no more bytes will come, bytes
     /// may be written.

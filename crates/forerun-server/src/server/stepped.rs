@@ -68,7 +68,7 @@ impl<S: System> Stepped<S> {
     /// requested, it starts the drain.
     ///
     /// # Errors
-    /// The poll's.
+    /// The error of the poll.
     pub fn step_acceptor(&mut self) -> io::Result<()> {
         if self.draining {
             return Ok(());
@@ -95,7 +95,7 @@ impl<S: System> Stepped<S> {
     /// if the worker has ended.
     ///
     /// # Errors
-    /// The poll's.
+    /// The error of the poll.
     pub fn step_worker(&mut self, number: usize) -> io::Result<()> {
         let slot = &mut self.workers[number];
         if let Some(worker) = slot {

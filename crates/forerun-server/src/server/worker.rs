@@ -135,7 +135,7 @@ impl<S: System> Worker<S> {
     /// Serves connections until a requested drain is complete.
     ///
     /// # Errors
-    /// The poll's. No connection can cause one.
+    /// The error of the poll. No connection can cause one.
     pub(crate) fn run(mut self) -> io::Result<()> {
         while !self.is_done() {
             self.step()?;
@@ -146,7 +146,7 @@ impl<S: System> Worker<S> {
     /// Polls once and gives a turn to each connection that has something to do.
     ///
     /// # Errors
-    /// The poll's. No connection can cause one.
+    /// The error of the poll. No connection can cause one.
     pub(crate) fn step(&mut self) -> io::Result<()> {
         let timeout = self.timeout();
         let mut turn = take(&mut self.turn);

@@ -7,7 +7,7 @@ use crate::protocol::tokens::Tokens;
 use super::command_context::CommandContext;
 use super::dump::{Dump, check_classes};
 
-/// `cache_memlimit megabytes`. Memory above a lower limit is given back gradually.
+/// `cache_memlimit megabytes`. If the new limit is lower, the excess memory is returned gradually.
 pub(super) fn memory_limit(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let quiet = tokens.has_noreply();
     let set = |megabytes: i64| {

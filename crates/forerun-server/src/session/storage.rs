@@ -321,8 +321,8 @@ impl StoreCommand<'_> {
         }
     }
 
-    /// Refuses a value. A plain `set` and every `ms` also delete the key, so that no client takes
-    /// an older value for the new one.
+    /// Refuses a value. A plain `set` and every `ms` also delete the key, so that no client
+    /// mistakes an older value for the new one.
     fn refuse_value(&self, context: &mut CommandContext<'_>, reply: &[u8]) {
         let quiet = match self.answer {
             Answer::Classic { quiet } => quiet,
