@@ -5,8 +5,8 @@
 //   request r                    piece  mix(seed + r) * pieces >> 64  of the buffer, whose pieces are as long as requests
 //   word w of the buffer         mix(w)
 //
-// No address comes from memory, so only memory bounds the rate. The kernel sums all that it reads:
-// this forces the reads, and the sum proves that they happened.
+// No address depends on an earlier read, so only memory limits the rate. The kernel sums everything
+// that it reads. The sum keeps the compiler from removing the reads and proves that they happened.
 #include "include/atomic.cuh"
 #include "include/lane.cuh"
 #include "include/memory.cuh"

@@ -12,8 +12,8 @@
 //! | v6-row | the bulk copy unit, one operation per row | through shared memory; compute capability 9.0 |
 //! | v6-runs | the same, one operation per run of neighbouring rows | |
 //!
-//! V0 to V4 are the steps of the published record with which this study begins. They are kept so
-//! that it can be repeated.
+//! V0 to V4 are the steps of a published study from which this one starts. They are kept so that
+//! its measurements can be repeated.
 
 use std::fmt;
 use std::str::FromStr;
@@ -150,7 +150,7 @@ impl Unit {
 
     /// The largest unit that divides all of `values`.
     pub(crate) fn largest_of(values: impl IntoIterator<Item = u64>) -> Unit {
-        // The low bits that none of them has set. For zero, all are clear.
+        // The low bits that are clear in all values are clear here. For zero, all bits are clear.
         let bits = values.into_iter().fold(0, |bits, value| bits | value);
         let fits = |unit: &&Unit| bits % unit.bytes() == 0;
         *Unit::ALL.iter().rev().find(fits).unwrap_or(&Unit::B1)

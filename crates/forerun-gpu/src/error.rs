@@ -134,7 +134,7 @@ impl GpuError {
     }
 }
 
-// Not `#[from]`, which would make the error of the fork the source, too: the message names it.
+// Not `#[from]`: that would make `Forked` the source too, and the message already contains it.
 impl From<forerun_core::Forked> for GpuError {
     fn from(forked: forerun_core::Forked) -> GpuError {
         GpuError::Forked(forked)

@@ -33,7 +33,7 @@ impl Memory {
 pub struct Location {
     /// The kind of memory.
     pub memory: Memory,
-    /// The device's address of it; for pageable memory the address itself.
+    /// The address at which the device sees it; for pageable memory, the address itself.
     pub device_address: u64,
     /// First address and length of the surrounding memory, if known.
     pub range: Option<(u64, u64)>,

@@ -7,15 +7,15 @@
 //     load 0  |      31 lanes, from lane 7 on: 400 B      |                  requests of 512 bytes, each on lines of
 //     load 1  |                                   |  16 lanes: 256 B |       its own; lanes outside the row are off
 //
-// If it began at the row's start, as in V2 to V4, the first request would touch 5 lines and the
-// second would fetch the fifth again. The aligned side is the one across the link: the source of a
+// If the requests began at the row's start, as in V2 to V4, the first one would touch 5 lines and
+// the second would fetch the fifth again. The side across the link is aligned: the source of a
 // gather, the destination of a scatter. The other side, in the device's own memory, is accessed one
 // unit at a time at the row's own offset.
 //
 // Indices: lane l of a warp resolves row l of its group, and the other lanes get it by shuffle. The
 // indices of the next group are requested before this group's rows, so that they arrive together.
 //
-// Shifting lanes to a line boundary is known from zero-copy graph traversal (EMOGI, VLDB 2020).
+// Shifting lanes to a line boundary comes from zero-copy graph traversal (EMOGI, VLDB 2020).
 #pragma once
 #include "row.cuh"
 
@@ -32,14 +32,14 @@ template <u32 UNIT, u32 ROWS> struct Held {
 // `units`.
 template <u32 UNIT, u32 ALIGN> FORERUN_DEVICE u32 place_in_row(u64 anchor, u32 k) {
     const u32 lead = u32(anchor % ALIGN) / UNIT;
-    // Before the row's start: wraps to more than any row has.
+    // Before the row's start, this wraps to a number that is above the units of any row.
     return k * warp_lanes + lane_in_warp() - lead;
 }
 
 template <u32 UNIT, u32 ROWS, u32 ALIGN>
 FORERUN_DEVICE void copy_aligned(const GatherParams& p, const Row (&rows)[ROWS]) {
     const u32 units = u32(p.row_bytes / UNIT);
-    // For a row that starts anywhere.
+    // Enough requests for a row that starts anywhere in a line.
     const u32 requests = (units + ALIGN / UNIT - 1 + warp_lanes - 1) / warp_lanes;
     for (u32 first = 0; first < requests; first += held_a_row) {
         Held<UNIT, ROWS> held = {};  // zeros, for rows that are to be zeroed

@@ -68,8 +68,9 @@ struct Ring {
   private:
     FORERUN_DEVICE void copy_piece(u64 from, u64 to, u32 bytes) {
         if (loaded - stored == lag) store_oldest();
-        // The stage's last store belongs to the piece `stages` ago. Later pieces have stages - lag
-        // groups so far. Once all groups but those have been read, so has that store's.
+        // The stage's last store belongs to the piece `stages` ago. Later pieces have committed
+        // stages - lag groups so far. Once all groups except those have been read, the group of
+        // that store has been read too.
         bulk_wait_read<stages - lag>();
         StageHead& stage = head[loaded % stages];
         stage.to = to;

@@ -18,7 +18,7 @@ struct Pair {
     i64 source, destination;
 };
 
-// The pair's words as loaded. They are not used before `pair_of`, so holding them does not wait for
+// The pair's words as loaded. Nothing uses them before `pair_of`, so holding them does not wait for
 // the loads.
 struct PairWords {
     // 4-byte indices: the high words are absent.

@@ -5,11 +5,12 @@
 //     barrier_init(&b, 1); async_fence();
 //     barrier_expect(&b, bytes);             one arrival, and this many bytes are to come
 //     bulk_load(shared, global, bytes, &b);  its bytes are subtracted as they arrive
-//     barrier_wait(&b, 0);                   phase 0 is over: no arrival and no byte is missing. The next waits for 1
+//     barrier_wait(&b, 0);                   waits for the end of phase 0: all arrivals and bytes
+//     barrier_wait(&b, 1);                   the next wait is for phase 1
 //
 //     bulk_store(global, shared, bytes); bulk_commit();     the thread's stores so far are one group
 //     bulk_wait_read<N>();                   all but its N newest groups have been read: their shared memory is free
-//     bulk_wait<N>();                        ... and written
+//     bulk_wait<N>();                        all but its N newest groups have been written
 //
 // Sizes and addresses are multiples of 16. Call async_fence() between writing shared memory and
 // storing it.

@@ -14,16 +14,17 @@
 //   | any                  | negative or too large   | nothing                                             |
 //
 // An index of -1 means "no row". Any other index outside its range is a mistake that the host
-// cannot see before the launch. It reads and writes nothing outside the ranges and increments
-// *out_of_range if that is set: once per bad index, so a pair can add two, in every layer that
-// meets it.
+// cannot see before the launch. The kernels access nothing outside the ranges. If out_of_range is
+// set, they increment *out_of_range once per bad index in every layer that uses the index, so a
+// pair can add two.
 //
 // source_of(layer) is source_table[layer] if there is a table, otherwise source + layer *
 // source_layer_bytes; likewise for the destination. The map is one array of map_bytes-wide integers
 // per layer, indexed by the *host's* row: the source in a gather, the destination in a scatter.
 // `map_set` stores the device's row there; `map_clear` stores -1 (the row is no longer on the
-// device). It is written for rows that are copied, and nothing reads it during the launch: readers
-// wait for the launch to end. The caller clears the entries of device rows that a copy overwrites.
+// device). The kernels write only the entries of copied rows. Nothing reads the map during the
+// launch: readers wait for the launch to end. The caller clears the entries of device rows that a
+// copy overwrites.
 //
 // If two copies have the same destination row, or a destination overlaps a source, that row is
 // unspecified (a mix of both).

@@ -3,14 +3,14 @@
 //   | version, 30 bits | spilled | locked |
 //
 // A writer locks the words of all candidates of its key, the lower bucket first, so that writers
-// cannot deadlock. It unlocks them with the version incremented. `spilled` is set with the first
-// entry that goes from this bucket to its second one. If it is not set, a key that is not in its
-// home is not in the table. It stays set until the table is cleared.
+// cannot deadlock. It unlocks them with the version incremented. The first entry of this home
+// bucket that goes to its second bucket sets `spilled`. While it is not set, a key that is not in
+// its home is not in the table. It stays set until the table is cleared.
 //
 // A reader of a row reads the word before it reads the digests, and again when it has the row. If a
-// writer was there, it reads again under the lock. A search for slots needs no more than this: a
-// row is stored before its key, and a key before its digest, so a reader that sees a digest with
-// its key behind it knows that both were stored.
+// writer changed the bucket in between, it reads the row again under the lock. A search for slots
+// relies only on the order of stores: a row is stored before its key, and a key before its digest,
+// so a reader that sees a digest with its key behind it knows that both were stored.
 //
 // A version could only repeat if one bucket took 2^30 writes during one read of a row. No device
 // does that.
@@ -50,7 +50,7 @@ FORERUN_DEVICE void unlock_candidates(const TableState& t, const Place& place) {
     if (t.candidates == 2) unlock_bucket(t, place.spill);
 }
 
-// Unlocks without a change, so that no reader reads again.
+// Unlocks and keeps the version, so that no reader has to read again.
 FORERUN_DEVICE void unlock_unchanged(const TableState& t, const Place& place) {
     fence();
     atomic_and(word_at(t, place.home), ~word_locked);

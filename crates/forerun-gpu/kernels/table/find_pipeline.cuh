@@ -12,8 +12,8 @@
 // whose home has spilled.
 //
 // Method: HierarchicalKV, pull request 251 (lookup_ptr_kernel_with_pipeline). As in that kernel, a
-// warp has about one request of digests in flight at a time. Unlike in it, any key is allowed: none
-// is reserved.
+// warp has about one request of digests in flight at a time. Unlike that kernel, this one reserves
+// no key: any key is allowed.
 #pragma once
 #include "../include/async.cuh"
 #include "find_thread.cuh"

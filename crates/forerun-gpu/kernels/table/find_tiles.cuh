@@ -21,8 +21,9 @@
 
 namespace forerun::table {
 
-// One sector first while the table is at most 7/8 full: up to there this takes fewer requests and
-// fewer bytes with every bucket width (counted; see the docs).
+// Whether to search one sector first, which is the default while the table is at most 7/8 full. Up
+// to that load, a narrow search takes fewer requests and fewer bytes with every bucket width
+// (counted; see docs/internals/gpu-table.md).
 FORERUN_DEVICE bool is_narrow(const TableOp& op) {
     if (op.lookup != lookup_by_load) return op.lookup == lookup_narrow;
     return load_relaxed(&control_of(op.table)->size) * 8 <= op.table.buckets * op.table.width * 7;
@@ -70,7 +71,7 @@ template <u32 WIDTH, bool ROWS> class Finder {
     // The digest in 8 bits; above them, the slot at which the search begins.
     u32 mark[in_flight];
     u64 slot[in_flight];       // where it was found
-    u32 word[in_flight];       // of its home; in the end of the bucket where it was found
+    u32 word[in_flight];       // of its home; at the end, of the bucket where it was found
     u32 there = 0, pending = 0;
 
     FORERUN_DEVICE u64 number(u32 k) const { return base + k * tiles_a_warp; }

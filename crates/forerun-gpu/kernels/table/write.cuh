@@ -8,7 +8,7 @@
 //
 // A new entry is written as:  row ─ fence ─ score, key ─ fence ─ digest. An evicted entry first has
 // its digest reclaimed. A tile takes its keys in order, so a single tile does exactly what
-// src/table/cpu does.
+// src/table/cpu.rs does.
 #pragma once
 #include "bucket.cuh"
 #include "row.cuh"
@@ -133,7 +133,7 @@ template <u32 WIDTH> class Writer {
         const u32 free_spill = t.candidates == 2 ? tile.sum(ones(free_in(spill))) : 0;
         if (free_home + free_spill == 0) return insert_in_place(score);
 
-        // The home until little of it is left, then the bucket with more free slots.
+        // Use the home until few of its slots are free, then the bucket with more free slots.
         const bool spills = free_home <= WIDTH * 3 / 16 && free_spill > free_home;
         slot = first_free(spills ? place.spill : place.home, spills ? spill : home);
         put(score, spills);
@@ -141,7 +141,7 @@ template <u32 WIDTH> class Writer {
         return status_inserted;
     }
 
-    // In search order.
+    // The first free slot in search order.
     FORERUN_DEVICE u64 first_free(u64 bucket, const Bytes16& chunk) const {
         const u32 mine = free_in(chunk);
         const u32 turn =
@@ -161,14 +161,14 @@ template <u32 WIDTH> class Writer {
         if (does(evicted_out)) give(load_relaxed(key_at(t, slot)), least, row());
         if (tile.rank == 0) store_relaxed(digest_at(t, slot), u8(digest_reclaimed));
         fence();
-        // Its row has been output, and from here on no reader takes the slot for the old key's.
+        // The old row has been output, and from here on no reader finds the old key in this slot.
         tile.sync();
         put(score, slot / WIDTH == place.spill && t.candidates == 2);
         return status_evicted;
     }
 
-    // The slot with the lowest score of both rows. On a tie the home's comes first, then the lowest
-    // slot. no_slot: all are pinned.
+    // The slot with the lowest score of both rows. On a tie, the home's slot comes first, then the
+    // lowest slot. no_slot if all are pinned.
     FORERUN_DEVICE u64 least_slot(u64& least) const {
         const bool pins = any_pins();
         u64 mine = ~0ull;

@@ -116,8 +116,8 @@ impl Drop for Program {
     }
 }
 
-/// A C string for the library. Neither our source nor our options contain a zero; the text would be
-/// truncated at it.
+/// A C string for the library. Neither the source nor the options contain a zero byte, at which the
+/// text would be truncated.
 fn text(text: &str) -> CString {
     let before_zero = text.split('\0').next().unwrap_or_default();
     CString::new(before_zero).unwrap_or_default()

@@ -62,7 +62,7 @@ impl<'a> Graph<'a> {
         let ended = check("cuStreamEndCapture", unsafe {
             sys::cuStreamEndCapture(stream.handle(), &mut captured.graph)
         });
-        // A command's own error says more than that of the capture it broke.
+        // A command's own error is more specific than the error of the capture that it broke.
         enqueued?;
         ended?;
         // SAFETY: the graph has just been captured; the driver writes one handle.

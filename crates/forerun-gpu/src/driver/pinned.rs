@@ -6,8 +6,8 @@
 //! | `PinnedBuffer`  | `cuMemHostAlloc`    | new memory                                        |
 //! | `Registered`    | `cuMemHostRegister` | memory that the caller has, such as a mapped file |
 //!
-//! Neither is write-combined. The CPU writes such memory fast if it writes in order, but reads it
-//! very slowly, and it also reads a table that is on the host.
+//! Neither is write-combined. The CPU writes write-combined memory fast in sequential order but
+//! reads it very slowly, and it also reads the tables that are on the host.
 //!
 //! The device's address comes from the driver (`cuMemHostGetDevicePointer`), because on some
 //! machines it differs from the host's.

@@ -58,7 +58,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
             _scope: PhantomData,
             _env: PhantomData,
         };
-        /// Waits when dropped, so also if `work` panics.
+        /// Waits when dropped, even if `work` panics.
         struct WaitOnDrop<'a, 's, 'env>(&'a Scope<'s, 'env>);
         impl Drop for WaitOnDrop<'_, '_, '_> {
             fn drop(&mut self) {
@@ -94,8 +94,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Puts a command on a stream.
     ///
     /// # Errors
-    /// The stream or the command belongs to another device than the scope, which would not wait for
-    /// it; or the driver failed.
+    /// The stream or the command belongs to a different device than the scope, which would not wait
+    /// for it; or the driver failed.
     pub fn put<'c: 'env>(
         &'scope self,
         stream: &'env Stream,

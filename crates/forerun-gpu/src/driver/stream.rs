@@ -30,7 +30,8 @@ impl Stream {
     }
 
     /// Like [`Stream::new`], with the highest priority: if blocks of several streams wait for a
-    /// multiprocessor, this stream's go first. So a copy beside a long kernel starts sooner.
+    /// multiprocessor, the blocks of this stream go first. A copy that runs next to a long kernel
+    /// thus starts sooner.
     ///
     /// # Errors
     /// The driver's error.
@@ -207,8 +208,8 @@ impl Event {
         start.synchronize()?;
         self.synchronize()?;
         type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
-        // The bindings use a second name of this function, which only newer drivers have. SAFETY:
-        // the type is the driver's. An event exists, so the driver is loaded.
+        // The bindings use a second name of this function, which only newer drivers have.
+        // SAFETY: the type is the driver's. An event exists, so the driver is loaded.
         let elapsed = unsafe { optional::<Elapsed>("cuEventElapsedTime") }?;
         let mut ms = 0f32;
         // SAFETY: both events are alive; the driver writes one number.

@@ -1,7 +1,8 @@
 //! All checks before a launch. If they pass, they return the kernels' argument.
 //!
-//! The checks ask only a [`Locate`] what kind of memory is where, so every refusal can be tested
-//! without a GPU. The CPU's reference obeys the same rules, except for the kind of memory.
+//! The checks learn only from a [`Locate`] what kind of memory is at an address, so every refusal
+//! can be tested without a GPU. The CPU's reference obeys the same rules, except for the kind of
+//! memory.
 
 use super::known_memory::Locate;
 use super::layers;

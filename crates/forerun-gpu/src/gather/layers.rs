@@ -1,4 +1,4 @@
-//! Whether layers of a destination share bytes, whether they follow each other or are interleaved.
+//! Finds layers of a destination that share bytes, for consecutive and for interleaved layers.
 //!
 //! ```text
 //!   apart = 1 row:    |row 0|row 1|row 2|              layer 1's row 0 is layer 0's row 1: they overlap
@@ -32,7 +32,7 @@ impl Rows {
             || (rows_on + 1 < self.rows && self.stride_bytes - past < self.row_bytes)
     }
 
-    /// The first two layers that overlap, of `layers` layers at a fixed step.
+    /// The first two overlapping layers, given `layers` layers at a fixed step.
     pub(super) fn overlap_at_stride(&self, step: u64, layers: u32) -> Option<(u32, u32)> {
         let near = (1..layers).take_while(|layer| {
             // Layers far enough from the first are far enough from each other.
@@ -42,7 +42,7 @@ impl Rows {
         near.into_iter().find(meets).map(|layer| (0, layer))
     }
 
-    /// Two layers that overlap, of those whose row 0 is at these addresses.
+    /// Two overlapping layers, given the addresses of each layer's row 0.
     pub(super) fn overlap_of(&self, starts: &[u64]) -> Option<(u32, u32)> {
         let mut order: Vec<u32> = (0..starts.len() as u32).collect();
         let start = |layer: u32| starts[layer as usize];

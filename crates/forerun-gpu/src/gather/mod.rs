@@ -19,10 +19,10 @@
 //!
 //! # Guarantees
 //! - A pair `(s, d)` copies row `s` of the source to row `d` of the destination, in every layer. An
-//!   index below 0 or beyond the rows is not a row. Without a destination row, nothing happens.
-//!   Without a source row only, the destination row stays as it is or is zeroed ([`Absent`]).
-//!   Nothing outside the rows is ever read or written. Such indices other than -1 are mistakes and
-//!   are counted if a counter is given.
+//!   index below 0 or beyond the rows is not a row. If there is no destination row, nothing
+//!   happens. If only the source row is missing, the destination row stays as it is or is zeroed
+//!   ([`Absent`]). Nothing outside the rows is ever read or written. Indices that are neither a row
+//!   nor -1 are mistakes, which are counted if a counter is given.
 //! - If two pairs have the same destination, that row is unspecified (any mix of the two), and so
 //!   is its entry in the slot map. The CPU's copy processes pairs in order, but do not rely on it.
 //! - With a count in memory, the launch reads it when it runs. It uses that many pairs of each

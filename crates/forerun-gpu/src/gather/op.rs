@@ -168,8 +168,8 @@ pub fn gather<'a>(
 }
 
 /// Prepares a copy of device rows to the host: pairs of (device row, host row). The copy borrows
-/// the host memory mutably for as long as it exists. So the memory can only be read after the copy
-/// has been dropped, when it has run.
+/// the host memory mutably for as long as it exists, so the memory can be read only after the copy
+/// has run and has been dropped.
 ///
 /// # Errors
 /// Those of [`gather`].

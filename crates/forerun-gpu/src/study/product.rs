@@ -1,4 +1,5 @@
-//! A matrix product that keeps the multiprocessors busy, to measure the effect of a copy beside it.
+//! A matrix product that keeps the multiprocessors busy, to measure the effect of a copy that runs
+//! at the same time.
 
 use crate::driver::{Command, DeviceBuffer, Kernel, Launch, Stream, sealed};
 use crate::{Gpu, GpuError};
@@ -81,7 +82,7 @@ impl Command for MatrixProduct<'_> {
         stream.expect(&self.gpu, "the matrix product")?;
         let across = self.params.n / TILE;
         let launch = Launch {
-            // One block per tile: blocks that end let other kernels in.
+            // One block per tile: when a block ends, blocks of other kernels can start.
             blocks: (across * across) as u32,
             threads: THREADS,
             shared_bytes: 0,

@@ -6,7 +6,7 @@ use crate::{Gpu, GpuError};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Bytes per request, which the device's memory delivers together.
+/// Bytes per request, which device memory delivers together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RequestBytes {
     /// One sector, the minimum.
@@ -130,7 +130,7 @@ impl<'a> RandomReads<'a> {
         })
     }
 
-    /// The sum that `count` reads of a filled buffer of this length must give.
+    /// The sum that `count` reads of a filled buffer of this length must return.
     ///
     /// ```
     /// use forerun_gpu::study::{RandomReads, RequestBytes};
@@ -155,8 +155,8 @@ impl<'a> RandomReads<'a> {
         (0..).map(word)
     }
 
-    /// The same reads on the CPU, over words that [`RandomReads::words`] returned. There must be at
-    /// least one request of them.
+    /// The same reads on the CPU, over words that [`RandomReads::words`] returned. The words must
+    /// be enough for one request.
     pub fn on_cpu(words: &[u64], request: RequestBytes, count: u64, seed: u64) -> u64 {
         let each = (request.bytes() / 8) as usize;
         let pieces = (words.len() / each) as u64;

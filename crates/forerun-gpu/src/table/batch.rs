@@ -27,7 +27,8 @@ pub enum Status {
 }
 
 impl Status {
-    /// Whether the key is in the table after the operation. (Erased keys are an exception.)
+    /// Whether the key is in the table after the operation, unless the operation was
+    /// [`Operation::Erase`].
     pub fn is_present(self) -> bool {
         !matches!(self, Status::Absent | Status::Refused)
     }

@@ -2,8 +2,8 @@
 //! a GPU.
 //!
 //! It processes the keys of a batch in order and does with each exactly what a tile of the writing
-//! kernel does (`kernels/table/write.cuh`): the same slot, the same victim, the same score. The
-//! digests of a batch are prefetched, because every lookup has the same few steps.
+//! kernel does (`kernels/table/write.cuh`): the same slot, the same victim, the same score. It
+//! prefetches the digests of later keys, because every lookup has the same few steps.
 
 use super::batch::{Answers, Batch, Condition, Element, Entries, Operation, Status};
 use super::candidate_slots::{CandidateSlots, EMPTY, RECLAIMED};
@@ -117,7 +117,7 @@ impl CpuTable {
         })
     }
 
-    /// Prefetches the digests of a key's home.
+    /// Prefetches the digests of a key's home at which the search begins.
     fn fetch(&self, key: u64) {
         let place = CandidateSlots::of(&self.form, key);
         let first = place.home * u64::from(self.form.width);
@@ -280,7 +280,7 @@ impl CpuTable {
         if free_home + free_spill == 0 {
             return self.insert_in_place(key, score, answers, rest);
         }
-        // The home until little of it is left, then the bucket with more free slots.
+        // Use the home until few of its slots are free, then the bucket with more free slots.
         let spills = free_home <= width * 3 / 16 && free_spill > free_home;
         let first = if spills { place.spill } else { place.home } * width;
         let slot = (0..width)
@@ -305,7 +305,7 @@ impl CpuTable {
         let width = u64::from(self.form.width);
         let gives = key.op.actions & EVICTED_OUT != 0;
         let buckets = [key.place.home, key.place.spill];
-        // On a tie the first one: the home's, then the lowest slot.
+        // On a tie, take the first one: the home's, then the lowest slot.
         let least = buckets[..self.form.candidates as usize]
             .iter()
             .flat_map(|bucket| bucket * width..(bucket + 1) * width)

@@ -91,8 +91,8 @@ fn bytes_of(words: &[u64]) -> Vec<u8> {
 }
 
 impl DeviceTable {
-    /// Creates an empty table with this layout. `rows_split` is the number of slots whose rows are
-    /// on the device.
+    /// Creates an empty table with this layout. `form.rows_split` is the number of slots whose rows
+    /// are on the device.
     pub(crate) fn new(
         backend: Arc<dyn Backend + Sync>,
         form: TableState,
@@ -249,7 +249,7 @@ impl DeviceTable {
             if let Some(flags) = batch.flags {
                 backend.write(op.flags, flags)?;
             }
-            // For absent keys, these stay as they are.
+            // The answers of absent keys stay as they are.
             let row_part = part.start * row_bytes as usize..part.end * row_bytes as usize;
             if let Some(rows) = &answers.rows {
                 backend.write(op.rows_out, &rows[row_part.clone()])?;

@@ -5,7 +5,8 @@ use crate::GpuError;
 use forerun_core::size::counted;
 use std::path::PathBuf;
 
-/// Why a table operation failed. Nothing was changed, unless the device failed.
+/// Why a table operation failed. Nothing was changed, unless the device failed or a file was being
+/// [loaded](super::GpuTable::load) or saved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {

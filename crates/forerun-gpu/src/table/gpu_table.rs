@@ -160,8 +160,8 @@ impl GpuTable {
     /// Looks up keys and writes the requested answers by position.
     ///
     /// # Errors
-    /// The arrays do not match the number of keys; the pipeline with buckets of another width than
-    /// 128; the device's error.
+    /// The arrays do not match the number of keys; the pipelined lookup with buckets that are not
+    /// 128 slots wide; the device's error.
     pub fn lookup(
         &self,
         lookup: Lookup,
@@ -224,6 +224,7 @@ impl GpuTable {
     }
 
     /// Erases the entries that match a condition, except pinned ones, and returns their number.
+    ///
     /// # Errors
     /// The device's error.
     pub fn erase_if(&mut self, condition: &Condition) -> Result<u64, TableError> {
@@ -264,7 +265,8 @@ impl GpuTable {
         self.export_batch_if(slots, &Condition::ALL, out)
     }
 
-    /// Calls `visit` with all entries, those of some thousand slots at a time, in no order.
+    /// Calls `visit` with all entries in no particular order, those of a few thousand slots at a
+    /// time.
     ///
     /// # Errors
     /// The device's error, or the error of `visit`.
@@ -285,7 +287,7 @@ impl GpuTable {
         Ok(())
     }
 
-    /// Removes all entries.
+    /// Removes all entries, including pinned ones.
     ///
     /// # Errors
     /// The device's error.
@@ -373,7 +375,7 @@ impl GpuTable {
     }
 
     /// Counts the memory requests that lookups of these keys would make on a device with this kind
-    /// of search. Works on a table on the CPU.
+    /// of search. The table must be on the CPU.
     ///
     /// ```
     /// use forerun_gpu::table::{GpuTable, Lookup, TableOptions};

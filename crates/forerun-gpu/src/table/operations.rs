@@ -21,8 +21,8 @@ impl GpuTable {
     }
 
     /// Inserts rows or replaces present ones. If a key's buckets are full, it replaces the entry
-    /// with their lowest score, unless the new score is lower. If a key repeats, one of its rows
-    /// stays, whole.
+    /// with their lowest score, unless the new score is lower. If a key repeats, the table keeps
+    /// one of its rows, never a mix.
     ///
     /// [`Policy::Custom`](super::Policy::Custom) and the counting policies use `scores`.
     ///

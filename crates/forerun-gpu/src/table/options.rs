@@ -34,7 +34,8 @@ impl Width {
 /// In how many buckets a key can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Candidates {
-    /// One: a search is one probe, but a bucket is full and evicts long before the table is full.
+    /// One: a search takes one probe, but some buckets are full and evict long before the table is
+    /// full.
     One,
     /// Two: its home, and another bucket that is used when little of the home is free.
     Two,
@@ -108,7 +109,7 @@ pub struct TableOptions {
     pub capacity: u64,
     /// The maximum number of slots. If it exceeds `capacity`, a batch from the host that might fill
     /// the table beyond 7/8 doubles it first, like [`reserve`](super::GpuTable::reserve), which may
-    /// be called at any time. Operations on streams never do.
+    /// be called at any time. Operations on streams never grow the table.
     pub max_capacity: u64,
     /// Bytes per row; 0 for a table of only keys and scores.
     pub row_bytes: u64,

@@ -4,8 +4,8 @@
 //!   table.command(operation, &device batch)   ->   TableCommand: put on a stream, or captured in a graph
 //! ```
 //!
-//! A launch is one call of the driver. It neither allocates nor waits. The kernel itself decides by
-//! the table's load how a lookup searches, again on each replay.
+//! A launch is one call of the driver. It neither allocates nor waits. The kernel itself chooses
+//! how a lookup searches, by the table's load, and does so again on each replay.
 
 use super::batch::{Condition, Lookup, Operation};
 use super::error::TableError;
@@ -158,7 +158,8 @@ impl GpuTable {
     /// same time: rows that they change are then read again.
     ///
     /// # Errors
-    /// Those of [`GpuTable::command`]; the pipeline with buckets of another width than 128.
+    /// Those of [`GpuTable::command`]; the pipelined lookup with buckets that are not 128 slots
+    /// wide.
     pub fn lookup_command<'a>(
         &'a self,
         lookup: Lookup,

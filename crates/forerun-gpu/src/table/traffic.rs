@@ -26,7 +26,7 @@ pub struct Requests {
     pub b32: u64,
     /// Requests of 64 bytes.
     pub b64: u64,
-    /// Requests of 128 bytes, and of 96.
+    /// Requests of 96 or 128 bytes.
     pub b128: u64,
 }
 
@@ -194,8 +194,8 @@ impl CpuTable {
         }
     }
 
-    /// Compares the digests of a bucket. A lane requests one key after the other until it has the
-    /// right one. The pipeline requests all keys that may be it.
+    /// Compares the digests of a bucket. A lane requests keys with an equal digest one after the
+    /// other until it finds the right one. The pipeline requests all of them.
     fn scan_bucket(
         &self,
         traffic: &mut Traffic,
@@ -254,7 +254,8 @@ mod tests {
         let gone: Vec<u64> = (1 << 30..(1 << 30) + 8192).collect();
         let gone = table.traffic(Lookup::Wide, &gone).unwrap();
         assert_eq!((gone.found, gone.digests.b128, gone.words), (0, 8192, 8192));
-        // About 64 digests are compared, and each is equal with probability 1/254: a key in four.
+        // About 64 digests are compared, and each is equal with probability 1/254, so a lookup in
+        // four reads a key.
         assert!(gone.keys > 8192 / 6 && gone.keys < 8192 / 3, "{gone:?}");
     }
 

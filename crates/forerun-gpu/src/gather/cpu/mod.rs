@@ -1,5 +1,5 @@
-//! The same copy on the CPU. It is the reference for the GPU's and replaces it on machines without
-//! one.
+//! The row copy on the CPU. It is the reference for the GPU's copy and replaces it on machines
+//! without a GPU.
 //!
 //! ```text
 //!   pair     i   i+1  i+2  ...  i+ahead
@@ -9,8 +9,7 @@
 //!
 //! Copying a row of some hundred bytes from uncached memory waits for its first lines. The CPU's
 //! own prefetcher fetches the rest of the row, but not the next one. So this code prefetches the
-//! lines of a row while earlier rows are copied. It is the staged form of a batch, because every
-//! row takes the same steps.
+//! lines of a row while it copies earlier rows, which works because every row takes the same steps.
 //!
 //! Several threads divide the rows by destination. Two pairs with the same destination belong to
 //! one thread, which copies them in order.
@@ -80,7 +79,7 @@ pub struct CopyCounts {
     pub zeroed: u64,
     /// Pairs skipped.
     pub skipped: u64,
-    /// Indices that are not a row and not -1.
+    /// Indices that are neither a row nor -1.
     pub out_of_range: u64,
 }
 

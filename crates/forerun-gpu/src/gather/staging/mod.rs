@@ -31,8 +31,8 @@ use crate::{Gpu, GpuError};
 use pieces::{CpuPieces, GpuPieces, Route};
 use std::fmt;
 
-/// Bytes of a piece, unless a row is longer. A launch costs some microseconds, in which the link
-/// carries about as much.
+/// Bytes of a piece, unless a row is longer. A launch costs a few microseconds, in which the link
+/// carries about this many bytes.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Pieces of a ring: one is filled, one is in flight, and two absorb short delays on either side.
@@ -51,7 +51,7 @@ pub struct StagingShape {
 
 impl StagingShape {
     /// Four pieces of 256 KiB, or of one row each if that is longer. The sizes are a prediction:
-    /// none of it has been measured on a GPU yet.
+    /// they have not been measured on a GPU yet.
     pub fn of(row_bytes: usize) -> StagingShape {
         StagingShape {
             row_bytes,
@@ -222,12 +222,12 @@ impl Delivery<'_> {
     }
 
     /// Sends the first of the [reserved rows](Delivery::reserve), each to its place in the
-    /// destination, counted in rows. If two rows have the same place, it ends up with either or a
-    /// mix of both.
+    /// destination, counted in rows. If two rows have the same place, that place gets either row or
+    /// a mix of both.
     ///
     /// # Errors
     /// There are more rows than reserved, or a place is beyond the destination: none of the rows is
-    /// sent. Or the device's error.
+    /// sent. Otherwise the device's error.
     pub fn commit(&mut self, places: &[u64]) -> Result<(), GpuError> {
         if places.len() > self.shape.piece_rows - self.filled {
             return Err(self.beyond_piece(self.filled, places.len()));

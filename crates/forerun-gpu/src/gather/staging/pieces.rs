@@ -183,7 +183,8 @@ impl GpuPieces {
         Ok(GpuPieces {
             gpu: gpu.clone(),
             layout,
-            // A few blocks for a short time: they should not wait for all blocks of a long kernel.
+            // A copy needs a few blocks for a short time. It should not wait for all blocks of a
+            // long kernel.
             stream: Stream::first(gpu)?,
             order: DeviceBuffer::of(gpu, &order.collect::<Vec<u8>>())?,
             pieces,
@@ -245,12 +246,12 @@ impl GpuPieces {
             out_of_range: None,
         };
         let copy = RowCopy::new(&self.gpu, &request, &known)?;
-        // From here on, `arrived` and `settle` wait for it, whatever fails.
+        // From here on, `arrived` and `wait_idle` wait for it, whatever fails.
         piece.travels = true;
         // SAFETY: piece and order belong to this ring, which the delivery borrows. `arrived` lends
         // the piece for writing only after the event behind the copy has passed, and the memory is
-        // not freed earlier. The delivery also borrows the destination. It settles before it ends,
-        // and it cannot be leaked, because only `deliver` owns it.
+        // not freed earlier. The delivery also borrows the destination. It waits for all copies
+        // before it ends, and it cannot be leaked, because only `deliver` owns it.
         unsafe { copy.enqueue(&self.stream) }?;
         if let Err(error) = self.stream.record(&piece.arrived) {
             // The event still marks an earlier copy, so wait for this one here.
