@@ -98,7 +98,7 @@ pub(crate) fn start(inner: &Arc<Inner>) -> std::io::Result<JoinHandle<()>> {
     let inner = Arc::clone(inner);
     let thread = thread::Builder::new().name("forerun-table".to_owned());
     thread.spawn(move || {
-        // Even if this thread panics, nobody may wait for it.
+        // Releases everyone who waits for this thread, even if it panics.
         let _stop = Stop(&inner.queue);
         while let Some(job) = inner.queue.next() {
             match job {

@@ -116,8 +116,8 @@ impl Builder {
 
     /// Rows in the host tier. Memory is allocated as it is used.
     ///
-    /// Default with a store: 65,536; the store holds all rows. Without a store, the table by
-    /// default grows with its rows, up to the machine's memory, and drops none. A table with a
+    /// Default with a store: 65,536, because the store holds all rows. Default without a store: the
+    /// table grows with its rows, up to the machine's memory, and drops none. A table with a
     /// capacity and without a store refuses rows beyond it, unless [`overflow`](Builder::overflow)
     /// asks for eviction.
     pub fn host_capacity(mut self, rows: usize) -> Builder {
@@ -135,16 +135,16 @@ impl Builder {
 
     /// The maximum memory of the table, in bytes: one budget for the host tier's rows, their index
     /// and metadata, the admission filters, and the store's page cache and memtables. A quarter is
-    /// for pages, an eighth (at most 1 GiB) for memtables, all else for rows. Without a store, all
-    /// of it is for rows. [`Stats::memory_limit_bytes`](crate::Stats::memory_limit_bytes) is what
-    /// the parts add up to, and [`Stats::memory_bytes`](crate::Stats::memory_bytes) what is in use.
-    /// A store that is opened for reading only keeps its log in memtables: if the log is long, they
-    /// take up to half of the budget, and the rows get less.
+    /// for pages, an eighth (at most 1 GiB) for memtables, and the rest for rows. Without a store,
+    /// all of it is for rows. [`Stats::memory_limit_bytes`](crate::Stats::memory_limit_bytes) is
+    /// what the parts add up to, and [`Stats::memory_bytes`](crate::Stats::memory_bytes) is what is
+    /// in use. A store that is opened for reading only keeps its log in memtables: if the log is
+    /// long, they take up to half of the budget, and the rows get less.
     ///
     /// [`open`](Builder::open) refuses it together with [`host_capacity`](Builder::host_capacity)
     /// or [`host_bytes`](Builder::host_bytes). It replaces [`Options::cache_bytes`] and
-    /// [`Options::memory_limit_bytes`] of [`store_options`](Builder::store_options), whatever they
-    /// are, and lowers [`Options::memtable_bytes`] to half of what memtables may take.
+    /// [`Options::memory_limit_bytes`] of [`store_options`](Builder::store_options), whatever their
+    /// values, and lowers [`Options::memtable_bytes`] to half of what memtables may take.
     ///
     /// It does not include the rows of the device tier and the buffers of running calls. Two parts
     /// can exceed their share: a store keeps the root pages of its runs and 8 bytes for each page

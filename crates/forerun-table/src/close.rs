@@ -5,7 +5,7 @@
 //!   writer  lock its keys ──> refused? ──> write                          (Inner::lock_to_write)
 //! ```
 //!
-//! A write that locks its keys before the last flush does is flushed. A later one is refused.
+//! If a write locks its keys before the last flush does, it is flushed. A later write is refused.
 
 use crate::inner::Inner;
 use crate::{Error, Result};

@@ -6,9 +6,9 @@
 //!   write    lock ──> invalidate the copies ──> write store, host tier ──> bump versions ──> unlock ──> promote again
 //! ```
 //!
-//! The device holds only copies (`device_tier.rs`), so nothing here can lose a row and no move must
-//! be atomic: the store has a demoted row all the time. A row is promoted under the lock of its
-//! key, while the host tier has the newest version.
+//! The device holds only copies (`device_tier.rs`), so nothing here can lose a row and no move
+//! needs to be atomic: the store has a demoted row throughout. A row is promoted under the lock of
+//! its key, while the host tier has the newest version.
 
 #[cfg(feature = "gpu")]
 use crate::device_tier::{Exchange, Incoming};
@@ -28,7 +28,7 @@ impl Inner {
     #[cfg(not(feature = "gpu"))]
     pub(crate) fn promote_to_device(&self, _keys: &[u64], _origin: Origin) {}
 
-    /// Copies rows of the host tier to the device, as far as it takes them.
+    /// Copies rows of the host tier to the device, which may refuse some of them.
     #[cfg(feature = "gpu")]
     pub(crate) fn promote_to_device(&self, keys: &[u64], origin: Origin) {
         let Some(device) = self.device() else {

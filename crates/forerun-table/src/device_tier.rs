@@ -5,7 +5,7 @@
 //!                     └─ fails once ──> unused from then on: the tiers below have all of its rows
 //! ```
 //!
-//! **Every row here also lies in a tier below with the same bytes**: in the host tier or in the
+//! **Every row here is also in a tier below with the same bytes**: in the host tier or in the
 //! store. So evicting a row loses nothing, and neither does a device that fails. A write removes
 //! the copies of its keys here before it changes a lower tier, and promotes them again afterwards
 //! (`device_moves.rs`). Updating them in place would be less work but wrong: a lookup that missed a
@@ -13,7 +13,8 @@
 //! the old row from here.
 //!
 //! The table of `forerun-gpu` accepts one writing batch at a time, and no lookups through the host
-//! during it. Hence the lock: a lookup waits for a batch that writes here, and for nothing else.
+//! during it. The lock ensures this: a lookup waits for a batch that writes here, and for nothing
+//! else.
 
 use crate::admission::AdmissionFilter;
 use crate::key_locks::Version;

@@ -15,8 +15,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Some keys of a batch could not be served. All others were, as if the batch had not had
-    /// these.
+    /// Some keys of a batch could not be served. All others were served, as if the batch did not
+    /// contain these.
     #[error("{0}")]
     Keys(Box<Failures>),
     /// The lengths of keys, rows and flags do not match. Nothing was done.
@@ -74,7 +74,7 @@ pub enum Error {
     MemoryBudget {
         /// The rows.
         row: RowType,
-        /// What was asked for.
+        /// The requested size.
         asked_bytes: usize,
         /// The minimum.
         needed_bytes: usize,
@@ -88,7 +88,7 @@ pub enum Error {
     LogMemory {
         /// The store.
         path: String,
-        /// What was asked for.
+        /// The requested size.
         asked_bytes: usize,
     },
     /// The requested GPU is not available for a device tier.
@@ -115,7 +115,7 @@ pub enum Error {
         given: String,
     },
     /// The device tier cannot be made, has failed, or has no memory for delivering rows. The table
-    /// works on without a tier that has failed.
+    /// keeps working without a tier that has failed.
     #[error("the device tier failed: {reason}")]
     Device {
         /// The reason.
@@ -177,7 +177,7 @@ pub enum Error {
         "no slot was freed within {waited:?}: a reader in this process still holds replaced rows"
     )]
     Stalled {
-        /// How long no slot was freed, not counting the time of evictions.
+        /// How long no slot has been freed, not counting the time of evictions.
         waited: Duration,
     },
     /// The builder's [`interrupt`](crate::Builder::interrupt) function ended the call. Some keys of

@@ -28,8 +28,8 @@ use std::time::Instant;
 /// Keys per batch for the host tier when a device tier is above it.
 const HOST_BATCH: usize = 1024;
 
-/// Keys per batch for the store, fewer if rows are long: more than its reads keep in flight, and a
-/// bound on the batch's memory.
+/// Keys per batch for the store, fewer if rows are long. A batch has more keys than the store reads
+/// at a time, and the limit bounds the batch's memory.
 const STORE_BATCH: usize = 4096;
 
 /// Receives the rows that the tiers below the device find, by position in the batch.

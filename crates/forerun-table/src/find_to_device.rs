@@ -85,7 +85,8 @@ impl<'s, 'd> Staged<'s, 'd> {
         slots: &mut Slots,
     ) -> Result<(usize, usize), GpuError> {
         let shape = self.delivery.shape();
-        // Send a piece that is nearly full: the misses of only a few keys would hardly overlap.
+        // If the piece is nearly full, send it: the cache misses of only a few keys would hardly
+        // overlap.
         let least = (shape.piece_rows / 4).max(1).min(keys.len());
         let space = self.delivery.reserve(least)?;
         let asked = keys.len().min(space.len() / shape.row_bytes);

@@ -72,7 +72,7 @@ impl Inner {
             return Ok(self.host.linked() as u64);
         }
         let (_, snapshot) = self.snapshot()?;
-        // Not held during the scan: the caller's function may use the table.
+        // The lock is not held during the scan, because the caller's function may use the table.
         let last = || self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((counted, count)) = *last()
             && counted == snapshot.view_id()

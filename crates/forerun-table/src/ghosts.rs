@@ -4,7 +4,7 @@
 //!   ghosts   | tag 12, count 4 | tag 12, count 4 | ...       one 16-bit word at the place that the key's hash selects
 //! ```
 //!
-//! A key replaces the former key of its place, so the table remembers the most recent lookups:
+//! A key replaces the previous key at its place, so the table remembers the most recent lookups,
 //! about as many keys as it has places. (S3-FIFO, Yang et al., SOSP 2023, keeps such a queue of
 //! ghosts; a table of tags costs two bytes a key and one line a lookup.)
 
@@ -97,8 +97,8 @@ mod tests {
             }
             (0..200u64).filter(|&key| ghosts.touch(key) > 0).count()
         };
-        // This counts the keys of 200 whose place is not taken later by another of the 300 keys and
-        // that no earlier key had used. A random permutation gives about 148, plus or minus 7.
+        // This counts those of the 200 keys whose place no other of the 300 keys takes later and no
+        // earlier key had used. A random permutation gives about 148, plus or minus 7.
         assert!(remembered(100) > 100);
         assert!(remembered(10_000) < 20);
     }

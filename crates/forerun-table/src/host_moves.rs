@@ -145,7 +145,8 @@ impl Inner {
     /// Reserves slots for at most [`chunk`](crate::host::Host::chunk) rows, and evicts other rows
     /// if necessary. The caller must hold no lock.
     ///
-    /// # Errors The errors of demotion; [`Error::Stalled`].
+    /// # Errors
+    /// The errors of demotion; [`Error::Stalled`].
     pub(crate) fn reserve(&self, rows: usize) -> Result<Reservation> {
         self.reserve_within(rows, STALL)
     }

@@ -5,8 +5,8 @@
 //!                     ──> all locks ──> commit ──> unlink the rows in memory, bump versions       writers wait
 //! ```
 //!
-//! So rows are written once, to where compaction would bring them in the end, and skip the log and
-//! the memtable.
+//! Rows are thus written once, to the place where compaction would finally put them, and skip the
+//! log and the memtable.
 
 use forerun_core::sync::time;
 
@@ -64,8 +64,8 @@ impl Inner {
             }
             ingestion.add(key, row, scores.map_or(0, |scores| scores[at]))?;
         }
-        // The locks of all keys. Otherwise a lookup could see the new row, then one that was
-        // written to the host tier meanwhile, then the new one again.
+        // Lock all keys. Otherwise a lookup could see the new row, then one that was written to the
+        // host tier meanwhile, then the new one again.
         let _held = self.lock_all_to_write()?;
         let mut reservation = self.host.reserve_none()?;
         keys.chunks(UNLINK_BATCH).for_each(|keys| {

@@ -123,8 +123,9 @@ impl Inner {
 
     /// Locks these keys for writing.
     ///
-    /// Close first refuses calls and then flushes under all locks. A writer that has its locks
-    /// before the flush has its rows flushed; one that gets them after sees the flag.
+    /// Close first refuses calls and then flushes under all locks. If a writer gets its locks
+    /// before the flush, its rows are flushed. If it gets them later, it sees that the table is
+    /// closed.
     ///
     /// # Errors
     /// [`Error::Closed`]: the table no longer accepts writes.

@@ -9,8 +9,8 @@
 //! outdated by then. So the lookup records the key's version before it reads the store, and the
 //! promotion compares versions under the lock. Every change of the key's row or of the store
 //! happens under the lock and is followed by an increment, so an equal version means that the store
-//! still has the row that was read. Keys that share a counter can make a promotion fail without
-//! need; the next lookup makes up for it.
+//! still has the row that was read. Keys that share a counter can make a promotion fail needlessly;
+//! a later lookup then promotes the row.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -114,7 +114,8 @@ mod tests {
                 let (key_locks, inside) = (&key_locks, &inside);
                 scope.spawn(move || {
                     for round in 0..200u64 {
-                        // All batches have key 7, in various company and order.
+                        // All batches contain key 7, with different other keys and in different
+                        // orders.
                         let others = (0..50).map(|n| n * (thread + 1) + round);
                         let guard = key_locks.lock(others.chain([7]));
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);

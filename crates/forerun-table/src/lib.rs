@@ -102,5 +102,5 @@ pub use stats::{Counts, DeviceStats, Stats};
 pub use table::Table;
 pub use typed::TypedTable;
 pub use weak_table::WeakTable;
-// Rows of `TypedTable` have its traits.
+// The types of a `TypedTable`'s rows implement its traits.
 pub use zerocopy;

@@ -24,12 +24,12 @@ const MEMTABLES_SHARE: usize = 8;
 const LOG_SHARE: usize = 2;
 /// The maximum for memtables: larger ones do not make writes faster.
 const MEMTABLES_BYTES_MAX: usize = 1 << 30;
-/// Memtables that fit beside each other: one takes writes while another is flushed. Larger ones
-/// mean fewer runs to merge.
+/// The number of memtables that fit at the same time: one takes writes while another is flushed.
+/// Fewer, larger memtables mean fewer runs to merge.
 const MEMTABLES: usize = 2;
-/// What a memtable needs for an entry besides its value, at most.
+/// The most that a memtable needs for an entry, besides the entry's value.
 const ENTRY_BYTES: usize = 128;
-/// What memtables need besides their entries, at most.
+/// The most that memtables need besides their entries.
 const EMPTY_MEMTABLES_BYTES: usize = 16 << 10;
 
 /// The parts of a budget.
@@ -41,7 +41,7 @@ pub(crate) struct MemoryBudget {
     pages_bytes: usize,
     /// For its memtables; 0 without a store.
     memtables_bytes: usize,
-    /// What was asked for: all of these, and what was taken before.
+    /// The requested bytes: all of these, and those that were taken before.
     asked_bytes: usize,
 }
 
@@ -58,7 +58,7 @@ impl MemoryBudget {
     ) -> Result<MemoryBudget> {
         let host_min = bytes_min(row.bytes(), score);
         let memtables_min = memtables_bytes_min(host_min, row, score);
-        // What remains after the pages holds the two others, each with at least its minimum.
+        // What the pages leave must hold the other two parts, each with at least its minimum.
         let needed_bytes = (host_min + memtables_min).saturating_mul(2) + taken_bytes;
         if bytes < needed_bytes {
             return Err(Error::MemoryBudget {
@@ -129,8 +129,8 @@ impl MemoryBudget {
     }
 }
 
-/// The memory that memtables need for the rows of one write, beside a host tier of at most this
-/// many bytes: rows are written in chunks.
+/// The memory that memtables need for the rows of one write, in a table whose host tier has at most
+/// this many bytes: rows are written in chunks.
 fn memtables_bytes_min(host_bytes: usize, row: RowType, score: Score) -> usize {
     let rows = chunk_rows_within(host_bytes, row.bytes(), score);
     let chunk_bytes = rows * (row.bytes() + ENTRY_BYTES);
@@ -191,7 +191,7 @@ mod tests {
             else {
                 panic!("1000 bytes for rows of {row}");
             };
-            // 64 rows in memtables beside 273 in the host tier, and a quarter for pages.
+            // 64 rows in memtables, 273 in the host tier, and a quarter for pages.
             assert!(needed_bytes < host_min * 21 / 8, "{row}: {needed_bytes}");
         }
     }

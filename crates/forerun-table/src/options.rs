@@ -9,8 +9,8 @@ use std::sync::Arc;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum HostCapacity {
-    /// This many rows. A few spare slots, at most a 16th or some hundred, hold new rows until they
-    /// replace old ones.
+    /// This many rows. Spare slots, a 16th of the rows but at least 256 and at most 65,536, hold
+    /// new rows until they replace old ones.
     Rows(usize),
     /// As many rows as fit in these bytes, together with their index and metadata.
     Bytes(usize),
@@ -47,7 +47,7 @@ pub enum Admission {
     #[default]
     SecondTouch,
     /// Rows whose score is above that of the rows they would evict. With
-    /// [`Score::Lru`](crate::Score::Lru) the row in use is always the newest, so that equals
+    /// [`Score::Lru`](crate::Score::Lru) the row in use is always the newest, so this equals
     /// [`Admission::Always`]. (Under every admission policy, the device's table refuses a row whose
     /// score is below all scores in its buckets.)
     ByScore,

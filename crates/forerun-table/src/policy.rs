@@ -22,8 +22,8 @@ const AGE_MAX: u8 = 128;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Score {
-    /// The least recently used. The host tier measures recency in
-    /// sixteenths of a turnover of its rows.
+    /// The least recently used. The host tier measures recency in sixteenths of a turnover of its
+    /// rows.
     Lru,
     /// The least frequently used, with aging: the clock halves the count of a row that it passes.
     /// On the device every count of a later turnover ranks above every count of an earlier one.

@@ -145,7 +145,7 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// The name of no element type.
+/// The given name is not the name of an element type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not an element type: use uint8, int8, int32, int64, float16, bfloat16, float32 or \
@@ -242,7 +242,7 @@ mod tests {
         // 2048.
         let (a, b) = (f16::from_f32(2048.0).to_le_bytes(), f16::ONE.to_le_bytes());
         assert_eq!(sum(Dtype::F16, &a, &b), a);
-        // bfloat16 has 8: 256 + 1 likewise.
+        // bfloat16 has 8 bits: 256 + 1 likewise rounds to 256.
         let (a, b) = (bf16::from_f32(256.0).to_le_bytes(), bf16::ONE.to_le_bytes());
         assert_eq!(sum(Dtype::Bf16, &a, &b), a);
         assert_eq!(sum(Dtype::Bf16, &b, &b), bf16::from_f32(2.0).to_le_bytes());

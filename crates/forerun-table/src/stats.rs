@@ -108,7 +108,7 @@ figures! {
         /// Slots in the tier: whole buckets, so at least the requested number. A GPU's table keeps
         /// some of them free.
         gauge capacity_rows: u64,
-        /// Why the tier is disabled, if it has failed. The tiers below work on without it.
+        /// Why the tier is disabled, if it has failed. The tiers below keep working.
         other failure: Option<String>,
     }
 }

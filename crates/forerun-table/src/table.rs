@@ -379,7 +379,7 @@ impl Table {
         self.inner().map(|inner| inner.stats()).unwrap_or_default()
     }
 
-    /// Only [`Stats::device`], at a lower cost.
+    /// Returns only [`Stats::device`], at a lower cost.
     pub fn device_stats(&self) -> Option<DeviceStats> {
         self.inner().ok()?.device_stats()
     }
@@ -401,7 +401,8 @@ impl Table {
         Table { open }
     }
 
-    /// Refuses every process but the one that opened the table, as all methods do that can fail.
+    /// Returns an error in every process except the one that opened the table, as all fallible
+    /// methods do.
     ///
     /// # Errors
     /// [`Error::Forked`].

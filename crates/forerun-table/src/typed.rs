@@ -10,8 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// derives the traits of [`zerocopy`](crate::zerocopy). Rows are copied as bytes and never
 /// converted, so the elements of `T` have the machine's byte order.
 ///
-/// A handle, made by [`Table::typed`]. Clones share the open table. What is not here is at
-/// [`table`](TypedTable::table).
+/// A handle, made by [`Table::typed`]. Clones share the open table. For operations that it lacks,
+/// use [`table`](TypedTable::table).
 ///
 /// ```
 /// use forerun_table::{Dtype, Table};

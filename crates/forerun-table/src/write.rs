@@ -244,8 +244,8 @@ impl Inner {
     fn erase_part(&self, keys: &[u64]) -> Result<()> {
         let _held = self.lock_to_write(keys.iter().copied())?;
         self.invalidate(keys);
-        // The store first: a lookup that no longer finds the key in memory must not find an old row
-        // in the store.
+        // Erase from the store first: a lookup that no longer finds the key in memory must not find
+        // an old row in the store.
         if let Some(store) = &self.store {
             store.remove(keys)?;
         }

@@ -31,8 +31,8 @@ const OLDEST_DEVICE: (u32, u32) = (8, 0);
 pub struct Gpu(Arc<Inner>);
 
 struct Inner {
-    /// Whatever belongs to a device (memory, streams, events) binds it before each call of the
-    /// driver, including the call that frees it. So it does nothing in a fork.
+    /// Everything that belongs to a device (memory, streams, events) binds the device before each
+    /// call of the driver, including the call that frees it, and so does nothing in a fork.
     owner: Owner,
     device: CUdevice,
     context: sys::CUcontext,

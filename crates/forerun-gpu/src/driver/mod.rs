@@ -18,11 +18,11 @@
 //!
 //! # Which memory may be touched when
 //! Work on a stream runs after the call that put it there has returned, whereas Rust's borrows end
-//! with calls. [`Gpu::scope`] closes that gap as `std::thread::scope` does for threads: whatever is
-//! put on a stream within a scope borrows its memory for longer than the scope lasts, and the scope
-//! does not end before the device has finished. No Rust reference ever points to device memory, so
-//! all methods of [`DeviceBuffer`] take `&self`: kernels and copies that use it at the same time
-//! may mix each other's bytes, but do nothing worse.
+//! with calls. [`Gpu::scope`] closes that gap as `std::thread::scope` does for threads: a command
+//! that is put on a stream within a scope borrows its memory for longer than the scope lasts, and
+//! the scope does not end before the device has finished. No Rust reference ever points to device
+//! memory, so all methods of [`DeviceBuffer`] take `&self`: kernels and copies that use it at the
+//! same time may mix each other's bytes, but do nothing worse.
 
 pub(crate) mod api;
 mod device_memory;

@@ -75,8 +75,8 @@ impl Element {
 pub enum Operation {
     /// Sets the key's row. Inserts an absent key, if necessary in place of the lowest score.
     InsertOrAssign,
-    /// The same, and returns the entries that the table does not keep: evicted ones and refused new
-    /// ones.
+    /// Like [`Operation::InsertOrAssign`], and returns the entries that the table does not keep:
+    /// evicted ones and refused new ones.
     InsertAndEvict,
     /// Returns the key's row. Inserts an absent key with the given row (zeros if none is given).
     FindOrInsert,

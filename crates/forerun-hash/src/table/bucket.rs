@@ -214,8 +214,8 @@ impl Bucket {
         );
     }
 
-    /// Uncounts an entry that came home or was removed. A saturated counter stays so until the
-    /// segment is rebuilt, because it has lost count.
+    /// Uncounts an entry that came home or was removed. A saturated counter stays saturated until
+    /// the segment is rebuilt, because it has lost count.
     pub(super) fn remove_overflow(&self, cell: OverflowCounter) {
         self.recount(cell, |count| {
             debug_assert!(count > 0, "uncounted an entry that was never counted");

@@ -1,14 +1,14 @@
 //! Growth: replacing full segments by larger ones, and rebuilding whole tables.
 //!
 //! ```text
-//!   a full segment     | prefix 01, n buckets |  -->  | prefix 01, 1.5 n |            while it is small
-//!                                                -->  | 010, .75 n | 011, .75 n |     beyond 4 MiB
+//!   a full segment     | prefix 01, n buckets |  -->  | prefix 01, 1.5 n |           while it is small
+//!                                                -->  | 010, .75 n | 011, .75 n |    beyond 16 MiB
 //! ```
 //!
 //! The writer that finds a segment full fills its successors while holding the lock, and then
 //! replaces the directory. Readers continue in the old segment, which does not change. Other
 //! writers wait for the lock, find the segment retired, and go to the successors. A table therefore
-//! grows a few MiB at a time: nobody waits for all of it, and only one segment exists twice.
+//! grows one segment at a time: nobody waits for all of it, and only one segment exists twice.
 
 use super::directory::Directory;
 use super::place::selector;
@@ -27,8 +27,9 @@ const PLANNED_LOAD: f64 = 0.95;
 /// If a segment with a load below this is full, its keys share too few buckets.
 const CROWDED_LOAD: f64 = 0.125;
 
-/// The size in buckets beyond which a segment is split. Few segments keep the directory in L1; many
-/// segments make each of them quick to copy.
+/// The size in buckets beyond which a segment is split: 16 MiB in tables of up to about half a GiB,
+/// 128 MiB in tables of up to about half a TiB, and otherwise 1 GiB. Few segments keep the
+/// directory in L1; many segments make each of them quick to copy.
 fn len_max(depth: u32) -> u64 {
     match depth {
         0..6 => (16 << 20) / 64,
@@ -42,7 +43,7 @@ fn len_max(depth: u32) -> u64 {
 pub(super) fn empty_segments(capacity: u64, pages: Pages) -> Result<Vec<Arc<Segment>>, Error> {
     let len = |depth: u32| {
         let entries = capacity as f64 / f64::from(depth).exp2();
-        // Plus four standard deviations of a segment's share, so that no segment has to grow.
+        // Add four standard deviations of a segment's share, so that no segment has to grow.
         let slots = entries / PLANNED_LOAD + 4.0 * if depth == 0 { 0.0 } else { entries.sqrt() };
         (slots / 4.0).ceil() as u64
     };
@@ -170,7 +171,8 @@ impl HashTable {
     /// Locks every segment: nothing is written until the locks are dropped.
     pub(super) fn lock_all<'g>(&self, guard: &'g Guard) -> Vec<LockedSegment<'g>> {
         loop {
-            // In the order of the prefixes, like everyone who locks more than one.
+            // Lock in the order of the prefixes, as every caller does that locks more than one
+            // segment.
             let segments = self.directory(guard).segments();
             if let Some(all) = segments.map(|segment| segment.lock()).collect() {
                 return all;

@@ -110,9 +110,10 @@ forerun_core::setters! {
 ///
 /// # Concurrency
 /// Every method takes `&self`. Reads never block: they neither lock nor write, and they see each
-/// key either before or after a write. Writes lock one segment: a 4 MiB part of a large table, or
-/// all of a small one. Once a writing call has returned, every later read on any thread sees its
-/// effect.
+/// key either before or after a write. Writes lock one segment: all of a small table, or a part of
+/// a larger one, of at most 16 MiB (128 MiB if the table exceeds about half a GiB, and 1 GiB if it
+/// exceeds about half a TiB). Once a writing call has returned, every later read on any thread sees
+/// its effect.
 ///
 /// # Examples
 /// ```
@@ -308,7 +309,8 @@ impl HashTable {
         }
     }
 
-    /// The number of entries. With concurrent writers, a number from some moment during the call.
+    /// The number of entries. With concurrent writers it is approximate, because the segments are
+    /// counted one after the other.
     pub fn len(&self) -> usize {
         let guard = epoch::pin();
         let segments = self.directory(&guard).segments();
@@ -443,8 +445,8 @@ impl Pinned<'_> {
         /// Keys per use of one directory, so that a long batch does not keep using segments that
         /// growth has replaced.
         const CHUNK: usize = 4096;
-        /// Fewer keys than this are looked up one by one: then their waits also overlap with those
-        /// of the next call, which is not the case with blocks.
+        /// Fewer keys than this are looked up one by one: their waits then also overlap with those
+        /// of the next call, as they would not in blocks.
         const BATCH_MIN: usize = 4;
         let len = keys.len().min(values.len()).min(found.len());
         if len < BATCH_MIN {

@@ -128,7 +128,7 @@ mod tests {
             touch(&host, &[0, 1, 2, 3, 4, 5]);
         }
         assert_eq!(keys(&host.choose(2)), [6, 7]);
-        // Their three uses were halved as the hand passed; one more use counts more than that.
+        // The hand halved their three uses as it passed, so one more use outranks the others.
         touch(&host, &[1, 6, 6, 6, 7, 7, 7]);
         let rest = keys(&host.choose(2));
         assert!(

@@ -98,7 +98,7 @@ fn slot_bytes(row_bytes: usize, score: Score) -> usize {
     stride_bytes(row_bytes) + metadata_bytes(score)
 }
 
-/// The minimum bytes of a host tier, about: a few rows and their spare slots.
+/// About the minimum bytes of a host tier: a few rows and their spare slots.
 pub(crate) fn bytes_min(row_bytes: usize, score: Score) -> usize {
     slot_bytes(row_bytes, score) * (SPARE_MIN + 17)
 }
@@ -123,8 +123,9 @@ fn spare(rows: usize) -> usize {
     (rows / 16).clamp(SPARE_MIN, SPARE_MAX)
 }
 
-/// Whether to allocate an index of this many entries in full. Entries are scattered over it, so a
-/// few rows already touch most of its memory; it must be a small part of the machine's.
+/// Whether to allocate an index of this many entries in full. Entries are scattered over the index,
+/// so a few rows already touch most of its memory, which must be a small part of the machine's
+/// memory.
 fn fits_index(slots: usize) -> bool {
     let memory_bytes = physical_memory_bytes().unwrap_or(MEMORY_BYTES);
     slots.saturating_mul(INDEX_BYTES) <= memory_bytes / 8
@@ -203,8 +204,8 @@ impl Host {
         }
     }
 
-    /// An empty tier of `capacity` rows. An ample one is larger than it will ever be full, so its
-    /// index grows.
+    /// An empty tier of `capacity` rows. If the capacity is ample, the tier never fills up, so its
+    /// index starts small and grows.
     fn with_rows(
         row_bytes: usize,
         capacity: usize,
@@ -453,7 +454,7 @@ impl Host {
         self.slab.memory_bytes() + entries
     }
 
-    /// Bytes of these that are in use, not counting the ends of pages.
+    /// The part of these bytes that is in use, not counting the unused ends of pages.
     pub(crate) fn used_bytes(&self) -> usize {
         let used = self.slab.used_slots();
         let entries = used * (metadata_bytes(self.score) - INDEX_BYTES);

@@ -135,7 +135,7 @@ impl RowSlab {
         })
     }
 
-    /// `count` slots to write to, or `None` if there are not that many just now.
+    /// Takes `count` slots to write to. Returns `None` if fewer are free right now.
     pub(crate) fn take(&self, count: usize) -> Option<FreeSlots> {
         let mut free = self.arena.lock_free();
         // Relaxed: under the lock.
@@ -408,7 +408,8 @@ impl Drop for Retired {
 impl Drop for RowSlab {
     fn drop(&mut self) {
         // Directories that the index has outgrown are freed when the epoch advances, which a thread
-        // has to trigger. It takes three times, because garbage is freed two epochs after its own.
+        // has to trigger. Three calls are needed, because garbage is freed two epochs after the
+        // epoch in which it was retired.
         for _ in 0..3 {
             self.reclaim();
         }
