@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// the engine and strategy that a column of ratios compares with.
 ///
 /// # Errors
-/// As [`run`], and errors of a peer.
+/// The errors of [`run`], and errors of a peer.
 pub fn run_with(args: &Args, peers: &[&dyn Engine], peer: Option<(&str, &str)>) -> Result<()> {
     on_stdout(|out| run_to(args, peers, peer, &Progress::on_terminal(), out))
 }
@@ -121,7 +121,7 @@ pub fn run_with(args: &Args, peers: &[&dyn Engine], peer: Option<(&str, &str)>) 
 /// [`run_with`], printing to `out`.
 ///
 /// # Errors
-/// As [`run_with`].
+/// The same as for [`run_with`].
 pub fn run_to(
     args: &Args,
     peers: &[&dyn Engine],

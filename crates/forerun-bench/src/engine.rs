@@ -20,7 +20,7 @@ use tempfile::TempDir;
 pub struct Need {
     /// Entries that are loaded first.
     pub keys: u64,
-    /// The most that is written afterwards: entries, or versions of entries.
+    /// The maximum number of entries, or versions of entries, that are written afterwards.
     pub spare_entries: u64,
     /// Bytes per key; those of the longest key if lengths differ.
     pub key_bytes: usize,
@@ -41,7 +41,7 @@ pub struct StoreLocation {
 }
 
 impl Need {
-    /// What `data` needs of a store in memory, or of one on disk anywhere.
+    /// The needs of `data`, for a store in memory or for one on disk in the default location.
     pub fn of(data: &Dataset, spare_entries: u64) -> Need {
         Need {
             keys: data.keys(),
@@ -102,7 +102,7 @@ pub trait Engine {
     /// key order only. Other engines return `None`; their stores are opened empty and written to.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The same as for [`open`](Self::open).
     fn open_loaded(&self, data: &Dataset) -> Result<Option<Box<dyn Store>>> {
         let _ = data;
         Ok(None)

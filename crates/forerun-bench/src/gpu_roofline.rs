@@ -102,7 +102,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// [`run`], printing to `out`.
 ///
 /// # Errors
-/// As [`run`].
+/// The same as for [`run`].
 pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<()> {
     args.output.check()?;
     let gpu = args.gpu.open(args.output.json, out)?;

@@ -55,7 +55,7 @@ pub struct Lookups {
     pub bench: String,
     /// The data sets, one after the other.
     pub data: Vec<Dataset>,
-    /// Keys per batch, each at least one.
+    /// The workloads.
     pub workloads: Vec<Workload>,
     /// Keys per batch, each at least one.
     pub batches: Vec<usize>,

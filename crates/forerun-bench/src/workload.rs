@@ -205,7 +205,7 @@ pub struct Queries {
 }
 
 impl Queries {
-    /// The most keys that [`Queries::sized`] draws.
+    /// The maximum number of keys that [`Queries::sized`] draws.
     pub const KEYS_MAX: usize = 1 << 19;
 
     /// Draws `count` keys.

@@ -57,7 +57,7 @@ struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// This is a simulated build, whose locks and atomics are slow.
+    /// Refuses to run the command: this is a simulated build, whose locks and atomics are slow.
     fn refuse(&self, what: &str, command: &[&str]) -> anyhow::Result<ExitCode> {
         let given = self.args.iter().map(String::as_str);
         let args: Vec<&str> = command.iter().copied().chain(given).collect();

@@ -146,7 +146,8 @@ pub(crate) struct Authentication {
 pub(crate) enum Entry {
     /// More bytes are needed.
     More,
-    /// The first `consumed` bytes were a command. Send `answer`; the gate may be open now.
+    /// The first `consumed` bytes were a command. Send `answer`. The client may be authenticated
+    /// now.
     Answered {
         /// Bytes to remove from the input.
         consumed: usize,

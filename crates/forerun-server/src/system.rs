@@ -42,7 +42,7 @@ pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
     /// from any thread. A wake-up is reported under the token [`WAKE`].
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn poll(&self, events: usize) -> io::Result<(Self::Poll, Arc<dyn Wake>)>;
 
     /// The monotonic clock.
@@ -57,7 +57,7 @@ pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
     /// Creates a file that only its owner may read. No file of this name may exist.
     ///
     /// # Errors
-    /// The system's. This applies to the following calls too.
+    /// The system's error. This applies to the following calls too.
     fn create(&self, path: &Path) -> io::Result<Self::File>;
     /// Opens a file for reading.
     fn open(&self, path: &Path) -> io::Result<Self::File>;
@@ -91,7 +91,7 @@ pub trait Listening: fmt::Debug + Send {
     /// waiting.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn accept(&self) -> io::Result<(Self::Socket, Peer)>;
 
     /// The address, with the port that the system assigned.
@@ -111,13 +111,13 @@ pub trait Readiness: fmt::Debug + Send {
     /// Waits for at most `timeout` and calls `tell` for each ready socket.
     ///
     /// # Errors
-    /// The system's. No connection can cause one.
+    /// The system's error. No connection can cause one.
     fn poll(&mut self, timeout: Option<Duration>, tell: impl FnMut(Ready)) -> io::Result<()>;
 
     /// Registers a socket. Its current state is reported once, then each change, under `token`.
     ///
     /// # Errors
-    /// The system's. This applies to the following calls too.
+    /// The system's error. This applies to the following calls too.
     fn register(&self, socket: &mut Self::Socket, token: usize) -> io::Result<()>;
     /// Like [`register`](Self::register), for connections that wait to be accepted.
     fn register_listener(&self, listener: &mut Self::Listener, token: usize) -> io::Result<()>;
@@ -130,7 +130,7 @@ pub trait Wake: fmt::Debug + Send + Sync {
     /// Makes the poll return, now or at its next call.
     ///
     /// # Errors
-    /// The system's. The poll is gone then.
+    /// The system's error. The poll is gone then.
     fn wake(&self) -> io::Result<()>;
 }
 

@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// Measures and prints to `out`.
 ///
 /// # Errors
-/// As [`run`].
+/// The same as for [`run`].
 pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<()> {
     args.output.check()?;
     if !args.output.json {

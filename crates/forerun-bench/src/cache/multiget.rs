@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// cache.
 const BATCHES: usize = 4096;
 
-/// One way: a line of JSON with the names of [`Row`] and these.
+/// The result of one way: a line of JSON with the names of [`Row`] and these.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MultigetRow {
     /// The fields that every bench's rows have.

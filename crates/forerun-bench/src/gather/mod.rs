@@ -60,7 +60,7 @@ const TESTED: &str = "The tests check the CPU's copy, and the kernels on the CPU
 /// [`run`], printing to `out`.
 ///
 /// # Errors
-/// As [`run`].
+/// The same as for [`run`].
 pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<()> {
     args.output.check()?;
     let gpu = args.gpu.open(args.output.json, out)?;

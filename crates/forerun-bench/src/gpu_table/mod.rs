@@ -4,7 +4,7 @@
 //! ```text
 //!   args.rs                 the command line
 //!   setting.rs              the tables and their requests
-//!   operation.rs             operations
+//!   operation.rs            operations
 //!   keys.rs                 keys, rows, calls
 //!   fixture.rs              a filled table, and one call to it
 //!   selfcheck.rs            --check
@@ -67,7 +67,7 @@ const TESTED: &str = "The tests run every kernel on the CPU, and compare it with
 /// [`run`], printing to `out`.
 ///
 /// # Errors
-/// As [`run`].
+/// The same as for [`run`].
 pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<()> {
     args.output.check()?;
     let gpu = args.gpu.open(args.output.json, out)?;

@@ -116,7 +116,7 @@ pub trait Updater<K: Word, V: Word> {
     /// Removes an entry, and returns whether it existed.
     ///
     /// # Errors
-    /// The table's.
+    /// The table's errors.
     fn remove(&mut self, key: K) -> Result<bool>;
 }
 

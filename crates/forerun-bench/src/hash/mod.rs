@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// of ratios compares with, such as `("hashbrown", "get")`.
 ///
 /// # Errors
-/// As [`run`], and errors of a peer.
+/// The errors of [`run`], and errors of a peer.
 pub fn run_with(args: &Args, peers: &[Peer<'_>], peer: Option<(&str, &str)>) -> Result<()> {
     on_stdout(|out| run_to(args, peers, peer, &Progress::on_terminal(), out))
 }
@@ -80,7 +80,7 @@ pub fn run_with(args: &Args, peers: &[Peer<'_>], peer: Option<(&str, &str)>) -> 
 /// [`run_with`], printing to `out`.
 ///
 /// # Errors
-/// As [`run_with`].
+/// The same as for [`run_with`].
 pub fn run_to(
     args: &Args,
     peers: &[Peer<'_>],

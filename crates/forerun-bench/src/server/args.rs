@@ -9,7 +9,7 @@ use forerun_core::size::{parse_count, parse_size};
 use std::fmt;
 use std::path::PathBuf;
 
-/// The most that an item takes besides its key and value, in any of the servers; for choosing how
+/// The maximum overhead of an item besides its key and value, in any of the servers. It decides how
 /// many items fit.
 const ITEM_OVERHEAD_BYTES: u64 = 100;
 

@@ -49,7 +49,7 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// The most keys drawn for a case, and the most bytes of its requests.
+/// The maximum number of keys drawn for a case, and of bytes of its requests.
 const DRAWN_MAX: usize = 2 << 20;
 const REQUEST_BYTES_MAX: usize = 64 << 20;
 
@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// [`run`], printing to `out`.
 ///
 /// # Errors
-/// As [`run`].
+/// The same as for [`run`].
 pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<()> {
     args.output.check()?;
     let plan = args.plan()?;

@@ -148,7 +148,7 @@ pub(super) fn score_name(score: Score) -> &'static str {
         Score::Lru => "lru",
         Score::Lfu => "lfu",
         Score::Custom => "custom",
-        // Another release's.
+        // A policy of a later release.
         _ => "unknown",
     }
 }
@@ -159,7 +159,7 @@ pub(super) fn admission_name(admission: Admission) -> &'static str {
         Admission::Always => "always",
         Admission::SecondTouch => "second-touch",
         Admission::ByScore => "by-score",
-        // Another release's.
+        // A policy of a later release.
         _ => "unknown",
     }
 }

@@ -19,7 +19,7 @@ pub struct Need<'n> {
     pub row: RowType,
     /// Their keys.
     pub keys: &'n Keys,
-    /// The most cache that the store may use besides the budget of rows, in bytes. A peer with a
+    /// The maximum cache that the store may use besides the budget of rows, in bytes. A peer with a
     /// single cache adds it to that.
     pub cache_bytes: u64,
     /// Its own directory.
@@ -34,7 +34,7 @@ pub trait Contender {
     /// The policy by which rows stay in memory.
     fn policy(&self) -> String;
 
-    /// Writes all rows to disk; `reported` is called with the number of rows so far.
+    /// Writes all rows to disk, and calls `report` with the number of rows so far.
     ///
     /// # Errors
     /// Its own errors.

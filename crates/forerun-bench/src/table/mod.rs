@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// checks. A column of ratios compares with the engine that `peer` names.
 ///
 /// # Errors
-/// As [`run`], and errors of a peer.
+/// The errors of [`run`], and errors of a peer.
 pub fn run_with(args: &Args, peers: &[&dyn Contender], peer: Option<&str>) -> Result<()> {
     on_stdout(|out| run_to(args, peers, peer, &Progress::on_terminal(), out))
 }
@@ -72,7 +72,7 @@ pub fn run_with(args: &Args, peers: &[&dyn Contender], peer: Option<&str>) -> Re
 /// [`run_with`], printing to `out`.
 ///
 /// # Errors
-/// As [`run_with`].
+/// The same as for [`run_with`].
 pub fn run_to(
     args: &Args,
     peers: &[&dyn Contender],

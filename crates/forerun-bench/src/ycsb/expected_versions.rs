@@ -24,7 +24,7 @@ const BEHIND_SHIFT: u32 = 8;
 const BEHIND_MAX: u64 = 0xff_ffff;
 const BEGUN_SHIFT: u32 = 32;
 
-/// The most threads that may write, so that no count of writes in flight overflows.
+/// The maximum number of threads that may write, so that no count of writes in flight overflows.
 pub const WRITERS_MAX: usize = 200;
 
 /// The versions of all records.
@@ -45,7 +45,7 @@ pub struct PendingWrite {
 }
 
 impl ExpectedVersions {
-    /// No records yet, and space for `max` of them.
+    /// Creates a state without records, with space for `max` of them.
     pub fn new(max: u64) -> Result<ExpectedVersions> {
         let max = usize::try_from(max)?;
         let mut words = Vec::new();

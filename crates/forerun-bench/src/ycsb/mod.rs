@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// column of ratios compares with the engine that `peer` names, at the same batch.
 ///
 /// # Errors
-/// As [`run`], and errors of a peer.
+/// The errors of [`run`], and errors of a peer.
 pub fn run_with(args: &Args, peers: &[&dyn Engine], peer: Option<&str>) -> Result<()> {
     on_stdout(|out| run_to(args, peers, peer, &Progress::on_terminal(), out))
 }
@@ -70,7 +70,7 @@ pub fn run_with(args: &Args, peers: &[&dyn Engine], peer: Option<&str>) -> Resul
 /// [`run_with`], printing to `out`.
 ///
 /// # Errors
-/// As [`run_with`].
+/// The same as for [`run_with`].
 pub fn run_to(
     args: &Args,
     peers: &[&dyn Engine],

@@ -1,8 +1,8 @@
 //! A worker process: it runs one seed after the other and reports each outcome on its standard
 //! output.
 //!
-//! Simulations share only a process, so one that breaks its process cannot affect another
-//! process's.
+//! Simulations share nothing but their process, so one that breaks its process cannot affect those
+//! of other processes.
 
 use std::io::{self, Write};
 use std::panic;
@@ -39,7 +39,7 @@ pub enum Line<C> {
 /// Runs the seeds, up to the first that fails.
 ///
 /// # Errors
-/// Nobody reads its output.
+/// The output cannot be written.
 pub fn work<C: Counts>(
     args: &WorkerArgs,
     mut simulate: impl FnMut(u64) -> Report<C>,
@@ -53,7 +53,7 @@ pub fn work<C: Counts>(
         let has_failed = report.finding.is_some();
         say(&Line::End(report))?;
         if has_failed {
-            // Its threads may wait for ever; nothing else runs in this process.
+            // Its threads may wait forever. Nothing else runs in this process.
             break;
         }
         seed = seed.wrapping_add(args.step);

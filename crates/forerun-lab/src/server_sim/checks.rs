@@ -119,8 +119,8 @@ impl Checks {
         }
     }
 
-    /// The acceptor had a turn: the cache's clock must be right, and clients that connected must be
-    /// accepted soon.
+    /// Called after a turn of the acceptor: the cache's clock must be right, and clients that
+    /// connected must be accepted soon.
     pub fn acceptor(
         &mut self,
         sim: &SimSystem,
@@ -309,7 +309,7 @@ impl Checks {
         self.ids.iter().position(|&one| one == id)
     }
 
-    /// A connection has ended.
+    /// Called when a connection has ended.
     pub fn over(
         &mut self,
         client: &Client<ClientSocket>,
@@ -362,8 +362,8 @@ impl Checks {
         }
     }
 
-    /// All threads of the server have ended. A drain ends at its timeout, and earlier if all
-    /// connections have been silent for the idle timeout.
+    /// Called when all threads of the server have ended. A drain ends at its timeout, and earlier
+    /// if all connections have been silent for the idle timeout.
     pub fn drained(&self, drain: Drain, open: usize) -> Result<(), Failure> {
         let Drain {
             requested,

@@ -85,9 +85,9 @@ pub struct Client<T> {
 
 /// A socket's two ways to end, which the traits for bytes do not have.
 pub trait CloseSocket {
-    /// Nothing more will be sent.
+    /// Announces that nothing more will be sent.
     fn end(&self);
-    /// The connection is reset.
+    /// Resets the connection.
     fn cut(&self);
 }
 
@@ -342,12 +342,12 @@ impl<T: Read + Write + CloseSocket> Client<T> {
         }
     }
 
-    /// The server is gone: pending requests get no answer.
+    /// Records that the server is gone, so pending requests get no answer.
     pub fn abandon(&mut self, model: &mut Model) {
         self.over(ConnectionEnd::Closed, model);
     }
 
-    /// Nobody listens.
+    /// Records that nobody listens.
     pub fn refused(&mut self) {
         self.stage = Stage::Ended(ConnectionEnd::Refused);
     }

@@ -31,7 +31,7 @@ struct Writing {
 }
 
 impl Copies {
-    /// A client or an operator has requested a copy.
+    /// Records that a client or an operator has requested a copy.
     pub fn asked(&mut self) {
         self.is_requested = true;
     }

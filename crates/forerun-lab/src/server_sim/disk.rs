@@ -50,7 +50,7 @@ impl StoredFile {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything that was written survives a loss of power.
+    /// Makes everything that was written survive a loss of power.
     pub fn sync(&self) {
         let mut content = self.content();
         content.synced = content.bytes.len();
@@ -137,8 +137,8 @@ impl Disk {
         file.number == synced.number && content.synced == content.bytes.len()
     }
 
-    /// Power is lost. Of what was not synced, the oldest changes of the directory may be left, and
-    /// the first bytes of each file.
+    /// Loses power. Of the data that was not synced, the oldest changes of the directory and the
+    /// first bytes of each file may be left.
     pub fn lose_power(&mut self, rng: &mut SmallRng) {
         let changes = std::mem::take(&mut self.unsynced_changes);
         let left = rng.random_range(0..=changes.len());

@@ -113,7 +113,7 @@ impl Model {
         }
     }
 
-    /// A request that changes a key begins or ends.
+    /// Records that a request that changes a key begins or ends.
     pub fn changes(&mut self, name: &str, begins: bool) {
         let count = self.under_way.entry(name.to_owned()).or_default();
         *count = match begins {
@@ -239,7 +239,7 @@ impl Model {
         Ok(())
     }
 
-    /// A request changed the key.
+    /// Records that a request changed the key.
     pub fn change(&mut self, name: &str, entry: Option<Entry>, interval: Interval) {
         self.succeed(
             name,
@@ -251,7 +251,7 @@ impl Model {
         self.keys.insert(name.to_owned(), known);
     }
 
-    /// A touch gave the key's entry another expiry.
+    /// Records that a touch gave the key's entry another expiry.
     pub fn touch(&mut self, name: &str, expiry: Option<(u32, u32)>) {
         if let Some(KeyState::Entry(entry)) = self.keys.get_mut(name) {
             entry.expiry = expiry;
@@ -268,7 +268,7 @@ impl Model {
         }
     }
 
-    /// A request that may have changed the key got no answer.
+    /// Records that a request that may have changed the key got no answer.
     pub fn lose(&mut self, name: &str, maybe: Option<Entry>, sent_step: u64) {
         if let Some(last) = self
             .history
@@ -306,9 +306,9 @@ impl Model {
         });
     }
 
-    /// The server was restarted with the previous snapshot: the remaining lifetime of each entry
-    /// counts from now. It was written between two seconds of the old cache's clock, and `shift_s`
-    /// converts that clock to the new one's.
+    /// Records that the server was restarted with the previous snapshot: the remaining lifetime of
+    /// each entry counts from now. The snapshot was written between two seconds of the old cache's
+    /// clock, and `shift_s` converts that clock to the new one's.
     pub fn restart(&mut self, written_s: RangeInclusive<i64>, shift_s: i64) {
         let shifted = |second: u32, by: i64| {
             u32::try_from((i64::from(second) + shift_s + by).max(0)).unwrap_or(u32::MAX)
@@ -330,7 +330,7 @@ impl Model {
         }
     }
 
-    /// The server was restarted without its contents.
+    /// Records that the server was restarted without its contents.
     pub fn empty(&mut self) {
         self.keys.clear();
         self.history.clear();

@@ -101,7 +101,7 @@ impl SimSystem {
         self.state().unix_s += by_s;
     }
 
-    /// A cache was made just now.
+    /// Records that a cache was made just now.
     pub fn begin_cache(&self) {
         let mut state = self.state();
         state.cache_start = state.now;
@@ -133,7 +133,7 @@ impl SimSystem {
         self.state().disk.survives_power_loss(path)
     }
 
-    /// The process dies after this many more calls of the disk: all later ones fail.
+    /// Makes the process die after this many more calls of the disk. All later ones fail.
     pub fn die_after(&self, calls: u64) {
         self.state().calls_left = Some(calls);
     }
@@ -148,7 +148,7 @@ impl SimSystem {
         self.state().calls_left == Some(0)
     }
 
-    /// The process is gone. The next one has this disk.
+    /// Ends the process. The next one has this disk.
     pub fn end_process(&self) {
         // The threads' next calls of the disk fail, and so they end.
         let tasks = {
@@ -160,7 +160,7 @@ impl SimSystem {
         self.state().calls_left = None;
     }
 
-    /// Power is lost, after the process has ended.
+    /// Loses power, after the process has ended.
     pub fn lose_power(&self, rng: &mut SmallRng) {
         self.state().disk.lose_power(rng);
     }

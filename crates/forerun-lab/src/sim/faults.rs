@@ -120,7 +120,7 @@ impl SimIo {
         &self.disk
     }
 
-    /// The process dies now: its calls have no effect from here on.
+    /// Kills the process now: its calls have no effect from here on.
     pub fn die(&self) {
         if !self.state.is_dead.swap(true, SeqCst) {
             self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);

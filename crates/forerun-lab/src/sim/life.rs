@@ -368,8 +368,8 @@ fn look_offline(simulation: &Simulation, io: &SimIo, has_failed: bool) -> Outcom
     }
 }
 
-/// The process dies, or the power is lost. The possible results are checked on several disks; the
-/// next life continues with one of them.
+/// Ends a life by the death of the process or by a loss of power. The possible results are checked
+/// on several disks; the next life continues with one of them.
 fn die(
     simulation: &Simulation,
     number: usize,

@@ -117,8 +117,8 @@ impl History {
         visible
     }
 
-    /// An entry was not found: if there was one, it has expired, and does not return while the
-    /// store is open.
+    /// Records that an entry was not found. If there was one, it has expired, and does not return
+    /// while the store is open.
     pub fn note_absent(&mut self, full_key: &(KeyspaceNo, Key)) {
         if let Some(value) = self.now.get(full_key) {
             self.expired.insert(full_key.clone(), value.clone());

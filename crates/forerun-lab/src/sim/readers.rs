@@ -23,7 +23,7 @@ struct Known {
 pub struct Reading(Readers);
 
 impl Readers {
-    /// A reader begins.
+    /// Records that a reader begins.
     pub fn begin(&self) -> Reading {
         lock(&self.0).readers += 1;
         Reading(self.clone())

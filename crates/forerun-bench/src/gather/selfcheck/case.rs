@@ -154,7 +154,7 @@ impl Case {
         let stride_bytes = self.row_bytes + self.gap;
         let layer = self.rows() * stride_bytes + 32;
         let layers = if self.by_table {
-            // Backwards.
+            // In reverse order.
             let offsets = (0..u64::from(self.layers)).rev().map(|at| at * layer);
             Layers::Table {
                 offsets_bytes: offsets.collect(),

@@ -121,9 +121,9 @@ fn one(
     both.compare(out_of_range)
 }
 
-/// Captured once and replayed with other indices and counts. The comparison happens at the end,
-/// when the graph has returned the host's memory; the map and the counter show what each replay
-/// copied.
+/// Checks a graph that is captured once and replayed with other indices and counts. The comparison
+/// happens at the end, when the graph has returned the host's memory; the map and the counter show
+/// what each replay copied.
 fn graph(gpu: &Gpu, stream: &Stream, direction: Direction, choice: KernelChoice) -> Result<u64> {
     let case = Case {
         count: Some((Integer::I32, 0)),
@@ -188,7 +188,7 @@ fn replay(
     both.compare(out_of_range)
 }
 
-/// Memory that the caller owns.
+/// Checks copies from memory that the caller owns.
 fn registered(gpu: &Gpu, stream: &Stream) -> Result<()> {
     let mut host = pattern(656 * 100, 5);
     let wanted = host[656 * 42..656 * 43].to_vec();
@@ -203,7 +203,7 @@ fn registered(gpu: &Gpu, stream: &Stream) -> Result<()> {
     Ok(())
 }
 
-/// Rows whose byte offsets do not fit into 31 or 32 bits.
+/// Checks rows whose byte offsets do not fit into 31 or 32 bits.
 fn far(gpu: &Gpu, stream: &Stream) -> Result<String> {
     let rows = (5u64 << 30) / 656;
     let len = (rows * 656) as usize;
@@ -256,7 +256,7 @@ fn far(gpu: &Gpu, stream: &Stream) -> Result<String> {
     Ok(format!("byte offsets past 2^32 by {versions} versions"))
 }
 
-/// A product whose sums are exact.
+/// Checks a matrix product whose sums are exact.
 fn product(gpu: &Gpu, stream: &Stream) -> Result<()> {
     const N: usize = 192;
     let number = |seed: usize, i: usize| ((i * 7 + seed) % 5) as f32 - 2.0;

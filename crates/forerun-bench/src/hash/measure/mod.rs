@@ -1,7 +1,7 @@
 //! Measures a sweep and makes its rows.
 //!
 //! ```text
-//!  for each size, for each table_group of tables that fit in memory together, for each load factor
+//!  for each size, for each group of tables that fit in memory together, for each load factor
 //!    fill, verify                                             filled.rs
 //!    round after round                                        (harness)
 //!      for each hit rate x skew x batch                       a group: what is compared      case.rs

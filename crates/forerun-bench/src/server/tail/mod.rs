@@ -8,7 +8,7 @@
 //!      disturber               a connection, or a signal
 //! ```
 //!
-//! load.rs has the setter, the disturbers and the filling.
+//! `disturbed_load.rs` contains the setter, the disturbers and the filling.
 
 mod disturbed_load;
 
@@ -35,7 +35,7 @@ use std::time::Duration;
 
 /// There are this many times more items than fit, so that a filled cache evicts.
 const OVERFILL: f64 = 1.3;
-/// The least that an item takes besides its key and value, in any of the servers.
+/// The minimum overhead of an item besides its key and value, in any of the servers.
 const ITEM_OVERHEAD_BYTES: u64 = 40;
 /// The duration of a turn, long enough to contain a storm of expiries, which servers notice once a
 /// second.
@@ -247,7 +247,7 @@ impl Study<'_> {
             program.args.extend(["--snapshot".into(), file.into()]);
         }
         if server.can_snapshot && disturbance == Disturbance::SlowSnapshot {
-            // Half of the cache by the end of the round.
+            // At this rate, half of the cache is written by the end of the round.
             let rate = (self.plan.memory_mib << 20) as f64 / (2.0 * self.timed.as_secs_f64());
             let rate = (rate as u64).to_string();
             program.args.extend(["--snapshot-rate".into(), rate.into()]);

@@ -14,7 +14,8 @@
 //!
 //! An acknowledgement is a line of a few bytes written by one call, so a kill cannot tear it.
 //! Killing a process does not affect what the operating system already has, so buffered and synced
-//! writes must both be there. (Power losses are tested with a fault-injecting file system, below.)
+//! writes must both be there. (The tests of forerun-db and `forerun-lab sim` cover losses of power,
+//! with a file system in memory.)
 
 mod check_store;
 mod operation;

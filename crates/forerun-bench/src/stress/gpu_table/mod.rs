@@ -4,7 +4,7 @@
 //! ```text
 //!  mod.rs             tables, rounds, the summary
 //!  expected_state.rs  the keys and their owners, a round of work, the table's contents after it
-//!  past.rs            what concurrent lookups may return
+//!  initial_state.rs   what concurrent lookups may return
 //!  stamped_row.rs     rows that identify their key
 //!  lanes.rs           concurrent lanes of work: streams of a GPU, or threads
 //! ```

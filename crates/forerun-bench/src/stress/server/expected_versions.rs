@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::value::Key;
 
-/// The first keys of each client, this many, are loose.
+/// The number of loose keys per client, which are its first ones.
 pub const LOOSE_KEYS: u32 = 8;
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub struct ExpectedVersions {
 }
 
 impl ExpectedVersions {
-    /// For `clients` clients with `keys` keys each.
+    /// Creates the versions for `clients` clients with `keys` keys each.
     pub fn new(clients: u32, keys: u32) -> ExpectedVersions {
         let keys = keys.max(2 * LOOSE_KEYS);
         let count = clients as usize * keys as usize;
@@ -66,7 +66,8 @@ impl ExpectedVersions {
         self.of(key).sent.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// The server has confirmed that it holds this version, or that it deleted the earlier ones.
+    /// Records that the server has confirmed that it holds this version, or that it deleted the
+    /// earlier ones.
     pub fn acknowledge(&self, key: Key, version: u64) {
         // Release: pairs with the load in `floor`.
         self.of(key)

@@ -31,8 +31,8 @@ use wire::Wire;
 
 /// How far a server's memory may exceed its limit, for its code and its connections.
 const MEMORY_EXCESS: f64 = 0.05;
-/// What these take even if the limit is small (22 MiB in a build that is not optimized); allowed
-/// instead below 640 MiB.
+/// The excess that is allowed for limits below 640 MiB, since code and connections take memory even
+/// then (22 MiB in a build that is not optimized).
 const MEMORY_EXCESS_BYTES: f64 = (32 << 20) as f64;
 
 /// Faults after which the run stops, and how many are described.

@@ -35,7 +35,7 @@ pub(super) struct Generator {
     base64_keys: Vec<Vec<u8>>,
     /// Keys of numbers that may grow.
     counter_keys: Vec<Vec<u8>>,
-    /// Everything was flushed before.
+    /// Whether everything was flushed before.
     was_flushed: bool,
     /// Numbers the items' values, so that each differs from all others.
     values: u32,
@@ -123,7 +123,7 @@ impl Generator {
             at += 1;
             at <= reads || !is_arithmetic(command)
         });
-        // Nothing after it is answered.
+        // The server answers nothing after it.
         let quits = commands
             .iter()
             .position(|command| is_named(command, b"quit"));

@@ -12,7 +12,7 @@ pub struct ClientSocket {
 }
 
 impl ClientSocket {
-    /// Nothing more will be written.
+    /// Ends the sending side: nothing more will be written.
     pub fn end(&self) {
         let mut state = self.net.state();
         state.conns[self.id].c2s.ended = true;
@@ -22,7 +22,7 @@ impl ClientSocket {
         });
     }
 
-    /// The connection is reset; bytes in transit are lost.
+    /// Resets the connection. Bytes in transit are lost.
     pub fn reset(&self) {
         let mut state = self.net.state();
         let conn = &mut state.conns[self.id];

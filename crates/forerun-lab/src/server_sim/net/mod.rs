@@ -201,7 +201,7 @@ impl Net {
         }
     }
 
-    /// The next server on this system begins with no polls and no waiting connections.
+    /// Removes all polls and waiting connections, for the next server on this system.
     pub fn forget_server(&self) {
         let mut state = self.state();
         state.polls.clear();
@@ -212,7 +212,7 @@ impl Net {
         }
     }
 
-    /// The next `count` connections cannot be accepted.
+    /// Makes the next `count` accepts fail.
     pub fn refuse_accepts(&self, count: u32) {
         self.state().refusals += count;
     }
@@ -224,7 +224,7 @@ impl Net {
         poll.woken || !poll.queue.is_empty()
     }
 
-    /// A client connects to the listener with or without TLS. `None`: nobody listens.
+    /// Connects a client to the listener with or without TLS. Returns `None` if nobody listens.
     pub fn connect(
         &self,
         tls: bool,

@@ -119,7 +119,7 @@ pub struct ClientPlan {
     pub style: Style,
     pub send: Rate,
     pub read: Rate,
-    /// The most requests that may be unanswered.
+    /// The maximum number of unanswered requests.
     pub window: usize,
     pub ops: Vec<Op>,
     pub end: End,

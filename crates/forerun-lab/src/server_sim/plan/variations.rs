@@ -42,7 +42,7 @@ impl Plan {
         }
     }
 
-    /// More is written during a snapshot than the cache holds, or the disk gets full.
+    /// Writes more during a snapshot than the cache holds, or fills the disk.
     fn vary_snapshots(&mut self, rng: &mut SmallRng) {
         let is_middling = (64 << 10..=256 << 10).contains(&self.max_item_bytes);
         if self.snapshot && is_middling && rng.random_bool(0.15) {
@@ -59,7 +59,7 @@ impl Plan {
         }
     }
 
-    /// The server has a plain listener and one with TLS.
+    /// Gives the server a plain listener and one with TLS.
     fn vary_listeners(&mut self, rng: &mut SmallRng) {
         if !rng.random_bool(0.25) {
             return;
@@ -82,7 +82,7 @@ impl Plan {
         }
     }
 
-    /// The wall clock is set forward or back by up to three years.
+    /// Sets the wall clock forward or back by up to three years.
     fn vary_clock(&mut self, rng: &mut SmallRng) {
         if rng.random_bool(0.1) {
             let at = Duration::from_millis(rng.random_range(0..4000));
@@ -92,7 +92,7 @@ impl Plan {
         }
     }
 
-    /// Clients change the memory limit, up and down.
+    /// Makes clients change the memory limit, up and down.
     fn vary_memory_limit(&mut self, rng: &mut SmallRng) {
         if !rng.random_bool(0.15) {
             return;
@@ -108,7 +108,7 @@ impl Plan {
         }
     }
 
-    /// More servers follow on the same disk, and some of them die.
+    /// Adds more servers on the same disk, some of which die.
     fn vary_lives(&mut self, rng: &mut SmallRng) {
         if !rng.random_bool(0.15) {
             return;
@@ -147,7 +147,7 @@ impl Plan {
         }
     }
 
-    /// Some clients use TLS 1.2, and some send bytes that are not TLS.
+    /// Makes some clients use TLS 1.2, and some send bytes that are not TLS.
     fn vary_tls(&mut self, rng: &mut SmallRng) {
         if rng.random_bool(0.3) {
             let is_alone = self.clients.len() == 1;

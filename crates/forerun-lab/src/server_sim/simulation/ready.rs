@@ -51,7 +51,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Until the acceptor is due again, the cache's clock must be right.
+    /// Checks that the cache's clock is right until the acceptor is due again.
     pub(super) fn check_clock(&self) -> Result<(), Failure> {
         let is_due = self.sim.net.is_ready(0)
             || (self.acceptor.until).is_some_and(|until| until <= self.sim.time());
@@ -61,7 +61,8 @@ impl Simulation<'_> {
         }
     }
 
-    /// No thread can do anything now, so a client that is owed something waits forever.
+    /// Checks that no client is owed anything. No thread can do anything now, so such a client
+    /// would wait forever.
     pub(super) fn check_stuck(&mut self) -> Result<(), Failure> {
         let now = self.sim.time();
         let life = self.life;
@@ -72,7 +73,7 @@ impl Simulation<'_> {
         self.checks.stuck(open, now)
     }
 
-    /// Nobody can do anything now: time advances until somebody can.
+    /// Advances time until somebody can do something. Nobody can do anything now.
     pub(super) fn advance_time(&mut self) -> Result<(), Failure> {
         let now = self.sim.time();
         let server = self.server.as_ref();

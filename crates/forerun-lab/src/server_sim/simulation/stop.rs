@@ -9,7 +9,7 @@ use super::super::system::SimSystem;
 use super::{Drain, Failure, LIVE_SNAPSHOT, SNAPSHOT, Simulation, new_cache};
 
 impl Simulation<'_> {
-    /// The server that has drained ends.
+    /// Ends a server that has drained.
     pub(super) fn stop(&mut self) -> Result<(), Failure> {
         let ended = self.workers_ended.unwrap_or(self.sim.time());
         let drain = Drain {
@@ -71,7 +71,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// The server dies while it serves.
+    /// Kills the server while it serves.
     pub(super) fn die(&mut self) -> Result<(), Failure> {
         self.server = None;
         self.abandon_clients();
@@ -87,7 +87,7 @@ impl Simulation<'_> {
             .check_after_death(&self.sim, LIVE_SNAPSHOT.as_ref())
     }
 
-    /// The server dies while it starts, and has served nobody.
+    /// Kills a server that is starting and has served nobody.
     pub(super) fn die_in_start(&mut self, server: Option<Stepped<SimSystem>>) {
         drop(server);
         self.sim.end_process();
@@ -97,7 +97,7 @@ impl Simulation<'_> {
         self.saved = self.saved.filter(|saved| left == Some(*saved));
     }
 
-    /// Time passes, and the next server gets ready to start.
+    /// Lets time pass, and prepares the next server.
     pub(super) fn begin_next_life(&mut self) -> Result<(), Failure> {
         let life = self.plan.lives[self.life];
         self.sim.advance(Duration::from_secs(life.rest_s));
@@ -109,7 +109,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// The model learns what the server that has just started loaded.
+    /// Tells the model what the server that has just started has loaded.
     pub(super) fn take_over_saved(&mut self) {
         if self.life == 0 {
             return;

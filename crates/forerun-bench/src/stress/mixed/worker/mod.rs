@@ -17,7 +17,7 @@ use super::{Lap, Tally};
 const KEYS: u32 = 500;
 /// Keys of the group that all threads write.
 const GROUP: u32 = 8;
-/// The most snapshots that a thread holds.
+/// The maximum number of snapshots that a thread holds.
 const SNAPSHOTS: usize = 3;
 
 /// One thread at work.
@@ -177,7 +177,7 @@ impl<'a> Worker<'a> {
         self.tally.snapshots += 1;
     }
 
-    /// A snapshot still shows what the thread's keys held when it was taken.
+    /// Checks that a snapshot still shows what the thread's keys held when it was taken.
     fn check_snapshot(&mut self) -> anyhow::Result<()> {
         if self.snapshots.is_empty() {
             return Ok(());
