@@ -247,7 +247,7 @@ impl<T> PerProcess<T> {
             {
                 return value;
             }
-            // No lock: if the process forked meanwhile, the child would find it locked for ever.
+            // No lock: if the process forked meanwhile, the child would find it locked forever.
             let made = Box::into_raw(Box::new((Owner::this_process(), make())));
             let swapped =
                 self.newest
@@ -271,7 +271,7 @@ fn word() -> &'static AtomicU64 {
     // Acquire: pairs with the release below, which publishes the word.
     let mut known = WORD.load(Ordering::Acquire);
     if known.is_null() {
-        // No lock: if the process forked meanwhile, the child would find it locked for ever.
+        // No lock: if the process forked meanwhile, the child would find it locked forever.
         let made = watch::word(&WORD);
         known = match WORD.compare_exchange(
             ptr::null_mut(),

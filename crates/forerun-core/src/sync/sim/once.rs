@@ -1,5 +1,5 @@
 //! Cells that are set once. In a simulation a thread that finds a cell being initialised by another
-//! thread waits in the scheduler. If the initialisation needs the cell itself, it waits for ever,
+//! thread waits in the scheduler. If the initialisation needs the cell itself, it waits forever,
 //! and the simulation reports that.
 
 use std::fmt;

@@ -186,7 +186,7 @@ impl State {
 
     /// Chooses the target of a random walk's switch from `me`.
     fn choose_other(&mut self, me: usize) -> usize {
-        // A thread that yielded is not held back for ever by threads that do not.
+        // A thread that yielded is not held back forever by threads that do not.
         if self.schedule.once_in(2) {
             let live = self.live.iter();
             live.for_each(|thread| self.threads[*thread].has_yielded = false);

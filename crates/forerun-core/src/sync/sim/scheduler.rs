@@ -186,7 +186,7 @@ impl Here {
         }
     }
 
-    /// Ends the simulation and leaves this and all other threads blocked for ever.
+    /// Ends the simulation and leaves this and all other threads blocked forever.
     fn give_up(self, mut locked: MutexGuard<'_, Option<State>>, end: End) -> ! {
         of(&mut locked).set_end(end);
         drop(locked);
@@ -313,7 +313,7 @@ impl State {
 
 /// Runs `body` as the main thread of a simulation until all its threads have finished.
 ///
-/// Threads that wait for ever are leaked, still blocked, together with everything they own.
+/// Threads that wait forever are leaked, still blocked, together with everything they own.
 ///
 /// # Panics
 ///

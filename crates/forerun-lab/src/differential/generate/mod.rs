@@ -20,8 +20,8 @@ use super::known::{LATER, Version};
 /// Steps of a history.
 const STEPS: std::ops::RangeInclusive<usize> = 60..=200;
 
-/// Commands of a long pipeline.
-const PIPELINE_MAX: usize = 24;
+/// The most commands of a pipeline.
+const PIPELINE_MAX: usize = 25;
 
 /// The share of histories in which time passes. Each takes seconds.
 const EXPIRY_SHARE: f64 = 0.03;
@@ -109,7 +109,7 @@ impl Generator {
         let count = match self.below(10) {
             0..=5 => 1,
             6..=8 => 2 + self.below(4),
-            _ => 2 + self.below(PIPELINE_MAX),
+            _ => 2 + self.below(PIPELINE_MAX - 1),
         };
         let mut commands: Vec<Command> = (0..count).map(|_| self.command()).collect();
         if let Some(at) = commands.iter().position(drops_answers) {
