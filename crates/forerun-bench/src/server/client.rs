@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 const SAMPLE: u64 = 32;
 
 /// How long a server may leave a request unanswered.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes read at once.
 const READ_BYTES: usize = 256 << 10;
@@ -50,7 +50,7 @@ pub enum Until {
 
 /// A histogram of nanoseconds, for a client to fill.
 pub fn latencies() -> Result<Histogram<u64>> {
-    let max_ns = 2 * PATIENCE.as_nanos() as u64;
+    let max_ns = 2 * TIMEOUT.as_nanos() as u64;
     Ok(Histogram::new_with_bounds(1, max_ns, 3)?)
 }
 
@@ -173,7 +173,7 @@ impl Client {
             self.send(at, self.depth, requests, &mut left)?;
         }
         while self.connections.iter().any(|c| !c.in_flight.is_empty()) {
-            let polled = self.poll.poll(&mut self.events, Some(PATIENCE));
+            let polled = self.poll.poll(&mut self.events, Some(TIMEOUT));
             match polled {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 polled => polled?,
@@ -190,9 +190,9 @@ impl Client {
                 }
             }
             ensure!(
-                now - heard < PATIENCE,
+                now - heard < TIMEOUT,
                 "no reply for {} s",
-                PATIENCE.as_secs()
+                TIMEOUT.as_secs()
             );
             if !warm && begin.elapsed() >= warm_up {
                 warm = true;

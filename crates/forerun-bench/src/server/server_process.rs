@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a server may take until it listens.
-const START_PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How to start a server: a program that takes memcached's long options.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,7 +206,7 @@ impl Process {
             if TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).is_ok() {
                 return Ok(());
             }
-            if start.elapsed() > START_PATIENCE {
+            if start.elapsed() > START_TIMEOUT {
                 bail!("{} does not listen on {}", self.name, self.address);
             }
             std::thread::sleep(Duration::from_millis(10));

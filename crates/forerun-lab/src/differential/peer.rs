@@ -23,7 +23,7 @@ use super::known::Version;
 const MEMORY_MIB: usize = 512;
 
 /// How long an answer may take. Only this timeout shows that a server waits for more input.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A request of at most this many bytes fits into the socket's buffers.
 const SENT_BLINDLY_BYTES: usize = 16 << 10;
@@ -155,8 +155,8 @@ impl Peer {
                 Err(_) => std::thread::sleep(Duration::from_millis(2)),
             }
         };
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Connection {
             stream,
             fence: [b"MN\r\n", &self.version_line[..]].concat(),

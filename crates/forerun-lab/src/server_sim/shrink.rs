@@ -7,7 +7,7 @@ use super::plan::{Event, Listeners, Plan};
 use super::play;
 
 /// How long to look for a smaller plan.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns a smaller plan that fails in the same way, or the plan itself.
 ///
@@ -17,7 +17,7 @@ pub fn shrink(plan: &Plan, kind: &str) -> anyhow::Result<Plan> {
     let start = Instant::now();
     let mut best = plan.clone();
     let fails = |plan: &Plan| -> anyhow::Result<bool> {
-        Ok(start.elapsed() < PATIENCE
+        Ok(start.elapsed() < TIMEOUT
             && play(plan)?.ended.is_err_and(|failure| failure.kind == kind))
     };
     loop {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a server may leave a command unanswered.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Sets that are sent together while a server is filled.
 const FILL_BATCH: u64 = 500;
 /// Keys per `gat`.
@@ -33,8 +33,8 @@ impl Link {
     pub(super) fn connect(address: SocketAddr) -> Result<Link> {
         let stream = TcpStream::connect(address).context("cannot connect to the server")?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Link {
             stream: BufReader::with_capacity(256 << 10, stream),
             line: Vec::new(),
@@ -140,7 +140,7 @@ pub(super) fn set(
     let mut totals = Set {
         sets: 0,
         refused: 0,
-        latencies: Histogram::new_with_bounds(1, 2 * PATIENCE.as_nanos() as u64, 3)?,
+        latencies: Histogram::new_with_bounds(1, 2 * TIMEOUT.as_nanos() as u64, 3)?,
     };
     let mut request = Vec::new();
     let start = Instant::now();

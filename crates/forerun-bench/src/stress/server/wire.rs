@@ -8,7 +8,7 @@ use super::expected_versions::ExpectedVersions;
 use super::value::{self, Key};
 
 /// How long the server may take to answer, or to accept what it is sent.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The longest line that a server sends.
 const LINE_BYTES_MAX: u64 = 2048;
@@ -25,8 +25,8 @@ impl Wire {
         let open = || {
             let stream = TcpStream::connect(server)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_write_timeout(Some(TIMEOUT))?;
             Ok(stream)
         };
         let stream = open().map_err(|error: std::io::Error| format!("cannot connect: {error}"))?;
