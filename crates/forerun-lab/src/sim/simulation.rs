@@ -194,7 +194,8 @@ impl Simulation {
     /// # Errors
     /// [`Stop::Flaw`]; [`Stop::Dead`].
     pub fn open(&self) -> Outcome<Arc<Opened>> {
-        const TRIES: usize = 100;
+        // More than the calls that can fail: each of a few faults lasts for up to 50.
+        const TRIES: usize = 1000;
         let io = self.io();
         for _ in 0..TRIES {
             match self.try_open(&io) {
