@@ -16,7 +16,7 @@ import sys
 
 
 def listed(folder):
-    """{name: (first architecture, threads, most registers, loads in a row)}"""
+    """{name: (first architecture, threads, maximum of registers, loads in a row)}"""
     kernels = {}
     for path in sorted(folder.glob("*.list")):
         for kind, fields in re.findall(r"^(KERNEL|KERNEL90)\((.*)\)$", path.read_text(), re.M):
@@ -47,24 +47,24 @@ def compiled(log):
 
 
 def loads_in_a_row(sass):
-    """{name: the most data loads before a store of the same width, with no other access between}"""
+    """{name: the longest sequence of data loads of one width that a store of that width follows}"""
     kernels = {}
     for section in re.split(r"\.section\s+\.text\.", sass.read_text())[1:]:
         name = re.match(r"\w+", section)[0]
-        most = run = 0
+        longest = run = 0
         width = None
         for op, hints, bits in re.findall(
             r"\b(LDG|STG)\.E(\.NA)?((?:\.U8|\.64|\.128)?)\b", section
         ):
             if op == "STG":
                 if width is not None and bits == width[1]:
-                    most = max(most, run)
+                    longest = max(longest, run)
                 run, width = 0, None
             elif (hints, bits) == width:
                 run += 1
             else:
                 run, width = 1, (hints, bits)
-        kernels[name] = most
+        kernels[name] = longest
     return kernels
 
 

@@ -7,5 +7,5 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (&[u8], &[u8])| {
     let (page, key) = input;
-    forerun_db::run::fuzz::read_page(page, key);
+    forerun_db::run::testing::fuzz::read_page(page, key);
 });

@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (&[u8], u64)| {
     let (bytes, number) = input;
-    forerun_db::run::fuzz::read_meta(bytes);
-    forerun_db::run::fuzz::read_filter(bytes, number);
-    forerun_db::run::fuzz::read_stored(bytes, number as u16);
+    forerun_db::run::testing::fuzz::read_meta(bytes);
+    forerun_db::run::testing::fuzz::read_filter(bytes, number);
+    forerun_db::run::testing::fuzz::read_stored(bytes, number as u16);
 });

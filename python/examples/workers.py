@@ -1,6 +1,7 @@
 """Rows of a table in the workers of a PyTorch DataLoader, with any start method.
 
-    python workers.py --start fork|forkserver|spawn
+    pip install './python[torch]'                # this example needs PyTorch
+    python python/examples/workers.py --start fork|forkserver|spawn
 
 A table belongs to the process that opened it, and only one process at a time can open a store.
 There are two ways to use one with workers:
@@ -19,15 +20,19 @@ from pathlib import Path
 
 import forerun
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+try:
+    import torch
+    from torch.utils.data import DataLoader, Dataset, get_worker_info
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"this example needs PyTorch ({missing}): pip install torch") from None
 
 DIM = 16
 
 
 class Keys(Dataset[int]):
-    """Way 1: a worker produces keys. It does not touch the table."""
+    """Keys that a worker produces. It does not touch the table."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -40,7 +45,7 @@ class Keys(Dataset[int]):
 
 
 class Rows(Dataset[tuple[int, NDArray[np.float32]]]):
-    """Way 2: a worker looks up rows in its own checkpoint."""
+    """Rows that a worker looks up in its own checkpoint."""
 
     def __init__(self, rows: int, checkpoints: list[Path]) -> None:
         self.rows = rows
@@ -82,7 +87,7 @@ def main() -> None:
                 rows, found = table.find(keys)
                 assert found.all() and (rows[:, 0] == keys.numpy()).all()
                 seen += len(keys)
-            print(f"way 1: {seen} rows looked up by the main process")
+            print(f"{seen} rows looked up by the main process")
 
             checkpoints = [Path(directory, f"worker-{number}") for number in range(options.workers)]
             for checkpoint in checkpoints:
@@ -91,7 +96,7 @@ def main() -> None:
             for keys, rows in DataLoader(Rows(options.rows, checkpoints), **loading):
                 assert torch.equal(rows[:, 0], keys.to(rows.dtype))
                 seen += len(keys)
-            print(f"way 2: {seen} rows looked up by the workers")
+            print(f"{seen} rows looked up by the workers")
 
 
 if __name__ == "__main__":

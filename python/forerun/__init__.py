@@ -17,7 +17,7 @@ from forerun._forerun import (
     Backups,
     Cache,
     CacheItems,
-    CheckedBackups,
+    BackupVerifyReport,
     CopyCounts,
     Db,
     Export,
@@ -42,7 +42,7 @@ __all__ = [
     "Backups",
     "Cache",
     "CacheItems",
-    "CheckedBackups",
+    "BackupVerifyReport",
     "CopyCounts",
     "Db",
     "Error",
@@ -63,8 +63,8 @@ __all__ = [
     "views",
 ]
 
-# Two handles are equal only if they are the same object, unlike two dicts: to compare contents
-# would read both stores.
+# Unlike two dicts, two handles are equal only if they are the same object: comparing contents would
+# read both stores.
 Mapping.register(_Reader)  # pyright: ignore[reportAttributeAccessIssue]
 MutableMapping.register(Keyspace)  # pyright: ignore[reportAttributeAccessIssue]
 MutableMapping.register(Cache)  # pyright: ignore[reportAttributeAccessIssue]

@@ -33,11 +33,12 @@ class ForkedError(Error, RuntimeError):
 
 
 class CorruptionError(Error):
-    """Bytes on disk or in memory differ from what was written."""
+    """Bytes on disk or in memory differ from those that were written."""
 
 
 class VersionError(Error):
-    """A newer release wrote the store, or its key order differs from the one it was opened with."""
+    """A newer release wrote the store, or its key order differs from the one it was opened with, or
+    it does not hold the table that was asked for."""
 
 
 class MemoryLimitError(Error, MemoryError):

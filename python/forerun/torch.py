@@ -1,6 +1,6 @@
 """PyTorch modules for embeddings whose rows are in a `forerun.Table`.
 
-`Embedding` and `EmbeddingBag` are called like those of `torch.nn`. Their rows are the table's,
+`Embedding` and `EmbeddingBag` are called like those of `torch.nn`. Their rows are in the table,
 which may be far larger than memory. Backward collects gradients row by row, and `SGD` applies them
 to the table:
 
@@ -19,16 +19,15 @@ to the table:
     rows.grad    the sum of each key's gradients, in float32 at least
     keys         the keys of these rows (in _Gradients, next to the parameter)
 
-Functions that work on parameters and their gradients work on these: `zero_grad`, `clip_grad_norm_`,
-`GradScaler`. The optimizers of `torch.optim` skip them, so one optimizer may be given all
-parameters of a model. Only `SGD` of this module and `apply_gradients` change the table. After
-`model.half()`, for example, a module returns rows of the converted type, as `torch.nn.Embedding`
-does; the table keeps its own type.
+`zero_grad`, `clip_grad_norm_` and `GradScaler` work on these parameters as on all others. The
+optimizers of `torch.optim` skip them, so one optimizer may be given all parameters of a model. Only
+`SGD` of this module and `apply_gradients` change the table. After `model.half()`, for example, a
+module returns rows of the converted type, as `torch.nn.Embedding` does; the table keeps its own
+type.
 
-The lookup is a registered operator, so `torch.compile` traces it whole. Keys may be on a GPU; the
-rows then are too. Both cross the link on the current stream, except for rows that the table's
-device tier holds on that GPU, which stay there. This has not yet run on a GPU.
-"""
+The lookup is a registered operator, so `torch.compile` traces it without a graph break. If the keys
+are on a GPU, so are the returned rows. Keys and rows are copied over PCIe on the current stream;
+rows that the table's device tier holds on that GPU stay there. This has not yet run on a GPU. """
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ _collected: weakref.WeakValueDictionary[int, _Gradients] = weakref.WeakValueDict
 _numbers = itertools.count()
 
 # Held while rows are created for keys without one. Two threads that meet a new key at the same time
-# must not both insert its row: the later insert would undo what was learned in between.
+# must not both insert its row: the later insert would undo the updates in between.
 _making_rows = threading.Lock()
 
 
@@ -153,7 +152,7 @@ def _hide_from(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None
 
 def _show_again(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     for gradients, keys, gradient in optimizer.__dict__.pop("_forerun_hidden", ()):
-        # Gradients that a closure has collected meanwhile replace these.
+        # Gradients that a closure has collected since then replace these.
         if gradients.rows.grad is None:
             gradients.put(keys, gradient)
 
@@ -172,12 +171,12 @@ def _(keys: Tensor, anchor: Tensor, module: int, dim: int) -> Tensor:
     return keys.new_empty((*keys.shape, dim), dtype=anchor.dtype)
 
 
-# It returns a value, a gradient of 0 for the anchor, so that no compiler removes it as an operator
-# without effect.
+# It returns a value (a gradient of 0 for the anchor), because a compiler may remove an operator
+# that returns none.
 @torch.library.custom_op("forerun::collect_gradients", mutates_args=())
 def _collect(keys: Tensor, gradient: Tensor, anchor: Tensor, module: int) -> Tensor:
     gradients = _collected.get(module)
-    # The module is gone, so nobody can ask for its gradients.
+    # The module is gone, so its gradients can no longer be requested.
     if gradients is not None:
         gradients.add(keys, gradient)
     return anchor.new_zeros(())
@@ -235,10 +234,8 @@ class _Rows(nn.Module):
     def _create_autograd_anchor(self, dtype: torch.dtype) -> None:
         """Creates the tensor that carries gradients, because keys have none.
 
-        It is not a parameter: only autograd changes it. Its type is that of the rows that the
-        module returns.
-        """
-        self._autograd_anchor = torch.zeros((), dtype=dtype, requires_grad=True)
+        It is not a parameter: no optimizer changes it. It has the type of the rows that the module
+        returns. """ self._autograd_anchor = torch.zeros((), dtype=dtype, requires_grad=True)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         # Gradients keep their type: `half` must not round their sums.
@@ -285,7 +282,7 @@ class _Rows(nn.Module):
         shape, dtype = (*wanted.shape, self.embedding_dim), self._table_dtype
         if wanted.is_cuda and wanted.device.index == self.table.gpu:
             return torch.zeros(shape, dtype=dtype, device=wanted.device)
-        # Pinned memory crosses the link while the CPU continues.
+        # Pinned memory is copied while the CPU continues.
         return torch.zeros(shape, dtype=dtype, pin_memory=wanted.is_cuda)
 
     def _lookup(self, keys: Tensor) -> Tensor:

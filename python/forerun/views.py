@@ -1,8 +1,8 @@
 """Views of the keys, the values and the entries of a store or a cache.
 
-They are to a `Db`, a `Keyspace`, a `Snapshot` and a `Cache` what the views of a dict are to the
-dict: they hold no entries, and show what the store or the cache contains when they are used. Each
-iterator over a view of a store sees the store as of the moment when the iterator was made.
+They are like the views of a dict: they hold no entries, and show what the store or the cache
+contains when they are used. Each iterator over a view of a store sees the store as of the moment
+when the iterator was made.
 
     iter, reversed    one pass over the range
     len               of a store: one pass over the range; of a cache: a figure that it keeps

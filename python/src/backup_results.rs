@@ -1,4 +1,4 @@
-//! What the calls on backups return.
+//! The results of calls on backups.
 
 use std::fmt;
 
@@ -48,9 +48,9 @@ macro_rules! result_class {
 }
 
 result_class! {
-    /// A backup: its number, when it was made (seconds since 1970), the sequence number of its last
-    /// write, how many keyspaces and runs it has, its size, and the size of what it shares with no
-    /// other backup.
+    /// A backup: its number, its time (seconds since 1970), the sequence number of its last write,
+    /// its numbers of keyspaces and runs, its size, and the size of the files that no other backup
+    /// shares.
     Backup {
         number: u64,
         created_unix: u64,
@@ -63,8 +63,8 @@ result_class! {
 }
 
 result_class! {
-    /// The backups in a directory, oldest first, and what is wrong with the unreadable ones, as
-    /// pairs of a number and a text.
+    /// The backups in a directory, oldest first, and the faults of unreadable ones, as pairs of a
+    /// number and a text.
     BackupList {
         backups: Vec<Backup>,
         damaged: Vec<(u64, String)>,
@@ -72,9 +72,9 @@ result_class! {
 }
 
 result_class! {
-    /// The result of reading every byte of all backups: how many backups and runs there are, their
-    /// size, how many files no backup needs, and what is wrong.
-    CheckedBackups {
+    /// The result of reading every byte of all backups: the numbers of backups and runs, their
+    /// size, the number of files that no backup needs, and the faults.
+    BackupVerifyReport {
         backups: usize,
         runs: usize,
         bytes: u64,
@@ -84,7 +84,7 @@ result_class! {
 }
 
 result_class! {
-    /// What was removed: the numbers of the backups, and how many files of how many bytes.
+    /// The numbers of the removed backups, and how many files and bytes were removed.
     RemovedBackups {
         backups: Vec<u64>,
         files: usize,

@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forerun::io::OsIo;
 use forerun::{Db as Store, ProcessBound};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::backup_results::{Backup, BackupList, CheckedBackups, RemovedBackups};
+use crate::background_call::{run_long, run_stoppable};
+use crate::backup_results::{Backup, BackupList, BackupVerifyReport, RemovedBackups};
 use crate::db::{self, Db};
 use crate::engine_handle::EngineHandle;
 use crate::errors::{closed, exception, forked, invalid, is_forked, table_exception};
-use crate::long::{run_long, run_stoppable};
 use crate::store_options::CreateStore;
 use crate::table::Table;
 
@@ -21,12 +22,12 @@ use crate::table::Table;
 struct Handle {
     /// `None` once it is closed. A call that was interrupted may still use it.
     backups: Mutex<Option<forerun::Backups>>,
-    /// Whether it is closed, for those who do not want to wait for a call.
+    /// Whether it is closed. This can be read without waiting for a running call.
     is_closed: AtomicBool,
 }
 
-/// A directory of backups of stores and tables. Backups share what they have in common, so each
-/// takes the time and space of what is new since the last.
+/// A directory of backups of stores and tables. Backups share files, so a backup takes time and
+/// space only for data that is new since the last one.
 ///
 /// `path`: the directory, which one process at a time can open. `create`: "if_missing" or True
 /// creates a missing directory, "never" or False raises `NotFoundError` for one, "must_be_new"
@@ -37,14 +38,30 @@ pub(crate) struct Backups {
     handle: EngineHandle<Arc<ProcessBound<Handle>>>,
 }
 
-/// What a backup is made of.
-#[derive(FromPyObject)]
+/// The store or table that is backed up.
 enum Backed<'py> {
     Db(Bound<'py, Db>),
     Table(Bound<'py, Table>),
 }
 
-/// The same, as the engine has it.
+impl<'py> FromPyObject<'_, 'py> for Backed<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Backed<'py>> {
+        if let Ok(db) = object.cast::<Db>() {
+            return Ok(Backed::Db(db.to_owned()));
+        }
+        match object.cast::<Table>() {
+            Ok(table) => Ok(Backed::Table(table.to_owned())),
+            Err(_) => Err(PyTypeError::new_err(format!(
+                "`store` must be an open Db or Table, not {}",
+                object.get_type().name()?
+            ))),
+        }
+    }
+}
+
+/// The engine's handle to it.
 enum Copied {
     Db(Store),
     Table(forerun::table::Table),
@@ -77,8 +94,8 @@ impl Backups {
         self.path.clone()
     }
 
-    /// Backs up a store or a table as it is now. Reads and writes continue meanwhile. One opened
-    /// with `read_only` raises `ReadOnlyError`.
+    /// Backs up a store or a table as it is now. Reads and writes continue during the backup. One
+    /// opened with `read_only` raises `ReadOnlyError`.
     fn create(&self, py: Python<'_>, store: Backed<'_>) -> PyResult<Backup> {
         let copied = match &store {
             Backed::Db(db) => Copied::Db(db::open(db)?),
@@ -98,13 +115,13 @@ impl Backups {
     }
 
     /// Reads every byte of all backups and compares it with what was written.
-    fn verify(&self, py: Python<'_>) -> PyResult<CheckedBackups> {
+    fn verify(&self, py: Python<'_>) -> PyResult<BackupVerifyReport> {
         let checked = self.run(py, "verifying backups", |backups| backups.verify())?;
-        checked.map(CheckedBackups::from).map_err(exception)
+        checked.map(BackupVerifyReport::from).map_err(exception)
     }
 
     /// Restores a backup, by default the newest, as a store in the directory `into`, which must be
-    /// empty or missing. Everything copied is checked on the way. Returns the backup.
+    /// empty or missing. All data is checked while it is copied. Returns the backup.
     #[pyo3(signature = (into, *, number=None))]
     fn restore(&self, py: Python<'_>, into: PathBuf, number: Option<u64>) -> PyResult<Backup> {
         let restore = move |backups: &mut forerun::Backups| backups.restore(number, into);
@@ -112,14 +129,16 @@ impl Backups {
         backup.map(Backup::from).map_err(exception)
     }
 
-    /// Removes all backups but the newest ones, as many as `newest` says, and the files that none
-    /// of those needs.
-    fn keep(&self, py: Python<'_>, newest: usize) -> PyResult<RemovedBackups> {
-        let removed = self.run(py, "removing backups", move |backups| backups.keep(newest))?;
+    /// Keeps the `newest` newest backups. Removes all others, and the files that no remaining
+    /// backup needs.
+    fn purge_old(&self, py: Python<'_>, newest: usize) -> PyResult<RemovedBackups> {
+        let removed = self.run(py, "removing backups", move |backups| {
+            backups.purge_old(newest)
+        })?;
         removed.map(RemovedBackups::from).map_err(exception)
     }
 
-    /// Removes a backup, and the files that no other needs.
+    /// Removes a backup, and the files that no other backup needs.
     fn delete(&self, py: Python<'_>, number: u64) -> PyResult<RemovedBackups> {
         let delete = move |backups: &mut forerun::Backups| backups.delete(number);
         let removed = self.run(py, "removing a backup", delete)?;
@@ -169,7 +188,8 @@ impl Backups {
 
 impl Handle {
     fn lock(&self) -> MutexGuard<'_, Option<forerun::Backups>> {
-        // A call that panicked has left the directory as a crash would, which is repaired later.
+        // A call that panicked left the directory as a crash would. The next backup removes its
+        // leftovers.
         self.backups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

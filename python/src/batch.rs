@@ -3,13 +3,14 @@
 use forerun::Durability;
 use pyo3::prelude::*;
 
+use crate::background_call::write_batch;
 use crate::engine_handle::EngineHandle;
 use crate::errors::{exception, invalid};
 use crate::keys::Bytes;
 use crate::keyspace::Keyspace;
-use crate::long::write_batch;
 
-/// Writes that take effect together, at the end of the `with` block; if the block fails, none does.
+/// Writes that take effect together at the end of the `with` block. If the block raises an
+/// exception, none takes effect.
 #[pyclass(module = "forerun")]
 pub(crate) struct WriteBatch {
     db: EngineHandle<forerun::Db>,

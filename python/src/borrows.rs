@@ -19,7 +19,7 @@ use pyo3::{PyErr, PyResult};
 
 use crate::errors::invalid;
 
-/// What a call does with memory.
+/// How a call uses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,

@@ -1,17 +1,18 @@
 //! `Cache`: byte strings in bounded memory.
 
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use forerun::ProcessBound;
 use forerun::cache::{
-    Arithmetic, CacheOptions, Counted, Crawler, Delete, Deleted, Expiry, Mode, Store, Stored,
+    Arithmetic, ArithmeticResult, CacheOptions, Crawler, Delete, DeleteResult, Expiry, Store,
+    StoreMode, StoreResult,
 };
 use numpy::PyArray1;
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
+use crate::cache_handle::{CacheInUse, SharedCache};
 use crate::cache_items::{CacheItems, take_any};
 use crate::cache_lookup::FoundValues;
 use crate::engine_handle::drop_detached;
@@ -29,29 +30,25 @@ const DEFAULT_LIMIT: Size = Size(64 << 20);
 /// A cache of byte strings within a hard memory limit.
 ///
 /// `memory_limit_bytes`: the maximum memory for entries and index together; a full cache evicts
-/// entries that are not used. `max_item_bytes`: the maximum size of an entry: key, value and 32
+/// entries that are seldom used. `max_item_bytes`: the maximum size of an entry: key, value and 32
 /// bytes; by default 1 MiB, or half of the memory limit if that is less. A size is a number of
 /// bytes, or a text such as "2GiB" or "512MB".
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Cache {
     /// `None` once it is closed. Running calls keep the memory until they return.
-    cache: RwLock<Option<Shared>>,
+    cache: RwLock<Option<SharedCache>>,
     /// Where the next `popitem` continues. It holds keys of one part of the index, and no values.
-    /// If each call began a crawl, the calls that empty a cache would take quadratic time.
+    /// If each call began a new crawl, emptying a cache with `popitem` would take quadratic time.
     popping: Mutex<Crawler>,
 }
 
-/// A cache that only the process that made it may use or free.
-pub(crate) type Shared = Arc<ProcessBound<forerun::cache::Cache>>;
-
 impl Cache {
     /// The cache with its clock set to the current second, unless it is closed.
-    fn open(&self) -> PyResult<InUse> {
+    fn open(&self) -> PyResult<CacheInUse> {
         let cache = self.cache.read();
         let cache = cache.unwrap_or_else(PoisonError::into_inner);
         let cache = cache.clone().ok_or_else(|| closed("cache"))?;
-        cache.get().map_err(forked)?.tick();
-        Ok(InUse(cache))
+        CacheInUse::new(cache).map_err(forked)
     }
 
     fn is_closed(&self) -> bool {
@@ -69,7 +66,7 @@ impl Cache {
         py: Python<'_>,
         entry: (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
         ttl_seconds: Option<u32>,
-        mode: Mode,
+        mode: StoreMode,
         compare_cas: Option<u64>,
     ) -> PyResult<Option<u64>> {
         let (key, value) = (Bytes::new(entry.0, "key")?, Bytes::new(entry.1, "value")?);
@@ -84,17 +81,17 @@ impl Cache {
             })
         });
         match stored {
-            Stored::Stored { cas } => Ok(Some(cas)),
-            Stored::NotStored | Stored::Exists | Stored::NotFound => Ok(None),
-            Stored::TooLarge => Err(invalid(format!(
-                "an entry of {} and {} bytes is too large for this cache, whose limit is {} (a key \
-                 has at most {})",
-                key.as_ref().len(),
-                value.as_ref().len(),
+            StoreResult::Stored { cas } => Ok(Some(cas)),
+            StoreResult::NotStored | StoreResult::Exists | StoreResult::NotFound => Ok(None),
+            StoreResult::TooLarge => Err(invalid(format!(
+                "the item is too large for this cache: it may have at most {} bytes, and its key at \
+                 most {} (value: {}, key: {})",
                 cache.options().max_item_bytes,
-                forerun::cache::MAX_KEY_BYTES
+                forerun::cache::MAX_KEY_BYTES,
+                value.as_ref().len(),
+                key.as_ref().len(),
             ))),
-            Stored::OutOfMemory | Stored::Forked => {
+            StoreResult::OutOfMemory | StoreResult::Forked => {
                 Err(too_large("the cache is full and nothing may be evicted"))
             }
         }
@@ -104,12 +101,12 @@ impl Cache {
         let cache = self.open()?;
         let counted = py.detach(|| cache.arithmetic(arithmetic));
         match counted {
-            Counted::Counted { value, .. } => Ok(Some(value)),
-            Counted::NotFound | Counted::Exists => Ok(None),
-            Counted::NotANumber => Err(invalid(
+            ArithmeticResult::Changed { value, .. } => Ok(Some(value)),
+            ArithmeticResult::NotFound | ArithmeticResult::Exists => Ok(None),
+            ArithmeticResult::NotANumber => Err(invalid(
                 "the value is not a decimal number that fits 64 bits",
             )),
-            Counted::OutOfMemory | Counted::Forked => {
+            ArithmeticResult::OutOfMemory | ArithmeticResult::Forked => {
                 Err(too_large("the cache is full and nothing may be evicted"))
             }
         }
@@ -120,18 +117,6 @@ impl Drop for Cache {
     fn drop(&mut self) {
         let cache = self.cache.get_mut();
         drop_detached(cache.unwrap_or_else(PoisonError::into_inner).take());
-    }
-}
-
-/// A cache after the check of its process.
-struct InUse(Shared);
-
-impl Deref for InUse {
-    type Target = forerun::cache::Cache;
-
-    fn deref(&self) -> &forerun::cache::Cache {
-        // The process was checked when this was made, and a call stays in one process.
-        self.0.constant(|cache| cache)
     }
 }
 
@@ -233,7 +218,7 @@ impl Cache {
         value: &Bound<'_, PyAny>,
         ttl_seconds: Option<u32>,
     ) -> PyResult<Option<u64>> {
-        self.store(py, (key, value), ttl_seconds, Mode::Set, None)
+        self.store(py, (key, value), ttl_seconds, StoreMode::Set, None)
     }
 
     /// Stores a value if the key is missing. Returns the new version, or `None` if the key exists.
@@ -245,7 +230,7 @@ impl Cache {
         value: &Bound<'_, PyAny>,
         ttl_seconds: Option<u32>,
     ) -> PyResult<Option<u64>> {
-        self.store(py, (key, value), ttl_seconds, Mode::Add, None)
+        self.store(py, (key, value), ttl_seconds, StoreMode::Add, None)
     }
 
     /// Stores a value if the key exists. Returns the new version, or `None` if the key is missing.
@@ -257,7 +242,7 @@ impl Cache {
         value: &Bound<'_, PyAny>,
         ttl_seconds: Option<u32>,
     ) -> PyResult<Option<u64>> {
-        self.store(py, (key, value), ttl_seconds, Mode::Replace, None)
+        self.store(py, (key, value), ttl_seconds, StoreMode::Replace, None)
     }
 
     /// Stores a value if the key still has this version (from `gets`). Returns the new version, or
@@ -271,7 +256,7 @@ impl Cache {
         version: u64,
         ttl_seconds: Option<u32>,
     ) -> PyResult<Option<u64>> {
-        self.store(py, (key, value), ttl_seconds, Mode::Set, Some(version))
+        self.store(py, (key, value), ttl_seconds, StoreMode::Set, Some(version))
     }
 
     /// Stores many values. `keys` and `values` have the same forms as in `Db.put_many`.
@@ -293,7 +278,7 @@ impl Cache {
                     expiry,
                     ..Store::set(key, *value)
                 });
-                !matches!(stored, Stored::Stored { .. })
+                !matches!(stored, StoreResult::Stored { .. })
             })
         });
         match refused {
@@ -311,7 +296,7 @@ impl Cache {
     fn delete(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (cache, key) = (self.open()?, Bytes::new(key, "key")?);
         let deleted = py.detach(|| cache.delete(Delete::key(key.as_ref())));
-        Ok(deleted == Deleted::Deleted)
+        Ok(deleted == DeleteResult::Deleted)
     }
 
     /// Deletes a key and returns its value. If the key is missing, returns `default`, or raises
@@ -370,7 +355,7 @@ impl Cache {
             if let Some(value) = self.get(py, key, None)? {
                 return Ok(value);
             }
-            let stored = self.store(py, (key, default), ttl_seconds, Mode::Add, None)?;
+            let stored = self.store(py, (key, default), ttl_seconds, StoreMode::Add, None)?;
             if stored.is_some() {
                 let default = Bytes::new(default, "value")?;
                 return Ok(PyBytes::new(py, default.as_ref()).into_any());
@@ -483,7 +468,7 @@ impl Cache {
     }
 
     fn __iter__(&self) -> PyResult<CacheItems> {
-        Ok(CacheItems::new(self.open()?.0, Shown::Keys))
+        Ok(CacheItems::new(self.open()?.into_shared(), Shown::Keys))
     }
 
     /// Iterates over the entries of a view.
@@ -491,7 +476,10 @@ impl Cache {
         if range.3 {
             return Err(PyTypeError::new_err("a cache has no order to reverse"));
         }
-        Ok(CacheItems::new(self.open()?.0, Shown::named(part)?))
+        Ok(CacheItems::new(
+            self.open()?.into_shared(),
+            Shown::named(part)?,
+        ))
     }
 
     /// Counts the entries of a view.
@@ -566,7 +554,7 @@ impl Cache {
                 )
             }
             Err(_) if self.is_closed() => "forerun.Cache(closed)".to_owned(),
-            // A fork knows nothing of its parent's items.
+            // A forked child cannot use its parent's cache.
             Err(_) => "forerun.Cache(of another process)".to_owned(),
         }
     }

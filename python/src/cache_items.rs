@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use forerun::Forked;
-use forerun::cache::{Cache, Crawler, Delete, Deleted};
+use forerun::cache::{Cache, Crawler, Delete, DeleteResult};
 use pyo3::prelude::*;
 
-use crate::cache::Shared;
+use crate::cache_handle::SharedCache;
 use crate::engine_handle::EngineHandle;
 use crate::errors::{forked, invalid};
 use crate::items::Shown;
@@ -17,7 +17,7 @@ const STEP_BYTES: usize = 256 << 10;
 /// An iterator over the entries of a cache, in no order.
 #[pyclass(module = "forerun")]
 pub(crate) struct CacheItems {
-    cache: EngineHandle<Shared>,
+    cache: EngineHandle<SharedCache>,
     shown: Shown,
     /// `None` when all entries were fetched.
     crawler: Option<Crawler>,
@@ -25,7 +25,7 @@ pub(crate) struct CacheItems {
 }
 
 impl CacheItems {
-    pub(crate) fn new(cache: Shared, shown: Shown) -> CacheItems {
+    pub(crate) fn new(cache: SharedCache, shown: Shown) -> CacheItems {
         CacheItems {
             cache: EngineHandle::new(cache),
             shown,
@@ -77,7 +77,7 @@ pub(crate) fn take_any(crawler: &mut Crawler, cache: &Cache) -> Option<(Vec<u8>,
             *crawler = Crawler::default();
         }
         // Another thread may have deleted the entry since.
-        let is_deleted = |key: &[u8]| cache.delete(Delete::key(key)) == Deleted::Deleted;
+        let is_deleted = |key: &[u8]| cache.delete(Delete::key(key)) == DeleteResult::Deleted;
         if let Some(entry) = met.filter(|(key, _)| is_deleted(key)) {
             return Some(entry);
         }

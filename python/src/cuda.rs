@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Errors in a request are reported before a device is opened. The capsules, and with them the
-//! memory, are kept until the copy is done. When they are dropped, the producer gets the memory
-//! back, because nobody has marked them as used.
+//! memory, are kept until the copy is done. They keep their name, so the producer gets the memory
+//! back when they are dropped.
 //!
 //! This is the only file of the package with `unsafe`: DLPack passes a C structure, and the device
 //! an address.
@@ -19,7 +19,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, PoisonError};
 
 use forerun::PerProcess;
-use forerun::gpu::gather::{Direction, Integer, PairsAt, Request, RowCopy, Spec};
+use forerun::gpu::gather::{CopySpec, Direction, IndexType, PairsAt, Request, RowCopy};
 use forerun::gpu::{DeviceBuffer, DeviceSlice, Gpu, GpuError, Stream};
 use forerun::table::{Dtype, Table};
 use pyo3::prelude::*;
@@ -174,10 +174,10 @@ impl<'py> Tensor<'py> {
     }
 
     /// Its integer type, if the elements can be indices.
-    pub(crate) fn integer(&self) -> PyResult<Integer> {
+    pub(crate) fn integer(&self) -> PyResult<IndexType> {
         match (self.code, self.element_bytes) {
-            (SIGNED, 4) => Ok(Integer::I32),
-            (SIGNED, 8) => Ok(Integer::I64),
+            (SIGNED, 4) => Ok(IndexType::I32),
+            (SIGNED, 8) => Ok(IndexType::I64),
             (code, bytes) => Err(invalid(format!(
                 "indices must be int32 or int64, not {bytes} bytes of DLPack's type {code}"
             ))),
@@ -353,7 +353,7 @@ fn opened(number: usize) -> Result<Gpu, GpuError> {
 /// other Python threads run. `spec` describes dense rows that lie within both sides.
 pub(crate) fn copy_rows(
     py: Python<'_>,
-    spec: Spec,
+    spec: CopySpec,
     host: Host<'_>,
     device: &Tensor<'_>,
     indices: &Indices<'_, '_>,
@@ -381,12 +381,12 @@ pub(crate) fn copy_rows(
     let (number, device_address) = (device.device, device.address);
     let copy = || {
         let gpu = opened(number)?;
-        let buffer = DeviceBuffer::of(&gpu, brought.as_bytes())?;
+        let buffer = DeviceBuffer::from_slice(&gpu, brought.as_bytes())?;
         let pairs = match at {
             Some(at) => at,
             None => {
                 let count = brought.len() as u64 / 2;
-                PairsAt::interleaved(buffer.address(), Integer::I64, &[count, 2])?
+                PairsAt::interleaved(buffer.address(), IndexType::I64, &[count, 2])?
             }
         };
         let request = Request {
@@ -406,16 +406,16 @@ pub(crate) fn copy_rows(
         // reference points to a tensor's memory.
         let copy = unsafe { RowCopy::from_request(&gpu, &request) }?;
         // SAFETY: the stream belongs to the device's primary context and lives as long as this
-        // call. The Python caller vouches for that, as for every library that takes streams. If it
+        // call. The Python caller guarantees that, as for every library that takes streams. If it
         // is being captured, the driver rejects the scope's wait.
         let stream = unsafe { Stream::borrowed(&gpu, stream.handle()) };
-        gpu.scope(|scope| scope.put(&stream, &copy))
+        gpu.scope(|scope| scope.enqueue(&stream, &copy))
     };
     py.detach(copy).map_err(device_exception)
 }
 
 /// Looks up keys in a table whose device tier is on the tensor's device. The rows go there, after
-/// the work on the caller's stream. Other Python threads run meanwhile.
+/// the work on the caller's stream. Other Python threads run during the lookup.
 pub(crate) fn find_rows(
     py: Python<'_>,
     table: &Table,
@@ -441,8 +441,8 @@ pub(crate) fn find_rows(
     }
     let stream = stream.handle() as usize;
     let find = || {
-        // SAFETY: as in `copy_rows`: the caller vouches for a stream of the device's primary
-        // context that outlives the call.
+        // SAFETY: as in `copy_rows`: the caller guarantees a stream of the device's primary context
+        // that outlives the call.
         let stream = unsafe { Stream::borrowed(&gpu, stream as *mut c_void) };
         stream.synchronize().map_err(device_exception)?;
         // SAFETY: the capsule keeps the tensor's memory, states its size, and outlives the call.

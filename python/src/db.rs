@@ -7,12 +7,12 @@ use forerun::{Access, KeyspaceOptions, Options, WalMode};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::background_call::run_long;
 use crate::batch::WriteBatch;
 use crate::errors::{exception, invalid, is_forked};
 use crate::keyspace::{Keyspace, durability_of};
-use crate::long::run_long;
+use crate::read_source::{ReadSource, open_in_stored_order};
 use crate::snapshot::SnapshotView;
-use crate::source::{Source, open_in_stored_order};
 use crate::stats;
 use crate::store_options::{CreateStore, Size, bytes_of};
 
@@ -124,7 +124,7 @@ impl Db {
     }
 
     /// Returns a batch of writes. They take effect together at the end of its `with` block; if the
-    /// block fails, none does. `durability` is by default what the store was opened with.
+    /// block raises an exception, none takes effect. The default `durability` is that of the store.
     #[pyo3(signature = (*, durability=None))]
     fn batch(slf: &Bound<'_, Db>, durability: Option<&str>) -> PyResult<WriteBatch> {
         let durability = slf.as_super().get().durability_or(durability)?;
@@ -174,7 +174,7 @@ impl Db {
     /// (`wal=False`): then call `flush` first, or the entries in memtables are lost.
     fn close(slf: &Bound<'_, Db>) -> PyResult<()> {
         match slf.as_super().as_super().get().take() {
-            Some(Source::Keyspace(db, _)) => {
+            Some(ReadSource::Keyspace(db, _)) => {
                 run_long(slf.py(), "closing a store", move || db.close())?.map_err(exception)
             }
             _ => Ok(()),

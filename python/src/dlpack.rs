@@ -3,7 +3,7 @@
 //! ```text
 //!   tensor.__dlpack_device__()  ->  kind and number of the device that holds its memory
 //!   CPU                         numpy.from_dlpack(tensor): an array over the same memory
-//!   another device              refused, with the device's name
+//!   another device              refused; the error names the device
 //! ```
 
 use numpy::PyUntypedArray;

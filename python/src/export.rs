@@ -110,7 +110,7 @@ impl TableItems {
     }
 
     fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        // A batch may be empty: its rows may have been removed while it was made.
+        // A batch may be empty: its rows may have been removed while it was collected.
         while self.given == self.keys.len() {
             let Some((keys, rows)) = self.export.fetch(py)? else {
                 return Ok(None);

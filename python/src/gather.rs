@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use forerun::gpu::gather::cpu::{self, CopyOptions, CpuOptions};
-use forerun::gpu::gather::{Absent, Spec};
+use forerun::gpu::gather::{Absent, CopySpec};
 use forerun::gpu::{DeviceInfo, Gpu};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -50,10 +50,7 @@ fn how(absent: &str, threads: usize) -> PyResult<(Absent, CopyOptions<'static>)>
     };
     let threads =
         NonZeroUsize::new(threads).ok_or_else(|| invalid("`threads` must be at least 1"))?;
-    let options = CopyOptions {
-        cpu: CpuOptions::default().threads(threads),
-        ..CopyOptions::default()
-    };
+    let options = CopyOptions::default().cpu(CpuOptions::default().threads(threads));
     Ok((absent, options))
 }
 
@@ -89,16 +86,17 @@ impl<'py> Copy<'_, 'py> {
         self.run_on_host(py).map(Some)
     }
 
-    fn spec(&self, [host_rows, host_bytes]: [u64; 2], [rows, bytes]: [u64; 2]) -> PyResult<Spec> {
+    fn spec(
+        &self,
+        [host_rows, host_bytes]: [u64; 2],
+        [rows, bytes]: [u64; 2],
+    ) -> PyResult<CopySpec> {
         if host_bytes != bytes {
             return Err(invalid(format!(
                 "a row of `host` has {host_bytes} bytes, but one of `device` has {bytes}"
             )));
         }
-        Ok(Spec {
-            absent: self.absent,
-            ..Spec::dense(bytes, host_rows, rows)
-        })
+        Ok(CopySpec::dense(bytes, host_rows, rows).absent(self.absent))
     }
 
     fn run_on_host(self, py: Python<'py>) -> PyResult<CopyCounts> {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
-use crate::long::{SHOWN_AFTER, Spinner};
+use crate::spinner::{SHOWN_AFTER, Spinner};
 
 /// How often handlers may run: each time takes the interpreter's lock.
 pub(crate) const EVERY: Duration = Duration::from_millis(50);
@@ -22,7 +22,7 @@ pub(crate) const EVERY: Duration = Duration::from_millis(50);
 thread_local! {
     static ASKED: Cell<Option<Instant>> = const { Cell::new(None) };
     static IS_MAIN: Cell<Option<bool>> = const { Cell::new(None) };
-    /// What the call is doing, for display on a terminal.
+    /// A description of the call, for display on a terminal.
     static DOING: Cell<Option<&'static str>> = const { Cell::new(None) };
     /// When the engine first asked in this call.
     static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };

@@ -9,7 +9,8 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use crate::engine_handle::drop_detached;
 use crate::errors::{exception, invalid, unknown};
-use crate::source::Source;
+use crate::key_range::Range;
+use crate::read_source::ReadSource;
 
 /// Entries fetched at a time.
 const FETCHED_ENTRIES: usize = 256;
@@ -64,7 +65,7 @@ impl Shown {
 #[pyclass(module = "forerun", name = "Items")]
 pub(crate) struct Items {
     /// `None` when all entries were fetched.
-    snapshot: Option<Source>,
+    snapshot: Option<ReadSource>,
     shown: Shown,
     start: End<Vec<u8>>,
     end: End<Vec<u8>>,
@@ -74,7 +75,7 @@ pub(crate) struct Items {
 
 impl Items {
     /// Iterates over the entries of a range.
-    pub(crate) fn new(source: &Source, shown: Shown, range: Range, reverse: bool) -> Items {
+    pub(crate) fn new(source: &ReadSource, shown: Shown, range: Range, reverse: bool) -> Items {
         let (start, end) = range;
         Items {
             snapshot: Some(source.snapshot()),
@@ -126,38 +127,6 @@ impl Drop for Items {
             drop_detached(snapshot);
         }
     }
-}
-
-/// The keys of a scan.
-pub(crate) type Range = (End<Vec<u8>>, End<Vec<u8>>);
-
-/// The keys from `start` to `end`, or those that begin with `prefix`.
-pub(crate) fn range_of(
-    start: Option<Vec<u8>>,
-    end: Option<Vec<u8>>,
-    prefix: Option<Vec<u8>>,
-) -> PyResult<Range> {
-    match (start, end, prefix) {
-        (start, end, None) => Ok((
-            start.map_or(End::Unbounded, End::Included),
-            end.map_or(End::Unbounded, End::Excluded),
-        )),
-        (None, None, Some(prefix)) => {
-            let end = behind(&prefix).map_or(End::Unbounded, End::Excluded);
-            Ok((End::Included(prefix), end))
-        }
-        _ => Err(invalid(
-            "a range has either a `prefix`, or a `start` and an `end`",
-        )),
-    }
-}
-
-/// The lowest key above all keys that begin with `prefix`, if there is one.
-fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
-    let mut end = prefix[..=last].to_vec();
-    end[last] += 1;
-    Some(end)
 }
 
 #[pymethods]

@@ -47,7 +47,7 @@ impl Bytes {
         match object.extract::<PyBackedStr>() {
             Ok(text) => Ok(Bytes::Text(text)),
             Err(_) => Err(invalid(format!(
-                "a {what} must be bytes or str, not {}",
+                "a {what} must be bytes, bytearray or str, not {}",
                 object.get_type().name()?
             ))),
         }

@@ -6,12 +6,12 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
+use crate::background_call::{run_in_pieces, run_long, write_batch};
 use crate::errors::{exception, invalid, unknown};
 use crate::items::{default_of, key_error};
 use crate::keys::{Batch, Bytes, entries_of};
-use crate::long::{run_in_pieces, run_long, write_batch};
+use crate::read_source::ReadSource;
 use crate::reader::Reader;
-use crate::source::Source;
 
 /// Entries copied into a batch between two checks for signals.
 const PIECE_ENTRIES: usize = 65_536;
@@ -29,11 +29,11 @@ impl Keyspace {
     pub(crate) fn layers(
         what: &'static str,
         db: forerun::Db,
-        space: forerun::Keyspace,
+        keyspace: forerun::Keyspace,
         durability: Durability,
     ) -> PyClassInitializer<Keyspace> {
-        let name = space.name().to_owned();
-        let reader = Reader::new(what, Source::Keyspace(db, space));
+        let name = keyspace.name().to_owned();
+        let reader = Reader::new(what, ReadSource::Keyspace(db, keyspace));
         PyClassInitializer::from(reader).add_subclass(Keyspace { name, durability })
     }
 
@@ -61,7 +61,7 @@ impl Keyspace {
         match Keyspace::handles(slf) {
             Ok((db, keyspace)) => slf.py().detach(|| sizes(&db, &keyspace)),
             Err(_) if slf.as_super().get().is_closed() => "closed".to_owned(),
-            // A fork knows nothing of its parent's store.
+            // A forked child cannot use its parent's store.
             Err(_) => "of another process".to_owned(),
         }
     }
@@ -69,8 +69,8 @@ impl Keyspace {
     /// The engine's handles to the store and the keyspace, unless the object is closed.
     pub(crate) fn handles(slf: &Bound<'_, Keyspace>) -> PyResult<(forerun::Db, forerun::Keyspace)> {
         match slf.as_super().get().source()? {
-            Source::Keyspace(db, space) => Ok((db, space)),
-            Source::Snapshot(..) => Err(invalid("a snapshot is read-only")),
+            ReadSource::Keyspace(db, keyspace) => Ok((db, keyspace)),
+            ReadSource::Snapshot(..) => Err(invalid("a snapshot is read-only")),
         }
     }
 }
@@ -83,23 +83,23 @@ impl Keyspace {
         &self.name
     }
 
-    /// Writes an entry, in place of any former value of its key.
+    /// Writes an entry, and replaces any former value of its key.
     fn put(
         slf: &Bound<'_, Keyspace>,
         key: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let (_, space) = Keyspace::handles(slf)?;
+        let (_, keyspace) = Keyspace::handles(slf)?;
         let (key, value) = (Bytes::new(key, "key")?, Bytes::new(value, "value")?);
         slf.py()
-            .detach(|| space.put(key.as_ref(), value.as_ref()))
+            .detach(|| keyspace.put(key.as_ref(), value.as_ref()))
             .map_err(exception)
     }
 
     /// Writes many entries, all or none. `keys` are the same as for `get_many`. `values` are bytes
     /// or str, or an array of any type with one row per value; the rows are stored as they are in
-    /// memory. `durability` is "buffered" (survives the process) or "synced" (survives the loss of
-    /// power), by default what the store was opened with.
+    /// memory. `durability` is "buffered" (survives the process) or "synced" (survives a power
+    /// failure); the default is that of the store.
     #[pyo3(signature = (keys, values, *, durability=None))]
     fn put_many(
         slf: &Bound<'_, Keyspace>,
@@ -107,7 +107,7 @@ impl Keyspace {
         values: &Bound<'_, PyAny>,
         durability: Option<&str>,
     ) -> PyResult<()> {
-        let (db, space) = Keyspace::handles(slf)?;
+        let (db, keyspace) = Keyspace::handles(slf)?;
         let durability = slf.get().durability_or(durability)?;
         let (keys, values) = (Batch::keys(keys)?, Batch::values(values)?);
         let pairs = Batch::pairs(&keys, &values)?;
@@ -115,7 +115,7 @@ impl Keyspace {
         let mut batch = forerun::WriteBatch::new();
         run_in_pieces(py, pairs.chunks(PIECE_ENTRIES), |piece| {
             let mut put = || {
-                let mut batch = batch.keyspace(&space);
+                let mut batch = batch.keyspace(&keyspace);
                 piece
                     .iter()
                     .try_for_each(|(key, value)| batch.put(key, value))
@@ -127,21 +127,21 @@ impl Keyspace {
 
     /// Writes the memtables to disk.
     fn flush(slf: &Bound<'_, Keyspace>) -> PyResult<()> {
-        let (_, space) = Keyspace::handles(slf)?;
-        run_long(slf.py(), "flushing", move || space.flush())?.map_err(exception)
+        let (_, keyspace) = Keyspace::handles(slf)?;
+        run_long(slf.py(), "flushing", move || keyspace.flush())?.map_err(exception)
     }
 
     /// Merges the runs into one level. Useful after many writes and before many reads.
     fn compact(slf: &Bound<'_, Keyspace>) -> PyResult<()> {
-        let (_, space) = Keyspace::handles(slf)?;
-        run_long(slf.py(), "compacting", move || space.compact())?.map_err(exception)
+        let (_, keyspace) = Keyspace::handles(slf)?;
+        run_long(slf.py(), "compacting", move || keyspace.compact())?.map_err(exception)
     }
 
     /// Deletes a key. A missing key is not an error.
     fn delete(slf: &Bound<'_, Keyspace>, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        let ((_, space), key) = (Keyspace::handles(slf)?, Bytes::new(key, "key")?);
+        let ((_, keyspace), key) = (Keyspace::handles(slf)?, Bytes::new(key, "key")?);
         slf.py()
-            .detach(|| space.delete(key.as_ref()))
+            .detach(|| keyspace.delete(key.as_ref()))
             .map_err(exception)
     }
 
@@ -151,10 +151,10 @@ impl Keyspace {
         start: &Bound<'_, PyAny>,
         end: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let (_, space) = Keyspace::handles(slf)?;
+        let (_, keyspace) = Keyspace::handles(slf)?;
         let (start, end) = (Bytes::new(start, "bound")?, Bytes::new(end, "bound")?);
         slf.py()
-            .detach(|| space.delete_range(start.as_ref(), end.as_ref()))
+            .detach(|| keyspace.delete_range(start.as_ref(), end.as_ref()))
             .map_err(exception)
     }
 

@@ -6,7 +6,7 @@
 //! The Python package's extension module.
 //!
 //! ```text
-//!   forerun/__init__.py   what users import: these classes, and the errors
+//!   forerun/__init__.py   the names of the package: these classes, and the errors
 //!   forerun/errors.py     the exceptions
 //!   forerun._forerun      this: handles on the engine, arrays in and out
 //! ```
@@ -16,11 +16,13 @@
 
 mod arrays;
 mod at_exit;
+mod background_call;
 mod backup_results;
 mod backups;
 mod batch;
 mod borrows;
 mod cache;
+mod cache_handle;
 mod cache_items;
 mod cache_lookup;
 #[allow(
@@ -36,16 +38,17 @@ mod export;
 mod gather;
 mod interrupt;
 mod items;
+mod key_range;
 mod keys;
 mod keyspace;
-mod long;
 mod measure;
 mod numbers;
 mod pairs;
+mod read_source;
 mod reader;
 mod rows;
 mod snapshot;
-mod source;
+mod spinner;
 mod stats;
 mod store_options;
 mod table;
@@ -56,7 +59,7 @@ mod views;
 #[pyo3::pymodule(name = "_forerun")]
 mod module {
     #[pymodule_export]
-    use crate::backup_results::{Backup, BackupList, CheckedBackups, RemovedBackups};
+    use crate::backup_results::{Backup, BackupList, BackupVerifyReport, RemovedBackups};
     #[pymodule_export]
     use crate::backups::Backups;
     #[pymodule_export]

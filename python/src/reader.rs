@@ -8,17 +8,18 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
+use crate::background_call::run_in_pieces;
 use crate::engine_handle::drop_detached;
 use crate::errors::{closed, exception, invalid};
-use crate::items::{Items, Shown, range_of};
+use crate::items::{Items, Shown};
+use crate::key_range::range_of;
 use crate::keys::{Batch, Bytes};
-use crate::long::run_in_pieces;
+use crate::read_source::ReadSource;
 use crate::rows::{Rows, expect_no_found};
-use crate::source::Source;
 use crate::views;
 
-/// Keys looked up between two checks for signals. A cold key takes some 12 us, so Ctrl-C is noticed
-/// in time.
+/// Keys looked up between two checks for signals. A cold key takes about 12 us, so Ctrl-C is
+/// noticed in time.
 const PIECE_KEYS: usize = 8192;
 
 /// Lookups and iteration: the base class of `Db`, `Keyspace` and `Snapshot`.
@@ -26,11 +27,11 @@ const PIECE_KEYS: usize = 8192;
 pub(crate) struct Reader {
     what: &'static str,
     /// `None` once it is closed.
-    source: RwLock<Option<Source>>,
+    source: RwLock<Option<ReadSource>>,
 }
 
 impl Reader {
-    pub(crate) fn new(what: &'static str, source: Source) -> Reader {
+    pub(crate) fn new(what: &'static str, source: ReadSource) -> Reader {
         Reader {
             what,
             source: RwLock::new(Some(source)),
@@ -41,7 +42,7 @@ impl Reader {
     /// Python code runs.
     ///
     /// This also checks that the process may use the source, so no call has to check again.
-    pub(crate) fn source(&self) -> PyResult<Source> {
+    pub(crate) fn source(&self) -> PyResult<ReadSource> {
         let source = self.source.read();
         let source = source.unwrap_or_else(std::sync::PoisonError::into_inner);
         let source = source.as_ref().ok_or_else(|| closed(self.what))?;
@@ -57,7 +58,7 @@ impl Reader {
     }
 
     /// Closes the reader and returns its source if it was open.
-    pub(crate) fn take(&self) -> Option<Source> {
+    pub(crate) fn take(&self) -> Option<ReadSource> {
         let source = self.source.write();
         source
             .unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -51,7 +51,7 @@ impl<'py> Rows<'py> {
     }
 
     /// Records which keys were found, in order from the key at `first` on, and copies their values.
-    /// Other Python threads run meanwhile.
+    /// Other Python threads run during the copy.
     pub(crate) fn fill<'v>(
         &mut self,
         py: Python<'_>,

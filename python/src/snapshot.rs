@@ -8,8 +8,8 @@ use pyo3::types::PyTuple;
 use crate::engine_handle::drop_detached;
 use crate::errors::closed;
 use crate::keyspace::Keyspace;
+use crate::read_source::ReadSource;
 use crate::reader::Reader;
-use crate::source::Source;
 
 /// A store as of the moment when the snapshot was taken. It does not change.
 #[pyclass(extends = Reader, frozen, module = "forerun", name = "Snapshot")]
@@ -21,7 +21,7 @@ impl SnapshotView {
         snapshot: Arc<forerun::Snapshot>,
         keyspace: forerun::Keyspace,
     ) -> PyResult<Py<SnapshotView>> {
-        let reader = Reader::new("snapshot", Source::Snapshot(snapshot, keyspace));
+        let reader = Reader::new("snapshot", ReadSource::Snapshot(snapshot, keyspace));
         let layers = PyClassInitializer::from(reader).add_subclass(SnapshotView);
         Py::new(py, layers)
     }
@@ -35,7 +35,7 @@ impl SnapshotView {
         keyspace: &Bound<'_, Keyspace>,
     ) -> PyResult<Py<SnapshotView>> {
         let (_, keyspace) = Keyspace::handles(keyspace)?;
-        let Source::Snapshot(snapshot, _) = slf.as_super().get().source()?.snapshot() else {
+        let ReadSource::Snapshot(snapshot, _) = slf.as_super().get().source()?.snapshot() else {
             return Err(closed("snapshot"));
         };
         SnapshotView::new(slf.py(), snapshot, keyspace)
@@ -48,7 +48,7 @@ impl SnapshotView {
 
     fn __repr__(slf: &Bound<'_, SnapshotView>) -> String {
         match slf.as_super().get().source() {
-            Ok(Source::Snapshot(snapshot, keyspace)) => {
+            Ok(ReadSource::Snapshot(snapshot, keyspace)) => {
                 let sequence = snapshot.sequence();
                 match keyspace.name() {
                     "" => format!("forerun.Snapshot(sequence={sequence})"),

@@ -197,7 +197,7 @@ def test_a_table_without_a_path_keeps_all_rows_unless_eviction_is_asked_for():
     assert caught.value.positions == list(range(1000, 1100))
     assert len(table) == 1000
 
-    table = forerun.Table(4, host_capacity=1000, overflow="evict")
+    table = forerun.Table(4, host_capacity=1000, when_full="evict")
     table.insert(keys, np.ones((70_000, 4), np.float32))
     table.wait_idle()
     assert len(table) == 1000
@@ -205,9 +205,9 @@ def test_a_table_without_a_path_keeps_all_rows_unless_eviction_is_asked_for():
 
 def test_overflow_is_for_a_table_without_a_path(tmp_path):
     with refused:
-        forerun.Table(4, overflow="drop")
+        forerun.Table(4, when_full="drop")
     with refused:
-        forerun.Table(4, path=tmp_path / "rows", overflow="evict")
+        forerun.Table(4, path=tmp_path / "rows", when_full="evict")
 
 
 def test_the_memory_of_the_stores_cache_counts(tmp_path):

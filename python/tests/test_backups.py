@@ -49,10 +49,10 @@ def test_old_backups_are_removed_with_the_files_that_only_they_need(tmp_path):
             db.put(b"%d" % number, bytes(10_000))
             backups.create(db)
         assert backups.delete(2).backups == [2]
-        assert backups.keep(1).backups == [1, 3]
+        assert backups.purge_old(1).backups == [1, 3]
         assert [backup.number for backup in backups.list().backups] == [4]
         with pytest.raises(errors.InvalidArgumentError):
-            backups.keep(0)
+            backups.purge_old(0)
         with pytest.raises(errors.NotFoundError, match="no backup 9"):
             backups.delete(9)
         with pytest.raises(errors.NotFoundError):
@@ -71,6 +71,12 @@ def test_damage_is_found_and_a_damaged_backup_is_not_restored(tmp_path):
         assert len(problems) == 1 and run.name in problems[0]
         with pytest.raises(errors.CorruptionError, match=run.name):
             backups.restore(tmp_path / "restored")
+
+
+def test_only_an_open_store_or_table_can_be_backed_up(tmp_path):
+    with forerun.Backups(tmp_path / "backups") as backups:
+        with pytest.raises(TypeError, match="`store` must be an open Db or Table, not str"):
+            backups.create(str(tmp_path))
 
 
 def test_a_directory_of_backups_is_created_opened_once_and_closed(tmp_path):

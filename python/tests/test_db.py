@@ -201,7 +201,7 @@ def test_a_store_opened_for_reading_only_is_read_and_left_alone(tmp_path):
             db.compact,
             lambda: db.keyspace("new"),
         ):
-            with pytest.raises(forerun.errors.ReadOnlyError, match="reading only"):
+            with pytest.raises(forerun.errors.ReadOnlyError, match="opened read-only"):
                 change()
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 

@@ -269,7 +269,7 @@ def test_a_signal_handler_may_use_the_table_that_it_interrupts(tmp_path):
 
 @pytest.fixture
 def backed_up(tmp_path):
-    """A directory of backups with one of some 100 MB, opened."""
+    """A directory of backups with one of about 100 MB, opened."""
     with forerun.Db(tmp_path / "store") as db, forerun.Backups(tmp_path / "backups") as backups:
         rows = np.random.default_rng(1).random((400_000, 64), dtype=np.float32)
         db.put_many(np.arange(len(rows)), rows)

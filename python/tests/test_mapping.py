@@ -294,5 +294,5 @@ def test_text_is_compared_as_it_is_stored(mapping):
 def test_a_small_cache_has_small_items():
     with forerun.Cache("1MiB") as cache:
         cache["a"] = b"1"
-        with pytest.raises(forerun.errors.InvalidArgumentError, match=f"limit is {1 << 19}"):
+        with pytest.raises(forerun.errors.InvalidArgumentError, match=f"at most {1 << 19} bytes"):
             cache["a"] = bytes(1 << 19)

@@ -64,7 +64,7 @@ def test_one_budget_holds_for_rows_index_and_pages(tmp_path, writes):
 
 
 def test_a_budget_without_a_store_is_all_for_rows():
-    with forerun.Table(16, memory="1MiB", overflow="evict") as table:
+    with forerun.Table(16, memory="1MiB", when_full="evict") as table:
         rows = np.zeros((50_000, 16), np.float32)
         table.insert(np.arange(50_000), rows)
         table.wait_idle()

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, Readable};
-use forerun_bench::engine::{Engine, Need, Reader, Store, Writer};
+use forerun_bench::engine::{Engine, Reader, Store, StoreRequirements, Writer};
 use forerun_bench::workload::EntryBuffer;
 use std::path::Path;
 use std::time::Duration;
@@ -26,10 +26,10 @@ impl Engine for Fjall {
         vec![GET.to_owned()]
     }
 
-    fn open(&self, need: &Need) -> Result<Box<dyn Store>> {
-        let directory = need.directory()?;
+    fn open(&self, requirements: &StoreRequirements) -> Result<Box<dyn Store>> {
+        let directory = requirements.directory()?;
         let mut options = Database::builder(directory.path().join("fjall"));
-        if let Some(bytes) = need.place.cache_bytes {
+        if let Some(bytes) = requirements.place.cache_bytes {
             options = options.cache_size(bytes);
         }
         let database = options.open()?;

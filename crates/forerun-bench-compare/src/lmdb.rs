@@ -6,7 +6,7 @@
 //! each write has its own too.
 
 use anyhow::{Context, Result, bail};
-use forerun_bench::engine::{Engine, Need, Reader, Store, Writer};
+use forerun_bench::engine::{Engine, Reader, Store, StoreRequirements, Writer};
 use forerun_bench::workload::{Dataset, EntryBuffer};
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, PutFlags};
@@ -34,12 +34,12 @@ impl Engine for Lmdb {
         vec![GET.to_owned()]
     }
 
-    fn open(&self, need: &Need) -> Result<Box<dyn Store>> {
-        Ok(Box::new(LmdbStore::open(need, EnvFlags::NO_SYNC)?))
+    fn open(&self, requirements: &StoreRequirements) -> Result<Box<dyn Store>> {
+        Ok(Box::new(LmdbStore::open(requirements, EnvFlags::NO_SYNC)?))
     }
 
     fn open_loaded(&self, data: &Dataset) -> Result<Option<Box<dyn Store>>> {
-        let store = LmdbStore::open(&Need::of(data, 0), EnvFlags::empty())?;
+        let store = LmdbStore::open(&StoreRequirements::of(data, 0), EnvFlags::empty())?;
         let database = unnamed(&store.env)?;
         let mut txn = store.env.write_txn()?;
         let mut entry = EntryBuffer::default();
@@ -77,11 +77,14 @@ struct LmdbStore {
 }
 
 impl LmdbStore {
-    fn open(need: &Need, flags: EnvFlags) -> Result<LmdbStore> {
-        let directory = need.directory()?;
+    fn open(requirements: &StoreRequirements, flags: EnvFlags) -> Result<LmdbStore> {
+        let directory = requirements.directory()?;
         let mut options = EnvOpenOptions::new();
         options
-            .map_size(map_bytes(need.keys, need.key_bytes + need.value_bytes))
+            .map_size(map_bytes(
+                requirements.keys,
+                requirements.key_bytes + requirements.value_bytes,
+            ))
             .max_dbs(1);
         // SAFETY: LMDB maps the file, which must not be changed from elsewhere; it is in a new
         // directory of our own. Without a sync, a crash of the system may damage it; it is then

@@ -14,7 +14,8 @@
 //!
 //! ```sh
 //! cargo run --release -p forerun-bench-compare -- memtable --batch 1,32,64
-//! cargo run --release -p forerun-bench-compare --no-default-features --features lmdb -- ycsb --workload b,c
+//! cargo run --release -p forerun-bench-compare --no-default-features --features lmdb -- \
+//!     ycsb --workload b,c
 //! cargo run --release -p forerun-bench-compare --no-default-features -- hash --size 1GiB
 //! ```
 

@@ -10,7 +10,9 @@
 //! None of them has a batched lookup.
 
 use anyhow::{Result, bail};
-use forerun_bench::hash::contender::{Contender, Finder, GET, Isa, Placed, Subject, Updater};
+use forerun_bench::hash::contender::{
+    Contender, ContenderTable, Finder, GET, InsertOutcome, Isa, Updater,
+};
 use hashbrown::DefaultHashBuilder;
 
 /// The operations of a map of `u64` to `u64` that the bench uses.
@@ -34,7 +36,7 @@ trait Map: Send + Sync + Sized {
 
     fn insert(&mut self, key: u64, value: u64);
 
-    /// Looks up keys one after the other, and reports each result.
+    /// Looks up keys one at a time, and reports each result.
     fn get_each(&self, keys: &[u64], answer: impl FnMut(usize, Option<u64>));
 
     /// `insert` while others read, if it is shared.
@@ -192,7 +194,7 @@ impl<M: Map + 'static> Contender<u64, u64> for Peer<M> {
         (slots as f64 * load_factor) as usize * M::ENTRY_BYTES
     }
 
-    fn open(&self, slots: usize, load_factor: f64) -> Result<Box<dyn Subject<u64, u64>>> {
+    fn open(&self, slots: usize, load_factor: f64) -> Result<Box<dyn ContenderTable<u64, u64>>> {
         let entries = (slots as f64 * load_factor) as usize;
         Ok(Box::new(Filled(M::with_capacity(entries))))
     }
@@ -200,12 +202,12 @@ impl<M: Map + 'static> Contender<u64, u64> for Peer<M> {
 
 struct Filled<M>(M);
 
-impl<M: Map> Subject<u64, u64> for Filled<M> {
-    fn insert(&mut self, keys: &[u64], values: &[u64]) -> Result<Placed> {
+impl<M: Map> ContenderTable<u64, u64> for Filled<M> {
+    fn insert(&mut self, keys: &[u64], values: &[u64]) -> Result<InsertOutcome> {
         for (key, value) in keys.iter().zip(values) {
             self.0.insert(*key, *value);
         }
-        Ok(Placed::All)
+        Ok(InsertOutcome::All)
     }
 
     fn finder(&self, strategy: &str) -> Result<Box<dyn Finder<u64, u64> + '_>> {

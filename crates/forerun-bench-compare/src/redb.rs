@@ -2,7 +2,7 @@
 //! are not synced (`Durability::None`), like the other stores.
 
 use anyhow::{Result, bail};
-use forerun_bench::engine::{Engine, Need, Reader, Store, Writer};
+use forerun_bench::engine::{Engine, Reader, Store, StoreRequirements, Writer};
 use forerun_bench::workload::EntryBuffer;
 use redb::{Database, Durability, ReadableDatabase, TableDefinition};
 use std::path::Path;
@@ -27,10 +27,10 @@ impl Engine for Redb {
         vec![GET.to_owned()]
     }
 
-    fn open(&self, need: &Need) -> Result<Box<dyn Store>> {
-        let directory = need.directory()?;
+    fn open(&self, requirements: &StoreRequirements) -> Result<Box<dyn Store>> {
+        let directory = requirements.directory()?;
         let mut options = Database::builder();
-        if let Some(bytes) = need.place.cache_bytes {
+        if let Some(bytes) = requirements.place.cache_bytes {
             options.set_cache_size(usize::try_from(bytes)?);
         }
         let database = options.create(directory.path().join("redb"))?;

@@ -1,11 +1,11 @@
 //! `forerun-bench btree`: lookups in one run, a B-tree of pages on disk that is entirely in the
 //! page cache.
 //!
-//! A strategy is a page search (`plain`, `prefetch1`, ...) with one key after the other, or the
-//! same search for a batch of keys in flight together (`multiget-plain`, ...). The bench can also
+//! A strategy is a page search (`plain`, `prefetch1`, ...) with one key at a time, or the same
+//! search for a batch of keys in flight together (`multiget-plain`, ...). The bench can also
 //! measure peers: see [`run_with`].
 
-use crate::engine::{Engine, Need, Reader, Store, Writer};
+use crate::engine::{Engine, Reader, Store, StoreRequirements, Writer};
 use crate::lookup_args::LookupArgs;
 use crate::lookup_output::show;
 use crate::lookup_workloads::{Lookups, Workload};
@@ -33,7 +33,7 @@ Examples:
   forerun-bench btree --key-bytes 100 --prefix-bytes 80 --access uniform,zipf:0.99
 
 Every list multiplies the number of cases. Rounds alternate: each measures every case once, with \
-the strategies of a cell one after the other. A lookup copies the value it finds, as a store's \
+the strategies of a cell in turn. A lookup copies the value it finds, as a store's \
 multi_get does. The run is written to --dir and read completely into the cache before timing starts.
 
 \"roofline\" is keys per second over the random cache lines per second that the same number of \
@@ -169,7 +169,7 @@ impl Engine for RunEngine {
         alone.into_iter().chain(batched).collect()
     }
 
-    fn open(&self, _: &Need) -> Result<Box<dyn Store>> {
+    fn open(&self, _: &StoreRequirements) -> Result<Box<dyn Store>> {
         bail!("a run is written in order, and whole")
     }
 

@@ -1,9 +1,11 @@
 //! The interface through which the lookup benches use a store, Forerun's or a peer's.
 //!
 //! ```text
-//!  Engine --open(Need)--> Store --reader(strategy)--> Reader   one per reading thread, created on it
-//!    |                    |  \----writer()----------> Writer   one per writing thread, created on it
-//!    name, strategies     wait_idle, directory
+//!  Engine --open(StoreRequirements)--> Store --reader(strategy)--> Reader   one per reading thread
+//!    name, strategies                    |  \--writer()----------> Writer   one per writing thread
+//!                                        wait_idle, directory
+//!
+//!  Readers and writers are created on the threads that use them.
 //! ```
 //!
 //! All stores run the same code around these traits: the same keys, batches, threads, clock and
@@ -15,9 +17,9 @@ use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// What a store must hold, and which resources it may use.
+/// The requirements for a store: the data that it must hold, and the resources that it may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Need {
+pub struct StoreRequirements {
     /// Entries that are loaded first.
     pub keys: u64,
     /// The maximum number of entries, or versions of entries, that are written afterwards.
@@ -40,10 +42,10 @@ pub struct StoreLocation {
     pub cache_bytes: Option<u64>,
 }
 
-impl Need {
+impl StoreRequirements {
     /// The needs of `data`, for a store in memory or for one on disk in the default location.
-    pub fn of(data: &Dataset, spare_entries: u64) -> Need {
-        Need {
+    pub fn of(data: &Dataset, spare_entries: u64) -> StoreRequirements {
+        StoreRequirements {
             keys: data.keys(),
             spare_entries,
             key_bytes: data.key_bytes(),
@@ -83,11 +85,11 @@ pub trait Engine {
     /// The name in its rows.
     fn name(&self) -> &str;
 
-    /// Its ways of looking up a batch. The first one takes one key after the other. The speedups of
-    /// the others are relative to it, so it is always measured.
+    /// Its strategies for looking up a batch. The first one looks up one key at a time. The
+    /// speedups of the others are relative to it, so it is always measured.
     fn strategies(&self) -> Vec<String>;
 
-    /// The way to look up a batch by default: the last one, unless the engine says otherwise.
+    /// The default strategy for a batch: the last one, unless the engine overrides it.
     fn batched(&self) -> String {
         self.strategies().pop().unwrap_or_default()
     }
@@ -96,7 +98,7 @@ pub trait Engine {
     ///
     /// # Errors
     /// Any reason why the store cannot be created.
-    fn open(&self, need: &Need) -> Result<Box<dyn Store>>;
+    fn open(&self, requirements: &StoreRequirements) -> Result<Box<dyn Store>>;
 
     /// Opens a store that already holds all entries of `data`, for an engine that takes entries in
     /// key order only. Other engines return `None`; their stores are opened empty and written to.
@@ -283,7 +285,7 @@ pub(crate) mod tests {
             vec!["single".into(), "batch".into()]
         }
 
-        fn open(&self, _need: &Need) -> Result<Box<dyn Store>> {
+        fn open(&self, _need: &StoreRequirements) -> Result<Box<dyn Store>> {
             Ok(Box::new(MapStore(RwLock::default())))
         }
     }
@@ -343,7 +345,7 @@ pub(crate) mod tests {
     #[test]
     fn a_correct_store_passes_and_a_wrong_or_incomplete_one_fails() {
         let data = Dataset::new(300, 16, 0, 20).unwrap();
-        let store = MapEngine.open(&Need::of(&data, 0)).unwrap();
+        let store = MapEngine.open(&StoreRequirements::of(&data, 0)).unwrap();
         load(&mut *store.writer().unwrap(), &data, 0..150, |_| ()).unwrap();
         let verdict = |strategy| verify(&mut *store.reader(strategy).unwrap(), &data);
         let missing = verdict("single").unwrap_err().to_string();

@@ -196,7 +196,7 @@ impl OnDevice {
         let made = OnDevice {
             timer: Timer::new(gpu)?,
             buffer: DeviceBuffer::new(gpu, len)?,
-            sum: DeviceBuffer::of(gpu, &[0; 8])?,
+            sum: DeviceBuffer::from_slice(gpu, &[0; 8])?,
             reads: if quick { 1 << 12 } else { 1 << 25 },
         };
         made.timer.time(&RandomReads::fill(&made.buffer)?, 0)?;
@@ -367,7 +367,7 @@ fn report(facts: Vec<(String, String)>, rows: &[GpuRooflineRow]) -> Report {
         "How many requests of 32, 64 and 128 bytes at random places memory answers per second.",
     );
     report.facts = facts;
-    let mut chart = Chart::new("Requests a second", Shape::Bars);
+    let mut chart = Chart::new("Requests per second", Shape::Bars);
     chart.x_label = "buffer".into();
     let name = |row: &GpuRooflineRow| format!("{}B", count(row.buffer_bytes));
     for row in rows {

@@ -27,7 +27,7 @@
 //! Implement [`engine::Engine`] and its three small companions for the peer, and pass it to
 //! [`memtable::run_with`] or [`ycsb::run_with`]. The peer gets the same data, cells, rounds and
 //! checks, its turns alternate with ours within each cell, and its rows are in the same table, JSON
-//! and page. The engine's first strategy must look up one key after the other.
+//! and page. The engine's first strategy must look up one key at a time.
 //!
 //! ```no_run
 //! use forerun_bench::engine::Engine;

@@ -1,7 +1,7 @@
-//! An engine's store between the turns: loaded and checked once, shared by the strategies, and
-//! rebuilt when a writer has changed it too much; also the work of one turn.
+//! The work of one turn, and an engine's store between the turns. The store is loaded and checked
+//! once, shared by the strategies, and rebuilt when a writer has changed too much of it.
 
-use crate::engine::{self, Engine, Need, Store};
+use crate::engine::{self, Engine, Store, StoreRequirements};
 use crate::skew::Skew;
 use crate::threads::{Cores, Ready};
 use crate::workload::{Dataset, EntryBuffer, Queries};
@@ -67,8 +67,8 @@ impl<'a> LoadedEngine<'a> {
         facts.unwrap_or_default()
     }
 
-    /// Ensures that a store is loaded and fresh: not overwritten at all, or, if it will be written
-    /// to, overwritten by less than half.
+    /// Ensures that a store is loaded and fresh: nothing in it was overwritten, or less than half
+    /// if the next turn writes to it.
     pub(crate) fn ready(&self, written: bool) -> Result<()> {
         let mut loaded = self.loaded.borrow_mut();
         let max = if written { self.data.keys() / 2 } else { 0 };
@@ -98,7 +98,7 @@ impl<'a> LoadedEngine<'a> {
         }
         let store = self
             .engine
-            .open(&Need::of(&self.data, self.spare_entries))?;
+            .open(&StoreRequirements::of(&self.data, self.spare_entries))?;
         let what = format!("loading {}", self.engine.name());
         let bar = self.progress.steps(&what, self.data.keys());
         let all = 0..self.data.keys();
@@ -110,7 +110,7 @@ impl<'a> LoadedEngine<'a> {
     /// A turn of `fillrandom`.
     pub(crate) fn fill(&self, threads: usize) -> Result<Sample> {
         let data = self.data;
-        let store = self.engine.open(&Need::of(&data, 0))?;
+        let store = self.engine.open(&StoreRequirements::of(&data, 0))?;
         let keys = data.keys();
         let share = |thread: usize| keys * thread as u64 / threads as u64;
         let spans = self.cores.run(threads, |thread, ready| {
@@ -143,10 +143,10 @@ impl<'a> LoadedEngine<'a> {
             .cores
             .run(readers + usize::from(written), |thread, ready| {
                 if thread == readers {
-                    return write_along(store, &data, turn, &reading, ready);
+                    return write_concurrently(store, &data, turn, &reading, ready);
                 }
                 // However this thread ends, the writer must be notified.
-                let _done = Done(&reading);
+                let _done = DoneOnDrop(&reading);
                 let mut reader = store.reader(strategy)?;
                 let seed = turn.seed ^ (thread as u64 + 1) << 48;
                 let hit_rate = cell.hit_rate.unwrap_or(1.0);
@@ -186,7 +186,7 @@ impl<'a> LoadedEngine<'a> {
 }
 
 /// Overwrites random entries until the last reader is done. Returns the rate.
-fn write_along(
+fn write_concurrently(
     store: &dyn Store,
     data: &Dataset,
     turn: &Turn,
@@ -215,9 +215,9 @@ fn write_along(
 }
 
 /// Counts a reader as done when dropped.
-struct Done<'a>(&'a AtomicUsize);
+struct DoneOnDrop<'a>(&'a AtomicUsize);
 
-impl Drop for Done<'_> {
+impl Drop for DoneOnDrop<'_> {
     fn drop(&mut self) {
         // Relaxed: as for the load.
         self.0.fetch_sub(1, Ordering::Relaxed);

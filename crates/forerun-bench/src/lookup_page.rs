@@ -27,7 +27,7 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, TextTable) {
         "batch",
         "strategy",
         "keys/s",
-        "ns a key",
+        "ns per key",
         "slowest-fastest",
         "vs single",
         "of best",
@@ -67,7 +67,7 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, TextTable) {
         "batch",
         "strategy",
         "keys/s",
-        "ns a key",
+        "ns per key",
         "slowest-fastest",
         "vs single",
         "vs peer",
@@ -90,7 +90,7 @@ pub fn legend(rows: &[Row]) -> String {
         text.push_str("\nfillrandom: entries written per second, one per write, without a log.");
     }
     if rows.iter().any(|row| row.inserts_per_second.is_some()) {
-        text.push_str("\ninserts/s: entries that an additional thread overwrote meanwhile.");
+        text.push_str("\ninserts/s: entries that an additional thread overwrote concurrently.");
     }
     text
 }
@@ -101,15 +101,15 @@ pub fn fill(report: &mut Report, rows: &[Row]) {
     for (cell, of_panel) in panels(rows, panel) {
         report.sections.push(Section::Heading(cell));
         if of_panel[0].case == "fillrandom" {
-            let mut chart = plot(&of_panel, "Entries written a second", |row| {
+            let mut chart = plot(&of_panel, "Entries written per second", |row| {
                 Some(row.rates())
             });
-            chart.y_label = "entries a second".into();
+            chart.y_label = "entries per second".into();
             report.sections.push(Section::Chart(chart));
             continue;
         }
-        let mut rates = plot(&of_panel, "Keys a second", |row| Some(row.rates()));
-        rates.y_label = "keys a second".into();
+        let mut rates = plot(&of_panel, "Keys per second", |row| Some(row.rates()));
+        rates.y_label = "keys per second".into();
         rates.note = "Medians; thin lines reach from the slowest to the fastest round.".into();
         report.sections.push(Section::Chart(rates));
         // The baseline itself is the reference line.
@@ -121,12 +121,12 @@ pub fn fill(report: &mut Report, rows: &[Row]) {
         if others.is_empty() {
             continue;
         }
-        let mut ratios = plot(&others, "Against one key after the other", |row| {
+        let mut ratios = plot(&others, "Against one key at a time", |row| {
             row.speedup_vs_single.map(|ratio| (ratio, ratio, ratio))
         });
         ratios.y_label = "times as fast".into();
         ratios.format = times;
-        ratios.reference = Some((1.0, "one key after the other".into()));
+        ratios.reference = Some((1.0, "one key at a time".into()));
         report.sections.push(Section::Chart(ratios));
     }
     push_table(report, "All results", table(rows));
@@ -151,7 +151,10 @@ fn tiles(rows: &[Row]) -> Vec<Tile> {
             row.batch
         );
         tiles.push(Tile::new(label, times(ratio)));
-        tiles.push(Tile::new("keys a second there", short(row.keys_per_second)));
+        tiles.push(Tile::new(
+            "keys per second there",
+            short(row.keys_per_second),
+        ));
         tiles.push(Tile::new(
             "a key there, as one thread sees it",
             format!("{} ns", digits(row.ns_per_key)),
@@ -159,7 +162,7 @@ fn tiles(rows: &[Row]) -> Vec<Tile> {
     }
     let fills = rows.iter().filter(|row| row.case == "fillrandom");
     if let Some((_, rate)) = typical(fills, |row| row.batch, |row| Some(row.keys_per_second)) {
-        tiles.push(Tile::new("entries written a second", short(rate)));
+        tiles.push(Tile::new("entries written per second", short(rate)));
     }
     tiles
 }

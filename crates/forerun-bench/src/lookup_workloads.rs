@@ -48,12 +48,12 @@ impl Workload {
     }
 }
 
-/// What to measure: all combinations of the lists.
+/// The cells to measure: all combinations of the lists.
 #[derive(Clone, Debug)]
 pub struct Lookups {
     /// The name of the bench in the rows.
     pub bench: String,
-    /// The data sets, one after the other.
+    /// The data sets, measured in this order.
     pub data: Vec<Dataset>,
     /// The workloads.
     pub workloads: Vec<Workload>,
@@ -365,18 +365,18 @@ mod tests {
 
     #[test]
     fn invalid_lists_are_refused_with_a_message() {
-        let refusal = |change: &dyn Fn(&mut Lookups)| {
+        let error_of = |change: &dyn Fn(&mut Lookups)| {
             let mut lookups = lookups();
             change(&mut lookups);
             format!("{:#}", measure(&lookups).unwrap_err())
         };
-        let unknown = refusal(&|l| l.strategies = vec!["fast".into()]);
+        let unknown = error_of(&|l| l.strategies = vec!["fast".into()]);
         assert!(
             unknown.contains("\"fast\"") && unknown.contains("single, batch"),
             "{unknown}"
         );
-        assert!(refusal(&|l| l.batches = vec![0]).contains("batch"));
-        assert!(refusal(&|l| l.threads = vec![0]).contains("thread"));
-        assert!(refusal(&|l| l.hit_rates.clear()).contains("hit rate"));
+        assert!(error_of(&|l| l.batches = vec![0]).contains("batch"));
+        assert!(error_of(&|l| l.threads = vec![0]).contains("thread"));
+        assert!(error_of(&|l| l.hit_rates.clear()).contains("hit rate"));
     }
 }

@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand};
 use forerun_cli::exit::{self, Outcome};
 use forerun_cli::serve;
 
-/// Measures this machine's memory and every part of Forerun, and stress-tests the store, the server
+/// Measure this machine's memory and every part of Forerun, and stress-test the store, the server
 /// and the GPU table
 ///
 /// Each bench takes lists for its dimensions and measures every combination in alternating rounds.

@@ -3,7 +3,7 @@
 //!
 //! The bench can also measure peers: see [`run_with`].
 
-use crate::engine::{Engine, Need, Reader, Store, Writer};
+use crate::engine::{Engine, Reader, Store, StoreRequirements, Writer};
 use crate::lookup_args::LookupArgs;
 use crate::lookup_output::show;
 use crate::lookup_workloads::{Lookups, Workload};
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 Example: forerun-bench memtable --keys 2M --batch 1,8,64,256 --hit-rate 1,0.5 --report memtable.html
 
 Every list multiplies the number of cases. Rounds alternate: each measures every case once, with \
-the strategies of a cell one after the other. A lookup copies the value it finds out of the table, \
+the strategies of a cell in turn. A lookup copies the value it finds out of the table, \
 as a store's multi_get does.
 
 \"roofline\" is keys per second over the random cache lines per second that the same number of \
@@ -143,12 +143,16 @@ impl Engine for MemTableEngine {
         names
     }
 
-    fn open(&self, need: &Need) -> Result<Box<dyn Store>> {
+    fn open(&self, requirements: &StoreRequirements) -> Result<Box<dyn Store>> {
         // This is address space, not memory: the table uses memory as it grows. An entry's header,
         // tower and padding stay well below the 128 bytes allowed here.
-        let limit_bytes = need.total_bytes(128).checked_add(1 << 20);
-        let limit_bytes = limit_bytes
-            .ok_or_else(|| anyhow!("{} entries do not fit this machine's addresses", need.keys))?;
+        let limit_bytes = requirements.total_bytes(128).checked_add(1 << 20);
+        let limit_bytes = limit_bytes.ok_or_else(|| {
+            anyhow!(
+                "{} entries do not fit this machine's addresses",
+                requirements.keys
+            )
+        })?;
         let table = MemTable::new(
             MemTableConfig::default()
                 .limit_bytes(limit_bytes)
@@ -182,7 +186,7 @@ impl Store for TableStore {
     fn facts(&self) -> Vec<(String, String)> {
         let stats = self.table.stats();
         let text = format!(
-            "{} entries, {}B used ({} bytes an entry), {} levels, {}",
+            "{} entries, {}B used ({} bytes per entry), {} levels, {}",
             count(stats.entries as u64),
             short(stats.used_bytes as f64),
             stats.used_bytes / stats.entries.max(1),

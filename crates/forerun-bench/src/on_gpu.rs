@@ -52,7 +52,7 @@ pub(crate) fn fact(gpu: Option<&Gpu>) -> (String, String) {
 }
 
 /// Runs a bench's `--check`, and prints a line for each thing that was checked. Without a GPU it
-/// prints how the same is `tested`.
+/// prints `tested`, which names the tests that check the same code.
 pub(crate) fn report_check(
     gpu: Option<&Gpu>,
     tested: &str,
@@ -91,7 +91,7 @@ impl Timer {
     pub(crate) fn new(gpu: &Gpu) -> Result<Timer, GpuError> {
         Ok(Timer {
             gpu: gpu.clone(),
-            stream: Stream::first(gpu)?,
+            stream: Stream::high_priority(gpu)?,
             start: Event::new(gpu)?,
             end: Event::new(gpu)?,
         })
@@ -106,15 +106,15 @@ impl Timer {
         let start = Instant::now();
         self.gpu.scope(|scope| {
             for _ in 0..before {
-                scope.put(&self.stream, command)?;
+                scope.enqueue(&self.stream, command)?;
             }
             self.stream.record(&self.start)?;
-            scope.put(&self.stream, command)?;
+            scope.enqueue(&self.stream, command)?;
             self.stream.record(&self.end)
         })?;
         Ok(CommandTimes {
             wall: start.elapsed(),
-            device: self.end.since(&self.start)?,
+            device: self.end.elapsed_since(&self.start)?,
         })
     }
 }

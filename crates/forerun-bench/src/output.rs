@@ -19,11 +19,11 @@ pub struct Output {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
 
-    /// Tiny sizes and times: shows that everything runs, not how fast
+    /// Use tiny sizes and times, to check that everything runs; the figures mean nothing
     #[arg(long)]
     pub quick: bool,
 
-    /// Prints one JSON object per line instead of a table
+    /// Print one JSON object per line instead of a table
     #[arg(long)]
     pub json: bool,
 

@@ -1,5 +1,5 @@
-//! What the benches' pages share: the rows of each panel, a chart of them, and the table and its
-//! legend below all panels.
+//! Shared parts of the benches' pages: the rows of each panel, a chart of them, and the table and
+//! its legend below all panels.
 
 use forerun_measure::report::{Chart, Report, Section};
 use forerun_measure::text_table::TextTable;

@@ -27,8 +27,8 @@ fn number_behind(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Disk space of the files in a directory and its subdirectories, in bytes. A file that vanishes
-/// meanwhile counts as 0.
+/// Disk space of the files in a directory and its subdirectories, in bytes. A file that disappears
+/// during the scan counts as 0.
 ///
 /// # Errors
 /// Errors of the file system.

@@ -134,7 +134,7 @@ impl Args {
             threads: or(&self.threads, defaults.threads),
             in_flight: or(&self.in_flight, IN_FLIGHT.to_vec()),
             rounds: plan.rounds,
-            // A rate of lines settles faster than that of a store.
+            // A rate of lines becomes stable faster than that of a store.
             duration: match self.timing.duration_ms {
                 Some(_) => plan.duration,
                 None => plan.duration / 4,
@@ -259,7 +259,7 @@ fn table(roofline: &Roofline) -> TextTable {
         "threads",
         "in flight",
         "lines/s",
-        "ns a line",
+        "ns per line",
         "vs one",
         "slowest-fastest",
     ]);
@@ -293,8 +293,8 @@ fn report(roofline: &Roofline, resume: &Resume, config: &Config) -> Report {
     for &threads in &config.threads {
         if let Some(rate) = roofline.lines_per_second(threads) {
             let what = match threads {
-                1 => "independent lines a second, 1 thread".to_owned(),
-                n => format!("independent lines a second, {n} threads"),
+                1 => "independent lines per second, 1 thread".to_owned(),
+                n => format!("independent lines per second, {n} threads"),
             };
             report.tiles.push(Tile::new(what, short(rate)));
         }
@@ -303,9 +303,9 @@ fn report(roofline: &Roofline, resume: &Resume, config: &Config) -> Report {
         "to suspend a lookup and resume it",
         format!("{} ns", digits(resume.ns)),
     ));
-    let mut chart = Chart::new("Random lines a second", Shape::Lines);
-    chart.x_label = "lines in flight a thread".into();
-    chart.y_label = "lines a second".into();
+    let mut chart = Chart::new("Random lines per second", Shape::Lines);
+    chart.x_label = "lines in flight per thread".into();
+    chart.y_label = "lines per second".into();
     chart.x = config.in_flight.iter().map(usize::to_string).collect();
     for group in roofline
         .cells

@@ -1,13 +1,13 @@
 //! [`forerun_db::Db`] as an engine: a store on disk, as programs use it.
 //!
 //! ```text
-//!  read(keys)   multi_get of the batch, or of one key after the other      Values: copied out
+//!  read(keys)   multi_get of the batch, or of one key at a time      Values: copied out
 //!  write        put, with the default durability: the operating system has it
 //!  write_many   one WriteBatch
 //!  scan         range, lending its entries one by one
 //! ```
 
-use crate::engine::{Engine, Need, Reader, Store, Writer};
+use crate::engine::{Engine, Reader, Store, StoreRequirements, Writer};
 use crate::workload::EntryBuffer;
 use anyhow::Result;
 use forerun_db::{Create, Db, Durability, Options, Strategy, Values, WriteBatch};
@@ -30,10 +30,14 @@ impl Engine for DbEngine {
             .to_vec()
     }
 
-    fn open(&self, need: &Need) -> Result<Box<dyn Store>> {
-        let directory = need.directory()?;
+    fn open(&self, requirements: &StoreRequirements) -> Result<Box<dyn Store>> {
+        let directory = requirements.directory()?;
         let default = Options::default();
-        let cache_bytes = need.place.cache_bytes.map(usize::try_from).transpose()?;
+        let cache_bytes = requirements
+            .place
+            .cache_bytes
+            .map(usize::try_from)
+            .transpose()?;
         let options = Options::default()
             .create(Create::MustBeNew)
             .cache_bytes(cache_bytes.unwrap_or(default.cache_bytes));
@@ -97,8 +101,8 @@ impl Store for DbStore {
             stats.tree.compactions,
             digits(stats.tree.write_amplification()),
             short(stats.log_written_bytes as f64),
-            stats.back_pressure.stalls,
-            stats.back_pressure.stalled_us as f64 / 1e6
+            stats.write_stalls.stalls,
+            stats.write_stalls.stalled_us as f64 / 1e6
         );
         vec![
             ("forerun runs".to_owned(), levels.join(", ")),
@@ -172,14 +176,14 @@ mod tests {
     fn a_store_returns_written_values_singly_and_batched() {
         let data = Dataset::new(300, 16, 0, 50).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let need = Need {
+        let requirements = StoreRequirements {
             place: StoreLocation {
                 parent: Some(folder.path().to_owned()),
                 cache_bytes: Some(1 << 20),
             },
-            ..Need::of(&data, 300)
+            ..StoreRequirements::of(&data, 300)
         };
-        let store = DbEngine.open(&need).unwrap();
+        let store = DbEngine.open(&requirements).unwrap();
         let mut writer = store.writer().unwrap();
         engine::load(&mut *writer, &data, 0..100, |_| ()).unwrap();
         let rest: Vec<EntryBuffer> = data
@@ -213,14 +217,14 @@ mod tests {
     #[test]
     fn a_missing_directory_is_named() {
         let data = Dataset::new(1, 16, 0, 0).unwrap();
-        let need = Need {
+        let requirements = StoreRequirements {
             place: StoreLocation {
                 parent: Some("no-such-folder".into()),
                 cache_bytes: None,
             },
-            ..Need::of(&data, 0)
+            ..StoreRequirements::of(&data, 0)
         };
-        let refusal = DbEngine.open(&need).err().unwrap();
-        assert!(format!("{refusal:#}").contains("no-such-folder"));
+        let error = DbEngine.open(&requirements).err().unwrap();
+        assert!(format!("{error:#}").contains("no-such-folder"));
     }
 }

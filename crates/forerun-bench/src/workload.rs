@@ -194,9 +194,9 @@ impl Shuffle {
 
 /// A stream of keys to look up, drawn before timing starts, and which of them must be found.
 ///
-/// The keys lie one after the other in one buffer, like a caller's own batch; reading them costs a
-/// lookup almost nothing. A stream that runs out starts again; it is long enough that its first
-/// lines have left the caches by then.
+/// The keys are concatenated in one buffer, like a caller's own batch; reading them costs a lookup
+/// almost nothing. A stream that runs out starts again; it is long enough that its first lines have
+/// left the caches by then.
 pub struct Queries {
     bytes: Vec<u8>,
     key_bytes: usize,
@@ -289,9 +289,9 @@ mod tests {
     fn keys_too_short_for_their_numbers_are_refused() {
         for (keys, key_bytes, prefix_bytes) in [(129, 1, 0), (32_769, 18, 16), (1, 0, 0), (1, 4, 9)]
         {
-            let refusal = Dataset::new(keys, key_bytes, prefix_bytes, 0).unwrap_err();
+            let error = Dataset::new(keys, key_bytes, prefix_bytes, 0).unwrap_err();
             let expected = format!("keys of {key_bytes} bytes");
-            assert!(refusal.to_string().contains(&expected), "{refusal}");
+            assert!(error.to_string().contains(&expected), "{error}");
         }
         assert!(Dataset::new(128, 1, 0, 0).is_ok());
         assert!(Dataset::new(0, 16, 0, 0).is_err());

@@ -5,7 +5,7 @@ mod testing;
 use testing::Workspace;
 
 #[test]
-fn benches_print_one_object_a_line() {
+fn benches_print_one_object_per_line() {
     let workspace = Workspace::new();
     for args in [
         &["roofline", "--quick", "--json", "--threads", "1"][..],
@@ -111,7 +111,7 @@ fn the_gpu_benches_succeed_without_a_gpu() {
 }
 
 #[test]
-fn sets_are_measured_beside_each_disturbance() {
+fn sets_are_measured_under_each_disturbance() {
     let workspace = Workspace::new();
     let reported = workspace.succeeds(&[
         "server", "--study", "tail", "--quick", "--json", "--alone", "--rate", "500",

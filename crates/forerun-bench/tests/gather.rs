@@ -52,7 +52,7 @@ fn all_studies_run_and_the_published_setting_comes_first() {
         assert!(text.starts_with("No GPU was found: "), "{text}");
         assert!(text.contains("all figures are for the CPU"));
         assert!(text.contains("Study: multiprocessors\nnot measured: it needs a GPU"));
-        assert!(text.contains("Study: beside\nnot measured: it needs a GPU"));
+        assert!(text.contains("Study: matrix-product\nnot measured: it needs a GPU"));
         assert!(!text.contains("default:"), "{text}");
     }
 }
@@ -135,7 +135,7 @@ fn wrong_arguments_get_a_message() {
         ("--quick --once --slots 5", "do not fit 5 slots"),
         ("--once --check", "cannot be used with"),
     ] {
-        let refusal = bench(line).expect_err(line);
-        assert!(refusal.contains(word), "{line}: {refusal}");
+        let error = bench(line).expect_err(line);
+        assert!(error.contains(word), "{line}: {error}");
     }
 }

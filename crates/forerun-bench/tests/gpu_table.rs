@@ -139,8 +139,8 @@ fn other_forms_rows_rates_and_skews_are_taken_from_the_command_line() {
             "no-such-folder",
         ),
     ] {
-        let refusal = bench(line).expect_err(line);
-        assert!(refusal.contains(word), "{line}: {refusal}");
+        let error = bench(line).expect_err(line);
+        assert!(error.contains(word), "{line}: {error}");
     }
 }
 

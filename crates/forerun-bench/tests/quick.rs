@@ -317,7 +317,7 @@ fn wrong_arguments_get_a_message() {
         ("roofline --quick --in-flight 3", "3 chases"),
         ("roofline --quick --buffer 1k", "too small"),
     ] {
-        let refusal = bench(line).expect_err(line);
-        assert!(refusal.contains(word), "{line}: {refusal}");
+        let error = bench(line).expect_err(line);
+        assert!(error.contains(word), "{line}: {error}");
     }
 }

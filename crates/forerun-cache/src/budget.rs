@@ -24,6 +24,8 @@ pub(crate) struct Budget {
     limit_bytes: AtomicUsize,
     used_bytes: AtomicUsize,
     by_purpose: [AtomicUsize; 4],
+    /// The part of all charges that belongs to values which have not arrived in full.
+    buffer_bytes: AtomicUsize,
 }
 
 impl Budget {
@@ -32,6 +34,7 @@ impl Budget {
             limit_bytes: AtomicUsize::new(limit_bytes),
             used_bytes: AtomicUsize::new(0),
             by_purpose: Default::default(),
+            buffer_bytes: AtomicUsize::new(0),
         }
     }
 
@@ -50,7 +53,7 @@ impl Budget {
         charged
     }
 
-    /// Takes a charge back.
+    /// Returns a charge.
     pub(crate) fn uncharge(&self, purpose: Purpose, bytes: usize) {
         self.by_purpose[purpose as usize].fetch_sub(bytes, Relaxed);
         self.used_bytes.fetch_sub(bytes, Relaxed);
@@ -62,6 +65,10 @@ impl Budget {
 
     pub(crate) fn used_for(&self, purpose: Purpose) -> usize {
         self.by_purpose[purpose as usize].load(Relaxed)
+    }
+
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes.load(Relaxed)
     }
 
     pub(crate) fn limit_bytes(&self) -> usize {
@@ -83,7 +90,7 @@ impl Budget {
     }
 }
 
-/// A charge for a value. It ends when this is dropped.
+/// A charge for a value that grows with the value. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
@@ -91,18 +98,70 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Charges some bytes for a large value if the limit allows them.
-    pub(crate) fn new(budget: &Arc<Budget>, bytes: usize) -> Option<Charge> {
-        budget.try_charge(Purpose::Large, bytes).then(|| Charge {
+    /// A charge of nothing.
+    pub(crate) fn new(budget: &Arc<Budget>) -> Charge {
+        Charge {
             budget: Arc::clone(budget),
-            bytes,
-        })
+            bytes: 0,
+        }
+    }
+
+    /// Raises the charge to some bytes if the limit allows them.
+    pub(crate) fn raise_to(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let charged = more == 0 || self.budget.try_charge(Purpose::Large, more);
+        if charged {
+            self.bytes += more;
+        }
+        charged
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
         self.budget.uncharge(Purpose::Large, self.bytes);
+    }
+}
+
+/// The share of one buffer in the memory of all buffers for values that arrive in pieces. It ends
+/// when this is dropped.
+#[derive(Debug)]
+pub(crate) struct BufferShare {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl BufferShare {
+    /// A share of nothing.
+    pub(crate) fn new(budget: &Arc<Budget>) -> BufferShare {
+        BufferShare {
+            budget: Arc::clone(budget),
+            bytes: 0,
+        }
+    }
+
+    /// Whether the buffer belongs to the cache with this budget.
+    pub(crate) fn is_of(&self, budget: &Arc<Budget>) -> bool {
+        Arc::ptr_eq(&self.budget, budget)
+    }
+
+    /// Raises the share to some bytes unless all buffers together would take more than `max_bytes`.
+    pub(crate) fn raise_to(&mut self, bytes: usize, max_bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let within = |all: usize| all.checked_add(more).filter(|&sum| sum <= max_bytes);
+        let buffers = &self.budget.buffer_bytes;
+        // Relaxed: a count, as above.
+        let raised = more == 0 || buffers.fetch_update(Relaxed, Relaxed, within).is_ok();
+        if raised {
+            self.bytes += more;
+        }
+        raised
+    }
+}
+
+impl Drop for BufferShare {
+    fn drop(&mut self) {
+        self.budget.buffer_bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
 
@@ -114,9 +173,10 @@ mod tests {
     fn nothing_is_charged_beyond_the_limit() {
         let budget = Arc::new(Budget::new(100));
         assert!(budget.try_charge(Purpose::Fixed, 40));
-        let charge = Charge::new(&budget, 60).unwrap();
+        let mut charge = Charge::new(&budget);
+        assert!(charge.raise_to(50) && charge.raise_to(60) && charge.raise_to(10));
         assert!(!budget.try_charge(Purpose::Index, 1));
-        assert!(Charge::new(&budget, usize::MAX).is_none());
+        assert!(!charge.raise_to(61) && !charge.raise_to(usize::MAX));
         assert_eq!(
             (budget.used_bytes(), budget.used_for(Purpose::Large)),
             (100, 60)
@@ -127,6 +187,18 @@ mod tests {
             (40, 0)
         );
         assert!(budget.try_charge(Purpose::Index, 60));
+    }
+
+    #[test]
+    fn buffers_together_take_no_more_than_their_maximum() {
+        let budget = Arc::new(Budget::new(100));
+        let mut one = BufferShare::new(&budget);
+        let mut other = BufferShare::new(&budget);
+        assert!(one.raise_to(10, 30) && other.raise_to(20, 30));
+        assert!(!one.raise_to(11, 30) && one.raise_to(11, 31));
+        assert_eq!(budget.buffer_bytes(), 31);
+        drop(other);
+        assert_eq!((budget.buffer_bytes(), budget.used_bytes()), (11, 0));
     }
 
     #[test]

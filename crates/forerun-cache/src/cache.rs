@@ -9,7 +9,7 @@ use crate::eviction::Policy;
 use crate::generation::{Flushes, Moment};
 use crate::hasher::KeyHasher;
 use crate::index::Index;
-use crate::index::bucket::{ItemRef, SLOTS};
+use crate::index::item_bucket::{ItemRef, SLOTS};
 use crate::index::key_buckets::{BUCKETS, KeyBuckets};
 use crate::limbo::Limbo;
 use crate::options::{CacheOptions, Error};
@@ -107,7 +107,8 @@ impl Cache {
     }
 
     /// Checks that the calling process created the cache. In a fork of that process, lookups find
-    /// nothing, and writes return [`Stored::Forked`](crate::Stored::Forked) or its equivalent.
+    /// nothing, and writes return [`StoreResult::Forked`](crate::StoreResult::Forked) or its
+    /// equivalent.
     ///
     /// # Errors
     /// [`Error::Forked`] in any other process.
@@ -171,6 +172,7 @@ impl Cache {
             memory_bytes: self.budget.used_bytes() as u64,
             block_bytes: bytes_for(Purpose::Blocks),
             large_bytes: bytes_for(Purpose::Large),
+            buffer_bytes: self.budget.buffer_bytes() as u64,
             index_bytes: bytes_for(Purpose::Index),
             fixed_bytes: bytes_for(Purpose::Fixed),
             // Each split turns one segment into two.

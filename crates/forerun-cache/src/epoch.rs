@@ -39,7 +39,7 @@ const PINS: usize = 64;
 #[cfg(loom)]
 const PINS: usize = 2;
 
-/// The word of a pin that nobody holds.
+/// The word of a free pin.
 const FREE: u64 = 0;
 
 /// The step from one epoch to the next, above the bits of the thread. The 48 bits of an epoch last
@@ -181,7 +181,7 @@ impl Epochs {
     pub(crate) fn held_by_this_thread(&self) -> Option<Retired> {
         let thread = thread_number();
         // Relaxed: a thread sees its own writes. Two threads whose numbers are 2^16 apart may
-        // mistake each other's pins for their own; then one of them gives up where it could have
+        // mistake each other's pins for their own. Then one of them gives up although it could have
         // waited.
         let words = self.pins().map(|pin| pin.word.load(Ordering::Relaxed));
         let own = words.filter(|&word| word != FREE && word & THREAD == thread);
@@ -223,8 +223,8 @@ impl Drop for Pinned<'_> {
     }
 }
 
-/// A nearly unique number of the calling thread that fits the bits of [`THREAD`]. It tells where to
-/// look for a free pin first, and who holds a pin.
+/// A nearly unique number of the calling thread that fits the bits of [`THREAD`]. It determines
+/// where to look for a free pin first, and identifies the holder of a pin.
 #[inline]
 fn thread_number() -> u64 {
     static NEXT: StdAtomicU64 = StdAtomicU64::new(0);
@@ -237,7 +237,7 @@ fn thread_number() -> u64 {
     }
     NUMBER.with(|number| {
         if number.get() == NONE {
-            // Relaxed: any number will do.
+            // Relaxed: any number is suitable.
             number.set(NEXT.fetch_add(1, StdOrdering::Relaxed) % THREAD + 1);
         }
         number.get()

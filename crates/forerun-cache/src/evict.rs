@@ -1,4 +1,4 @@
-//! Emptying blocks: live items leave or move to another block, and the block is retired.
+//! Empties blocks: live items are evicted or moved to another block, and the block is retired.
 //!
 //! ```text
 //!   victim   │ item │ item │ item │ … tail           chosen by `blocks/victim.rs`; the eviction policy decides its items' fate
@@ -7,13 +7,13 @@
 //!               └─▶ evicted: unlinked
 //! ```
 //!
-//! Writers empty a block in small steps. Each step is done by whichever writer comes by.
+//! Writers empty a block in small steps. Any writer may do the next step.
 
 use crate::blocks::victim::{Evacuation, Reason, Victim};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::eviction::EvictionDecision;
-use crate::index::bucket::ItemRef;
+use crate::index::item_bucket::ItemRef;
 use crate::index::key_buckets::KeyBuckets;
 use crate::limbo::Garbage;
 use crate::options::WhenFull;
@@ -84,8 +84,8 @@ impl Cache {
     fn empty(&self, victim: Victim, from: usize, quantum_bytes: usize) -> usize {
         let pinned = self.epochs.pin();
         let mut end = from;
-        // A block may point to many large values. They count too, so that no more of them leave
-        // than necessary.
+        // A block may point to many large values. They count too, so that no more of them are
+        // evicted than necessary.
         let mut large_bytes = 0;
         let mut upcoming = self.blocks.items(victim, from).map(|(_, item)| item);
         for item in upcoming.by_ref().take(AHEAD) {

@@ -5,9 +5,9 @@
 //! flushed are the first to be emptied when memory is needed.
 //!
 //! A writer reads the count before it looks at the current item, stamps its own item with it, and
-//! publishes that item under the segment's lock only if the count has not changed. An item is
-//! therefore as old as what its writer saw, and an item stored after a flush is never replaced by
-//! one that the flush has hidden.
+//! publishes that item under the segment's lock only if the count has not changed. An item
+//! therefore has the flush count of the state that its writer saw, and an item stored after a flush
+//! is never replaced by one that the flush has hidden.
 
 use crate::cache::Cache;
 use crate::generation::{Generation, SweepProgress};
@@ -57,8 +57,8 @@ impl Cache {
         let mut sweep = unpoisoned(self.flushes.sweep.lock());
         let stored = sum(self.epochs.pins().map(|pin| &pin.counters), Count::Stored);
         if stored == sweep.stored {
-            // Nothing was stored since the last flush. Nobody has found an item whose store is not
-            // counted yet, so that store comes after this flush.
+            // Nothing was stored since the last flush. No thread has found an item whose store is
+            // not counted yet, so that store comes after this flush.
             return;
         }
         sweep.stored = stored;

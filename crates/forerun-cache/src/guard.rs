@@ -16,8 +16,8 @@ use std::marker::PhantomData;
 ///
 /// Guards may be nested, and each stays on its thread. While a thread holds one, its own stores
 /// never wait for memory: a store that would have to evict fails at once
-/// ([`Stored::OutOfMemory`](crate::Stored::OutOfMemory)). A store on another thread waits for the
-/// guard for up to a second before it fails.
+/// ([`StoreResult::OutOfMemory`](crate::StoreResult::OutOfMemory)). A store on another thread waits
+/// for the guard for up to a second before it fails.
 pub struct Guard<'c> {
     cache: &'c Cache,
     pinned: Pinned<'c>,
@@ -80,8 +80,8 @@ impl<'c> Guard<'c> {
     }
 
     /// Looks up a batch of keys and writes each key's item, or `None`, to the same position of
-    /// `items`. A batch may be of any length and may repeat keys. A few dozen keys in one batch
-    /// take several times less than one by one.
+    /// `items`. A batch may be of any length and may repeat keys. Looking up a few dozen keys in
+    /// one batch is several times faster than one by one.
     ///
     /// ```
     /// use forerun_cache::{Cache, CacheOptions, Store};

@@ -6,7 +6,7 @@ use crate::value::SharedValue;
 use std::fmt;
 
 /// An item that was found, readable in place while the guard is borrowed. Its bytes do not change,
-/// even if other threads overwrite or delete the item meanwhile.
+/// even if other threads overwrite or delete the item concurrently.
 #[derive(Clone, Copy)]
 pub struct Item<'g> {
     record: Record<'g>,

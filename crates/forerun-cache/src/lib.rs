@@ -1,10 +1,11 @@
 //! An in-memory cache of byte strings with a hard memory limit, built for batched lookups.
 //!
 //! ```
-//! use forerun_cache::{Cache, CacheOptions, Expiry, Store, Stored};
+//! use forerun_cache::{Cache, CacheOptions, Expiry, Store, StoreResult};
 //!
 //! let cache = Cache::new(CacheOptions::default().memory_limit_bytes(32 << 20))?;
-//! cache.store(Store { expiry: Expiry::At(cache.now() + 60), ..Store::set(b"CH/Bern", b"46.948,7.447") });
+//! let expiry = Expiry::At(cache.now() + 60);
+//! cache.store(Store { expiry, ..Store::set(b"CH/Bern", b"46.948,7.447") });
 //! cache.store(Store::set(b"CH/Biel", b"47.137,7.246"));
 //!
 //! // A guard keeps items in place while they are read. Hold it briefly, never for a slow client.
@@ -75,6 +76,7 @@ mod sweep;
 mod sync;
 mod unlink;
 mod value;
+mod value_buffer;
 mod write;
 
 pub use cache::Cache;
@@ -86,7 +88,9 @@ pub use options::{
     WhenFull,
 };
 pub use request::{
-    Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Invalidate, Mode, Store, Stored, Value,
+    Arithmetic, ArithmeticResult, Delete, DeleteResult, Direction, Expiry, Invalidate, Store,
+    StoreMode, StoreResult, Value,
 };
 pub use stats::CacheStats;
-pub use value::{SharedValue, ValueBuffer};
+pub use value::SharedValue;
+pub use value_buffer::ValueBuffer;

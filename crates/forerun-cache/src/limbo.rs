@@ -1,5 +1,5 @@
-//! Limbo: garbage that has left the index but that readers may still hold. It stays here until its
-//! grace period is over.
+//! Limbo holds garbage that has left the index and that readers may still use, until its grace
+//! period is over.
 
 use crate::blocks::Blocks;
 use crate::epoch::{Epochs, Retired};

@@ -9,13 +9,13 @@
 //! ```
 //!
 //! Each step loops over the whole group, so that one key's memory access overlaps with the others'.
-//! When a tag matches by chance, which happens once in some thousand lookups, the key is looked up
-//! again on its own.
+//! When a tag matches by chance, which happens once in several thousand lookups, the key is looked
+//! up again on its own.
 
 use crate::blocks::item_layout::{Record, State};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
-use crate::index::bucket::{Entry, ItemRef};
+use crate::index::item_bucket::{Entry, ItemRef};
 use crate::index::key_buckets::KeyBuckets;
 use crate::index::segment::Segment;
 use crate::item::Item;

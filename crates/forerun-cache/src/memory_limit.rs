@@ -87,7 +87,7 @@ impl Cache {
                 // The system takes no memory back, so evicting more would not help.
                 return false;
             }
-            // Garbage that waits for readers will be returned soon. Evicting more meanwhile would
+            // Garbage that waits for readers will be returned soon. Evicting more before that would
             // overshoot.
             let waiting_bytes = self.limbo.waiting_bytes();
             if waiting_bytes >= self.budget.excess_bytes() {

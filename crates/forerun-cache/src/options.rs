@@ -5,7 +5,7 @@ use forerun_core::{Pages, RegionError};
 /// The longest key, in bytes. It is the same as memcached's.
 pub const MAX_KEY_BYTES: usize = 250;
 
-/// What [`CacheOptions::max_item_bytes`] counts for an item in addition to its key and value.
+/// Bytes that [`CacheOptions::max_item_bytes`] counts for an item in addition to its key and value.
 pub const ITEM_OVERHEAD_BYTES: usize = 32;
 
 /// The largest value that [`CacheOptions::max_item_bytes`] may allow.
@@ -34,7 +34,7 @@ pub struct CacheOptions {
     /// the index, buffers for values that arrive in pieces ([`ValueBuffer`](crate::ValueBuffer)),
     /// and removed items that may still be read. At least [`MIN_MEMORY_BYTES`]. Default: 64 MiB.
     pub memory_limit_bytes: usize,
-    /// How far [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) may raise the limit
+    /// The highest limit that [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) may set
     /// later. A value below `memory_limit_bytes`, such as the default 0, means that the limit
     /// cannot be raised. A higher maximum costs address space and 72 bytes per possible block,
     /// which count towards the limit. A block has 1 MiB, or less if the limit is below 128 MiB.
@@ -43,12 +43,12 @@ pub struct CacheOptions {
     /// [`MAX_ITEM_BYTES`] and half of the memory limit. The default 0 means 1 MiB, or half of the
     /// memory limit if that is less; [`Cache::options`](crate::Cache::options) has the number.
     pub max_item_bytes: usize,
-    /// What happens to a new item when the memory is full.
+    /// The treatment of a new item when the memory is full. Default: [`WhenFull::Evict`].
     pub when_full: WhenFull,
-    /// The kind of memory pages to request from the system.
+    /// The kind of memory pages to request from the system. Default: huge pages.
     pub pages: Pages,
-    /// The seed of the hash function. Leave it `None`, which means random, except in tests: whoever
-    /// knows the seed can craft keys that collide.
+    /// The seed of the hash function. The default `None` draws a random seed. Set one only in
+    /// tests, because anyone who knows the seed can craft keys that collide.
     pub seed: Option<u64>,
 }
 
@@ -104,7 +104,7 @@ impl CacheOptions {
     }
 }
 
-/// What a cache does with a new item when its memory is full.
+/// The treatment of a new item when the cache's memory is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -112,7 +112,7 @@ pub enum WhenFull {
     /// Evict less frequently used items.
     #[default]
     Evict,
-    /// Refuse the new item with [`Stored::OutOfMemory`](crate::Stored::OutOfMemory).
+    /// Refuse the new item with [`StoreResult::OutOfMemory`](crate::StoreResult::OutOfMemory).
     Refuse,
 }
 
@@ -159,12 +159,21 @@ pub enum Error {
         /// The largest item size.
         max_item_bytes: usize,
     },
-    /// Nothing could be evicted to make room.
-    #[error("no room for {len_bytes} bytes within the memory limit")]
+    /// No memory could be freed by eviction.
+    #[error("{len_bytes} bytes do not fit within the memory limit")]
     Full {
         /// The number of bytes requested.
         len_bytes: usize,
     },
+    /// The buffers of partially received values have reached their memory limit.
+    #[error("values that have not arrived in full would take more than {max_bytes} bytes together")]
+    BuffersFull {
+        /// The memory limit of these buffers.
+        max_bytes: usize,
+    },
+    /// Another cache made the buffer.
+    #[error("the buffer belongs to another cache")]
+    OtherCache,
     /// The calling process is a fork of the one that made the cache. Nothing was done.
     #[error(transparent)]
     Forked(#[from] forerun_core::Forked),

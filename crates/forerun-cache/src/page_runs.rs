@@ -57,6 +57,8 @@ pub(crate) struct Run {
     mapping: usize,
     first: usize,
     pages: usize,
+    /// The pages at the front that are charged. Nothing is written behind them.
+    charged_pages: usize,
 }
 
 impl Run {
@@ -64,6 +66,11 @@ impl Run {
     pub(crate) fn start(&self) -> NonNull<u8> {
         // SAFETY: the run lies in the region, whose base is not null.
         unsafe { NonNull::new_unchecked(self.region.as_ptr().add(self.first * page_bytes())) }
+    }
+
+    /// Bytes of the pages that are charged.
+    pub(crate) fn charged_bytes(&self) -> usize {
+        self.charged_pages * page_bytes()
     }
 }
 
@@ -98,13 +105,33 @@ impl PageRuns {
     pub(crate) fn allocate(&self, len_bytes: usize) -> Result<Run, AllocError> {
         let pages = pages_of(len_bytes);
         if let Some(run) = self.take_retained(pages)? {
-            // SAFETY: the run has this many pages of a region, and nobody else uses it.
+            // SAFETY: the run has this many pages of a region, and nothing else uses it.
             unsafe { run.start().write_bytes(0, pages * page_bytes()) };
             return Ok(run);
         }
-        self.charge(self.charge_bytes(len_bytes))?;
-        self.take_free(pages).map_err(|error| {
-            let bytes = self.charge_bytes(len_bytes);
+        self.allocate_charged(pages, pages)
+    }
+
+    /// Allocates a run of `len_bytes` zeroes whose pages are charged later, by
+    /// [`PageRuns::charge_front`].
+    pub(crate) fn reserve(&self, len_bytes: usize) -> Result<Run, AllocError> {
+        self.allocate_charged(pages_of(len_bytes), 0)
+    }
+
+    /// Charges the pages of the first `len_bytes` if the limit allows them.
+    pub(crate) fn charge_front(&self, run: &mut Run, len_bytes: usize) -> Result<(), AllocError> {
+        let more = pages_of(len_bytes).saturating_sub(run.charged_pages);
+        if more > 0 {
+            self.charge(more * page_bytes())?;
+            run.charged_pages += more;
+        }
+        Ok(())
+    }
+
+    fn allocate_charged(&self, pages: usize, charged_pages: usize) -> Result<Run, AllocError> {
+        let bytes = charged_pages * page_bytes() + self.overhead_bytes;
+        self.charge(bytes)?;
+        self.take_free(pages, charged_pages).map_err(|error| {
             self.budget.uncharge(Purpose::Large, bytes);
             AllocError::System(error)
         })
@@ -160,14 +187,16 @@ impl PageRuns {
                 mapping: run.mapping,
                 first: run.first + pages,
                 pages: run.pages - pages,
+                charged_pages: run.pages - pages,
             });
             run.pages = pages;
+            run.charged_pages = pages;
         }
         Ok(Some(run))
     }
 
     /// Takes the front of the shortest free run that is long enough, or of a new mapping.
-    fn take_free(&self, pages: usize) -> Result<Run, RegionError> {
+    fn take_free(&self, pages: usize, charged_pages: usize) -> Result<Run, RegionError> {
         let mut state = self.state();
         let found = state.by_pages.range((pages, 0, 0)..).next().copied();
         let (free_pages, mapping, first) = match found {
@@ -190,20 +219,29 @@ impl PageRuns {
             mapping,
             first,
             pages,
+            charged_pages,
         })
     }
 
     /// Returns a run's memory to the system, or retains the run. `true`: the system took it.
-    fn release(&self, run: Run) -> bool {
-        let bytes = run.pages * page_bytes();
-        // SAFETY: the run lies in the region, and its holder gave it up: nobody refers to its
+    fn release(&self, mut run: Run) -> bool {
+        let bytes = run.charged_pages * page_bytes();
+        // Nothing was written behind the charged pages, so only these hold memory.
+        // SAFETY: the run lies in the region, and its holder gave it up: nothing refers to its
         // bytes.
-        let is_released = unsafe { run.region.release(run.first * page_bytes(), bytes) };
+        let is_released =
+            bytes == 0 || unsafe { run.region.release(run.first * page_bytes(), bytes) };
         let mut state = self.state();
         if is_released {
             state.join_free(run.mapping, run.first, run.pages);
             self.budget.uncharge(Purpose::Large, bytes);
         } else {
+            let untouched_pages = run.pages - run.charged_pages;
+            if untouched_pages > 0 {
+                let first = run.first + run.charged_pages;
+                state.join_free(run.mapping, first, untouched_pages);
+                run.pages = run.charged_pages;
+            }
             state.retained.push(run);
         }
         is_released
@@ -303,6 +341,49 @@ mod tests {
         assert_eq!((runs.budget.used_bytes(), state.mappings.len()), (0, 1));
         assert_eq!(state.free.len(), 1, "free neighbours are merged");
         assert_eq!(state.by_pages.len(), 1);
+    }
+
+    #[test]
+    fn a_reserved_run_costs_what_is_charged_of_it() {
+        let runs = runs(1 << 20);
+        let mut run = runs.reserve(600_000).unwrap();
+        assert_eq!(runs.budget.used_bytes(), OVERHEAD);
+        runs.charge_front(&mut run, 1).unwrap();
+        runs.charge_front(&mut run, 100_000).unwrap();
+        let pages = pages_of(100_000) * page_bytes();
+        assert_eq!(runs.budget.used_bytes(), OVERHEAD + pages);
+        fill(&run, 100_000, 7);
+        let other = runs.allocate(900_000).unwrap();
+        assert!(matches!(
+            runs.charge_front(&mut run, 600_000),
+            Err(AllocError::Limit)
+        ));
+        runs.free(run);
+        runs.free(other);
+        assert_eq!((runs.budget.used_bytes(), runs.state().free.len()), (0, 1));
+    }
+
+    #[test]
+    fn only_the_charged_part_of_a_run_is_retained() {
+        let runs = runs(1 << 20);
+        let heap = Region::on_heap(1 << 20).unwrap();
+        {
+            let mut state = runs.state();
+            let pages = heap.len() / page_bytes();
+            state.mappings.push(Arc::new(heap));
+            state.insert_free(0, 0, pages);
+        }
+        let mut run = runs.reserve(600_000).unwrap();
+        runs.charge_front(&mut run, 100_000).unwrap();
+        fill(&run, 100_000, 7);
+        runs.free(run);
+        let charged = pages_of(100_000) * page_bytes();
+        assert_eq!(runs.budget.used_bytes(), charged);
+        // The retained part is zeroed before it is used again, and the rest is free.
+        let again = runs.allocate(90_000).unwrap();
+        assert!(is_filled(&again, 90_000, 0));
+        let rest = runs.allocate(900_000).unwrap();
+        assert!(is_filled(&rest, 900_000, 0));
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! Reclaiming memory: directly, while a writer waits for it, and ahead of writers, so that they
-//! need not wait.
+//! Reclaims memory while a writer waits for it, and ahead of writers, so that they need not wait.
 
 use crate::blocks::victim::Evacuation;
 use crate::budget::Purpose;
@@ -46,7 +45,7 @@ impl Cache {
     /// Frees the memory that a writer lacks. `false`: there is nothing to reclaim, or the calling
     /// thread holds a guard. Everything removed from now on would wait for that guard, so in that
     /// case this neither evicts nor waits.
-    pub(crate) fn make_room(&self, need: Shortage) -> bool {
+    pub(crate) fn reclaim(&self, need: Shortage) -> bool {
         let held = self.epochs.held_by_this_thread();
         let mut checks = 0;
         let mut waiting_since = None;
@@ -122,7 +121,7 @@ impl Cache {
 
     /// Takes memory from the system before a writer needs it: one block (at most 1 MiB) per call,
     /// until a 32nd of the limit is ready. `false`: there is nothing to do now. The caller pays for
-    /// the first touch of the pages instead of a store, so call this now and then from a background
+    /// the first touch of the pages instead of a store, so call this regularly from a background
     /// thread.
     pub fn prefault(&self) -> bool {
         if self.is_forked() {
@@ -153,7 +152,7 @@ impl Cache {
         self.collect();
     }
 
-    /// The block that is being emptied, unless another thread is at it.
+    /// The block that is being emptied, unless another thread is emptying it.
     pub(crate) fn try_lock_evacuation(&self) -> Option<MutexGuard<'_, Option<Evacuation>>> {
         match self.evacuation.try_lock() {
             Ok(current) => Some(current),
@@ -189,12 +188,12 @@ impl Cache {
                     self.collect();
                     return true;
                 }
-                // Another thread has split the segment, so there is space and nothing needs to
-                // leave.
+                // Another thread has split the segment, so there is space, and nothing has to be
+                // evicted.
                 Err(SplitError::Crowded) if self.index.depth(&pinned, hash) > depth => return true,
                 Err(SplitError::NoMemory) if !is_last => {
                     drop(pinned);
-                    if self.make_room(Shortage::Bytes(bytes)) {
+                    if self.reclaim(Shortage::Bytes(bytes)) {
                         continue;
                     }
                 }

@@ -1,6 +1,6 @@
 //! The requests of writers, and their results.
 
-use crate::value::ValueBuffer;
+use crate::value_buffer::ValueBuffer;
 
 /// When an item expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -34,17 +34,17 @@ impl Expiry {
 /// The condition under which [`Cache::store`](crate::Cache::store) stores, and what happens to the
 /// old value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// Always. Replaces the old value.
+pub enum StoreMode {
+    /// Stores in any case, and replaces the old value.
     #[default]
     Set,
-    /// Only if the key has no item.
+    /// Stores only if the key has no item.
     Add,
-    /// Only if the key has an item. Replaces its value.
+    /// Stores only if the key has an item, and replaces its value.
     Replace,
-    /// Only if the key has an item. Appends to its value and keeps its flags and expiry.
+    /// If the key has an item, appends to its value and keeps its flags and expiry.
     Append,
-    /// Only if the key has an item. Prepends to its value and keeps its flags and expiry.
+    /// If the key has an item, prepends to its value and keeps its flags and expiry.
     Prepend,
 }
 
@@ -56,7 +56,8 @@ pub enum Value<'a> {
     /// Several pieces, which are stored one after another.
     Parts(&'a [&'a [u8]]),
     /// A buffer of the cache: see [`Cache::value_buffer`](crate::Cache::value_buffer). The value is
-    /// the whole buffer, filled or not.
+    /// the whole buffer, filled or not. A full buffer of another cache is copied; one that is not
+    /// full gives [`StoreResult::OutOfMemory`].
     Buffer(ValueBuffer),
 }
 
@@ -91,13 +92,15 @@ impl From<ValueBuffer> for Value<'_> {
 /// An item to store.
 ///
 /// ```
-/// use forerun_cache::{Cache, CacheOptions, Expiry, Mode, Store, Stored};
+/// use forerun_cache::{Cache, CacheOptions, Expiry, Store, StoreMode, StoreResult};
 ///
 /// let cache = Cache::new(CacheOptions::default())?;
 /// let ten_seconds = Expiry::At(cache.now() + 10);
-/// let store = Store { flags: 7, expiry: ten_seconds, mode: Mode::Add, ..Store::set(b"key", b"value") };
-/// assert!(matches!(cache.store(store), Stored::Stored { .. }));
-/// assert_eq!(cache.store(Store { mode: Mode::Add, ..Store::set(b"key", b"other") }), Stored::NotStored);
+/// let mode = StoreMode::Add;
+/// let store = Store { flags: 7, expiry: ten_seconds, mode, ..Store::set(b"key", b"value") };
+/// assert!(matches!(cache.store(store), StoreResult::Stored { .. }));
+/// let again = Store { mode, ..Store::set(b"key", b"other") };
+/// assert_eq!(cache.store(again), StoreResult::NotStored);
 /// # Ok::<(), forerun_cache::Error>(())
 /// ```
 #[derive(Debug)]
@@ -110,11 +113,12 @@ pub struct Store<'a> {
     pub flags: u32,
     /// When the item expires.
     pub expiry: Expiry,
-    /// The mode.
-    pub mode: Mode,
-    /// Store only over an item with this CAS number. Otherwise the result is [`Stored::Exists`], or
-    /// [`Stored::NotFound`] if there is no item. [`Mode::Append`] and [`Mode::Prepend`] compare
-    /// only if there is an item, as in memcached.
+    /// When to store, and what happens to the old value. Default: [`StoreMode::Set`].
+    pub mode: StoreMode,
+    /// Store only over an item with this CAS number. Otherwise the result is
+    /// [`StoreResult::Exists`], or [`StoreResult::NotFound`] if there is no item.
+    /// [`StoreMode::Append`] and [`StoreMode::Prepend`] compare only if there is an item, as in
+    /// memcached.
     pub compare_cas: Option<u64>,
     /// The item's new CAS number. `None`: a number that no item has had.
     pub new_cas: Option<u64>,
@@ -133,11 +137,11 @@ impl<'a> Store<'a> {
     /// Stores a value unconditionally, without flags or expiry. Override fields as needed.
     ///
     /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Store, Stored};
+    /// use forerun_cache::{Cache, CacheOptions, Store, StoreResult};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
     /// let (key, value) = (String::from("key"), vec![1, 2, 3]);
-    /// assert!(matches!(cache.store(Store::set(&key, &value)), Stored::Stored { .. }));
+    /// assert!(matches!(cache.store(Store::set(&key, &value)), StoreResult::Stored { .. }));
     /// # Ok::<(), forerun_cache::Error>(())
     /// ```
     pub fn set<K>(key: &'a K, value: impl Into<Value<'a>>) -> Store<'a>
@@ -149,7 +153,7 @@ impl<'a> Store<'a> {
             value: value.into(),
             flags: 0,
             expiry: Expiry::Never,
-            mode: Mode::Set,
+            mode: StoreMode::Set,
             compare_cas: None,
             new_cas: None,
             stale_if_older: false,
@@ -161,13 +165,13 @@ impl<'a> Store<'a> {
 
 /// The result of a [`Store`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stored {
+pub enum StoreResult {
     /// The item is stored.
     Stored {
         /// The item's CAS number.
         cas: u64,
     },
-    /// The condition of the [`Mode`] did not hold.
+    /// The condition of the [`StoreMode`] did not hold.
     NotStored,
     /// The item has another CAS number.
     Exists,
@@ -236,7 +240,7 @@ impl<'a> Invalidate<'a> {
 
 /// The result of a [`Delete`] or an [`Invalidate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Deleted {
+pub enum DeleteResult {
     /// The item was deleted or changed.
     Deleted,
     /// The key has no item.
@@ -304,9 +308,9 @@ impl<'a> Arithmetic<'a> {
 
 /// The result of an [`Arithmetic`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Counted {
+pub enum ArithmeticResult {
     /// The number was changed, or the initial number stored.
-    Counted {
+    Changed {
         /// The new number.
         value: u64,
         /// The item's CAS number.

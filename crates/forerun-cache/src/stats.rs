@@ -42,12 +42,15 @@ figures! {
         /// It is [`CacheOptions::memory_limit_bytes`](crate::CacheOptions::memory_limit_bytes), or
         /// the last value that [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) set.
         gauge limit_bytes: u64,
-        /// All memory held, in bytes. It is the sum of the next four fields.
+        /// All memory held, in bytes. It is the sum of the memory of blocks, large values
+        /// and the index, and of the fixed memory.
         gauge memory_bytes: u64,
         /// Memory of the blocks of small items.
         gauge block_bytes: u64,
         /// Memory of large values, and of buffers for values that arrive in pieces.
         gauge large_bytes: u64,
+        /// The part of `large_bytes` that buffers for values that arrive in pieces take.
+        gauge buffer_bytes: u64,
         /// Memory of the index.
         gauge index_bytes: u64,
         /// Memory that does not depend on the number of items.

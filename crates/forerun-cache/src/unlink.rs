@@ -4,7 +4,7 @@
 use crate::blocks::item_layout::FETCHED;
 use crate::cache::Cache;
 use crate::epoch::Pinned;
-use crate::index::bucket::ItemRef;
+use crate::index::item_bucket::ItemRef;
 use crate::index::segment::{LockedSegment, SlotRef};
 use crate::limbo::Garbage;
 use crate::stats::Count;

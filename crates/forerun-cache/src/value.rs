@@ -1,4 +1,4 @@
-//! Values outside the blocks: large values, and buffers for values that arrive in pieces.
+//! Values outside the blocks.
 //!
 //! ```text
 //!   item in a block   │ header │ key │ 0 … │ LargeValue* │      the item owns one share
@@ -8,8 +8,8 @@
 
 #![allow(unsafe_code, reason = "a run's bytes are exposed as slices")]
 
-use crate::budget::Charge;
 use crate::page_runs::{AllocError, PageRuns, Run};
+use forerun_core::region::page_bytes;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -37,12 +37,44 @@ impl LargeValue {
     /// Creates a value of zeroes, to be filled.
     pub(crate) fn zeroed(runs: &Arc<PageRuns>, len_bytes: usize) -> Result<LargeValue, AllocError> {
         let run = runs.allocate(len_bytes)?;
-        Ok(LargeValue {
+        Ok(LargeValue::of(run, runs, len_bytes))
+    }
+
+    /// Creates a value of zeroes whose pages are charged later, by [`LargeValue::hold`]. Nothing
+    /// may be written to pages that are not charged.
+    pub(crate) fn reserved(
+        runs: &Arc<PageRuns>,
+        len_bytes: usize,
+    ) -> Result<LargeValue, AllocError> {
+        let run = runs.reserve(len_bytes)?;
+        Ok(LargeValue::of(run, runs, len_bytes))
+    }
+
+    fn of(run: Run, runs: &Arc<PageRuns>, len_bytes: usize) -> LargeValue {
+        LargeValue {
             start: run.start(),
             run: Some(run),
             len_bytes,
             runs: Arc::clone(runs),
-        })
+        }
+    }
+
+    /// Charges the pages of the first `end` bytes if the limit allows them.
+    pub(crate) fn hold(&mut self, end: usize) -> Result<(), AllocError> {
+        match &mut self.run {
+            Some(run) => self.runs.charge_front(run, end),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes of the pages that are charged.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.run.as_ref().map_or(0, Run::charged_bytes)
+    }
+
+    /// Bytes of the pages that the first `end` bytes take.
+    pub(crate) fn held_bytes_for(&self, end: usize) -> usize {
+        end.next_multiple_of(page_bytes())
     }
 
     /// The charge for the value.
@@ -59,7 +91,7 @@ impl LargeValue {
 
     /// The value, writable until it is shared.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and nobody else has the value.
+        // SAFETY: as above, and no other thread has the value.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len_bytes) }
     }
 }
@@ -90,96 +122,5 @@ impl fmt::Debug for SharedValue {
         f.debug_struct("SharedValue")
             .field("len", &self.len())
             .finish()
-    }
-}
-
-/// A buffer for a value that arrives in pieces, within the cache's memory limit. Fill it, then
-/// store it as [`Value::Buffer`](crate::Value::Buffer) or drop it.
-///
-/// ```
-/// use forerun_cache::{Cache, CacheOptions, Store};
-///
-/// let cache = Cache::new(CacheOptions::default())?;
-/// let mut buffer = cache.value_buffer(11)?;
-/// assert_eq!(buffer.put(b"hello "), 6);
-/// assert_eq!(buffer.put(b"world, and more"), 5);
-/// assert!(buffer.is_full());
-/// cache.store(Store::set(b"key", buffer));
-/// assert_eq!(cache.pin().get(b"key").unwrap().value(), b"hello world");
-/// # Ok::<(), forerun_cache::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct ValueBuffer {
-    pub(crate) bytes: Buffered,
-    filled: usize,
-}
-
-/// Where the bytes of a buffer are stored.
-#[derive(Debug)]
-pub(crate) enum Buffered {
-    /// Copied into a block when it is stored.
-    Small(
-        Box<[u8]>,
-        #[allow(dead_code, reason = "held until drop gives the charge back")] Charge,
-    ),
-    /// Becomes the stored value itself.
-    Large(LargeValue),
-}
-
-impl ValueBuffer {
-    pub(crate) fn new(bytes: Buffered) -> ValueBuffer {
-        ValueBuffer { bytes, filled: 0 }
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match &self.bytes {
-            Buffered::Small(bytes, _) => bytes,
-            Buffered::Large(value) => value.bytes(),
-        }
-    }
-
-    /// The length of the whole value, in bytes.
-    pub fn len(&self) -> usize {
-        self.bytes().len()
-    }
-
-    /// Whether the value is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Whether all bytes are filled.
-    pub fn is_full(&self) -> bool {
-        self.filled == self.len()
-    }
-
-    /// Appends as many bytes as still fit and returns how many.
-    pub fn put(&mut self, bytes: impl AsRef<[u8]>) -> usize {
-        let bytes = bytes.as_ref();
-        let len = bytes.len().min(self.len() - self.filled);
-        self.unfilled()[..len].copy_from_slice(&bytes[..len]);
-        self.advance(len);
-        len
-    }
-
-    /// The unfilled part. After reading into it, call [`ValueBuffer::advance`].
-    pub fn unfilled(&mut self) -> &mut [u8] {
-        let bytes = match &mut self.bytes {
-            Buffered::Small(bytes, _) => bytes,
-            Buffered::Large(value) => value.bytes_mut(),
-        };
-        &mut bytes[self.filled..]
-    }
-
-    /// Marks the next `len` bytes as filled.
-    ///
-    /// # Panics
-    /// If fewer bytes are unfilled.
-    pub fn advance(&mut self, len: usize) {
-        assert!(
-            len <= self.len() - self.filled,
-            "cannot advance past the end of the value"
-        );
-        self.filled += len;
     }
 }

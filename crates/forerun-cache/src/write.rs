@@ -7,14 +7,14 @@
 //! ```
 //!
 //! Nothing is copied under a lock, and nothing waits under a pin: when memory runs out, the writer
-//! gives up the attempt, makes room, and starts another.
+//! gives up the attempt, frees memory, and starts again.
 
 use crate::blocks::Requester;
 use crate::blocks::item_layout::{FETCHED, NewRecord, NewValue, Record, len_of, size_bytes};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::eviction::Queue;
-use crate::index::bucket::ItemRef;
+use crate::index::item_bucket::ItemRef;
 use crate::index::key_buckets::KeyBuckets;
 use crate::page_runs::AllocError;
 use crate::reclaim::Shortage;
@@ -29,7 +29,7 @@ pub(crate) trait Operation {
     /// The result if nothing is written.
     type Answer;
 
-    /// What happens when memory runs out.
+    /// The behavior when memory runs out.
     const ON_SHORTAGE: OnShortage = OnShortage::MakeRoom;
 
     /// Makes a decision about the current item. `None` means that there is no item, or that it has
@@ -37,16 +37,16 @@ pub(crate) trait Operation {
     fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Self::Answer>;
 }
 
-/// What an operation does when memory runs out.
+/// The behavior of an operation when memory runs out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnShortage {
-    /// It makes room, which may evict any item, including the current one.
+    /// It frees memory, which may evict any item, including the current one.
     MakeRoom,
-    /// It ends, because its caller has another way.
+    /// It ends, because its caller has an alternative.
     GiveUp,
 }
 
-/// What an operation decided.
+/// The decision of an operation.
 pub(crate) enum Decision<'x, A> {
     /// Write nothing.
     Answer(A),
@@ -128,7 +128,7 @@ impl Cache {
                 Obstacle::Changed => {}
                 _ if D::ON_SHORTAGE == OnShortage::GiveUp => return Outcome::OutOfMemory,
                 Obstacle::NoSlot { depth } if self.grow_index(hash, depth) => {}
-                Obstacle::NoMemory(need) if self.make_room(need) => {}
+                Obstacle::NoMemory(need) if self.reclaim(need) => {}
                 Obstacle::NoSlot { .. } | Obstacle::NoMemory(_) | Obstacle::NoMapping => {
                     self.epochs.pin().counters().add(Count::OutOfMemory, 1);
                     return Outcome::OutOfMemory;
@@ -228,14 +228,14 @@ impl Cache {
         };
         self.blocks.mark_live(item, written, moment.flushes);
         let counters = pinned.counters();
-        // Counted before anybody can find the item, so that a thread that finds it and then flushes
-        // does not conclude that nothing was stored.
+        // Count it before any thread can find the item. Otherwise a thread that finds the item and
+        // then flushes could conclude that nothing was stored.
         counters.add(Count::Stored, 1);
         match current {
             Some(_) => locked.replace(slot_ref, item),
             None => locked.fill(slot_ref, key_buckets, item),
         }
-        // The share now belongs to the item. Nobody can take it before the lock is released.
+        // The share now belongs to the item. No thread can take it before the lock is released.
         if let Some(value) = large {
             std::mem::forget(value);
         }

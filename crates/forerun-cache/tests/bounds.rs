@@ -3,7 +3,8 @@
 mod testing;
 
 use forerun_cache::{
-    Cache, CacheOptions, Delete, Deleted, Error, Expiry, Mode, Store, Stored, WhenFull,
+    Cache, CacheOptions, Delete, DeleteResult, Error, Expiry, Store, StoreMode, StoreResult,
+    WhenFull,
 };
 use testing::{cache, set};
 
@@ -50,21 +51,21 @@ fn keys_and_items_out_of_bounds_are_refused_and_change_nothing() {
     let cache = cache(16 << 20);
     set(&cache, b"k", b"v");
     for key in [&[b'k'; 251][..], b""] {
-        assert_eq!(cache.store(Store::set(key, b"v")), Stored::TooLarge);
+        assert_eq!(cache.store(Store::set(key, b"v")), StoreResult::TooLarge);
         assert_eq!(cache.get(key), None);
     }
     let limit = cache.options().max_item_bytes;
     assert_eq!(
         cache.store(Store::set(b"k", &vec![0; limit][..])),
-        Stored::TooLarge
+        StoreResult::TooLarge
     );
     let half = vec![0; limit / 2 + 1];
     set(&cache, b"half", &half);
     let append = Store {
-        mode: Mode::Append,
+        mode: StoreMode::Append,
         ..Store::set(b"half", &half[..])
     };
-    assert_eq!(cache.store(append), Stored::TooLarge);
+    assert_eq!(cache.store(append), StoreResult::TooLarge);
     assert_eq!(cache.get(b"k").unwrap(), b"v");
     assert_eq!(cache.get(b"half").unwrap().len(), half.len());
     assert!(matches!(
@@ -112,7 +113,7 @@ fn a_refusing_cache_keeps_all_items_and_accepts_more_after_deletions() {
     .unwrap();
     let key = |n: u32| format!("key {n}");
     let mut count = 0;
-    while let Stored::Stored { .. } =
+    while let StoreResult::Stored { .. } =
         cache.store(Store::set(key(count).as_bytes(), &[count as u8; 500]))
     {
         count += 1;
@@ -135,11 +136,11 @@ fn a_refusing_cache_keeps_all_items_and_accepts_more_after_deletions() {
     (0..count).step_by(3).for_each(|n| {
         assert_eq!(
             cache.delete(Delete::key(key(n).as_bytes())),
-            Deleted::Deleted
+            DeleteResult::Deleted
         )
     });
     let mut more = count;
-    while let Stored::Stored { .. } =
+    while let StoreResult::Stored { .. } =
         cache.store(Store::set(key(more).as_bytes(), &[more as u8; 500]))
     {
         more += 1;
@@ -147,4 +148,31 @@ fn a_refusing_cache_keeps_all_items_and_accepts_more_after_deletions() {
     assert!(more - count > count / 4, "{} of {count}", more - count);
     assert!((0..count).filter(|n| n % 3 != 0).all(|n| all(n..n + 1)) && all(count..more));
     assert_eq!(cache.stats().evictions, 0);
+}
+
+#[test]
+fn a_buffer_of_another_cache_takes_no_bytes_and_is_stored_as_a_copy_once_full() {
+    let (ours, other) = (cache(16 << 20), cache(16 << 20));
+    let large_bytes = ours.options().max_item_bytes / 2;
+    for len_bytes in [5, large_bytes] {
+        let mut buffer = other.value_buffer(len_bytes).unwrap();
+        assert_eq!(buffer.put(&ours, b"never"), Err(Error::OtherCache));
+        assert_eq!(buffer.filled_bytes(), 0);
+        assert_eq!(
+            ours.store(Store::set(b"k", buffer)),
+            StoreResult::OutOfMemory,
+            "the rest of the buffer would have to be charged to another cache"
+        );
+
+        let before_bytes = other.stats().buffer_bytes;
+        let mut buffer = other.value_buffer(len_bytes).unwrap();
+        let value = vec![7; len_bytes];
+        assert_eq!(buffer.put(&other, &value), Ok(len_bytes));
+        assert!(matches!(
+            ours.store(Store::set(b"k", buffer)),
+            StoreResult::Stored { .. }
+        ));
+        assert_eq!(ours.get(b"k").unwrap(), value);
+        assert_eq!(other.stats().buffer_bytes, before_bytes);
+    }
 }

@@ -1,5 +1,5 @@
-//! A crawler visits every item that stays in the cache, in bounded steps, and delays nobody in
-//! between.
+//! A crawler visits every item that stays in the cache, in bounded steps, and delays no other
+//! thread in between.
 
 mod testing;
 

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forerun_cache::{
-    Arithmetic, Cache, CacheOptions, Counted, Delete, Deleted, Expiry, Invalidate, Mode, Store,
-    Stored, WhenFull,
+    Arithmetic, ArithmeticResult, Cache, CacheOptions, Delete, DeleteResult, Expiry, Invalidate,
+    Store, StoreMode, StoreResult, WhenFull,
 };
 use testing::{set, visited};
 
@@ -88,27 +88,30 @@ fn no_operation_finds_a_flushed_item() {
             ..Store::set(&keys[n], b"x")
         })
     };
-    assert_eq!(mode(Mode::Replace, 1), Stored::NotStored);
-    assert_eq!(mode(Mode::Append, 2), Stored::NotStored);
-    assert_eq!(mode(Mode::Prepend, 3), Stored::NotStored);
-    assert!(matches!(mode(Mode::Add, 4), Stored::Stored { .. }));
+    assert_eq!(mode(StoreMode::Replace, 1), StoreResult::NotStored);
+    assert_eq!(mode(StoreMode::Append, 2), StoreResult::NotStored);
+    assert_eq!(mode(StoreMode::Prepend, 3), StoreResult::NotStored);
+    assert!(matches!(
+        mode(StoreMode::Add, 4),
+        StoreResult::Stored { .. }
+    ));
     let compare_cas = Some(cas);
     let store = Store {
         compare_cas,
         ..Store::set(&keys[0], b"x")
     };
-    assert_eq!(cache.store(store), Stored::NotFound);
+    assert_eq!(cache.store(store), StoreResult::NotFound);
     assert_eq!(
         cache.arithmetic(Arithmetic::increment(&keys[5], 1)),
-        Counted::NotFound
+        ArithmeticResult::NotFound
     );
     assert!(!cache.touch(&keys[6], Expiry::Never));
     assert!(!cache.touch(&keys[6], Expiry::At(50_000)));
     assert_eq!(
         cache.invalidate(Invalidate::key(&keys[7])),
-        Deleted::NotFound
+        DeleteResult::NotFound
     );
-    assert_eq!(cache.delete(Delete::key(&keys[8])), Deleted::NotFound);
+    assert_eq!(cache.delete(Delete::key(&keys[8])), DeleteResult::NotFound);
     assert_eq!(cache.stats().items, 1);
     assert_eq!(cache.get(&keys[4]).unwrap(), b"x");
 }
@@ -121,7 +124,7 @@ fn a_refusing_cache_reuses_the_memory_of_flushed_items() {
         let stored = (0..).take_while(|&n: &u32| {
             matches!(
                 cache.store(Store::set(&n.to_be_bytes(), &value(n)[..])),
-                Stored::Stored { .. }
+                StoreResult::Stored { .. }
             )
         });
         stored.count()
@@ -203,7 +206,10 @@ fn concurrent_flushes_remove_only_what_they_flush() {
                             initial: Some((u64::from(round), Expiry::Never)),
                             ..Arithmetic::increment(b"shared", 1)
                         });
-                        assert!(matches!(counted, Counted::Counted { .. }), "{counted:?}");
+                        assert!(
+                            matches!(counted, ArithmeticResult::Changed { .. }),
+                            "{counted:?}"
+                        );
                         let found = cache.get(&key);
                         if before.is_multiple_of(2) && flush_steps.load(Ordering::SeqCst) == before
                         {

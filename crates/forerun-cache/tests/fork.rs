@@ -7,8 +7,8 @@ mod fork;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forerun_cache::{
-    Arithmetic, Cache, CacheOptions, Counted, Cursor, Delete, Deleted, Error, Expiry, Invalidate,
-    Store, Stored,
+    Arithmetic, ArithmeticResult, Cache, CacheOptions, Cursor, Delete, DeleteResult, Error, Expiry,
+    Invalidate, Store, StoreResult,
 };
 use fork::Ending::{AtOnce, Exit};
 
@@ -23,12 +23,15 @@ fn use_all(cache: &Cache) {
     assert!(matches!(cache.check_process(), Err(Error::Forked(_))));
     assert_eq!(
         cache.store(Store::set(b"key", &b"child"[..])),
-        Stored::Forked
+        StoreResult::Forked
     );
-    assert_eq!(cache.delete(Delete::key(b"key")), Deleted::Forked);
-    assert_eq!(cache.invalidate(Invalidate::key(b"key")), Deleted::Forked);
+    assert_eq!(cache.delete(Delete::key(b"key")), DeleteResult::Forked);
+    assert_eq!(
+        cache.invalidate(Invalidate::key(b"key")),
+        DeleteResult::Forked
+    );
     let counted = cache.arithmetic(Arithmetic::increment(b"key", 1));
-    assert_eq!(counted, Counted::Forked);
+    assert_eq!(counted, ArithmeticResult::Forked);
     assert!(!cache.touch(b"key", Expiry::Never));
     assert!(matches!(cache.value_buffer(10), Err(Error::Forked(_))));
     assert!(matches!(

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use forerun_cache::{Cache, CacheOptions, Expiry, Store, Stored};
+use forerun_cache::{Cache, CacheOptions, Expiry, Store, StoreResult};
 
 #[test]
 fn a_thread_that_holds_a_guard_never_waits_for_itself() {
@@ -10,7 +10,7 @@ fn a_thread_that_holds_a_guard_never_waits_for_itself() {
     let fill = |from: u32| {
         let store = |n: u32| cache.store(Store::set(&n.to_be_bytes(), &[1; 1000]));
         (from..from + 4000)
-            .filter(|&n| store(n) == Stored::OutOfMemory)
+            .filter(|&n| store(n) == StoreResult::OutOfMemory)
             .count()
     };
     assert_eq!(fill(0), 0);

@@ -2,7 +2,7 @@
 
 mod testing;
 
-use forerun_cache::{Cache, CacheOptions, Delete, Deleted, Expiry, Store, Value};
+use forerun_cache::{Cache, CacheOptions, Delete, DeleteResult, Expiry, Store, Value};
 use testing::{cache, set, stored};
 
 #[test]
@@ -70,7 +70,7 @@ fn a_shared_value_outlives_its_item_and_counts_until_it_is_dropped() {
     let value = vec![7; 500_000];
     set(&cache, b"large", &value);
     let shared = cache.pin().get(b"large").unwrap().to_shared().unwrap();
-    assert_eq!(cache.delete(Delete::key(b"large")), Deleted::Deleted);
+    assert_eq!(cache.delete(Delete::key(b"large")), DeleteResult::Deleted);
     cache.advance(2);
     assert!(*shared == value[..]);
     assert!(cache.stats().large_bytes >= 500_000);

@@ -2,7 +2,7 @@
 //! mappings.
 #![cfg(target_os = "linux")]
 
-use forerun_cache::{Cache, CacheOptions, Delete, Store, Stored};
+use forerun_cache::{Cache, CacheOptions, Delete, Store, StoreResult};
 
 fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps")
@@ -17,7 +17,7 @@ fn turnover_of_large_values_leaves_no_mappings_behind() {
     let len = |n: u32| 33_000 + n as usize % 7 * 5000;
     let set = |n: u32| {
         let stored = cache.store(Store::set(&n.to_be_bytes(), &vec![n as u8; len(n)][..]));
-        assert!(matches!(stored, Stored::Stored { .. }), "{stored:?}");
+        assert!(matches!(stored, StoreResult::Stored { .. }), "{stored:?}");
     };
     let before = mappings();
     (0..500).for_each(set);

@@ -4,7 +4,7 @@
 
 mod testing;
 
-use forerun_cache::{Cache, CacheOptions, Expiry, Store, Stored};
+use forerun_cache::{Cache, CacheOptions, Expiry, Store, StoreResult};
 use forerun_core::Pages;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -33,7 +33,7 @@ fn turn_over(
             expiry,
             ..Store::set(&key, &value[..len])
         });
-        assert!(matches!(stored, Stored::Stored { .. }), "{stored:?}");
+        assert!(matches!(stored, StoreResult::Stored { .. }), "{stored:?}");
         bytes += len + 40;
         if bytes % 1024 == 0 {
             cache.advance(cache.now() + 1);

@@ -4,7 +4,7 @@
 
 mod testing;
 
-use forerun_cache::{Cache, CacheOptions, Error, Store, Stored, WhenFull};
+use forerun_cache::{Cache, CacheOptions, Error, Store, StoreResult, WhenFull};
 use forerun_core::Pages;
 use testing::resident_bytes;
 
@@ -34,7 +34,10 @@ fn value(n: u32) -> Vec<u8> {
 fn store(cache: &Cache, range: std::ops::Range<u32>) {
     for n in range {
         let stored = cache.store(Store::set(&key(n), value(n).as_slice()));
-        assert!(matches!(stored, Stored::Stored { .. }), "{n}: {stored:?}");
+        assert!(
+            matches!(stored, StoreResult::Stored { .. }),
+            "{n}: {stored:?}"
+        );
     }
 }
 
@@ -117,7 +120,7 @@ fn a_refusing_cache_returns_free_memory() {
     assert!(stats.memory_bytes > 8 * MIB as u64, "{stats:?}");
     assert_eq!(found(&cache, 0..9_000), 9_000);
     let refused = cache.store(Store::set(b"another", &[1; 40_000]));
-    assert_eq!(refused, Stored::OutOfMemory);
+    assert_eq!(refused, StoreResult::OutOfMemory);
     cache.flush_all(0);
     while cache.shrink(MIB) {}
     assert!(cache.stats().memory_bytes <= 8 * MIB as u64);
@@ -150,7 +153,7 @@ fn prefaulted_memory_counts_and_is_returned_when_it_is_needed() {
     let large = vec![1; MIB - 1000];
     for n in 0..20 {
         let stored = cache.store(Store::set(&key(n), large.as_slice()));
-        assert!(matches!(stored, Stored::Stored { .. }), "{stored:?}");
+        assert!(matches!(stored, StoreResult::Stored { .. }), "{stored:?}");
         while cache.prefault() {}
         assert!(cache.stats().memory_bytes <= 8 * MIB as u64);
     }

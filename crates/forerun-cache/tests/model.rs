@@ -2,8 +2,8 @@
 //! and the last one written. Until the cache has evicted items, everything written is found.
 
 use forerun_cache::{
-    Arithmetic, Cache, CacheOptions, Counted, Delete, Deleted, Expiry, Mode, Store, Stored,
-    WhenFull,
+    Arithmetic, ArithmeticResult, Cache, CacheOptions, Delete, DeleteResult, Expiry, Store,
+    StoreMode, StoreResult, WhenFull,
 };
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ enum Op {
         key: u16,
         len: usize,
         expiry: Option<u32>,
-        mode: Mode,
+        mode: StoreMode,
         right_cas: Option<bool>,
     },
     Buffered {
@@ -50,11 +50,11 @@ fn op(keys: u16, len_max: usize) -> impl Strategy<Value = Op> {
     let expiry = || proptest::option::weighted(0.4, prop_oneof![0..4u32, 0..100u32, 0..100_000u32]);
     let len = prop_oneof![8 => 0..200usize, 3 => 0..3000usize, 1 => 0..len_max];
     let mode = prop_oneof![
-        6 => Just(Mode::Set),
-        1 => Just(Mode::Add),
-        1 => Just(Mode::Replace),
-        1 => Just(Mode::Append),
-        1 => Just(Mode::Prepend),
+        6 => Just(StoreMode::Set),
+        1 => Just(StoreMode::Add),
+        1 => Just(StoreMode::Replace),
+        1 => Just(StoreMode::Append),
+        1 => Just(StoreMode::Prepend),
     ];
     let right_cas = || proptest::option::weighted(0.2, any::<bool>());
     prop_oneof![
@@ -162,33 +162,37 @@ impl Pair {
                 });
                 let was_there = old.is_some();
                 let is_allowed = match (&old, mode) {
-                    (None, Mode::Append | Mode::Prepend) => Err(Stored::NotStored),
-                    (None, _) if compare_cas.is_some() => Err(Stored::NotFound),
-                    (None, Mode::Set | Mode::Add) => Ok(()),
-                    (None, _) | (Some(_), Mode::Add) => Err(Stored::NotStored),
+                    (None, StoreMode::Append | StoreMode::Prepend) => Err(StoreResult::NotStored),
+                    (None, _) if compare_cas.is_some() => Err(StoreResult::NotFound),
+                    (None, StoreMode::Set | StoreMode::Add) => Ok(()),
+                    (None, _) | (Some(_), StoreMode::Add) => Err(StoreResult::NotStored),
                     (Some(old), _) if compare_cas.is_some_and(|cas| cas != old.cas) => {
-                        Err(Stored::Exists)
+                        Err(StoreResult::Exists)
                     }
                     _ => Ok(()),
                 };
                 let (value, expiry) = match (old, mode) {
-                    (Some(old), Mode::Append) => ([&old.value[..], &value].concat(), old.expiry),
-                    (Some(old), Mode::Prepend) => ([&value[..], &old.value].concat(), old.expiry),
+                    (Some(old), StoreMode::Append) => {
+                        ([&old.value[..], &value].concat(), old.expiry)
+                    }
+                    (Some(old), StoreMode::Prepend) => {
+                        ([&value[..], &old.value].concat(), old.expiry)
+                    }
                     _ => (value, expiry),
                 };
                 match (is_allowed, stored) {
-                    (Ok(()), Stored::Stored { cas }) => {
+                    (Ok(()), StoreResult::Stored { cas }) => {
                         self.map.insert(key, Expected { value, expiry, cas });
                     }
-                    (Ok(()), Stored::TooLarge) => {
+                    (Ok(()), StoreResult::TooLarge) => {
                         assert!(value.len() + 60 > self.cache.options().max_item_bytes);
                     }
-                    (Ok(()), Stored::OutOfMemory) => {
+                    (Ok(()), StoreResult::OutOfMemory) => {
                         assert_eq!(self.cache.options().when_full, WhenFull::Refuse);
                     }
                     (Err(refusal), stored) => assert_eq!(stored, refusal),
                     // Making room for the new value has evicted the old one.
-                    (Ok(()), Stored::NotStored | Stored::NotFound)
+                    (Ok(()), StoreResult::NotStored | StoreResult::NotFound)
                         if was_there && self.cache.options().when_full == WhenFull::Evict =>
                     {
                         self.map.remove(&key);
@@ -201,10 +205,13 @@ impl Pair {
                 let Ok(mut buffer) = self.cache.value_buffer(len) else {
                     return;
                 };
-                value
-                    .chunks(1000)
-                    .for_each(|chunk| assert_eq!(buffer.put(chunk), chunk.len()));
-                if let Stored::Stored { cas } =
+                for chunk in value.chunks(1000) {
+                    match buffer.put(&self.cache, chunk) {
+                        Ok(len) => assert_eq!(len, chunk.len()),
+                        Err(_) => return,
+                    }
+                }
+                if let StoreResult::Stored { cas } =
                     self.cache.store(Store::set(&Self::key(key), buffer))
                 {
                     self.map.insert(
@@ -226,12 +233,12 @@ impl Pair {
                     compare_cas,
                 });
                 let expected = match (old, right_cas) {
-                    (None, _) => Deleted::NotFound,
-                    (Some(_), Some(false)) => Deleted::Exists,
-                    _ => Deleted::Deleted,
+                    (None, _) => DeleteResult::NotFound,
+                    (Some(_), Some(false)) => DeleteResult::Exists,
+                    _ => DeleteResult::Deleted,
                 };
                 assert_eq!(deleted, expected);
-                if deleted == Deleted::Deleted {
+                if deleted == DeleteResult::Deleted {
                     self.map.remove(&key);
                 }
             }
@@ -251,7 +258,7 @@ impl Pair {
                 });
                 match (counted, old) {
                     (
-                        Counted::Counted {
+                        ArithmeticResult::Changed {
                             cas,
                             value,
                             is_new: true,
@@ -270,7 +277,7 @@ impl Pair {
                         );
                     }
                     (
-                        Counted::Counted {
+                        ArithmeticResult::Changed {
                             cas,
                             value,
                             is_new: false,
@@ -282,7 +289,8 @@ impl Pair {
                         let value = format!("{value:<len$}", len = old.value.len()).into_bytes();
                         self.map.insert(key, Expected { value, cas, ..old });
                     }
-                    (Counted::NotANumber, Some(_)) | (Counted::OutOfMemory, _) => {}
+                    (ArithmeticResult::NotANumber, Some(_))
+                    | (ArithmeticResult::OutOfMemory, _) => {}
                     other => panic!("{other:?}"),
                 }
             }
@@ -385,7 +393,7 @@ fn a_number_followed_by_a_vertical_tab_is_changed() {
         key: 0,
         len: 1,
         expiry: None,
-        mode: Mode::Append,
+        mode: StoreMode::Append,
         right_cas: None,
     });
     pair.run(count());

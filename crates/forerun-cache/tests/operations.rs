@@ -3,8 +3,8 @@
 mod testing;
 
 use forerun_cache::{
-    Arithmetic, Cache, CacheOptions, Counted, Delete, Deleted, Expiry, Invalidate, Mode, Store,
-    Stored,
+    Arithmetic, ArithmeticResult, Cache, CacheOptions, Delete, DeleteResult, Expiry, Invalidate,
+    Store, StoreMode, StoreResult,
 };
 use testing::{cache, set, stored};
 
@@ -18,24 +18,24 @@ fn modes_store_under_their_conditions() {
             ..Store::set(b"k", b"x")
         })
     };
-    for mode in [Mode::Replace, Mode::Append, Mode::Prepend] {
-        assert_eq!(store(mode), Stored::NotStored);
+    for mode in [StoreMode::Replace, StoreMode::Append, StoreMode::Prepend] {
+        assert_eq!(store(mode), StoreResult::NotStored);
     }
-    stored(store(Mode::Add));
-    assert_eq!(store(Mode::Add), Stored::NotStored);
+    stored(store(StoreMode::Add));
+    assert_eq!(store(StoreMode::Add), StoreResult::NotStored);
     set(&cache, b"k", b"mid");
-    stored(store(Mode::Append));
-    stored(store(Mode::Prepend));
+    stored(store(StoreMode::Append));
+    stored(store(StoreMode::Prepend));
     assert_eq!(cache.get(b"k").unwrap(), b"xmidx");
     assert_eq!(
         cache.pin().get(b"k").unwrap().flags(),
         0,
         "an append keeps the old flags"
     );
-    stored(store(Mode::Replace));
+    stored(store(StoreMode::Replace));
     assert_eq!(cache.pin().get(b"k").unwrap().flags(), 9);
     let vivify = Store {
-        mode: Mode::Append,
+        mode: StoreMode::Append,
         vivify: Some(Expiry::At(50)),
         ..Store::set(b"new", b"v")
     };
@@ -46,7 +46,7 @@ fn modes_store_under_their_conditions() {
 #[test]
 fn an_append_compares_a_cas_number_only_with_an_item() {
     let cache = cache(16 << 20);
-    for (mode, joined) in [(Mode::Append, b"12"), (Mode::Prepend, b"21")] {
+    for (mode, joined) in [(StoreMode::Append, b"12"), (StoreMode::Prepend, b"21")] {
         let with = |compare_cas, vivify, value: &'static [u8]| {
             cache.store(Store {
                 mode,
@@ -55,12 +55,15 @@ fn an_append_compares_a_cas_number_only_with_an_item() {
                 ..Store::set(b"k", value)
             })
         };
-        assert_eq!(with(1, None, b"1"), Stored::NotStored);
+        assert_eq!(with(1, None, b"1"), StoreResult::NotStored);
         let cas = stored(with(1, Some(Expiry::Never), b"1"));
-        assert_eq!(with(cas + 1, Some(Expiry::Never), b"2"), Stored::Exists);
+        assert_eq!(
+            with(cas + 1, Some(Expiry::Never), b"2"),
+            StoreResult::Exists
+        );
         stored(with(cas, None, b"2"));
         assert_eq!(cache.get(b"k").unwrap(), joined);
-        assert_eq!(cache.delete(Delete::key(b"k")), Deleted::Deleted);
+        assert_eq!(cache.delete(Delete::key(b"k")), DeleteResult::Deleted);
     }
 }
 
@@ -73,17 +76,17 @@ fn a_cas_number_admits_one_change() {
             ..Store::set(b"k", value)
         })
     };
-    assert_eq!(with(1, b"x"), Stored::NotFound);
+    assert_eq!(with(1, b"x"), StoreResult::NotFound);
     let cas = set(&cache, b"k", b"1");
-    assert_eq!(with(cas + 1, b"x"), Stored::Exists);
+    assert_eq!(with(cas + 1, b"x"), StoreResult::Exists);
     let next = stored(with(cas, b"2"));
     assert!(next > cas);
-    assert_eq!(with(cas, b"3"), Stored::Exists);
+    assert_eq!(with(cas, b"3"), StoreResult::Exists);
     let own = Store {
         new_cas: Some(77),
         ..Store::set(b"k", b"4")
     };
-    assert_eq!(cache.store(own), Stored::Stored { cas: 77 });
+    assert_eq!(cache.store(own), StoreResult::Stored { cas: 77 });
     assert_eq!(cache.pin().get(b"k").unwrap().cas(), 77);
     let delete = |compare_cas| {
         cache.delete(Delete {
@@ -91,9 +94,9 @@ fn a_cas_number_admits_one_change() {
             ..Delete::key(b"k")
         })
     };
-    assert_eq!(delete(76), Deleted::Exists);
-    assert_eq!(delete(77), Deleted::Deleted);
-    assert_eq!(delete(77), Deleted::NotFound);
+    assert_eq!(delete(76), DeleteResult::Exists);
+    assert_eq!(delete(77), DeleteResult::Deleted);
+    assert_eq!(delete(77), DeleteResult::NotFound);
 }
 
 #[test]
@@ -112,7 +115,7 @@ fn an_older_version_can_be_stored_as_stale() {
         expiry: Expiry::At(60),
         ..Store::set(b"k", b"first")
     }));
-    assert_eq!(store(11), Stored::Exists);
+    assert_eq!(store(11), StoreResult::Exists);
     stored(store(5));
     let guard = cache.pin();
     let item = guard.get(b"k").unwrap();
@@ -130,7 +133,10 @@ fn one_caller_claims_an_item_until_it_is_stored_or_invalidated_again() {
         (was_claimed, cache.claim(&item))
     };
     assert_eq!([claim(), claim()], [(false, true), (true, false)]);
-    assert_eq!(cache.invalidate(Invalidate::key(b"k")), Deleted::Deleted);
+    assert_eq!(
+        cache.invalidate(Invalidate::key(b"k")),
+        DeleteResult::Deleted
+    );
     assert!(cache.pin().get(b"k").unwrap().is_stale());
     assert_eq!([claim(), claim()], [(false, true), (true, false)]);
     set(&cache, b"k", b"w");
@@ -161,8 +167,8 @@ fn invalidating_keeps_or_drops_the_value_and_sets_the_given_fields() {
         expiry: Some(Expiry::At(90)),
         ..Invalidate::key(b"k")
     };
-    assert_eq!(cache.invalidate(invalidate), Deleted::Deleted);
-    assert_eq!(cache.invalidate(invalidate), Deleted::Exists);
+    assert_eq!(cache.invalidate(invalidate), DeleteResult::Deleted);
+    assert_eq!(cache.invalidate(invalidate), DeleteResult::Exists);
     let guard = cache.pin();
     let item = guard.get(b"k").unwrap();
     assert_eq!(
@@ -175,12 +181,12 @@ fn invalidating_keeps_or_drops_the_value_and_sets_the_given_fields() {
         mark_stale: false,
         ..Invalidate::key(b"k")
     };
-    assert_eq!(cache.invalidate(empty), Deleted::Deleted);
+    assert_eq!(cache.invalidate(empty), DeleteResult::Deleted);
     let item = guard.get(b"k").unwrap();
     assert_eq!((item.value(), item.flags()), (&b""[..], 0));
     assert_eq!(
         cache.invalidate(Invalidate::key(b"missing")),
-        Deleted::NotFound
+        DeleteResult::NotFound
     );
 }
 
@@ -188,12 +194,12 @@ fn invalidating_keeps_or_drops_the_value_and_sets_the_given_fields() {
 fn numbers_wrap_around_stop_at_zero_and_keep_their_length() {
     let cache = cache(16 << 20);
     let value = |counted| match counted {
-        Counted::Counted { value, .. } => value,
+        ArithmeticResult::Changed { value, .. } => value,
         other => panic!("{other:?}"),
     };
     assert_eq!(
         cache.arithmetic(Arithmetic::increment(b"n", 1)),
-        Counted::NotFound
+        ArithmeticResult::NotFound
     );
     set(&cache, b"n", b"99");
     assert_eq!(value(cache.arithmetic(Arithmetic::increment(b"n", 1))), 100);
@@ -227,13 +233,13 @@ fn numbers_wrap_around_stop_at_zero_and_keep_their_length() {
     ] {
         set(&cache, b"n", not_a_number);
         let counted = cache.arithmetic(Arithmetic::increment(b"n", 1));
-        assert_eq!(counted, Counted::NotANumber, "{not_a_number:?}");
+        assert_eq!(counted, ArithmeticResult::NotANumber, "{not_a_number:?}");
     }
     let initial = Arithmetic {
         initial: Some((13, Expiry::At(70))),
         ..Arithmetic::increment(b"fresh", 5)
     };
-    let Counted::Counted {
+    let ArithmeticResult::Changed {
         value: 13,
         cas,
         expiry: Expiry::At(70),
@@ -246,14 +252,14 @@ fn numbers_wrap_around_stop_at_zero_and_keep_their_length() {
         compare_cas: Some(cas + 1),
         ..initial
     };
-    assert_eq!(cache.arithmetic(wrong), Counted::Exists);
+    assert_eq!(cache.arithmetic(wrong), ArithmeticResult::Exists);
     let touched = Arithmetic {
         expiry: Some(Expiry::Never),
         ..initial
     };
     assert!(matches!(
         cache.arithmetic(touched),
-        Counted::Counted {
+        ArithmeticResult::Changed {
             value: 18,
             expiry: Expiry::Never,
             is_new: false,
@@ -270,7 +276,10 @@ fn a_number_followed_by_much_white_space_is_changed_and_keeps_its_length() {
         value[..2].copy_from_slice(b"10");
         set(&cache, b"n", &value);
         let counted = cache.arithmetic(Arithmetic::decrement(b"n", 1));
-        assert!(matches!(counted, Counted::Counted { value: 9, .. }));
+        assert!(matches!(
+            counted,
+            ArithmeticResult::Changed { value: 9, .. }
+        ));
         let guard = cache.pin();
         let item = guard.get(b"n").unwrap();
         assert_eq!(item.value().len(), len);
@@ -299,12 +308,12 @@ fn items_expire_in_their_second_and_a_touch_extends_it() {
     assert!(!cache.touch(b"a", Expiry::Never));
     assert_eq!(
         cache.store(Store {
-            mode: Mode::Replace,
+            mode: StoreMode::Replace,
             ..Store::set(b"a", b"w")
         }),
-        Stored::NotStored
+        StoreResult::NotStored
     );
-    assert_eq!(cache.delete(Delete::key(b"a")), Deleted::NotFound);
+    assert_eq!(cache.delete(Delete::key(b"a")), DeleteResult::NotFound);
     let guard = cache.pin();
     let item = guard.get_and_touch(b"b", Expiry::Never).unwrap();
     assert_eq!((item.value(), item.expiry()), (&b"v"[..], Expiry::Never));

@@ -2,7 +2,8 @@
 //! than what the reader has already seen.
 
 use forerun_cache::{
-    Arithmetic, Cache, CacheOptions, Counted, Delete, Expiry, Mode, Store, Stored,
+    Arithmetic, ArithmeticResult, Cache, CacheOptions, Delete, Expiry, Store, StoreMode,
+    StoreResult,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -84,7 +85,7 @@ fn stress(memory_limit_bytes: usize, len_max: usize, rounds: usize) {
                                     expiry,
                                     ..Store::set(&key, &value[..])
                                 };
-                                if let Stored::Stored { .. } = cache.store(store) {
+                                if let StoreResult::Stored { .. } = cache.store(store) {
                                     written[n].store(version, Ordering::Release);
                                 }
                             }
@@ -166,7 +167,10 @@ fn no_increment_is_lost() {
             scope.spawn(|| {
                 for _ in 0..3000 {
                     let counted = cache.arithmetic(Arithmetic::increment(b"n", 1));
-                    assert!(matches!(counted, Counted::Counted { .. }), "{counted:?}");
+                    assert!(
+                        matches!(counted, ArithmeticResult::Changed { .. }),
+                        "{counted:?}"
+                    );
                 }
             });
         }
@@ -184,10 +188,10 @@ fn one_of_many_threads_adds_or_claims_a_key() {
                 for n in 0..2000 {
                     let key = key(n);
                     let store = Store {
-                        mode: Mode::Add,
+                        mode: StoreMode::Add,
                         ..Store::set(&key, b"v")
                     };
-                    let is_stored = matches!(cache.store(store), Stored::Stored { .. });
+                    let is_stored = matches!(cache.store(store), StoreResult::Stored { .. });
                     added.fetch_add(is_stored.into(), Ordering::Relaxed);
                     let guard = cache.pin();
                     let item = guard.get(&key).unwrap();

@@ -11,13 +11,13 @@ use crate::exit::{EXIT_CODES_HELP, Outcome};
 
 const EXAMPLES: &str = "\
 Examples:
-  forerun demo                                     what a batch is worth on this machine
-  forerun load cities.db cities.csv --key id       a table into a store
-  forerun get cities.db 2661552                    one value
-  forerun scan cities.db --prefix 26 --limit 5     some of it in order
-  forerun multiget cities.db --keys wanted.txt     many keys in batches
+  forerun demo                                     measure the gain of batched lookups here
+  forerun load cities.db cities.csv --key id       load a CSV file
+  forerun get cities.db 2661552                    print one value
+  forerun scan cities.db --prefix 26 --limit 5     print the first 5 entries with a prefix
+  forerun multiget cities.db --keys wanted.txt     look up a list of keys in batches
   forerun replay trace.db app.trace.xz --format u32be --fill
-  forerun serve --memory-limit 1GiB                a cache that memcached's clients use";
+  forerun serve --memory-limit 1GiB                serve a cache to memcached clients";
 
 /// A key-value engine built for batched lookups
 #[derive(Debug, Parser)]

@@ -6,7 +6,7 @@
 //! | 1 | partial success: a key is missing, or rows were skipped |
 //! | 2 | usage error |
 //! | 3 | the data or the store cannot be read or written |
-//! | 4 | a check failed: the store returned a wrong answer |
+//! | 4 | check failed: damage or a wrong answer |
 //!
 //! If the reader closes the pipe early (`forerun scan db | head`), that is not an error: the
 //! command ends silently with 0.
@@ -21,7 +21,7 @@ Exit codes:
   1  partial success: a key is missing, or rows were skipped
   2  usage error
   3  the data or the store cannot be read or written
-  4  a check failed: the store returned a wrong answer";
+  4  check failed: damage or a wrong answer";
 
 /// The result of a command that had no error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Outcome {
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// The store returned a wrong answer.
+/// The store is damaged or returned a wrong answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct CheckFailed(pub String);
@@ -83,7 +83,7 @@ pub fn warn(message: fmt::Arguments<'_>) {
 
 fn write_line(program: &str, message: fmt::Arguments<'_>) {
     use std::io::Write;
-    // If standard error is closed, nobody can read the message.
+    // If standard error is closed, the message cannot be shown.
     let _ = writeln!(std::io::stderr(), "{program}: {message}");
 }
 
@@ -108,7 +108,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 
 /// The error and its causes on one line, joined by colons. A cause is left out if the text before
 /// already ends with it.
-fn one_line(error: &anyhow::Error) -> String {
+pub fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
         let text = cause.to_string();

@@ -118,8 +118,7 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
             self.answer(0..self.reads.len(), batch, strategy, &mut values)?;
             return Ok(Sample::new(self.reads.len() as u64, began.elapsed()));
         }
-        // The clock is read after each step. A step has at least some hundred keys, in whole
-        // batches.
+        // The clock is read after each step. A step has at least 1,024 keys, in whole batches.
         let step = batch * 1024usize.div_ceil(batch);
         // Each turn starts at another position, so that it does not repeat reads that are still in
         // the caches.

@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use forerun_core::size::parse_size;
 use forerun_db::{
-    Access, Checks, Comparator, Create, Db, Durability, Error, Keyspace, Options, Recovery,
+    Access, Comparator, Create, Db, Durability, Error, Keyspace, MemoryChecks, Options, Recovery,
     ReverseBytewise,
 };
 
@@ -161,9 +161,9 @@ impl StoreOptions {
             .memtable_bytes(self.memtable)
             .cache_bytes(self.cache)
             .checks(if self.paranoid {
-                Checks::Paranoid
+                MemoryChecks::Paranoid
             } else {
-                Checks::Off
+                MemoryChecks::Off
             })
             .recovery(recovery);
         let db = in_stored_order(options, |options| Db::open(path, options.clone()))

@@ -234,7 +234,7 @@ fn stats_in_json_have_every_figure_of_the_text() {
         "/keyspaces",
         "/cache/hits",
         "/tree/flushes",
-        "/back_pressure/stalls",
+        "/write_stalls/stalls",
         "/background_failure",
         "/poisoned",
         "/recovery/dropped_tail",

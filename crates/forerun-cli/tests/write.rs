@@ -50,7 +50,15 @@ fn keyspaces_are_created_only_when_asked_for() {
     let workspace = Workspace::new();
     workspace.store(&[("a", "1")]);
     let refused = workspace.fails(3, &["put", "db", "--keyspace", "towns", "Bern", "1"]);
-    assert!(refused.contains("towns"), "{refused}");
+    assert_eq!(
+        refused,
+        "forerun: there is no keyspace \"towns\"; --create creates it"
+    );
+    let refused = workspace.fails(3, &["put", "missing", "a", "1"]);
+    assert!(
+        refused.ends_with("there is no such directory; --create creates it"),
+        "{refused}"
+    );
     workspace.succeeds(&["put", "db", "--keyspace", "towns", "--create", "Bern", "1"]);
     assert_eq!(
         workspace.succeeds(&["get", "db", "--keyspace", "towns", "Bern"]),

@@ -36,7 +36,7 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// A permutation that nobody outside this process can predict.
+    /// A permutation that cannot be predicted from outside this process.
     pub fn random() -> Permutation {
         Permutation::from_seed(random_seed())
     }

@@ -1,4 +1,4 @@
-//! Known defects that can be planted one at a time, to test whether a test finds them.
+//! Known defects that can be planted one at a time, to show that tests find them.
 
 /// Defines the known defects of a crate, each with its name on the command line and a one-sentence
 /// description, and in a crate with the feature `planted` the functions that plant them.
@@ -33,7 +33,7 @@ macro_rules! planted_defects {
                 }
             }
 
-            /// What the defect is, in one sentence.
+            /// A description of the defect, in one sentence.
             pub fn description(self) -> &'static str {
                 match self {
                     $(Defect::$variant => $what,)*

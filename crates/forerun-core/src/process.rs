@@ -116,8 +116,8 @@ impl fmt::Debug for Owner {
 }
 
 /// A value that only the process that made it may use or drop. Any other process leaks it, because
-/// dropping it there could join threads that do not exist, wait for locks that nobody will release,
-/// or free what the parent still uses.
+/// dropping it there could join threads that do not exist, wait for locks that no thread will
+/// release, or free what the parent still uses.
 ///
 /// ```
 /// use forerun_core::ProcessBound;
@@ -247,7 +247,8 @@ impl<T> PerProcess<T> {
             {
                 return value;
             }
-            // No lock: if the process forked meanwhile, the child would find it locked forever.
+            // No lock: if the process forked while it was held, the child would find it locked
+            // forever.
             let made = Box::into_raw(Box::new((Owner::this_process(), make())));
             let swapped =
                 self.newest
@@ -256,7 +257,7 @@ impl<T> PerProcess<T> {
                 // SAFETY: the box is leaked from here on.
                 Ok(_) => return unsafe { &(*made).1 },
                 Err(theirs) => {
-                    // SAFETY: it came from `Box::into_raw` above, and nobody else has seen it.
+                    // SAFETY: it came from `Box::into_raw` above, and no other thread has seen it.
                     drop(unsafe { Box::from_raw(made) });
                     newest = theirs;
                 }
@@ -271,7 +272,7 @@ fn word() -> &'static AtomicU64 {
     // Acquire: pairs with the release below, which publishes the word.
     let mut known = WORD.load(Ordering::Acquire);
     if known.is_null() {
-        // No lock: if the process forked meanwhile, the child would find it locked forever.
+        // No lock: if the process forked while it was held, the child would find it locked forever.
         let made = watch::word(&WORD);
         known = match WORD.compare_exchange(
             ptr::null_mut(),

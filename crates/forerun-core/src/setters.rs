@@ -2,7 +2,8 @@
 
 /// Gives an options struct a setter per field, with the field's name, that takes and returns the
 /// options: `Options::default().memtable_bytes(1 << 20)`. The fields after `into` take what
-/// converts to the field's type, so an optional field takes the bare value too.
+/// converts to the field's type, so an optional field takes the bare value too. The struct may have
+/// a lifetime.
 ///
 /// ```
 /// /// How a search is run.
@@ -25,12 +26,12 @@
 /// ```
 #[macro_export]
 macro_rules! setters {
-    ($options:ident {
+    ($options:ident $(<$lifetime:lifetime>)? {
         $($field:ident: $type:ty),* $(,)?
     } $(into {
         $($into_field:ident: $into_type:ty),* $(,)?
     })?) => {
-        impl $options {
+        impl $(<$lifetime>)? $options $(<$lifetime>)? {
             $(
                 #[doc = concat!(
                     "Sets [`", stringify!($field), "`](#structfield.", stringify!($field), ").",

@@ -3,6 +3,7 @@
 //! crates that users link, without comments and tests, and reports each line that bypasses the
 //! facade.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -114,13 +115,17 @@ fn breaches(source: &str) -> Vec<Breach> {
 fn is_test(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.unwrap_or_default();
-    name == "testing.rs" || name == "tests.rs" || name.ends_with("_tests.rs")
+    name == "tests.rs" || name.ends_with("_tests.rs")
 }
 
 fn sources(directory: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() && path.file_name().unwrap() != "tests" {
+        if path.is_dir()
+            && !["testing", "tests"]
+                .map(OsStr::new)
+                .contains(&path.file_name().unwrap())
+        {
             sources(&path, into);
         } else if path.extension().is_some_and(|end| end == "rs") && !is_test(&path) {
             into.push(path);

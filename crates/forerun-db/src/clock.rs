@@ -8,15 +8,16 @@
 //!   at 1012 with a time to live of 5 s, all up to 89 has expired: written before 1007
 //! ```
 //!
-//! So an entry carries no time: its sequence number shows when it was written, to the second, and
-//! everything up to some sequence number has expired in a keyspace. Each log record has its second,
-//! and the manifest has the marks of what is in runs, so a reopened store knows them all.
+//! Entries carry no time. The sequence number of an entry shows when it was written, to the second.
+//! In a keyspace, everything up to some sequence number, the watermark, has expired. Each log
+//! record has its second, and the manifest has the marks of entries in runs, so a reopened store
+//! knows all marks.
 //!
-//! Marks older than every time to live become one with the second 0: what they date has expired,
-//! whatever the clock says later. A year of writing every second would still leave 32 million
-//! marks, so marks that only a long time to live needs are merged to a 2^20th of it, which is one
-//! second for up to twelve days. Merged marks, and a system clock that is set back, make entries
-//! live longer, never shorter.
+//! Marks older than every time to live become one with the second 0: the entries that they date
+//! have expired, whatever the clock says later. A year of writing every second would still leave 32
+//! million marks, so marks that only a long time to live needs are merged to a 2^20th of it, which
+//! is one second for up to twelve days. Merged marks, and a system clock that is set back, make
+//! entries live longer, never shorter.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -134,15 +135,15 @@ impl Clock {
         }
     }
 
-    /// What has expired by now for a reader to whom numbers up to `visible` are visible.
+    /// The present watermark for a reader that sees numbers up to `visible`.
     fn expired(&self, now: u64, ttl: u64, visible: u64) -> Expired {
         // Nothing has expired, or it is not known when it was written.
         const NOTHING: Expired = Expired {
             sequence: 0,
             holds_up_to: u64::MAX,
         };
-        // An entry lives at least its time to live, and may have been written at any point of its
-        // second.
+        // An entry lives for at least its time to live, and may have been written at any point of
+        // its second.
         let whole = u64::from(!planted::is(Defect::ExpiresEarly));
         let Some(limit) = now
             .checked_sub(ttl)
@@ -158,9 +159,9 @@ impl Clock {
                 sequence: mark.first_sequence - 1,
                 holds_up_to: u64::MAX,
             },
-            // All that this reader sees. It may see less than others, because it holds a snapshot
-            // or was stopped for a while: more may have expired for the others. And numbers that
-            // are not visible yet may still be waiting for their mark.
+            // Everything that this reader sees. It may see less than others, because it holds a
+            // snapshot or was stopped for a while, so more may have expired for the others. Numbers
+            // that are not visible yet may still be waiting for their mark.
             _ => Expired {
                 sequence: visible,
                 holds_up_to: visible,
@@ -182,18 +183,18 @@ impl Clock {
     }
 }
 
-/// What has expired at one moment.
+/// A watermark at one moment: the entries up to it have expired.
 #[derive(Clone, Copy, Debug)]
 struct Expired {
     /// Everything up to this sequence number.
     sequence: u64,
-    /// This holds for readers to whom numbers up to this one are visible.
+    /// Valid for readers that see numbers up to this one.
     holds_up_to: u64,
 }
 
 impl Marks {
     /// Replaces marks that are older than every time to live by one, and merges those that only a
-    /// long one needs.
+    /// long time to live needs.
     fn prune(&mut self, now: u64) {
         let age = |mark: &Mark| now.saturating_sub(mark.second);
         let Some(longest) = self.ttls.last() else {
@@ -201,9 +202,9 @@ impl Marks {
         };
         let old = self.marks.partition_point(|mark| age(mark) > *longest);
         if old > 1 {
-            // Everything before the last of them has expired. With the second 0 it stays so if the
-            // clock is set back and the store is opened again. The last one keeps its second,
-            // because later numbers may still belong to it.
+            // Everything before the last of them has expired. With the second 0, it stays expired
+            // even if the clock is set back and the store is opened again. The last one keeps its
+            // second, because later numbers may still belong to it.
             let is_forgotten = planted::is(Defect::ExpiredReturns);
             self.marks.drain(usize::from(!is_forgotten)..old - 1);
             if !is_forgotten {
@@ -229,7 +230,7 @@ impl Marks {
     }
 }
 
-/// What has expired in a keyspace, computed once a second.
+/// A keyspace's watermark, computed once a second.
 #[derive(Debug)]
 pub(crate) struct Expiry {
     /// The time to live in seconds.

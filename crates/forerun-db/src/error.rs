@@ -1,4 +1,4 @@
-//! What can go wrong: one enum for the whole crate.
+//! Errors: one enum for the whole crate.
 //!
 //! Every message names the object and the place: the file and offset, the key, or the limit and the
 //! amount requested. [`Error`] is [`Clone`] because every writer of a group commit gets the group's
@@ -71,7 +71,7 @@ pub enum Error {
     },
     /// The write does not fit under the memory limit. Nothing of it was applied or logged.
     #[error(
-        "the write needs {needed_bytes} bytes of memory, but {used_bytes} of {limit_bytes} bytes \
+        "the write needs {needed_bytes} bytes of memory, and {used_bytes} of at most {limit_bytes} \
          are in use; raise `memory_limit_bytes`, or drop iterators, which keep old memtables in \
          memory"
     )]
@@ -228,7 +228,7 @@ pub enum Error {
         given: Duration,
     },
     /// The store was opened read-only. See [`Access::ReadOnly`](crate::Access::ReadOnly).
-    #[error("the store at {path:?} was opened for reading only")]
+    #[error("{} was opened read-only", .path.display())]
     ReadOnly {
         /// Directory of the store.
         path: PathBuf,
@@ -401,7 +401,7 @@ impl Error {
     }
 }
 
-/// As its message.
+/// Serializes the error as its message.
 #[cfg(feature = "serde")]
 impl serde::Serialize for Error {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -475,7 +475,7 @@ impl fmt::Display for Keyspace<'_> {
     }
 }
 
-/// Shows which of several is meant.
+/// Shows the number of a backup, if one was requested.
 struct Number<'a>(&'a Option<u64>);
 
 impl fmt::Display for Number<'_> {

@@ -3,7 +3,7 @@
 //! ```text
 //!   db/          the store: open, write, read, snapshots, iterators
 //!   backup/      copies of a store, several in one directory
-//!   offline/     checks, repairs and describes a store that nobody has open
+//!   offline/     checks, repairs and describes a store that is not open
 //!   store_dir/   the directory of a store and its lock
 //!   tree/        the set of runs: manifest, levels, compaction
 //!   run/         sorted, immutable files of pages
@@ -51,6 +51,8 @@ mod ranges;
 pub mod run;
 mod sealed;
 mod store_dir;
+#[cfg(test)]
+mod testing;
 // Hidden: see `backup`.
 #[doc(hidden)]
 pub mod tree;
@@ -60,22 +62,22 @@ mod versions;
 #[doc(hidden)]
 pub mod wal;
 
-pub use backup::{Backup, BackupList, BackupProgress, Backups, CheckedBackups, RemovedBackups};
+pub use backup::{Backup, BackupList, BackupProgress, BackupVerifyReport, Backups, RemovedBackups};
 pub use cache::CacheStats;
 pub use comparator::{Bytewise, Comparator, ReverseBytewise};
 // Hidden: for the fuzz targets.
 #[doc(hidden)]
 pub use db::fuzz_batch;
 pub use db::{
-    BackPressure, Db, Ingestion, Iter, Keyspace, KeyspaceBatch, KeyspaceSnapshot, KeyspaceStats,
-    LevelStats, Readable, Snapshot, Stats, TreeWork, ViewId, WriteBatch,
+    Db, Ingestion, Iter, Keyspace, KeyspaceBatch, KeyspaceSnapshot, KeyspaceStats, LevelStats,
+    Readable, Snapshot, Stats, TreeStats, ViewId, WriteBatch, WriteStalls,
 };
 pub use error::{Error, Result};
 pub use io::ReadBackend;
 pub use limits::{
     MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES, MAX_VALUE_BYTES,
 };
-pub use memtable::{Checks, MemTableStats, Strategy, UnknownStrategy};
+pub use memtable::{MemTableStats, MemoryChecks, Strategy, UnknownStrategy};
 pub use offline::describe::{DescribeOptions, describe};
 pub use offline::description::{
     Description, KeyspaceDescription, ManifestDescription, RunDescription, RunSummary,
@@ -87,9 +89,9 @@ pub use run::dump::{PageDescription, RowContent, RowDescription};
 pub use run::{Compression, RunOptions};
 pub use store_dir::Create;
 pub use tree::repair::RepairReport;
-pub use tree::salvage::{KeyRange, Loss};
+pub use tree::salvage::{DataLoss, KeyRange};
 pub use tree::verify::VerifyReport;
 pub use values::Values;
 pub use versions::Entry;
 pub use wal::recovery::Recovery;
-pub use wal::recovery_report::{BadRange, RecoveryReport};
+pub use wal::recovery_report::{CorruptRange, RecoveryReport};

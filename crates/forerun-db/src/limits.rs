@@ -6,11 +6,11 @@ pub const MAX_KEY_BYTES: usize = 65_536;
 /// Longest value: 1 GiB. The empty value is a value.
 pub const MAX_VALUE_BYTES: usize = 1 << 30;
 
-/// The most keyspaces of a store, its own included.
+/// The maximum number of keyspaces in a store, including its own.
 pub const MAX_KEYSPACES: usize = 1024;
 
 /// Longest name of a keyspace: 255 bytes. Only the store's own has an empty one.
 pub const MAX_KEYSPACE_NAME_BYTES: usize = 255;
 
-/// Longest batch, encoded: 2 GiB less a byte.
+/// Longest batch, encoded: 2 GiB minus one byte.
 pub const MAX_BATCH_BYTES: usize = (1 << 31) - 1;

@@ -10,13 +10,13 @@ use forerun_core::{Pages, setters};
 use crate::comparator::KeyOrder;
 use crate::comparator::{Bytewise, Comparator, ReverseBytewise};
 use crate::io::ReadBackend;
-use crate::memtable::Checks;
+use crate::memtable::MemoryChecks;
 use crate::run::RunOptions;
 use crate::store_dir::Create;
 use crate::wal::recovery::Recovery;
 use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
 
-/// What has happened to a write when it returns.
+/// Which failures a write survives once it has returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -61,10 +61,9 @@ pub enum Access {
 /// The shape of the tree of runs, and how fast it may be rebuilt.
 ///
 /// Level 0 holds flushed memtables, in runs that overlap. Each level below holds runs that do not
-/// overlap. The last level, 6, has whatever size its contents need. Each level above it may have a
-/// `level_factor`th of the next one's size, up to the first level for which this is at most
-/// `level1_bytes`: level 0 is merged into that one, and the levels between stay empty. So little
-/// data is stored twice.
+/// overlap. The last level, 6, may have any size. Going up from it, each level may have the size of
+/// the next one divided by `level_factor`, until that is at most `level1_bytes`. Level 0 is merged
+/// into the level reached there, and the levels between stay empty. So little data is stored twice.
 ///
 /// ```
 /// use forerun_db::{Options, TreeOptions};
@@ -111,16 +110,16 @@ impl Default for TreeOptions {
     }
 }
 
-/// Who flushes full memtables and compacts runs.
+/// Which threads do the work that no call has to wait for: in a store, flushes and compactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Background {
-    /// Two background threads of the store, one for each.
+    /// Background threads. A store has two, one for each.
     #[default]
     Threads,
-    /// The thread whose write fills a memtable, before that write returns. Everything then happens
-    /// in an order that depends only on the calls.
+    /// The thread whose call causes the work, before the call returns: in a store, the write that
+    /// fills a memtable. Everything then happens in an order that depends only on the calls.
     Caller,
 }
 
@@ -152,10 +151,11 @@ pub struct KeyspaceOptions {
     /// It is not serialized; deserialized options have the default.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub comparator: Arc<dyn Comparator>,
-    /// How its runs are written.
+    /// How its runs are written. Default: as in [`RunOptions`].
     pub run: RunOptions,
-    /// The shape of its tree of runs. If any keyspace's tree says so, writes to the whole store are
-    /// held back. The write rate is not taken from here but from [`Options::tree`].
+    /// The shape of its tree of runs. If the level 0 of any keyspace exceeds its limits, writes to
+    /// the whole store are slowed down or wait. The write rate is not taken from here but from
+    /// [`Options::tree`].
     pub tree: TreeOptions,
     /// How long its entries live; see [`Options::ttl`]. Default: none. An existing keyspace keeps
     /// the time to live that it was created with; in a new one, entries never expire.
@@ -222,25 +222,26 @@ pub struct Options {
     /// needs its root page and eight bytes per page in memory. That is counted here, but needed
     /// even if it exceeds the limit. Default: 256 MiB.
     pub cache_bytes: usize,
-    /// The maximum number of run files that are open at a time. Others are closed, and reopened
-    /// when a page of theirs is read. Files being read do not count, nor do the log, the lock and
-    /// the few files being written. Default: half of the process's limit (`RLIMIT_NOFILE`), from 16
-    /// to 65,536.
+    /// The maximum number of run files that are open at a time. All others are closed, and are
+    /// reopened when one of their pages is read. Files being read do not count, and neither do the
+    /// log, the lock and the few files being written. Default: half of the process's limit
+    /// (`RLIMIT_NOFILE`), from 16 to 65,536.
     ///
-    /// Whatever a snapshot or an iterator holds stays readable while the store is open. After that,
-    /// it may need a file that is closed and that the next opening of the store has removed, which
-    /// is an error.
+    /// Snapshots and iterators can read everything they hold while the store is open. After the
+    /// store is closed, they may need a file that is closed and that the next opening of the store
+    /// has removed, which is an error.
     pub max_open_files: Option<usize>,
     /// The page size for the memory of memtables and cache. Default: huge pages.
     pub pages: Pages,
-    /// How runs are written.
+    /// How runs are written. Default: pages of 16 KiB, compressed with LZ4, and filters of 10 bits
+    /// per key.
     pub run: RunOptions,
-    /// How long entries live, in whole seconds, at least one. Each read decides by the system
-    /// clock: an entry is found for at least this long and is gone a second later, wherever it is
-    /// stored and whenever the store was opened. A snapshot or an iterator uses the time at which
-    /// it was made, so nothing expires while it is in use. Flushes and compactions drop expired
-    /// entries. With a time to live of more than twelve days, an entry may live longer by a
-    /// millionth of it; if the clock is set back, until it has caught up.
+    /// How long entries live, in whole seconds, at least one. Each read uses the system clock: an
+    /// entry is found for at least this long and is gone a second later, wherever it is stored and
+    /// whenever the store was opened. A snapshot or an iterator uses the time of its creation, so
+    /// nothing expires while it is in use. Flushes and compactions drop expired entries. With a
+    /// time to live of more than twelve days, an entry may live longer by a millionth of it. If the
+    /// clock is set back, entries live until it has caught up.
     ///
     /// A store keeps the time to live that it was created with; opening it with another one returns
     /// [`Error::KeyspaceTtl`](crate::Error::KeyspaceTtl). Default: none, so in a new store entries
@@ -249,21 +250,21 @@ pub struct Options {
     /// How pages are read from disk. Default: with io_uring, or with a pool of threads if the
     /// kernel refuses it.
     pub reads: ReadBackend,
-    /// The shape of the tree of runs.
+    /// The shape of the tree of runs. Default: as in [`TreeOptions`].
     pub tree: TreeOptions,
-    /// Who flushes memtables and compacts runs. Default: two background threads.
+    /// Which threads flush memtables and compact runs. Default: two background threads.
     pub background: Background,
     /// How durable `put` and `delete` are. Default: [`Durability::Buffered`].
     pub durability: Durability,
     /// Whether lookups verify every entry that they pass. Default: off.
-    pub checks: Checks,
-    /// What is done about bad bytes in the log. Default: [`Recovery::DropTail`].
+    pub checks: MemoryChecks,
+    /// How damaged bytes in the log are handled. Default: [`Recovery::DropTail`].
     pub recovery: Recovery,
     /// Whether writes go to the log. Default: [`WalMode::On`].
     pub wal: WalMode,
     /// The size in bytes at which a log segment is full and the next one begins. Default: 64 MiB.
     pub wal_segment_bytes: u64,
-    /// What to do if there is no store. Default: [`Create::IfMissing`].
+    /// Whether to create a missing store. Default: [`Create::IfMissing`].
     pub create: Create,
     /// Whether the store may be changed. Default: [`Access::ReadWrite`]. With [`Access::ReadOnly`],
     /// no store is created, and [`Create::MustBeNew`] is an error.
@@ -290,7 +291,7 @@ impl Default for Options {
             tree: TreeOptions::default(),
             background: Background::default(),
             durability: Durability::default(),
-            checks: Checks::Off,
+            checks: MemoryChecks::Off,
             recovery: Recovery::default(),
             wal: WalMode::default(),
             wal_segment_bytes: 64 << 20,
@@ -336,7 +337,7 @@ setters! {
         tree: TreeOptions,
         background: Background,
         durability: Durability,
-        checks: Checks,
+        checks: MemoryChecks,
         recovery: Recovery,
         wal: WalMode,
         wal_segment_bytes: u64,

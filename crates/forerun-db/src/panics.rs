@@ -1,7 +1,7 @@
 //! Panics in code that users supply: comparators, and file systems behind [`Io`](crate::io::Io).
 //!
 //! If such code panics inside an operation of the store, the operation returns [`Error::Panicked`],
-//! so that other threads get an error instead of waiting for a thread that is gone.
+//! so that other threads get an error instead of waiting forever.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,8 +9,8 @@ use crate::{Error, Result};
 
 /// Runs `work` and turns a panic into an error. `doing` completes "a panic while …".
 ///
-/// The caller must make sure that whatever `work` leaves half done is either not used any more or
-/// still consistent.
+/// The caller must ensure that state which `work` leaves half changed is either not used any more
+/// or still consistent.
 pub(crate) fn catch<T>(doing: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
         Err(Error::Panicked {

@@ -1,6 +1,5 @@
-//! Known defects, planted one at a time so that a test can show that it finds them
-//! (`forerun_core::planted_defects`). Each defect is one that this store had or that similar stores
-//! have had.
+//! Known defects, planted one at a time to show that the tests find them
+//! (`forerun_core::planted_defects`). This store or similar stores have had each of them.
 
 forerun_core::planted_defects! {
     // Commit.
@@ -124,7 +123,7 @@ forerun_core::planted_defects! {
          create it can both succeed.",
 }
 
-/// Simulates a thread that loses its CPU, at places where a defect then harms others.
+/// Simulates a thread that loses its CPU, where a planted defect then harms other threads.
 #[cfg(feature = "planted")]
 pub(crate) fn preempt(ms: u64) {
     forerun_core::sync::thread::sleep(std::time::Duration::from_millis(ms));

@@ -79,7 +79,7 @@ impl Kind {
         bytes
     }
 
-    /// Makes a file with any body, to test how nonsense under valid checksums is handled.
+    /// Makes a file with any body, to test how invalid contents with valid checksums are handled.
     pub(crate) fn seal_bytes(&self, body: &[u8]) -> Vec<u8> {
         self.seal(|bytes| bytes.extend_from_slice(body))
     }
@@ -185,7 +185,7 @@ impl<'a> Reader<'a> {
 }
 
 pub(crate) fn put_u32(bytes: &mut Vec<u8>, value: usize) {
-    // Counts and lengths of things in memory; no store has 2^32 runs.
+    // These are counts and lengths of things in memory; no store has 2^32 runs.
     bytes.extend_from_slice(&(value as u32).to_le_bytes());
 }
 

@@ -1,7 +1,7 @@
 //! The answers of a `multi_get`, in memory that the caller keeps and reuses.
 //!
 //! ```text
-//!   slots   | found 0..5 | missing | found 5..9 | failed |      one a key, in the order of the keys
+//!   slots   | found 0..5 | missing | found 5..9 | failed |      one per key, in the order of the keys
 //!   bytes   |v v v v v|v v v v|                                 the values, in the order they were found
 //! ```
 
@@ -151,7 +151,7 @@ impl Values {
         missing
     }
 
-    /// Takes the memory back.
+    /// Takes back the memory that [`take_missing`](Self::take_missing) lent.
     pub(crate) fn keep_missing(&mut self, missing: Vec<u32>) {
         self.missing = missing;
     }

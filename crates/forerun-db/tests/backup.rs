@@ -104,7 +104,7 @@ fn each_backup_restores_its_point_in_time() {
         assert_eq!(made.last_sequence, db.stats().last_sequence);
         then.push((made, contents(&db)));
     }
-    // Nothing that happens to the store matters.
+    // Later changes of the store do not affect its backups.
     db.delete_range(b"", &[0xff; 9]).unwrap();
     db.compact().unwrap();
     db.close().unwrap();
@@ -192,7 +192,7 @@ fn pruning_removes_only_files_no_other_backup_needs() {
             .sum()
     };
     let before = bytes_of(&files(&io, ".run"));
-    let removed = backups.keep(2).unwrap();
+    let removed = backups.purge_old(2).unwrap();
     assert_eq!(removed.backups, [1, 2, 3]);
     assert!(removed.files > 0);
     assert_eq!(before - bytes_of(&files(&io, ".run")), removed.bytes);
@@ -215,8 +215,8 @@ fn pruning_removes_only_files_no_other_backup_needs() {
     // Deletes only the newer of the two.
     assert_eq!(backups.delete(4).unwrap().backups, [4]);
     assert!(matches!(backups.delete(4), Err(Error::NoBackup { .. })));
-    assert_eq!(backups.keep(7).unwrap().backups, []);
-    assert!(matches!(backups.keep(0), Err(Error::BadOption { .. })));
+    assert_eq!(backups.purge_old(7).unwrap().backups, []);
+    assert!(matches!(backups.purge_old(0), Err(Error::BadOption { .. })));
     let only = &backups.list().unwrap().backups[0];
     assert_eq!(only.own_bytes, only.bytes);
     assert_eq!(restored(&io, &backups, None, "/last"), then[4]);
@@ -309,9 +309,9 @@ fn no_file_is_removed_while_a_damaged_backup_record_exists() {
         &list.damaged[..],
         [(2, Error::CorruptFile { .. })]
     ));
-    // The damaged backup does not count, and its files stay because nobody knows which it needs.
+    // The damaged backup does not count, and its files stay because it is unknown which it needs.
     let before = files(&io, ".run");
-    assert_eq!(backups.keep(2).unwrap().backups, []);
+    assert_eq!(backups.purge_old(2).unwrap().backups, []);
     assert_eq!(files(&io, ".run"), before);
     assert_eq!(backups.delete(1).unwrap().files, 0);
     let removed = backups.delete(2).unwrap();

@@ -170,7 +170,7 @@ fn removing_old_ones_may_fail_anywhere_and_the_newest_stay() {
     let (base, then) = backed_up(4);
     let work = |io: &FaultIo, begin: &dyn Fn()| {
         begin();
-        backups(io)?.keep(2).map(drop)
+        backups(io)?.purge_old(2).map(drop)
     };
     sweep(&base, 15, work, |io, done, case| {
         check(io, &then, &[3, 4], case);

@@ -21,7 +21,7 @@ use testing::{STORE, open, tiny_options};
 const COPY: &str = "/copy";
 const BACKUPS: &str = "/backups";
 
-/// How long the test waits before it concludes that something does not happen.
+/// How long the test waits before it concludes that an event does not happen.
 const A_WHILE: Duration = Duration::from_millis(4);
 
 /// How long a test waits for something that must happen.
@@ -35,7 +35,7 @@ thread_local! {
 /// Holds an operation up at one of its changes, and records changes in the store's directory after
 /// the store was closed.
 #[derive(Default)]
-struct Gate {
+struct HeldChange {
     state: Mutex<State>,
     moved: Condvar,
 }
@@ -51,16 +51,16 @@ struct State {
     changed_after: Vec<(Change, PathBuf)>,
 }
 
-impl Gate {
-    fn at(left: usize) -> Arc<Gate> {
-        let gate = Gate::default();
-        gate.lock().left = left;
-        Arc::new(gate)
+impl HeldChange {
+    fn at(left: usize) -> Arc<HeldChange> {
+        let held = HeldChange::default();
+        held.lock().left = left;
+        Arc::new(held)
     }
 
     fn io(self: &Arc<Self>, inner: &FaultIo) -> HookIo {
-        let gate = Arc::clone(self);
-        HookIo::new(inner, move |change, path| gate.pass(change, path))
+        let held = Arc::clone(self);
+        HookIo::new(inner, move |change, path| held.pass(change, path))
     }
 
     fn pass(&self, change: Change, path: &Path) -> io::Result<()> {
@@ -188,7 +188,7 @@ impl Operation {
         }
     }
 
-    /// Runs it in its own thread, in which the gate holds it up.
+    /// Runs it in its own thread, in which the held holds it up.
     fn spawn<'s>(
         self,
         scope: &'s Scope<'s, '_>,
@@ -215,21 +215,21 @@ fn is_locked(io: &FaultIo) -> bool {
 fn close_during(operation: Operation, change: usize) -> bool {
     let disk = FaultIo::new();
     disk.set_links(operation != Operation::CheckpointByCopy);
-    let gate = Gate::at(change);
-    let io = gate.io(&disk);
+    let held = HeldChange::at(change);
+    let io = held.io(&disk);
     let db = Db::open_with_io(Arc::new(io.clone()), STORE, options()).unwrap();
     fill(&db);
     let before = entries(&db);
     let (case, ended, closed) = std::thread::scope(|scope| {
         let work = operation.spawn(scope, db.clone(), io.clone());
-        let Some((change, path)) = gate.held_at(&work) else {
+        let Some((change, path)) = held.held_at(&work) else {
             work.join().unwrap().unwrap();
             return (None, Ok(()), [Ok(()), Ok(())]);
         };
         let case = format!("{operation:?} held up at {change:?} {}", path.display());
         let close = || {
             let closed = db.clone().close();
-            gate.lock().is_closed = true;
+            held.lock().is_closed = true;
             closed
         };
         let closers = [scope.spawn(close), scope.spawn(close)];
@@ -239,7 +239,7 @@ fn close_during(operation: Operation, change: usize) -> bool {
             std::thread::yield_now();
         }
         let kept = !is_any_closed() && is_locked(&disk);
-        gate.open();
+        held.open();
         // Writes to a directory of backups read from files that stay open, so they do not need the
         // store.
         let needs_store = operation != Operation::Backup || path.starts_with(STORE);
@@ -254,7 +254,7 @@ fn close_during(operation: Operation, change: usize) -> bool {
         "{case}: {ended:?}"
     );
     assert_eq!(
-        gate.lock().changed_after,
+        held.lock().changed_after,
         [],
         "{case}: changed after closing"
     );
@@ -315,8 +315,8 @@ fn a_second_thread_that_closes_a_store_waits_until_it_is_closed_and_gets_the_sam
     // The first call is held up at each of its changes while it writes the end of the log.
     for change in 0.. {
         let disk = FaultIo::new();
-        let gate = Gate::at(change);
-        let db = Db::open_with_io(Arc::new(gate.io(&disk)), STORE, options()).unwrap();
+        let held = HeldChange::at(change);
+        let db = Db::open_with_io(Arc::new(held.io(&disk)), STORE, options()).unwrap();
         fill(&db);
         let (first, second) = (db.clone(), db.clone());
         let was_held = std::thread::scope(|scope| {
@@ -324,14 +324,14 @@ fn a_second_thread_that_closes_a_store_waits_until_it_is_closed_and_gets_the_sam
                 IS_HELD_UP.set(true);
                 first.close()
             });
-            let was_held = gate.held_at(&first).is_some();
+            let was_held = held.held_at(&first).is_some();
             let second = scope.spawn(|| second.close());
             let begun = Instant::now();
             let mut waits = true;
             while was_held && waits && begun.elapsed() < A_WHILE {
                 waits = !second.is_finished() && is_locked(&disk);
             }
-            gate.open();
+            held.open();
             assert!(waits, "change {change}: the second close returned early");
             first.join().unwrap().unwrap();
             second.join().unwrap().unwrap();
@@ -362,8 +362,8 @@ fn a_store_that_cannot_be_closed_cleanly_says_so_to_everyone_who_closes_it() {
 #[test]
 fn the_last_handle_of_any_kind_keeps_the_directory_locked_until_its_operation_ends() {
     let disk = FaultIo::new();
-    let gate = Gate::at(2);
-    let io = gate.io(&disk);
+    let held = HeldChange::at(2);
+    let io = held.io(&disk);
     let db = Db::open_with_io(Arc::new(io), STORE, options()).unwrap();
     fill(&db);
     let keyspace = db.keyspace("other").unwrap();
@@ -372,10 +372,10 @@ fn the_last_handle_of_any_kind_keeps_the_directory_locked_until_its_operation_en
             IS_HELD_UP.set(true);
             keyspace.compact()
         });
-        assert!(gate.held_at(&work).is_some());
+        assert!(held.held_at(&work).is_some());
         drop(db);
         assert!(is_locked(&disk));
-        gate.open();
+        held.open();
         work.join().unwrap().unwrap();
     });
     assert!(open(&disk, &options()).unwrap().recovery().clean_close);

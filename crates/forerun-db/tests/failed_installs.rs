@@ -1,5 +1,5 @@
-//! Manifests that cannot be written: however often writing is retried, nothing piles up on the
-//! disk, and nothing is lost.
+//! Manifests that cannot be written: however often writing is retried, no files accumulate on the
+//! disk, and no entry is lost.
 
 mod testing;
 

@@ -130,15 +130,15 @@ fn writes_fail_on_a_full_disk_and_succeed_once_space_is_free() {
         .iter()
         .map(|path| io.read(path).unwrap().len())
         .sum();
-    for room in 0..400 {
-        io.set_capacity_bytes(Some(used as u64 + room));
+    for free_bytes in 0..400 {
+        io.set_capacity_bytes(Some(used as u64 + free_bytes));
         let big = vec![7; 500];
         match db.put_with(b"big", &big, Durability::Synced) {
             Err(error @ Error::Io { .. }) => {
                 assert!(error.to_string().contains("wal-"), "{error}");
                 assert_eq!(error.io_kind(), Some(std::io::ErrorKind::StorageFull));
             }
-            other => panic!("{room} bytes of free space: {other:?}"),
+            other => panic!("{free_bytes} bytes of free space: {other:?}"),
         }
         assert_eq!(db.get(b"big").unwrap(), None);
     }

@@ -186,7 +186,7 @@ fn every_handle_gives_errors_in_a_child_and_dropping_them_there_changes_nothing(
             refused(backups.create(&db));
             refused(backups.list());
             refused(backups.verify());
-            refused(backups.keep(1));
+            refused(backups.purge_old(1));
             refused(backups.restore(None, path.with_extension("restored")));
             drop((iter, snapshot, ingestion, users, db, backups));
         });
@@ -201,7 +201,7 @@ fn every_handle_gives_errors_in_a_child_and_dropping_them_there_changes_nothing(
             "{refused_lock}"
         );
         assert!(backups.verify().unwrap().problems.is_empty());
-        backups.keep(1).unwrap();
+        backups.purge_old(1).unwrap();
         assert!(db.verify().unwrap().problems.is_empty());
         db.drop_keyspace("users").unwrap();
         drop((users, snapshot));

@@ -1,4 +1,5 @@
-//! Ingestion is atomic and takes its place in the order of writes, whatever fails meanwhile.
+//! Ingestion is atomic and takes its place in the order of writes, whatever fails during the
+//! ingestion.
 
 mod testing;
 
@@ -68,7 +69,7 @@ fn put_all(db: &Db, what: &str, step: usize) -> Result<()> {
     Ok(())
 }
 
-/// Runs the script as far as it comes.
+/// Runs the script until a step fails.
 fn run(io: &FaultIo, options: &Options, progress: &mut Progress) -> Result<()> {
     let db = open(io, options)?;
     put_all(&db, "before", 1)?;

@@ -327,13 +327,13 @@ fn a_write_waits_for_an_iterator_of_another_thread() {
 fn a_write_blocked_by_a_checkpoint_continues_after_it() {
     const LIMIT: usize = 1 << 20;
     const PUTS: u32 = 4000;
-    let gate = Arc::new(Barrier::new(2));
+    let barrier = Arc::new(Barrier::new(2));
     let hook = {
-        let gate = Arc::clone(&gate);
+        let barrier = Arc::clone(&barrier);
         move |change, path: &Path| {
             if change == Change::CreateDir && path == Path::new("/copy") {
-                gate.wait();
-                gate.wait();
+                barrier.wait();
+                barrier.wait();
             }
             Ok(())
         }
@@ -345,7 +345,7 @@ fn a_write_blocked_by_a_checkpoint_continues_after_it() {
     let written = AtomicU32::new(0);
     std::thread::scope(|scope| {
         let checkpoint = scope.spawn(|| db.checkpoint("/copy"));
-        gate.wait();
+        barrier.wait();
         let writer = scope.spawn(|| {
             for n in 0..PUTS {
                 db.put(&n.to_be_bytes(), &[7; 1000])?;
@@ -360,7 +360,7 @@ fn a_write_blocked_by_a_checkpoint_continues_after_it() {
             std::thread::sleep(Duration::from_millis(50));
         }
         assert!(before < PUTS);
-        gate.wait();
+        barrier.wait();
         checkpoint.join().unwrap().unwrap();
         let begun = Instant::now();
         while !writer.is_finished() && begun.elapsed() < Duration::from_secs(60) {

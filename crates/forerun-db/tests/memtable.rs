@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use forerun_core::Pages;
 use forerun_db::memtable::{
-    Bytewise, Checks, Comparator, Lookup, MemTable, MemTableConfig, ReverseBytewise, Strategy,
+    Bytewise, Comparator, Lookup, MemTable, MemTableConfig, MemoryChecks, ReverseBytewise, Strategy,
 };
 use forerun_db::{Error, Op, Values};
 use proptest::prelude::*;
@@ -16,11 +16,11 @@ use proptest::strategy::Strategy as Generate;
 /// A snapshot that sees everything.
 const ALL: u64 = u64::MAX >> 8;
 
-fn table(checks: Checks, comparator: Arc<dyn Comparator>) -> MemTable {
+fn table(checks: MemoryChecks, comparator: Arc<dyn Comparator>) -> MemTable {
     limited(256 << 20, checks, comparator)
 }
 
-fn limited(limit_bytes: usize, checks: Checks, comparator: Arc<dyn Comparator>) -> MemTable {
+fn limited(limit_bytes: usize, checks: MemoryChecks, comparator: Arc<dyn Comparator>) -> MemTable {
     let pages = Pages::Small;
     let config = MemTableConfig::default()
         .limit_bytes(limit_bytes)
@@ -228,7 +228,7 @@ proptest! {
             keys.sort();
         }
         for order in orders() {
-            for checks in [Checks::Off, Checks::Paranoid] {
+            for checks in [MemoryChecks::Off, MemoryChecks::Paranoid] {
                 let table = table(checks, order.clone());
                 let model = fill(&table, &writes, chunk);
                 check_batch(&table, &model, &keys, snapshot);
@@ -259,7 +259,7 @@ fn large_memtables_use_their_index_for_every_kind_of_key() {
     ];
     for shape in shapes {
         for order in orders() {
-            let table = table(Checks::Off, order.clone());
+            let table = table(MemoryChecks::Off, order.clone());
             let write = |n: u64| {
                 (
                     shape(n),
@@ -286,7 +286,7 @@ fn large_memtables_use_their_index_for_every_kind_of_key() {
 
 #[test]
 fn chains_of_thousands_of_versions_answer_every_snapshot() {
-    for checks in [Checks::Off, Checks::Paranoid] {
+    for checks in [MemoryChecks::Off, MemoryChecks::Paranoid] {
         let table = table(checks, Arc::new(Bytewise));
         let mut writes: Vec<Write> = vec![(b"a".to_vec(), Some(b"first".to_vec()))];
         for n in 0_u64..4000 {
@@ -307,7 +307,7 @@ fn chains_of_thousands_of_versions_answer_every_snapshot() {
 
 #[test]
 fn an_empty_table_and_an_empty_batch_answer_nothing() {
-    let table = table(Checks::Off, Arc::new(Bytewise));
+    let table = table(MemoryChecks::Off, Arc::new(Bytewise));
     let mut values = Values::new();
     for strategy in Strategy::ALL {
         table.multi_get_values::<&[u8]>(&[], 9, strategy, &mut values);
@@ -323,7 +323,7 @@ fn an_empty_table_and_an_empty_batch_answer_nothing() {
 #[test]
 fn memory_is_exact_and_bounded_and_refused_batches_leave_no_trace() {
     let limit_bytes = 1 << 16;
-    let table = limited(limit_bytes, Checks::Off, Arc::new(Bytewise));
+    let table = limited(limit_bytes, MemoryChecks::Off, Arc::new(Bytewise));
     let mut sequence = 1;
     let error = loop {
         let key = mix(sequence).to_be_bytes();
@@ -367,7 +367,7 @@ fn memory_is_exact_and_bounded_and_refused_batches_leave_no_trace() {
 
 #[test]
 fn an_unpublished_batch_returns_its_memory() {
-    let table = limited(1 << 16, Checks::Off, Arc::new(Bytewise));
+    let table = limited(1 << 16, MemoryChecks::Off, Arc::new(Bytewise));
     let before = table.stats();
     drop(table.prepare(put(b"k", &[1; 50_000])).unwrap());
     assert_eq!(table.stats(), before);
@@ -378,7 +378,7 @@ fn an_unpublished_batch_returns_its_memory() {
 fn memory_returned_by_one_thread_serves_another() {
     const THREADS: u64 = 4;
     const WRITES: u64 = 400;
-    let table = table(Checks::Paranoid, Arc::new(Bytewise));
+    let table = table(MemoryChecks::Paranoid, Arc::new(Bytewise));
     let write = &|n: u64| {
         let bytes = n.to_be_bytes();
         // Each kept batch follows two that are rejected, as by a failing log.
@@ -432,7 +432,7 @@ impl<'a> Iterator for Fickle<'a> {
 
 #[test]
 fn a_batch_that_changes_while_it_is_copied_is_refused_and_harms_nothing() {
-    let table = limited(1 << 20, Checks::Paranoid, Arc::new(Bytewise));
+    let table = limited(1 << 20, MemoryChecks::Paranoid, Arc::new(Bytewise));
     table.prepare(put(b"a", b"1")).unwrap().publish(1);
     let before = table.stats();
     let (big, huge, long_key) = (vec![7; 4096], vec![7; 8 << 20], vec![7; 80_000]);
@@ -479,7 +479,7 @@ fn a_batch_that_changes_while_it_is_copied_is_refused_and_harms_nothing() {
 
 #[test]
 fn keys_over_their_limit_are_refused() {
-    let table = table(Checks::Off, Arc::new(Bytewise));
+    let table = table(MemoryChecks::Off, Arc::new(Bytewise));
     let key = vec![0; 65_537];
     assert!(matches!(
         table.prepare(put(&key, b"")),
@@ -496,7 +496,7 @@ fn keys_over_their_limit_are_refused() {
 fn a_published_key_is_found_by_every_later_batch_of_every_thread() {
     const THREADS: u64 = 4;
     const KEYS: u64 = 20_000;
-    let table = table(Checks::Off, Arc::new(Bytewise));
+    let table = table(MemoryChecks::Off, Arc::new(Bytewise));
     let sequences = AtomicU64::new(1);
     // The keys published so far, for the other threads to pick from: key number + 1, or 0.
     let published: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();

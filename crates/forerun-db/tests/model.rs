@@ -171,7 +171,7 @@ fn check_iter(mut iter: Iter, wanted: Vec<(Key, Vec<u8>)>, ends: &[bool]) {
     }
 }
 
-/// What a snapshot saw, to be checked again later.
+/// The entries that a snapshot returned, to be checked again later.
 struct Remembered {
     snapshot: Snapshot,
     model: Model,

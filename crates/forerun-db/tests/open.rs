@@ -10,8 +10,8 @@ use std::sync::Arc;
 use forerun_core::Pages;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Access, Bytewise, Checks, Comparator, Create, Db, Durability, Error, MAX_KEY_BYTES,
-    MAX_VALUE_BYTES, Op, Options, ReverseBytewise, Values, WalMode, WriteBatch,
+    Access, Bytewise, Comparator, Create, Db, Durability, Error, MAX_KEY_BYTES, MAX_VALUE_BYTES,
+    MemoryChecks, Op, Options, ReverseBytewise, Values, WalMode, WriteBatch,
 };
 use testing::{open, small_options};
 
@@ -472,7 +472,9 @@ fn a_batch_larger_than_a_segment_is_one_record() {
 
 #[test]
 fn paranoid_checks_change_no_answer() {
-    let options = small_options().checks(Checks::Paranoid).pages(Pages::Small);
+    let options = small_options()
+        .checks(MemoryChecks::Paranoid)
+        .pages(Pages::Small);
     let db = open(&FaultIo::new(), &options).unwrap();
     for i in 0..100_u32 {
         db.put(&i.to_be_bytes(), b"v").unwrap();

@@ -1,5 +1,5 @@
-//! A comparator or a file system panics: the caller gets an error that names it, nobody waits for
-//! ever, and nothing acknowledged is lost.
+//! A comparator or a file system panics: the caller gets an error that names it, no thread waits
+//! forever, and no acknowledged write is lost.
 
 mod testing;
 
@@ -265,9 +265,9 @@ fn a_worker_that_panics_stops_writes_and_nobody_hangs() {
         });
         assert!(failure.unwrap().contains("met a thread"));
         let other = db.clone();
-        let settled = ends("settling", move || other.wait_idle());
+        let waited = ends("waiting until idle", move || other.wait_idle());
         if worker == "forerun-compact" {
-            assert_refused(settled, "met a thread");
+            assert_refused(waited, "met a thread");
         }
         for n in 0..kept {
             assert!(db.get(&n.to_be_bytes()).unwrap().is_some(), "{n} of {kept}");

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use forerun_db::io::Io;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Comparator, Db, Error, KeyspaceOptions, Options, Result, TreeOptions, check_with_io,
-    repair_with_io,
+    CheckReport, Comparator, Db, Error, KeyspaceOptions, Options, RepairReport, Result,
+    TreeOptions, check_with_io, repair_with_io,
 };
 use testing::{STORE, open, tiny_options};
 
@@ -63,9 +63,53 @@ impl Comparator for PanickingAt {
     }
 }
 
-/// A store with runs in several levels, entries in the log, and range deletions in both.
-fn store_to_disturb(io: &FaultIo, options: &Options) -> Db {
-    let db = open(io, options).unwrap();
+/// A store whose comparator can be made to panic.
+struct Fixture {
+    comparator: PanickingAt,
+    options: Options,
+    io: FaultIo,
+}
+
+impl Fixture {
+    /// A store with runs in several levels, entries in the log, and range deletions in both.
+    fn new(memtable_bytes: usize) -> (Fixture, Db) {
+        let comparator = PanickingAt::never();
+        let options = tiny_options()
+            .tree(TreeOptions::default().level0_runs(10))
+            .memtable_bytes(memtable_bytes)
+            .comparator(Arc::new(comparator.clone()));
+        let io = FaultIo::new();
+        let db = open(&io, &options).unwrap();
+        fill(&db);
+        let fixture = Fixture {
+            comparator,
+            options,
+            io,
+        };
+        (fixture, db)
+    }
+
+    fn check(&self) -> CheckReport {
+        check_with_io(Arc::new(self.io.clone()), STORE, &self.options).unwrap()
+    }
+
+    fn repair(&self) -> Result<RepairReport> {
+        repair_with_io(Arc::new(self.io.clone()), STORE, &self.options)
+    }
+
+    /// Checks that the closed store is undamaged and has no file that it does not need.
+    fn assert_sound(&self, case: &str) {
+        let CheckReport {
+            problems,
+            leftovers,
+            ..
+        } = self.check();
+        assert!(problems.is_empty(), "{case}: {problems:?}");
+        assert_eq!(leftovers, 0, "{case}");
+    }
+}
+
+fn fill(db: &Db) {
     for round in 0..2_u8 {
         for i in 0..8_u8 {
             db.put([i], [round; 50]).unwrap();
@@ -77,7 +121,6 @@ fn store_to_disturb(io: &FaultIo, options: &Options) -> Db {
         db.put([i], [9; 50]).unwrap();
     }
     db.delete_range([7], [9]).unwrap();
-    db
 }
 
 fn ingest_some(db: &Db) -> Result<()> {
@@ -93,32 +136,29 @@ fn write_much(db: &Db) -> Result<()> {
 
 #[test]
 fn a_comparator_that_panics_at_any_call_leaves_no_files() {
-    type Operation = fn(&FaultIo, Db, &Options) -> Result<Db>;
+    type Operation = fn(&Fixture, Db) -> Result<Db>;
     let operations: [(&str, Operation); 5] = [
-        ("flush", |_, db, _| db.flush().map(|()| db)),
-        ("compact", |_, db, _| db.compact().map(|()| db)),
-        ("ingest", |_, db, _| ingest_some(&db).map(|()| db)),
-        ("write", |_, db, _| write_much(&db).map(|()| db)),
-        ("open", |io, db, options| {
+        ("flush", |_, db| db.flush().map(|()| db)),
+        ("compact", |_, db| db.compact().map(|()| db)),
+        ("ingest", |_, db| ingest_some(&db).map(|()| db)),
+        ("write", |_, db| write_much(&db).map(|()| db)),
+        ("open", |fixture, db| {
             db.close()?;
             // The log does not fit into one memtable, so opening writes runs.
-            open(io, &options.clone().memtable_bytes(1 << 10))
+            open(
+                &fixture.io,
+                &fixture.options.clone().memtable_bytes(1 << 10),
+            )
         }),
     ];
     for (name, operation) in operations {
         let attempt = |panics_at: u64| {
-            let comparator = PanickingAt::never();
-            let options = tiny_options()
-                .tree(TreeOptions::default().level0_runs(10))
-                .memtable_bytes(4 << 10)
-                .comparator(Arc::new(comparator.clone()));
-            let io = FaultIo::new();
-            let db = store_to_disturb(&io, &options);
-            comparator.arm(panics_at);
+            let (fixture, db) = Fixture::new(4 << 10);
+            fixture.comparator.arm(panics_at);
             let case = format!("{name}, a panic at call {panics_at}");
-            let done = catch_unwind(AssertUnwindSafe(|| operation(&io, db, &options)));
+            let done = catch_unwind(AssertUnwindSafe(|| operation(&fixture, db)));
             let done = done.unwrap_or_else(|_| panic!("{case}: it reaches the caller"));
-            let calls = comparator.calls.load(SeqCst);
+            let calls = fixture.comparator.calls.load(SeqCst);
             // The heights of a memtable's towers are random, and so is the number of comparisons.
             match panics_at < calls {
                 // After an ingestion is visible, a due compaction may fail without it.
@@ -126,15 +166,9 @@ fn a_comparator_that_panics_at_any_call_leaves_no_files() {
                 false => assert!(done.is_ok(), "{case}"),
             }
             drop(done);
-            comparator.arm(u64::MAX);
-            let checked = check_with_io(Arc::new(io.clone()), STORE, &options).unwrap();
-            assert!(
-                checked.problems.is_empty(),
-                "{case}: {:?}",
-                checked.problems
-            );
-            assert_eq!(checked.leftovers, 0, "{case}");
-            let db = open(&io, &options).unwrap();
+            fixture.comparator.arm(u64::MAX);
+            fixture.assert_sound(&case);
+            let db = open(&fixture.io, &fixture.options).unwrap();
             assert!(db.get([19]).unwrap().is_some(), "{case}");
             calls
         };
@@ -153,13 +187,12 @@ fn a_comparator_that_panics_at_any_call_leaves_no_files() {
 fn a_comparator_that_panics_at_any_call_of_a_repair_leaves_no_new_runs() {
     for is_manifest_lost in [false, true] {
         let attempt = |panics_at: u64| {
-            let comparator = PanickingAt::never();
-            let options = tiny_options()
-                .tree(TreeOptions::default().level0_runs(10))
-                .memtable_bytes(48 << 10)
-                .comparator(Arc::new(comparator.clone()));
-            let io = FaultIo::new();
-            let db = store_to_disturb(&io, &options);
+            let (fixture, db) = Fixture::new(48 << 10);
+            let Fixture {
+                comparator,
+                options,
+                io,
+            } = &fixture;
             // A run of several pages, of which one is damaged.
             for i in 0..200_u8 {
                 db.put([i, i], [i; 100]).unwrap();
@@ -180,7 +213,7 @@ fn a_comparator_that_panics_at_any_call_of_a_repair_leaves_no_new_runs() {
             }
             let before = io.files();
             comparator.arm(panics_at);
-            let repaired = repair_with_io(Arc::new(io.clone()), STORE, &options);
+            let repaired = fixture.repair();
             let calls = comparator.calls.load(SeqCst);
             comparator.arm(u64::MAX);
             let case = format!("manifest lost: {is_manifest_lost}, a panic at call {panics_at}");
@@ -190,15 +223,15 @@ fn a_comparator_that_panics_at_any_call_of_a_repair_leaves_no_new_runs() {
                 Ok(report) => assert!(report.new_runs > 0, "{case}"),
                 // The runs were repaired, and the check that follows has failed.
                 Err(_) if io.files() != before => {
-                    let checked = check_with_io(Arc::new(io.clone()), STORE, &options).unwrap();
+                    let checked = fixture.check();
                     assert!(checked.runs.problems.is_empty(), "{case}");
                     assert_eq!(checked.leftovers, 0, "{case}");
                 }
                 Err(_) => {
-                    repair_with_io(Arc::new(io.clone()), STORE, &options).unwrap();
+                    fixture.repair().unwrap();
                 }
             }
-            let db = open(&io, &options).unwrap();
+            let db = open(io, options).unwrap();
             assert!(db.get([199, 199]).unwrap().is_some(), "{case}");
             calls
         };

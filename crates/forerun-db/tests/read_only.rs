@@ -1,4 +1,4 @@
-//! A store on a read-only file system is read and checked, and nothing in its directory is touched.
+//! A store on a read-only file system is read and checked, and nothing in its directory changes.
 
 mod testing;
 

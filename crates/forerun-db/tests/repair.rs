@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forerun_db::io::fault::{Fault, FaultIo};
-use forerun_db::{CheckReport, Error, Loss, RepairReport, Result, check_with_io, repair_with_io};
+use forerun_db::{
+    CheckReport, DataLoss, Error, RepairReport, Result, check_with_io, repair_with_io,
+};
 use proptest::prelude::*;
 use testing::{STORE, open, run_files, tiny_options};
 
@@ -56,10 +58,30 @@ fn repair(io: &FaultIo) -> Result<RepairReport> {
     repair_with_io(Arc::new(io.clone()), STORE, &tiny_options())
 }
 
-fn is_in(loss: &Loss, key: &[u8]) -> bool {
+fn is_in(loss: &DataLoss, key: &[u8]) -> bool {
     let Some(keys) = &loss.keys else { return true };
     keys.from.as_ref().is_none_or(|from| from[..] <= *key)
         && keys.to.as_ref().is_none_or(|to| *key <= to[..])
+}
+
+/// Repairs crash copies of a store. In each copy, one more call of the repair than in the copy
+/// before succeeds, and the next call fails with `errno`. `check` gets the copy, the call that
+/// failed, and the result, and returns whether it has checked the copy. Returns how many copies
+/// were checked.
+fn fail_each_call_of_a_repair(
+    io: &FaultIo,
+    errno: i32,
+    check: impl Fn(&FaultIo, &str, Result<RepairReport>) -> bool,
+) -> usize {
+    let mut checked = 0;
+    for call in 0.. {
+        let copy = io.crash(1);
+        copy.fail_call(call, Fault::Fail(errno));
+        let repaired = repair(&copy);
+        let Some(failed_call) = copy.hit() else { break };
+        checked += usize::from(check(&copy, &failed_call, repaired));
+    }
+    checked
 }
 
 #[test]
@@ -88,18 +110,14 @@ fn an_interrupted_read_does_not_affect_a_repair() {
     let manifest = Path::new(STORE).join("MANIFEST");
     io.write(&manifest, b"no manifest");
     let expected = format!("{:?}", repair(&io.crash(1)).unwrap());
-    let mut interrupted = 0;
-    for call in 0.. {
-        let copy = io.crash(1);
-        copy.fail_call(call, Fault::Fail(EINTR));
-        let repaired = repair(&copy);
-        let Some(hit) = copy.hit() else { break };
-        if hit.starts_with("read") {
-            let repaired = repaired.unwrap_or_else(|error| panic!("{hit}: {error}"));
-            assert_eq!(format!("{repaired:?}"), expected, "{hit}");
-            interrupted += 1;
+    let interrupted = fail_each_call_of_a_repair(&io, EINTR, |_, call, repaired| {
+        if !call.starts_with("read") {
+            return false;
         }
-    }
+        let repaired = repaired.unwrap_or_else(|error| panic!("{call}: {error}"));
+        assert_eq!(format!("{repaired:?}"), expected, "{call}");
+        true
+    });
     assert!(
         interrupted > 10,
         "only {interrupted} reads were interrupted"
@@ -114,18 +132,14 @@ fn a_repair_whose_manifest_cannot_be_written_leaves_no_new_runs() {
     let largest = runs.iter().max_by_key(|path| io.read(path).unwrap().len());
     io.overwrite(largest.unwrap(), 100, b"damage");
     assert!(repair(&io.crash(1)).unwrap().new_runs > 0);
-    let mut failed = 0;
-    for call in 0.. {
-        let copy = io.crash(1);
-        copy.fail_call(call, Fault::Fail(ENOSPC));
-        let repaired = repair(&copy);
-        let Some(hit) = copy.hit() else { break };
-        if hit.ends_with("MANIFEST.new") && !hit.starts_with("rename") {
-            repaired.unwrap_err();
-            assert_eq!(run_files(&copy), runs, "{hit}");
-            failed += 1;
+    let failed = fail_each_call_of_a_repair(&io, ENOSPC, |copy, call, repaired| {
+        if !call.ends_with("MANIFEST.new") || call.starts_with("rename") {
+            return false;
         }
-    }
+        repaired.unwrap_err();
+        assert_eq!(run_files(copy), runs, "{call}");
+        true
+    });
     assert!(
         failed >= 3,
         "only {failed} steps of writing the manifest failed"

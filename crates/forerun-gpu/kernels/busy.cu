@@ -1,6 +1,6 @@
 // A matrix product that keeps the multiprocessors busy while something else is measured: c = a * b,
-// all n x n of f32 in row-major order; n is a multiple of 64. It only has to be bound by
-// arithmetic; it need not be fast.
+// all n x n of f32 in row-major order; n is a multiple of 64. It must be bound by arithmetic, but
+// need not be fast.
 //
 // A block of 256 threads computes a tile of 64 x 64, and a thread 4 x 4 of it, from shared memory:
 //

@@ -11,11 +11,11 @@ namespace forerun {
 template <u32 VERSION, u32 UNIT, u32 ROWS, u32 ALIGN>
 FORERUN_DEVICE void copy_rows(const GatherParams& p) {
     if constexpr (VERSION <= 1) {
-        thread_a_row<UNIT>(p);
+        thread_per_row<UNIT>(p);
     } else if constexpr (VERSION == 2) {
-        warp_a_row<UNIT, false>(p);
+        warp_per_row<UNIT, false>(p);
     } else if constexpr (VERSION == 3) {
-        warp_a_row<UNIT, true>(p);
+        warp_per_row<UNIT, true>(p);
     } else if constexpr (VERSION == 4) {
         warp_over_rows<UNIT>(p);
     } else if constexpr (VERSION == 5) {

@@ -1,5 +1,6 @@
 // atomic.cuh for the shim: a scheduling point, then the whole operation before any other lane runs.
-// This machine provides all orderings and fences anyway; machine.h tells what that hides.
+// This machine provides all orderings and fences anyway; machine.h lists the defects that this
+// hides.
 #pragma once
 #include "machine.h"
 
@@ -9,6 +10,7 @@ namespace shim {
 
 template <typename T, typename Next> T atomically(T* to, Next next) {
     Machine::current().point();
+    land_stores_at(to, sizeof(T));
     const T was = *to;
     *to = next(was);
     return was;
@@ -32,6 +34,9 @@ template <typename T> T atomic_and(T* to, typename shim::Same<T>::Type value) {
 template <typename T> T atomic_or(T* to, typename shim::Same<T>::Type value) {
     return shim::atomically(to, [=](T was) { return T(was | value); });
 }
+template <typename T> T atomic_xor(T* to, typename shim::Same<T>::Type value) {
+    return shim::atomically(to, [=](T was) { return T(was ^ value); });
+}
 template <typename T> T atomic_exchange(T* to, typename shim::Same<T>::Type value) {
     return shim::atomically(to, [=](T) { return value; });
 }
@@ -43,19 +48,25 @@ T atomic_compare_exchange(T* to, typename shim::Same<T>::Type expected,
 }
 
 template <typename T> T load_relaxed(const T* from) {
+    static_assert(sizeof(T) >= 4, "accesses of other sizes would race with these");
     shim::Machine::current().point();
-    return *from;
+    return shim::read_value(from);
 }
 template <typename T> T load_acquire(const T* from) { return load_relaxed(from); }
 template <typename T> void store_relaxed(T* to, typename shim::Same<T>::Type value) {
+    static_assert(sizeof(T) >= 4, "accesses of other sizes would race with these");
     shim::Machine::current().point();
-    *to = value;
+    shim::write_value<T>(to, value);
 }
 template <typename T> void store_release(T* to, typename shim::Same<T>::Type value) {
+    shim::land_stores_of(shim::Machine::current().lane());
     store_relaxed(to, value);
 }
 
-inline void fence() { shim::Machine::current().point(); }
-inline void fence_system() { shim::Machine::current().point(); }
+inline void fence() {
+    shim::Machine::current().point();
+    shim::land_stores_of(shim::Machine::current().lane());
+}
+inline void fence_system() { fence(); }
 
 }  // namespace forerun

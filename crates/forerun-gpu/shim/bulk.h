@@ -103,7 +103,8 @@ inline void bulk_store(void* to, const void* from, u32 bytes,
 }
 inline void bulk_commit() { shim::Machine::current().lane().stores.commit(); }
 template <u32 GROUPS> void bulk_wait_read() {
-    // Groups that have been read; if there are more, the oldest are written meanwhile.
+    // The maximum number of groups that have been read and not yet written. Beyond it, the oldest
+    // groups are written now.
     constexpr size_t unwritten = 8;
     shim::Machine::current().point();
     auto& groups = shim::Machine::current().lane().stores;

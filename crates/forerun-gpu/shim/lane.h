@@ -11,6 +11,19 @@ namespace forerun {
 
 namespace shim {
 
+constexpr const char* warp_sync_name = "warp_sync";
+
+// All lanes of a warp are in one call. If none holds a lock, no try before it failed because of
+// this warp.
+inline void note_warp_met(const Lane& lane) {
+    const auto& lanes = lane.block->lanes;
+    const u32 first = lane.thread / 32 * 32, end = std::min(first + 32, u32(lanes.size()));
+    for (u32 t = first; t < end; ++t) {
+        if (lanes[t]->locks != 0) return;
+    }
+    for (u32 t = first; t < end; ++t) lanes[t]->failed_tries = 0;
+}
+
 inline Meeting& meet(const char* what, Site site, u32 mask, bool exchanges, const void* value,
                      size_t bytes) {
     Machine& machine = Machine::current();
@@ -44,6 +57,9 @@ inline Meeting& meet(const char* what, Site site, u32 mask, bool exchanges, cons
     }
     if (bytes != 0) std::memcpy(meeting->values[lane.in_warp()], value, bytes);
     meeting->arrived |= lane.bit();
+    if (meeting->complete() && mask == warp.present) note_warp_met(lane);
+    // Of all calls of a warp, only this one orders memory.
+    if (meeting->complete() && Site::same_text(what, warp_sync_name)) share_stores(warp, mask);
     if (meeting->complete()) {
         for (u32 rest = mask & ~lane.bit(); rest != 0; rest &= rest - 1) {
             machine.wake(*lane.block->lanes[lane.thread / 32 * 32 + u32(__builtin_ctz(rest))]);
@@ -108,6 +124,7 @@ inline void block_sync(shim::Site site = shim::Site::here()) {
     auto& machine = shim::Machine::current();
     machine.point();
     shim::Block& block = machine.block();
+    shim::land_stores_of(machine.lane());
     if (++block.at_barrier == block.live) {
         machine.release_barrier(block);
     } else {
@@ -115,7 +132,7 @@ inline void block_sync(shim::Site site = shim::Site::here()) {
     }
 }
 inline void warp_sync(u32 mask, shim::Site site = shim::Site::here()) {
-    shim::depart(shim::meet("warp_sync", site, mask, false, nullptr, 0));
+    shim::depart(shim::meet(shim::warp_sync_name, site, mask, false, nullptr, 0));
 }
 
 inline u32 ballot(u32 mask, bool yes, shim::Site site = shim::Site::here()) {

@@ -11,13 +11,16 @@
 //
 // It detects: results that depend on the schedule, by comparison over seeds; reads of bytes that
 // have not been waited for (poison); a named lane that never arrives, with the place of each
-// waiting lane; shared memory out of bounds, wrong alignment and the like, by the sanitizers it is
-// compiled with.
+// waiting lane; a lane that waits for a lock while a lane of its warp may hold it; shared memory
+// out of bounds, wrong alignment and the like, by the sanitizers it is compiled with.
 //
-// It does not detect: missing fences, acquires or releases, because the machine is one host thread
-// and every store is visible to all at once and in order (no weak ordering). Plain accesses that
-// bypass load() and store() are not scheduling points. Nothing here measures time.
+// With `stores_held` it also detects missing fences and releases: stores land late and in any order
+// (held_stores.h).
+//
+// It does not detect: missing acquires, because loads are made in order. Plain accesses that bypass
+// load() and store() are not scheduling points. Nothing here measures time.
 #pragma once
+#include <algorithm>
 #include <cstdarg>
 #include <deque>
 #include <functional>
@@ -43,12 +46,23 @@ struct Lane {
     uint32_t waits_mask = 0;
     CopyGroups copies;  // cp.async
     CopyGroups stores;  // cp.async.bulk to global memory
+    uint32_t locks = 0;         // held in global memory
+    uint32_t failed_tries = 0;  // to get a lock, since the lane last met its whole warp
 
     uint32_t in_warp() const { return thread % 32; }
     uint32_t bit() const { return 1u << in_warp(); }
 };
 
+// See held_stores.h.
+struct HeldStore {
+    unsigned char* to;
+    uint32_t bytes;
+    uint32_t lanes;
+    unsigned char value[16];
+};
+
 struct Warp {
+    std::vector<HeldStore> held;
     uint32_t present = 0;  // lanes that exist and have not left the kernel
     std::vector<std::unique_ptr<Meeting>> meetings, ended;
 };
@@ -92,7 +106,8 @@ struct Launch {
     size_t shared_bytes = 0;
     uint64_t seed = 0;
     uint32_t resident = 2;          // blocks that run at the same time
-    uint32_t points_a_turn = 0;     // mean; 0: chosen by the seed
+    uint32_t points_per_turn = 0;   // mean; 0: chosen by the seed
+    uint32_t stores_held = 0;       // at most this many by a warp; 0: stores land at once
     uint64_t turns_max = 1u << 26;  // beyond this, the launch fails because lanes spin
     // Called for every load_once() and load(), if set.
     std::function<void(const void* address, uint32_t bytes, uint32_t thread)> watch_loads = nullptr;
@@ -189,7 +204,7 @@ class Machine {
         order_ = Order(random_.below(3));
         static constexpr uint32_t turns[] = {1, 3, 16, 256};
         const uint32_t drawn = turns[random_.below(4)];
-        points_a_turn_ = launch.points_a_turn != 0 ? launch.points_a_turn : drawn;
+        points_per_turn_ = launch.points_per_turn != 0 ? launch.points_per_turn : drawn;
     }
 
     Outcome run_all() {
@@ -243,6 +258,7 @@ class Machine {
             lane.state = Lane::State::ready;
             lane.copies.clear();
             lane.stores.clear();
+            lane.locks = lane.failed_tries = 0;
             lane.fiber.prepare(lane_entry);
             block->lanes.push_back(&lane);
             block->warps[t / 32].present |= lane.bit();
@@ -263,12 +279,16 @@ class Machine {
     }
 
     void turn(Lane& lane) {
+        if (launch_.stores_held != 0) land_any();
         lane_ = &lane;
-        points_left_ = points_a_turn_ == 1 ? 1 : 1 + random_.below(2 * points_a_turn_ - 1);
+        points_left_ = points_per_turn_ == 1 ? 1 : 1 + random_.below(2 * points_per_turn_ - 1);
         home_.switch_to(lane.fiber);
         if (failure_.empty() && lane.state == Lane::State::done && lane.block->live == 0)
             retire(*lane.block);
     }
+
+    // Some warp's stores move on, whether it runs or waits.
+    void land_any();
 
     void retire(Block& block) {
         for (size_t i = 0; i < lanes_.size();) {
@@ -298,9 +318,13 @@ class Machine {
         current().end_lane();
     }
 
-    void end_lane() {
+    void end_lane();
+    void check_end_of_lane() {
+        if (lane_->locks != 0) fail("left the kernel with a lock");
         check_nothing_pending();
         check_nobody_waits();
+    }
+    void leave_kernel() {
         lane_->state = Lane::State::done;
         Block& block = *lane_->block;
         block.warps[lane_->thread / 32].present &= ~lane_->bit();
@@ -382,7 +406,7 @@ class Machine {
     std::vector<Grid> grids_;
     Random random_;
     Order order_;
-    uint32_t points_a_turn_;
+    uint32_t points_per_turn_;
     uint64_t points_left_ = 1;
     Fiber home_;
     Lane* lane_ = nullptr;
@@ -402,6 +426,25 @@ template <typename T> T& shared_variable(Site site) {
     }
     block.variables.push_back({site, sizeof(T), Block::allocate(sizeof(T))});
     return *reinterpret_cast<T*>(block.variables.back().memory.get());
+}
+
+}  // namespace forerun::shim
+
+#include "held_stores.h"
+
+namespace forerun::shim {
+
+inline void Machine::land_any() {
+    Block& block = *blocks_[random_.below(blocks_.size())];
+    Warp& warp = block.warps[random_.below(block.warps.size())];
+    if (!warp.held.empty() && random_.below(4) == 0)
+        land_store(warp, random_.below(warp.held.size()));
+}
+
+inline void Machine::end_lane() {
+    check_end_of_lane();
+    land_stores_of(*lane_);
+    leave_kernel();
 }
 
 }  // namespace forerun::shim

@@ -9,11 +9,11 @@ template <typename T> T load(const T* from) {
     machine.point();
     if (machine.launch().watch_loads)
         machine.launch().watch_loads(from, sizeof(T), machine.lane().thread);
-    return *from;
+    return shim::read_value(from);
 }
 template <typename T> void store(T* to, T value) {
     shim::Machine::current().point();
-    *to = value;
+    shim::write_value<T>(to, value);
 }
 template <typename T> T load_global(const T* from) { return load(from); }
 template <typename T> void store_global(T* to, T value) { store(to, value); }

@@ -23,7 +23,7 @@ use forerun_core::sync::OnceLock;
 /// A way to copy rows on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)] // The table above describes each.
-pub enum Version {
+pub enum KernelVersion {
     V0,
     V1,
     V2,
@@ -39,61 +39,61 @@ pub enum Version {
     V6Runs,
 }
 
-impl Version {
+impl KernelVersion {
     /// All versions, the oldest first.
-    pub const ALL: [Version; 13] = [
-        Version::V0,
-        Version::V1,
-        Version::V2,
-        Version::V3,
-        Version::V4,
-        Version::V5R1,
-        Version::V5R2,
-        Version::V5R4,
-        Version::V5R1A64,
-        Version::V5R2A64,
-        Version::V5R4A64,
-        Version::V6Row,
-        Version::V6Runs,
+    pub const ALL: [KernelVersion; 13] = [
+        KernelVersion::V0,
+        KernelVersion::V1,
+        KernelVersion::V2,
+        KernelVersion::V3,
+        KernelVersion::V4,
+        KernelVersion::V5R1,
+        KernelVersion::V5R2,
+        KernelVersion::V5R4,
+        KernelVersion::V5R1A64,
+        KernelVersion::V5R2A64,
+        KernelVersion::V5R4A64,
+        KernelVersion::V6Row,
+        KernelVersion::V6Runs,
     ];
 
     /// The name, as [`FromStr`] reads it.
     pub fn name(&self) -> &'static str {
         match self {
-            Version::V0 => "v0",
-            Version::V1 => "v1",
-            Version::V2 => "v2",
-            Version::V3 => "v3",
-            Version::V4 => "v4",
-            Version::V5R1 => "v5-r1",
-            Version::V5R2 => "v5-r2",
-            Version::V5R4 => "v5-r4",
-            Version::V5R1A64 => "v5-r1-a64",
-            Version::V5R2A64 => "v5-r2-a64",
-            Version::V5R4A64 => "v5-r4-a64",
-            Version::V6Row => "v6-row",
-            Version::V6Runs => "v6-runs",
+            KernelVersion::V0 => "v0",
+            KernelVersion::V1 => "v1",
+            KernelVersion::V2 => "v2",
+            KernelVersion::V3 => "v3",
+            KernelVersion::V4 => "v4",
+            KernelVersion::V5R1 => "v5-r1",
+            KernelVersion::V5R2 => "v5-r2",
+            KernelVersion::V5R4 => "v5-r4",
+            KernelVersion::V5R1A64 => "v5-r1-a64",
+            KernelVersion::V5R2A64 => "v5-r2-a64",
+            KernelVersion::V5R4A64 => "v5-r4-a64",
+            KernelVersion::V6Row => "v6-row",
+            KernelVersion::V6Runs => "v6-runs",
         }
     }
 
-    /// Whether the version strides over the rows, so that any number of blocks works. The others
-    /// need a thread or a warp for each row.
+    /// Whether the version strides over the rows, so that any number of blocks works. The other
+    /// versions need one thread or one warp per row.
     pub fn can_be_capped(&self) -> bool {
-        *self >= Version::V4
+        *self >= KernelVersion::V4
     }
 
     /// Threads that copy one row together.
-    pub(crate) fn threads_a_row(&self) -> u64 {
-        if *self <= Version::V1 { 1 } else { 32 }
+    pub(crate) fn threads_per_row(&self) -> u64 {
+        if *self <= KernelVersion::V1 { 1 } else { 32 }
     }
 
     /// Whether rows go through the bulk copy unit.
     pub(crate) fn is_bulk(&self) -> bool {
-        matches!(self, Version::V6Row | Version::V6Runs)
+        matches!(self, KernelVersion::V6Row | KernelVersion::V6Runs)
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for KernelVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -103,18 +103,18 @@ impl fmt::Display for Version {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{given:?} is not a version of the row copy; the versions are {}",
-    Version::ALL.map(|v| v.name()).join(", ")
+    KernelVersion::ALL.map(|v| v.name()).join(", ")
 )]
-pub struct ParseVersionError {
+pub struct ParseKernelVersionError {
     given: String,
 }
 
-impl FromStr for Version {
-    type Err = ParseVersionError;
+impl FromStr for KernelVersion {
+    type Err = ParseKernelVersionError;
 
-    fn from_str(text: &str) -> Result<Version, ParseVersionError> {
-        let found = Version::ALL.into_iter().find(|v| v.name() == text);
-        found.ok_or_else(|| ParseVersionError {
+    fn from_str(text: &str) -> Result<KernelVersion, ParseKernelVersionError> {
+        let found = KernelVersion::ALL.into_iter().find(|v| v.name() == text);
+        found.ok_or_else(|| ParseKernelVersionError {
             given: text.to_owned(),
         })
     }
@@ -123,7 +123,7 @@ impl FromStr for Version {
 /// Bytes that a lane moves at a time. All addresses, strides and the row size must be multiples of
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Unit {
+pub enum AccessWidth {
     /// One byte: fits everything.
     B1,
     /// Four bytes.
@@ -134,36 +134,45 @@ pub enum Unit {
     B16,
 }
 
-impl Unit {
+impl AccessWidth {
     /// All units, the smallest first.
-    pub const ALL: [Unit; 4] = [Unit::B1, Unit::B4, Unit::B8, Unit::B16];
+    pub const ALL: [AccessWidth; 4] = [
+        AccessWidth::B1,
+        AccessWidth::B4,
+        AccessWidth::B8,
+        AccessWidth::B16,
+    ];
 
     /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
-            Unit::B1 => 1,
-            Unit::B4 => 4,
-            Unit::B8 => 8,
-            Unit::B16 => 16,
+            AccessWidth::B1 => 1,
+            AccessWidth::B4 => 4,
+            AccessWidth::B8 => 8,
+            AccessWidth::B16 => 16,
         }
     }
 
     /// The largest unit that divides all of `values`.
-    pub(crate) fn largest_of(values: impl IntoIterator<Item = u64>) -> Unit {
+    pub(crate) fn largest_of(values: impl IntoIterator<Item = u64>) -> AccessWidth {
         // The low bits that are clear in all values are clear here. For zero, all bits are clear.
         let bits = values.into_iter().fold(0, |bits, value| bits | value);
-        let fits = |unit: &&Unit| bits % unit.bytes() == 0;
-        *Unit::ALL.iter().rev().find(fits).unwrap_or(&Unit::B1)
+        let fits = |unit: &&AccessWidth| bits % unit.bytes() == 0;
+        *AccessWidth::ALL
+            .iter()
+            .rev()
+            .find(fits)
+            .unwrap_or(&AccessWidth::B1)
     }
 }
 
-impl fmt::Display for Unit {
+impl fmt::Display for AccessWidth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Unit::B1 => "1",
-            Unit::B4 => "4",
-            Unit::B8 => "8",
-            Unit::B16 => "16",
+            AccessWidth::B1 => "1",
+            AccessWidth::B4 => "4",
+            AccessWidth::B8 => "8",
+            AccessWidth::B16 => "16",
         })
     }
 }
@@ -171,16 +180,16 @@ impl fmt::Display for Unit {
 /// The number of bytes is not a unit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not a unit of the row copy; use 16, 8, 4 or 1")]
-pub struct ParseUnitError {
+pub struct ParseAccessWidthError {
     given: String,
 }
 
-impl FromStr for Unit {
-    type Err = ParseUnitError;
+impl FromStr for AccessWidth {
+    type Err = ParseAccessWidthError;
 
-    fn from_str(text: &str) -> Result<Unit, ParseUnitError> {
-        let found = Unit::ALL.into_iter().find(|u| u.to_string() == text);
-        found.ok_or_else(|| ParseUnitError {
+    fn from_str(text: &str) -> Result<AccessWidth, ParseAccessWidthError> {
+        let found = AccessWidth::ALL.into_iter().find(|u| u.to_string() == text);
+        found.ok_or_else(|| ParseAccessWidthError {
             given: text.to_owned(),
         })
     }
@@ -190,8 +199,8 @@ impl FromStr for Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KernelEntry {
     pub(crate) name: &'static str,
-    pub(crate) version: Version,
-    pub(crate) unit: Unit,
+    pub(crate) version: KernelVersion,
+    pub(crate) unit: AccessWidth,
     /// Rows in flight per warp.
     pub(crate) rows: u32,
     /// Maximum threads per block.
@@ -210,15 +219,15 @@ pub(crate) fn kernels() -> &'static [KernelEntry] {
 }
 
 /// The kernel of a version with a unit.
-pub(crate) fn kernel(version: Version, unit: Unit) -> Option<&'static KernelEntry> {
+pub(crate) fn kernel(version: KernelVersion, unit: AccessWidth) -> Option<&'static KernelEntry> {
     let mut list = kernels().iter();
     list.find(|entry| (entry.version, entry.unit) == (version, unit))
 }
 
 /// The units that a version has kernels for, the smallest first.
-pub fn units_of(version: Version) -> Vec<Unit> {
-    let has = |unit: &Unit| kernel(version, *unit).is_some();
-    Unit::ALL.into_iter().filter(has).collect()
+pub fn units_of(version: KernelVersion) -> Vec<AccessWidth> {
+    let has = |unit: &AccessWidth| kernel(version, *unit).is_some();
+    AccessWidth::ALL.into_iter().filter(has).collect()
 }
 
 /// Parses a line of the list: `KERNEL(gather_v5_r2_a128_u16, 5, 16, 2, 128, 1024, 64)`.
@@ -235,26 +244,26 @@ fn parse_entry(line: &'static str) -> Option<KernelEntry> {
     let (number_of, unit, rows, align, threads) =
         (number()?, number()?, number()?, number()?, number()?);
     let version = match (number_of, rows, align) {
-        (0, ..) => Version::V0,
-        (1, ..) => Version::V1,
-        (2, ..) => Version::V2,
-        (3, ..) => Version::V3,
-        (4, ..) => Version::V4,
-        (5, 1, 64) => Version::V5R1A64,
-        (5, 2, 64) => Version::V5R2A64,
-        (5, 4, 64) => Version::V5R4A64,
+        (0, ..) => KernelVersion::V0,
+        (1, ..) => KernelVersion::V1,
+        (2, ..) => KernelVersion::V2,
+        (3, ..) => KernelVersion::V3,
+        (4, ..) => KernelVersion::V4,
+        (5, 1, 64) => KernelVersion::V5R1A64,
+        (5, 2, 64) => KernelVersion::V5R2A64,
+        (5, 4, 64) => KernelVersion::V5R4A64,
         // 128 bytes, except with units of one byte: a warp's request then has 32.
-        (5, 1, _) => Version::V5R1,
-        (5, 2, _) => Version::V5R2,
-        (5, 4, _) => Version::V5R4,
-        (6, 1, _) => Version::V6Row,
-        (6, ..) => Version::V6Runs,
+        (5, 1, _) => KernelVersion::V5R1,
+        (5, 2, _) => KernelVersion::V5R2,
+        (5, 4, _) => KernelVersion::V5R4,
+        (6, 1, _) => KernelVersion::V6Row,
+        (6, ..) => KernelVersion::V6Runs,
         _ => return None,
     };
     Some(KernelEntry {
         name,
         version,
-        unit: Unit::ALL
+        unit: AccessWidth::ALL
             .into_iter()
             .find(|u| u.bytes() == u64::from(unit))?,
         rows: if number_of == 5 { rows } else { 1 },
@@ -284,13 +293,13 @@ mod tests {
 
     #[test]
     fn every_version_has_a_kernel_and_its_name_is_read_back() {
-        for version in Version::ALL {
+        for version in KernelVersion::ALL {
             assert!(!units_of(version).is_empty(), "{version}");
             assert_eq!(version.name().parse(), Ok(version));
         }
-        assert_eq!(units_of(Version::V0), [Unit::B1]);
-        assert_eq!(units_of(Version::V5R2), Unit::ALL);
-        let error = "v9".parse::<Version>().unwrap_err().to_string();
+        assert_eq!(units_of(KernelVersion::V0), [AccessWidth::B1]);
+        assert_eq!(units_of(KernelVersion::V5R2), AccessWidth::ALL);
+        let error = "v9".parse::<KernelVersion>().unwrap_err().to_string();
         assert!(
             error.contains("\"v9\"") && error.contains("v5-r2"),
             "{error}"
@@ -299,18 +308,22 @@ mod tests {
 
     #[test]
     fn units_round_trip_and_are_found_by_divisibility() {
-        for unit in Unit::ALL {
+        for unit in AccessWidth::ALL {
             assert_eq!(unit.to_string().parse(), Ok(unit));
         }
-        assert!("2".parse::<Unit>().is_err());
+        assert!("2".parse::<AccessWidth>().is_err());
         for (values, unit) in [
-            (&[656, 0, 1 << 40][..], Unit::B16),
-            (&[656, 584], Unit::B8),
-            (&[16, 4], Unit::B4),
-            (&[16, 2], Unit::B1),
-            (&[], Unit::B16),
+            (&[656, 0, 1 << 40][..], AccessWidth::B16),
+            (&[656, 584], AccessWidth::B8),
+            (&[16, 4], AccessWidth::B4),
+            (&[16, 2], AccessWidth::B1),
+            (&[], AccessWidth::B16),
         ] {
-            assert_eq!(Unit::largest_of(values.iter().copied()), unit, "{values:?}");
+            assert_eq!(
+                AccessWidth::largest_of(values.iter().copied()),
+                unit,
+                "{values:?}"
+            );
         }
     }
 }

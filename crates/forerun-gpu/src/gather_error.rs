@@ -1,6 +1,6 @@
 //! Why a copy is not launched.
 
-use crate::copy_version::{Unit, Version};
+use crate::copy_version::{AccessWidth, KernelVersion};
 use std::fmt;
 
 use forerun_core::size::counted;
@@ -25,7 +25,7 @@ impl fmt::Display for Side {
 
 /// A part of memory that a copy uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum Operand {
     /// The rows of a side.
     Rows(Side),
     /// The source indices.
@@ -37,18 +37,18 @@ pub enum Part {
     /// The slot map.
     Map,
     /// The counter of indices out of range.
-    OutOfRange,
+    OutOfRangeCounter,
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for Operand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Part::Rows(side) => write!(f, "the {side} rows"),
-            Part::SourceIndices => f.write_str("the source indices"),
-            Part::DestinationIndices => f.write_str("the destination indices"),
-            Part::Count => f.write_str("the count"),
-            Part::Map => f.write_str("the slot map"),
-            Part::OutOfRange => f.write_str("the counter of indices out of range"),
+            Operand::Rows(side) => write!(f, "the {side} rows"),
+            Operand::SourceIndices => f.write_str("the source indices"),
+            Operand::DestinationIndices => f.write_str("the destination indices"),
+            Operand::Count => f.write_str("the count"),
+            Operand::Map => f.write_str("the slot map"),
+            Operand::OutOfRangeCounter => f.write_str("the counter of indices out of range"),
         }
     }
 }
@@ -63,11 +63,11 @@ pub enum GatherError {
         "{part}: {address:#x} is ordinary host memory, which the device cannot reach: pin it \
          (PinnedBuffer) or register it (Registered)"
     )]
-    NotPinned { part: Part, address: u64 },
+    NotPinned { part: Operand, address: u64 },
     /// Memory of the wrong kind.
     #[error("{part}: {address:#x} is {found}, but must be {expected}")]
     WrongMemory {
-        part: Part,
+        part: Operand,
         address: u64,
         expected: &'static str,
         found: &'static str,
@@ -75,7 +75,7 @@ pub enum GatherError {
     /// Memory of another device than the one that runs the copy.
     #[error("{part}: the memory belongs to device {found}, but the copy runs on device {expected}")]
     WrongDevice {
-        part: Part,
+        part: Operand,
         found: usize,
         expected: usize,
     },
@@ -129,7 +129,7 @@ pub enum GatherError {
     },
     /// Addresses do not fit 64 bits.
     #[error("{part}: their addresses do not fit 64 bits")]
-    TooLarge { part: Part },
+    TooLarge { part: Operand },
     /// Memory extends beyond the end of its allocation.
     #[error(
         "{part}: they end at {end:#x}, past the end of their memory, which has {} at \
@@ -137,7 +137,7 @@ pub enum GatherError {
         counted(memory_len, "byte")
     )]
     PastEnd {
-        part: Part,
+        part: Operand,
         end: u64,
         memory_start: u64,
         memory_len: u64,
@@ -147,11 +147,11 @@ pub enum GatherError {
     LayersOverlap { side: Side, first: u32, second: u32 },
     /// Written memory overlaps memory that is read, or other written memory.
     #[error("{written} and {other} overlap")]
-    Overlap { written: Part, other: Part },
+    Overlap { written: Operand, other: Operand },
     /// The address of an index, count, entry or counter is not a multiple of its size.
     #[error("{part}: {address:#x} is not a multiple of {bytes} bytes")]
     Misaligned {
-        part: Part,
+        part: Operand,
         address: u64,
         bytes: u64,
     },
@@ -161,16 +161,16 @@ pub enum GatherError {
          unit that fits is {largest}"
     )]
     UnitDoesNotFit {
-        unit: Unit,
+        unit: AccessWidth,
         what: String,
-        largest: Unit,
+        largest: AccessWidth,
     },
     /// The requested version has no kernel with a unit that fits.
     #[error("there is no kernel {version} with {unit}-byte units, only with {}", list(.has))]
     NoKernel {
-        version: Version,
-        unit: Unit,
-        has: Vec<Unit>,
+        version: KernelVersion,
+        unit: AccessWidth,
+        has: Vec<AccessWidth>,
     },
     /// The requested version does not run on this device.
     #[error(
@@ -181,7 +181,7 @@ pub enum GatherError {
         found.1
     )]
     VersionNeedsNewerDevice {
-        version: Version,
+        version: KernelVersion,
         needed: (u32, u32),
         found: (u32, u32),
     },
@@ -190,13 +190,13 @@ pub enum GatherError {
         "{version} needs a thread or warp per row and cannot be limited to {}; v4 and later can",
         counted(cap, "multiprocessor")
     )]
-    CannotCap { version: Version, cap: u32 },
+    CannotCap { version: KernelVersion, cap: u32 },
     /// The limit on multiprocessors is zero.
     #[error("at least one multiprocessor is needed")]
     NoMultiprocessors,
     /// There are more rows than one launch of this version supports.
     #[error("{rows} rows are too many for one launch of {version}; v4 and later take any number")]
-    TooManyRows { version: Version, rows: u64 },
+    TooManyRows { version: KernelVersion, rows: u64 },
     /// The map has fewer entries than there are host rows.
     #[error(
         "the slot map has {} per layer, but the host has {}",
@@ -230,7 +230,7 @@ pub enum GatherError {
     Unknown { address: u64, text: String },
 }
 
-fn list(units: &[Unit]) -> String {
-    let units: Vec<String> = units.iter().map(Unit::to_string).collect();
+fn list(units: &[AccessWidth]) -> String {
+    let units: Vec<String> = units.iter().map(AccessWidth::to_string).collect();
     units.join(", ")
 }

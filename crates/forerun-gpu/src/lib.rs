@@ -22,7 +22,7 @@ mod driver;
 mod error;
 pub mod gather;
 mod gather_error;
-mod memory_kind;
+mod memory_type;
 #[cfg(feature = "study")]
 // Hidden: for the benches.
 #[doc(hidden)]

@@ -3,7 +3,9 @@
 use forerun_gpu::gather::cpu::{
     self, CopyCounts, CopyOptions, CpuOptions, Indices, Map, MapEntries, Pairs,
 };
-use forerun_gpu::gather::{Absent, Direction, GatherError, Layers, Layout, MapUpdate, Side, Spec};
+use forerun_gpu::gather::{
+    Absent, CopySpec, Direction, GatherError, Layers, MapUpdate, RowLayout, Side,
+};
 use proptest::prelude::*;
 use std::num::NonZeroUsize;
 
@@ -11,7 +13,7 @@ use std::num::NonZeroUsize;
 #[derive(Clone, Debug)]
 struct Trial {
     direction: Direction,
-    spec: Spec,
+    spec: CopySpec,
     pairs: Vec<(i64, i64)>,
     wide: bool,
     interleaved: bool,
@@ -23,7 +25,7 @@ struct Trial {
 }
 
 /// Bytes that a side needs.
-fn side_bytes(spec: &Spec, layout: &Layout) -> usize {
+fn side_bytes(spec: &CopySpec, layout: &RowLayout) -> usize {
     let rows = layout.rows.saturating_sub(1) * layout.stride_bytes + spec.row_bytes;
     let last = match &layout.layers {
         Layers::Step { bytes } => u64::from(spec.layers - 1) * bytes,
@@ -32,7 +34,7 @@ fn side_bytes(spec: &Spec, layout: &Layout) -> usize {
     (layout.offset_bytes + last + rows) as usize
 }
 
-fn row_start(layout: &Layout, layer: u64, row: u64) -> usize {
+fn row_start(layout: &RowLayout, layer: u64, row: u64) -> usize {
     let layer = match &layout.layers {
         Layers::Step { bytes } => layer * bytes,
         Layers::Table { offsets_bytes } => offsets_bytes[layer as usize],
@@ -144,20 +146,20 @@ fn run(trial: &Trial) {
         pairs = pairs.by_layer(trial.pairs.len(), step);
     }
     let mut map4 = narrow(&map);
-    let options = CopyOptions {
-        count: trial.count,
-        cpu: trial.cpu,
-        map: trial.map.map(|(shared, update, wide)| Map {
-            entries: if wide {
-                MapEntries::I64(&mut map)
-            } else {
-                MapEntries::I32(&mut map4)
-            },
-            slots: spec.host.rows,
-            layer_step: if shared { 0 } else { spec.host.rows },
-            update,
-        }),
-    };
+    let maintained = trial.map.map(|(shared, update, wide)| Map {
+        entries: if wide {
+            MapEntries::I64(&mut map)
+        } else {
+            MapEntries::I32(&mut map4)
+        },
+        slots: spec.host.rows,
+        layer_step: if shared { 0 } else { spec.host.rows },
+        update,
+    });
+    let options = CopyOptions::default()
+        .count(trial.count)
+        .cpu(trial.cpu)
+        .map(maintained);
     let copied = match trial.direction {
         Direction::Gather => cpu::gather(&source, &mut destination, spec, &pairs, options),
         Direction::Scatter => cpu::scatter(&source, &mut destination, spec, &pairs, options),
@@ -171,14 +173,14 @@ fn run(trial: &Trial) {
     }
 }
 
-fn layout(row_bytes: u64, layers: u32) -> impl Strategy<Value = Layout> {
+fn layout(row_bytes: u64, layers: u32) -> impl Strategy<Value = RowLayout> {
     let offset = prop_oneof![Just(0u64), Just(16), Just(48), 0..70u64];
     (1..40u64, 0..40u64, offset, 0..3u8, 0..50u64).prop_map(
         move |(rows, gap, offset_bytes, form, more)| {
             let stride = row_bytes + gap;
             let extent = rows * stride + more;
             let (stride_bytes, layers) = match form {
-                // Layers one after the other.
+                // Consecutive layers.
                 0 => (stride, Layers::Step { bytes: extent }),
                 // The layers of a row next to each other.
                 1 => (stride * u64::from(layers), Layers::Step { bytes: stride }),
@@ -189,12 +191,9 @@ fn layout(row_bytes: u64, layers: u32) -> impl Strategy<Value = Layout> {
                     (stride, Layers::Table { offsets_bytes })
                 }
             };
-            Layout {
-                offset_bytes,
-                rows,
-                stride_bytes,
-                layers,
-            }
+            RowLayout::dense(rows, stride_bytes)
+                .offset_bytes(offset_bytes)
+                .layers(layers)
         },
     )
 }
@@ -246,14 +245,11 @@ fn trial() -> impl Strategy<Value = Trial> {
                 } else {
                     Direction::Scatter
                 },
-                spec: Spec {
-                    row_bytes,
-                    layers,
-                    host,
-                    device,
-                    absent: if flags.1 { Absent::Skip } else { Absent::Zero },
-                    kernel: Default::default(),
-                },
+                spec: CopySpec::dense(row_bytes, 0, 0)
+                    .layers(layers)
+                    .host(host)
+                    .device(device)
+                    .absent(if flags.1 { Absent::Skip } else { Absent::Zero }),
                 pairs,
                 wide: flags.2,
                 interleaved: flags.3,
@@ -300,7 +296,7 @@ fn every_row_size_and_count_at_a_corner_is_copied() {
                 };
                 run(&Trial {
                     direction: Direction::Gather,
-                    spec: Spec::dense(row_bytes, 50, 2048),
+                    spec: CopySpec::dense(row_bytes, 50, 2048),
                     pairs: (0..count).map(pair).collect(),
                     wide: false,
                     interleaved: true,
@@ -320,7 +316,7 @@ fn pairs_with_one_destination_are_made_in_their_order_by_any_number_of_threads()
     for threads in 1..5 {
         run(&Trial {
             direction: Direction::Scatter,
-            spec: Spec::dense(24, 300, 300),
+            spec: CopySpec::dense(24, 300, 300),
             pairs: (0..3000).map(|i| (i % 300, i * i % 290)).collect(),
             wide: true,
             interleaved: false,
@@ -340,38 +336,35 @@ fn invalid_requests_are_refused_as_on_the_gpu() {
     let (host, mut device) = (vec![0u8; 100], vec![0u8; 40]);
     let list = [0i32, 1, 5, 3];
     let pairs = Pairs::interleaved(Indices::I32(&list)).unwrap();
-    let mut go = |spec: &Spec| {
+    let mut go = |spec: &CopySpec| {
         let refused = cpu::gather(&host, &mut device, spec, &pairs, CopyOptions::default());
         refused
             .map(|copied| copied.rows)
             .map_err(|refusal| refusal.to_string())
     };
-    assert_eq!(go(&Spec::dense(10, 10, 4)), Ok(2));
+    assert_eq!(go(&CopySpec::dense(10, 10, 4)), Ok(2));
     assert!(
-        go(&Spec::dense(10, 10, 5))
+        go(&CopySpec::dense(10, 10, 5))
             .unwrap_err()
             .contains("device rows: they end at")
     );
     assert!(
-        go(&Spec::dense(0, 10, 4))
+        go(&CopySpec::dense(0, 10, 4))
             .unwrap_err()
             .contains("rows of 0 bytes")
     );
-    let mut short = Spec::dense(10, 10, 4);
+    let mut short = CopySpec::dense(10, 10, 4);
     short.host.stride_bytes = 9;
     assert!(go(&short).unwrap_err().contains("past their stride of 9"));
 
     let mut map = vec![0i32; 9];
-    let options = CopyOptions {
-        map: Some(Map {
-            entries: MapEntries::I32(&mut map),
-            slots: 10,
-            layer_step: 0,
-            update: MapUpdate::Set,
-        }),
-        ..CopyOptions::default()
-    };
-    let spec = Spec::dense(10, 10, 4);
+    let options = CopyOptions::default().map(Map {
+        entries: MapEntries::I32(&mut map),
+        slots: 10,
+        layer_step: 0,
+        update: MapUpdate::Set,
+    });
+    let spec = CopySpec::dense(10, 10, 4);
     let refused = cpu::gather(&host, &mut device, &spec, &pairs, options).unwrap_err();
     assert!(
         refused.to_string().contains("the slot map: they end at"),
@@ -396,7 +389,7 @@ fn invalid_requests_are_refused_as_on_the_gpu() {
 
 #[test]
 fn indices_that_the_host_can_see_are_checked_on_request() {
-    let spec = Spec::dense(10, 10, 4);
+    let spec = CopySpec::dense(10, 10, 4);
     let check = |list: &[i64], direction| {
         let pairs = Pairs::interleaved(Indices::I64(list)).unwrap();
         pairs.check_range(direction, &spec)

@@ -2,10 +2,14 @@
 //! error, and the tests check this.
 
 use forerun_gpu::gather::{
-    CopyOptions, Direction, GatherError, Integer, PairsAt, Part, Request, RowCopy, Side, Spec,
+    CopySpec, DeviceCopyOptions, Direction, GatherError, IndexType, Operand, PairsAt, Request,
+    RowCopy, Side,
 };
 use forerun_gpu::gather::{DevicePairs, gather, scatter};
-use forerun_gpu::table::{DeviceBatch, GpuTable, Lookup, Operation, TableError, TableOptions};
+use forerun_gpu::table::{
+    Candidates, Condition, DeviceBatch, GpuTable, Lookup, Operation, Status, TableError,
+    TableOptions, Width,
+};
 use forerun_gpu::{
     DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, Piece, PinnedBuffer, Registered, Stream,
     Transfer,
@@ -28,11 +32,29 @@ fn indices(list: &[i32]) -> Vec<u8> {
     list.iter().flat_map(|index| index.to_ne_bytes()).collect()
 }
 
+/// All keys of a launch are in one bucket, so every tile of every warp wants the same lock.
+#[test]
+fn a_storm_on_one_bucket_ends_at_every_width() -> Result<(), TableError> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    for width in Width::ALL {
+        let options = TableOptions::new(u64::from(width.slots()), 16)
+            .width(width)
+            .candidates(Candidates::One);
+        let mut table = GpuTable::on_gpu(&gpu, options)?;
+        let keys: Vec<u64> = (0..1 << 16).map(|i| i % 8).collect();
+        let status = table.insert_or_assign(&keys, &vec![1; keys.len() * 16], None)?;
+        let inserted = status.iter().filter(|status| **status == Status::Inserted);
+        assert_eq!(inserted.count(), 8, "{width:?}");
+        assert_eq!(table.erase_if(&Condition::ALL)?, 8, "{width:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn memory_goes_to_the_device_and_back() -> Result<(), GpuError> {
     let Some(gpu) = gpu() else { return Ok(()) };
     let bytes: Vec<u8> = (0..10_000u32).map(|i| (i * 7 % 251) as u8).collect();
-    let device = DeviceBuffer::of(&gpu, &bytes)?;
+    let device = DeviceBuffer::from_slice(&gpu, &bytes)?;
     assert_eq!(device.to_vec()?, bytes);
     device.fill(3)?;
     device.write(5000, &[1, 2])?;
@@ -57,13 +79,13 @@ fn memory_goes_to_the_device_and_back() -> Result<(), GpuError> {
     let there = Transfer::to_device(&host, &device, piece(0, 0, 10_000))?;
     gpu.scope(|scope| {
         stream.record(&start)?;
-        scope.put(&stream, &there)?;
+        scope.enqueue(&stream, &there)?;
         stream.record(&end)
     })?;
-    assert!(end.is_passed()? && end.since(&start)?.as_nanos() > 0);
+    assert!(end.is_complete()? && end.elapsed_since(&start)?.as_nanos() > 0);
     host.as_mut_slice().fill(0);
     let back = Transfer::to_host(&device, &mut host, piece(0, 0, 10_000))?;
-    gpu.scope(|scope| scope.put(&stream, &back))?;
+    gpu.scope(|scope| scope.enqueue(&stream, &back))?;
     assert_eq!(host.as_slice(), bytes);
     assert!(Transfer::to_device(&host, &device, piece(1, 0, 10_000)).is_err());
     Ok(())
@@ -74,14 +96,14 @@ fn plain_addresses_are_located_by_the_driver() -> Result<(), GpuError> {
     let Some(gpu) = gpu() else { return Ok(()) };
     let mut host = PinnedBuffer::new(&gpu, 656 * 100)?;
     host.as_mut_slice()[656 * 42..656 * 43].fill(9);
-    let device = DeviceBuffer::of(&gpu, &[0; 656 * 10])?;
-    let pairs = DeviceBuffer::of(&gpu, &indices(&[42, 3]))?;
+    let device = DeviceBuffer::from_slice(&gpu, &[0; 656 * 10])?;
+    let pairs = DeviceBuffer::from_slice(&gpu, &indices(&[42, 3]))?;
     let good = Request {
         direction: Direction::Gather,
-        spec: Spec::dense(656, 100, 10),
+        spec: CopySpec::dense(656, 100, 10),
         host: host.address(),
         device: device.address(),
-        pairs: PairsAt::interleaved(pairs.address(), Integer::I32, &[1, 2])?,
+        pairs: PairsAt::interleaved(pairs.address(), IndexType::I32, &[1, 2])?,
         count: None,
         map: None,
         out_of_range: None,
@@ -90,7 +112,7 @@ fn plain_addresses_are_located_by_the_driver() -> Result<(), GpuError> {
     let prepare = |request: &Request| unsafe { RowCopy::from_request(&gpu, request) };
     let stream = Stream::new(&gpu)?;
     let copy = prepare(&good)?;
-    gpu.scope(|scope| scope.put(&stream, &copy))?;
+    gpu.scope(|scope| scope.enqueue(&stream, &copy))?;
     let mut row = [0; 656];
     device.read(656 * 3, &mut row)?;
     assert_eq!(row, [9; 656]);
@@ -104,7 +126,7 @@ fn plain_addresses_are_located_by_the_driver() -> Result<(), GpuError> {
         }
     };
     let ordinary = vec![0u8; 656 * 100];
-    let part = Part::Rows(Side::Host);
+    let part = Operand::Rows(Side::Host);
     assert_eq!(
         refused(&|r| r.host = ordinary.as_ptr() as u64),
         GatherError::NotPinned {
@@ -131,7 +153,7 @@ fn plain_addresses_are_located_by_the_driver() -> Result<(), GpuError> {
         ..good.clone()
     };
     let copy = prepare(&request)?;
-    gpu.scope(|scope| scope.put(&stream, &copy))?;
+    gpu.scope(|scope| scope.enqueue(&stream, &copy))?;
     device.read(656 * 3, &mut row)?;
     assert_eq!(row, [5; 656]);
     Ok(())
@@ -144,17 +166,17 @@ fn a_captured_copy_reads_the_indices_of_each_replay() -> Result<(), GpuError> {
     for (row, bytes) in host.as_mut_slice().chunks_exact_mut(16).enumerate() {
         bytes.fill(row as u8 + 1);
     }
-    let device = DeviceBuffer::of(&gpu, &[0; 16])?;
-    let list = DeviceBuffer::of(&gpu, &indices(&[0, 0]))?;
-    let pairs = DevicePairs::interleaved(&list, 0, Integer::I32, &[1, 2])?;
-    let spec = Spec::dense(16, 4, 1);
-    let copy = gather(&host, &device, &spec, &pairs, &CopyOptions::default())?;
+    let device = DeviceBuffer::from_slice(&gpu, &[0; 16])?;
+    let list = DeviceBuffer::from_slice(&gpu, &indices(&[0, 0]))?;
+    let pairs = DevicePairs::interleaved(&list, 0, IndexType::I32, &[1, 2])?;
+    let spec = CopySpec::dense(16, 4, 1);
+    let copy = gather(&host, &device, &spec, &pairs, &DeviceCopyOptions::default())?;
     let stream = Stream::new(&gpu)?;
     let graph = Graph::capture(&stream, &[&copy])?;
     assert_eq!(device.to_vec()?, [0; 16]); // nothing has run
     for row in [2, 0, 3] {
         list.write(0, &indices(&[row, 0]))?;
-        gpu.scope(|scope| scope.put(&stream, &graph))?;
+        gpu.scope(|scope| scope.enqueue(&stream, &graph))?;
         assert_eq!(device.to_vec()?, [row as u8 + 1; 16]);
     }
     Ok(())
@@ -164,14 +186,20 @@ fn a_captured_copy_reads_the_indices_of_each_replay() -> Result<(), GpuError> {
 fn a_scatter_is_complete_when_its_scope_ends() -> Result<(), GpuError> {
     let Some(gpu) = gpu() else { return Ok(()) };
     let mut host = PinnedBuffer::new(&gpu, 24 * 8)?;
-    let device = DeviceBuffer::of(&gpu, &[7; 24])?;
-    let list = DeviceBuffer::of(&gpu, &indices(&[0, 5]))?;
-    let pairs = DevicePairs::interleaved(&list, 0, Integer::I32, &[1, 2])?;
-    let spec = Spec::dense(24, 8, 1);
-    let copy = scatter(&device, &mut host, &spec, &pairs, &CopyOptions::default())?;
+    let device = DeviceBuffer::from_slice(&gpu, &[7; 24])?;
+    let list = DeviceBuffer::from_slice(&gpu, &indices(&[0, 5]))?;
+    let pairs = DevicePairs::interleaved(&list, 0, IndexType::I32, &[1, 2])?;
+    let spec = CopySpec::dense(24, 8, 1);
+    let copy = scatter(
+        &device,
+        &mut host,
+        &spec,
+        &pairs,
+        &DeviceCopyOptions::default(),
+    )?;
     assert_eq!(copy.plan().unit.bytes(), 8);
-    let stream = Stream::first(&gpu)?;
-    gpu.scope(|scope| scope.put(&stream, &copy))?;
+    let stream = Stream::high_priority(&gpu)?;
+    gpu.scope(|scope| scope.enqueue(&stream, &copy))?;
     drop(copy);
     let wanted: Vec<u8> = (0..24 * 8)
         .map(|i| if i / 24 == 5 { 7 } else { 0 })
@@ -242,24 +270,24 @@ fn a_captured_lookup_sees_the_keys_and_the_table_of_each_replay() -> Result<(), 
     let Some(gpu) = gpu() else { return Ok(()) };
     let table = GpuTable::on_gpu(&gpu, TableOptions::new(1 << 12, 16))?;
     let stream = Stream::new(&gpu)?;
-    let keys = DeviceBuffer::of(&gpu, &words(0..100))?;
-    let rows = DeviceBuffer::of(&gpu, &[3; 1600])?;
-    let status = DeviceBuffer::of(&gpu, &[9; 100])?;
+    let keys = DeviceBuffer::from_slice(&gpu, &words(0..100))?;
+    let rows = DeviceBuffer::from_slice(&gpu, &[3; 1600])?;
+    let status = DeviceBuffer::from_slice(&gpu, &[9; 100])?;
     let insert = DeviceBatch {
         rows: Some(&rows),
-        ..DeviceBatch::of(&keys, 100)
+        ..DeviceBatch::new(&keys, 100)
     };
     let insert = table.command(Operation::InsertOrAssign, &insert)?;
     let find = DeviceBatch {
         status_out: Some(&status),
-        ..DeviceBatch::of(&keys, 100)
+        ..DeviceBatch::new(&keys, 100)
     };
     let find = table.lookup_command(Lookup::ByLoad, &find, true)?;
     let graph = Graph::capture(&stream, &[&find])?;
-    let replay = || gpu.scope(|scope| scope.put(&stream, &graph));
+    let replay = || gpu.scope(|scope| scope.enqueue(&stream, &graph));
     replay()?;
     assert_eq!(status.to_vec()?, [0; 100]);
-    gpu.scope(|scope| scope.put(&stream, &insert))?;
+    gpu.scope(|scope| scope.enqueue(&stream, &insert))?;
     replay()?;
     assert_eq!(status.to_vec()?, [1; 100]);
     keys.write(0, &words(90..190))?;

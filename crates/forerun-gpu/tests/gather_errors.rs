@@ -2,9 +2,9 @@
 //! of made-up addresses, so no GPU is needed.
 
 use forerun_gpu::gather::{
-    Absent, CountAt, Direction, GatherError, Integer, KnownMemory, Layers, Layout, Locate,
-    Location, MapAt, MapUpdate, Memory, PairsAt, Part, Request, Side, Spec, Target, Unit,
-    check_request,
+    Absent, AccessWidth, CopySpec, CountAt, Direction, GatherError, IndexType, KnownMemory, Layers,
+    Locate, MapAt, MapUpdate, MemoryType, Operand, PairsAt, PointerAttributes, Request, RowLayout,
+    Side, Target, check_request,
 };
 
 const HOST: u64 = 0x7f00_0000_0000;
@@ -22,15 +22,15 @@ const ON_DEVICE: Target = Target::Device { ordinal: 0 };
 /// 100 host rows and 10 device rows of 656 bytes with space for 16 layers, 64 pairs, and a map.
 fn memory() -> KnownMemory {
     let mut memory = KnownMemory::default();
-    let device = Memory::Device { ordinal: 0 };
-    memory.add(HOST, 16 * 100 * 656, Memory::Pinned, HOST_SEEN);
+    let device = MemoryType::Device { ordinal: 0 };
+    memory.add(HOST, 16 * 100 * 656, MemoryType::Pinned, HOST_SEEN);
     memory.add(DEVICE, 16 * 10 * 656, device, DEVICE);
     memory.add(INDICES, 16 * 64 * 16, device, INDICES);
     memory.add(MAP, 16 * 100 * 8, device, MAP);
-    memory.add(WORDS, 64, Memory::Pinned, WORDS);
-    memory.add(ORDINARY, 1 << 20, Memory::Pageable, ORDINARY);
-    memory.add(OTHER, 1 << 20, Memory::Device { ordinal: 1 }, OTHER);
-    memory.add(MANAGED, 1 << 20, Memory::Managed, MANAGED);
+    memory.add(WORDS, 64, MemoryType::Pinned, WORDS);
+    memory.add(ORDINARY, 1 << 20, MemoryType::Pageable, ORDINARY);
+    memory.add(OTHER, 1 << 20, MemoryType::Device { ordinal: 1 }, OTHER);
+    memory.add(MANAGED, 1 << 20, MemoryType::Managed, MANAGED);
     memory
 }
 
@@ -38,17 +38,17 @@ fn memory() -> KnownMemory {
 fn good() -> Request {
     Request {
         direction: Direction::Gather,
-        spec: Spec::dense(656, 100, 10),
+        spec: CopySpec::dense(656, 100, 10),
         host: HOST,
         device: DEVICE,
-        pairs: PairsAt::interleaved(INDICES, Integer::I64, &[8, 8, 2]).unwrap(),
+        pairs: PairsAt::interleaved(INDICES, IndexType::I64, &[8, 8, 2]).unwrap(),
         count: Some(CountAt {
             address: WORDS,
-            integer: Integer::I32,
+            integer: IndexType::I32,
         }),
         map: Some(MapAt {
             address: MAP,
-            integer: Integer::I32,
+            integer: IndexType::I32,
             slots: 100,
             layer_step: 100,
             update: MapUpdate::Set,
@@ -65,7 +65,7 @@ fn refusal(change: impl FnOnce(&mut Request)) -> GatherError {
     checked.expect_err("the request is refused")
 }
 
-fn accepted(change: impl FnOnce(&mut Request)) -> Unit {
+fn accepted(change: impl FnOnce(&mut Request)) -> AccessWidth {
     let mut request = good();
     change(&mut request);
     let work = check_request(&request, &memory(), ON_DEVICE).expect("the request is accepted");
@@ -78,8 +78,11 @@ fn map(request: &mut Request) -> &mut MapAt {
 
 #[test]
 fn valid_requests_are_accepted_in_both_directions_and_many_layouts() {
-    assert_eq!(accepted(|_| ()), Unit::B16);
-    assert_eq!(accepted(|r| r.direction = Direction::Scatter), Unit::B16);
+    assert_eq!(accepted(|_| ()), AccessWidth::B16);
+    assert_eq!(
+        accepted(|r| r.direction = Direction::Scatter),
+        AccessWidth::B16
+    );
     // Layer-first on the device, page-first on the host.
     let layers = |r: &mut Request| {
         r.spec.layers = 16;
@@ -87,12 +90,12 @@ fn valid_requests_are_accepted_in_both_directions_and_many_layouts() {
         r.spec.host.stride_bytes = 16 * 656;
         r.spec.host.layers = Layers::Step { bytes: 656 };
     };
-    assert_eq!(accepted(layers), Unit::B16);
+    assert_eq!(accepted(layers), AccessWidth::B16);
     let scattered = |r: &mut Request| {
         layers(r);
         r.direction = Direction::Scatter;
     };
-    assert_eq!(accepted(scattered), Unit::B16);
+    assert_eq!(accepted(scattered), AccessWidth::B16);
     // Tables, longer than needed and in any order. Layers interleave in the destination.
     let tables = |r: &mut Request| {
         r.spec.layers = 3;
@@ -105,7 +108,7 @@ fn valid_requests_are_accepted_in_both_directions_and_many_layouts() {
             offsets_bytes: vec![656, 0, 6560],
         };
     };
-    assert_eq!(accepted(tables), Unit::B16);
+    assert_eq!(accepted(tables), AccessWidth::B16);
     // A copy without rows and pairs needs no memory.
     let nothing = |r: &mut Request| {
         r.spec.host.rows = 0;
@@ -113,7 +116,7 @@ fn valid_requests_are_accepted_in_both_directions_and_many_layouts() {
         r.host = 0;
         r.device = 0;
         r.map = None;
-        r.pairs = PairsAt::interleaved(0, Integer::I32, &[0, 2]).unwrap();
+        r.pairs = PairsAt::interleaved(0, IndexType::I32, &[0, 2]).unwrap();
     };
     accepted(nothing);
     // Separate pairs for every layer, and one map for all.
@@ -129,14 +132,14 @@ fn valid_requests_are_accepted_in_both_directions_and_many_layouts() {
 #[test]
 fn the_unit_divides_every_size_and_address() {
     for (offset, stride, unit) in [
-        (16, 656, Unit::B16),
-        (48, 672, Unit::B16),
-        (8, 656, Unit::B8),
-        (0, 664, Unit::B8),
-        (4, 656, Unit::B4),
-        (0, 660, Unit::B4),
-        (2, 656, Unit::B1),
-        (0, 657, Unit::B1),
+        (16, 656, AccessWidth::B16),
+        (48, 672, AccessWidth::B16),
+        (8, 656, AccessWidth::B8),
+        (0, 664, AccessWidth::B8),
+        (4, 656, AccessWidth::B4),
+        (0, 660, AccessWidth::B4),
+        (2, 656, AccessWidth::B1),
+        (0, 657, AccessWidth::B1),
     ] {
         let change = |r: &mut Request| {
             r.spec.host.offset_bytes = offset;
@@ -151,17 +154,17 @@ fn the_unit_divides_every_size_and_address() {
         r.spec.layers = 2;
         r.spec.device.layers = Layers::Step { bytes: 6568 };
     };
-    assert_eq!(accepted(layers), Unit::B8);
+    assert_eq!(accepted(layers), AccessWidth::B8);
     let one_row = |r: &mut Request| {
         r.spec.device.rows = 1;
         r.spec.device.stride_bytes = 3;
     };
-    assert_eq!(accepted(one_row), Unit::B16);
+    assert_eq!(accepted(one_row), AccessWidth::B16);
 }
 
 #[test]
 fn memory_of_the_wrong_kind_is_refused() {
-    let rows = |side| Part::Rows(side);
+    let rows = |side| Operand::Rows(side);
     assert_eq!(
         refusal(|r| r.host = ORDINARY),
         GatherError::NotPinned {
@@ -327,14 +330,14 @@ fn shapes_that_do_not_fit_are_refused() {
 fn a_map_of_i32_is_refused_where_device_rows_outnumber_it() {
     let mut memory = memory();
     let rows = (1u64 << 31) + 1;
-    memory.add(1 << 60, rows, Memory::Device { ordinal: 0 }, 1 << 60);
+    memory.add(1 << 60, rows, MemoryType::Device { ordinal: 0 }, 1 << 60);
     let mut request = good();
     request.device = 1 << 60;
     request.spec.row_bytes = 1;
-    request.spec.device = Layout::dense(rows, 1);
+    request.spec.device = RowLayout::dense(rows, 1);
     let refused = check_request(&request, &memory, ON_DEVICE);
     assert_eq!(refused.unwrap_err(), GatherError::MapTooNarrow { rows });
-    map(&mut request).integer = Integer::I64;
+    map(&mut request).integer = IndexType::I64;
     assert!(check_request(&request, &memory, ON_DEVICE).is_ok());
 }
 
@@ -343,21 +346,25 @@ fn misaligned_addresses_are_refused() {
     for (change, part, bytes) in [
         (
             (|r| r.pairs.source = INDICES + 4) as fn(&mut Request),
-            Part::SourceIndices,
+            Operand::SourceIndices,
             8,
         ),
         (
             |r| r.pairs.destination = INDICES + 1,
-            Part::DestinationIndices,
+            Operand::DestinationIndices,
             8,
         ),
         (
             |r| r.count.as_mut().unwrap().address = WORDS + 2,
-            Part::Count,
+            Operand::Count,
             4,
         ),
-        (|r| map(r).address = MAP + 2, Part::Map, 4),
-        (|r| r.out_of_range = Some(WORDS + 12), Part::OutOfRange, 8),
+        (|r| map(r).address = MAP + 2, Operand::Map, 4),
+        (
+            |r| r.out_of_range = Some(WORDS + 12),
+            Operand::OutOfRangeCounter,
+            8,
+        ),
     ] {
         let refused = refusal(change);
         assert!(
@@ -374,7 +381,7 @@ fn misaligned_addresses_are_refused() {
 
 #[test]
 fn outputs_must_not_overlap_anything() {
-    use Part::{DestinationIndices, Map, OutOfRange, Rows, SourceIndices};
+    use Operand::{DestinationIndices, Map, OutOfRangeCounter, Rows, SourceIndices};
     let overlap = |written, other| GatherError::Overlap { written, other };
     assert_eq!(
         refusal(|r| r.pairs.source = DEVICE),
@@ -386,7 +393,7 @@ fn outputs_must_not_overlap_anything() {
     );
     assert_eq!(
         refusal(|r| r.out_of_range = Some(WORDS)),
-        overlap(OutOfRange, Part::Count)
+        overlap(OutOfRangeCounter, Operand::Count)
     );
     assert_eq!(
         refusal(|r| map(r).address = HOST),
@@ -399,11 +406,11 @@ fn outputs_must_not_overlap_anything() {
     assert_eq!(scatter, overlap(Rows(Side::Host), SourceIndices));
     // The same memory under two addresses.
     let mut memory = memory();
-    memory.add(0x40_0000, 8, Memory::Pinned, DEVICE + 640);
+    memory.add(0x40_0000, 8, MemoryType::Pinned, DEVICE + 640);
     let mut request = good();
     request.count.as_mut().unwrap().address = 0x40_0000;
     let refused = check_request(&request, &memory, ON_DEVICE).unwrap_err();
-    assert_eq!(refused, overlap(Rows(Side::Device), Part::Count));
+    assert_eq!(refused, overlap(Rows(Side::Device), Operand::Count));
     // Overlapping reads are allowed.
     accepted(|r| r.pairs.source = HOST + 8);
 }
@@ -453,11 +460,11 @@ fn layers_of_a_destination_that_share_bytes_are_refused() {
 struct Vague(u64);
 
 impl Locate for Vague {
-    fn locate(&self, address: u64) -> Result<Location, GatherError> {
+    fn locate(&self, address: u64) -> Result<PointerAttributes, GatherError> {
         let mut location = memory().locate(address)?;
         location.range = None;
         if address >= self.0 {
-            location.memory = Memory::Pageable;
+            location.memory = MemoryType::Pageable;
         }
         Ok(location)
     }
@@ -471,7 +478,7 @@ fn memory_of_unknown_extent_is_checked_by_its_last_byte() {
     assert_eq!(
         refused.unwrap_err(),
         GatherError::NotPinned {
-            part: Part::Rows(Side::Host),
+            part: Operand::Rows(Side::Host),
             address: HOST + 100 * 656 - 1
         }
     );

@@ -29,10 +29,15 @@ fn put_all(
     while !rest.is_empty() {
         let wanted = runs.next().map_or(1, |run| 1 + run % shape.piece_rows);
         let wanted = wanted.min(rest.len());
-        let room = delivery.reserve(wanted)?;
-        assert!(room.len() >= wanted * shape.row_bytes && room.len() % shape.row_bytes == 0);
+        let reserved = delivery.reserve(wanted)?;
+        assert!(
+            reserved.len() >= wanted * shape.row_bytes && reserved.len() % shape.row_bytes == 0
+        );
         let (places, others) = rest.split_at(wanted);
-        for (place, to) in places.iter().zip(room.chunks_exact_mut(shape.row_bytes)) {
+        for (place, to) in places
+            .iter()
+            .zip(reserved.chunks_exact_mut(shape.row_bytes))
+        {
             to.copy_from_slice(&row(shape, stamp + *place as usize));
         }
         delivery.commit(places)?;
@@ -77,7 +82,8 @@ proptest! {
             ring.deliver(to, |delivery| put_all(delivery, order, &runs, stamp)).unwrap();
             check(ring.shape(), order, stamp, &rows);
             if let (Some(gpu), Some(ring)) = (&gpu, &mut on_gpu) {
-                let buffer = DeviceBuffer::of(gpu, &vec![0xa5; offset + rows.len()]).unwrap();
+                let filler = vec![0xa5; offset + rows.len()];
+                let buffer = DeviceBuffer::from_slice(gpu, &filler).unwrap();
                 let part = buffer.slice(offset..buffer.len()).unwrap();
                 let to = &mut Destination::from(part);
                 ring.deliver(to, |delivery| put_all(delivery, order, &runs, stamp)).unwrap();
@@ -168,7 +174,7 @@ fn oversized_batches_are_refused_before_any_copy() {
 fn a_ring_serves_one_kind_of_memory() {
     let Some(gpu) = gpu() else { return };
     let shape = StagingShape::of(16);
-    let buffer = DeviceBuffer::of(&gpu, &[1; 16]).unwrap();
+    let buffer = DeviceBuffer::from_slice(&gpu, &[1; 16]).unwrap();
     let mut rows = [1; 16];
     let put = |delivery: &mut Delivery<'_>| put_all(delivery, &[0], &[0], 0);
     let mut ring = StagingRing::on_cpu(shape).unwrap();

@@ -3,10 +3,12 @@
 
 #![cfg(unix)]
 
-#[path = "table/beside.rs"]
-mod beside;
-#[path = "table/exact.rs"]
-mod exact;
+#[path = "table/concurrent_reads.rs"]
+mod concurrent_reads;
+#[path = "table/concurrent_writes.rs"]
+mod concurrent_writes;
+#[path = "table/cpu_equivalence.rs"]
+mod cpu_equivalence;
 #[path = "table/file.rs"]
 mod file;
 #[path = "table/lookups.rs"]
@@ -17,8 +19,6 @@ mod retention;
 mod semantics;
 #[path = "table/shim.rs"]
 mod shim;
-#[path = "table/storms.rs"]
-mod storms;
 #[path = "table/streams.rs"]
 mod streams;
 mod testing;

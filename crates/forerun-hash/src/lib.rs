@@ -3,4 +3,4 @@
 
 pub mod table;
 
-pub use table::{Error, HashTable, Iter, Options, Pinned};
+pub use table::{Error, Guard, HashTable, Iter, Options};

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Looks for defects of Forerun.
+/// Look for defects of Forerun.
 #[derive(Parser)]
 #[command(name = "forerun-lab", version)]
 struct Cli {
@@ -28,35 +28,34 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs the store under random schedules and faults, and checks everything it does.
+    /// Run the store under random schedules and faults, and check everything it does.
     Sim(sim::SimArgs),
-    /// Sends random commands to memcached and to this server, and compares the answers byte by
-    /// byte.
+    /// Send random commands to memcached and to this server, and compare the answers byte by byte.
     Differential(differential::Args),
-    /// Runs the server under random clients, clocks and disks, and checks everything it does.
+    /// Run the server under random clients, clocks and disks, and check everything it does.
     ServerSim(server_sim::ServerSimArgs),
-    /// Runs seeds for `sim`.
+    /// Run seeds for `sim`.
     #[command(hide = true)]
     SimWorker(sim::SimWorkerArgs),
-    /// Runs seeds for `server-sim`.
+    /// Run seeds for `server-sim`.
     #[command(hide = true)]
     ServerSimWorker(server_sim::ServerSimWorkerArgs),
-    /// Shows where the benches are.
+    /// Show where the benches are.
     #[command(hide = true, disable_help_flag = true)]
-    Bench(Elsewhere),
-    /// Shows where the stress tests are.
+    Bench(OtherProgramArgs),
+    /// Show where the stress tests are.
     #[command(hide = true, disable_help_flag = true)]
-    Stress(Elsewhere),
+    Stress(OtherProgramArgs),
 }
 
 /// Arguments of a command that belongs to another program.
 #[derive(clap::Args)]
-struct Elsewhere {
+struct OtherProgramArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
 
-impl Elsewhere {
+impl OtherProgramArgs {
     /// Refuses to run the command: this is a simulated build, whose locks and atomics are slow.
     fn refuse(&self, what: &str, command: &[&str]) -> anyhow::Result<ExitCode> {
         let given = self.args.iter().map(String::as_str);
@@ -82,8 +81,8 @@ fn main() -> ExitCode {
         Command::ServerSim(args) => server_sim::command(&args),
         Command::SimWorker(args) => ended(sim::work(&args)),
         Command::ServerSimWorker(args) => ended(server_sim::work(&args)),
-        Command::Bench(elsewhere) => elsewhere.refuse("benches", &[]),
-        Command::Stress(elsewhere) => elsewhere.refuse("stress tests", &["stress"]),
+        Command::Bench(args) => args.refuse("benches", &[]),
+        Command::Stress(args) => args.refuse("stress tests", &["stress"]),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("forerun-lab: {error:#}");

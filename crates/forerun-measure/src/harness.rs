@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The result of a case is the median of its rounds, with the slowest and the fastest. The ratio of
-//! two cases in a group is the median of the ratios of all rounds; each round compares two turns
-//! that ran one after the other.
+//! two cases in a group is the median of the ratios of all rounds; each round compares two
+//! consecutive turns.
 
 use crate::progress::{Bar, Progress};
 use anyhow::{Context, Result};

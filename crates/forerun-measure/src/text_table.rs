@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     fn table() -> TextTable {
-        let mut table = TextTable::new(["strategy", "threads", "ns a key"]);
+        let mut table = TextTable::new(["strategy", "threads", "ns per key"]);
         table.push(["single", "1", "2400"]);
         table.push(["interleaved", "1", "405"]);
         table
@@ -97,9 +97,9 @@ mod tests {
 
     #[test]
     fn numbers_stand_right_and_words_left() {
-        let expected = "strategy     threads  ns a key\n\
-                        single             1      2400\n\
-                        interleaved        1       405\n";
+        let expected = "strategy     threads  ns per key\n\
+                        single             1        2400\n\
+                        interleaved        1         405\n";
         assert_eq!(table().to_text(), expected);
     }
 
@@ -110,7 +110,7 @@ mod tests {
             short.take_constant(&[]),
             [("threads".to_owned(), "1".to_owned())]
         );
-        assert_eq!(short.headings, ["strategy", "ns a key"]);
+        assert_eq!(short.headings, ["strategy", "ns per key"]);
         assert_eq!(short.rows[1], ["interleaved", "405"]);
         let mut kept = table();
         assert_eq!(kept.take_constant(&["threads"]), []);

@@ -2,8 +2,9 @@
 //! nanoseconds per key.
 //!
 //! ```sh
-//! cargo run --release -p forerun-server --example session             # all forms
-//! cargo run --release -p forerun-server --example session -- get 100  # a single form, for ten seconds, for perf
+//! # All forms; then a single one, for ten seconds, to be profiled.
+//! cargo run --release -p forerun-server --example session
+//! cargo run --release -p forerun-server --example session -- get 100
 //! ```
 //!
 //! Each form is measured with uniformly random keys out of `ITEMS`, in five alternating rounds. The
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forerun_cache::{Cache, CacheOptions, Item, Store};
-use forerun_server::{Context, Input, Next, NoHost, Output, Session, Settings, Shared};
+use forerun_server::{Context, Input, NoServer, Output, Session, SessionState, Settings, Shared};
 
 /// Values of 64 bytes with keys of 16 bytes.
 const ITEMS: usize = 2_000_000;
@@ -71,7 +72,7 @@ impl Bench {
         for number in 0..ITEMS {
             cache.store(Store::set(key(number).as_bytes(), &[b'v'; VALUE_BYTES]));
         }
-        let shared = Shared::new(Settings::default(), Arc::clone(&cache), Box::new(NoHost));
+        let shared = Shared::new(Settings::default(), Arc::clone(&cache), Box::new(NoServer));
         Self {
             cache,
             context: Context::new(Arc::new(shared)),
@@ -92,7 +93,7 @@ impl Bench {
                 while self
                     .session
                     .receive(&mut self.input, &mut self.output, &mut self.context)
-                    == Next::Full
+                    == SessionState::OutputFull
                 {
                     answered += self.send();
                 }
@@ -114,14 +115,14 @@ impl Bench {
     }
 
     /// The same lookups without a protocol. Returns nanoseconds per key.
-    fn look_up(&self, numbers: &[usize], keys_a_batch: usize, time: Duration) -> f64 {
+    fn look_up(&self, numbers: &[usize], keys_per_batch: usize, time: Duration) -> f64 {
         let texts: Vec<String> = numbers.iter().map(|&number| key(number)).collect();
         let keys: Vec<&[u8]> = texts.iter().map(|text| text.as_bytes()).collect();
         let start = Instant::now();
         let mut count = 0;
         let mut bytes = 0;
         while start.elapsed() < time {
-            for batch in keys.chunks(keys_a_batch.min(128)) {
+            for batch in keys.chunks(keys_per_batch.min(128)) {
                 let guard = self.cache.pin();
                 let mut items: [Option<Item<'_>>; 128] = [None; 128];
                 let items = &mut items[..batch.len()];

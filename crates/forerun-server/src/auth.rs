@@ -134,7 +134,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     std::hint::black_box(different) == 0 && a.len() == b.len()
 }
 
-/// What a connection that must authenticate has said so far.
+/// The state of a connection that has not authenticated yet.
 #[derive(Debug, Default)]
 pub(crate) struct Authentication {
     /// Length of the value that comes next, including its line end, once the `set` line is read.

@@ -56,7 +56,7 @@ impl Input {
             self.start = 0;
         }
         if self.buffer.len() - self.end < SPACE_BYTES_MIN {
-            // Only if nobody consumes: a session leaves less than LINE_BYTES_MAX.
+            // Only if the input is not consumed: a session leaves less than LINE_BYTES_MAX.
             self.buffer.resize(self.end + BUFFER_BYTES, 0);
         }
         &mut self.buffer[self.end..]
@@ -79,8 +79,34 @@ impl Input {
         }
     }
 
+    /// Moves the few bytes of an incomplete command to a buffer of their size. Returns the large
+    /// buffer, empty, for another connection; `None` if many bytes wait.
+    pub(crate) fn park(&mut self) -> Option<Input> {
+        if self.bytes().len() > LINE_BYTES_MAX {
+            return None;
+        }
+        let parked = Input {
+            buffer: self.bytes().to_vec(),
+            start: 0,
+            end: self.bytes().len(),
+        };
+        let mut large = std::mem::replace(self, parked);
+        large.consume(large.bytes().len());
+        Some(large)
+    }
+
+    /// Moves parked bytes to a large buffer.
+    pub(crate) fn unpark(&mut self, mut large: Input) {
+        large.extend(self.bytes());
+        *self = large;
+    }
+
+    /// Whether the bytes are parked.
+    pub(crate) fn is_parked(&self) -> bool {
+        !self.is_empty() && self.buffer.len() < BUFFER_BYTES
+    }
+
     /// Memory used by the buffer.
-    #[cfg(feature = "simulation")]
     pub(crate) fn memory_bytes(&self) -> usize {
         self.buffer.capacity()
     }
@@ -136,6 +162,21 @@ mod tests {
         }
         assert_eq!(input.buffer.len(), BUFFER_BYTES);
         assert_eq!(input.bytes().len() as u32, sent - expected);
+    }
+
+    #[test]
+    fn parked_bytes_take_their_own_size_and_come_back() {
+        let mut input = Input::new();
+        input.extend(b"get a\r\nget b");
+        input.consume(7);
+        let large = input.park().expect("a few bytes");
+        assert!(input.is_parked() && large.is_empty());
+        assert_eq!((input.bytes(), input.memory_bytes()), (&b"get b"[..], 5));
+        input.unpark(large);
+        assert_eq!((input.bytes(), input.is_parked()), (&b"get b"[..], false));
+        assert_eq!(input.memory_bytes(), BUFFER_BYTES);
+        input.extend(&[b'x'; LINE_BYTES_MAX]);
+        assert!(input.park().is_none());
     }
 
     #[test]

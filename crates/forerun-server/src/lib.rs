@@ -22,7 +22,7 @@ mod error;
 mod input;
 mod metrics;
 mod net;
-mod os;
+mod os_system;
 mod output;
 #[cfg(not(feature = "planted"))]
 mod planted;
@@ -36,6 +36,7 @@ mod shared;
 mod snapshot;
 mod snapshot_error;
 mod system;
+mod testing;
 
 pub use address::{Address, Listen, UNIX_MODE};
 pub use counters::{Counter, Counters, SessionStats};
@@ -43,13 +44,13 @@ pub use error::Error;
 pub use input::Input;
 pub use net::{MinVersion, TlsOptions, VerifyClient};
 pub use output::Output;
-pub use server::{Ended, Remote, Server, ServerOptions, SnapshotOptions};
+pub use server::{Server, ServerError, ServerHandle, ServerOptions, SnapshotOptions};
 // Hidden: for the fuzz targets.
-#[doc(hidden)]
-pub use session::fuzz_session;
-pub use session::{Context, Next, Session};
+pub use session::{Context, Session, SessionState};
 pub use settings::Settings;
-pub use shared::{ConnectionStats, NoHost, ServerControl, Shared};
+pub use shared::{ConnectionStats, NoServer, RefreshError, ServerControl, Shared};
+#[doc(hidden)]
+pub use testing::fuzz_session;
 // Hidden: for the fuzz targets.
 #[doc(hidden)]
 pub use snapshot::fuzz_snapshot;
@@ -60,7 +61,7 @@ pub use snapshot_error::SnapshotError;
 #[cfg(feature = "simulation")]
 pub mod simulation {
     pub use crate::address::Peer;
-    pub use crate::server::Stepped;
+    pub use crate::server::SteppedServer;
     pub use crate::snapshot::read_from_system as read_snapshot;
     pub use crate::system::{Listening, Readiness, Ready, System, WAKE, Wake};
 }

@@ -23,6 +23,9 @@ pub(crate) const FULL_BYTES: usize = 64 << 10;
 /// A buffer that has grown beyond this size is freed once it is empty.
 const KEEP_BYTES: usize = 256 << 10;
 
+/// A buffer of twice this size is small enough to keep.
+const PARKED_BYTES_MIN: usize = 1 << 10;
+
 struct Large {
     /// Its position: the value goes before byte `at` of `bytes`.
     at: usize,
@@ -55,7 +58,6 @@ impl Output {
     }
 
     /// Memory used by the buffer. Large values belong to the cache and do not count.
-    #[cfg(feature = "simulation")]
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.capacity()
     }
@@ -142,12 +144,27 @@ impl Output {
                 self.bytes = Vec::new();
             }
         } else if self.start >= FULL_BYTES {
-            self.bytes.drain(..self.start);
-            for large in &mut self.large {
-                large.at -= self.start;
-            }
-            self.start = 0;
+            self.drop_sent();
         }
+    }
+
+    /// Gives back most of the memory beyond the bytes that wait, for a connection whose reader is
+    /// slow.
+    pub(crate) fn park(&mut self) {
+        let wait = self.bytes.len() - self.start;
+        if self.bytes.capacity() > 2 * wait.max(PARKED_BYTES_MIN) {
+            self.drop_sent();
+            self.bytes.shrink_to(wait);
+        }
+    }
+
+    /// Removes the bytes that were sent from the buffer.
+    fn drop_sent(&mut self) {
+        self.bytes.drain(..self.start);
+        for large in &mut self.large {
+            large.at -= self.start;
+        }
+        self.start = 0;
     }
 
     /// Frees the buffer if it is empty, for an idle connection.
@@ -204,6 +221,11 @@ mod tests {
             let piece = &all[..all.len().min(step)];
             sent.extend_from_slice(piece);
             output.advance(piece.len());
+            output.park();
+            assert!(
+                output.bytes.capacity() <= 2 * output.len().max(PARKED_BYTES_MIN)
+                    || output.is_empty()
+            );
         }
         sent
     }

@@ -1,6 +1,5 @@
-//! Known defects, planted one at a time so that a test can show that it finds them
-//! (`forerun_core::planted_defects`). Each defect is one that this server had or that similar
-//! servers have had.
+//! Known defects, planted one at a time to show that the tests find them
+//! (`forerun_core::planted_defects`). This server or similar servers have had each of them.
 
 forerun_core::planted_defects! {
     // Sockets and TLS.
@@ -40,7 +39,7 @@ forerun_core::planted_defects! {
         "Times of day are off by what had passed since the cache's clock was last set.",
     // Snapshots.
     SnapshotHoldsGuard "snapshot-holds-guard"
-        "A snapshot holds the cache's memory while it writes, and sets are refused meanwhile.",
+        "A snapshot holds the cache's memory while it is written, so sets are refused.",
     SnapshotUnsynced "snapshot-unsynced"
         "A snapshot is reported as written before its directory is synced.",
     FailedWriteKept "failed-write-kept"

@@ -5,20 +5,22 @@
 #[non_exhaustive]
 pub struct Settings {
     /// The answer to `version`. Clients read the first three numbers as memcached's version.
+    /// Default: `1.6.18-forerun-` and the version of this crate.
     pub version: String,
-    /// Maximum size of an item (key and value), in bytes.
+    /// Maximum size of an item (key and value), in bytes. Default: 1 MiB.
     pub item_size_max_bytes: usize,
-    /// Whether `flush_all` is allowed.
+    /// Whether `flush_all` is allowed. Default: yes.
     pub flush_enabled: bool,
-    /// Whether `shutdown` is allowed.
+    /// Whether `shutdown` is allowed. Default: no.
     pub shutdown_command: bool,
     /// Whether clients may list keys with `lru_crawler metadump`, `lru_crawler mgdump` and `stats
-    /// cachedump`.
+    /// cachedump`. Default: yes.
     pub dump_enabled: bool,
     /// Whether `lru_crawler` is enabled at the start. The command `lru_crawler enable` enables it
-    /// later.
+    /// later. Default: yes.
     pub crawler_enabled: bool,
-    /// Whether `debugtime` is allowed, as in memcached's debug builds. Test suites use it.
+    /// Whether `debugtime` is allowed, as in memcached's debug builds. Test suites use it. Default:
+    /// no.
     pub debug_commands: bool,
     /// Reported: whether clients must authenticate.
     pub auth_enabled: bool,

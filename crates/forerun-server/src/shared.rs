@@ -9,7 +9,7 @@ use forerun_core::Figures;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use crate::counters::{Counters, SessionStats};
-use crate::os::Os;
+use crate::os_system::OsSystem;
 use crate::planted::{self, Defect};
 use crate::protocol::numbers::Expiration;
 use crate::settings::Settings;
@@ -31,6 +31,29 @@ pub struct ConnectionStats {
     pub idle_kicks: u64,
     pub listen_disabled_num: u64,
     pub accepting_conns: bool,
+    pub response_obj_oom: u64,
+    pub response_obj_count: u64,
+    pub response_obj_bytes: u64,
+    pub read_buf_count: u64,
+    pub read_buf_bytes: u64,
+    pub read_buf_oom: u64,
+    /// Times a connection was not read because all buffers together had reached their limit.
+    pub read_buf_pauses: u64,
+    /// The limit of all buffers together.
+    pub read_buf_limit_bytes: u64,
+    /// `None` without TLS.
+    pub time_since_server_cert_refresh: Option<u64>,
+}
+
+/// Why a server did not read its certificates again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RefreshError {
+    /// It has none.
+    #[error("the server does not use TLS")]
+    NoTls,
+    /// They cannot be used. The server keeps those that it has, and its log has the reason.
+    #[error("the certificates cannot be used")]
+    Unusable,
 }
 
 /// The server as its sessions see it. Sessions ask it for what only the server knows.
@@ -58,23 +81,31 @@ pub trait ServerControl: Send + Sync {
         false
     }
 
+    /// A client sent `refresh_certs`: reads the certificates again, for new connections.
+    ///
+    /// # Errors
+    /// [`RefreshError`]. Nothing has changed.
+    fn refresh_certificates(&self) -> Result<(), RefreshError> {
+        Err(RefreshError::NoTls)
+    }
+
     /// A client sent `verbosity` with this level.
     fn set_verbosity(&self, level: u32) {
         let _ = level;
     }
 }
 
-/// A host without a server, for sessions that run alone.
+/// Stands for the server where a session runs alone.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NoHost;
+pub struct NoServer;
 
-impl ServerControl for NoHost {}
+impl ServerControl for NoServer {}
 
 /// State shared by all sessions of a server.
 pub struct Shared {
     pub(crate) settings: Settings,
     pub(crate) cache: Arc<Cache>,
-    pub(crate) host: Box<dyn ServerControl>,
+    pub(crate) server: Box<dyn ServerControl>,
     pub(crate) started: Instant,
     /// Whether `lru_crawler` is enabled.
     crawls: AtomicBool,
@@ -99,8 +130,8 @@ pub(crate) struct Counts {
 
 impl Shared {
     /// Creates the shared state.
-    pub fn new(settings: Settings, cache: Arc<Cache>, host: Box<dyn ServerControl>) -> Self {
-        Self::on(&Os, settings, cache, host)
+    pub fn new(settings: Settings, cache: Arc<Cache>, server: Box<dyn ServerControl>) -> Self {
+        Self::on(&OsSystem, settings, cache, server)
     }
 
     /// Creates the shared state on the clocks of `system`.
@@ -108,7 +139,7 @@ impl Shared {
         system: &impl System,
         settings: Settings,
         cache: Arc<Cache>,
-        host: Box<dyn ServerControl>,
+        server: Box<dyn ServerControl>,
     ) -> Self {
         // The cache's clock may be old, because the cache may have been idle. Set it now, so that
         // both clocks are read at the same moment. Otherwise all times of day would be off by the
@@ -121,7 +152,7 @@ impl Shared {
             crawls: AtomicBool::new(settings.crawler_enabled),
             settings,
             cache,
-            host,
+            server,
             started: time::now(),
             counters: Mutex::default(),
         }

@@ -2,7 +2,7 @@
 //! threads.
 //!
 //! ```text
-//!   acceptor, worker, transport, snapshots ──> System ─┬─ Os             mio, the file system, the clocks: in every product build
+//!   acceptor, worker, transport, snapshots ──> System ─┬─ OsSystem       mio, the file system, the clocks: in every product build
 //!                                                      └─ a simulator's  time and faults drawn from a seed
 //! ```
 //!
@@ -77,7 +77,7 @@ pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
     /// Whether this path is a directory.
     fn is_directory(&self, path: &Path) -> bool;
 
-    /// Runs `work` on a new thread, which nobody joins. If no thread can be started, `work` is
+    /// Runs `work` on a new thread, which is never joined. If no thread can be started, `work` is
     /// dropped.
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 }

@@ -5,7 +5,7 @@ mod testing;
 use std::collections::BTreeSet;
 
 use forerun_cache::{CacheOptions, Store};
-use forerun_server::{Next, Settings};
+use forerun_server::{SessionState, Settings};
 use testing::{Client, Kept};
 
 const ITEMS: usize = 30_000;
@@ -27,7 +27,7 @@ fn a_dump_has_every_key_and_waits_for_its_reader() {
         .input()
         .extend(b"mg a v\r\nlru_crawler metadump all\r\nmn\r\n");
     let (mut answer, mut max) = (Vec::new(), 0);
-    while client.receive() == Next::Full {
+    while client.receive() == SessionState::OutputFull {
         max = max.max(client.output.len());
         client.read(&mut answer, 50_000);
     }

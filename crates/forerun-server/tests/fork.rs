@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use forerun_cache::{Cache, CacheOptions};
-use forerun_server::{Address, Ended, Listen, Server, ServerOptions};
+use forerun_server::{Address, Listen, Server, ServerError, ServerOptions};
 use fork::Ending::{AtOnce, Exit};
 
 /// The server's answer to a line.
@@ -38,13 +38,13 @@ fn a_server_survives_a_forked_child_that_uses_its_handles() {
         for waits in [true, false] {
             fork::in_child(ending, || {
                 let server = handle.take().unwrap();
-                server.remote().drain();
+                server.handle().drain();
                 server.drain();
                 server.snapshot();
-                server.reload_users();
+                server.reload_files();
                 assert!(server.metrics_address().is_some());
                 match waits {
-                    true => assert!(matches!(server.wait(), Err(Ended::Forked(_)))),
+                    true => assert!(matches!(server.wait(), Err(ServerError::Forked(_)))),
                     false => drop(server),
                 }
             });

@@ -81,7 +81,7 @@ fn check_history<K: Word, V: Word>(
                     Err(Full { entries, slots }) => {
                         assert!(
                             !model.contains_key(&key),
-                            "{design}: an upsert needs no room"
+                            "{design}: an upsert needs no free slot"
                         );
                         assert_eq!((entries, slots), (model.len(), table.slots()), "{design}");
                     }
@@ -126,7 +126,7 @@ proptest! {
     }
 }
 
-/// The load factor that a design must reach before it refuses a key, in a table of some thousand
+/// The load factor that a design must reach before it refuses a key, in a table of a few thousand
 /// slots.
 fn load_floor(design: Design) -> f64 {
     match design {
@@ -246,12 +246,9 @@ fn lines_are_counted_between_one_and_all() {
 fn a_table_beyond_the_limit_is_refused_with_its_size() {
     let slots = forerun_studies::designs::SLOTS_MAX + 1;
     for &design in Design::ALL {
-        let refusal = build::<u32, u32>(design, slots, Isa::Scalar, 1)
+        let error = build::<u32, u32>(design, slots, Isa::Scalar, 1)
             .err()
             .unwrap();
-        assert!(
-            refusal.to_string().contains(&slots.to_string()),
-            "{refusal}"
-        );
+        assert!(error.to_string().contains(&slots.to_string()), "{error}");
     }
 }

@@ -14,8 +14,8 @@
 use crate::Result;
 use crate::inner::Inner;
 use crate::move_queue::{Job, PIECE_KEYS, PendingMoves, Queue};
-use crate::options::Moves;
 use crate::promotion_batch::{Origin, PromotionBatch};
+use forerun_db::Background;
 use std::sync::Arc;
 
 use forerun_core::sync::thread::{self, JoinHandle};
@@ -27,7 +27,7 @@ const WAITING_BYTES: usize = 16 << 20;
 const PIECE_BYTES: usize = 1 << 20;
 
 impl Inner {
-    /// Queues the moves of a lookup, or makes them at once with [`Moves::Caller`].
+    /// Queues the moves of a lookup, or makes them at once with [`Background::Caller`].
     pub(crate) fn queue_moves(&self, moves: PendingMoves) {
         let promotions = moves.promotions.filter(|promotions| !promotions.is_empty());
         let promotions = promotions.map(Job::PromoteToHost);
@@ -48,7 +48,7 @@ impl Inner {
         }
     }
 
-    /// Queues keys to be prefetched, or prefetches them at once with [`Moves::Caller`].
+    /// Queues keys to be prefetched, or prefetches them at once with [`Background::Caller`].
     ///
     /// # Errors
     /// [`Error::Interrupted`](crate::Error::Interrupted).
@@ -61,7 +61,7 @@ impl Inner {
     }
 
     fn queue_job(&self, job: Job) {
-        if self.policies.moves == Moves::Caller {
+        if self.policies.background == Background::Caller {
             return self.run(job);
         }
         match self.queue.push(job, WAITING_BYTES / self.row.bytes()) {
@@ -98,7 +98,7 @@ pub(crate) fn start(inner: &Arc<Inner>) -> std::io::Result<JoinHandle<()>> {
     let inner = Arc::clone(inner);
     let thread = thread::Builder::new().name("forerun-table".to_owned());
     thread.spawn(move || {
-        // Releases everyone who waits for this thread, even if it panics.
+        // Releases all threads that wait for this one, even if it panics.
         let _stop = Stop(&inner.queue);
         while let Some(job) = inner.queue.next() {
             match job {

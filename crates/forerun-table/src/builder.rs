@@ -9,12 +9,12 @@ use crate::interrupt::Interrupt;
 use crate::memory_budget::MemoryBudget;
 #[cfg(feature = "gpu")]
 use crate::options::DeviceChoice;
-use crate::options::{Admission, HostCapacity, Moves, Overflow, Policies, Promotion, Writes};
+use crate::options::{Admission, HostCapacity, Policies, Promotion, WhenFull, WritePolicy};
 use crate::policy::Score;
 use crate::table::Table;
 use crate::{Dtype, Error, Result, RowType};
 use forerun_core::Pages;
-use forerun_db::{Access, Db, Options, RunOptions};
+use forerun_db::{Access, Background, Db, Options, RunOptions};
 use std::path::PathBuf;
 
 /// The maximum row size: a million bytes, more than an embedding or a token's keys and values need.
@@ -35,7 +35,7 @@ pub struct Builder {
     below: Below,
     store_options: Options,
     policies: Policies,
-    overflow: Option<Overflow>,
+    when_full: Option<WhenFull>,
     interrupt: Interrupt,
 }
 
@@ -77,17 +77,17 @@ impl Builder {
                 score: Score::default(),
                 admission: Admission::default(),
                 promotion: Promotion::default(),
-                writes: Writes::default(),
-                moves: Moves::default(),
-                overflow: Overflow::default(),
+                writes: WritePolicy::default(),
+                background: Background::default(),
+                when_full: WhenFull::default(),
             },
-            overflow: None,
+            when_full: None,
             interrupt: Interrupt::default(),
         }
     }
 
-    /// Rows in the device tier, which holds copies of the most wanted rows. Default: 0, no device
-    /// tier.
+    /// Rows in the device tier, which holds copies of the most requested rows. Default: 0, no
+    /// device tier.
     ///
     /// On a machine without a GPU the tier is in ordinary memory and behaves the same.
     /// [`DeviceStats::name`](crate::DeviceStats::name) tells which device holds it. To require a
@@ -118,8 +118,8 @@ impl Builder {
     ///
     /// Default with a store: 65,536, because the store holds all rows. Default without a store: the
     /// table grows with its rows, up to the machine's memory, and drops none. A table with a
-    /// capacity and without a store refuses rows beyond it, unless [`overflow`](Builder::overflow)
-    /// asks for eviction.
+    /// capacity and without a store refuses rows beyond it, unless
+    /// [`when_full`](Builder::when_full) asks for eviction.
     pub fn host_capacity(mut self, rows: usize) -> Builder {
         self.host = Some(HostCapacity::Rows(rows));
         self
@@ -204,27 +204,30 @@ impl Builder {
         self
     }
 
-    /// What promotes rows. Default: lookups and prefetch.
+    /// Sets which calls promote rows. Default: lookups and prefetch.
     pub fn promotion(mut self, promotion: Promotion) -> Builder {
         self.policies.promotion = promotion;
         self
     }
 
     /// When written rows reach the store. Default: at once.
-    pub fn writes(mut self, writes: Writes) -> Builder {
+    pub fn writes(mut self, writes: WritePolicy) -> Builder {
         self.policies.writes = writes;
         self
     }
 
-    /// Who moves rows. Default: a thread that belongs to the table.
-    pub fn moves(mut self, moves: Moves) -> Builder {
-        self.policies.moves = moves;
+    /// Which thread moves rows between the tiers: one that belongs to the table, so that lookups do
+    /// not wait, or the calling thread, after it has its result. With [`Background::Caller`] the
+    /// order of moves depends on the calls alone. Default: [`Background::Threads`].
+    pub fn background(mut self, background: Background) -> Builder {
+        self.policies.background = background;
         self
     }
 
-    /// What a table without a store does when its host tier is full. Default: refuse new rows.
-    pub fn overflow(mut self, overflow: Overflow) -> Builder {
-        self.overflow = Some(overflow);
+    /// Sets the behavior of a table without a store when its host tier is full. Default: refuse new
+    /// rows.
+    pub fn when_full(mut self, when_full: WhenFull) -> Builder {
+        self.when_full = Some(when_full);
         self
     }
 
@@ -234,7 +237,7 @@ impl Builder {
     ///
     /// Lookups, writes, [`flush`](Table::flush), [`snapshot`](Table::snapshot) and
     /// [`count`](Table::count) invoke it; [`close`](Table::close) does not.
-    pub fn interrupt(mut self, ask: impl Fn() -> bool + Send + Sync + 'static) -> Builder {
+    pub fn interrupt_if(mut self, ask: impl Fn() -> bool + Send + Sync + 'static) -> Builder {
         self.interrupt = Interrupt::new(ask);
         self
     }
@@ -284,7 +287,7 @@ impl Builder {
             Below::Path(_) | Below::Db(_) => HostCapacity::Rows(HOST_ROWS),
         };
         let mut policies = self.policies;
-        policies.overflow = self.overflow.unwrap_or_default();
+        policies.when_full = self.when_full.unwrap_or_default();
         let (row_bytes, score) = (self.row.bytes(), policies.score);
         let mut capacity = self.host.unwrap_or(by_default);
         let mut store_options = self.store_options;
@@ -349,12 +352,12 @@ impl Builder {
             ));
         }
         let has_store = !matches!(self.below, Below::Nothing);
-        if has_store && self.overflow.is_some() {
+        if has_store && self.when_full.is_some() {
             return Err(Error::Conflict(
-                "a table with a store evicts rows to the store and cannot have an overflow policy",
+                "a table with a store evicts rows to the store and takes no `when_full`",
             ));
         }
-        if !has_store && self.policies.writes == Writes::Back {
+        if !has_store && self.policies.writes == WritePolicy::WriteBack {
             return Err(Error::Conflict(
                 "write-back needs a store: set a path in the builder",
             ));
@@ -364,7 +367,7 @@ impl Builder {
             Below::Path(_) => self.store_options.access == Access::ReadOnly,
             Below::Db(db) => db.access() == Access::ReadOnly,
         };
-        if is_read_only && self.policies.writes == Writes::Back {
+        if is_read_only && self.policies.writes == WritePolicy::WriteBack {
             return Err(Error::Conflict(
                 "a store that is open for reading only takes no rows that are written back",
             ));

@@ -20,7 +20,7 @@ pub(crate) struct Open {
     closes_store: bool,
 }
 
-/// Whoever closes the table holds this until it is closed.
+/// Locked by the thread that closes the table, until it is closed.
 struct Closing {
     thread: Option<JoinHandle<()>>,
     /// The result of closing.
@@ -94,7 +94,7 @@ impl Drop for Open {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dtype, Table, Update, Writes};
+    use crate::{Dtype, Table, Update, WritePolicy};
     use forerun_core::sync::mpsc::{RecvTimeoutError, channel};
     use std::time::Duration;
 
@@ -103,7 +103,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let table = Table::builder(Dtype::U8, 4)
             .path(directory.path().join("rows"))
-            .writes(Writes::Back)
+            .writes(WritePolicy::WriteBack)
             .open()
             .unwrap();
         table.insert(&[7], b"row.").unwrap();
@@ -135,7 +135,7 @@ mod tests {
         let db = forerun_db::Db::open_with_io(Arc::new(io.clone()), "store", Default::default());
         let table = Table::builder(Dtype::U8, 4)
             .db(db.unwrap())
-            .writes(Writes::Back)
+            .writes(WritePolicy::WriteBack)
             .open()
             .unwrap();
         table.insert(&[7], b"row.").unwrap();
@@ -156,7 +156,7 @@ mod tests {
             if let Some(path) = path {
                 builder = builder.path(path);
             }
-            let builder = builder.interrupt(move || asked.load(Ordering::Relaxed));
+            let builder = builder.interrupt_if(move || asked.load(Ordering::Relaxed));
             let table = builder.open().unwrap();
             let keys: Vec<u64> = (0..100_000).collect();
             let (mut rows, mut found) = (vec![7; 400_000], vec![false; 100_000]);

@@ -19,7 +19,7 @@ use crate::promotion_batch::Origin;
 #[cfg(feature = "gpu")]
 use crate::promotion_batch::PromotionBatch;
 
-/// Rows promoted together. Writers of their keys wait meanwhile.
+/// Rows promoted together. Writers of their keys wait during the promotion.
 #[cfg(feature = "gpu")]
 const PROMOTION_BATCH: usize = 256;
 
@@ -64,7 +64,7 @@ impl Inner {
         }
     }
 
-    /// Moves rows that the device evicted to the host tier.
+    /// Background rows that the device evicted to the host tier.
     #[cfg(feature = "gpu")]
     fn demote_from_device(&self, exchange: Exchange) {
         let left = &exchange.left;
@@ -141,7 +141,7 @@ impl Inner {
 #[cfg(all(test, feature = "gpu"))]
 mod tests {
     use crate::testing::broken_device::broken;
-    use crate::{Builder, DeviceChoice, Dtype, Error, Moves, Table, Writes};
+    use crate::{Background, Builder, DeviceChoice, Dtype, Error, Table, WritePolicy};
     use forerun_gpu::table::TableError;
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -154,7 +154,7 @@ mod tests {
             .device(DeviceChoice::Cpu)
             .host_capacity(5)
             .path(directory.path().join("rows"))
-            .moves(Moves::Caller)
+            .background(Background::Caller)
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
             ops in vec(op(), 1..40), lost_at in 0usize..40, back: bool,
         ) {
             let directory = tempfile::tempdir().unwrap();
-            let writes = if back { Writes::Back } else { Writes::Through };
+            let writes = if back { WritePolicy::WriteBack } else { WritePolicy::WriteThrough };
             let table = builder(&directory).writes(writes).open().unwrap();
             let mut model = HashMap::new();
             let rows = |keys: &[u64], step: usize| -> Vec<u8> {

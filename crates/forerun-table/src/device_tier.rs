@@ -71,7 +71,7 @@ pub(crate) struct Incoming {
     scores: Vec<u64>,
 }
 
-/// What an insertion did with the rows, and which rows it evicted.
+/// The result of an insertion, with the rows that it evicted.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     /// Which rows are on the device now.
@@ -241,7 +241,7 @@ impl Device {
             Destination::Device(rows) => table.find_missed_on_device(keys, rows),
         })?;
         found.fill(true);
-        for &place in &missed.places {
+        for &place in &missed.positions {
             found[place as usize] = false;
         }
         Some(keys.len() - missed.len())
@@ -305,7 +305,7 @@ impl Device {
             for (nth, row) in left.rows.chunks_exact(self.row_bytes).enumerate() {
                 let key = left.keys[nth];
                 // A new row that found no slot is returned as well.
-                if incoming.keys[left.places[nth] as usize] != key {
+                if incoming.keys[left.positions[nth] as usize] != key {
                     exchange.left.keys.push(key);
                     exchange.left.scores.push(left.scores[nth]);
                     exchange.left.rows.extend_from_slice(row);

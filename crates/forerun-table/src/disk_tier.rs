@@ -3,7 +3,7 @@
 //! ```text
 //!   key                             value
 //!   8 bytes, big-endian             the row's bytes, then its score if scores are custom (8 bytes, little-endian)
-//!   "forerun.table"                 a description of the rows (docs/internals/format.md)
+//!   "forerun.table"                 a description of the rows (docs/internals/format-other.md)
 //! ```
 //!
 //! Big-endian keys sort in numeric order, so numbers near each other are on one page.

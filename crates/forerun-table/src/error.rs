@@ -22,7 +22,7 @@ pub enum Error {
     /// The lengths of keys, rows and flags do not match. Nothing was done.
     #[error("{what} for {}: {len} given, {needed} needed", counted(.keys, "key"))]
     Length {
-        /// What was given: `"bytes of rows"`, `"flags"`, `"scores"`.
+        /// The kind of input: `"bytes of rows"`, `"flags"`, `"scores"`.
         what: &'static str,
         /// The number given.
         len: usize,
@@ -150,10 +150,11 @@ pub enum Error {
         /// How long the store's entries live.
         ttl: Duration,
     },
-    /// The host tier is full, and the table has neither a store nor an overflow policy that evicts.
+    /// The host tier is full, and the table has neither a store nor a
+    /// [`WhenFull`](crate::WhenFull) that evicts.
     #[error(
         "the host tier is full: its capacity is {capacity}; raise its capacity, set a path for a \
-         store, or choose an overflow policy that evicts"
+         store, or choose a `when_full` that evicts"
     )]
     Full {
         /// The number of rows it holds.
@@ -180,11 +181,11 @@ pub enum Error {
         /// How long no slot has been freed, not counting the time of evictions.
         waited: Duration,
     },
-    /// The builder's [`interrupt`](crate::Builder::interrupt) function ended the call. Some keys of
-    /// the batch may be written or found, others not.
+    /// The builder's [`interrupt_if`](crate::Builder::interrupt_if) function ended the call. Some
+    /// keys of the batch may be written or found, others not.
     #[error("the call was interrupted")]
     Interrupted,
-    /// The function of [`Overflow::Callback`](crate::Overflow) panicked. The rows that it received
+    /// The function of [`WhenFull::Callback`](crate::WhenFull) panicked. The rows that it received
     /// stay in the table, and it may receive them again.
     #[error("the function that receives evicted rows panicked: {message}")]
     CallbackPanicked {

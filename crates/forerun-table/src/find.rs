@@ -340,7 +340,7 @@ struct Below<'b> {
 }
 
 impl Below<'_> {
-    /// Finds the rows of keys that were not found above. Rows that were promoted meanwhile are
+    /// Finds the rows of keys that were not found above. Rows that have since been promoted are
     /// taken from the host tier: see [`each_stretch`](Below::each_stretch).
     fn find(&mut self, keys: &[u64], rows: &mut impl Receiver, found: &mut [bool]) -> Hits {
         let start = time::now();

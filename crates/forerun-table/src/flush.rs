@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   twice    all slots in order: dirty rows in groups, under the locks of their keys ──> store
-//!   once     the same under all locks: the few rows that became dirty meanwhile; a snapshot is taken here
+//!   once     the same under all locks: the few rows that became dirty since; a snapshot is taken here
 //! ```
 //!
 //! A row that is rewritten during a pass moves to another slot, possibly one that the pass has

@@ -6,7 +6,7 @@
 //!
 //! A key replaces the previous key at its place, so the table remembers the most recent lookups,
 //! about as many keys as it has places. (S3-FIFO, Yang et al., SOSP 2023, keeps such a queue of
-//! ghosts; a table of tags costs two bytes a key and one line a lookup.)
+//! ghosts; a table of tags costs two bytes per key and one line per lookup.)
 
 use crate::Result;
 use forerun_core::arch::prefetch_read;

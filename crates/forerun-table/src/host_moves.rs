@@ -16,7 +16,7 @@ use crate::find_scratch::Scratch;
 use crate::host::{Reservation, RowMeta, Victim};
 use crate::inner::Inner;
 use crate::key_locks::Version;
-use crate::options::{Admission, Overflow};
+use crate::options::{Admission, WhenFull};
 use crate::promotion_batch::{Origin, PromotedRow, PromotionBatch};
 use crate::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,7 +46,7 @@ impl Waiting {
         }
     }
 
-    /// Adds the time since the last check. Starts at zero again if rows were linked meanwhile:
+    /// Adds the time since the last check. Starts at zero again if rows were linked since then:
     /// slots came free, and other writers took them.
     fn waited(&mut self, links: u64) -> Duration {
         let now = time::now();
@@ -99,7 +99,7 @@ impl Inner {
         let mut promoted = 0;
         for (entry, row) in rows {
             // Under the lock, an equal version means that the store still has this row. It must not
-            // replace a row that was written to the host tier meanwhile.
+            // replace a row that has since been written to the host tier.
             let unchanged = self.key_locks.version(entry.key) == entry.version;
             if unchanged && self.host.slot(entry.key).is_none() {
                 let meta = RowMeta {
@@ -208,7 +208,7 @@ impl Inner {
         let _held = self.key_locks.lock(victims.iter().map(|victim| victim.key));
         let mut leaving: Vec<Victim> = victims.to_vec();
         leaving.retain(|victim| self.host.slot(victim.key) == Some(victim.slot));
-        if self.store.is_none() && matches!(self.policies.overflow, Overflow::Refuse) {
+        if self.store.is_none() && matches!(self.policies.when_full, WhenFull::Refuse) {
             return Ok(0);
         }
         if self.store.is_some() {
@@ -224,7 +224,7 @@ impl Inner {
         } else {
             self.spare_copied(&mut leaving);
             let keys: Vec<u64> = leaving.iter().map(|victim| victim.key).collect();
-            if let Overflow::Callback(callback) = &self.policies.overflow {
+            if let WhenFull::Callback(callback) = &self.policies.when_full {
                 let mut rows = Vec::with_capacity(keys.len() * self.row.bytes());
                 for &key in &keys {
                     self.host.read(key, |_, row| rows.extend_from_slice(row));
@@ -324,17 +324,17 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dtype, Moves, Table};
+    use crate::{Background, Dtype, Table};
     use std::sync::Arc;
 
     #[test]
     fn a_long_eviction_is_no_stall() {
         const STALL: Duration = Duration::from_millis(50);
-        let slow = Overflow::Callback(Arc::new(|_, _| std::thread::sleep(3 * STALL)));
+        let slow = WhenFull::Callback(Arc::new(|_, _| std::thread::sleep(3 * STALL)));
         let table = Table::builder(Dtype::U8, 4)
             .host_capacity(1)
-            .moves(Moves::Caller)
-            .overflow(slow)
+            .background(Background::Caller)
+            .when_full(slow)
             .open()
             .unwrap();
         let inner = table.inner().unwrap();
@@ -387,7 +387,7 @@ mod tests {
             .host_capacity(1000)
             .path(directory.path().join("rows"))
             .admission(Admission::Always)
-            .moves(Moves::Caller)
+            .background(Background::Caller)
             .open()
             .unwrap();
         let keys: Vec<u64> = (0..100).collect();

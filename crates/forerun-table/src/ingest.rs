@@ -5,8 +5,8 @@
 //!                     ──> all locks ──> commit ──> unlink the rows in memory, bump versions       writers wait
 //! ```
 //!
-//! Rows are thus written once, to the place where compaction would finally put them, and skip the
-//! log and the memtable.
+//! So rows are written once, to the place where compaction would finally put them, and skip the log
+//! and the memtable.
 
 use forerun_core::sync::time;
 
@@ -65,7 +65,7 @@ impl Inner {
             ingestion.add(key, row, scores.map_or(0, |scores| scores[at]))?;
         }
         // Lock all keys. Otherwise a lookup could see the new row, then one that was written to the
-        // host tier meanwhile, then the new one again.
+        // host tier during the ingestion, then the new one again.
         let _held = self.lock_all_to_write()?;
         let mut reservation = self.host.reserve_none()?;
         keys.chunks(UNLINK_BATCH).for_each(|keys| {

@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::key_locks::{KeyGuard, KeyLocks};
 use crate::move_queue::Queue;
-use crate::options::{Policies, Writes};
+use crate::options::{Policies, WritePolicy};
 use crate::stats::{Clocks, Counters, DeviceStats, Stats};
 use crate::{Error, Result, RowType};
 use forerun_core::sync::Mutex;
@@ -82,12 +82,12 @@ impl Inner {
 
     /// Whether written rows reach the store later.
     pub(crate) fn writes_back(&self) -> bool {
-        self.store.is_some() && self.policies.writes == Writes::Back
+        self.store.is_some() && self.policies.writes == WritePolicy::WriteBack
     }
 
     /// The store, if writes go through to it.
     pub(crate) fn through(&self) -> Option<&Store> {
-        let through = self.policies.writes == Writes::Through;
+        let through = self.policies.writes == WritePolicy::WriteThrough;
         self.store.as_ref().filter(|_| through)
     }
 

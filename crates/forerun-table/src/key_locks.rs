@@ -1,4 +1,4 @@
-//! Locks for the writers of keys, and versions that tell whether a key changed.
+//! Locks for the writers of keys, and versions that show whether a key changed.
 //!
 //! ```text
 //!   locks      256 mutexes            one writer per key at a time; a batch takes the mutexes of its keys in ascending order
@@ -78,7 +78,8 @@ impl KeyLocks {
 
     /// A key's version, to be taken before the store is read.
     pub(crate) fn version(&self, key: u64) -> Version {
-        // Acquire: whoever sees a version also sees the store's writes from before its increment.
+        // Acquire: a thread that sees a version also sees the store's writes from before its
+        // increment.
         Version(self.counter(key).load(Ordering::Acquire))
     }
 

@@ -4,8 +4,7 @@
 //!   buckets   0 1 2 ... 7 | 8 .. 15 by 1 | 16 .. 31 by 2 | 32 .. 63 by 4 | ...      nanoseconds; eight to a power of two
 //! ```
 //!
-//! So a quantile is exact to within an eighth. This is HdrHistogram's scheme with a fixed
-//! precision.
+//! A quantile is exact to within an eighth. This is HdrHistogram's scheme with a fixed precision.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

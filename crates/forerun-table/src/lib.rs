@@ -24,7 +24,7 @@
 //!   background_moves.rs             the thread that promotes and demotes; move_queue.rs: its queue
 //!   admission.rs, ghosts.rs         which rows a lookup promotes
 //!   policy.rs                       scores: ranks, ages
-//!   options.rs, row_type.rs         capacities, admission, writes, overflow; the type of rows
+//!   options.rs, row_type.rs         capacities, policies; the type of rows
 //!   memory_budget.rs                one limit for all parts
 //!   close.rs, weak_table.rs         closing, handles that do not keep a table open
 //!   interrupt.rs                    interrupting
@@ -87,15 +87,16 @@ pub use builder::Builder;
 #[cfg(feature = "gpu")]
 pub use device_tier::Pointers;
 pub use error::{Error, Failures, Result};
+pub use forerun_db::Background;
 #[cfg(feature = "gpu")]
 pub use forerun_gpu::gather::Destination;
 pub use latency::Latency;
 #[cfg(feature = "gpu")]
 pub use options::DeviceChoice;
 pub use options::{
-    Admission, EvictionCallback, HostCapacity, Moves, Overflow, Promotion, Update, Writes,
+    Admission, EvictionCallback, HostCapacity, Promotion, Update, WhenFull, WritePolicy,
 };
-pub use policy::Score;
+pub use policy::{Score, UnknownScore};
 pub use row_type::{Dtype, RowType, UnknownDtype};
 pub use snapshot::{Export, Rows, Snapshot};
 pub use stats::{Counts, DeviceStats, Stats};

@@ -27,9 +27,9 @@ const MEMTABLES_BYTES_MAX: usize = 1 << 30;
 /// The number of memtables that fit at the same time: one takes writes while another is flushed.
 /// Fewer, larger memtables mean fewer runs to merge.
 const MEMTABLES: usize = 2;
-/// The most that a memtable needs for an entry, besides the entry's value.
+/// The maximum that a memtable needs for an entry, in addition to the entry's value.
 const ENTRY_BYTES: usize = 128;
-/// The most that memtables need besides their entries.
+/// The maximum that memtables need in addition to their entries.
 const EMPTY_MEMTABLES_BYTES: usize = 16 << 10;
 
 /// The parts of a budget.
@@ -46,7 +46,7 @@ pub(crate) struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// Divides a budget, of which some bytes are taken, among the host tier and a store.
+    /// Divides the part of a budget that is not taken yet between the host tier and a store.
     ///
     /// # Errors
     /// [`Error::MemoryBudget`]: it is too small.
@@ -58,7 +58,8 @@ impl MemoryBudget {
     ) -> Result<MemoryBudget> {
         let host_min = bytes_min(row.bytes(), score);
         let memtables_min = memtables_bytes_min(host_min, row, score);
-        // What the pages leave must hold the other two parts, each with at least its minimum.
+        // The memory left after the pages must hold the other two parts, each with at least its
+        // minimum.
         let needed_bytes = (host_min + memtables_min).saturating_mul(2) + taken_bytes;
         if bytes < needed_bytes {
             return Err(Error::MemoryBudget {

@@ -13,7 +13,7 @@ const WAITING_KEYS: usize = 1 << 20;
 /// Maximum number of keys in a job of a lookup or a prefetch.
 pub(crate) const PIECE_KEYS: usize = 1 << 16;
 
-/// The moves that a lookup asks for.
+/// The moves that a lookup requests.
 #[derive(Debug, Default)]
 pub(crate) struct PendingMoves {
     /// Rows of the store, for the host tier.
@@ -115,7 +115,7 @@ impl Queue {
         self.wake.notify_all();
     }
 
-    /// Drops all jobs and wakes all that wait, because the thread has ended or panicked.
+    /// Drops all jobs and wakes all waiting threads, because the thread has ended or panicked.
     pub(crate) fn end(&self) {
         self.stop();
         self.lock().is_busy = false;

@@ -1,8 +1,11 @@
 //! A table's options: capacities, and the policies of promotion, eviction and writing.
 
-use crate::policy::Score;
 use std::fmt;
 use std::sync::Arc;
+
+use forerun_db::Background;
+
+use crate::policy::Score;
 
 /// The capacity of the host tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +56,7 @@ pub enum Admission {
     ByScore,
 }
 
-/// What promotes a row.
+/// The calls that promote a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -69,25 +72,14 @@ pub enum Promotion {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
-pub enum Writes {
+pub enum WritePolicy {
     /// Before the call returns: the row then survives the end of the process.
     #[default]
-    Through,
+    #[cfg_attr(feature = "serde", serde(rename = "Through"))]
+    WriteThrough,
     /// When the row leaves the host tier, or at [`flush`](crate::Table::flush).
-    Back,
-}
-
-/// Which thread moves rows between the tiers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[non_exhaustive]
-pub enum Moves {
-    /// A background thread of the table, so that lookups do not wait for moves.
-    #[default]
-    Background,
-    /// The calling thread, after it has its result. The order of moves then depends on the calls
-    /// alone.
-    Caller,
+    #[cfg_attr(feature = "serde", serde(rename = "Back"))]
+    WriteBack,
 }
 
 /// Receives rows that are evicted from the last tier: keys, and their concatenated rows.
@@ -98,10 +90,10 @@ pub enum Moves {
 /// [`Error::CallbackPanicked`](crate::Error::CallbackPanicked).
 pub type EvictionCallback = Arc<dyn Fn(&[u64], &[u8]) + Send + Sync>;
 
-/// What a table without a store does when the host tier is full.
+/// The behavior of a table without a store when the host tier is full.
 #[derive(Clone, Default)]
 #[non_exhaustive]
-pub enum Overflow {
+pub enum WhenFull {
     /// Keep all rows and refuse new ones with [`Error::Full`](crate::Error::Full).
     #[default]
     Refuse,
@@ -111,12 +103,12 @@ pub enum Overflow {
     Callback(EvictionCallback),
 }
 
-impl fmt::Debug for Overflow {
+impl fmt::Debug for WhenFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Overflow::Refuse => "Refuse",
-            Overflow::Evict => "Evict",
-            Overflow::Callback(_) => "Callback",
+            WhenFull::Refuse => "Refuse",
+            WhenFull::Evict => "Evict",
+            WhenFull::Callback(_) => "Callback",
         })
     }
 }
@@ -136,7 +128,7 @@ pub(crate) struct Policies {
     pub(crate) score: Score,
     pub(crate) admission: Admission,
     pub(crate) promotion: Promotion,
-    pub(crate) writes: Writes,
-    pub(crate) moves: Moves,
-    pub(crate) overflow: Overflow,
+    pub(crate) writes: WritePolicy,
+    pub(crate) background: Background,
+    pub(crate) when_full: WhenFull,
 }

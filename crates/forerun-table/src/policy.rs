@@ -1,11 +1,17 @@
-//! Score policies: which rows a tier evicts first, and every step that depends on it.
+//! Score policies: which rows a tier evicts first.
 //!
 //! ```text
-//!   host tier     mark, one byte a row      Lru: generation of the last use    Lfu: uses, at most 15    Custom: unused
+//!   host tier     mark, one byte per row      Lru: generation of the last use    Lfu: uses, at most 15    Custom: unused
 //!   device tier   score, up to 8 bytes      Lru: the device's clock            Lfu: epoch and uses      Custom: the caller's
 //! ```
 //!
-//! A new policy is a variant of [`Score`] and an arm in each function here.
+//! A new policy is a variant of [`Score`] and an arm in each function here. It also needs a policy
+//! in `forerun_gpu::table` and its CUDA kernels, and its name in the type stub of the Python
+//! package and in the help text of `forerun-bench table`. The command line and Python parse the
+//! names that are defined here.
+
+use std::fmt;
+use std::str::FromStr;
 
 #[cfg(feature = "gpu")]
 use forerun_gpu::table::Policy;
@@ -35,6 +41,18 @@ pub enum Score {
 }
 
 impl Score {
+    /// All policies.
+    pub const ALL: [Score; 3] = [Score::Lru, Score::Lfu, Score::Custom];
+
+    /// The name of the policy.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Score::Lru => "lru",
+            Score::Lfu => "lfu",
+            Score::Custom => "custom",
+        }
+    }
+
     /// Whether the caller supplies the scores.
     pub(crate) fn is_custom(self) -> bool {
         self == Score::Custom
@@ -164,13 +182,48 @@ impl Score {
     }
 }
 
+impl fmt::Display for Score {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that does not belong to any score policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown score policy {0:?}; available: {list}",
+    list = Score::ALL.map(Score::name).join(", ")
+)]
+pub struct UnknownScore(pub String);
+
+impl FromStr for Score {
+    type Err = UnknownScore;
+
+    fn from_str(name: &str) -> Result<Score, UnknownScore> {
+        let named = Score::ALL.into_iter().find(|score| score.name() == name);
+        named.ok_or_else(|| UnknownScore(name.to_owned()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn names_read_back_and_an_unknown_one_lists_the_known() {
+        for score in Score::ALL {
+            assert_eq!(score.name().parse(), Ok(score));
+        }
+        let error = "mru".parse::<Score>().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "unknown score policy \"mru\"; available: lru, lfu, custom"
+        );
+    }
+
+    #[test]
     fn a_hit_never_lowers_a_rank_and_age_never_raises_it() {
-        for score in [Score::Lru, Score::Lfu, Score::Custom] {
+        for score in Score::ALL {
             for now in [0u8, 5, 127, 128, 255] {
                 // Only generations up to the maximum age occur.
                 let oldest = if score == Score::Lru {

@@ -1,7 +1,7 @@
 //! The type of rows: a number of elements of one type.
 //!
 //! ```text
-//!   row   | e0 | e1 | e2 | ... |        dim elements of dtype, little-endian, one after the other
+//!   row   | e0 | e1 | e2 | ... |        dim elements of dtype, little-endian, concatenated
 //! ```
 
 use half::{bf16, f16};
@@ -108,7 +108,7 @@ impl Dtype {
     }
 }
 
-/// Adds the rows one after the other.
+/// Adds the rows in order.
 fn each<'r, const N: usize>(
     to: &mut [u8],
     rows: impl Iterator<Item = &'r [u8]>,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub struct Rows {
     /// The keys.
     pub keys: Vec<u64>,
-    /// Their rows, one after the other.
+    /// Their rows, concatenated.
     pub rows: Vec<u8>,
     /// Their scores if the table was built with [`Score::Custom`](crate::Score::Custom), otherwise
     /// empty.
@@ -123,8 +123,8 @@ impl Export {
         }
     }
 
-    /// Exports a table without a store: each key that is present throughout appears once, with a
-    /// row that it had meanwhile.
+    /// Exports a table without a store: each key that is present throughout appears once, with any
+    /// row that it had during the export.
     pub(crate) fn of_host(inner: Arc<Inner>, batch: usize) -> Export {
         let keys: Vec<u64> = inner.host.iter().collect();
         let (mut next, batch) = (0, batch.max(1));

@@ -48,15 +48,15 @@ counters! {
     erased_keys,
     /// Rows promoted from the store.
     promoted_rows,
-    /// Rows that were admitted but not promoted: they changed meanwhile, the tier had no free slot,
-    /// or too many were queued.
+    /// Rows that were admitted but not promoted: they changed in between, the tier had no free
+    /// slot, or too many were queued.
     unpromoted_rows,
     /// Rows evicted from the host tier.
     demoted_rows,
     /// Rows of the host tier copied to the device.
     device_promoted_rows,
     /// Rows that were admitted to the device but not promoted: their scores were too low, they had
-    /// left the host tier meanwhile, or too many were queued.
+    /// already left the host tier, or too many were queued.
     device_unpromoted_rows,
     /// Rows evicted from the device. They go to the host tier unless it has them already.
     device_demoted_rows,

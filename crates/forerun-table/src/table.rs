@@ -5,12 +5,12 @@ use crate::device_tier::Device;
 #[cfg(feature = "gpu")]
 use crate::device_tier::Pointers;
 use crate::inner::Inner;
-use crate::options::{Moves, Update};
+use crate::options::Update;
 use crate::snapshot::{Export, Snapshot};
 use crate::stats::{DeviceStats, Stats};
 use crate::{Error, Result, RowType, background_moves};
 use forerun_core::ProcessBound;
-use forerun_db::{Backup, Backups};
+use forerun_db::{Background, Backup, Backups};
 #[cfg(feature = "gpu")]
 use forerun_gpu::Gpu;
 #[cfg(feature = "gpu")]
@@ -30,8 +30,8 @@ use std::time::Duration;
 /// A handle belongs to the process that opened the table. After a `fork`, every call in the child
 /// returns [`Error::Forked`], and dropping the handle there changes nothing.
 ///
-/// Rows are bytes: `rows` holds the rows of a batch one after the other, `keys.len() *
-/// row().bytes()` bytes in all, with little-endian elements.
+/// Rows are bytes: `rows` holds the concatenated rows of a batch, `keys.len() * row().bytes()`
+/// bytes in all, with little-endian elements.
 ///
 /// # Consistency
 /// - Once a write returns, every later lookup sees it, in whichever tier the row is. A concurrent
@@ -40,9 +40,9 @@ use std::time::Duration;
 ///   to the device tier.
 /// - A row is in the store before it leaves the host tier. The device tier holds only copies of
 ///   rows in the tiers below.
-/// - With [`Writes::Through`](crate::Writes), a written row survives the end of the process. With
-///   `Writes::Back`, it does so after [`flush`](Table::flush). After `flush`, rows survive the loss
-///   of power with either.
+/// - With [`WritePolicy::WriteThrough`](crate::WritePolicy), a written row survives the end of the
+///   process. With `WritePolicy::WriteBack`, it does so after [`flush`](Table::flush). After
+///   `flush`, rows survive the loss of power with either.
 /// - If a tier fails, only the keys that need it fail: the call returns [`Error::Keys`] with the
 ///   list and serves all other keys. If the device fails, no key fails: the tiers below have all of
 ///   its rows. Only `find_ptr` and `find_to_device`, which exist with feature `gpu`, need the
@@ -74,9 +74,9 @@ pub struct Table {
 impl Table {
     pub(crate) fn start(inner: Inner, closes_store: bool) -> Result<Table> {
         let inner = Arc::new(inner);
-        let thread = match inner.policies.moves {
-            Moves::Caller => None,
-            Moves::Background => {
+        let thread = match inner.policies.background {
+            Background::Caller => None,
+            _ => {
                 let thread = background_moves::start(&inner);
                 Some(thread.map_err(|error| Error::Thread(error.to_string()))?)
             }
@@ -121,7 +121,7 @@ impl Table {
     ///         table.find_to_device(&[8, 9, 7], &mut rows[..], &mut found)?;
     ///     }
     ///     Some(gpu) => {
-    ///         let buffer = DeviceBuffer::of(&gpu, &rows)?;
+    ///         let buffer = DeviceBuffer::from_slice(&gpu, &rows)?;
     ///         table.find_to_device(&[8, 9, 7], &buffer, &mut found)?;
     ///         buffer.read(0, &mut rows)?;
     ///     }
@@ -160,8 +160,8 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::Keys`]: a tier failed for some keys, which keep their former rows; the other rows
-    /// are written. If the store cannot tell whether a failed write will be there when it is next
-    /// opened, neither can the table. [`Error::Length`], [`Error::Closed`]: nothing was written.
+    /// are written. If the store cannot tell whether a failed write will be visible after the next
+    /// opening, neither can the table. [`Error::Length`], [`Error::Closed`]: nothing was written.
     pub fn insert(&self, keys: &[u64], rows: &[u8]) -> Result<()> {
         self.inner()?.insert(keys, rows, None)
     }
@@ -216,7 +216,7 @@ impl Table {
 
     /// Promotes rows ahead of their use: to the device tier, or without one from the store to the
     /// host tier. Admission does not apply. The call does not wait for the moves, unless the table
-    /// has [`Moves::Caller`]. Keys beyond the queue's limit are skipped.
+    /// has [`Background::Caller`]. Keys beyond the queue's limit are skipped.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Interrupted`].
@@ -232,9 +232,10 @@ impl Table {
     /// writers of the device tier wait for it.
     ///
     /// ```
-    /// use forerun_table::{Dtype, Moves, Table};
+    /// use forerun_table::{Dtype, Background, Table};
     ///
-    /// let table = Table::builder(Dtype::U8, 4).device_capacity(100).moves(Moves::Caller).open()?;
+    /// let builder = Table::builder(Dtype::U8, 4).device_capacity(100);
+    /// let table = builder.background(Background::Caller).open()?;
     /// table.insert(&[7, 8], b"sevnegit")?;
     /// table.prefetch(&[7])?;
     /// let rows = table.find_ptr(&[7, 8])?;
@@ -261,10 +262,7 @@ impl Table {
         let Ok(inner) = self.inner() else {
             return true;
         };
-        match inner.policies.moves {
-            Moves::Background => inner.queue.wait_idle(timeout),
-            Moves::Caller => true,
-        }
+        inner.policies.background == Background::Caller || inner.queue.wait_idle(timeout)
     }
 
     /// Writes rows to the store only: loads a table without evicting the rows in use. Without a
@@ -289,8 +287,8 @@ impl Table {
     }
 
     /// Iterates over all rows, in batches of `batch` keys. With a store, the rows are as of this
-    /// call, in ascending order of keys. Without one, each key that is there throughout appears
-    /// once, with a row that it had meanwhile.
+    /// call, in ascending order of keys. Without one, each key that exists for the whole time
+    /// appears once, with any row that it had during the iteration.
     ///
     /// # Errors
     /// Those of [`flush`](Table::flush). A later failure is the last item of the iterator.

@@ -10,12 +10,13 @@
 //! there is no row.
 
 use forerun_core::sync::time;
+use forerun_db::Background;
 
 use crate::disk_tier::Store;
 use crate::find_scratch::Scratch;
 use crate::host::{Reservation, RowMeta};
 use crate::inner::Inner;
-use crate::options::{Moves, Overflow, Update};
+use crate::options::{Update, WhenFull};
 use crate::{Error, Failures, Result};
 
 impl Inner {
@@ -150,7 +151,7 @@ impl Inner {
         score: u64,
         reservation: &mut Reservation,
     ) -> Result<()> {
-        if matches!(self.policies.overflow, Overflow::Refuse) && self.store.is_none() {
+        if matches!(self.policies.when_full, WhenFull::Refuse) && self.store.is_none() {
             let capacity = self.host.capacity();
             if self.host.linked() >= capacity && self.host.slot(key).is_none() {
                 return Err(Error::Full { capacity });
@@ -176,9 +177,10 @@ impl Inner {
     /// Evicts the rows beyond the capacity, or queues that work.
     fn after_write(&self) {
         if self.host.linked() > self.host.capacity() {
-            match self.policies.moves {
-                Moves::Background => self.queue_trim(),
-                Moves::Caller => self.trim(),
+            if self.policies.background == Background::Caller {
+                self.trim();
+            } else {
+                self.queue_trim();
             }
         }
     }

@@ -2,7 +2,7 @@
 
 mod testing;
 
-use forerun_table::{Dtype, Error, Table, Update, Writes};
+use forerun_table::{Dtype, Error, Table, Update, WritePolicy};
 use std::path::Path;
 use testing::{rows, versions};
 
@@ -13,7 +13,7 @@ fn open(path: &Path) -> Table {
     Table::builder(Dtype::I64, WORDS as u32)
         .host_capacity(2 * KEYS as usize)
         .path(path)
-        .writes(Writes::Back)
+        .writes(WritePolicy::WriteBack)
         .open()
         .unwrap()
 }

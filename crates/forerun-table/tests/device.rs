@@ -2,7 +2,9 @@
 
 mod testing;
 
-use forerun_table::{Admission, Builder, Dtype, Moves, Overflow, Score, Table, Update, Writes};
+use forerun_table::{
+    Admission, Background, Builder, Dtype, Score, Table, Update, WhenFull, WritePolicy,
+};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::path::Path;
@@ -16,7 +18,7 @@ fn builder(directory: &Path) -> Builder {
     Table::builder(Dtype::I64, WORDS as u32)
         .device_capacity(16)
         .path(directory.join("rows"))
-        .moves(Moves::Caller)
+        .background(Background::Caller)
 }
 
 fn rows(keys: &[u64], version: u32) -> Vec<u8> {
@@ -82,7 +84,7 @@ fn a_row_evicted_from_the_device_moves_to_the_host_tier() {
 
 #[test]
 fn writes_are_visible_whatever_the_device_held() {
-    for writes in [Writes::Through, Writes::Back] {
+    for writes in [WritePolicy::WriteThrough, WritePolicy::WriteBack] {
         let directory = tempfile::tempdir().unwrap();
         let table = builder(directory.path()).writes(writes).open().unwrap();
         let keys: Vec<u64> = (0..12).collect();
@@ -154,9 +156,9 @@ fn updating_a_row_held_only_on_the_device_reads_no_disk() {
 fn without_a_store_the_device_has_copies_and_nothing_outlives_the_host_tier() {
     let table = Table::builder(Dtype::I64, WORDS as u32)
         .device_capacity(16)
-        .overflow(Overflow::Evict)
+        .when_full(WhenFull::Evict)
         .host_capacity(100)
-        .moves(Moves::Caller)
+        .background(Background::Caller)
         .open()
         .unwrap();
     let keys: Vec<u64> = (0..100).collect();

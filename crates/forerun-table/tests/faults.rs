@@ -5,7 +5,7 @@ mod testing;
 
 use forerun_db::io::fault::{EIO, ENOSPC, Fault, FaultIo};
 use forerun_db::{Background, Db, Options, ReadBackend};
-use forerun_table::{Admission, Dtype, Error, Moves, Overflow, Table, Writes};
+use forerun_table::{Admission, Dtype, Error, Table, WhenFull, WritePolicy};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,12 @@ const WORDS: usize = 4;
 const KEYS: u64 = 40;
 
 /// A table over a disk that can be made to fail. A device of 1 row has one bucket of 16.
-fn open(io: &FaultIo, writes: Writes, device_rows: usize, rows: usize) -> Result<Table, Error> {
+fn open(
+    io: &FaultIo,
+    writes: WritePolicy,
+    device_rows: usize,
+    rows: usize,
+) -> Result<Table, Error> {
     let options = Options::default()
         .memtable_bytes(64 << 10)
         .cache_bytes(64 << 10)
@@ -30,7 +35,7 @@ fn open(io: &FaultIo, writes: Writes, device_rows: usize, rows: usize) -> Result
         .db(db)
         .admission(Admission::Always)
         .writes(writes)
-        .moves(Moves::Caller)
+        .background(Background::Caller)
         .open()
 }
 
@@ -55,7 +60,7 @@ proptest! {
         after in 0u32..4,
         seed: u64,
     ) {
-        let writes = if back { Writes::Back } else { Writes::Through };
+        let writes = if back { WritePolicy::WriteBack } else { WritePolicy::WriteThrough };
         let io = FaultIo::new();
         let table = open(&io, writes, device_rows, rows).unwrap();
         for version in 1..=flushed {
@@ -85,13 +90,13 @@ proptest! {
         rows in 1usize..60, versions_written in 1u32..6,
     ) {
         let io = FaultIo::new();
-        let table = open(&io, Writes::Through, 1, rows).unwrap();
+        let table = open(&io, WritePolicy::WriteThrough, 1, rows).unwrap();
         for version in 1..=versions_written {
             insert(&table, 0..KEYS, version).unwrap();
         }
         let io = io.kill();
         drop(table);
-        let table = open(&io, Writes::Through, 1, rows).unwrap();
+        let table = open(&io, WritePolicy::WriteThrough, 1, rows).unwrap();
         prop_assert_eq!(versions(&table), vec![Some(versions_written); KEYS as usize]);
     }
 
@@ -105,7 +110,7 @@ proptest! {
         call in 0u64..120,
         kind in 0usize..3,
     ) {
-        let writes = if back { Writes::Back } else { Writes::Through };
+        let writes = if back { WritePolicy::WriteBack } else { WritePolicy::WriteThrough };
         let io = FaultIo::new();
         let table = open(&io, writes, device_rows, rows).unwrap();
         let fault = [Fault::Fail(ENOSPC), Fault::Fail(EIO), Fault::TornWrite(EIO)][kind];
@@ -154,7 +159,7 @@ fn rows_in_memory_are_found_while_the_disk_fails() {
     // Enough for many pages.
     const KEYS: u64 = 4000;
     let io = FaultIo::new();
-    let table = open(&io, Writes::Through, 0, 20).unwrap();
+    let table = open(&io, WritePolicy::WriteThrough, 0, 20).unwrap();
     insert(&table, 0..KEYS, 1).unwrap();
     drop(table);
     let options = Options::default().cache_bytes(0).reads(ReadBackend::Sync);
@@ -163,7 +168,7 @@ fn rows_in_memory_are_found_while_the_disk_fails() {
     let table = Table::builder(Dtype::I64, WORDS as u32)
         .host_capacity(20)
         .db(db)
-        .moves(Moves::Caller)
+        .background(Background::Caller)
         .open()
         .unwrap();
     table.prefetch(&(0..10).collect::<Vec<u64>>()).unwrap();
@@ -191,7 +196,7 @@ fn rows_in_memory_are_found_while_the_disk_fails() {
 #[test]
 fn a_full_disk_keeps_rows_in_memory_until_space_is_free() {
     let io = FaultIo::new();
-    let table = open(&io, Writes::Back, 0, 100).unwrap();
+    let table = open(&io, WritePolicy::WriteBack, 0, 100).unwrap();
     insert(&table, 0..KEYS, 1).unwrap();
     io.set_capacity_bytes(Some(0));
     assert!(matches!(table.flush(), Err(Error::Store(_))));
@@ -202,13 +207,13 @@ fn a_full_disk_keeps_rows_in_memory_until_space_is_free() {
     assert_eq!(table.stats().host_dirty_rows, 0);
     let io = io.crash(0);
     drop(table);
-    let table = open(&io, Writes::Back, 0, 100).unwrap();
+    let table = open(&io, WritePolicy::WriteBack, 0, 100).unwrap();
     assert_eq!(versions(&table), vec![Some(1); KEYS as usize]);
 }
 
 #[test]
 fn a_callback_that_panics_keeps_its_rows_and_ends_no_thread() {
-    for moves in [Moves::Background, Moves::Caller] {
+    for background in [Background::Threads, Background::Caller] {
         let panics = Arc::new(AtomicBool::new(true));
         let (is_on, evicted) = (Arc::clone(&panics), Arc::new(AtomicUsize::new(0)));
         let received = Arc::clone(&evicted);
@@ -218,8 +223,8 @@ fn a_callback_that_panics_keeps_its_rows_and_ends_no_thread() {
         };
         let table = Table::builder(Dtype::I64, WORDS as u32)
             .host_capacity(2)
-            .moves(moves)
-            .overflow(Overflow::Callback(Arc::new(callback)))
+            .background(background)
+            .when_full(WhenFull::Callback(Arc::new(callback)))
             .open()
             .unwrap();
         // The rows beyond the capacity stay, until there is no slot for another one.
@@ -227,27 +232,30 @@ fn a_callback_that_panics_keeps_its_rows_and_ends_no_thread() {
             .find_map(|key| insert(&table, [key], 1).err())
             .unwrap();
         let Error::Keys(failures) = error else {
-            panic!("{moves:?}: {error}")
+            panic!("{background:?}: {error}")
         };
         let (_, _, error) = failures.iter().next().unwrap();
         let Error::CallbackPanicked { message } = error else {
-            panic!("{moves:?}: {error}")
+            panic!("{background:?}: {error}")
         };
         assert_eq!(message, "the user's callback");
         let kept = table.host_len();
-        assert!(kept > 2, "{moves:?}");
+        assert!(kept > 2, "{background:?}");
         let deadline = Instant::now() + Duration::from_secs(60);
         while table.stats().counts.failed_moves == 0 {
             assert!(
                 Instant::now() < deadline,
-                "{moves:?}: no failure is counted"
+                "{background:?}: no failure is counted"
             );
             std::thread::sleep(Duration::from_millis(1));
         }
         panics.store(false, Ordering::SeqCst);
         insert(&table, [20_000], 1).unwrap();
-        assert!(table.wait_idle_for(Duration::from_secs(60)), "{moves:?}");
-        assert_eq!(table.host_len(), 2, "{moves:?}");
-        assert_eq!(evicted.load(Ordering::SeqCst), kept - 1, "{moves:?}");
+        assert!(
+            table.wait_idle_for(Duration::from_secs(60)),
+            "{background:?}"
+        );
+        assert_eq!(table.host_len(), 2, "{background:?}");
+        assert_eq!(evicted.load(Ordering::SeqCst), kept - 1, "{background:?}");
     }
 }

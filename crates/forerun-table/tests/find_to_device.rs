@@ -7,7 +7,7 @@ use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::{Background, Db, Options, ReadBackend};
 use forerun_gpu::gather::StagingShape;
 use forerun_gpu::{DeviceBuffer, Gpu};
-use forerun_table::{Admission, Dtype, Error, Moves, Table};
+use forerun_table::{Admission, Dtype, Error, Table};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn in_memory(words: usize) -> Table {
     Table::builder(Dtype::I64, words as u32)
         .device_capacity(1)
         .host_capacity(1000)
-        .moves(Moves::Caller)
+        .background(Background::Caller)
         .open()
         .unwrap()
 }
@@ -32,7 +32,7 @@ fn rows_of_every_tier_arrive_at_their_positions() {
         .device_capacity(16)
         .path(directory.path().join("rows"))
         .admission(Admission::Always)
-        .moves(Moves::Caller)
+        .background(Background::Caller)
         .open()
         .unwrap();
     match table.gpu() {
@@ -97,7 +97,7 @@ fn over_pages(io: &FaultIo) -> Table {
         .host_capacity(50)
         .db(db.clone())
         .admission(Admission::Always)
-        .moves(Moves::Caller)
+        .background(Background::Caller)
         .open()
         .unwrap();
     let keys: Vec<u64> = (0..KEYS).collect();

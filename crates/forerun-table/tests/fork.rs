@@ -7,13 +7,13 @@ mod fork;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forerun_table::{Dtype, Error, Result, Table, Update, Writes};
+use forerun_table::{Dtype, Error, Result, Table, Update, WritePolicy};
 use fork::Ending::{AtOnce, Exit};
 
 const ROWS: u64 = 4000;
 
 /// A table with most of its rows only on disk.
-fn open(path: &Path, writes: Writes) -> Table {
+fn open(path: &Path, writes: WritePolicy) -> Table {
     let builder = Table::builder(Dtype::I64, 8).path(path).writes(writes);
     let store_options = builder
         .default_store_options()
@@ -84,9 +84,9 @@ fn use_all(table: &Table, path: &Path) {
 fn a_child_gets_errors_and_its_drops_flush_and_close_nothing() {
     let directory = tempfile::tempdir().unwrap();
     for (writes, ending) in [
-        (Writes::Through, Exit),
-        (Writes::Back, AtOnce),
-        (Writes::Back, Exit),
+        (WritePolicy::WriteThrough, Exit),
+        (WritePolicy::WriteBack, AtOnce),
+        (WritePolicy::WriteBack, Exit),
     ] {
         let path = directory.path().join(format!("{writes:?}-{ending:?}"));
         let table = open(&path, writes);
@@ -132,7 +132,7 @@ fn a_child_gets_errors_and_its_drops_flush_and_close_nothing() {
 fn a_child_never_waits_for_a_lock_that_a_thread_of_its_parent_held() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rows");
-    let table = open(&path, Writes::Back);
+    let table = open(&path, WritePolicy::WriteBack);
     let keys: Vec<u64> = (0..ROWS).collect();
     table.insert(&keys, &rows(&keys)).unwrap();
     let stop = AtomicBool::new(false);
@@ -157,7 +157,7 @@ fn a_child_never_waits_for_a_lock_that_a_thread_of_its_parent_held() {
             fork::in_child(Exit, || {
                 use_all(&table, &path);
                 // A table that a child opens is its own. Its rows evict each other.
-                let own = open(&path.with_extension(at.to_string()), Writes::Back);
+                let own = open(&path.with_extension(at.to_string()), WritePolicy::WriteBack);
                 own.insert(&keys, &rows(&keys)).unwrap();
                 own.flush().unwrap();
                 check_reads(&own, 5);
@@ -167,5 +167,8 @@ fn a_child_never_waits_for_a_lock_that_a_thread_of_its_parent_held() {
         stop.store(true, Ordering::Relaxed);
     });
     table.close().unwrap();
-    assert_eq!(open(&path, Writes::Through).count().unwrap(), ROWS);
+    assert_eq!(
+        open(&path, WritePolicy::WriteThrough).count().unwrap(),
+        ROWS
+    );
 }

@@ -5,7 +5,7 @@ mod testing;
 
 use forerun_db::io::fault::{ENOSPC, Fault, FaultIo};
 use forerun_db::{Background, Db, Options, ReverseBytewise};
-use forerun_table::{Admission, Dtype, Error, Moves, Score, Table, Writes};
+use forerun_table::{Admission, Dtype, Error, Score, Table, WritePolicy};
 use std::sync::Arc;
 use testing::versions;
 
@@ -14,7 +14,7 @@ const WORDS: usize = 4;
 const KEYS: u64 = 2000;
 const MEMTABLE_BYTES: usize = 64 << 10;
 
-fn open(io: &FaultIo, writes: Writes) -> Table {
+fn open(io: &FaultIo, writes: WritePolicy) -> Table {
     let options = Options::default()
         .memtable_bytes(MEMTABLE_BYTES)
         .background(Background::Caller);
@@ -25,7 +25,7 @@ fn open(io: &FaultIo, writes: Writes) -> Table {
         .db(db)
         .writes(writes)
         .admission(Admission::Always)
-        .moves(Moves::Caller)
+        .background(Background::Caller)
         .open()
         .unwrap()
 }
@@ -36,7 +36,7 @@ fn rows(keys: &[u64], version: u32) -> Vec<u8> {
 
 #[test]
 fn a_large_import_is_seen_through_every_tier_and_is_durable_by_itself() {
-    for writes in [Writes::Through, Writes::Back] {
+    for writes in [WritePolicy::WriteThrough, WritePolicy::WriteBack] {
         let io = FaultIo::new();
         let table = open(&io, writes);
         let keys: Vec<u64> = (0..KEYS).collect();
@@ -72,7 +72,7 @@ fn a_large_import_is_seen_through_every_tier_and_is_durable_by_itself() {
 #[test]
 fn an_import_onto_a_full_disk_fails_all_its_keys() {
     let io = FaultIo::new();
-    let table = open(&io, Writes::Through);
+    let table = open(&io, WritePolicy::WriteThrough);
     let keys: Vec<u64> = (0..KEYS).collect();
     table.insert(&[4], &rows(&[4], 1)).unwrap();
     table.prefetch(&[4]).unwrap();
@@ -95,7 +95,7 @@ fn a_store_of_another_order_takes_large_imports_as_well() {
     let table = Table::builder(Dtype::I64, WORDS as u32)
         .db(db)
         .score(Score::Custom)
-        .moves(Moves::Caller)
+        .background(Background::Caller)
         .open()
         .unwrap();
     let keys: Vec<u64> = (0..KEYS).collect();

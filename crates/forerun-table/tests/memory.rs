@@ -3,7 +3,7 @@
 
 #![cfg(target_os = "linux")]
 
-use forerun_table::{Dtype, Error, Overflow, Table};
+use forerun_table::{Dtype, Error, Table, WhenFull};
 
 /// Memory that may come and go for other reasons.
 const SLACK_BYTES: usize = 24 << 20;
@@ -119,7 +119,7 @@ fn a_table_without_a_path_drops_rows_only_if_configured() {
 
     let table = Table::builder(Dtype::U8, 4)
         .host_capacity(1000)
-        .overflow(Overflow::Evict)
+        .when_full(WhenFull::Evict)
         .open()
         .unwrap();
     insert(&table, 0..5000).unwrap();

@@ -5,7 +5,7 @@ mod testing;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{Background, Db, Options};
 use forerun_table::{
-    Admission, Dtype, Error, Moves, Overflow, Promotion, Rows, Score, Table, Update, Writes,
+    Admission, Dtype, Error, Promotion, Rows, Score, Table, Update, WhenFull, WritePolicy,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -39,8 +39,8 @@ struct Shape {
     score: Score,
     admission: Admission,
     promotion: Promotion,
-    writes: Writes,
-    moves: Moves,
+    writes: WritePolicy,
+    background: Background,
 }
 
 fn shapes() -> impl Strategy<Value = Shape> {
@@ -54,18 +54,21 @@ fn shapes() -> impl Strategy<Value = Shape> {
             Just(Admission::ByScore)
         ],
         prop_oneof![3 => Just(Promotion::OnFind), 1 => Just(Promotion::OnPrefetch)],
-        prop_oneof![Just(Writes::Through), Just(Writes::Back)],
-        prop_oneof![Just(Moves::Caller), Just(Moves::Background)],
+        prop_oneof![
+            Just(WritePolicy::WriteThrough),
+            Just(WritePolicy::WriteBack)
+        ],
+        prop_oneof![Just(Background::Caller), Just(Background::Threads)],
     )
         .prop_map(
-            |(device_rows, rows, score, admission, promotion, writes, moves)| Shape {
+            |(device_rows, rows, score, admission, promotion, writes, background)| Shape {
                 device_rows,
                 rows,
                 score,
                 admission,
                 promotion,
                 writes,
-                moves,
+                background,
             },
         )
 }
@@ -144,7 +147,7 @@ impl Beside {
             .admission(shape.admission)
             .promotion(shape.promotion)
             .writes(shape.writes)
-            .moves(shape.moves)
+            .background(shape.background)
             .open();
         self.table = Some(table.unwrap());
     }
@@ -299,14 +302,14 @@ proptest! {
         pairs in vec((0..200u64, any::<u64>()), 1..400),
     ) {
         let handed: Arc<Mutex<HashMap<u64, Vec<u8>>>> = Arc::default();
-        let sink = Arc::clone(&handed);
+        let collected = Arc::clone(&handed);
         let table = Table::builder(Dtype::I64, WORDS)
             .device_capacity(device_rows)
             .host_capacity(rows)
-            .moves(Moves::Caller)
-            .overflow(Overflow::Callback(Arc::new(move |keys, rows| {
+            .background(Background::Caller)
+            .when_full(WhenFull::Callback(Arc::new(move |keys, rows| {
                 let each = rows.chunks_exact(WORDS as usize * 8).map(<[u8]>::to_vec);
-                sink.lock().unwrap().extend(keys.iter().copied().zip(each));
+                collected.lock().unwrap().extend(keys.iter().copied().zip(each));
             })))
             .open()
             .unwrap();

@@ -3,7 +3,7 @@
 mod testing;
 
 use forerun_db::{Access, Backups, Create, Db, Options};
-use forerun_table::{DeviceChoice, Dtype, Error, Moves, Overflow, Score, Table, Writes};
+use forerun_table::{Background, DeviceChoice, Dtype, Error, Score, Table, WhenFull, WritePolicy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -23,10 +23,10 @@ fn impossible_settings_are_refused_by_name() {
     assert!(refusal(builder().host_capacity(0).open()).contains("minimum"));
     assert!(refusal(builder().host_capacity(usize::MAX).open()).contains("maximum"));
     assert!(refusal(builder().host_bytes(100).open()).contains("minimum"));
-    assert!(refusal(builder().writes(Writes::Back).open()).contains("path"));
+    assert!(refusal(builder().writes(WritePolicy::WriteBack).open()).contains("path"));
     let directory = tempfile::tempdir().unwrap();
-    let both = builder().path(directory.path()).overflow(Overflow::Refuse);
-    assert!(refusal(both.open()).contains("overflow"));
+    let both = builder().path(directory.path()).when_full(WhenFull::Refuse);
+    assert!(refusal(both.open()).contains("when_full"));
     let nowhere = builder()
         .device_capacity(10)
         .device(DeviceChoice::Gpu(10_000));
@@ -112,8 +112,8 @@ fn an_invalid_row_fails_only_its_key() {
 fn a_full_table_without_eviction_accepts_only_replacements() {
     let table = Table::builder(Dtype::U8, 4)
         .host_capacity(2)
-        .overflow(Overflow::Refuse)
-        .moves(Moves::Caller)
+        .when_full(WhenFull::Refuse)
+        .background(Background::Caller)
         .open()
         .unwrap();
     table.insert(&[1, 2], b"one.two.").unwrap();
@@ -180,7 +180,7 @@ fn a_checkpoint_is_an_independent_table() {
     let (path, copy) = (directory.path().join("rows"), directory.path().join("copy"));
     let table = Table::builder(Dtype::U8, 4)
         .path(path)
-        .writes(Writes::Back)
+        .writes(WritePolicy::WriteBack)
         .open()
         .unwrap();
     table.insert(&[1, 2], b"one.two.").unwrap();
@@ -199,8 +199,8 @@ fn an_eviction_sink_may_be_shared() {
     let (sender, receiver) = std::sync::mpsc::channel();
     let table = Table::builder(Dtype::U8, 1)
         .host_capacity(1)
-        .moves(Moves::Caller)
-        .overflow(Overflow::Callback(Arc::new(move |keys, rows| {
+        .background(Background::Caller)
+        .when_full(WhenFull::Callback(Arc::new(move |keys, rows| {
             let _ = sender.send((keys.to_vec(), rows.to_vec()));
         })))
         .open()
@@ -312,7 +312,7 @@ fn a_table_over_a_read_only_store_is_read_and_takes_no_writes() {
     let options = builder().default_store_options().access(Access::ReadOnly);
     let back = builder()
         .store_options(options.clone())
-        .writes(Writes::Back);
+        .writes(WritePolicy::WriteBack);
     assert!(refusal(back.open()).contains("reading only"));
     let table = builder().store_options(options).open().unwrap();
     for _ in 0..3 {
@@ -347,7 +347,7 @@ fn a_table_over_a_read_only_store_is_read_and_takes_no_writes() {
 fn a_count_follows_every_write() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rows");
-    for writes in [Writes::Through, Writes::Back] {
+    for writes in [WritePolicy::WriteThrough, WritePolicy::WriteBack] {
         let builder = Table::builder(Dtype::U8, 4).path(&path).writes(writes);
         let table = builder.open().unwrap();
         table.insert(&[1, 2, 3], b"one.two.tre.").unwrap();
@@ -367,7 +367,9 @@ fn a_backup_has_the_rows_that_were_not_yet_written_back() {
     let directory = tempfile::tempdir().unwrap();
     let [path, kept, restored] =
         ["rows", "kept", "restored"].map(|name| directory.path().join(name));
-    let builder = Table::builder(Dtype::U8, 4).path(path).writes(Writes::Back);
+    let builder = Table::builder(Dtype::U8, 4)
+        .path(path)
+        .writes(WritePolicy::WriteBack);
     let table = builder.open().unwrap();
     table.insert(&[1, 2], b"one.two.").unwrap();
     let mut backups = Backups::open_or_create(kept).unwrap();
@@ -391,7 +393,7 @@ fn an_unchanged_table_is_not_counted_again() {
     let asked = Arc::new(AtomicUsize::new(0));
     let questions = Arc::clone(&asked);
     let builder = Table::builder(Dtype::U8, 4).path(directory.path().join("rows"));
-    let builder = builder.interrupt(move || {
+    let builder = builder.interrupt_if(move || {
         questions.fetch_add(1, Ordering::Relaxed);
         false
     });

@@ -4,7 +4,7 @@
 mod testing;
 
 use forerun_db::Options;
-use forerun_table::{Admission, Dtype, Moves, Overflow, Score, Table, Update, Writes};
+use forerun_table::{Admission, Background, Dtype, Score, Table, Update, WhenFull, WritePolicy};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -164,8 +164,8 @@ impl Drop for End<'_> {
 
 fn over_a_store(
     device_rows: usize,
-    writes: Writes,
-    moves: Moves,
+    writes: WritePolicy,
+    background: Background,
     score: Score,
     admission: Admission,
 ) {
@@ -179,7 +179,7 @@ fn over_a_store(
         .path(directory.path().join("rows"))
         .store_options(options)
         .writes(writes)
-        .moves(moves)
+        .background(background)
         .score(score)
         .admission(admission)
         .open()
@@ -199,8 +199,8 @@ fn over_a_store(
 fn write_through_with_background_moves() {
     over_a_store(
         0,
-        Writes::Through,
-        Moves::Background,
+        WritePolicy::WriteThrough,
+        Background::Threads,
         Score::Lfu,
         Admission::SecondTouch,
     );
@@ -210,8 +210,8 @@ fn write_through_with_background_moves() {
 fn write_back_with_background_moves() {
     over_a_store(
         0,
-        Writes::Back,
-        Moves::Background,
+        WritePolicy::WriteBack,
+        Background::Threads,
         Score::Lru,
         Admission::Always,
     );
@@ -221,8 +221,8 @@ fn write_back_with_background_moves() {
 fn write_back_with_moves_by_callers() {
     over_a_store(
         0,
-        Writes::Back,
-        Moves::Caller,
+        WritePolicy::WriteBack,
+        Background::Caller,
         Score::Lfu,
         Admission::ByScore,
     );
@@ -232,8 +232,8 @@ fn write_back_with_moves_by_callers() {
 fn device_tier_with_write_through_and_background_moves() {
     over_a_store(
         100,
-        Writes::Through,
-        Moves::Background,
+        WritePolicy::WriteThrough,
+        Background::Threads,
         Score::Lfu,
         Admission::SecondTouch,
     );
@@ -243,8 +243,8 @@ fn device_tier_with_write_through_and_background_moves() {
 fn device_tier_with_write_back_and_moves_by_callers() {
     over_a_store(
         16,
-        Writes::Back,
-        Moves::Caller,
+        WritePolicy::WriteBack,
+        Background::Caller,
         Score::Lru,
         Admission::Always,
     );
@@ -256,7 +256,7 @@ fn without_a_store_evicted_rows_are_never_torn() {
         let table = Table::builder(Dtype::I64, WORDS as u32)
             .device_capacity(device_rows)
             .host_capacity(300)
-            .overflow(Overflow::Evict)
+            .when_full(WhenFull::Evict)
             .open()
             .unwrap();
         stress(&table, true);
@@ -270,7 +270,7 @@ fn a_million_calls_take_no_more_memory_than_a_few() {
     let table = Table::builder(Dtype::I64, WORDS as u32)
         .host_capacity(100)
         .path(directory.path().join("rows"))
-        .moves(Moves::Caller)
+        .background(Background::Caller)
         .admission(Admission::Always)
         .open()
         .unwrap();

@@ -55,7 +55,7 @@
 //!
 //! Use [`hash::HashTable`] where keys and values have eight bytes each and order does not matter.
 //!
-//! # How a batch is answered
+//! # Execution of a batch
 //! [`Strategy::Auto`] chooses by the batch's length, and is what [`Db::multi_get`] uses;
 //! [`Db::multi_get_with`] takes another strategy. `forerun demo` (the crate `forerun-cli`) measures
 //! the gain on real data on your machine. The instruction set is chosen when the program starts
@@ -77,11 +77,11 @@
 //! own what they contain, are `Send`, `Sync` and `'static`, and convert with `?` to `anyhow::Error`
 //! and `Box<dyn std::error::Error>`. The message names the cause.
 //!
-//! # What may be extended
+//! # Extensibility
 //! Options, most of their choices (such as [`Compression`] or [`Create`]), statistics, reports and
 //! errors are `#[non_exhaustive]`: a later release may add to them. Set options with their setters.
-//! Request and result types (such as [`Op`], [`Entry`] or `cache::Stored`) are exhaustive, so the
-//! compiler finds every place that must handle a new result.
+//! Request and result types (such as [`Op`], [`Entry`] or `cache::StoreResult`) are exhaustive, so
+//! the compiler finds every place that must handle a new result.
 //!
 //! # Cargo features
 //! | feature | default | what |
@@ -91,7 +91,7 @@
 //! | `gpu` | off | row gathers, `forerun::gpu`, and the table's device tier |
 //! | `serde` | off | options implement `Serialize` and `Deserialize`, statistics and reports `Serialize` |
 //!
-//! # What is on disk
+//! # On-disk format
 //! Every write goes to the log first: to the operating system ([`Durability::Buffered`]) or to
 //! stable storage ([`Durability::Synced`]). Opening a store replays the log; an incomplete write at
 //! its end is dropped and reported by [`Db::recovery`]. The newest writes are also in memory. A
@@ -108,16 +108,17 @@ pub use forerun_core::{
     RegionError,
 };
 pub use forerun_db::{
-    Access, BackPressure, Background, Backup, BackupList, BackupProgress, Backups, BadRange,
-    Bytewise, CacheStats, CheckReport, CheckedBackups, Checks, Comparator, Compression, Create, Db,
+    Access, Background, Backup, BackupList, BackupProgress, BackupVerifyReport, Backups, Bytewise,
+    CacheStats, CheckReport, Comparator, Compression, CorruptRange, Create, DataLoss, Db,
     DescribeOptions, Description, Durability, Entry, Error, Ingestion, Iter, KeyRange, Keyspace,
     KeyspaceBatch, KeyspaceDescription, KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats,
-    LevelStats, Loss, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES,
-    MAX_VALUE_BYTES, ManifestDescription, MemTableStats, Op, Ops, Options, PageDescription,
-    ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, RepairReport, Result,
-    ReverseBytewise, RowContent, RowDescription, RunDescription, RunOptions, RunSummary, Snapshot,
-    Stats, Strategy, TreeOptions, TreeWork, UnknownStrategy, Values, VerifyReport, ViewId, WalMode,
-    WriteBatch, check, check_with_io, describe, repair, repair_with_io,
+    LevelStats, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES,
+    MAX_VALUE_BYTES, ManifestDescription, MemTableStats, MemoryChecks, Op, Ops, Options,
+    PageDescription, ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, RepairReport,
+    Result, ReverseBytewise, RowContent, RowDescription, RunDescription, RunOptions, RunSummary,
+    Snapshot, Stats, Strategy, TreeOptions, TreeStats, UnknownStrategy, Values, VerifyReport,
+    ViewId, WalMode, WriteBatch, WriteStalls, check, check_with_io, describe, repair,
+    repair_with_io,
 };
 
 /// The file system of a store, which [`Db::open_with_io`] replaces.
@@ -147,7 +148,7 @@ pub mod io {
 /// # }
 /// ```
 pub mod hash {
-    pub use forerun_hash::{Error, HashTable, Iter, Options, Pinned};
+    pub use forerun_hash::{Error, Guard, HashTable, Iter, Options};
 }
 
 /// A cache of byte strings with a hard memory limit, shared by threads and built for batched
@@ -179,11 +180,12 @@ pub mod cache {
 /// the CPU does the same.
 ///
 /// ```
-/// use forerun::gpu::gather::{Spec, cpu};
+/// use forerun::gpu::gather::{CopySpec, cpu};
 ///
 /// let (host, mut device) = ([10u8, 11, 20, 21, 30, 31], [0u8; 4]);
 /// let pairs = cpu::Pairs::interleaved(cpu::Indices::I32(&[2, 0, 0, 1]))?;
-/// cpu::gather(&host, &mut device, &Spec::dense(2, 3, 2), &pairs, cpu::CopyOptions::default())?;
+/// let spec = CopySpec::dense(2, 3, 2);
+/// cpu::gather(&host, &mut device, &spec, &pairs, cpu::CopyOptions::default())?;
 /// assert_eq!(device, [30, 31, 10, 11]);
 /// # Ok::<(), forerun::gpu::gather::GatherError>(())
 /// ```
@@ -218,14 +220,14 @@ pub mod gpu {
 pub mod table {
     pub use forerun_table::{
         Admission, Builder, Counts, DeviceStats, Dtype, Error, EvictionCallback, Export, Failures,
-        HostCapacity, Latency, Moves, Overflow, Promotion, Result, RowType, Rows, Score, Snapshot,
-        Stats, Table, TypedTable, UnknownDtype, Update, WeakTable, Writes, zerocopy,
+        HostCapacity, Latency, Promotion, Result, RowType, Rows, Score, Snapshot, Stats, Table,
+        TypedTable, UnknownDtype, UnknownScore, Update, WeakTable, WhenFull, WritePolicy, zerocopy,
     };
     #[cfg(feature = "gpu")]
     pub use forerun_table::{Destination, DeviceChoice, Pointers};
 }
 
-/// What most programs use: `use forerun::prelude::*;`.
+/// The names that most programs use: `use forerun::prelude::*;`.
 pub mod prelude {
     #[cfg(feature = "cache")]
     pub use crate::cache::{Cache, CacheOptions};

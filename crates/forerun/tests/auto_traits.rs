@@ -17,7 +17,7 @@ macro_rules! each {
 // Handles, and what one thread hands to others: options, batches, answers, statistics, reports.
 each!(is_shared:
     forerun::Backup, forerun::BackupList, forerun::BackupProgress, forerun::Backups,
-    forerun::Bytewise, forerun::CacheStats, forerun::CheckReport, forerun::CheckedBackups,
+    forerun::Bytewise, forerun::CacheStats, forerun::CheckReport, forerun::BackupVerifyReport,
     forerun::Db, forerun::DescribeOptions, forerun::Description, forerun::Entry<'static>,
     forerun::Ingestion, forerun::Keyspace, forerun::KeyspaceBatch<'static>,
     forerun::KeyspaceOptions, forerun::KeyspaceSnapshot<'static>, forerun::KeyspaceStats,
@@ -29,7 +29,7 @@ each!(is_shared:
 );
 each!(is_shared:
     cache::Cache, cache::CacheOptions, cache::CacheStats, cache::Crawler, cache::SharedValue,
-    cache::Store<'static>, cache::Stored, cache::ValueBuffer,
+    cache::Store<'static>, cache::StoreResult, cache::ValueBuffer,
 );
 each!(is_shared: hash::HashTable, hash::Iter<'static>, hash::Options);
 each!(is_shared:
@@ -58,5 +58,5 @@ fn pinned_readers_stay_in_their_thread() {
     impl<T: ?Sized> NotSend<()> for T {}
     impl<T: ?Sized + Send> NotSend<u8> for T {}
     <cache::Guard<'static> as NotSend<_>>::holds();
-    <hash::Pinned<'static> as NotSend<_>>::holds();
+    <hash::Guard<'static> as NotSend<_>>::holds();
 }

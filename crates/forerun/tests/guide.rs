@@ -123,7 +123,7 @@ fn table() -> anyhow::Result<()> {
 }
 
 fn cache() -> anyhow::Result<()> {
-    use forerun::cache::{Cache, CacheOptions, Expiry, Store, Stored};
+    use forerun::cache::{Cache, CacheOptions, Expiry, Store, StoreResult};
 
     let cache = Cache::new(CacheOptions::default().memory_limit_bytes(256 << 20))?;
     cache.store(Store::set("CH/Bern", "46.948,7.447"));
@@ -144,8 +144,8 @@ fn cache() -> anyhow::Result<()> {
         compare_cas: Some(cas),
         ..Store::set("CH/Bern", "46.95,7.45")
     }) {
-        Stored::Stored { cas } => println!("version {cas}"),
-        Stored::Exists | Stored::NotFound => println!("somebody else was faster"),
+        StoreResult::Stored { cas } => println!("version {cas}"),
+        StoreResult::Exists | StoreResult::NotFound => println!("another caller was faster"),
         refused => println!("{refused:?}"),
     }
     Ok(())
@@ -167,7 +167,7 @@ mod gpu {
 
     #[expect(dead_code, reason = "it compiles; it runs only with a GPU")]
     fn gather() -> anyhow::Result<()> {
-        use forerun_gpu::gather::{CopyOptions, DevicePairs, Integer, Spec, gather};
+        use forerun_gpu::gather::{CopySpec, DeviceCopyOptions, DevicePairs, IndexType, gather};
         use forerun_gpu::{DeviceBuffer, Gpu, PinnedBuffer, Stream};
 
         let gpu = Gpu::open(0)?;
@@ -175,13 +175,13 @@ mod gpu {
         let device = DeviceBuffer::new(&gpu, 656 * 4096)?;
         let pairs = DeviceBuffer::new(&gpu, 2048 * 2 * 4)?;
 
-        let spec = Spec::dense(656, 300_000, 4096);
-        let pairs = DevicePairs::interleaved(&pairs, 0, Integer::I32, &[2048, 2])?;
-        let copy = gather(&host, &device, &spec, &pairs, &CopyOptions::default())?;
+        let spec = CopySpec::dense(656, 300_000, 4096);
+        let pairs = DevicePairs::interleaved(&pairs, 0, IndexType::I32, &[2048, 2])?;
+        let copy = gather(&host, &device, &spec, &pairs, &DeviceCopyOptions::default())?;
         println!("{}", copy.plan());
 
         let stream = Stream::new(&gpu)?;
-        gpu.scope(|scope| scope.put(&stream, &copy))?;
+        gpu.scope(|scope| scope.enqueue(&stream, &copy))?;
         Ok(())
     }
 

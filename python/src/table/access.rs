@@ -1,4 +1,4 @@
-//! What a table's calls share: the open table, arrays of rows, and when other Python threads may
+//! Shared by a table's calls: the open table, arrays of rows, and when other Python threads may
 //! run.
 
 use std::sync::PoisonError;
@@ -40,8 +40,8 @@ impl Table {
         table.unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Reads this many keys while other Python threads run, unless the call ends sooner than they
-    /// could start.
+    /// Reads this many keys while other Python threads run, unless the call ends before another
+    /// thread could start.
     pub(super) fn aside<R: Send>(
         &self,
         py: Python<'_>,

@@ -3,11 +3,11 @@
 //! ```text
 //!   mod.rs      the class                     options.rs   how it is opened
 //!   access.rs   what its calls share          stats.rs     its figures       on_device.rs  lookups into a tensor on a GPU
-//!   later.rs    lookups that are awaited
+//!   find_async.rs  lookups that are awaited
 //! ```
 
 mod access;
-mod later;
+mod find_async;
 mod on_device;
 mod options;
 mod stats;
@@ -23,12 +23,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::at_exit;
+use crate::background_call::run_long;
 use crate::engine_handle::drop_detached;
 use crate::errors::{invalid, is_forked, table_exception};
 use crate::export::{Export, TableItems};
 use crate::interrupt;
 use crate::items::Shown;
-use crate::long::run_long;
 use crate::numbers::{Key, Numbers};
 use crate::store_options::{CreateStore, Size};
 use options::{Device, Policies, Sizes, StoreLocation};
@@ -40,21 +40,21 @@ type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
 ///
 /// `dim`: the number of elements in a row. `dtype`: the element type, as a name or as a type of
 /// NumPy or PyTorch. `path`: the directory of the store that holds all rows; without it the table
-/// lives only in memory. `memory`: the maximum host memory for rows, their index, and the store's
-/// pages and memtables together, apart from what a store needs for its pages at least: a root page
-/// for each run, and 8 bytes for each page of 4 KiB. Or set the parts one by one: `host_capacity`:
-/// the maximum number of rows in host memory. `host_bytes`: the same limit in bytes, including the
-/// index; give one of the two. `cache_bytes`: the size of the store's page cache.
-/// `device_capacity`: the maximum number of rows on the device, which is not part of `memory`; 0
-/// for no device tier. `device`: "any" (the first GPU, or the CPU without one), "cpu", or the
-/// number of a GPU. `score`: which rows a tier evicts first: "lru", "lfu" or "custom" (the caller's
-/// `scores`). `admission`: which rows a lookup promotes: "always", "second_touch" (those that were
-/// looked up before) or "by_score". `writes`: "through" writes each row to the store before the
-/// call returns; "back" writes it when it leaves memory, or at `flush`. `overflow`: what a full
-/// table without `path` does: "refuse" new rows, or "evict" others. `create`: "if_missing" or True
-/// creates a missing store, "never" or False raises `NotFoundError` for one, "must_be_new" raises
-/// `AlreadyExistsError` for an existing one. `read_only`: changes nothing in the directory, which
-/// may be on a read-only file system; every write raises an error.
+/// is only in memory. `memory`: the maximum host memory for rows, their index, and the store's
+/// pages and memtables together. A store exceeds it only by the minimum that it needs for its
+/// pages: a root page for each run, and 8 bytes for each page of 4 KiB. The parts can also be set
+/// one by one. `host_capacity`: the maximum number of rows in host memory. `host_bytes`: the same
+/// limit in bytes, including the index; give one of the two. `cache_bytes`: the size of the store's
+/// page cache. `device_capacity`: the maximum number of rows on the device, which is not part of
+/// `memory`; 0 for no device tier. `device`: "any" (the first GPU, or the CPU without one), "cpu",
+/// or the number of a GPU. `score`: which rows a tier evicts first: "lru", "lfu" or "custom" (the
+/// caller's `scores`). `admission`: which rows a lookup promotes: "always", "second_touch" (rows
+/// that were looked up before) or "by_score". `writes`: "through" writes each row to the store
+/// before the call returns; "back" writes it when it leaves memory, or at `flush`. `when_full`:
+/// what a full table without `path` does: "refuse" new rows, or "evict" others. `create`:
+/// "if_missing" or True creates a missing store, "never" or False raises `NotFoundError` for one,
+/// "must_be_new" raises `AlreadyExistsError` for an existing one. `read_only`: changes nothing in
+/// the directory, which may be on a read-only file system; every write raises an error.
 ///
 /// A size is a number of bytes, or a text such as "2GiB" or "512MB".
 #[pyclass(frozen, module = "forerun")]
@@ -77,12 +77,12 @@ impl Table {
         signature = (
             dim, dtype=None, *, path=None, memory=None, host_capacity=None, host_bytes=None,
             cache_bytes=None, device_capacity=0, device=None, score="lfu",
-            admission="second_touch", writes="through", overflow=None,
+            admission="second_touch", writes="through", when_full=None,
             create=CreateStore::DEFAULT, read_only=false
         ),
         text_signature = "(dim, dtype='float32', *, path=None, memory=None, host_capacity=None, \
             host_bytes=None, cache_bytes=None, device_capacity=0, device=None, score='lfu', \
-            admission='second_touch', writes='through', overflow=None, create='if_missing', \
+            admission='second_touch', writes='through', when_full=None, create='if_missing', \
             read_only=False)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
@@ -100,7 +100,7 @@ impl Table {
         score: &str,
         admission: &str,
         writes: &str,
-        overflow: Option<&str>,
+        when_full: Option<&str>,
         create: CreateStore,
         read_only: bool,
     ) -> PyResult<Table> {
@@ -133,11 +133,11 @@ impl Table {
             score,
             admission,
             writes,
-            overflow,
+            when_full,
         };
         let builder = forerun::table::Table::builder(dtype, dim);
         let builder = options::apply(builder, place, sizes, policies)?;
-        let builder = builder.interrupt(interrupt::is_raised);
+        let builder = builder.interrupt_if(interrupt::is_raised);
         let open = || builder.open();
         let table = interrupt::detach(py, "opening a table", open).map_err(table_exception)?;
         at_exit::remember(&table);
@@ -220,7 +220,7 @@ impl Table {
         out: Option<Bound<'py, PyAny>>,
         stream: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        later::find(slf, keys, out, stream)
+        find_async::find(slf, keys, out, stream)
     }
 
     /// Returns which keys have a row.
@@ -260,8 +260,8 @@ impl Table {
         )
     }
 
-    /// Writes rows straight to the store: loads a table without evicting the rows in use. Arguments
-    /// as for `insert`.
+    /// Writes rows directly to the store. It loads a table without evicting the rows in use.
+    /// Arguments as for `insert`.
     #[pyo3(signature = (keys, rows, *, scores=None))]
     fn import_rows<'py>(
         &self,
@@ -280,7 +280,7 @@ impl Table {
         )
     }
 
-    /// Replaces the rows of keys that exist. Returns which exist.
+    /// Replaces the rows of keys that exist. Returns which keys exist.
     fn assign<'py>(
         &self,
         py: Python<'py>,
@@ -290,7 +290,7 @@ impl Table {
         self.update_rows(py, keys, rows, Update::Assign)
     }
 
-    /// Adds to the rows of keys that exist, element by element. Returns which exist. If a key
+    /// Adds to the rows of keys that exist, element by element. Returns which keys exist. If a key
     /// repeats, each of its rows is added, as with NumPy's `ufunc.at`.
     fn add_at<'py>(
         &self,
@@ -482,7 +482,7 @@ impl Table {
                 parts.extend(stats::shown(&stats, self.has_limit));
             }
             Err(_) if self.is_closed() => parts.push("closed".to_owned()),
-            // A fork knows nothing of its parent's rows.
+            // A forked child cannot use its parent's table.
             Err(_) => parts.push("of another process".to_owned()),
         }
         format!("forerun.Table({})", parts.join(", "))

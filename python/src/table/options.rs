@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use forerun::table::{
-    Admission, Builder, DeviceChoice, Dtype, Overflow, Score, UnknownDtype, Writes,
+    Admission, Builder, DeviceChoice, Dtype, Score, UnknownDtype, WhenFull, WritePolicy,
 };
 use forerun::{Access, Create};
 use pyo3::prelude::*;
@@ -56,7 +56,7 @@ pub(super) struct Policies<'a> {
     pub(super) score: &'a str,
     pub(super) admission: &'a str,
     pub(super) writes: &'a str,
-    pub(super) overflow: Option<&'a str>,
+    pub(super) when_full: Option<&'a str>,
 }
 
 /// The element type for an object: a name, or a type of NumPy or PyTorch.
@@ -80,6 +80,11 @@ pub(super) fn dtype(object: &Bound<'_, PyAny>) -> PyResult<Dtype> {
     name.to_str()?.parse().map_err(|_| unknown())
 }
 
+fn score(name: &str) -> PyResult<Score> {
+    let known = || Score::ALL.map(Score::name).join(", ");
+    name.parse().map_err(|_| unknown("score", name, &known()))
+}
+
 pub(super) fn apply(
     mut builder: Builder,
     place: StoreLocation,
@@ -91,12 +96,7 @@ pub(super) fn apply(
     }
     builder = builder
         .device_capacity(sizes.device_capacity)
-        .score(match policies.score {
-            "lru" => Score::Lru,
-            "lfu" => Score::Lfu,
-            "custom" => Score::Custom,
-            other => return Err(unknown("score", other, "lru, lfu, custom")),
-        })
+        .score(score(policies.score)?)
         .admission(match policies.admission {
             "always" => Admission::Always,
             "second_touch" => Admission::SecondTouch,
@@ -107,15 +107,15 @@ pub(super) fn apply(
             }
         })
         .writes(match policies.writes {
-            "through" => Writes::Through,
-            "back" => Writes::Back,
+            "through" => WritePolicy::WriteThrough,
+            "back" => WritePolicy::WriteBack,
             other => return Err(unknown("writes", other, "through, back")),
         });
-    if let Some(overflow) = policies.overflow {
-        builder = builder.overflow(match overflow {
-            "refuse" => Overflow::Refuse,
-            "evict" => Overflow::Evict,
-            other => return Err(unknown("overflow", other, "refuse, evict")),
+    if let Some(when_full) = policies.when_full {
+        builder = builder.when_full(match when_full {
+            "refuse" => WhenFull::Refuse,
+            "evict" => WhenFull::Evict,
+            other => return Err(unknown("when_full", other, "refuse, evict")),
         });
     }
     let Some(path) = place.path else {

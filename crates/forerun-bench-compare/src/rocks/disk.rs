@@ -6,7 +6,7 @@
 
 use super::{GET, Kept, MULTIGET, RocksStore};
 use anyhow::Result;
-use forerun_bench::engine::{Engine, Need, Store};
+use forerun_bench::engine::{Engine, Store, StoreRequirements};
 use rocksdb::{BlockBasedOptions, Cache, Options};
 
 /// Bits per key of a filter.
@@ -32,9 +32,9 @@ impl Engine for RocksDisk {
         vec![GET.to_owned(), MULTIGET.to_owned()]
     }
 
-    fn open(&self, need: &Need) -> Result<Box<dyn Store>> {
+    fn open(&self, requirements: &StoreRequirements) -> Result<Box<dyn Store>> {
         let mut blocks = BlockBasedOptions::default();
-        if let Some(bytes) = need.place.cache_bytes {
+        if let Some(bytes) = requirements.place.cache_bytes {
             blocks.set_block_cache(&Cache::new_lru_cache(usize::try_from(bytes)?));
         }
         if self.filters {
@@ -43,7 +43,7 @@ impl Engine for RocksDisk {
         let mut options = Options::default();
         options.create_if_missing(true);
         options.set_block_based_table_factory(&blocks);
-        let store = RocksStore::open(&options, need.directory()?, Kept::InLevels)?;
+        let store = RocksStore::open(&options, requirements.directory()?, Kept::InLevels)?;
         Ok(Box::new(store))
     }
 }

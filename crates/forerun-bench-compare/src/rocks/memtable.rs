@@ -2,7 +2,7 @@
 
 use super::{GET, Kept, MULTIGET, RocksStore};
 use anyhow::Result;
-use forerun_bench::engine::{Engine, Need, Store};
+use forerun_bench::engine::{Engine, Store, StoreRequirements};
 use rocksdb::Options;
 
 /// Whether RocksDB's batches use the finger search.
@@ -38,17 +38,17 @@ impl Engine for RocksDb {
         vec![GET.to_owned(), MULTIGET.to_owned()]
     }
 
-    fn open(&self, need: &Need) -> Result<Box<dyn Store>> {
+    fn open(&self, requirements: &StoreRequirements) -> Result<Box<dyn Store>> {
         let on = self.finger == FingerSearch::On;
         let mut options = Options::default()
             .get_options_from_string(format!("memtable_batch_lookup_optimization={on}"))?;
         options.create_if_missing(true);
         // Everything stays in one memtable.
-        options.set_write_buffer_size(need.total_bytes(128).saturating_add(64 << 20));
+        options.set_write_buffer_size(requirements.total_bytes(128).saturating_add(64 << 20));
         options.set_disable_auto_compactions(true);
         Ok(Box::new(RocksStore::open(
             &options,
-            need.directory()?,
+            requirements.directory()?,
             Kept::InPlace,
         )?))
     }

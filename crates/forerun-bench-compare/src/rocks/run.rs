@@ -2,7 +2,7 @@
 
 use super::{GET, Kept, MULTIGET, RocksStore};
 use anyhow::{Result, bail};
-use forerun_bench::engine::{Engine, Need, Store};
+use forerun_bench::engine::{Engine, Store, StoreRequirements};
 use forerun_bench::workload::{Dataset, EntryBuffer};
 use rocksdb::{BlockBasedOptions, Cache, DBCompressionType, IteratorMode, Options, WriteOptions};
 
@@ -18,7 +18,7 @@ impl Engine for RocksRun {
         vec![GET.to_owned(), MULTIGET.to_owned()]
     }
 
-    fn open(&self, _: &Need) -> Result<Box<dyn Store>> {
+    fn open(&self, _: &StoreRequirements) -> Result<Box<dyn Store>> {
         bail!("this RocksDB is loaded in order")
     }
 
@@ -34,7 +34,7 @@ impl Engine for RocksRun {
         options.set_compression_type(DBCompressionType::None);
         // One file, as there is one run.
         options.set_target_file_size_base(u64::MAX / 2);
-        let directory = Need::of(data, 0).directory()?;
+        let directory = StoreRequirements::of(data, 0).directory()?;
         let store = RocksStore::open(&options, directory, Kept::InPlace)?;
         let db = &store.db;
         let mut write = WriteOptions::default();

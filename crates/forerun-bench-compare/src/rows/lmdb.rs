@@ -5,20 +5,20 @@
 use super::{Answers, each_batch};
 use crate::lmdb::{map_bytes, unnamed};
 use anyhow::{Context, Result};
-use forerun_bench::table::contender::{Contender, Need, Reader, Tally, Tiers};
+use forerun_bench::table::contender::{Contender, Reader, StoreRequirements, Tally, TieredTable};
 use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags};
 
 /// LMDB, rows in the file's mapping.
 pub struct LmdbRows;
 
-fn open(need: &Need<'_>, flags: EnvFlags) -> Result<Env> {
-    let bytes = map_bytes(need.keys.len(), need.row.bytes() + 8);
+fn open(requirements: &StoreRequirements<'_>, flags: EnvFlags) -> Result<Env> {
+    let bytes = map_bytes(requirements.keys.len(), requirements.row.bytes() + 8);
     let mut options = EnvOpenOptions::new();
     options.map_size(bytes).max_dbs(1);
     // SAFETY: LMDB maps the file, which must not be changed from elsewhere; it is in the bench's
     // own directory.
-    let env = unsafe { options.flags(flags).open(need.dir) };
+    let env = unsafe { options.flags(flags).open(requirements.dir) };
     env.context("opening LMDB")
 }
 
@@ -31,10 +31,10 @@ impl Contender for LmdbRows {
         "get".to_owned()
     }
 
-    fn load(&self, need: &Need<'_>, report: &dyn Fn(u64)) -> Result<()> {
-        let env = open(need, EnvFlags::NO_SYNC)?;
+    fn load(&self, requirements: &StoreRequirements<'_>, report: &dyn Fn(u64)) -> Result<()> {
+        let env = open(requirements, EnvFlags::NO_SYNC)?;
         let database = unnamed(&env)?;
-        each_batch(need, report, |entries| {
+        each_batch(requirements, report, |entries| {
             let mut txn = env.write_txn()?;
             for (key, row) in entries {
                 database.put_with_flags(&mut txn, PutFlags::APPEND, &key, row)?;
@@ -44,14 +44,14 @@ impl Contender for LmdbRows {
         Ok(env.force_sync()?)
     }
 
-    fn open(&self, need: &Need<'_>, _: u64) -> Result<Box<dyn Tiers>> {
-        Ok(Box::new(Rows(open(need, EnvFlags::NO_READ_AHEAD)?)))
+    fn open(&self, requirements: &StoreRequirements<'_>, _: u64) -> Result<Box<dyn TieredTable>> {
+        Ok(Box::new(Rows(open(requirements, EnvFlags::NO_READ_AHEAD)?)))
     }
 }
 
 struct Rows(Env);
 
-impl Tiers for Rows {
+impl TieredTable for Rows {
     fn reader(&self) -> Result<Box<dyn Reader + '_>> {
         Ok(Box::new(RowReader {
             env: &self.0,

@@ -18,7 +18,7 @@ pub use rocks::RocksRows;
 
 use anyhow::{Result, ensure};
 use forerun_bench::table::access::push_row;
-use forerun_bench::table::contender::{Contender, Need};
+use forerun_bench::table::contender::{Contender, StoreRequirements};
 
 /// Rows loaded at a time.
 const LOAD_BATCH: u64 = 4096;
@@ -35,19 +35,19 @@ pub fn all() -> Vec<Box<dyn Contender>> {
     ]
 }
 
-/// Passes all rows to `put`, ascending by key, some thousands at a time.
+/// Passes all rows to `put`, ascending by key, a few thousand at a time.
 fn each_batch(
-    need: &Need<'_>,
+    requirements: &StoreRequirements<'_>,
     report: &dyn Fn(u64),
     mut put: impl FnMut(&mut dyn Iterator<Item = ([u8; 8], &[u8])>) -> Result<()>,
 ) -> Result<()> {
     let mut rows = Vec::new();
-    for from in (0..need.keys.len()).step_by(LOAD_BATCH as usize) {
-        let keys = need.keys.part(from, from + LOAD_BATCH);
+    for from in (0..requirements.keys.len()).step_by(LOAD_BATCH as usize) {
+        let keys = requirements.keys.part(from, from + LOAD_BATCH);
         rows.clear();
         keys.iter()
-            .for_each(|&key| push_row(key, need.row, &mut rows));
-        let each = rows.chunks_exact(need.row.bytes());
+            .for_each(|&key| push_row(key, requirements.row, &mut rows));
+        let each = rows.chunks_exact(requirements.row.bytes());
         put(&mut keys.iter().map(|key| key.to_be_bytes()).zip(each))?;
         report(from + keys.len() as u64);
     }

@@ -4,7 +4,7 @@
 use super::{Answers, each_batch};
 use crate::rocks::{FILTER_BITS, GET, MULTIGET};
 use anyhow::{Result, bail};
-use forerun_bench::table::contender::{Contender, Need, Reader, Tally, Tiers};
+use forerun_bench::table::contender::{Contender, Reader, StoreRequirements, Tally, TieredTable};
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType,
     DEFAULT_COLUMN_FAMILY_NAME, Options, WriteBatch, WriteOptions,
@@ -19,7 +19,7 @@ pub enum RocksRows {
     MultiGet,
 }
 
-fn open(need: &Need<'_>, cache_bytes: usize) -> Result<DB> {
+fn open(requirements: &StoreRequirements<'_>, cache_bytes: usize) -> Result<DB> {
     let mut blocks = BlockBasedOptions::default();
     blocks.set_block_cache(&Cache::new_lru_cache(cache_bytes));
     blocks.set_bloom_filter(FILTER_BITS, false);
@@ -31,7 +31,7 @@ fn open(need: &Need<'_>, cache_bytes: usize) -> Result<DB> {
     let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
     Ok(DB::open_cf_descriptors(
         &options,
-        need.dir.join("rows"),
+        requirements.dir.join("rows"),
         [family],
     )?)
 }
@@ -53,11 +53,11 @@ impl Contender for RocksRows {
         .to_owned()
     }
 
-    fn load(&self, need: &Need<'_>, report: &dyn Fn(u64)) -> Result<()> {
-        let db = open(need, need.cache_bytes as usize)?;
+    fn load(&self, requirements: &StoreRequirements<'_>, report: &dyn Fn(u64)) -> Result<()> {
+        let db = open(requirements, requirements.cache_bytes as usize)?;
         let mut write = WriteOptions::default();
         write.disable_wal(true);
-        each_batch(need, report, |entries| {
+        each_batch(requirements, report, |entries| {
             let mut batch = WriteBatch::default();
             for (key, row) in entries {
                 batch.put(key, row);
@@ -69,9 +69,16 @@ impl Contender for RocksRows {
         Ok(())
     }
 
-    fn open(&self, need: &Need<'_>, budget_rows: u64) -> Result<Box<dyn Tiers>> {
-        let budget_bytes = budget_rows * need.row.bytes() as u64;
-        let db = open(need, (budget_bytes + need.cache_bytes) as usize)?;
+    fn open(
+        &self,
+        requirements: &StoreRequirements<'_>,
+        budget_rows: u64,
+    ) -> Result<Box<dyn TieredTable>> {
+        let budget_bytes = budget_rows * requirements.row.bytes() as u64;
+        let db = open(
+            requirements,
+            (budget_bytes + requirements.cache_bytes) as usize,
+        )?;
         Ok(Box::new(Rows { db, options: *self }))
     }
 }
@@ -81,7 +88,7 @@ struct Rows {
     options: RocksRows,
 }
 
-impl Tiers for Rows {
+impl TieredTable for Rows {
     fn reader(&self) -> Result<Box<dyn Reader + '_>> {
         Ok(Box::new(RowReader {
             rows: self,

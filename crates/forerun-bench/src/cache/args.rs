@@ -4,7 +4,7 @@ use crate::output::{Output, Timing};
 use forerun_core::size::parse_size;
 use std::path::PathBuf;
 
-/// What to measure.
+/// A part of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
     /// Keys per second of a batch, of one key at a time, and of MemC3's design.

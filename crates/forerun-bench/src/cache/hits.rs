@@ -93,7 +93,7 @@ pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<HitsRo
                 .memory_limit_bytes(limit_bytes)
                 .max_item_bytes((limit_bytes / 2).min(1 << 20)),
         )?;
-        let hits = play(&load, &mut Ours(&cache), &mut step)?;
+        let hits = play(&load, &mut ForerunCache(&cache), &mut step)?;
         let mut ours = row("forerun", hits, Some(cache.stats().memory_bytes));
         drop(cache);
         ours.above_memcached = theirs
@@ -111,9 +111,9 @@ trait SimulatedCache {
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 }
 
-struct Ours<'c>(&'c Cache);
+struct ForerunCache<'c>(&'c Cache);
 
-impl SimulatedCache for Ours<'_> {
+impl SimulatedCache for ForerunCache<'_> {
     fn get(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
         let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         let guard = self.0.pin();

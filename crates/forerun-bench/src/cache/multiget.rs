@@ -3,7 +3,7 @@
 use super::args::Args;
 use super::memc3::MemC3;
 use anyhow::{Result, ensure};
-use forerun_cache::{Cache, CacheOptions, Store, Stored};
+use forerun_cache::{Cache, CacheOptions, Store, StoreResult};
 use forerun_measure::harness::{Case, Sample, Turn, measure};
 use forerun_measure::progress::Progress;
 use forerun_measure::result_row::Row;
@@ -56,7 +56,7 @@ pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<Multig
         let (key, value) = (key(n), value(n, args.value));
         let stored = cache.store(Store::set(&key, &value[..]));
         ensure!(
-            matches!(stored, Stored::Stored { .. }),
+            matches!(stored, StoreResult::Stored { .. }),
             "the cache does not take item {n}: {stored:?}"
         );
         ensure!(

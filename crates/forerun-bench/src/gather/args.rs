@@ -1,10 +1,10 @@
 //! The command line of the bench `gather`.
 
-use super::study::{Cap, Order, Study};
+use super::gather_study::{IndexOrder, MultiprocessorLimit, Study};
 use crate::on_gpu::OnGpu;
 use crate::output::Output;
 use forerun_core::size::parse_size;
-use forerun_gpu::gather::{Direction, Unit, Version};
+use forerun_gpu::gather::{AccessWidth, Direction, KernelVersion};
 
 /// Row gathers from pinned host memory to the GPU and back, against contiguous copies
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -45,7 +45,7 @@ pub struct Args {
 
     /// Index orders for the study of indices [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub indices: Vec<Order>,
+    pub indices: Vec<IndexOrder>,
 
     /// Offsets of the host's rows from a page, in bytes, for the study of offsets [default:
     /// 0,16,48,8,4,1]
@@ -55,15 +55,15 @@ pub struct Args {
     /// Maximum multiprocessors, for their study and that of a concurrent matrix product [default:
     /// 1,2,4,8,16,all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub multiprocessors: Vec<Cap>,
+    pub multiprocessors: Vec<MultiprocessorLimit>,
 
     /// Kernel versions to run instead of those of each study
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub version: Vec<Version>,
+    pub version: Vec<KernelVersion>,
 
     /// The unit of the kernels, in bytes: 16, 8, 4 or 1 [default: the largest that fits]
     #[arg(long)]
-    pub unit: Option<Unit>,
+    pub unit: Option<AccessWidth>,
 
     /// With --once: the direction [default: gather]
     #[arg(long, value_parser = parse_direction)]
@@ -82,7 +82,7 @@ pub struct Args {
     #[command(flatten)]
     pub gpu: OnGpu,
 
-    /// Leaves out PyTorch, which otherwise runs too if python3 has it with CUDA
+    /// Leave out PyTorch, which otherwise runs too if python3 has it with CUDA
     #[arg(long)]
     pub no_pytorch: bool,
 

@@ -5,7 +5,7 @@ use super::result_row::GatherRow;
 use super::setting::{POISON, Setting, fill, verify};
 use anyhow::{Context, Result};
 use forerun_gpu::gather::cpu::{self, CopyOptions, CpuOptions, Indices, Pairs};
-use forerun_gpu::gather::{Direction, Spec};
+use forerun_gpu::gather::{CopySpec, Direction};
 use forerun_measure::harness::{Case, Plan, Sample, measure};
 use forerun_measure::progress::Progress;
 use std::cell::RefCell;
@@ -66,7 +66,7 @@ impl CopyMethod {
 
 /// Both sides of a setting, in ordinary memory.
 struct Fixture {
-    spec: Spec,
+    spec: CopySpec,
     direction: Direction,
     pairs: Vec<i32>,
     source: Vec<u8>,
@@ -102,10 +102,7 @@ impl Fixture {
                 self.destination[..self.bytes].copy_from_slice(source);
             }
             CopyMethod::Rows(how) => {
-                let options = CopyOptions {
-                    cpu: how,
-                    ..CopyOptions::default()
-                };
+                let options = CopyOptions::default().cpu(how);
                 let run = match self.direction {
                     Direction::Gather => cpu::gather,
                     Direction::Scatter => cpu::scatter,

@@ -4,19 +4,19 @@
 //! |----------------|---------------|
 //! | a version, `default` | the launch, by events on its stream, after one untimed launch |
 //! | `contiguous`   | one `cuMemcpyAsync` of the same number of bytes, likewise |
-//! | `batch`        | `cuMemcpyBatchAsync`, a piece a row, by events; the stream is idle before, so the time that the call itself takes counts |
+//! | `batch`        | `cuMemcpyBatchAsync`, one piece per row, by events; the stream is idle before, so the time of the call itself counts |
 //! | `cpu-then-copy` | rows gathered by the CPU's threads into pinned memory, then one copy (or the reverse), by the clock |
 
 use super::args::Args;
+use super::gather_study::Study;
 use super::result_row::GatherRow;
 use super::setting::{POISON, Setting, fill, verify};
-use super::study::Study;
 use crate::on_gpu::Timer;
 use anyhow::{Context, Result};
 use forerun_gpu::gather::cpu::{self, CpuOptions, Indices, Pairs};
 use forerun_gpu::gather::{
-    CopyOptions, DevicePairs, Direction, GatherError, Integer, KernelChoice, RowCopy, Spec,
-    Version, gather, scatter,
+    CopySpec, DeviceCopyOptions, DevicePairs, Direction, GatherError, IndexType, KernelChoice,
+    KernelVersion, RowCopy, gather, scatter,
 };
 use forerun_gpu::{
     BatchTransfer, DeviceBuffer, Gpu, GpuError, Piece, PinnedBuffer, Stream, Transfer,
@@ -33,7 +33,7 @@ pub(super) enum CopyMethod {
     /// The kernel that is chosen by default.
     Default,
     /// A version by name.
-    Version(Version),
+    Version(KernelVersion),
     /// One copy of the same number of bytes.
     Contiguous,
     /// The driver's batch of copies.
@@ -55,15 +55,15 @@ impl CopyMethod {
 
     /// The methods of a study; the contiguous copy comes first.
     pub(super) fn of(study: Study, args: &Args) -> Vec<CopyMethod> {
-        use Version::{V3, V4, V5R1, V5R1A64, V5R2, V5R4, V6Row, V6Runs};
-        let versions: &[Version] = match study {
-            Study::Seed => &Version::ALL,
+        use KernelVersion::{V3, V4, V5R1, V5R1A64, V5R2, V5R4, V6Row, V6Runs};
+        let versions: &[KernelVersion] = match study {
+            Study::Seed => &KernelVersion::ALL,
             Study::Indices => &[V3, V4, V5R1, V6Row, V6Runs],
             Study::RowBytes => &[V3, V4, V5R1, V5R2, V5R4, V6Row],
             Study::Direction => &[V3, V4, V5R1, V5R2, V6Row],
             Study::Offset => &[V3, V5R1, V5R1A64],
             Study::Multiprocessors => &[V4, V5R1, V5R2, V5R4, V6Row, V6Runs],
-            Study::Beside => &[],
+            Study::MatrixProduct => &[],
         };
         let versions = if args.version.is_empty() {
             versions
@@ -84,7 +84,7 @@ pub(super) struct Fixture {
     stream: Stream,
     gpu: Gpu,
     setting: Setting,
-    spec: Spec,
+    spec: CopySpec,
     pub(super) host: PinnedBuffer,
     pub(super) device: DeviceBuffer,
     pair_list: Vec<i32>,
@@ -99,21 +99,18 @@ impl Fixture {
         let pair_list = setting.pair_list();
         let bytes: Vec<u8> = pair_list.iter().flat_map(|i| i.to_ne_bytes()).collect();
         let mut fixture = Fixture {
-            stream: Stream::first(gpu)?,
+            stream: Stream::high_priority(gpu)?,
             gpu: gpu.clone(),
             setting: setting.clone(),
             spec: setting.spec(),
             host: PinnedBuffer::new(gpu, setting.host_bytes())?,
             device: DeviceBuffer::new(gpu, setting.device_bytes())?,
-            pairs: DeviceBuffer::of(gpu, &bytes)?,
+            pairs: DeviceBuffer::from_slice(gpu, &bytes)?,
             pair_list,
             staging: None,
             threads: NonZeroUsize::new(args.threads()).unwrap_or(NonZeroUsize::MIN),
         };
-        fixture.spec.kernel = KernelChoice {
-            unit: args.unit,
-            ..KernelChoice::default()
-        };
+        fixture.spec.kernel = KernelChoice::default().unit(args.unit);
         fill(fixture.host.as_mut_slice());
         if setting.direction == Direction::Scatter {
             fixture
@@ -124,12 +121,12 @@ impl Fixture {
     }
 
     /// The copy that a method requests from the kernel.
-    fn spec_of(&self, method: CopyMethod) -> Spec {
+    fn spec_of(&self, method: CopyMethod) -> CopySpec {
         let mut spec = self.spec.clone();
         if let CopyMethod::Version(version) = method {
             spec.kernel.version = Some(version);
             // The published record limits its fifth version to 16 multiprocessors.
-            if self.setting.study == Study::Seed && version == Version::V4 {
+            if self.setting.study == Study::Seed && version == KernelVersion::V4 {
                 spec.kernel.multiprocessors = Some(16);
             }
             if !version.can_be_capped() {
@@ -146,8 +143,8 @@ impl Fixture {
     pub(super) fn row_copy(&mut self, method: CopyMethod) -> Result<RowCopy<'_>, GpuError> {
         let spec = self.spec_of(method);
         let shape = [self.setting.pairs() as u64, 2];
-        let pairs = DevicePairs::interleaved(&self.pairs, 0, Integer::I32, &shape)?;
-        let options = CopyOptions::default();
+        let pairs = DevicePairs::interleaved(&self.pairs, 0, IndexType::I32, &shape)?;
+        let options = DeviceCopyOptions::default();
         match self.setting.direction {
             Direction::Gather => gather(&self.host, &self.device, &spec, &pairs, &options),
             Direction::Scatter => scatter(&self.device, &mut self.host, &spec, &pairs, &options),
@@ -219,21 +216,19 @@ impl Fixture {
         // The staging memory takes the device's place: it holds the batch's rows in order.
         spec.device.rows = rows;
         let pairs = Pairs::interleaved(Indices::I32(&self.pair_list))?;
-        let options = || cpu::CopyOptions {
-            cpu: CpuOptions::default().threads(self.threads),
-            ..cpu::CopyOptions::default()
-        };
+        let threads = CpuOptions::default().threads(self.threads);
+        let options = || cpu::CopyOptions::default().cpu(threads);
         let start = Instant::now();
         match self.setting.direction {
             Direction::Gather => {
                 let (host, staged) = (self.host.as_slice(), staging.as_mut_slice());
                 cpu::gather(host, staged, &spec, &pairs, options())?;
                 let copy = Transfer::to_device(staging, &self.device, whole)?;
-                self.gpu.scope(|scope| scope.put(&self.stream, &copy))?;
+                self.gpu.scope(|scope| scope.enqueue(&self.stream, &copy))?;
             }
             Direction::Scatter => {
                 let copy = Transfer::to_host(&self.device, staging, whole)?;
-                self.gpu.scope(|scope| scope.put(&self.stream, &copy))?;
+                self.gpu.scope(|scope| scope.enqueue(&self.stream, &copy))?;
                 drop(copy);
                 let (staged, host) = (staging.as_slice(), self.host.as_mut_slice());
                 cpu::scatter(staged, host, &spec, &pairs, options())?;
@@ -276,10 +271,10 @@ fn lacking(error: &anyhow::Error) -> Option<String> {
     match error.downcast_ref::<GpuError>()? {
         error @ GpuError::MissingFunction { .. } => Some(error.to_string()),
         GpuError::Refused(
-            refusal @ (GatherError::NoKernel { .. }
+            error @ (GatherError::NoKernel { .. }
             | GatherError::VersionNeedsNewerDevice { .. }
             | GatherError::UnitDoesNotFit { .. }),
-        ) => Some(refusal.to_string()),
+        ) => Some(error.to_string()),
         _ => None,
     }
 }
@@ -343,7 +338,7 @@ pub(super) fn study(
         device: Some(gpu.info().name.clone()),
         bytes_checked: *bytes_checked,
         share_of_contiguous: ratio(outcome, of(CopyMethod::Contiguous)),
-        ratio_to_v3: ratio(outcome, of(CopyMethod::Version(Version::V3))),
+        ratio_to_v3: ratio(outcome, of(CopyMethod::Version(KernelVersion::V3))),
         ..GatherRow::of(setting, "gpu", &method.name())
             .with_outcome(outcome)
             .with_plan(plan.as_ref())
@@ -361,8 +356,8 @@ pub(super) fn once(gpu: &Gpu, setting: &Setting, args: &Args) -> Result<String> 
         .version
         .first()
         .map_or(CopyMethod::Default, |&v| CopyMethod::Version(v));
-    let (gpu, stream) = (fixture.gpu.clone(), Stream::first(gpu)?);
+    let (gpu, stream) = (fixture.gpu.clone(), Stream::high_priority(gpu)?);
     let copy = fixture.row_copy(method)?;
-    gpu.scope(|scope| scope.put(&stream, &copy))?;
+    gpu.scope(|scope| scope.enqueue(&stream, &copy))?;
     Ok(copy.plan().to_string())
 }

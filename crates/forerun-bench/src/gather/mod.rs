@@ -5,7 +5,7 @@
 //!   args.rs                 the command line
 //!   setting.rs              what is copied, and its check byte by byte
 //!   gpu.rs                  the alternatives on a GPU
-//!   beside.rs               a matrix product during the copy
+//!   concurrent_product.rs   a matrix product during the copy
 //!   cpu.rs                  the CPU's copy
 //!   pytorch.rs              PyTorch's copy, by pytorch.py
 //!   selfcheck.rs            --check
@@ -16,19 +16,19 @@
 //! prints no GPU figures.
 
 mod args;
-mod beside;
+mod concurrent_product;
 mod cpu;
+mod gather_study;
 mod gpu;
 mod pytorch;
 mod result_row;
 mod selfcheck;
 mod setting;
 mod show;
-mod study;
 
 pub use args::Args;
+pub use gather_study::{IndexOrder, MultiprocessorLimit, Study};
 pub use result_row::GatherRow;
-pub use study::{Cap, Order, Study};
 
 use crate::on_gpu::{self, report_check};
 use crate::output::{on_stdout, write_facts};
@@ -90,7 +90,7 @@ fn once(gpu: Option<&Gpu>, args: &Args, out: &mut dyn Write) -> Result<()> {
         setting.direction = direction;
     }
     if setting.direction == Direction::Scatter {
-        setting.order = Order::Unique;
+        setting.order = IndexOrder::Unique;
     }
     setting.check()?;
     match gpu {
@@ -133,8 +133,8 @@ impl Bench<'_> {
         let mut rows = Vec::new();
         let mut notes = Vec::new();
         match &self.gpu {
-            Some(gpu) if study == Study::Beside => {
-                rows = beside::study(gpu, &settings, self.args, self.progress)?;
+            Some(gpu) if study == Study::MatrixProduct => {
+                rows = concurrent_product::study(gpu, &settings, self.args, self.progress)?;
             }
             Some(gpu) => {
                 for setting in &settings {

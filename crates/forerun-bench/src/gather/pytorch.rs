@@ -1,9 +1,9 @@
 //! PyTorch for comparison: `pytorch.py`, if python3 and torch with CUDA are installed.
 
 use super::args::Args;
+use super::gather_study::IndexOrder;
 use super::result_row::GatherRow;
 use super::setting::Setting;
-use super::study::Order;
 use anyhow::{Context, Result, bail, ensure};
 use forerun_gpu::gather::Direction;
 use forerun_measure::harness::{Outcome, Sample};
@@ -24,7 +24,7 @@ pub(super) enum Pytorch {
 pub(super) fn study(setting: &Setting, args: &Args) -> Result<Pytorch> {
     let numbers = [
         setting.requests,
-        setting.rows_a_request,
+        setting.rows_per_request,
         setting.slots,
         setting.row_bytes,
         args.rounds(),
@@ -77,7 +77,7 @@ fn row(setting: &Setting, line: &str, rounds: usize) -> Result<GatherRow> {
             "scatter" => Direction::Scatter,
             _ => Direction::Gather,
         },
-        order: Order::Unique,
+        order: IndexOrder::Unique,
         offset: 0,
         cap: None,
         ..setting.clone()

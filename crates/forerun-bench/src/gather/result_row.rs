@@ -75,7 +75,7 @@ impl GatherRow {
             method: method.into(),
             direction: setting.direction.to_string(),
             requests: setting.requests as u64,
-            rows_per_request: setting.rows_a_request as u64,
+            rows_per_request: setting.rows_per_request as u64,
             slots: setting.slots as u64,
             row_bytes: setting.row_bytes as u64,
             indices: setting.order.to_string(),

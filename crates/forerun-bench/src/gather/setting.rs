@@ -1,4 +1,4 @@
-//! What is copied: the published record's setting, with one parameter changed by each study.
+//! Settings: the published record's, with one parameter changed by each study.
 //!
 //! ```text
 //!   host rows, `slots` of them              the batch: requests x rows pairs        device rows, `slots` of them
@@ -7,9 +7,9 @@
 //! ```
 
 use super::args::Args;
-use super::study::{Cap, Order, Study};
+use super::gather_study::{IndexOrder, MultiprocessorLimit, Study};
 use anyhow::{Result, ensure};
-use forerun_gpu::gather::{Direction, Layout, Spec};
+use forerun_gpu::gather::{CopySpec, Direction, RowLayout};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, RngCore, SeedableRng};
@@ -20,14 +20,14 @@ pub(super) struct Setting {
     pub(super) study: Study,
     pub(super) direction: Direction,
     pub(super) requests: usize,
-    pub(super) rows_a_request: usize,
+    pub(super) rows_per_request: usize,
     /// Rows on each side.
     pub(super) slots: usize,
     pub(super) row_bytes: usize,
-    pub(super) order: Order,
+    pub(super) order: IndexOrder,
     /// Bytes before the host's row 0.
     pub(super) offset: usize,
-    pub(super) cap: Option<Cap>,
+    pub(super) cap: Option<MultiprocessorLimit>,
 }
 
 impl Setting {
@@ -38,10 +38,10 @@ impl Setting {
             study: Study::Seed,
             direction: Direction::Gather,
             requests: args.requests.unwrap_or(if quick { 4 } else { 128 }),
-            rows_a_request: args.rows.unwrap_or(if quick { 33 } else { 2048 }),
+            rows_per_request: args.rows.unwrap_or(if quick { 33 } else { 2048 }),
             slots: args.slots.unwrap_or(if quick { 300 } else { 300_000 }),
             row_bytes: args.row_bytes.first().copied().unwrap_or(656),
-            order: Order::Repeated,
+            order: IndexOrder::Repeated,
             offset: 0,
             cap: None,
         }
@@ -58,13 +58,16 @@ impl Setting {
             ..Setting::seed(args)
         };
         let unique = Setting {
-            order: Order::Unique,
+            order: IndexOrder::Unique,
             ..seed.clone()
         };
         let caps = || {
-            let all = [1, 2, 4, 8, 16].map(Cap::At).into_iter().chain([Cap::All]);
-            let all: Vec<Cap> = if quick {
-                vec![Cap::At(2), Cap::All]
+            let all = [1, 2, 4, 8, 16]
+                .map(MultiprocessorLimit::At)
+                .into_iter()
+                .chain([MultiprocessorLimit::All]);
+            let all: Vec<MultiprocessorLimit> = if quick {
+                vec![MultiprocessorLimit::At(2), MultiprocessorLimit::All]
             } else {
                 all.collect()
             };
@@ -74,7 +77,7 @@ impl Setting {
             Study::Seed => vec![seed],
             Study::Indices => or(
                 &args.indices,
-                &[Order::Unique, Order::Repeated, Order::Sorted],
+                &[IndexOrder::Unique, IndexOrder::Repeated, IndexOrder::Sorted],
             )
             .into_iter()
             .map(|order| Setting {
@@ -92,7 +95,7 @@ impl Setting {
                 let setting = |row_bytes| Setting {
                     row_bytes,
                     slots: scaled(unique.slots, row_bytes),
-                    rows_a_request: scaled(unique.rows_a_request, row_bytes),
+                    rows_per_request: scaled(unique.rows_per_request, row_bytes),
                     ..unique.clone()
                 };
                 or(&args.row_bytes, sizes)
@@ -113,7 +116,7 @@ impl Setting {
                     ..unique.clone()
                 })
                 .collect(),
-            Study::Multiprocessors | Study::Beside => caps()
+            Study::Multiprocessors | Study::MatrixProduct => caps()
                 .into_iter()
                 .map(|cap| Setting {
                     cap: Some(cap),
@@ -126,12 +129,12 @@ impl Setting {
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        let pairs = self.requests.checked_mul(self.rows_a_request);
+        let pairs = self.requests.checked_mul(self.rows_per_request);
         ensure!(
             pairs.is_some_and(|pairs| pairs > 0 && pairs <= self.slots),
             "{} requests of {} rows do not fit {} slots on the device",
             self.requests,
-            self.rows_a_request,
+            self.rows_per_request,
             self.slots
         );
         ensure!(self.row_bytes > 0, "a row has at least one byte");
@@ -145,7 +148,7 @@ impl Setting {
 
     /// Pairs per batch.
     pub(super) fn pairs(&self) -> usize {
-        self.requests * self.rows_a_request
+        self.requests * self.rows_per_request
     }
 
     /// Bytes that the batch copies.
@@ -164,22 +167,17 @@ impl Setting {
     }
 
     /// The copy as the library's spec, with nothing chosen by name.
-    pub(super) fn spec(&self) -> Spec {
+    pub(super) fn spec(&self) -> CopySpec {
         let (row_bytes, slots) = (self.row_bytes as u64, self.slots as u64);
-        Spec {
-            host: Layout {
-                offset_bytes: self.offset as u64,
-                ..Layout::dense(slots, row_bytes)
-            },
-            ..Spec::dense(row_bytes, slots, slots)
-        }
+        let host = RowLayout::dense(slots, row_bytes).offset_bytes(self.offset as u64);
+        CopySpec::dense(row_bytes, slots, slots).host(host)
     }
 
     /// The host rows of the batch, in order.
     pub(super) fn host_rows(&self) -> Vec<i32> {
         let mut rng = SmallRng::seed_from_u64(0x726f_7773);
         let slots = self.slots as i32;
-        if self.order == Order::Repeated {
+        if self.order == IndexOrder::Repeated {
             return (0..self.pairs())
                 .map(|_| rng.random_range(0..slots))
                 .collect();
@@ -187,7 +185,7 @@ impl Setting {
         let mut all: Vec<i32> = (0..slots).collect();
         let (drawn, _) = all.partial_shuffle(&mut rng, self.pairs());
         let mut drawn = drawn.to_vec();
-        if self.order == Order::Sorted {
+        if self.order == IndexOrder::Sorted {
             drawn.sort_unstable();
         }
         drawn
@@ -297,9 +295,9 @@ mod tests {
             rows.dedup();
             rows.len() == len
         };
-        assert!(distinct(rows(Order::Unique)) && !rows(Order::Unique).is_sorted());
-        assert!(distinct(rows(Order::Sorted)) && rows(Order::Sorted).is_sorted());
-        assert!(!distinct(rows(Order::Repeated)));
+        assert!(distinct(rows(IndexOrder::Unique)) && !rows(IndexOrder::Unique).is_sorted());
+        assert!(distinct(rows(IndexOrder::Sorted)) && rows(IndexOrder::Sorted).is_sorted());
+        assert!(!distinct(rows(IndexOrder::Repeated)));
     }
 
     #[test]
@@ -307,7 +305,7 @@ mod tests {
         let mut setting = Setting::seed(&quick());
         setting.offset = 16;
         setting.direction = Direction::Scatter;
-        setting.order = Order::Unique;
+        setting.order = IndexOrder::Unique;
         let pairs = setting.pair_list();
         let mut source = vec![0; setting.device_bytes()];
         fill(&mut source);
@@ -333,6 +331,9 @@ mod tests {
         args.slots = Some(10);
         let error = Setting::of(Study::Seed, &args).unwrap_err().to_string();
         assert!(error.contains("do not fit 10 slots"), "{error}");
-        assert!("0".parse::<Cap>().is_err() && "all".parse() == Ok(Cap::All));
+        assert!(
+            "0".parse::<MultiprocessorLimit>().is_err()
+                && "all".parse() == Ok(MultiprocessorLimit::All)
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! The results in the format of the published record, as tables, and as a page.
 
+use super::gather_study::Study;
 use super::result_row::GatherRow;
 use super::setting::Setting;
-use super::study::Study;
 use crate::panels::{distinct, push_series};
 use forerun_measure::report::{Chart, Report, Section, Shape};
 use forerun_measure::size::digits;
@@ -18,7 +18,7 @@ pub(super) fn seed(out: &mut dyn Write, setting: &Setting, row: &GatherRow) -> i
     };
     writeln!(out, "Benchmarking {} on {who} with:", row.method)?;
     writeln!(out, "  BS: {}", setting.requests)?;
-    writeln!(out, "  TopK: {}", setting.rows_a_request)?;
+    writeln!(out, "  TopK: {}", setting.rows_per_request)?;
     writeln!(out, "  Total Copies: {}", setting.pairs())?;
     let mib = setting.bytes() as f64 / (1u64 << 20) as f64;
     writeln!(out, "  Data Size: {mib:.2} MB")?;
@@ -44,7 +44,7 @@ fn place(study: Study, row: &GatherRow) -> String {
         Study::RowBytes => row.row_bytes.to_string(),
         Study::Direction => row.direction.clone(),
         Study::Offset => row.offset_bytes.to_string(),
-        Study::Multiprocessors | Study::Beside => {
+        Study::Multiprocessors | Study::MatrixProduct => {
             let cap = row.multiprocessors.clone();
             cap.unwrap_or_else(|| "-".into())
         }
@@ -55,10 +55,10 @@ fn place(study: Study, row: &GatherRow) -> String {
 fn axis(study: Study) -> &'static str {
     match study {
         Study::Seed | Study::Indices => "indices",
-        Study::RowBytes => "bytes a row",
+        Study::RowBytes => "bytes per row",
         Study::Direction => "direction",
         Study::Offset => "offset",
-        Study::Multiprocessors | Study::Beside => "multiprocessors",
+        Study::Multiprocessors | Study::MatrixProduct => "multiprocessors",
     }
 }
 

@@ -1,7 +1,7 @@
 //! The command line of the bench `gpu-table`.
 
 use super::operation::Op;
-use super::study::{Buckets, Study};
+use super::table_study::{Buckets, Study};
 use crate::on_gpu::OnGpu;
 use crate::output::{Output, or};
 use crate::skew::Skew;
@@ -44,8 +44,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
     pub load: Vec<f64>,
 
-    /// Candidates and slots of a bucket, for their study; the other studies use the first [default:
-    /// 2x128,1x64,1x128,2x64,1x32]
+    /// Bucket shapes, candidates x slots, for their study; the other studies use the first
+    /// [default: 2x128,1x64,1x128,2x64,1x32]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub buckets: Vec<Buckets>,
 
@@ -71,8 +71,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub op: Vec<Op>,
 
-    /// How slots are found, instead of as in each study: by-load, narrow, wide, thread, pipeline,
-    /// seed-rule
+    /// Lookup kernels to run instead of those of each study: by-load, narrow, wide, thread,
+    /// pipeline, seed-rule
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_lookup)]
     pub lookup: Vec<Lookup>,
 

@@ -13,7 +13,7 @@ use forerun_gpu::table::{
 use forerun_gpu::{DeviceBuffer, Gpu};
 use std::time::{Duration, Instant};
 
-/// A condition that no entry meets: a score that no clock returns.
+/// A condition that no entry meets, because no clock returns this score.
 const NO_ENTRY: Condition = Condition {
     scores: 0..=0,
     key_mask: 0,
@@ -58,7 +58,7 @@ impl Buffers {
             rows_out: of(rows)?,
             pointers: of(n * 8)?,
             status: of(n)?,
-            given_count: DeviceBuffer::of(gpu, &[0; 8])?,
+            given_count: DeviceBuffer::from_slice(gpu, &[0; 8])?,
             given_keys: of(n * 8)?,
             given_rows: of(rows)?,
             given_scores: of(n * 8)?,
@@ -72,7 +72,7 @@ impl Buffers {
             keys: &self.given_keys,
             rows: rows.then_some(&self.given_rows),
             scores: rows.then_some(&self.given_scores),
-            places: Some(&self.given_places),
+            positions: Some(&self.given_places),
         }
     }
 
@@ -85,8 +85,8 @@ impl Buffers {
             rows_out: op.gives_rows().then_some(&self.rows_out),
             pointers_out: pointers.then_some(&self.pointers),
             status_out: Some(&self.status),
-            given: given.then(|| self.given(op == Op::InsertAndEvict)),
-            ..DeviceBatch::of(&self.keys, n)
+            entries_out: given.then(|| self.given(op == Op::InsertAndEvict)),
+            ..DeviceBatch::new(&self.keys, n)
         }
     }
 
@@ -305,7 +305,7 @@ impl Fixture {
         ))
     }
 
-    /// Undoes what a call did to the keys, outside the timed part.
+    /// Undoes the changes that a call made to the keys, outside the timed part.
     fn put_back(&mut self, op: Op, call: &Call) -> Result<()> {
         if op == Op::Lock {
             self.table.unlock(&call.keys)?;

@@ -24,12 +24,12 @@ mod result_row;
 mod selfcheck;
 mod setting;
 mod show;
-mod study;
+mod table_study;
 
 pub use args::Args;
 pub use operation::Op;
 pub use result_row::GpuTableRow;
-pub use study::{Buckets, Study};
+pub use table_study::{Buckets, Study};
 
 use crate::gpu_roofline::Ceiling;
 use crate::on_gpu::{self, CommandTimes, report_check};
@@ -423,7 +423,7 @@ fn counted(fixture: &mut Fixture) -> Result<Vec<String>> {
             let lookup = variant.lookup.name();
             lines.push(format!(
                 "counted: {buckets} at load {load:.2}, find_ptr by {lookup}: {requests:.2} \
-                 requests and {bytes:.1} bytes a key"
+                 requests and {bytes:.1} bytes per key"
             ));
         }
     }

@@ -1,4 +1,4 @@
-//! What is measured: an operation, and how it finds slots.
+//! Operations, and how they find slots.
 
 use forerun_gpu::table::{Element, Lookup, Operation};
 use std::fmt;

@@ -2,7 +2,7 @@
 //! every answer.
 //!
 //! ```text
-//!   a table with room       random batches of distinct keys: every answer, every row, every score
+//!   a table with slots      random batches of distinct keys: every answer, every row, every score
 //!   a full one              one candidate and scores that all differ: each bucket keeps its greatest, in any order
 //!   on streams              counts computed on the device, scans, a clear, replayed graphs
 //! ```
@@ -45,12 +45,12 @@ fn compare(make: Make<'_>, progress: &Progress) -> Result<Vec<String>> {
     for width in Width::ALL {
         for candidates in [Candidates::One, Candidates::Two] {
             let options = form(width, candidates, 1 << 13);
-            answers += with_room(make, options).with_context(|| format!("{options:?}"))?;
+            answers += with_free_slots(make, options).with_context(|| format!("{options:?}"))?;
             bar.step();
         }
     }
     let mut lines = vec![format!(
-        "{answers} answers in tables with room, like the CPU's"
+        "{answers} answers in tables with free slots, like the CPU's"
     )];
     answers = 0;
     for element in [Element::F32, Element::F64] {
@@ -155,7 +155,7 @@ fn find(table: &GpuTable, lookup: Lookup, keys: &[u64]) -> Result<Results> {
 
 /// Keys are distinct within a batch, and nothing is evicted, so the answers follow from the keys
 /// alone.
-fn with_room(make: Make<'_>, options: TableOptions) -> Result<u64> {
+fn with_free_slots(make: Make<'_>, options: TableOptions) -> Result<u64> {
     let (mut theirs, mut ours) = (make(options)?, GpuTable::on_cpu(options)?);
     let mut random = SmallRng::seed_from_u64(u64::from(options.width.slots()));
     // A narrow bucket with one candidate is full long before the table is.
@@ -221,9 +221,9 @@ fn with_room(make: Make<'_>, options: TableOptions) -> Result<u64> {
         ];
         missed
             .iter_mut()
-            .for_each(|entries| entries.places.sort_unstable());
+            .for_each(|entries| entries.positions.sort_unstable());
         ensure!(
-            missed[0].places == missed[1].places,
+            missed[0].positions == missed[1].positions,
             "other keys are missed"
         );
         let some = Condition {
@@ -328,27 +328,27 @@ fn on_streams(gpu: &Gpu) -> Result<String> {
     let options = form(Width::W128, Candidates::Two, 1 << 14);
     let mut table = GpuTable::on_gpu(gpu, options)?;
     let stream = Stream::new(gpu)?;
-    let of = |bytes| DeviceBuffer::of(gpu, &vec![0; bytes]);
+    let of = |bytes| DeviceBuffer::from_slice(gpu, &vec![0; bytes]);
     let (keys, rows) = (of(N * 8)?, of(N * ROW_BYTES as usize)?);
     let (count, missed, places) = (of(8)?, of(N * 8)?, of(N * 8)?);
     let (counted, status) = (of(8)?, of(N)?);
-    let put = |command: &dyn Command| gpu.scope(|scope| scope.put(&stream, command));
+    let put = |command: &dyn Command| gpu.scope(|scope| scope.enqueue(&stream, command));
     {
         let find = DeviceBatch {
-            given: Some(EntryBuffers {
+            entries_out: Some(EntryBuffers {
                 count: &count,
                 keys: &missed,
                 rows: None,
                 scores: None,
-                places: Some(&places),
+                positions: Some(&places),
             }),
             status_out: Some(&status),
-            ..DeviceBatch::of(&keys, N as u64)
+            ..DeviceBatch::new(&keys, N as u64)
         };
         let insert = DeviceBatch {
             count_at: Some(&count),
             rows: Some(&rows),
-            ..DeviceBatch::of(&missed, N as u64)
+            ..DeviceBatch::new(&missed, N as u64)
         };
         let find = table.lookup_command(Lookup::ByLoad, &find, true)?;
         let insert = table.command(Operation::InsertOrAssign, &insert)?;
@@ -369,7 +369,7 @@ fn on_streams(gpu: &Gpu) -> Result<String> {
         let none = DeviceBatch {
             count_at: Some(&counted),
             rows: Some(&rows),
-            ..DeviceBatch::of(&keys, N as u64)
+            ..DeviceBatch::new(&keys, N as u64)
         };
         keys.write(
             0,
@@ -387,7 +387,7 @@ fn on_streams(gpu: &Gpu) -> Result<String> {
             keys: &missed,
             rows: None,
             scores: None,
-            places: None,
+            positions: None,
         };
         put(&table.scan_command(Scan::Count, 0..u64::MAX, &Condition::ALL, &given)?)?;
         let size = word(&counted)?;

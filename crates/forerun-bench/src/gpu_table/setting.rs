@@ -1,4 +1,4 @@
-//! What is measured: the published record's setting, with one parameter changed by each study.
+//! Settings: the published record's, with one parameter changed by each study.
 //!
 //! ```text
 //!   inserted       key_of(0), key_of(1), ...        until the table has the requested load
@@ -7,13 +7,13 @@
 
 use super::args::Args;
 use super::operation::{Op, OpVariant};
-use super::study::{Buckets, Study};
+use super::table_study::{Buckets, Study};
 use crate::output::or;
 use crate::skew::Skew;
 use anyhow::{Result, ensure};
 use forerun_gpu::table::{Lookup, Policy, TableOptions, Width};
 
-/// What a study measures in each setting.
+/// The variants that a study measures in each setting.
 pub(super) fn variants_of(study: Study, args: &Args, buckets: Buckets) -> Vec<OpVariant> {
     let ops: &[Op] = match study {
         Study::Seed => &[Op::FindPtr, Op::Find, Op::Contains],

@@ -1,7 +1,7 @@
 //! The results as tables, and as a page.
 
 use super::result_row::GpuTableRow;
-use super::study::Study;
+use super::table_study::Study;
 use crate::panels::{distinct, push_series};
 use forerun_measure::report::{Chart, Report, Section, Shape};
 use forerun_measure::size::{count, digits, spread};
@@ -26,7 +26,7 @@ fn axis(study: Study) -> &'static str {
         Study::Buckets => "buckets, load",
         Study::Dim => "dim",
         Study::HitRate => "hit rate",
-        Study::Batch => "keys a call",
+        Study::Batch => "keys per call",
         Study::Skew => "skew",
     }
 }
@@ -89,7 +89,7 @@ fn chart(study: Study, rows: &[GpuTableRow]) -> Chart {
     } else {
         Shape::Bars
     };
-    let mut chart = Chart::new(format!("Keys a second by {}", axis(study)), shape);
+    let mut chart = Chart::new(format!("Keys per second by {}", axis(study)), shape);
     chart.x_label = axis(study).into();
     chart.y_label = "keys/s".into();
     let rows: Vec<&GpuTableRow> = rows.iter().collect();

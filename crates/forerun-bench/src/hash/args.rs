@@ -1,9 +1,9 @@
 //! The command line of the bench `hash`, and the studies or cells that it selects.
 
+use super::case_studies::{STUDIES, Study};
 use super::keys::Skew;
-use super::study::{STUDIES, Study};
+use super::run_turn::UpdateKind;
 use super::sweep::Sweep;
-use super::turn::UpdateKind;
 use crate::output::{Output, Threads, Timing, check_threads};
 use anyhow::{Result, ensure};
 use clap::builder::RangedU64ValueParser;
@@ -25,19 +25,19 @@ updates. Without --study or --all, every combination of the lists is measured; w
 lists replace the study's own.
 
 A size counts slots: --size 1GiB of 8-byte keys and values is a table of 67,108,864 slots in every \
-design, so all designs hold the same keys at the same load factor; the column \"B an entry\" shows \
-how much memory each one takes for them.
+design, so all designs hold the same keys at the same load factor. The column \"B per entry\" \
+shows how much memory each design takes for them.
 
-\"lines\" is keys per second over the random cache lines per second that the same number of \
-threads read in the same rounds: 100% would be a lookup that costs one cache line from memory and \
-nothing else. A table in the cache may exceed it.")]
+\"lines\" is keys per second, divided by the random cache lines per second that the same number \
+of threads read in the same rounds: 100% would be a lookup that costs one cache line from memory \
+and nothing else. A table in the cache may exceed it.")]
 pub struct Args {
-    /// Runs some of the five studies
+    /// Studies to run, 1 to 5
     #[arg(long, value_name = "LIST", value_delimiter = ',',
         value_parser = RangedU64ValueParser::<u8>::new().range(1..=u64::from(STUDIES)))]
     pub study: Vec<u8>,
 
-    /// Runs all studies
+    /// Run all studies
     #[arg(long, conflicts_with = "study")]
     pub all: bool,
 
@@ -90,7 +90,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_percent)]
     pub updates: Vec<f64>,
 
-    /// What an update is [default: upsert]
+    /// The kind of an update [default: upsert]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub update_kind: Vec<UpdateKind>,
 

@@ -1,16 +1,16 @@
 //! The interface of a table to be measured, ours or a peer's.
 //!
 //! ```text
-//!  Contender   a design, with its strategies and instruction sets                    open(slots)
-//!     Subject  one table of it, filled by the bench                               finder(strategy), updater()
-//!        Finder, Updater   what one thread does with it in one turn
+//!  Contender   a design, with its strategies and instruction sets      open(slots)
+//!     ContenderTable   one table of it, filled by the bench            finder(strategy), updater()
+//!        Finder, Updater   the operations of one thread in one turn
 //! ```
 
 use super::keys::Word;
 use anyhow::Result;
 pub use forerun_core::arch::Isa;
 
-/// The strategy that looks up one key after the other.
+/// The strategy that looks up one key at a time.
 pub const GET: &str = "get";
 
 /// The strategy that passes a whole batch to the table.
@@ -45,12 +45,12 @@ pub trait Contender<K: Word, V: Word>: Sync {
     ///
     /// # Errors
     /// The table's error if there is not enough memory.
-    fn open(&self, slots: usize, load_factor: f64) -> Result<Box<dyn Subject<K, V>>>;
+    fn open(&self, slots: usize, load_factor: f64) -> Result<Box<dyn ContenderTable<K, V>>>;
 }
 
 /// The result of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placed {
+pub enum InsertOutcome {
     /// All entries are in the table.
     All,
     /// There was no slot for one of them.
@@ -58,12 +58,12 @@ pub enum Placed {
 }
 
 /// A table to measure.
-pub trait Subject<K: Word, V: Word>: Send + Sync {
+pub trait ContenderTable<K: Word, V: Word>: Send + Sync {
     /// Inserts entries with distinct keys until one finds no slot.
     ///
     /// # Errors
     /// The table's errors, except that it is full.
-    fn insert(&mut self, keys: &[K], values: &[V]) -> Result<Placed>;
+    fn insert(&mut self, keys: &[K], values: &[V]) -> Result<InsertOutcome>;
 
     /// Selects one of the contender's instruction sets for later lookups. Called while there is no
     /// finder and no updater; a set that the contender does not list has no effect.
@@ -129,7 +129,7 @@ pub(crate) mod tests {
 
     /// A map behind a lock, to test the bench with.
     pub(crate) struct Map {
-        /// What it is called.
+        /// Its name.
         pub(crate) name: &'static str,
         /// The share of the slots that it can fill.
         pub(crate) limit: f64,
@@ -168,7 +168,7 @@ pub(crate) mod tests {
             true
         }
 
-        fn open(&self, slots: usize, _load_factor: f64) -> Result<Box<dyn Subject<K, V>>> {
+        fn open(&self, slots: usize, _load_factor: f64) -> Result<Box<dyn ContenderTable<K, V>>> {
             Ok(Box::new(MapSubject {
                 map: RwLock::new(HashMap::new()),
                 slots,
@@ -185,16 +185,16 @@ pub(crate) mod tests {
         error: u64,
     }
 
-    impl<K: Word, V: Word> Subject<K, V> for MapSubject<K, V> {
-        fn insert(&mut self, keys: &[K], values: &[V]) -> Result<Placed> {
+    impl<K: Word, V: Word> ContenderTable<K, V> for MapSubject<K, V> {
+        fn insert(&mut self, keys: &[K], values: &[V]) -> Result<InsertOutcome> {
             let map = self.map.get_mut().unwrap();
             for (key, value) in keys.iter().zip(values) {
                 if map.len() >= self.limit {
-                    return Ok(Placed::Full);
+                    return Ok(InsertOutcome::Full);
                 }
                 map.insert(*key, *value);
             }
-            Ok(Placed::All)
+            Ok(InsertOutcome::All)
         }
 
         fn finder(&self, strategy: &str) -> Result<Box<dyn Finder<K, V> + '_>> {

@@ -22,7 +22,7 @@ use rand_distr::{Distribution, Zipf};
 pub use crate::skew::Skew;
 pub use forerun_studies::designs::Word;
 
-/// From here on, numbers give keys that no table ever holds.
+/// Numbers from here on give keys that no table ever holds.
 const ABSENT: u64 = 1 << 31;
 
 /// The keys and values of a table with a given number of entries.
@@ -241,8 +241,8 @@ mod tests {
     #[test]
     fn invalid_entry_counts_are_refused() {
         assert!(Keys::new(0, 1).is_err());
-        let refusal = Keys::new(u64::MAX, 1).unwrap_err().to_string();
-        assert!(refusal.contains("18446744073709551615"), "{refusal}");
+        let error = Keys::new(u64::MAX, 1).unwrap_err().to_string();
+        assert!(error.contains("18446744073709551615"), "{error}");
     }
 
     /// A stream's answers from a map, to check the stream's own sums.

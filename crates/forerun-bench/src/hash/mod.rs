@@ -19,27 +19,28 @@
 //! The bench can also measure peers: see [`run_with`].
 
 mod args;
+mod case_studies;
 pub mod contender;
 pub mod keys;
 mod measure;
-mod ours;
 mod plot;
 mod production_table;
 mod result_row;
+mod run_turn;
 mod show;
-mod study;
+mod studied_designs;
 mod sweep;
 mod table_group;
-mod turn;
 
 pub use args::Args;
 pub use keys::Skew;
 pub use result_row::HashRow;
-pub use turn::UpdateKind;
+pub use run_turn::UpdateKind;
 
 use crate::output::{on_stdout, write_facts};
 use crate::threads::Cores;
 use anyhow::{Context, Result, bail, ensure};
+use case_studies::Study;
 use contender::Contender;
 use forerun_core::Pages;
 use forerun_measure::harness::Plan;
@@ -53,7 +54,6 @@ use measure::Bench;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
-use study::Study;
 use sweep::Sweep;
 
 /// A peer to measure along with the designs.
@@ -241,7 +241,7 @@ fn best_in_flight(
     Ok(best)
 }
 
-/// What to do with the contenders for keys and values of some width.
+/// An action on the contenders for one width of keys and values.
 trait Visit {
     fn visit<K: Word, V: Word>(&mut self, contenders: &[&dyn Contender<K, V>]) -> Result<()>;
 }
@@ -275,7 +275,7 @@ impl Visit for Measure<'_> {
 
 /// Calls `use_all` with all contenders for keys and values of 8 bytes.
 fn with_wide<T>(peers: &[Peer<'_>], use_all: impl FnOnce(&[Peer<'_>]) -> T) -> T {
-    let designs = ours::designs();
+    let designs = studied_designs::designs();
     let mut all: Vec<Peer<'_>> = vec![&production_table::Production];
     all.extend(refs::<u64, u64>(&designs));
     all.extend(peers);
@@ -287,18 +287,18 @@ fn each_width(sweep: &Sweep, peers: &[Peer<'_>], visit: &mut impl Visit) -> Resu
     for width in &sweep.widths {
         match width {
             (8, 8) => with_wide(peers, |all| visit.visit(all))?,
-            (8, 4) => visit.visit(&refs::<u64, u32>(&ours::designs()))?,
-            (4, 8) => visit.visit(&refs::<u32, u64>(&ours::designs()))?,
-            (4, 4) => visit.visit(&refs::<u32, u32>(&ours::designs()))?,
+            (8, 4) => visit.visit(&refs::<u64, u32>(&studied_designs::designs()))?,
+            (4, 8) => visit.visit(&refs::<u32, u64>(&studied_designs::designs()))?,
+            (4, 4) => visit.visit(&refs::<u32, u32>(&studied_designs::designs()))?,
             (keys, values) => bail!("no table has keys of {keys} and values of {values} bytes"),
         }
     }
     Ok(())
 }
 
-fn refs<K: Word, V: Word>(designs: &[ours::Studied]) -> Vec<&dyn Contender<K, V>>
+fn refs<K: Word, V: Word>(designs: &[studied_designs::StudiedDesign]) -> Vec<&dyn Contender<K, V>>
 where
-    ours::Studied: Contender<K, V>,
+    studied_designs::StudiedDesign: Contender<K, V>,
 {
     designs
         .iter()

@@ -1,16 +1,16 @@
 //! The rows of a study on a page: plots over its axis, the winners, and the table.
 //!
 //! ```text
-//!  keys a second        one line per design, by the best instruction set; for each measured strategy
+//!  keys per second      one line per design, by the best instruction set; for each measured strategy
 //!  times scalar         where vector instructions pay
 //!  times get            where a batch pays
-//!  lines a lookup       where the lines read change along the axis
+//!  lines per lookup     where the lines read change along the axis
 //! ```
 
+use super::case_studies::Study;
 use super::contender::GET;
 use super::result_row::HashRow;
 use super::show::{self, cell};
-use super::study::Study;
 use super::sweep::Axis;
 use crate::lookup_page::times;
 use crate::panels::{self, Range, distinct, push_legend, push_series};
@@ -22,7 +22,7 @@ pub(super) const INTRO: &str = "Batches of lookups in hash tables of several des
 without vector instructions, in alternating rounds on this machine. Every design holds the same \
 keys and answers the same lookups.";
 
-/// What is plotted of a row: the value, the minimum and the maximum.
+/// The plotted figures of a row: the value, the minimum and the maximum.
 type Value = fn(&HashRow) -> Option<Range>;
 
 /// Adds a study to the page; `sweeps` holds the rows of each of its sweeps.
@@ -90,15 +90,15 @@ fn charts(rows: &[&HashRow], axis: Axis, add: &mut dyn FnMut(Section)) {
         let mut rates = chart(
             &own,
             axis,
-            &format!("Keys a second by {strategy}"),
+            &format!("Keys per second by {strategy}"),
             &note,
             |row| Some(row.common.rates()),
         );
-        rates.y_label = "keys a second, logarithmic".into();
+        rates.y_label = "keys per second, logarithmic".into();
         rates.scale = Scale::Log;
         if axis != Axis::Threads {
             rates.reference =
-                lines_per_second(&own).map(|rate| (rate, "random lines a second".into()));
+                lines_per_second(&own).map(|rate| (rate, "random lines per second".into()));
         }
         add(Section::Chart(rates));
         let ratio = |name: &str, title: &str, rows: &[&HashRow], value: Value| {
@@ -127,7 +127,7 @@ fn charts(rows: &[&HashRow], axis: Axis, add: &mut dyn FnMut(Section)) {
         scalar.into_iter().for_each(&mut *add);
         if strategy != GET {
             let batch = ratio(
-                "one key after the other",
+                "one key at a time",
                 &format!("What a batch gains, by {strategy}"),
                 &own,
                 |row| point(row.common.speedup_vs_single),
@@ -142,7 +142,7 @@ fn charts(rows: &[&HashRow], axis: Axis, add: &mut dyn FnMut(Section)) {
         .filter(best)
         .collect();
     if matches!(axis, Axis::LoadFactor | Axis::HitRate | Axis::Width) && !first.is_empty() {
-        let mut lines = chart(&first, axis, "Cache lines a lookup", &note, |row| {
+        let mut lines = chart(&first, axis, "Cache lines per lookup", &note, |row| {
             point(row.lines_per_lookup)
         });
         lines.y_label = "lines of the table".into();
@@ -216,6 +216,6 @@ mod tests {
         // Rates, the gain of vectors, lines per lookup.
         assert_eq!(html.matches("<svg").count(), 3);
         assert!(html.contains("Study 2: Load") && html.contains("full at 0.61"));
-        assert!(html.contains("random lines a second"));
+        assert!(html.contains("random lines per second"));
     }
 }

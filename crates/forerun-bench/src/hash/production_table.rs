@@ -1,6 +1,8 @@
 //! The production table, as a contender.
 
-use super::contender::{Contender, FIND_BATCH, Finder, GET, Isa, Placed, Subject, Updater};
+use super::contender::{
+    Contender, ContenderTable, FIND_BATCH, Finder, GET, InsertOutcome, Isa, Updater,
+};
 use anyhow::{Result, bail};
 use forerun_core::arch;
 use forerun_hash::{HashTable, Options};
@@ -36,11 +38,11 @@ impl Contender<u64, u64> for Production {
         true
     }
 
-    fn open(&self, slots: usize, _load_factor: f64) -> Result<Box<dyn Subject<u64, u64>>> {
+    fn open(&self, slots: usize, _load_factor: f64) -> Result<Box<dyn ContenderTable<u64, u64>>> {
         let table = HashTable::with_options(
             Options::default()
                 .capacity((slots as f64 * PLANNED_LOAD) as usize)
-                .seed(super::ours::SEED),
+                .seed(super::studied_designs::SEED),
         )?;
         Ok(Box::new(Filled(table)))
     }
@@ -48,10 +50,10 @@ impl Contender<u64, u64> for Production {
 
 struct Filled(HashTable);
 
-impl Subject<u64, u64> for Filled {
-    fn insert(&mut self, keys: &[u64], values: &[u64]) -> Result<Placed> {
+impl ContenderTable<u64, u64> for Filled {
+    fn insert(&mut self, keys: &[u64], values: &[u64]) -> Result<InsertOutcome> {
         self.0.insert_batch(keys, values)?;
-        Ok(Placed::All)
+        Ok(InsertOutcome::All)
     }
 
     fn finder(&self, strategy: &str) -> Result<Box<dyn Finder<u64, u64> + '_>> {
@@ -109,7 +111,7 @@ impl Finder<u64, u64> for FindBatch<'_> {
     }
 }
 
-/// Looks up keys one after the other.
+/// Looks up keys one at a time.
 #[inline]
 fn answer_each(
     keys: &[u64],

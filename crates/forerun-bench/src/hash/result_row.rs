@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 /// In the common fields, `case` is `lookup`; `keys` is the number of entries in the table; `isa` is
 /// the instruction set that was measured; `speedup_vs_single` compares with `get` of the same
 /// design and set; `roofline_share` compares with the random lines that the same number of threads
-/// read in the same rounds; `inserts_per_second` counts the updates made meanwhile, of the kind in
-/// `update_kind`.
+/// read in the same rounds; `inserts_per_second` counts the concurrent updates, which are of the
+/// kind in `update_kind`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HashRow {
     /// The fields that every bench's rows have.
@@ -38,7 +38,7 @@ pub struct HashRow {
     pub skew: String,
     /// The requested share of all operations that an additional thread makes as updates.
     pub updates: f64,
-    /// What an update is.
+    /// The kind of an update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_kind: Option<String>,
     /// Cache lines of the table that a lookup reads, averaged over the requested keys.

@@ -1,7 +1,7 @@
 //! The rows of a study as tables.
 
+use super::case_studies::Study;
 use super::result_row::HashRow;
-use super::study::Study;
 use super::sweep::Axis;
 use crate::lookup_page::{or_dash, percent, times};
 use forerun_measure::size::{count, digits, short, spread};
@@ -60,7 +60,7 @@ const COLUMNS: &[Column] = &[
             None => short(row.common.keys_per_second),
         })
     }),
-    ("ns a key", |row| {
+    ("ns per key", |row| {
         measured(row, |row| digits(row.common.ns_per_key))
     }),
     ("slowest-fastest", |row| {
@@ -84,8 +84,8 @@ const COLUMNS: &[Column] = &[
 
 /// The costs of a design, which the strategies and sets share.
 const COSTS: &[Column] = &[
-    ("B an entry", |row| row.bytes_per_entry.map(digits)),
-    ("lines a lookup", |row| row.lines_per_lookup.map(digits)),
+    ("B per entry", |row| row.bytes_per_entry.map(digits)),
+    ("lines per lookup", |row| row.lines_per_lookup.map(digits)),
 ];
 
 fn measured(row: &HashRow, write: impl Fn(&HashRow) -> String) -> Option<String> {
@@ -120,7 +120,7 @@ pub(super) fn winners(rows: &[HashRow]) -> TextTable {
         "isa",
         "strategy",
         "keys/s",
-        "ns a key",
+        "ns per key",
         "lines",
         "vs memc3",
         "fastest scalar",
@@ -162,7 +162,7 @@ pub(super) fn winners(rows: &[HashRow]) -> TextTable {
         "isa",
         "strategy",
         "keys/s",
-        "ns a key",
+        "ns per key",
         "lines",
         "vs memc3",
         "fastest scalar",

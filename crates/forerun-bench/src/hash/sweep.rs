@@ -1,7 +1,7 @@
-//! What to measure: a list for each dimension. Every combination of their values is a cell.
+//! A sweep: a list for each dimension. Every combination of their values is a cell.
 
 use super::keys::Skew;
-use super::turn::UpdateKind;
+use super::run_turn::UpdateKind;
 use forerun_core::arch::Isa;
 
 /// Lists whose combinations are the cells, and the variants to measure each cell.
@@ -26,7 +26,7 @@ pub struct Sweep {
     /// Shares of updates, made by an additional thread; cells with updates are measured for designs
     /// that support concurrent readers.
     pub updates: Vec<f64>,
-    /// What an update is.
+    /// The kinds of updates.
     pub update_kinds: Vec<UpdateKind>,
     /// Designs by name; empty for all.
     pub designs: Vec<String>,

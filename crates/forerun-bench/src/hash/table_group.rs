@@ -8,9 +8,9 @@
 //!
 //! The baselines, which the ratios compare with, are in memory together with every other table.
 
-use super::contender::{Contender, Placed, Subject};
+use super::contender::{Contender, ContenderTable, InsertOutcome};
 use super::keys::{Keys, Word};
-use super::turn::Churn;
+use super::run_turn::Churn;
 use crate::threads::Cores;
 use anyhow::{Context, Result};
 use std::sync::Mutex;
@@ -21,7 +21,7 @@ pub(super) struct GroupTable<'a, K: Word, V: Word> {
     pub(super) at: usize,
     pub(super) contender: &'a dyn Contender<K, V>,
     /// `None` before it is opened and after it was full.
-    pub(super) subject: Option<Box<dyn Subject<K, V>>>,
+    pub(super) subject: Option<Box<dyn ContenderTable<K, V>>>,
     pub(super) full_at: Option<f64>,
     pub(super) churn: Churn,
     filled: u64,
@@ -59,7 +59,7 @@ impl<'a, K: Word, V: Word> GroupTable<'a, K, V> {
             let (new, values): (Vec<K>, Vec<V>) = (self.filled..end)
                 .map(|index| (keys.key::<K>(index), keys.value::<V>(index)))
                 .unzip();
-            if subject.insert(&new, &values)? == Placed::Full {
+            if subject.insert(&new, &values)? == InsertOutcome::Full {
                 let slots = subject.slots().unwrap_or(slots).max(1);
                 self.full_at = Some(subject.len() as f64 / slots as f64);
                 return Ok(());

@@ -28,7 +28,7 @@ Examples:
 The server and memcached, if it is on the PATH, run in separate processes (the server is this \
 program's `serve`), with the same threads and memory. Servers are pinned to the first cores and \
 clients to the following ones. Both servers are loaded with the same items and measured \
-alternately; the other one is idle meanwhile.
+alternately; while one is measured, the other is idle.
 
 Forms: get is one classic get of all keys; mg is a quiet meta get per key, sent together and \
 followed by mn; set is a classic set per key, sent together. Each connection has --depth requests \
@@ -45,7 +45,7 @@ snapshot outlasts the round; --snapshot-dir names a directory on a disk that is 
 other programs use the cores, the study measures them instead; as root, run the command with `chrt \
 -f 10` to keep them away:
 
-  chrt -f 10 forerun-bench server --study tail --value-bytes 1Ki --memory 256Mi --beside \
+  chrt -f 10 forerun-bench server --study tail --value-bytes 1Ki --memory 256Mi --disturbance \
   none,flush_all,slow_snapshot
 
 --quick shows that everything runs: 2000 items of 64 bytes.")]
@@ -120,11 +120,11 @@ pub struct Args {
     #[arg(long, value_name = "PROGRAM", default_value = "memcached")]
     pub memcached: PathBuf,
 
-    /// Leaves memcached out
+    /// Leave memcached out
     #[arg(long)]
     pub alone: bool,
 
-    /// Measures this instead of requests per second
+    /// Measure this instead of requests per second
     #[arg(long, value_name = "STUDY")]
     pub study: Option<Study>,
 
@@ -139,7 +139,7 @@ pub struct Args {
 
     /// With --study tail: disturbances to measure sets with [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub beside: Vec<Disturbance>,
+    pub disturbance: Vec<Disturbance>,
 
     /// With --study tail: directory for this server's snapshots [default: the system's temporary
     /// directory]
@@ -162,19 +162,19 @@ pub enum Study {
     Tail,
 }
 
-/// What runs along with the sets of `--study tail`.
+/// A disturbance that runs along with the sets of `--study tail`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Disturbance {
     /// Nothing
     None,
-    /// `gat` of 30 keys at a time, one after the other
+    /// Consecutive `gat` commands of 30 keys each
     Gat,
-    /// Snapshots of the running server, one after the other
+    /// Consecutive snapshots of the running server
     Snapshot,
     /// A snapshot of the running server that takes the whole round, as on a slow disk
     SlowSnapshot,
-    /// `flush_all`, ten times a second
+    /// `flush_all`, ten times per second
     FlushAll,
     /// Half of the items expire in the same second
     Expiry,
@@ -190,7 +190,7 @@ impl Disturbance {
         Disturbance::Expiry,
     ];
 
-    /// Whether this server writes snapshots meanwhile.
+    /// Whether this server writes snapshots at the same time.
     pub(super) fn is_snapshot(self) -> bool {
         matches!(self, Disturbance::Snapshot | Disturbance::SlowSnapshot)
     }
@@ -292,23 +292,23 @@ mod tests {
 
     #[test]
     fn invalid_lists_are_refused_by_name() {
-        let refusal = |args: Args| args.plan().unwrap_err().to_string();
+        let error_of = |args: Args| args.plan().unwrap_err().to_string();
         assert!(
-            refusal(Args {
+            error_of(Args {
                 keys: vec![0],
                 ..args()
             })
             .contains("--keys")
         );
         assert!(
-            refusal(Args {
+            error_of(Args {
                 memory: Some(1),
                 ..args()
             })
             .contains("--memory")
         );
         assert!(
-            refusal(Args {
+            error_of(Args {
                 items: Some(0),
                 ..args()
             })

@@ -18,7 +18,7 @@ use std::io::Write;
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
 
-/// What a server holds.
+/// The items in a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Items {
     /// The number of items, numbered from 0; at least one.

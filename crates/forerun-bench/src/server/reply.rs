@@ -6,13 +6,12 @@
 //!                                                                                  ^ Whole { bytes, hits: 2 }
 //! ```
 //!
-//! `memchr` finds the lines, and values are skipped by their lengths. This careful way is for
-//! replies that are shorter than if all keys were found; the client recognises a full reply by its
-//! length and its last bytes.
+//! `memchr` finds the lines, and values are skipped by their lengths. Only replies with a missing
+//! key are read in this way; the client recognises a full reply by its length and its last bytes.
 
 use super::request::Form;
 
-/// What the bytes at the beginning of a buffer are.
+/// The meaning of the bytes at the beginning of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A part of a reply.

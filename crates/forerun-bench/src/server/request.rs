@@ -22,7 +22,7 @@ pub enum Form {
     Get,
     /// A meta get per key, quiet, with the key in the reply, followed by `mn`.
     Mg,
-    /// A classic `set` per key, one after the other.
+    /// A classic `set` per key, sent together.
     Set,
 }
 
@@ -116,7 +116,7 @@ impl Form {
     }
 }
 
-/// Requests with equally many keys, one after the other.
+/// Concatenated requests with equally many keys.
 #[derive(Debug)]
 pub struct Requests {
     form: Form,

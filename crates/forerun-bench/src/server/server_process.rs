@@ -97,7 +97,8 @@ impl Process {
     pub fn start(program: &Program, share: &Share) -> Result<Process> {
         let port = free_port()?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        // A file and not a pipe: nobody reads it meanwhile, and a full pipe would block the server.
+        // A file and not a pipe: no thread reads it during the run, and a full pipe would block the
+        // server.
         let said = tempfile::tempfile().context("cannot make a temporary file")?;
         let mut command = Command::new(&program.path);
         command
@@ -168,7 +169,7 @@ impl Process {
         let mut sum_ns = 0;
         for thread in threads.flatten() {
             let read = |file| std::fs::read_to_string(thread.path().join(file));
-            // A thread that ended meanwhile has no files any more.
+            // A thread that has just ended has no files any more.
             if let (Ok(name), Ok(text)) = (read("comm"), read("schedstat"))
                 && counts(&name)
             {

@@ -104,7 +104,7 @@ fn panel(row: &ServerRow) -> String {
 }
 
 fn plot(name: &str, rows: &[&ServerRow]) -> Chart {
-    let mut chart = Chart::new(format!("Keys a second: {name}"), Shape::Lines);
+    let mut chart = Chart::new(format!("Keys per second: {name}"), Shape::Lines);
     chart.x_label = "keys per request".to_owned();
     chart.y_label = "keys/s".to_owned();
     chart.x = batches(rows, |row| row.common.batch);

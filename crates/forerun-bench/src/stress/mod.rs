@@ -22,7 +22,7 @@ use anyhow::Context;
 
 use forerun_cli::exit::{Outcome, UsageError};
 
-/// Stresses a store with random work or kills, and checks it
+/// Stress a store with random work or kills, and check it
 ///
 /// Without --crash, several threads put, delete, write batches, look up (single keys, batches by
 /// every strategy, from snapshots) and scan in both directions, and compare each answer with the
@@ -30,12 +30,12 @@ use forerun_cli::exit::{Outcome, UsageError};
 /// lookups in four is repeated key by key.
 ///
 /// With --crash, a child process writes and acknowledges each finished write. It is killed at a
-/// random time (SIGKILL). Then the store is opened and must hold each acknowledged write (a put, a
-/// deletion, a batch, an ingestion), and of each thread's unfinished write either all or nothing. A
+/// random time (SIGKILL). Then the store is opened and must hold every acknowledged write (a put, a
+/// deletion, a batch, an ingestion). Each thread's unfinished write must be complete or absent. A
 /// new child continues with the same store. In four cycles of five the child also ingests, backs
 /// up, makes checkpoints or drops keyspaces, and is killed during that: an ingestion must be
 /// complete or absent, a dropped keyspace must stay dropped, and backups and checkpoints must open
-/// as of a moment while they were made.
+/// and show the store at one moment during their creation.
 ///
 /// With --server, a cache server is started, and clients of every kind connect to it: busy ones,
 /// slow readers, half-closed connections, some that disconnect in the middle of a command, some
@@ -65,7 +65,7 @@ pub struct Args {
     /// Operations of all threads together
     #[arg(long, value_name = "N", conflicts_with = "crash")]
     ops: Option<u64>,
-    /// Threads, or lanes, that work at once
+    /// Concurrent threads; with --gpu-table, lanes
     #[arg(
         long,
         value_name = "N",
@@ -103,7 +103,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u64).range(8..=1 << 20)
     )]
     memory: u64,
-    /// Race lanes of work on a hash table on the GPU
+    /// Run concurrent lanes of work on a hash table on the GPU
     #[arg(long, conflicts_with_all = ["crash", "server", "dir"])]
     gpu_table: bool,
     /// An empty or new directory for the store, which is kept [default: a temporary one]
@@ -119,7 +119,8 @@ pub struct Args {
         requires = "dir"
     )]
     write_from: Option<Vec<u64>>,
-    /// What the child of a crash run does besides its writes, and the number to begin with
+    /// The operation that the child of a crash run repeats besides its writes, and the number to
+    /// begin with
     #[arg(long, hide = true, requires = "write_from", value_parser = crash::parse_operation)]
     operation: Option<(crash::Operation, u64)>,
 }

@@ -12,7 +12,7 @@ use forerun::{Db, Durability, WriteBatch};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// What a thread's keys hold.
+/// The contents of a thread's keys.
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Keys per thread. There are few, so that most writes replace or remove something, and losing any
@@ -22,7 +22,7 @@ pub const KEYS: u32 = 200;
 /// One write: operations that belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// What it sets (`Some`) and removes (`None`), in order.
+    /// The keys that it sets (`Some`) and removes (`None`), in order.
     pub ops: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     /// How durable it is before it is acknowledged.
     pub durability: Durability,

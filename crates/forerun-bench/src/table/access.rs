@@ -109,8 +109,8 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Draws or reads the requests of `threads` threads, about `len` keys each; each thread reads
-    /// all of a trace, from a different place on.
+    /// Draws or reads the requests of `threads` threads, about `len` keys each; each thread replays
+    /// the whole trace from its own offset.
     ///
     /// # Errors
     /// The error of the file, with its name.

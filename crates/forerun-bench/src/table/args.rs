@@ -62,7 +62,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_admission)]
     pub admission: Vec<Admission>,
 
-    /// Replays each access once instead of measuring in rounds: hit rates that do not depend on the
+    /// Replay each access once instead of measuring in rounds: hit rates that do not depend on the
     /// machine
     #[arg(long, conflicts_with = "threads")]
     pub replay: bool,
@@ -142,17 +142,6 @@ fn stream_len(quick: bool, rows: u64) -> usize {
     }
 }
 
-/// The name of a score policy.
-pub(super) fn score_name(score: Score) -> &'static str {
-    match score {
-        Score::Lru => "lru",
-        Score::Lfu => "lfu",
-        Score::Custom => "custom",
-        // A policy of a later release.
-        _ => "unknown",
-    }
-}
-
 /// The name of an admission policy.
 pub(super) fn admission_name(admission: Admission) -> &'static str {
     match admission {
@@ -166,7 +155,7 @@ pub(super) fn admission_name(admission: Admission) -> &'static str {
 
 fn parse_score(text: &str) -> Result<Score, String> {
     let known = [Score::Lru, Score::Lfu];
-    let named = known.into_iter().find(|&score| score_name(score) == text);
+    let named = known.into_iter().find(|score| score.name() == text);
     named.ok_or_else(|| format!("{text:?} is not a score: write lru or lfu"))
 }
 
@@ -199,7 +188,7 @@ mod tests {
         let plan = Args::default().plan().unwrap();
         assert_eq!((plan.rows, plan.row.bytes()), (2_000_000, 256));
         assert_eq!(plan.batches, [64, 256, 1024, 4096]);
-        let refusals = [
+        let invalid = [
             (
                 Args {
                     rows: Some(0),
@@ -236,9 +225,9 @@ mod tests {
                 "budget",
             ),
         ];
-        for (args, word) in refusals {
-            let refusal = args.plan().unwrap_err().to_string();
-            assert!(refusal.contains(word), "{refusal}");
+        for (args, word) in invalid {
+            let error = args.plan().unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
         }
     }
 

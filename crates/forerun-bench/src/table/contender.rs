@@ -3,10 +3,10 @@
 //! A peer implements the four traits here, and is then passed to [`run_with`](super::run_with).
 
 use super::access::{Keys, push_row};
-use super::args::{admission_name, score_name};
+use super::args::admission_name;
 use anyhow::{Context, Result};
 use forerun_db::{Db, Options};
-use forerun_table::{Admission, Moves, RowType, Score, Table};
+use forerun_table::{Admission, Background, RowType, Score, Table};
 use std::path::{Path, PathBuf};
 
 /// Rows loaded at a time.
@@ -14,7 +14,7 @@ const LOAD_BATCH: u64 = 4096;
 
 /// The requirements for a store of rows.
 #[derive(Clone, Debug)]
-pub struct Need<'n> {
+pub struct StoreRequirements<'n> {
     /// The rows' shape.
     pub row: RowType,
     /// Their keys.
@@ -38,24 +38,28 @@ pub trait Contender {
     ///
     /// # Errors
     /// Its own errors.
-    fn load(&self, need: &Need<'_>, report: &dyn Fn(u64)) -> Result<()>;
+    fn load(&self, requirements: &StoreRequirements<'_>, report: &dyn Fn(u64)) -> Result<()>;
 
     /// Opens what was loaded, with memory for this many rows.
     ///
     /// # Errors
     /// Its own errors.
-    fn open(&self, need: &Need<'_>, budget_rows: u64) -> Result<Box<dyn Tiers>>;
+    fn open(
+        &self,
+        requirements: &StoreRequirements<'_>,
+        budget_rows: u64,
+    ) -> Result<Box<dyn TieredTable>>;
 }
 
 /// Rows in memory and on disk.
-pub trait Tiers: Sync {
+pub trait TieredTable: Sync {
     /// A thread's handle for lookups.
     ///
     /// # Errors
     /// Its own errors.
     fn reader(&self) -> Result<Box<dyn Reader + '_>>;
 
-    /// Fetches these rows into memory, if that is supported.
+    /// Moves these rows into memory, if that is supported.
     ///
     /// # Errors
     /// Its own errors.
@@ -70,8 +74,8 @@ pub trait Tiers: Sync {
 
 /// A thread's lookups.
 pub trait Reader {
-    /// Copies the rows of the keys that are found to their positions, sets which are, and returns
-    /// their number.
+    /// Copies the found rows to their positions, sets `found`, and returns the number of found
+    /// rows.
     ///
     /// # Errors
     /// Its own errors.
@@ -93,28 +97,33 @@ pub struct Tally {
 
 /// [`Table`], with some policies.
 #[derive(Clone, Copy, Debug)]
-pub struct Ours {
+pub struct ForerunTables {
     /// Which rows are demoted.
     pub score: Score,
     /// Which rows are promoted.
     pub admission: Admission,
     /// Bytes of the store's pages, if not the table's default.
     pub page_bytes: Option<usize>,
-    /// Who moves rows.
-    pub moves: Moves,
+    /// Which thread moves rows.
+    pub background: Background,
 }
 
-impl Ours {
-    fn table(&self, store: PathBuf, need: &Need<'_>, rows: u64) -> Result<Table> {
-        let builder = Table::builder(need.row.dtype, need.row.dim)
+impl ForerunTables {
+    fn table(
+        &self,
+        store: PathBuf,
+        requirements: &StoreRequirements<'_>,
+        rows: u64,
+    ) -> Result<Table> {
+        let builder = Table::builder(requirements.row.dtype, requirements.row.dim)
             .host_capacity(rows.max(1) as usize)
             .path(store)
             .score(self.score)
             .admission(self.admission)
-            .moves(self.moves);
+            .background(self.background);
         let mut options = builder
             .default_store_options()
-            .cache_bytes(need.cache_bytes as usize);
+            .cache_bytes(requirements.cache_bytes as usize);
         if let Some(page_bytes) = self.page_bytes {
             options.run.page_bytes = page_bytes;
         }
@@ -122,32 +131,28 @@ impl Ours {
     }
 }
 
-impl Contender for Ours {
+impl Contender for ForerunTables {
     fn name(&self) -> &str {
         "forerun"
     }
 
     fn policy(&self) -> String {
-        format!(
-            "{}, {}",
-            score_name(self.score),
-            admission_name(self.admission)
-        )
+        format!("{}, {}", self.score.name(), admission_name(self.admission))
     }
 
-    fn load(&self, need: &Need<'_>, report: &dyn Fn(u64)) -> Result<()> {
-        let store = loaded_store(need.dir);
+    fn load(&self, requirements: &StoreRequirements<'_>, report: &dyn Fn(u64)) -> Result<()> {
+        let store = loaded_store(requirements.dir);
         if store.exists() {
             // Another policy has already loaded the same rows.
             return Ok(());
         }
-        let table = self.table(store.clone(), need, 1)?;
+        let table = self.table(store.clone(), requirements, 1)?;
         let mut rows = Vec::new();
-        for from in (0..need.keys.len()).step_by(LOAD_BATCH as usize) {
-            let keys = need.keys.part(from, from + LOAD_BATCH);
+        for from in (0..requirements.keys.len()).step_by(LOAD_BATCH as usize) {
+            let keys = requirements.keys.part(from, from + LOAD_BATCH);
             rows.clear();
             keys.iter()
-                .for_each(|&key| push_row(key, need.row, &mut rows));
+                .for_each(|&key| push_row(key, requirements.row, &mut rows));
             table.import_rows(&keys, &rows)?;
             report(from + keys.len() as u64);
         }
@@ -158,15 +163,19 @@ impl Contender for Ours {
         Ok(db.close()?)
     }
 
-    fn open(&self, need: &Need<'_>, budget_rows: u64) -> Result<Box<dyn Tiers>> {
+    fn open(
+        &self,
+        requirements: &StoreRequirements<'_>,
+        budget_rows: u64,
+    ) -> Result<Box<dyn TieredTable>> {
         // Each policy has its own store, linked to the same files, since all are open at once.
-        let store = need.dir.join(self.policy().replace(", ", "-"));
+        let store = requirements.dir.join(self.policy().replace(", ", "-"));
         if !store.exists() {
-            let loaded = Db::open(loaded_store(need.dir), Options::default())?;
+            let loaded = Db::open(loaded_store(requirements.dir), Options::default())?;
             loaded.checkpoint(&store)?;
             loaded.close()?;
         }
-        Ok(Box::new(self.table(store, need, budget_rows)?))
+        Ok(Box::new(self.table(store, requirements, budget_rows)?))
     }
 }
 
@@ -174,7 +183,7 @@ fn loaded_store(dir: &Path) -> PathBuf {
     dir.join("loaded")
 }
 
-impl Tiers for Table {
+impl TieredTable for Table {
     fn reader(&self) -> Result<Box<dyn Reader + '_>> {
         Ok(Box::new(self))
     }

@@ -34,7 +34,7 @@ use crate::threads::Cores;
 use access::{Access, Workload, is_row};
 use anyhow::{Context, Result, ensure};
 use args::Plan;
-use contender::{Contender, Need, Ours, Tally, Tiers};
+use contender::{Contender, ForerunTables, StoreRequirements, Tally, TieredTable};
 use forerun_core::{CACHE_LINE_BYTES, Pages};
 use forerun_measure::harness::{self, Case, Outcome, Sample};
 use forerun_measure::machine;
@@ -42,7 +42,7 @@ use forerun_measure::progress::Progress;
 use forerun_measure::report::Report;
 use forerun_measure::result_row::Row;
 use forerun_studies::roofline::Probe;
-use forerun_table::Moves;
+use forerun_table::Background;
 use std::cell::Cell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -121,17 +121,17 @@ pub fn run_to(
 }
 
 /// The requested policies.
-fn ours(args: &Args) -> Vec<Ours> {
+fn ours(args: &Args) -> Vec<ForerunTables> {
     let scores = crate::output::or(&args.score, &[Default::default()]);
     let admissions = crate::output::or(&args.admission, &[Default::default()]);
     let each = scores.iter().flat_map(|&score| {
-        admissions.iter().map(move |&admission| Ours {
+        admissions.iter().map(move |&admission| ForerunTables {
             score,
             admission,
             page_bytes: args.page,
-            moves: match args.replay {
-                true => Moves::Caller,
-                false => Moves::Background,
+            background: match args.replay {
+                true => Background::Caller,
+                false => Background::Threads,
             },
         })
     });
@@ -148,9 +148,9 @@ struct Bench<'a> {
 }
 
 /// One engine's case.
-struct Lane<'a> {
+struct TableCase<'a> {
     contender: &'a dyn Contender,
-    tiers: &'a dyn Tiers,
+    tiers: &'a dyn TieredTable,
     threads: usize,
     batch: usize,
     /// The counts of its turns.
@@ -179,9 +179,9 @@ impl Bench<'_> {
                 &format!("loading {}", contender.name()),
                 workload.keys.len(),
             );
-            let need = self.need(&workload, dir);
+            let requirements = self.requirements(&workload, dir);
             contender
-                .load(&need, &|done| bar.at(done))
+                .load(&requirements, &|done| bar.at(done))
                 .with_context(|| format!("loading {}", contender.name()))?;
         }
         for &budget in &self.plan.budgets {
@@ -193,7 +193,7 @@ impl Bench<'_> {
             let mut opened = Vec::new();
             for (contender, dir) in &needs {
                 let tiers = contender
-                    .open(&self.need(&workload, dir), rows)
+                    .open(&self.requirements(&workload, dir), rows)
                     .with_context(|| format!("opening {}", contender.name()))?;
                 self.warm(&*tiers, &workload, budget, rows)
                     .with_context(|| format!("warming {}", contender.name()))?;
@@ -210,8 +210,8 @@ impl Bench<'_> {
         Ok(dir)
     }
 
-    fn need<'n>(&self, workload: &'n Workload, dir: &'n Path) -> Need<'n> {
-        Need {
+    fn requirements<'n>(&self, workload: &'n Workload, dir: &'n Path) -> StoreRequirements<'n> {
+        StoreRequirements {
             row: self.plan.row,
             keys: &workload.keys,
             cache_bytes: self.args.cache.unwrap_or(64 << 20),
@@ -219,11 +219,11 @@ impl Bench<'_> {
         }
     }
 
-    /// Uses a table until memory holds what the access uses: all rows, or until there were a few
-    /// times as many lookups as memory has rows.
+    /// Uses a table until memory is warm: until it holds all rows, or until there were a few times
+    /// as many lookups as memory has rows.
     fn warm(
         &self,
-        tiers: &dyn Tiers,
+        tiers: &dyn TieredTable,
         workload: &Workload,
         budget: f64,
         budget_rows: u64,
@@ -257,7 +257,7 @@ impl Bench<'_> {
         access: &Access,
         workload: &Workload,
         budget: f64,
-        opened: &[(&dyn Contender, Box<dyn Tiers>)],
+        opened: &[(&dyn Contender, Box<dyn TieredTable>)],
     ) -> Result<Vec<TableRow>> {
         // Where each thread's next turn begins, so that no turn requests what the previous one just
         // requested.
@@ -266,12 +266,12 @@ impl Bench<'_> {
             .iter()
             .map(|_| AtomicUsize::new(0))
             .collect();
-        let mut lanes: Vec<Option<Lane<'_>>> = Vec::new();
+        let mut lanes: Vec<Option<TableCase<'_>>> = Vec::new();
         for &threads in &self.plan.threads {
             lanes.push(None);
             for &batch in &self.plan.batches {
                 lanes.extend(opened.iter().map(|(contender, tiers)| {
-                    Some(Lane {
+                    Some(TableCase {
                         contender: *contender,
                         tiers: &**tiers,
                         threads,
@@ -325,7 +325,7 @@ impl Bench<'_> {
 
     fn turn(
         &self,
-        lane: &Lane<'_>,
+        lane: &TableCase<'_>,
         workload: &Workload,
         cursors: &[AtomicUsize],
         turn: &harness::Turn,
@@ -385,7 +385,7 @@ impl Bench<'_> {
         access: &Access,
         workload: &Workload,
         budget: f64,
-        lane: &Lane<'_>,
+        lane: &TableCase<'_>,
         outcome: &Outcome,
     ) -> TableRow {
         let tally = lane.tally.get();
@@ -425,9 +425,9 @@ impl Bench<'_> {
     fn compare(
         &self,
         mut row: TableRow,
-        mine: &Lane<'_>,
+        mine: &TableCase<'_>,
         at: usize,
-        lanes: &[Option<Lane<'_>>],
+        lanes: &[Option<TableCase<'_>>],
         outcomes: &[Outcome],
     ) -> TableRow {
         let probe = lanes[..at].iter().rposition(Option::is_none);

@@ -44,7 +44,7 @@ fn table(rows: &[TableRow]) -> (Vec<(String, String)>, TextTable) {
         "policy",
         "rows/s",
         "slowest-fastest",
-        "ns a row",
+        "ns per row",
         "lines",
         "from memory",
         "moved",
@@ -83,7 +83,7 @@ fn table(rows: &[TableRow]) -> (Vec<(String, String)>, TextTable) {
         "engine",
         "rows/s",
         "slowest-fastest",
-        "ns a row",
+        "ns per row",
         "lines",
         "from memory",
         "moved",
@@ -158,9 +158,9 @@ fn panel(row: &TableRow) -> String {
 
 /// Bars of the budgets and engines, by batch.
 fn plot(rows: &[&TableRow]) -> Chart {
-    let mut chart = Chart::new("Rows a second", Shape::Bars);
+    let mut chart = Chart::new("Rows per second", Shape::Bars);
     chart.note = "Medians; thin lines reach from the slowest to the fastest round.".into();
-    chart.y_label = "rows a second".into();
+    chart.y_label = "rows per second".into();
     chart.x_label = "batch".into();
     chart.x = batches(rows, |row| row.common.batch);
     let series = |row: &TableRow| {

@@ -11,7 +11,7 @@
 use super::access::{Access, Workload, is_row};
 use super::contender::Contender;
 use super::result_row::TableRow;
-use super::{Bench, Lane};
+use super::{Bench, TableCase};
 use anyhow::{Context, Result, ensure};
 use forerun_measure::harness::{Outcome, Sample};
 use std::cell::Cell;
@@ -33,9 +33,9 @@ impl Bench<'_> {
             for (contender, dir) in contenders {
                 let name = contender.name();
                 let tiers = contender
-                    .open(&self.need(workload, dir), budget_rows)
+                    .open(&self.requirements(workload, dir), budget_rows)
                     .with_context(|| format!("opening {name}"))?;
-                let lane = Lane {
+                let lane = TableCase {
                     contender: *contender,
                     tiers: &*tiers,
                     threads: 1,
@@ -58,7 +58,7 @@ impl Bench<'_> {
     }
 
     /// Looks up all keys of a stream.
-    fn play(&self, lane: &Lane<'_>, stream: &[u64]) -> Result<Duration> {
+    fn play(&self, lane: &TableCase<'_>, stream: &[u64]) -> Result<Duration> {
         let row_bytes = self.plan.row.bytes();
         let mut reader = lane.tiers.reader()?;
         let (mut rows, mut found) = (vec![0; lane.batch * row_bytes], vec![false; lane.batch]);

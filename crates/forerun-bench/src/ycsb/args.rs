@@ -27,7 +27,7 @@ in order. If a read requests a record that an earlier write of its batch changes
 there, and its first part runs first. So a client gets the same answers as if it ran one operation \
 after the other. A read-modify-write is a read of the batch and then a write. In d, reads choose \
 among the records whose inserts had returned when the batch was drawn. In e nothing is batched: \
-scans and inserts run one after the other, and the workload is measured once.
+scans and inserts run one at a time, and the workload is measured once.
 
 After the load every record is read once and checked, which also fills the caches.
 
@@ -73,7 +73,7 @@ pub struct Args {
     #[arg(long, value_name = "DIRECTORY")]
     pub dir: Option<PathBuf>,
 
-    /// Checks every answer in all rounds, not only in the first
+    /// Check every answer in all rounds, not only in the first
     #[arg(long)]
     pub check: bool,
 
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn invalid_arguments_are_refused_with_a_message() {
-        let refusal = |args: Args| args.plan().unwrap_err().to_string();
+        let error_of = |args: Args| args.plan().unwrap_err().to_string();
         let default = Args::default;
         let cases = [
             (
@@ -265,8 +265,8 @@ mod tests {
             ),
         ];
         for (args, word) in cases {
-            let refusal = refusal(args);
-            assert!(refusal.contains(word), "{refusal}");
+            let error = error_of(args);
+            assert!(error.contains(word), "{error}");
         }
     }
 }

@@ -105,7 +105,7 @@ impl<'a> Client<'a> {
     }
 
     fn batch(&mut self, size: u64) -> Result<Duration> {
-        // Records that other clients insert meanwhile are requested from the next batch on.
+        // Records that other clients insert during a batch are requested from the next batch on.
         let known = self.expected.known();
         let mut elapsed = Duration::ZERO;
         for _ in 0..size {
@@ -214,7 +214,7 @@ impl<'a> Client<'a> {
         Ok(took)
     }
 
-    /// Checks a scan: every entry right, all in order, and none left out.
+    /// Checks a scan: every entry is correct, they are in order, and none is missing.
     fn check_scan(&mut self, length: usize, known: u64) -> Result<()> {
         let count = self.scanned.len();
         let (first, last) = (self.scanned.key(0), self.scanned.key(count - 1));

@@ -175,7 +175,8 @@ fn batching_makes_the_same_operations_with_fewer_calls() {
         for batch in [7, 64, 3000] {
             let batched = asked(workload, batch);
             if workload.inserts() {
-                // The set of known records, and so what is drawn, changes from batch to batch.
+                // The set of known records changes from batch to batch, and the drawn records
+                // change with it.
                 let (reads, scans, writes) = totals(&batched);
                 assert_eq!(reads + scans + writes, 2000, "{workload:?} {batch}");
                 continue;
@@ -226,9 +227,9 @@ fn wrong_answers_are_found() {
         (WrongAnswer::Short, Workload::E, "wrong answer for a scan"),
     ] {
         let (store, expected) = loaded(lie);
-        let refusal = run(&store, &expected, workload, 16).unwrap_err();
-        let refusal = format!("{refusal:#}");
-        assert!(refusal.contains(word), "{lie:?}: {refusal}");
+        let error = run(&store, &expected, workload, 16).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(error.contains(word), "{lie:?}: {error}");
     }
 }
 
@@ -238,8 +239,8 @@ fn a_missing_record_is_found_without_a_check_too() {
     store.map.lock().unwrap().clear();
     let operations = Requests::new(Workload::C, RECORDS, RECORDS).operations(9);
     let mut client = Client::new(&store, "", operations, &expected, false).unwrap();
-    let refusal = client.run(10, 5).unwrap_err().to_string();
-    assert!(refusal.contains("0 of 5"), "{refusal}");
+    let error = client.run(10, 5).unwrap_err().to_string();
+    assert!(error.contains("0 of 5"), "{error}");
 }
 
 #[test]

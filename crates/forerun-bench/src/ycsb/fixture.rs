@@ -1,7 +1,7 @@
 //! An engine's store and its expected contents, from loading through all turns.
 //!
 //! ```text
-//!  open --> load, 100 records a write --> wait until idle --> read all --> turns: threads of clients, operations shared out
+//!  open --> load, 100 records per write --> wait until idle --> read all --> turns: threads of clients, operations shared out
 //!           clock, latencies              clock       checked      clock, latencies per cell
 //! ```
 //!
@@ -17,7 +17,7 @@ use super::expected_versions::ExpectedVersions;
 use super::mix::Requests;
 use super::record::{self, KEY_BYTES_MAX, VALUE_BYTES};
 use super::result_row::Loaded;
-use crate::engine::{Engine, Need, Store, StoreLocation};
+use crate::engine::{Engine, Store, StoreLocation, StoreRequirements};
 use crate::process_usage;
 use crate::threads::Cores;
 use crate::workload::EntryBuffer;
@@ -88,7 +88,7 @@ impl<'a> Fixture<'a> {
         place: StoreLocation,
         progress: &Progress,
     ) -> Result<Fixture<'a>> {
-        let need = Need {
+        let requirements = StoreRequirements {
             keys: reservation.records,
             spare_entries: reservation.writes,
             key_bytes: KEY_BYTES_MAX,
@@ -101,10 +101,10 @@ impl<'a> Fixture<'a> {
             process_usage::resident_bytes(),
             process_usage::written_bytes(),
         );
-        let store = engine.open(&need)?;
+        let store = engine.open(&requirements)?;
         let bar = progress.steps(&format!("loading {}", engine.name()), reservation.records);
         let mut load = fill(&*store, &expected, reservation.records, |done| bar.at(done))?;
-        bar.set_status("settling");
+        bar.set_status("waiting for compactions");
         let start = Instant::now();
         store.wait_idle().context("waiting for compactions")?;
         let data_bytes = load.loaded.data_bytes;

@@ -12,7 +12,7 @@
 //!
 //! A to C and F request the loaded records; D and E also request those inserted since, once their
 //! inserts have returned. Updates write whole records (YCSB's `writeallfields`), since a store of
-//! bytes has no fields: to update a field it would have to read first, and that is F.
+//! bytes has no fields: updating a field would need a read first, which is workload F.
 
 use super::choose::{Latest, Scrambled};
 use rand::rngs::SmallRng;
@@ -116,7 +116,7 @@ pub enum Operation {
     Update(u64),
     /// Writes a new record.
     Insert,
-    /// Reads several records from one on, in key order.
+    /// Reads several records in key order, beginning with one.
     Scan {
         /// The first.
         from: u64,

@@ -169,18 +169,18 @@ mod tests {
     #[test]
     fn a_wrong_value_is_described() {
         let mut scratch = Vec::new();
-        let mut refusal =
+        let mut error_of =
             |found: &[u8]| version_of(7, found, &mut scratch).unwrap_err().to_string();
         let mut bytes = Vec::new();
         value(8, 1, &mut bytes);
-        assert!(refusal(&bytes).contains("record 8's"));
+        assert!(error_of(&bytes).contains("record 8's"));
         value(7, 1, &mut bytes);
         bytes[999] ^= 1;
-        assert!(refusal(&bytes).contains("version 1"));
-        assert!(refusal(&bytes[..998]).contains("version 1"));
-        assert!(refusal(&bytes[..20]).contains("no version"));
-        assert!(refusal(b"").contains("no version"));
+        assert!(error_of(&bytes).contains("version 1"));
+        assert!(error_of(&bytes[..998]).contains("version 1"));
+        assert!(error_of(&bytes[..20]).contains("no version"));
+        assert!(error_of(b"").contains("no version"));
         bytes[0] = 0xff;
-        assert!(refusal(&bytes).contains("no record"));
+        assert!(error_of(&bytes).contains("no record"));
     }
 }

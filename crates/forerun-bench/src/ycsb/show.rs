@@ -59,7 +59,7 @@ fn table(rows: &[YcsbRow]) -> (Vec<(String, String)>, TextTable) {
         "workload",
         "records",
         "cache",
-        "ops a round",
+        "ops per round",
         "rounds",
         "threads",
         "batch",
@@ -113,14 +113,14 @@ fn load_table(rows: &[YcsbRow]) -> (Vec<(String, String)>, TextTable) {
         "records",
         "cache",
         "data",
-        "records a write",
+        "records per write",
         "engine",
         "records/s",
         "p50 us",
         "p99 us",
-        "idle after s",
-        "disk a byte",
-        "written a byte",
+        "s until idle",
+        "disk per byte",
+        "written per byte",
         "resident",
     ]);
     for row in rows {
@@ -147,9 +147,9 @@ fn load_table(rows: &[YcsbRow]) -> (Vec<(String, String)>, TextTable) {
         "records/s",
         "p50 us",
         "p99 us",
-        "idle after s",
-        "disk a byte",
-        "written a byte",
+        "s until idle",
+        "disk per byte",
+        "written per byte",
         "resident",
     ];
     (table.take_constant(&keep), table)
@@ -167,8 +167,8 @@ pub fn legend(rows: &[YcsbRow]) -> String {
     let mut text = format!(
         "ops/s: medians of {rounds} alternating rounds; the load ran once.\np50, p99: percentiles \
          of the time per batch, over the batches of all rounds.\nvs batch 1: speed relative to the \
-         same engine's batches of one, the median of the rounds' ratios.\ndisk a byte: bytes of \
-         files over bytes of keys and values; written a byte: bytes passed to the system for \
+         same engine's batches of one, the median of the rounds' ratios.\ndisk per byte: bytes of \
+         files over bytes of keys and values; written per byte: bytes passed to the system for \
          writing, including the log, likewise.\nresident: how much more memory the process used \
          after the load than before it."
     );
@@ -233,9 +233,9 @@ fn panel(row: &YcsbRow) -> String {
 
 /// Bars of the engines, by batch.
 fn plot(rows: &[&YcsbRow]) -> Chart {
-    let mut chart = Chart::new("Operations a second", Shape::Bars);
+    let mut chart = Chart::new("Operations per second", Shape::Bars);
     chart.note = "Medians; thin lines reach from the slowest to the fastest round.".into();
-    chart.y_label = "operations a second".into();
+    chart.y_label = "operations per second".into();
     chart.x_label = "batch".into();
     chart.x = batches(rows, |row| row.common.batch);
     push_series(
@@ -298,7 +298,7 @@ mod tests {
         print(&[row("load", "forerun", 100, 1e5)], &[], &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(
-            text.contains("Load") && text.contains("idle after s"),
+            text.contains("Load") && text.contains("s until idle"),
             "{text}"
         );
     }

@@ -1,4 +1,4 @@
-//! What the tests of the GPU benches share.
+//! Shared code of the tests of the GPU benches.
 
 use forerun_gpu::Gpu;
 

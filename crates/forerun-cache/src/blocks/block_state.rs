@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A writer allocates bytes and becomes pending in one atomic step. It stops being pending when its
-//! item is in the index or abandoned. A sealed block takes no more items. Once it is sealed and
-//! nobody is pending, all its items are written, and the index says which of them are live.
+//! item is in the index or abandoned. A sealed block takes no more items. Once it is sealed and no
+//! writer is pending, all its items are written. The index shows which of them are live.
 
 use crate::eviction::Queue;
 use crate::generation::Moment;
@@ -33,7 +33,7 @@ pub(crate) struct Meta {
 }
 
 impl Meta {
-    /// Resets the state of a free block, which belongs to nobody.
+    /// Resets the state of a free block, which no thread uses.
     pub(super) fn reset(&self, queue: Queue, ttl_class: usize) {
         // Relaxed: other threads learn of the block only when it is opened, by a release store.
         self.live_bytes.store(0, Ordering::Relaxed);

@@ -12,8 +12,8 @@
 //! An item begins and ends at a multiple of eight bytes. Once it is published, its bytes do not
 //! change until the block is reused, except four atomic fields: the expiry, the time of the last
 //! access, the marks, and the access frequency. The generation is the flush count at the time of
-//! the store. A large value is stored in a page run, of which the item owns a share; `value len` is
-//! then 8.
+//! the store. A large value is stored in a page run, and the item owns a share of that run; `value
+//! len` is then 8.
 
 #![allow(
     unsafe_code,
@@ -21,7 +21,7 @@
 )]
 
 use crate::generation::{Generation, Moment};
-use crate::index::bucket::ItemRef;
+use crate::index::item_bucket::ItemRef;
 use crate::options::ITEM_OVERHEAD_BYTES;
 use crate::value::LargeValue;
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
@@ -415,7 +415,7 @@ impl<'g> Record<'g> {
 /// # Safety
 /// `start` is a multiple of eight. [`Record::size_bytes`] bytes are writable there, and no other
 /// thread uses them. The item's segment is locked, so that only its frequency, its access time and
-/// its FETCHED mark may change meanwhile.
+/// its FETCHED mark may change during the copy.
 pub(super) unsafe fn copy(record: Record<'_>, start: NonNull<u8>, frequency: u8) {
     let (header, tags) = (record.header(), record.tags());
     let copy = Header {

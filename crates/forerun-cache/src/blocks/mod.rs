@@ -27,7 +27,7 @@ pub(crate) mod victim;
 use crate::budget::Budget;
 use crate::epoch::Pinned;
 use crate::eviction::Queue;
-use crate::index::bucket::ItemRef;
+use crate::index::item_bucket::ItemRef;
 use crate::sync::unpoisoned;
 use crate::value::LargeValue;
 use block_state::Meta;
@@ -60,7 +60,7 @@ pub(crate) struct Blocks {
     budget: Arc<Budget>,
 }
 
-/// Who requests memory in a block.
+/// The requester of memory in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Requester {
     Writer,
@@ -76,7 +76,7 @@ pub(crate) struct Allocation {
 }
 
 impl Blocks {
-    /// The block length of a cache: the memory holds between some hundred and some thousand blocks.
+    /// The block length of a cache: the memory holds from a few hundred to a few thousand blocks.
     pub(crate) fn block_bytes(limit_bytes: usize) -> usize {
         let share_bytes = (limit_bytes / 128).clamp(32 << 10, 1 << 20);
         1 << share_bytes.ilog2()

@@ -5,7 +5,7 @@ use crate::budget::Purpose;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-/// Free blocks that only the evictor may take: the items that it keeps need somewhere to go.
+/// Free blocks that only the evictor may take, for the items that it keeps.
 pub(super) const EVICTOR_RESERVE: usize = 2;
 
 /// Every block is in one of these places, except a victim that is being emptied.
@@ -87,7 +87,7 @@ impl Blocks {
         self.available.load(Ordering::Relaxed)
     }
 
-    /// Frees an empty block that nobody reads any more.
+    /// Frees an empty block that has no readers any more.
     pub(crate) fn free(&self, block: u32) {
         let mut pool = self.pool();
         pool.free.push(block);
@@ -105,7 +105,7 @@ impl Blocks {
             return false;
         };
         let offset = block as usize * self.block_bytes;
-        // SAFETY: the block is within the region, and free: nobody refers to its bytes.
+        // SAFETY: the block is within the region, and free: nothing refers to its bytes.
         let is_released = unsafe { self.region.release(offset, self.block_bytes) };
         if is_released {
             pool.released.push(block);

@@ -1,5 +1,6 @@
-//! Chooses the block to empty next: a block whose items have all expired, else one with many dead
-//! bytes, whose live items only move together, else the one that the eviction policy gives up.
+//! Chooses the block to empty next: a block whose items have all expired, otherwise a block with
+//! many dead bytes, whose live items are compacted into another block, otherwise the block that the
+//! eviction policy selects.
 
 #![allow(
     unsafe_code,
@@ -12,7 +13,7 @@ use super::pool::Pool;
 use super::{Blocks, NONE};
 use crate::eviction::{Policy, Queue};
 use crate::generation::Moment;
-use crate::index::bucket::ItemRef;
+use crate::index::item_bucket::ItemRef;
 use std::sync::atomic::Ordering;
 
 /// Why a block is emptied.
@@ -48,8 +49,8 @@ type Position = (Queue, usize);
 
 impl Blocks {
     /// Chooses a victim and takes it out of its queue. A block with a smaller live share than
-    /// `sparse_below` is preferred to one that `policy` gives up. Without a policy nothing live is
-    /// evicted.
+    /// `sparse_below` is preferred to the one that `policy` selects. Without a policy, no live
+    /// items are evicted.
     pub(crate) fn choose_victim(
         &self,
         moment: Moment,
@@ -99,7 +100,7 @@ impl Blocks {
         is_sparse.then_some(at)
     }
 
-    /// The oldest block of the queue that the policy prefers, if nobody is writing in it.
+    /// The oldest block of the queue that the policy prefers, if no writer is pending in it.
     fn oldest(&self, pool: &Pool, policy: &Policy) -> Option<Position> {
         let lens = Queue::ALL.map(|queue| pool.queues[queue as usize].len());
         policy.eviction_order(lens).into_iter().find_map(|queue| {

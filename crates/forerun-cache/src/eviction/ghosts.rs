@@ -44,10 +44,10 @@ impl Ghosts {
     /// Remembers a key.
     pub(super) fn insert(&self, hash: u64) {
         let (set, mut incoming) = self.find(hash);
-        for way in &set.0 {
+        for slot in &set.0 {
             // Relaxed: each fingerprint stands alone and publishes nothing else.
-            let displaced = way.load(Relaxed);
-            way.store(incoming, Relaxed);
+            let displaced = slot.load(Relaxed);
+            slot.store(incoming, Relaxed);
             incoming = displaced;
             if incoming == 0 {
                 break;
@@ -58,8 +58,8 @@ impl Ghosts {
     /// Whether a key is remembered. Forgets it.
     pub(super) fn take(&self, hash: u64) -> bool {
         let (set, wanted) = self.find(hash);
-        let found = set.0.iter().find(|way| way.load(Relaxed) == wanted);
-        found.inspect(|way| way.store(0, Relaxed)).is_some()
+        let found = set.0.iter().find(|slot| slot.load(Relaxed) == wanted);
+        found.inspect(|slot| slot.store(0, Relaxed)).is_some()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Eviction policies: which queue a new item joins, which block is evicted next, and which of its
 //! items survive.
 //!
-//! A policy decides and remembers. It does not touch items: [`crate::evict`] empties the blocks.
-//! To add a policy, add a file that implements [`EvictionPolicy`] and register it in [`Policy`].
+//! A policy makes decisions and keeps their history. It does not access items: [`crate::evict`]
+//! empties the blocks. To add a policy, add a file that implements [`EvictionPolicy`] and register
+//! it in [`Policy`].
 
 mod ghosts;
 mod s3_fifo;
@@ -23,7 +24,7 @@ impl Queue {
     pub(crate) const ALL: [Queue; 2] = [Queue::Small, Queue::Main];
 }
 
-/// What happens to a live item when its block is evicted.
+/// The fate of a live item when its block is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EvictionDecision {
     /// The item is removed.
@@ -43,7 +44,7 @@ pub(crate) trait EvictionPolicy {
     /// Decides the fate of a live item in a block that is evicted, given how often it was read.
     fn decision(&self, queue: Queue, frequency: u8) -> EvictionDecision;
 
-    /// Learns that an item of this queue was evicted.
+    /// Called after an item of this queue was evicted.
     fn on_evict(&self, queue: Queue, hash: u64);
 
     /// Bytes that the policy holds for as long as the cache exists.

@@ -13,7 +13,7 @@
 use super::ghosts::Ghosts;
 use super::{EvictionDecision, EvictionPolicy, Queue};
 
-/// One byte in this many of the memory limit remembers evicted keys.
+/// One byte in this many of the memory limit stores fingerprints of evicted keys.
 const GHOSTS_SHARE: usize = 128;
 
 /// S3-FIFO and its ghost queue.

@@ -14,7 +14,7 @@
     reason = "the cells that stand for items are read and written as items are"
 )]
 
-use super::bucket::ItemRef;
+use super::item_bucket::ItemRef;
 use super::key_buckets::KeyBuckets;
 use super::{Index, Replaced};
 use crate::budget::Budget;
@@ -99,8 +99,8 @@ impl Fixture {
         assert!(locked.insert(KeyBuckets::new(item.0), at(cell)));
     }
 
-    /// Stores an item over whatever is there, as `Cache::update` does. Its version is the flush
-    /// count.
+    /// Stores an item and replaces any former one, as `Cache::update` does. Its version is the
+    /// flush count.
     fn set(&self, cell: usize, key: u64) {
         let pinned = self.writers.pin();
         loop {

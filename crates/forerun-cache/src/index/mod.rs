@@ -17,7 +17,7 @@
     reason = "the directory and its segments are reached by atomic pointers"
 )]
 
-pub(crate) mod bucket;
+pub(crate) mod item_bucket;
 pub(crate) mod key_buckets;
 #[cfg(all(loom, test))]
 mod loom_tests;
@@ -29,8 +29,8 @@ mod tests;
 use crate::budget::{Budget, Purpose};
 use crate::epoch::Pinned;
 use crate::sync::{AtomicPtr, Mutex, Ordering, unpoisoned};
-use bucket::{ItemRef, SLOTS};
 use forerun_core::{Pages, RegionError};
+use item_bucket::{ItemRef, SLOTS};
 use key_buckets::{BUCKETS, DEPTH_MAX, KeyBuckets};
 use segment::{LockedSegment, Segment};
 use segment_memory::{OwnedSegment, SegmentMemory};
@@ -241,7 +241,7 @@ impl Index {
         };
         let items: Vec<ItemRef> = old.entries().map(|(_, entry)| entry.item).collect();
         let placed = {
-            // Nobody else can reach the new segments, so their locks are free.
+            // No other thread can reach the new segments, so their locks are free.
             let mut locked = [&first, &second].map(|half| half.lock());
             let mut upcoming = items.iter().skip(AHEAD);
             items.iter().take(AHEAD).for_each(|&item| prefetch(item));
@@ -294,7 +294,7 @@ impl Drop for Index {
     fn drop(&mut self) {
         // Relaxed: no other thread uses the index any more.
         let directory = self.directory.load(Ordering::Relaxed);
-        // SAFETY: it came from Box::into_raw, and nobody uses it any more. Its segments lie in the
+        // SAFETY: it came from Box::into_raw, and nothing uses it any more. Its segments lie in the
         // mapping and own nothing.
         let directory = unsafe { Box::from_raw(directory) };
         #[cfg(loom)]

@@ -9,7 +9,7 @@
 //! segment has 16 KiB and about 1,500 items, so that a split takes microseconds and delays one
 //! writer in a thousand.
 
-use super::bucket::{Bucket, Entry, ItemRef, SLOTS};
+use super::item_bucket::{Bucket, Entry, ItemRef, SLOTS};
 use super::key_buckets::{BUCKETS, KeyBuckets, other};
 use crate::sync::{Mutex, MutexGuard, unpoisoned};
 use forerun_core::arch::Scalar;
@@ -115,7 +115,7 @@ fn find_in(
     while mask != 0 {
         let slot = mask.trailing_zeros() as usize;
         mask &= mask - 1;
-        // Another item may have taken the slot meanwhile; `matches` then rejects it.
+        // Another item may have taken the slot since; `matches` then rejects it.
         if let Some(entry) = bucket.entry(slot)
             && matches(entry.item)
         {

@@ -95,8 +95,8 @@ impl SegmentMemory {
             self.budget.uncharge(Purpose::Index, size_of::<Segment>());
             return None;
         };
-        // SAFETY: the address is aligned and within the region, and nobody else uses it: it was cut
-        // off just now, or released by value and dropped.
+        // SAFETY: the address is aligned and within the region, and nothing else uses it: it was
+        // cut off just now, or released by value and dropped.
         unsafe { address.write(Segment::new(depth)) };
         Some(OwnedSegment(address))
     }
@@ -111,7 +111,7 @@ impl SegmentMemory {
         NonNull::new(unsafe { self.region.as_ptr().add(offset) }.cast())
     }
 
-    /// Releases a segment that nobody reads any more.
+    /// Releases a segment that has no readers any more.
     pub(crate) fn release(&self, segment: OwnedSegment) {
         // SAFETY: `allocate` made it, and it is passed by value: it is dropped once and initialized
         // again before it is reused.

@@ -1,6 +1,6 @@
 //! Tests that need the internals of the index: full buckets, counters, splits.
 
-use super::bucket::{ItemRef, SLOTS};
+use super::item_bucket::{ItemRef, SLOTS};
 use super::key_buckets::{BUCKETS, KeyBuckets};
 use super::{Index, SplitError};
 use crate::budget::Budget;

@@ -3,7 +3,7 @@
 use super::{compares_unequal, is_key, rewritten};
 use crate::blocks::item_layout::{FETCHED, Record};
 use crate::cache::Cache;
-use crate::request::{Arithmetic, Counted, Direction, Expiry};
+use crate::request::{Arithmetic, ArithmeticResult, Direction, Expiry};
 use crate::write::{Decision, NewBody, NewItem, Operation, Outcome};
 use std::cell::Cell;
 
@@ -11,22 +11,23 @@ impl Cache {
     /// Adds to or subtracts from a value that is a decimal number.
     ///
     /// ```
-    /// use forerun_cache::{Arithmetic, Cache, CacheOptions, Counted, Expiry};
+    /// use forerun_cache::{Arithmetic, Cache, CacheOptions, ArithmeticResult, Expiry};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
-    /// let visit = Arithmetic { initial: Some((1, Expiry::Never)), ..Arithmetic::increment("visits", 1) };
+    /// let initial = Some((1, Expiry::Never));
+    /// let visit = Arithmetic { initial, ..Arithmetic::increment("visits", 1) };
     /// for expected in [1, 2] {
     ///     let counted = cache.arithmetic(visit);
-    ///     assert!(matches!(counted, Counted::Counted { value, .. } if value == expected));
+    ///     assert!(matches!(counted, ArithmeticResult::Changed { value, .. } if value == expected));
     /// }
     /// # Ok::<(), forerun_cache::Error>(())
     /// ```
-    pub fn arithmetic(&self, arithmetic: Arithmetic<'_>) -> Counted {
+    pub fn arithmetic(&self, arithmetic: Arithmetic<'_>) -> ArithmeticResult {
         if self.is_forked() {
-            return Counted::Forked;
+            return ArithmeticResult::Forked;
         }
         if !is_key(arithmetic.key) {
-            return Counted::NotFound;
+            return ArithmeticResult::NotFound;
         }
         let request = ArithmeticOperation {
             arithmetic,
@@ -36,14 +37,14 @@ impl Cache {
             Outcome::Answer(answer) => answer,
             Outcome::Written { cas } => {
                 let sum = request.sum.get();
-                Counted::Counted {
+                ArithmeticResult::Changed {
                     value: sum.value,
                     cas,
                     expiry: Expiry::from_word(sum.expiry),
                     is_new: sum.is_new,
                 }
             }
-            Outcome::OutOfMemory => Counted::OutOfMemory,
+            Outcome::OutOfMemory => ArithmeticResult::OutOfMemory,
         }
     }
 }
@@ -63,9 +64,9 @@ struct Sum {
 }
 
 impl Operation for ArithmeticOperation<'_> {
-    type Answer = Counted;
+    type Answer = ArithmeticResult;
 
-    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Counted> {
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, ArithmeticResult> {
         let Arithmetic {
             delta,
             direction,
@@ -77,7 +78,7 @@ impl Operation for ArithmeticOperation<'_> {
         } = self.arithmetic;
         let Some(old) = found else {
             let Some((value, expiry)) = initial else {
-                return Decision::Answer(Counted::NotFound);
+                return Decision::Answer(ArithmeticResult::NotFound);
             };
             let expiry = expiry.to_word();
             self.sum.set(Sum {
@@ -96,13 +97,13 @@ impl Operation for ArithmeticOperation<'_> {
         };
         // memcached checks for an empty value before it compares the CAS number.
         if old.value().is_empty() {
-            return Decision::Answer(Counted::NotANumber);
+            return Decision::Answer(ArithmeticResult::NotANumber);
         }
         if compares_unequal(compare_cas, old) {
-            return Decision::Answer(Counted::Exists);
+            return Decision::Answer(ArithmeticResult::Exists);
         }
         let Some(number) = number(old.value()) else {
-            return Decision::Answer(Counted::NotANumber);
+            return Decision::Answer(ArithmeticResult::NotANumber);
         };
         let value = match direction {
             Direction::Increment => number.wrapping_add(delta),
@@ -112,7 +113,7 @@ impl Operation for ArithmeticOperation<'_> {
         // A `format!` width would panic above 65,535.
         digits.resize(digits.len().max(old.value().len()), b' ');
         // As in memcached, which changes a number in place only if it does not get longer. A longer
-        // number is a new item that nobody has fetched.
+        // number is a new item that no client has fetched.
         let kept = if digits.len() > old.value().len() {
             !FETCHED
         } else {

@@ -5,7 +5,7 @@ use crate::blocks::item_layout::{CLAIMED, FETCHED, Record, STALE};
 use crate::cache::Cache;
 use crate::index::key_buckets::KeyBuckets;
 use crate::item::Item;
-use crate::request::{Delete, Deleted, Expiry, Invalidate};
+use crate::request::{Delete, DeleteResult, Expiry, Invalidate};
 use crate::unlink::RemovalCause;
 use crate::write::{Decision, NewBody, Operation, Outcome};
 use std::borrow::Cow;
@@ -14,17 +14,17 @@ impl Cache {
     /// Deletes an item.
     ///
     /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Delete, Deleted, Store};
+    /// use forerun_cache::{Cache, CacheOptions, Delete, DeleteResult, Store};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
     /// cache.store(Store::set("CH/Bern", "46.948,7.447"));
-    /// assert_eq!(cache.delete(Delete::key("CH/Bern")), Deleted::Deleted);
-    /// assert_eq!(cache.delete(Delete::key("CH/Bern")), Deleted::NotFound);
+    /// assert_eq!(cache.delete(Delete::key("CH/Bern")), DeleteResult::Deleted);
+    /// assert_eq!(cache.delete(Delete::key("CH/Bern")), DeleteResult::NotFound);
     /// # Ok::<(), forerun_cache::Error>(())
     /// ```
-    pub fn delete(&self, delete: Delete<'_>) -> Deleted {
+    pub fn delete(&self, delete: Delete<'_>) -> DeleteResult {
         if self.is_forked() {
-            return Deleted::Forked;
+            return DeleteResult::Forked;
         }
         let hash = self.hasher.hash(delete.key);
         let deleted = {
@@ -33,13 +33,13 @@ impl Cache {
             let matches = |item| self.record(&pinned, item).key() == delete.key;
             let Some((slot_ref, item)) = locked.segment().find(KeyBuckets::new(hash), matches)
             else {
-                return Deleted::NotFound;
+                return DeleteResult::NotFound;
             };
             let record = self.record(&pinned, item);
             // Read under the lock, so that it is no earlier than the moment of the item's writer.
             let is_gone = record.is_gone(self.moment());
             if !is_gone && compares_unequal(delete.compare_cas, record) {
-                return Deleted::Exists;
+                return DeleteResult::Exists;
             }
             let cause = if is_gone {
                 RemovalCause::Expired
@@ -53,21 +53,21 @@ impl Cache {
             self.collect();
         }
         if deleted {
-            Deleted::Deleted
+            DeleteResult::Deleted
         } else {
-            Deleted::NotFound
+            DeleteResult::NotFound
         }
     }
 
     /// Marks an item as stale or empties it, without removing it.
-    pub fn invalidate(&self, invalidate: Invalidate<'_>) -> Deleted {
+    pub fn invalidate(&self, invalidate: Invalidate<'_>) -> DeleteResult {
         if self.is_forked() {
-            return Deleted::Forked;
+            return DeleteResult::Forked;
         }
         match self.update(invalidate.key, &invalidate) {
             Outcome::Answer(answer) => answer,
-            Outcome::Written { .. } => Deleted::Deleted,
-            Outcome::OutOfMemory => Deleted::OutOfMemory,
+            Outcome::Written { .. } => DeleteResult::Deleted,
+            Outcome::OutOfMemory => DeleteResult::OutOfMemory,
         }
     }
 
@@ -85,7 +85,7 @@ impl Cache {
     /// let item = guard.get("page").unwrap();
     /// assert!(item.is_stale());
     /// assert!(cache.claim(&item)); // this caller renders the page again
-    /// assert!(!cache.claim(&item)); // all others serve the old one meanwhile
+    /// assert!(!cache.claim(&item)); // all others still serve the old page
     /// # Ok::<(), forerun_cache::Error>(())
     /// ```
     pub fn claim(&self, item: &Item<'_>) -> bool {
@@ -106,14 +106,14 @@ impl Cache {
 }
 
 impl Operation for Invalidate<'_> {
-    type Answer = Deleted;
+    type Answer = DeleteResult;
 
-    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Deleted> {
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, DeleteResult> {
         let Some(old) = found else {
-            return Decision::Answer(Deleted::NotFound);
+            return Decision::Answer(DeleteResult::NotFound);
         };
         if compares_unequal(self.compare_cas, old) {
-            return Decision::Answer(Deleted::Exists);
+            return Decision::Answer(DeleteResult::Exists);
         }
         let mut new = rewritten(old);
         if self.drop_value {

@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod delete;
+mod fill;
 mod store;
 mod touch;
 

@@ -7,29 +7,39 @@ use crate::cache::Cache;
 use crate::options::{Error, ITEM_OVERHEAD_BYTES, MAX_KEY_BYTES};
 use crate::page_runs::AllocError;
 use crate::reclaim::Shortage;
-use crate::request::{Mode, Store, Stored, Value};
-use crate::value::{Buffered, LargeValue, ValueBuffer};
+use crate::request::{Store, StoreMode, StoreResult, Value};
+use crate::value::LargeValue;
+use crate::value_buffer::{Buffered, ValueBuffer};
 use crate::write::{Decision, NewBody, NewItem, Operation, Outcome};
 use std::borrow::Cow;
 use std::sync::Arc;
 
+/// All buffers together take at most one byte in this many of the limit.
+const BUFFERS_SHARE: usize = 4;
+
 impl Cache {
     /// Stores an item if its conditions hold.
-    pub fn store(&self, store: Store<'_>) -> Stored {
+    pub fn store(&self, store: Store<'_>) -> StoreResult {
         if self.is_forked() {
-            return Stored::Forked;
+            return StoreResult::Forked;
         }
         let value = match store.value {
-            Value::Buffer(ValueBuffer {
-                bytes: Buffered::Large(value),
-                ..
-            }) => Source::Large(Arc::new(value)),
-            Value::Buffer(buffer) => Source::Buffer(buffer),
+            Value::Buffer(mut buffer) => {
+                if buffer.complete(self).is_err() {
+                    return StoreResult::OutOfMemory;
+                }
+                // A buffer of another cache is charged there, so its bytes are copied.
+                let is_own = buffer.share.is_of(&self.budget);
+                match buffer.bytes {
+                    Buffered::Large(value) if is_own => Source::Large(Arc::new(value)),
+                    _ => Source::Buffer(buffer),
+                }
+            }
             Value::Bytes(bytes) => Source::Bytes([bytes]),
             Value::Parts(parts) => Source::Parts(parts),
         };
         if !is_key(store.key) || self.is_too_large(store.key, value.len()) {
-            return Stored::TooLarge;
+            return StoreResult::TooLarge;
         }
         let request = StoreOperation {
             cache: self,
@@ -41,18 +51,19 @@ impl Cache {
         };
         match self.update(request.store.key, &request) {
             Outcome::Answer(answer) => answer,
-            Outcome::Written { cas } => Stored::Stored { cas },
-            Outcome::OutOfMemory => Stored::OutOfMemory,
+            Outcome::Written { cas } => StoreResult::Stored { cas },
+            Outcome::OutOfMemory => StoreResult::OutOfMemory,
         }
     }
 
-    /// Reserves memory for a value of `len_bytes` that the caller fills piece by piece and then
-    /// stores.
+    /// Begins a value of `len_bytes` that arrives piece by piece and is then stored. The buffer
+    /// takes memory as the bytes arrive: see [`ValueBuffer::put`].
     ///
     /// # Errors
     /// [`Error::ValueTooLarge`] above
     /// [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes); [`Error::Full`] if
-    /// nothing can be evicted; [`Error::Memory`] if the system gives no memory.
+    /// the cache is full and nothing can be evicted; [`Error::Memory`] if the system gives no
+    /// address space.
     pub fn value_buffer(&self, len_bytes: usize) -> Result<ValueBuffer, Error> {
         self.check_process()?;
         let max_item_bytes = self.options().max_item_bytes;
@@ -65,22 +76,26 @@ impl Cache {
         // The item must fit into a block with a key of any length.
         let is_small =
             len_bytes + MAX_KEY_BYTES + ITEM_OVERHEAD_BYTES <= self.blocks.item_bytes_max();
-        loop {
-            let (made, need) = if is_small {
-                let charge = Charge::new(&self.budget, len_bytes).ok_or(AllocError::Limit);
-                let small = charge.map(|charge| Buffered::Small(vec![0; len_bytes].into(), charge));
-                (small, Shortage::Bytes(len_bytes))
-            } else {
-                let large = LargeValue::zeroed(&self.runs, len_bytes).map(Buffered::Large);
-                (large, Shortage::Large(len_bytes))
-            };
-            match made {
-                Ok(buffered) => return Ok(ValueBuffer::new(buffered)),
+        let bytes = loop {
+            if is_small {
+                break Buffered::Small(Vec::new(), Charge::new(&self.budget));
+            }
+            match LargeValue::reserved(&self.runs, len_bytes) {
+                Ok(value) => break Buffered::Large(value),
                 Err(AllocError::System(error)) => return Err(error.into()),
-                Err(AllocError::Limit) if self.make_room(need) => {}
+                Err(AllocError::Limit)
+                    if self.reclaim(Shortage::Bytes(LargeValue::OVERHEAD_BYTES)) => {}
                 Err(AllocError::Limit) => return Err(Error::Full { len_bytes }),
             }
-        }
+        };
+        Ok(ValueBuffer::new(bytes, len_bytes, &self.budget))
+    }
+
+    /// The memory that all buffers together may take: a quarter of the limit, or one value of the
+    /// largest size if that is more.
+    pub(crate) fn buffer_bytes_max(&self) -> usize {
+        let one_bytes = self.runs.charge_bytes(self.options().max_item_bytes);
+        one_bytes.max(self.budget.limit_bytes() / BUFFERS_SHARE)
     }
 
     fn is_too_large(&self, key: &[u8], value_bytes: usize) -> bool {
@@ -137,9 +152,9 @@ struct StoreOperation<'a> {
 }
 
 impl Operation for StoreOperation<'_> {
-    type Answer = Stored;
+    type Answer = StoreResult;
 
-    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Stored> {
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, StoreResult> {
         let store = &self.store;
         let mut new = NewItem {
             value: self.value.body(),
@@ -147,42 +162,44 @@ impl Operation for StoreOperation<'_> {
             expiry: store.expiry.to_word(),
             marks: if store.claimed { CLAIMED } else { 0 },
             cas: store.new_cas,
-            is_unconditional: store.mode == Mode::Set && store.compare_cas.is_none(),
+            is_unconditional: store.mode == StoreMode::Set && store.compare_cas.is_none(),
         };
         let Some(old) = found else {
             return match (store.mode, store.vivify) {
                 // There is no number to compare. Memcached continues as if none were given.
-                (Mode::Append | Mode::Prepend, Some(expiry)) => {
+                (StoreMode::Append | StoreMode::Prepend, Some(expiry)) => {
                     new.expiry = expiry.to_word();
                     Decision::Write(new)
                 }
-                (Mode::Append | Mode::Prepend, None) => Decision::Answer(Stored::NotStored),
-                _ if store.compare_cas.is_some() => Decision::Answer(Stored::NotFound),
-                (Mode::Set | Mode::Add, _) => Decision::Write(new),
-                (Mode::Replace, _) => Decision::Answer(Stored::NotStored),
+                (StoreMode::Append | StoreMode::Prepend, None) => {
+                    Decision::Answer(StoreResult::NotStored)
+                }
+                _ if store.compare_cas.is_some() => Decision::Answer(StoreResult::NotFound),
+                (StoreMode::Set | StoreMode::Add, _) => Decision::Write(new),
+                (StoreMode::Replace, _) => Decision::Answer(StoreResult::NotStored),
             };
         };
-        if store.mode == Mode::Add {
-            return Decision::Answer(Stored::NotStored);
+        if store.mode == StoreMode::Add {
+            return Decision::Answer(StoreResult::NotStored);
         }
         if let Some(cas) = store.compare_cas
             && cas != old.cas()
         {
             if !(store.stale_if_older && cas < old.cas()) {
-                return Decision::Answer(Stored::Exists);
+                return Decision::Answer(StoreResult::Exists);
             }
             new.expiry = old.expiry();
             new.marks = STALE | old.marks() & CLAIMED;
         }
-        if matches!(store.mode, Mode::Append | Mode::Prepend) {
+        if matches!(store.mode, StoreMode::Append | StoreMode::Prepend) {
             let mut parts = self.value.parts();
             match store.mode {
-                Mode::Append => parts.insert(0, old.value()),
+                StoreMode::Append => parts.insert(0, old.value()),
                 _ => parts.push(old.value()),
             }
             let len = self.value.len() + old.value().len();
             if self.cache.is_too_large(store.key, len) {
-                return Decision::Answer(Stored::TooLarge);
+                return Decision::Answer(StoreResult::TooLarge);
             }
             new.value = NewBody::Parts(Cow::Owned(parts));
             new.flags = old.flags();

@@ -79,7 +79,7 @@ struct Missing;
 impl Operation for TouchOperation {
     type Answer = Missing;
 
-    /// The item stays where it is, instead of being evicted to make room for itself.
+    /// The item stays where it is, instead of being evicted for its own copy.
     const ON_SHORTAGE: OnShortage = OnShortage::GiveUp;
 
     fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Missing> {

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses some of these")]
 
-use forerun_cache::{Cache, CacheOptions, Cursor, Store, Stored};
+use forerun_cache::{Cache, CacheOptions, Cursor, Store, StoreResult};
 
 /// A cache with this memory limit and default options.
 pub fn cache(memory_limit_bytes: usize) -> Cache {
@@ -11,9 +11,9 @@ pub fn cache(memory_limit_bytes: usize) -> Cache {
 
 /// The CAS number of a store that succeeded.
 #[track_caller]
-pub fn stored(stored: Stored) -> u64 {
+pub fn stored(stored: StoreResult) -> u64 {
     match stored {
-        Stored::Stored { cas } => cas,
+        StoreResult::Stored { cas } => cas,
         other => panic!("{other:?}"),
     }
 }

@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     if let Some(newest) = args.keep {
         let newest = usize::try_from(newest).unwrap_or(usize::MAX);
         let removed = backups
-            .keep(newest)
+            .purge_old(newest)
             .context("cannot remove older backups")?;
         match args.json {
             true => out.line(format_args!(
@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
                     { "removed": removed.backups, "files": removed.files, "bytes": removed.bytes })
             ))?,
             false => out.line(format_args!(
-                "removed {}, {} with them ({})",
+                "removed {} and {} ({})",
                 output::counted(removed.backups.len() as u64, "backup"),
                 output::counted(removed.files as u64, "file"),
                 output::bytes(removed.bytes)

@@ -36,8 +36,8 @@ pub struct Args {
     #[arg(long, value_name = "M", requires = "run")]
     page: Option<u32>,
     /// Show at most this many rows of the page
-    #[arg(long, value_name = "ROWS", default_value_t = usize::MAX, hide_default_value = true)]
-    rows: usize,
+    #[arg(long, value_name = "ROWS", requires = "page")]
+    rows: Option<usize>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let what = DescribeOptions::default()
         .run(args.run)
         .page(args.page)
-        .rows(args.rows);
+        .rows(args.rows.unwrap_or(usize::MAX));
     let describe = |options: &Options| forerun_db::describe(&args.path, options, what);
     let description =
         in_stored_order(Options::default(), describe).context("cannot show the store")?;

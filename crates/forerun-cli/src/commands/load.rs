@@ -46,8 +46,8 @@ const BAD_ROWS_NAMED: u64 = 5;
 /// in the store.
 ///
 /// Rows in ascending byte order of their keys are written directly into runs, without the log, in
-/// about half the time: sort large files by key. From the first row that is out of order, rows are
-/// written like any others, and so are all rows with --durability synced. If a load is killed,
+/// about half the time: sort large files by key. All rows after the first one that is out of order
+/// go through the log and the memtable. With --durability synced, all rows do. If a load is killed,
 /// sorted rows survive up to the last commit (every 256 MiB).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

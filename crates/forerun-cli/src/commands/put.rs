@@ -4,11 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 
 use anyhow::Context;
-use forerun_db::WriteBatch;
+use forerun_db::{Error, WriteBatch};
 use serde_json::json;
 
 use crate::commands::get::parse_key;
-use crate::exit::{Outcome, UsageError};
+use crate::exit::{self, Outcome, UsageError};
 use crate::open_store::{DurabilityArg, KeyspaceArgs, StoreArgs};
 use crate::output::Out;
 
@@ -55,11 +55,11 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let entries = entries(args)?;
     let db = match args.create {
         true => args.store.open_or_create()?,
-        false => args.store.open_existing()?,
+        false => args.store.open_existing().map_err(suggest_create)?,
     };
     let keyspace = match args.create {
         true => args.keyspace.open_or_create(&db)?,
-        false => args.keyspace.existing(&db)?,
+        false => args.keyspace.existing(&db).map_err(suggest_create)?,
     };
     let mut batch = WriteBatch::new();
     for (key, value) in &entries {
@@ -78,6 +78,19 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         out.finish()?;
     }
     Ok(Outcome::Done)
+}
+
+/// Adds to the error that nothing is there to write to that `--create` would create it.
+fn suggest_create(error: anyhow::Error) -> anyhow::Error {
+    let is_missing = match error.downcast_ref() {
+        Some(Error::NotAStore { path, .. }) => !path.exists(),
+        Some(Error::UnknownKeyspace { .. }) => true,
+        _ => false,
+    };
+    match is_missing {
+        true => anyhow::anyhow!("{}; --create creates it", exit::one_line(&error)),
+        false => error,
+    }
 }
 
 type Entry = (Vec<u8>, Vec<u8>);

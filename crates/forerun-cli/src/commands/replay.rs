@@ -47,7 +47,7 @@ pub struct Args {
     /// The trace's format
     #[arg(long, value_enum, default_value_t = TraceFormat::Text)]
     format: TraceFormat,
-    /// Batch sizes, measured one after another
+    /// Batch sizes, measured in this order
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64",
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: Vec<u32>,

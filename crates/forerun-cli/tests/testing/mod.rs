@@ -1,4 +1,4 @@
-//! What the tests of the command share.
+//! Shared code of the tests of the command.
 
 // Each test file is its own program and uses only some of these helpers.
 #![allow(dead_code)]

@@ -110,7 +110,7 @@ impl FromStr for Isa {
     }
 }
 
-/// What `FORERUN_ISA` requests.
+/// The request in `FORERUN_ISA`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IsaRequest {
     /// Nothing: the variable is unset or empty.
@@ -130,7 +130,7 @@ pub struct IsaChoice {
     pub isa: Isa,
     /// The most capable set that this machine can run.
     pub detected: Isa,
-    /// What the environment requests.
+    /// The instruction set that the environment requests.
     pub requested: IsaRequest,
 }
 

@@ -35,8 +35,8 @@ fn aligned(len_bytes: usize) -> Option<Region> {
     // SAFETY: before_bytes is below HUGE_PAGE_BYTES, so the sum lies inside the mapping.
     let base = unsafe { mapping.add(before_bytes) };
     let after_bytes = mapped_bytes - before_bytes - needed_bytes;
-    // SAFETY: the two ranges are the mapping's first and last bytes; base + needed_bytes is at
-    // most its end. Nobody has seen the mapping yet.
+    // SAFETY: the two ranges are the mapping's first and last bytes; base + needed_bytes is at most
+    // its end. No other code has seen the mapping yet.
     unsafe {
         unmap(mapping, before_bytes);
         unmap(base.add(needed_bytes), after_bytes);
@@ -82,8 +82,8 @@ pub(super) unsafe fn unmap(base: NonNull<u8>, len_bytes: usize) {
     if len_bytes == 0 {
         return;
     }
-    // SAFETY: the caller vouches for the range. A failure (the kernel's table of mappings is
-    // full) leaks it, which is sound.
+    // SAFETY: the caller guarantees the range. A failure (the kernel's table of mappings is full)
+    // leaks it, which is sound.
     let _ = unsafe { munmap(base.as_ptr().cast(), page_multiple(len_bytes)) };
 }
 
@@ -133,7 +133,7 @@ unsafe fn advise_whole_pages(start: *mut u8, len_bytes: usize, advice: Advice) -
     let before_bytes = start.align_offset(page_bytes);
     let inner_bytes = len_bytes.saturating_sub(before_bytes);
     let inner_bytes = inner_bytes - inner_bytes % page_bytes;
-    // SAFETY: only whole pages inside the range are advised, and the caller vouches for the range.
+    // SAFETY: only whole pages inside the range are advised, and the caller guarantees the range.
     inner_bytes == 0
         || unsafe { rustix::mm::madvise(start.add(before_bytes).cast(), inner_bytes, advice) }
             .is_ok()

@@ -54,7 +54,7 @@ impl fmt::Display for Pages {
     }
 }
 
-/// What backs a region.
+/// The kind of memory that backs a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backing {
@@ -173,7 +173,7 @@ impl Region {
         self.len_bytes == 0
     }
 
-    /// What backs the region.
+    /// The kind of memory that backs the region.
     pub fn backing(&self) -> Backing {
         self.backing
     }
@@ -198,7 +198,7 @@ impl Region {
     /// The range must lie in the region, and nothing may refer to its bytes.
     pub unsafe fn release(&self, offset: usize, len_bytes: usize) -> bool {
         debug_assert!(offset + len_bytes <= self.len_bytes);
-        // SAFETY: the caller guarantees that the range lies in our mapping and that nobody refers
+        // SAFETY: the caller guarantees that the range lies in our mapping and that nothing refers
         // to its bytes.
         self.backing != Backing::Heap
             && unsafe { map::release(self.base.as_ptr().add(offset), len_bytes) }
@@ -207,8 +207,8 @@ impl Region {
 
 impl Region {
     /// Faults the pages of a range in now, so that the first touch does not wait for memory. The
-    /// bytes do not change, and other threads may use them meanwhile. Does nothing if the system
-    /// has no such call (Linux has it since 5.14).
+    /// bytes do not change, and other threads may use them during the call. Does nothing if the
+    /// system has no such call (Linux has it since 5.14).
     pub fn populate(&self, offset: usize, len_bytes: usize) {
         let len_bytes = len_bytes.min(self.len_bytes.saturating_sub(offset));
         if self.backing != Backing::Heap && len_bytes > 0 {
@@ -292,7 +292,7 @@ mod tests {
     /// All bytes of a region. The caller must be its only user.
     fn bytes(region: &Region) -> &[u8] {
         // SAFETY: the region is len() readable, initialised (zeroed) bytes, and the tests write
-        // none meanwhile.
+        // none while the slice exists.
         unsafe { std::slice::from_raw_parts(region.as_ptr(), region.len()) }
     }
 

@@ -44,7 +44,7 @@ pub mod time {
     }
 }
 
-/// Returns a random number that nobody outside this process can guess, different at each call. It
+/// Returns a random number that cannot be guessed outside this process, different at each call. It
 /// has the same source as the seeds of the standard library's hash maps.
 pub fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()

@@ -7,8 +7,8 @@
 //! └──────┴────────┴─────────┴──────────────┴──────────┴──────┴──────────────────┴──────────┘
 //! ```
 //!
-//! `docs/internals/format.md` defines it. The manifest names the runs; the checksums cover all
-//! bytes of their files.
+//! `docs/internals/format-other.md` defines it. The manifest names the runs; the checksums cover
+//! all bytes of their files.
 
 use crate::sealed::{Bad, Kind, put_bytes, put_u32, put_u64};
 use crate::tree::manifest::{self, Manifest, RunRecord};
@@ -21,11 +21,11 @@ pub(super) const KIND: Kind = Kind {
 /// The contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// The same as in its name.
+    /// The backup's number, which is also in the file's name.
     pub(super) number: u64,
     /// When it was made, in seconds since 1970.
     pub(super) created_unix: u64,
-    /// The store's manifest at that moment. Everything is in its runs.
+    /// The store's manifest at that moment. The runs hold everything, so a backup has no log.
     pub(super) manifest: Manifest,
     /// The XXH3 hash of each run file, in the manifest's order.
     pub(super) checksums: Vec<u64>,

@@ -23,7 +23,7 @@ pub(super) struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    /// Work on this many bytes.
+    /// A meter for work on this many bytes.
     pub(super) fn new(
         backups: &'a Backups,
         closing: Option<&'a AtomicBool>,
@@ -80,7 +80,7 @@ pub(super) fn copy(
     Ok(checksum)
 }
 
-/// [`copy`], but does not sync the new file, which it returns as well.
+/// Like [`copy`], but does not sync the new file, and returns it as well.
 pub(super) fn write_copy(
     (source, path): (&dyn IoFile, &Path),
     io: &dyn Io,

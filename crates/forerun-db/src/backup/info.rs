@@ -1,4 +1,4 @@
-//! What the calls on backups return.
+//! The results of calls on backups.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ pub struct Backup {
 pub struct BackupList {
     /// The readable ones, in the order in which they were made.
     pub backups: Vec<Backup>,
-    /// The numbers of the others, and what is wrong with each.
+    /// The numbers of the damaged ones, each with its error.
     pub damaged: Vec<(u64, Error)>,
 }
 
@@ -52,7 +52,7 @@ pub struct BackupList {
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
-pub struct CheckedBackups {
+pub struct BackupVerifyReport {
     /// The number of backups.
     pub backups: usize,
     /// The number of runs, each counted once.
@@ -65,7 +65,7 @@ pub struct CheckedBackups {
     pub problems: Vec<Error>,
 }
 
-/// What was removed.
+/// The removed backups and files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! What is in a directory of backups.
+//! The contents of a directory of backups.
 //!
 //! | name | holds |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `run-` checksum of its footer, 16 hexadecimal digits, `-` length `.run` | a run, for all backups that name it |
 //! | `backup-000008.new` | a record that is being written |
 //!
-//! Files with other names belong to somebody else and are left alone.
+//! Files with other names belong to other programs and are left alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -28,8 +28,8 @@ pub(super) struct Listing {
 
 impl Listing {
     /// # Errors
-    /// [`Error::NewerFormat`]: a newer release wrote one of the backups, so nothing is known of it.
-    /// [`Error::Io`].
+    /// [`Error::NewerFormat`]: a newer release wrote one of the backups, so this one cannot read
+    /// it. [`Error::Io`].
     pub(super) fn look(io: &dyn Io, dir: &Path) -> Result<Listing> {
         let mut found = Listing {
             records: BTreeMap::new(),

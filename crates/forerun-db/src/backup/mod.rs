@@ -15,14 +15,14 @@
 //!
 //! So a backup exists completely or not at all, and a run file that no backup names is garbage.
 //! Leftovers of a crash are removed before the next backup is made and when old backups are
-//! removed. `docs/internals/format.md` defines the files.
+//! removed. `docs/internals/format-other.md` defines the files.
 //!
 //! ```text
 //!   make.rs           a store -> a backup
 //!   copy.rs           files in and out
-//!   listing.rs        what is in the directory
+//!   listing.rs        the contents of the directory
 //!   backup_record.rs  the file that makes a backup
-//!   info.rs           what the calls return
+//!   info.rs           the results of the calls
 //! ```
 
 mod backup_record;
@@ -51,7 +51,7 @@ use listing::{Listing, record_name, run_name};
 // Hidden: for the fuzz targets.
 #[doc(hidden)]
 pub use backup_record::fuzz_record;
-pub use info::{Backup, BackupList, BackupProgress, CheckedBackups, RemovedBackups};
+pub use info::{Backup, BackupList, BackupProgress, BackupVerifyReport, RemovedBackups};
 
 const KIND: Kind = Kind {
     magic: *b"FORE-BKS",
@@ -73,7 +73,8 @@ const MARK: Mark = Mark {
 /// use forerun_db::{Backups, Db, Options};
 ///
 /// # let directory = tempfile::tempdir().unwrap();
-/// # let [path, backups, restored] = ["store", "backups", "restored"].map(|name| directory.path().join(name));
+/// # let [path, backups, restored] =
+/// #     ["store", "backups", "restored"].map(|name| directory.path().join(name));
 /// let db = Db::open(path, Options::default())?;
 /// db.put(b"key", b"value")?;
 /// let mut backups = Backups::open_or_create(backups)?;
@@ -87,7 +88,7 @@ const MARK: Mark = Mark {
 /// let restored = Db::open(restored, Options::default())?;
 /// assert_eq!(restored.get(b"key")?.as_deref(), Some(&b"value"[..]));
 ///
-/// backups.keep(1)?;
+/// backups.purge_old(1)?;
 /// assert_eq!(backups.list()?.backups.len(), 1);
 /// # Ok::<(), forerun_db::Error>(())
 /// ```
@@ -208,20 +209,20 @@ impl Backups {
         Ok(self.look()?.list())
     }
 
-    /// Reads every byte of all backups and compares it with what was written. The result lists what
-    /// is wrong and which backups it affects.
+    /// Reads every byte of all backups and compares it with what was written. The result lists all
+    /// problems and the backups that they affect.
     ///
     /// # Errors
     /// The same as for [`list`](Self::list), [`Error::Interrupted`], and [`Error::Panicked`] if a
     /// function of the caller panicked.
-    pub fn verify(&self) -> Result<CheckedBackups> {
+    pub fn verify(&self) -> Result<BackupVerifyReport> {
         let found = self.look()?;
         let list = found.list();
-        let mut checked = CheckedBackups {
+        let mut checked = BackupVerifyReport {
             backups: list.backups.len() + list.damaged.len(),
             leftovers: found.unused().count(),
             problems: list.damaged.into_iter().map(|(_, error)| error).collect(),
-            ..CheckedBackups::default()
+            ..BackupVerifyReport::default()
         };
         // Each file once, with the backups that need it.
         let mut files: BTreeMap<(String, u64), (u64, Vec<u64>)> = BTreeMap::new();
@@ -305,7 +306,7 @@ impl Backups {
     /// # Errors
     /// [`Error::BadOption`]: `newest` is 0. [`Error::NewerFormat`], [`Error::Io`]: some backups may
     /// be removed, each as a whole.
-    pub fn keep(&mut self, newest: usize) -> Result<RemovedBackups> {
+    pub fn purge_old(&mut self, newest: usize) -> Result<RemovedBackups> {
         let Some(place) = newest.checked_sub(1) else {
             return Err(Error::BadOption {
                 option: "newest",

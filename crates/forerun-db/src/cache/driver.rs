@@ -1,4 +1,4 @@
-//! What lookups wait for when a page is not in memory: the reads of a batch.
+//! The reads of a batch, which lookups wait for when a page is not in memory.
 //!
 //! ```text
 //!   lookup ── page(source, number) ──> request ──┐ queued        one request per page
@@ -311,7 +311,7 @@ impl Driver for Reads<'_> {
             for done in done.drain(..) {
                 self.complete(state, done);
             }
-            // No lookup waits for this read, so nobody is woken.
+            // No lookup waits for this read, so none is woken.
             if wait == Wait::Never || self.parked.get() < parked || idle {
                 break;
             }

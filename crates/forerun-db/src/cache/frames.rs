@@ -11,12 +11,12 @@
 //!
 //! A page larger than a frame is on the heap, and has an entry in a table instead.
 //!
-//! # Why it is sound
+//! # Soundness
 //!
 //! A frame is in one of three states. Each state is represented by a type or by a place:
 //!
 //! - *free*: a [`FreeFrame`] exists for it. Only its owner may write the frame. It is not `Clone`.
-//! - *published*: the [`FreeFrame`] was exchanged for a [`FrameNo`], which a slot names. Nobody
+//! - *published*: the [`FreeFrame`] was exchanged for a [`FrameNo`], which a slot names. No thread
 //!   writes the frame. Readers read it while they are pinned.
 //! - *waiting*: no slot names it any more. Once every reader pinned at that time has gone,
 //!   [`Frames::reclaim`] makes its [`FreeFrame`] again.
@@ -41,7 +41,7 @@ use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError};
 pub(crate) struct Pin {
     guard: Guard,
     /// Pages that are not in the cache and belong to this reader. The pin frees them when it is
-    /// dropped. In an epoch's bag, up to 64 of them per thread could wait, of any size.
+    /// dropped. An epoch's bag would hold back up to 64 of them per thread, whatever their size.
     lent: RefCell<Vec<HeapPage>>,
 }
 
@@ -277,7 +277,7 @@ impl Frames {
         let start = self.start(free_frame.0);
         // SAFETY: the frame lies in the region, which lives as long as `self`. Its `FreeFrame` is
         // borrowed mutably, and there is only one: no other reference into the frame exists, and
-        // none can be made meanwhile. Bytes of a region are never uninitialised.
+        // none can be made while the slice exists. Bytes of a region are never uninitialised.
         unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
     }
 
@@ -325,7 +325,7 @@ impl Frames {
     /// dropped. It is reclaimed once for each time it was published.
     pub(super) unsafe fn reclaim(&self, no: FrameNo) -> FreeFrame {
         if no.is_large() {
-            // SAFETY: by the contract, nobody else reads or writes this entry now.
+            // SAFETY: by the contract, no other thread reads or writes this entry now.
             let page = unsafe {
                 self.large[no.index()].swap(Shared::null(), Ordering::AcqRel, unprotected())
             };
@@ -352,7 +352,7 @@ impl Frames {
 impl Drop for Frames {
     fn drop(&mut self) {
         for entry in &mut self.large {
-            // SAFETY: nobody else has the frames any more, so nobody has their pages either.
+            // SAFETY: no other thread has the frames any more, so none has their pages either.
             drop(unsafe { std::mem::take(entry).try_into_owned() });
         }
     }

@@ -1,10 +1,10 @@
 //! Caches the pages of runs in memory, within one budget of bytes.
 //!
 //! ```text
-//!   run ── PageSlots ── a word a page ──> frame ──> bytes        slots.rs, page_words.rs, frames.rs
-//!                                           ^
-//!   miss: read, verify ── publish ──────────┘                    driver.rs
-//!                            └ no free frame: evict, wait        s3_fifo.rs
+//!   run ── PageSlots ── one word per page ──> frame ──> bytes        slots.rs, page_words.rs, frames.rs
+//!                                             ^
+//!   miss: read, verify ── publish ────────────┘                      driver.rs
+//!                            └ no free frame: evict, wait            s3_fifo.rs
 //! ```
 //!
 //! A reader finds a page by its number in its run, with one load and no lock, and may use it while
@@ -24,8 +24,6 @@ mod loom_tests;
 mod page_words;
 mod s3_fifo;
 mod slots;
-#[cfg(test)]
-pub(crate) mod testing;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -124,7 +122,7 @@ pub(crate) struct PageCache {
     this: std::sync::Weak<PageCache>,
 }
 
-/// What the lock guards.
+/// The data that the lock guards.
 struct State {
     policy: S3Fifo,
     free: Vec<FreeFrame>,
@@ -255,8 +253,8 @@ impl PageCache {
     pub(crate) fn try_charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
         let state = self.lock();
         let max = self.capacity_bytes - self.capacity_bytes / MIN_PAGES_SHARE;
-        let has_room = bytes == 0 || state.charged_bytes.saturating_add(bytes) <= max;
-        has_room.then(|| self.charge_state(state, bytes))
+        let fits = bytes == 0 || state.charged_bytes.saturating_add(bytes) <= max;
+        fits.then(|| self.charge_state(state, bytes))
     }
 
     fn charge_state(self: &Arc<Self>, mut state: MutexGuard<'_, State>, bytes: usize) -> Charge {
@@ -297,7 +295,7 @@ impl PageCache {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What pages may take.
+    /// The maximum bytes of pages.
     fn budget_bytes(&self, state: &State) -> usize {
         self.capacity_bytes
             .saturating_sub(state.charged_bytes)
@@ -305,7 +303,7 @@ impl PageCache {
             .max(self.frames.stride_bytes())
     }
 
-    /// What pages take in total.
+    /// The bytes that pages take in total.
     fn held_bytes(state: &State) -> usize {
         state.frame_bytes + state.large_bytes
     }
@@ -412,8 +410,8 @@ impl PageCache {
     fn available_bytes(&self, state: &State) -> usize {
         let stride_bytes = self.frames.stride_bytes();
         let held = Self::held_bytes(state) - state.waiting_bytes;
-        let room = self.budget_bytes(state).saturating_sub(held);
-        state.free.len() * stride_bytes + room / stride_bytes * stride_bytes
+        let unused_bytes = self.budget_bytes(state).saturating_sub(held);
+        state.free.len() * stride_bytes + unused_bytes / stride_bytes * stride_bytes
     }
 
     /// Takes back a free frame with `bytes` of memory.

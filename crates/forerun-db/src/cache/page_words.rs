@@ -79,7 +79,8 @@ impl Words {
         Some(FrameNo::from_bits((seen >> FRAME_SHIFT) as u32))
     }
 
-    /// A page's state. For the holder of the cache's lock: only the uses may change meanwhile.
+    /// A page's state. For the holder of the cache's lock: only the uses may change while it is
+    /// held.
     pub(super) fn state(&self, page_no: u32) -> WordState {
         // Relaxed: the lock orders everything but the uses.
         read(self.0[page_no as usize].load(Ordering::Relaxed))
@@ -90,7 +91,7 @@ impl Words {
         let word = &self.0[page_no as usize];
         debug_assert!(word.load(Ordering::Relaxed) & RESIDENT == 0);
         // Release: a thread that finds the frame here sees the bytes written before. A plain store
-        // suffices: nobody else changes an absent page's word while the lock is held.
+        // suffices: no other thread changes an absent page's word while the lock is held.
         word.store(resident(frame, 0), Ordering::Release);
     }
 

@@ -1,4 +1,4 @@
-//! Chooses which page to evict: S3-FIFO (Yang, Zhang, Qiu, Yue and Vigfusson, SOSP 2023).
+//! Chooses which page to evict: S3-FIFO (Yang, Zhang, Qiu, Yue and Rashmi, SOSP 2023).
 //!
 //! ```text
 //!   new ──> small, a tenth ──┬─ used twice or more ──> main ──┬─ used ──> main again, one use less
@@ -26,7 +26,7 @@ const SMALL_SHARE: usize = 10;
 const PROMOTION_USES: u64 = 2;
 
 /// Pages to scan for a victim before the next one is taken regardless of its uses, because the lock
-/// is held meanwhile.
+/// is held during the scan.
 const MAX_SCANNED: usize = 64;
 
 /// No frame.

@@ -106,7 +106,7 @@ impl PageSlots {
     }
 }
 
-/// What became of a page that was read.
+/// The result of publishing a page that was read.
 pub(super) enum Published<'g> {
     /// It is in the cache; this reader or another one put it there.
     Cached(&'g [u8]),

@@ -18,7 +18,6 @@
 //!         └───┴────┘
 //! ```
 
-use super::Keyspace;
 use crate::ops::{self, Op, Ops};
 use crate::{Error, MAX_BATCH_BYTES, Result};
 
@@ -47,7 +46,7 @@ pub struct WriteBatch {
     /// The keyspaces of all operations, ascending; empty if all are in the store's own.
     keyspaces: Vec<u32>,
     /// The open store that the keyspaces belong to; 0 if the batch fits any.
-    store: u64,
+    pub(super) store: u64,
     /// Why `extend` left out an operation.
     extend_error: Option<ExtendError>,
 }
@@ -140,31 +139,6 @@ impl WriteBatch {
         self.push(Op::DeleteRange { start, end })
     }
 
-    /// Returns a wrapper that adds operations of a keyspace to this batch.
-    ///
-    /// ```
-    /// use forerun_db::{Db, Durability, Options, WriteBatch};
-    ///
-    /// # let directory = tempfile::tempdir().unwrap();
-    /// # let path = directory.path().join("store");
-    /// let db = Db::open(path, Options::default())?;
-    /// let (users, by_name) = (db.keyspace("users")?, db.keyspace("users by name")?);
-    /// let mut batch = WriteBatch::new();
-    /// batch.keyspace(&users).put(b"4711", b"Ada")?;
-    /// batch.keyspace(&by_name).put(b"Ada", b"4711")?;
-    /// batch.put(b"last user", b"4711")?;
-    /// // All three, or none.
-    /// db.write(&batch, Durability::Synced)?;
-    /// assert_eq!(by_name.get(b"Ada")?.as_deref(), Some(&b"4711"[..]));
-    /// # Ok::<(), forerun_db::Error>(())
-    /// ```
-    pub fn keyspace<'b>(&'b mut self, keyspace: &'b Keyspace) -> KeyspaceBatch<'b> {
-        KeyspaceBatch {
-            batch: self,
-            keyspace,
-        }
-    }
-
     /// Returns the error of the first entry that [`extend`](Extend::extend) could not add.
     /// [`Db::write`](crate::Db::write) returns the same error and writes nothing.
     ///
@@ -178,7 +152,7 @@ impl WriteBatch {
     ///
     /// # Errors
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`]; for a
-    /// [`KeyspaceBatch`], [`Error::ForeignKeyspace`].
+    /// [`KeyspaceBatch`](super::KeyspaceBatch), [`Error::ForeignKeyspace`].
     pub fn check(&self) -> Result<()> {
         match &self.extend_error {
             None => Ok(()),
@@ -186,8 +160,13 @@ impl WriteBatch {
         }
     }
 
+    /// Whether [`extend`](Extend::extend) could not add an entry.
+    pub(super) fn has_extend_error(&self) -> bool {
+        self.extend_error.is_some()
+    }
+
     /// Remembers the first error from adding an operation.
-    fn note_extend_error(&mut self, added: Result<()>) {
+    pub(super) fn note_extend_error(&mut self, added: Result<()>) {
         if let (Err(error), None) = (added, &self.extend_error) {
             self.extend_error = Some(ExtendError(Box::new(error)));
         }
@@ -274,7 +253,7 @@ impl WriteBatch {
         &self.encoded
     }
 
-    /// Decodes what [`encoded`](Self::encoded) gave.
+    /// Decodes what [`encoded`](Self::encoded) returned.
     ///
     /// ```
     /// use forerun_db::WriteBatch;
@@ -357,18 +336,6 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(K, V)> for WriteBatch {
     }
 }
 
-impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Extend<(K, V)> for KeyspaceBatch<'_> {
-    fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
-        for (key, value) in entries {
-            if self.batch.extend_error.is_some() {
-                return;
-            }
-            let added = self.put(key, value);
-            self.batch.note_extend_error(added);
-        }
-    }
-}
-
 /// Reads `encoded` as a batch of `ops` operations, for fuzzing: whatever decodes must encode to the
 /// same bytes. Returns the number of operations.
 #[doc(hidden)]
@@ -382,59 +349,6 @@ pub fn fuzz_batch(encoded: &[u8], ops: usize) -> usize {
     }
     assert_eq!(again, batch);
     batch.len()
-}
-
-/// A batch for adding operations of one keyspace. See [`WriteBatch::keyspace`].
-#[derive(Debug)]
-pub struct KeyspaceBatch<'b> {
-    batch: &'b mut WriteBatch,
-    keyspace: &'b Keyspace,
-}
-
-impl KeyspaceBatch<'_> {
-    /// Adds an operation that sets `key` to `value`. See [`WriteBatch::put`].
-    ///
-    /// # Errors
-    /// The errors of [`WriteBatch::put`], and [`Error::ForeignKeyspace`] if the batch has
-    /// operations for keyspaces of another store.
-    #[inline]
-    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let (key, value) = (key.as_ref(), value.as_ref());
-        self.push(Op::Put { key, value })
-    }
-
-    /// Adds an operation that removes `key`. See [`WriteBatch::delete`].
-    ///
-    /// # Errors
-    /// The same as for [`put`](Self::put).
-    #[inline]
-    pub fn delete(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
-        let key = key.as_ref();
-        self.push(Op::Delete { key })
-    }
-
-    /// Adds an operation that removes all keys from `start` (included) to `end` (excluded), in the
-    /// keyspace's order. See [`WriteBatch::delete_range`].
-    ///
-    /// # Errors
-    /// The same as for [`put`](Self::put).
-    #[inline]
-    pub fn delete_range(&mut self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
-        let (start, end) = (start.as_ref(), end.as_ref());
-        self.push(Op::DeleteRange { start, end })
-    }
-
-    fn push(&mut self, op: Op<'_>) -> Result<()> {
-        let store = self.keyspace.store();
-        if self.batch.check_store(store).is_err() {
-            return Err(Error::ForeignKeyspace {
-                name: self.keyspace.name().to_owned(),
-            });
-        }
-        self.batch.push_in(self.keyspace.id(), op)?;
-        self.batch.store = store;
-        Ok(())
-    }
 }
 
 #[cfg(test)]

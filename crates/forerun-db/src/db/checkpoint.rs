@@ -18,7 +18,7 @@ use crate::tree::verify::{VerifyReport, verify_levels};
 use crate::wal::log_file;
 use crate::{Error, Result, panics};
 
-/// What a backup copies, and what it needs to verify the copy.
+/// The files that a backup copies, and the page cache and the stop flag for its verification.
 pub(crate) struct BackupSource<'a> {
     pub(crate) catalog: CatalogSnapshot,
     pub(crate) cache: &'a Arc<PageCache>,

@@ -8,9 +8,9 @@
 //!
 //! A writer copies its record to the end of the pending buffer, under a lock that it holds only for
 //! the copy. If no one is writing, it takes the buffer and the log and writes. Records that arrive
-//! meanwhile collect in a second buffer, the next group. The leader assigns the sequence numbers,
-//! so a group that fails uses none. A lone writer takes the lock twice, briefly, and makes one
-//! system call.
+//! during the write collect in a second buffer, the next group. The leader assigns the sequence
+//! numbers, so a group that fails uses none. A lone writer takes the lock twice, briefly, and makes
+//! one system call.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -23,7 +23,8 @@ use crate::wal::record;
 use crate::wal::writer::{Failure, LogWriter, Segments};
 use crate::{Error, Result};
 
-/// How long a follower spins before it sleeps: a write takes a microsecond, a wake-up several.
+/// How long a follower spins before it sleeps: a write takes one microsecond, a wake-up takes
+/// several.
 const SPINS: usize = 200;
 const YIELDS: usize = 10;
 
@@ -64,7 +65,7 @@ struct Group {
     result: Option<Arc<OnceLock<Result<u64>>>>,
 }
 
-/// What the log has done since the store was opened.
+/// The log's counters since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogCounts {
     pub(super) batches: u64,
@@ -185,7 +186,7 @@ impl Commit {
                 let written = panics::catch("writing the log", || {
                     Ok(log.append(&mut group.records, group.sync))
                 });
-                // After a panic no one knows what is in the log.
+                // After a panic the contents of the log are unknown.
                 let written = written.unwrap_or_else(|panicked| Err(Failure::Unknown(panicked)));
                 queue = self.lock();
                 self.is_busy.store(false, Ordering::Relaxed);
@@ -298,7 +299,7 @@ impl Commit {
         self.lock().poison.clone()
     }
 
-    /// Whether a write can be accepted. Cheap: it locks only to find out why not.
+    /// Whether a write can be accepted. This is cheap: it locks only to find out why not.
     pub(super) fn check_takes_writes(&self) -> Result<()> {
         // Relaxed: `log` refuses a write that slips through.
         match self.is_stopped.load(Ordering::Relaxed) {

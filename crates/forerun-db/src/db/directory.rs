@@ -23,7 +23,7 @@ pub(super) struct Directory {
     /// The error for changes, if the store was opened read-only.
     read_only: Option<Error>,
     state: Mutex<State>,
-    /// Notified when the last guard is dropped and someone waits for that.
+    /// Notified when the last guard is dropped and a thread waits for that.
     idle: Condvar,
 }
 

@@ -34,9 +34,9 @@ use crate::tree::retain::Retain;
 use crate::{Background, Error, Result, TreeOptions};
 
 /// The write rate while writes are slowed down.
-const SLOW_BYTES_A_SECOND: u64 = 16 << 20;
+const SLOW_BYTES_PER_SECOND: u64 = 16 << 20;
 
-/// Shorter pauses are added up first: each sleep costs a context switch.
+/// Shorter pauses are accumulated first, because each sleep costs a context switch.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
 impl Inner {
@@ -49,6 +49,7 @@ impl Inner {
             // Show it to readers first, so that they find what becomes visible.
             keyspace.show_table(&table);
             active.add(keyspace, table);
+            self.show_active(active.shared_tables());
         }
         Ok(())
     }
@@ -62,11 +63,18 @@ impl Inner {
             return Err(self.poisoned());
         }
         let table = self.own.new_table(&self.options, limit_bytes)?;
+        let next = MemTableSet::new(
+            active.number + 1,
+            limit_bytes,
+            &self.own,
+            Arc::clone(&table),
+        );
+        // First, so that statistics never count a memtable both as active and as held.
+        self.show_active(next.shared_tables());
         // From now on, the memtables count at their actual size, until the last reference is
         // dropped.
         active.hold(&self.held);
         self.own.show_table(&table);
-        let next = MemTableSet::new(active.number + 1, limit_bytes, &self.own, table);
         let frozen = FrozenMemTables {
             memtables: std::mem::replace(active, next),
             // No write is in progress, so all earlier ones are visible, and are in this memtable
@@ -77,6 +85,11 @@ impl Inner {
         self.frozen().push(Arc::new(frozen));
         self.work.notify();
         Ok(())
+    }
+
+    /// Shows the active memtables to [`Inner::stats`]. The caller holds `active` for writing.
+    pub(super) fn show_active(&self, tables: Vec<Arc<Table>>) {
+        self.active_tables.store(Arc::new(tables));
     }
 
     /// Flushes everything while `active` is held for writing, so that no new write comes in.
@@ -193,8 +206,8 @@ impl Inner {
             }
         }
         self.install_flush(&guard, edits, &oldest)?;
-        // Release it only now, when no one but readers holds it: a writer that waits for memory
-        // waits only a moment for readers.
+        // Release it only now, when only readers still hold it: a writer that waits for memory
+        // waits for readers only briefly.
         drop(oldest);
         let flushed = self.frozen().remove(0);
         drop(flushed);
@@ -278,5 +291,5 @@ impl Inner {
 }
 
 fn pause_for(bytes: u64) -> Duration {
-    Duration::from_micros(bytes * 1_000_000 / SLOW_BYTES_A_SECOND)
+    Duration::from_micros(bytes * 1_000_000 / SLOW_BYTES_PER_SECOND)
 }

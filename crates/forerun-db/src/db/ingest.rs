@@ -103,7 +103,7 @@ impl Ingestion {
         self.push(key, Kind::Value, value)
     }
 
-    /// Adds an entry that removes `key`, whether or not it is there.
+    /// Adds an entry that removes `key`, whether or not it exists.
     ///
     /// # Errors
     /// The same as for [`add`](Self::add).
@@ -257,8 +257,8 @@ impl Inner {
         self.with_build(keyspace, u64::MAX, |build| build::begin(build, files))
     }
 
-    /// Gives the runs a sequence number and adds them to the tree. Leaves in `files` those that
-    /// have to be removed.
+    /// Gives the runs a sequence number and adds them to the tree. Leaves the files that must be
+    /// removed in `files`.
     fn commit_ingestion(
         &self,
         keyspace: &Arc<KeyspaceData>,

@@ -130,7 +130,7 @@ fn a_compaction_beside_a_committing_ingestion_hides_nothing_from_readers() {
     let (reader, called) = (db.clone(), Arc::clone(&was_called));
     set(&io.before_removal, move || {
         // The commit removes segments of the log, so the runs are installed.
-        let compactions = || reader.inner().unwrap().tree_work().compactions;
+        let compactions = || reader.inner().unwrap().tree_stats().compactions;
         let before = compactions();
         while reader.inner().unwrap().compact_one().unwrap() {}
         assert!(compactions() > before, "nothing was compacted");

@@ -19,7 +19,7 @@ use super::Inner;
 use super::directory::DirGuard;
 use super::keyspace_data::KeyspaceData;
 use super::memtable_set::{FrozenMemTables, MemTableSet};
-use super::stats::TreeWork;
+use super::stats::TreeStats;
 use super::super_version::Table;
 use super::write::Writer;
 use crate::Result;
@@ -36,7 +36,7 @@ pub(super) struct Tree {
     pub(super) counts: Counts,
 }
 
-/// What happens to memtables when the runs change.
+/// The change of memtables that goes with a change of the runs.
 pub(super) enum Memtables<'a> {
     Same,
     /// The memtables of this set, the oldest, are now in runs.
@@ -96,7 +96,8 @@ impl Inner {
         Ok(())
     }
 
-    /// What the manifest records once everything up to a sequence number is in runs.
+    /// The state of the log that the manifest records once everything up to a sequence number is in
+    /// runs.
     fn logged_after(&self, catalog: &Catalog, flushed_sequence: u64) -> Logged {
         let first_segment = match &self.writer {
             Writer::Logged(commit) => commit.first_needed(flushed_sequence),
@@ -153,6 +154,7 @@ impl Inner {
         };
         self.install(guard, edits, memtables)?;
         active.replace(keyspace, table);
+        self.show_active(active.shared_tables());
         counts.ingestions.fetch_add(1, Ordering::Relaxed);
         counts.ingested_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
@@ -219,10 +221,10 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) fn tree_work(&self) -> TreeWork {
+    pub(super) fn tree_stats(&self) -> TreeStats {
         let counts = &self.tree.counts;
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        TreeWork {
+        TreeStats {
             flushes: now(&counts.flushes),
             flushed_bytes: now(&counts.flushed_bytes),
             ingestions: now(&counts.ingestions),

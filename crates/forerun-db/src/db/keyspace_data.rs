@@ -43,7 +43,7 @@ pub(super) struct KeyspaceData {
     comparator_name: Box<str>,
     pub(super) options: ArcSwap<KeyspaceOptions>,
     pub(super) version: ArcSwap<SuperVersion>,
-    /// What has expired, if its entries have a time to live.
+    /// The watermark, if the entries have a time to live.
     pub(super) expiry: Option<Expiry>,
     /// Cursors over the super version, kept for reuse.
     pub(super) cursors: CursorPool,

@@ -42,23 +42,23 @@ impl<'a> LiveVersions<'a> {
         self.versions.sources()
     }
 
-    fn stands_on_covered(&self) -> bool {
-        let is_covered = |at: Version<'_>| {
+    fn is_expired_or_deleted(&self) -> bool {
+        let is_deleted = |at: Version<'_>| {
             self.has_ranges && self.version.cover(at.key, self.read_point.sequence) > at.sequence
         };
         let at = self.versions.at();
-        at.is_some_and(|at| at.sequence <= self.read_point.expired_sequence || is_covered(at))
+        at.is_some_and(|at| at.sequence <= self.read_point.expired_sequence || is_deleted(at))
     }
 
     fn pass_forward(&mut self) -> Result<()> {
-        while self.stands_on_covered() {
+        while self.is_expired_or_deleted() {
             self.versions.next()?;
         }
         Ok(())
     }
 
     fn pass_backward(&mut self) -> Result<()> {
-        while self.stands_on_covered() {
+        while self.is_expired_or_deleted() {
             self.versions.prev()?;
         }
         Ok(())

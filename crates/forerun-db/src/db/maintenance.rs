@@ -1,5 +1,4 @@
-//! What a program can request in addition to reads and writes: flushes, compactions, bulk loads,
-//! checkpoints and verification.
+//! Flushes, compactions, bulk loads, checkpoints and verification, on request.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -74,7 +73,8 @@ impl Db {
     /// - [`Error::CompactionFailed`](crate::Error::CompactionFailed): the runs of one keyspace
     ///   cannot be compacted. The work of all other keyspaces is done.
     /// - [`Error::Poisoned`](crate::Error::Poisoned): flushing or compacting panicked.
-    /// - [`Error::Closed`](crate::Error::Closed): the store is closed or was closed meanwhile.
+    /// - [`Error::Closed`](crate::Error::Closed): the store is closed or was closed during the
+    ///   call.
     ///
     /// Earlier failures do not count: this retries failed work at once, and returns an error only
     /// if it fails again.

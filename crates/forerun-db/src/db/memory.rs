@@ -14,15 +14,13 @@
 //! readers hold the memory, the write waits briefly and then fails: the reader may be the writer's
 //! own iterator, and then the wait would never end.
 
-use forerun_core::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
 use std::time::Duration;
 
 use forerun_core::sync::{PoisonError, time};
 
 use super::Inner;
 use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet};
-use super::work::{FailOn, Task, Work};
+use super::work::{FailOn, Task};
 use crate::planted::{self, Defect};
 use crate::{Background, Error, Result};
 
@@ -38,52 +36,6 @@ const MIN_SIZE_SHARE: usize = 8;
 
 /// How long a write waits for memory that only readers hold.
 const READERS_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// The bytes of frozen memtables that are still held.
-#[derive(Debug)]
-pub(super) struct HeldMemory {
-    bytes: AtomicUsize,
-    /// Wakes those who wait for memory.
-    work: Arc<Work>,
-}
-
-/// A memtable's share of the held memory, until it is dropped.
-#[derive(Debug)]
-pub(super) struct HeldBytes {
-    memory: Arc<HeldMemory>,
-    bytes: usize,
-}
-
-impl HeldMemory {
-    pub(super) fn new(work: Arc<Work>) -> HeldMemory {
-        HeldMemory {
-            bytes: AtomicUsize::new(0),
-            work,
-        }
-    }
-
-    /// Counts a memtable until the returned value is dropped.
-    pub(super) fn hold(self: &Arc<Self>, bytes: usize) -> HeldBytes {
-        // Relaxed, here and below: a sum. A thread that adds to it holds the lock needed to make a
-        // memtable set, and concurrent subtractions only leave more memory free.
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        HeldBytes {
-            memory: Arc::clone(self),
-            bytes,
-        }
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for HeldBytes {
-    fn drop(&mut self) {
-        self.memory.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.memory.work.notify();
-    }
-}
 
 /// The size of a memtable set to be made.
 #[derive(Clone, Copy, Debug)]
@@ -115,13 +67,13 @@ impl Size {
 
 /// Whether there is memory for another memtable set.
 enum Reservation {
-    /// There is, for one of this size.
+    /// Memory is available, for a set of this size.
     Granted(usize),
-    /// There will be, after a flush or compaction that is already due.
+    /// Memory will be available after a flush or compaction that is already due.
     AfterBackgroundWork,
-    /// There will be, after the active memtable set is flushed.
+    /// Memory will be available after the active memtable set is flushed.
     AfterActive,
-    /// There will be, after readers drop memtables.
+    /// Memory will be available after readers drop memtables.
     AfterReaders,
 }
 
@@ -171,8 +123,8 @@ impl Inner {
     }
 
     /// [`switch_memtables`](Self::switch_memtables) for the case that the active memtables must be
-    /// flushed before there is memory. `active` is held for writing, so nothing is written
-    /// meanwhile.
+    /// flushed before there is memory. `active` is held for writing, so no write runs during the
+    /// flush.
     fn replace_by_flushing(
         &self,
         active: &mut MemTableSet,
@@ -228,8 +180,8 @@ impl Inner {
             return Reservation::Granted(size.wanted);
         }
         // A memtable set that is being flushed stays in the frozen list until its memory is free,
-        // and then the event count changes. Whether someone holds the flush lock says nothing: a
-        // checkpoint holds it too, and wakes no one when it releases it.
+        // and then the event count changes. The flush lock is no indication: a checkpoint holds it
+        // too, and wakes no thread when it releases it.
         if !has_slot || frozen > 0 {
             return Reservation::AfterBackgroundWork;
         }
@@ -307,7 +259,7 @@ impl Inner {
 }
 
 /// The size of an empty memtable for a batch that did not fit into the last one. The heights of its
-/// towers are drawn again and may be greater, hence the extra eighth.
+/// towers are drawn again and may be greater, so there is an extra eighth.
 pub(super) fn table_bytes_for(needed_bytes: usize) -> usize {
     const HEAD_BYTES: usize = 1 << 10;
     needed_bytes

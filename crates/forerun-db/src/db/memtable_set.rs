@@ -15,8 +15,8 @@
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
+use super::held_memory::HeldMemory;
 use super::keyspace_data::KeyspaceData;
-use super::memory::HeldMemory;
 use super::super_version::Table;
 
 /// The maximum size of an empty memtable.
@@ -103,6 +103,12 @@ impl MemTableSet {
         let by_id = |(keyspace, _): &(Arc<KeyspaceData>, Arc<Table>)| keyspace.id().cmp(&id);
         let index = self.tables.binary_search_by(by_id).ok()?;
         Some(&self.tables[index].1)
+    }
+
+    /// Its memtables, without their keyspaces.
+    pub(super) fn shared_tables(&self) -> Vec<Arc<Table>> {
+        let tables = self.tables.iter();
+        tables.map(|(_, table)| Arc::clone(table)).collect()
     }
 
     pub(super) fn tables(&self) -> &[(Arc<KeyspaceData>, Arc<Table>)] {

@@ -13,9 +13,10 @@
 //!   memtable_set.rs
 //! ```
 //!
-//! - `background.rs`, `work.rs`: the threads that flush and compact, and who waits for whom.
+//! - `background.rs`, `work.rs`: the threads that flush and compact, and how threads wait for each
+//!   other.
 //! - `backoff.rs`: when failed work is retried.
-//! - `directory.rs`: who may change the directory, and how long it stays locked.
+//! - `directory.rs`: the right to change the directory, which stays locked while anyone has it.
 //! - `maintenance.rs`: flushing, compacting, checking and copying on request.
 //! - `iter.rs`, `cursor.rs`, `cursor_pool.rs`: entries in order, and cursors kept for reuse.
 //! - `keyspace.rs`: the handle of a keyspace; `keyspace_data.rs`: the keyspace behind it.
@@ -32,10 +33,12 @@ mod cursor;
 mod cursor_pool;
 mod directory;
 mod flush;
+mod held_memory;
 mod ingest;
 mod install;
 mod iter;
 mod keyspace;
+mod keyspace_batch;
 mod keyspace_data;
 mod live_versions;
 mod maintenance;
@@ -75,29 +78,31 @@ use background::Workers;
 use closing::Open;
 use commit::Commit;
 use directory::Directory;
+use held_memory::HeldMemory;
 use install::Tree;
 use keyspace_data::{KeyspaceData, KeyspaceSet};
-use memory::HeldMemory;
 use memtable_set::{FrozenMemTables, MemTableSet};
 use published_sequence::PublishedSequence;
 use snapshots::{Expired, Snapshots};
 use stats::Counters;
+use super_version::Table;
 use view::View;
 use work::Work;
 use write::Writer;
 
 // Hidden: for the fuzz targets.
+pub use batch::WriteBatch;
 #[doc(hidden)]
 pub use batch::fuzz_batch;
-pub use batch::{KeyspaceBatch, WriteBatch};
 pub(crate) use checkpoint::BackupSource;
 pub use ingest::Ingestion;
 pub use iter::Iter;
 pub use keyspace::Keyspace;
+pub use keyspace_batch::KeyspaceBatch;
 pub use readable::Readable;
 pub use snapshot::{KeyspaceSnapshot, Snapshot};
 pub use snapshots::ViewId;
-pub use stats::{BackPressure, KeyspaceStats, LevelStats, Stats, TreeWork};
+pub use stats::{KeyspaceStats, LevelStats, Stats, TreeStats, WriteStalls};
 
 /// An ordered, durable key-value store. Keys and values are byte strings.
 ///
@@ -159,11 +164,14 @@ struct Inner {
     /// Files of runs that nothing refers to any more, until they are deleted.
     obsolete_files: Arc<ObsoleteFiles>,
     clock: Arc<Clock>,
-    /// What had expired when the last snapshot was taken.
+    /// The watermarks of the keyspaces when the last snapshot was taken.
     expired: ArcSwap<Expired>,
     /// The active memtables. A write holds the lock for reading, so a thread that replaces them
     /// waits for all writes in progress.
     active: RwLock<MemTableSet>,
+    /// The memtables of `active`, for statistics. An ingestion holds the lock of `active` while it
+    /// writes to the disk, and statistics must not wait for that.
+    active_tables: ArcSwap<Vec<Arc<Table>>>,
     /// Full memtable sets waiting to be flushed, oldest first.
     frozen: Mutex<Vec<Arc<FrozenMemTables>>>,
     writer: Writer,
@@ -245,7 +253,7 @@ impl Db {
         self.write_one(Op::Put { key, value }, None)
     }
 
-    /// Removes `key`, whether or not it is there, with the durability in [`Options::durability`].
+    /// Removes `key`, whether or not it exists, with the durability in [`Options::durability`].
     ///
     /// # Errors
     /// The same as for [`put`](Self::put).
@@ -342,8 +350,8 @@ impl Db {
     /// - [`Error::Io`](crate::Error::Io): the log could not be written, and nothing is applied.
     ///   After a full disk, later writes may succeed. If a sync failed, or a partial write could
     ///   not be undone, the state of the log is unknown: later writes return
-    ///   [`Error::Poisoned`](crate::Error::Poisoned), and the next opening may find the whole batch
-    ///   or nothing of it.
+    ///   [`Error::Poisoned`](crate::Error::Poisoned), and the next opening may recover the batch,
+    ///   as a whole or not at all.
     /// - [`Error::LogOff`](crate::Error::LogOff): [`Durability::Synced`] without a log.
     /// - [`Error::EmptyRange`](crate::Error::EmptyRange): the batch deletes an empty range.
     /// - The error of [`WriteBatch::check`], if an entry of `extend` was too long.
@@ -395,8 +403,8 @@ impl Db {
         self.inner()?.flush_wal()
     }
 
-    /// Returns what the store holds and what it has done since it was opened. In a fork, all
-    /// figures are zero.
+    /// Returns statistics: the store's present contents, and counters since it was opened. In a
+    /// fork, all figures are zero.
     ///
     /// ```
     /// use forerun_db::{Db, Options};
@@ -436,7 +444,7 @@ impl Db {
     /// The next opening of the store, here or in another process, deletes runs that later runs
     /// replace. If a handle of the closed store needs such a run and does not have its file open
     /// ([`Options::max_open_files`](crate::Options::max_open_files)), it gets
-    /// [`Error::Io`](crate::Error::Io). It never reads another file in its place.
+    /// [`Error::Io`](crate::Error::Io). It never reads a different file instead.
     ///
     /// Other threads may be in the middle of a flush, a compaction, an ingestion or a checkpoint.
     /// Each of these stops with [`Error::Closed`](crate::Error::Closed), or completes if it is

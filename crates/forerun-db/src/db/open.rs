@@ -10,9 +10,10 @@ use forerun_core::sync::{Mutex, RwLock};
 
 use super::batch_parts::{Fits, Part, prepare};
 use super::directory::Directory;
+use super::held_memory::HeldMemory;
 use super::install::Tree;
 use super::keyspace_data::{KeyspaceData, KeyspaceSet};
-use super::memory::{HeldMemory, table_bytes_for};
+use super::memory::table_bytes_for;
 use super::memtable_set::MemTableSet;
 use super::snapshots::{Expired, Snapshots};
 use super::work::Work;
@@ -37,7 +38,7 @@ use crate::wal::closed;
 use crate::wal::log_file;
 use crate::wal::record::Record;
 use crate::wal::recovery::{Flushed, RecoveryContext, inspect, recover};
-use crate::wal::recovery_report::BadRange;
+use crate::wal::recovery_report::CorruptRange;
 use crate::wal::writer::LogWriter;
 use crate::{Access, Error, Op, Options, Recovery, Result, WalMode};
 
@@ -102,7 +103,7 @@ pub(super) fn open_in(
             if options.recovery != Recovery::SkipCorrupt {
                 return Err(Error::corrupt_file(&path, 0, reason));
             }
-            bad_mark = Some(BadRange {
+            bad_mark = Some(CorruptRange {
                 path,
                 offset: 0,
                 len_bytes: 0,
@@ -244,6 +245,7 @@ pub(super) fn open_in(
         expired: ArcSwap::from_pointee(Expired::default()),
         clock,
         tree: Tree::new(catalog),
+        active_tables: ArcSwap::from_pointee(memtables.shared_tables()),
         active: RwLock::new(memtables),
         frozen: Mutex::default(),
         writer,

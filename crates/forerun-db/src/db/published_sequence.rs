@@ -43,7 +43,7 @@ pub(super) struct PublishedSequence {
     hole: AtomicU64,
 }
 
-/// An earlier writer left a permanent hole: what comes after it never becomes visible.
+/// An earlier writer left a permanent hole, so no later operation becomes visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hole;
 
@@ -72,7 +72,7 @@ impl PublishedSequence {
     }
 
     /// Publishes the operations `first..=last`, whose entries are linked, and returns once they are
-    /// visible, that is, once all operations before them are.
+    /// visible, which requires that all operations before them are visible.
     ///
     /// # Errors
     /// [`Hole`]: they never will be.
@@ -100,10 +100,10 @@ impl PublishedSequence {
         self.wake.notify_all();
     }
 
-    /// Whether there is a permanent hole. The caller holds off all writers, so every writer that
-    /// could have left a hole has ended.
+    /// Whether there is a permanent hole. The caller blocks all writers, so every writer that could
+    /// have left a hole has ended.
     pub(super) fn has_hole(&self) -> bool {
-        // Relaxed: the lock that holds writers off orders it.
+        // Relaxed: the lock that blocks the writers orders it.
         self.hole.load(Ordering::Relaxed) != u64::MAX
     }
 

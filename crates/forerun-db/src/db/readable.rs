@@ -86,9 +86,9 @@ pub(super) mod sealed {
     pub trait Sealed {}
 }
 
-/// Gives a type the read methods. It must have `view`, which returns the view to read, and `begin`,
-/// which starts an iterator. `$moment` says which moment the type reads, and `$errors` which errors
-/// only this type returns.
+/// Gives a type the read methods. The type must have `view`, which returns the view to read, and
+/// `begin`, which starts an iterator. `$moment` describes the moment that the type reads, and
+/// `$errors` lists the errors that only this type returns.
 macro_rules! readable {
     ($source:ty, $moment:literal, $errors:literal) => {
         impl $source {
@@ -200,9 +200,10 @@ macro_rules! readable {
             /// [`multi_get`](Self::multi_get) with a given strategy. All strategies give the same
             /// answers.
             ///
-            /// The strategy applies to the memtables. While range deletions are in force, it
-            /// applies to groups of 256 keys, and each key is first looked up in the ranges; once
-            /// every run that a range covers has been rewritten, the range is dropped.
+            /// The strategy applies to the memtables. While the store has range deletions, the
+            /// strategy applies to groups of 256 keys, and each key is first looked up in the
+            /// deleted ranges. A deleted range is dropped once every run that it covers has been
+            /// rewritten.
             ///
             /// # Errors
             /// See [`multi_get`](Self::multi_get).
@@ -254,7 +255,8 @@ macro_rules! readable {
             /// for town in ["paris", "bern", "oslo"] {
             ///     db.put(town, "")?;
             /// }
-            /// let towns = db.iter().map(|entry| Ok(entry?.0)).collect::<forerun_db::Result<Vec<_>>>()?;
+            /// let towns = db.iter().map(|entry| Ok(entry?.0));
+            /// let towns = towns.collect::<forerun_db::Result<Vec<_>>>()?;
             /// assert_eq!(towns, [&b"bern"[..], b"oslo", b"paris"]);
             /// assert_eq!(db.iter().next_back().unwrap()?.0, b"paris");
             /// # Ok::<(), forerun_db::Error>(())

@@ -41,7 +41,7 @@ impl Expired {
     }
 }
 
-/// What a snapshot sees, in all keyspaces.
+/// The part of each keyspace that a snapshot sees.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SnapshotPoint {
     pub(super) sequence: u64,
@@ -49,7 +49,7 @@ pub(super) struct SnapshotPoint {
 }
 
 impl SnapshotPoint {
-    /// What it sees in one keyspace.
+    /// The part that it sees of one keyspace.
     pub(super) fn in_keyspace(&self, id: u32) -> ReadPoint {
         ReadPoint {
             sequence: self.sequence,
@@ -75,7 +75,7 @@ pub struct ViewId {
     expired: u64,
 }
 
-/// The live snapshots, and how many see the same.
+/// The live snapshots; those that see the same are counted together.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots(Mutex<Live>);
 

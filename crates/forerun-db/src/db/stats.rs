@@ -1,11 +1,12 @@
 //! Counters, and the figures that [`Db::stats`](crate::Db::stats) reports.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forerun_core::size::counted;
-use forerun_core::sync::{PoisonError, thread_number};
+use forerun_core::sync::thread_number;
 use forerun_core::{Backing, figures};
 
 use super::Inner;
@@ -67,8 +68,8 @@ impl Counters {
             .fetch_add(pause_us, Ordering::Relaxed);
     }
 
-    pub(super) fn back_pressure(&self) -> BackPressure {
-        BackPressure {
+    pub(super) fn write_stalls(&self) -> WriteStalls {
+        WriteStalls {
             stalls: self.sum(|shard| &shard.stalls),
             stalled_us: self.sum(|shard| &shard.stalled_us),
             slowed_us: self.sum(|shard| &shard.slowed_us),
@@ -100,24 +101,24 @@ impl Counters {
 }
 
 figures! {
-    /// What flushes, ingestions and compactions have done since the store was opened.
+    /// Counters of flushes, ingestions and compactions since the store was opened.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
     #[non_exhaustive]
-    pub struct TreeWork {
+    pub struct TreeStats {
         /// Flushed memtables.
         counter flushes: u64,
         /// Bytes of the runs that flushes wrote.
         counter flushed_bytes: u64,
         /// Ingestions: see [`Db::ingest`](crate::Db::ingest).
         counter ingestions: u64,
-        /// Bytes of their runs.
+        /// Bytes of the runs that ingestions wrote.
         counter ingested_bytes: u64,
         /// Compactions, including those that only moved a run to another level.
         counter compactions: u64,
-        /// Bytes of the runs they read.
+        /// Bytes of the runs that compactions read.
         counter compaction_read_bytes: u64,
-        /// Bytes of the runs they wrote.
+        /// Bytes of the runs that compactions wrote.
         counter compaction_written_bytes: u64,
         /// Entries that compactions dropped: overwritten, deleted or expired.
         counter dropped_entries: u64,
@@ -126,7 +127,7 @@ figures! {
     }
 }
 
-impl TreeWork {
+impl TreeStats {
     /// Bytes written to runs per byte flushed or ingested: the write amplification of the tree,
     /// without the log.
     pub fn write_amplification(&self) -> f64 {
@@ -141,11 +142,11 @@ figures! {
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
     #[non_exhaustive]
     pub struct LevelStats {
-        /// Its runs.
+        /// Runs in the level.
         gauge runs: usize,
-        /// Entries in them, including deletions and older versions.
+        /// Entries in the level's runs, including deletions and older versions.
         gauge entries: u64,
-        /// Bytes of their files.
+        /// Bytes of the files of these runs.
         gauge bytes: u64,
         /// Runs whose filter is not in memory, because
         /// [`Options::cache_bytes`](crate::Options::cache_bytes) is too small. Every lookup of a
@@ -154,7 +155,7 @@ figures! {
     }
 }
 
-/// What a keyspace holds.
+/// Statistics of a keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -189,11 +190,11 @@ impl KeyspaceStats {
 }
 
 figures! {
-    /// How long writes were held back because flushes and compactions did not keep up.
+    /// How often and how long writes waited because flushes and compactions did not keep up.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
     #[non_exhaustive]
-    pub struct BackPressure {
+    pub struct WriteStalls {
         /// Writes that had to wait.
         counter stalls: u64,
         /// The sum of their waits, in microseconds.
@@ -204,7 +205,7 @@ figures! {
 }
 
 figures! {
-    /// What a store holds and what it has done since it was opened.
+    /// Statistics of a store: its present contents, and counters since it was opened.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
     #[non_exhaustive]
@@ -221,17 +222,17 @@ figures! {
         gauge memtables_limit_bytes: usize,
         /// The levels of all keyspaces together, down to the last one that holds a run.
         group levels: Vec<LevelStats>,
-        /// What each keyspace holds, the store's own first.
+        /// Statistics of each keyspace, the store's own first.
         other keyspaces: Vec<KeyspaceStats>,
         /// The page cache.
         group cache: CacheStats,
-        /// What flushes and compactions have done.
-        group tree: TreeWork,
+        /// Counters of flushes and compactions.
+        group tree: TreeStats,
         /// Whether a compaction is due or in progress. If not, the tree stays as it is until the
         /// next flush.
         gauge is_compaction_due: bool,
-        /// How long writes were held back.
-        group back_pressure: BackPressure,
+        /// Writes that waited for flushes and compactions.
+        group write_stalls: WriteStalls,
         /// Why the last flush or compaction failed, until one succeeds. A compaction that fails for
         /// one keyspace is retried less and less often; [`KeyspaceStats::compaction_failure`]
         /// reports each such failure.
@@ -249,7 +250,7 @@ figures! {
         counter log_syncs: u64,
         /// Batches looked up; a `get` is a batch of one.
         counter lookup_batches: u64,
-        /// Keys in them.
+        /// Keys in these batches.
         counter lookup_keys: u64,
         /// Why the store takes no more writes, if an earlier failure stopped them.
         other poisoned: Option<String>,
@@ -267,6 +268,22 @@ impl Inner {
         self.work.failure().or_else(of_keyspaces)
     }
 
+    /// The memory of all memtables in use. It may miss a memtable that is frozen during the count,
+    /// but never counts more than there is.
+    fn memtables_used_bytes(&self) -> usize {
+        loop {
+            let active = self.active_tables.load();
+            let active_bytes: usize = active.iter().map(|table| table.used_bytes()).sum();
+            let held_bytes = self.held.bytes();
+            // `freeze` shows the next set before it counts the frozen one as held. So if the set is
+            // still the same, its memtables are not among the held ones. If not, another thread has
+            // made progress.
+            if Arc::ptr_eq(&active, &self.active_tables.load()) {
+                return active_bytes + held_bytes;
+            }
+        }
+    }
+
     pub(super) fn stats(&self) -> Stats {
         let log = match &self.writer {
             Writer::Logged(commit) => commit.counts(),
@@ -282,10 +299,10 @@ impl Inner {
             add_levels(&mut levels, &version.levels);
             memtables += version.tables.len();
         }
-        let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
-        // There always is one.
-        let memtable = active.table(0).map(|table| table.memtable.stats());
-        let memtables_used_bytes = active.used_bytes() + self.held.bytes();
+        let memtables_used_bytes = self.memtables_used_bytes();
+        // The first one belongs to the store's own keyspace.
+        let active = self.active_tables.load();
+        let memtable = active.first().map(|table| table.memtable.stats());
         drop(active);
         Stats {
             memtable: memtable.unwrap_or(MemTableStats {
@@ -301,9 +318,9 @@ impl Inner {
             levels,
             keyspaces,
             cache: self.cache.stats(),
-            tree: self.tree_work(),
+            tree: self.tree_stats(),
             is_compaction_due: self.is_compaction_due(),
-            back_pressure: self.counters.back_pressure(),
+            write_stalls: self.counters.write_stalls(),
             background_failure: self.background_failure().map(|failure| failure.to_string()),
             last_sequence: self.published.last(),
             write_batches: log.batches + self.counters.write_batches(),
@@ -389,8 +406,8 @@ impl fmt::Display for Stats {
             counted(self.lookup_keys, "key"),
             counted(self.lookup_batches, "batch")
         )?;
-        if self.tree != TreeWork::default() {
-            let TreeWork {
+        if self.tree != TreeStats::default() {
+            let TreeStats {
                 flushes,
                 flushed_bytes,
                 compactions,
@@ -406,12 +423,12 @@ impl fmt::Display for Stats {
                 self.tree.write_amplification()
             )?;
         }
-        if self.back_pressure != BackPressure::default() {
-            let BackPressure {
+        if self.write_stalls != WriteStalls::default() {
+            let WriteStalls {
                 stalls,
                 stalled_us,
                 slowed_us,
-            } = self.back_pressure;
+            } = self.write_stalls;
             write!(
                 f,
                 "\npressure   {} waited {} ms; others were slowed down by {} ms",

@@ -1,24 +1,24 @@
-//! What a read uses: the memtables and runs of a keyspace at one moment. (RocksDB uses the same
-//! name.)
+//! The memtables and runs of a keyspace at one moment, as a read uses them. RocksDB uses the same
+//! name.
 //!
 //! ```text
 //!   tables   [ active ][ full ][ full ]      newest first     sequence numbers 91.. 61..90 31..60
 //!   levels   the runs below                                                    ..30
 //! ```
 //!
-//! A super version never changes; a new one replaces it: when a memtable is full, before the next
-//! one takes writes, and when a flush or compaction has replaced memtables or runs. A reader that
-//! holds one sees everything written before it was replaced, and keeps the files and memory that
-//! this takes. Later writes go to other memtables. So a read that loads the super version first and
-//! the sequence number second sees everything up to that number, or up to where the super version
-//! was replaced, without gaps.
+//! A super version never changes. A new one replaces it when a memtable is full, before the next
+//! memtable takes writes, and when a flush or compaction has replaced memtables or runs. A reader
+//! that holds a super version sees everything written before it was replaced. It also keeps the
+//! files and the memory of the super version alive. Later writes go to other memtables. So a read
+//! that loads the super version first and the sequence number second sees everything up to that
+//! number, or up to where the super version was replaced, without gaps.
 
 use std::sync::Arc;
 
 use forerun_core::arch::prefetch_read;
 use forerun_core::sync::OnceLock;
 
-use super::memory::{HeldBytes, HeldMemory};
+use super::held_memory::{HeldBytes, HeldMemory};
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::memtable::{MemTable, MemTableConfig};
@@ -44,7 +44,7 @@ pub(super) struct SuperVersion {
     /// Everything up to this sequence number has expired and may be missing from runs, so readers
     /// must not see anything older.
     pub(super) expired_sequence: u64,
-    /// What lookups in runs need.
+    /// The cache and options for lookups in runs.
     pub(super) reading: ReadContext,
     /// Whether the keyspace was dropped.
     pub(super) is_dropped: bool,
@@ -80,15 +80,15 @@ impl Table {
         self.held.get_or_init(|| memory.hold(self.used_bytes()));
     }
 
-    /// Whether nothing was written to it.
+    /// Whether it holds no entries and no range deletions.
     pub(super) fn is_empty(&self) -> bool {
         self.memtable.stats().entries == 0 && self.ranges.is_empty()
     }
 }
 
 impl SuperVersion {
-    /// Prefetches everything that a lookup reads first, together; otherwise each miss would wait
-    /// for the one before.
+    /// Prefetches together everything that a lookup reads first. Otherwise each miss would wait for
+    /// the previous one.
     #[inline]
     pub(super) fn prefetch(&self) {
         if let Some(table) = self.tables.first() {

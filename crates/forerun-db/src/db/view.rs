@@ -47,7 +47,7 @@ impl Inner {
         }
     }
 
-    /// What has expired by now, by keyspace. Called by one thread at a time.
+    /// The present watermark of each keyspace. Called by one thread at a time.
     fn expired(&self, visible: u64) -> Arc<Expired> {
         let last = self.expired.load_full();
         if !self.clock.is_on() {
@@ -301,7 +301,7 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
-        // Prefetch while the bounds are copied.
+        // The prefetch runs while the bounds are copied.
         self.keyspace.cursors.prefetch();
         let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
         self.iter(owned(range.start_bound()), owned(range.end_bound()))

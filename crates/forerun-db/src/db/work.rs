@@ -6,12 +6,12 @@
 //!           no memory: wait until the event count changes
 //! ```
 //!
-//! What there is to do follows from the store's state, which changes without this lock. So a worker
-//! reads the event count, looks for work until it finds none, and sleeps until the count changes. A
+//! The store's state shows which work is due, and it changes without this lock. So a worker reads
+//! the event count, looks for work until it finds none, and sleeps until the count changes. A
 //! thread that changes the store's state increments the count.
 //!
 //! A worker whose work fails waits until its retry is due (`backoff.rs`), however many events
-//! occur: progress elsewhere is no reason to retry. An explicit request is.
+//! occur, because progress elsewhere is no reason to retry. An explicit request is one.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError, time};
 use super::backoff::Failing;
 use crate::{Error, Result};
 
-/// What a worker does.
+/// A worker's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
     Flush,
@@ -54,7 +54,7 @@ struct WorkState {
 pub(super) enum FailOn {
     /// Failures since the work was requested.
     Since(Instant),
-    /// Failures that repeat when the work is retried. A single failure is waited out.
+    /// Failures that repeat when the work is retried. A single failure does not end the wait.
     Repeated,
 }
 

@@ -286,7 +286,7 @@ impl Inner {
     }
 
     /// Runs an operation that changes the store. If it panics, the store takes no more writes,
-    /// since no one can say what is half done.
+    /// since nothing is known about the state it left.
     pub(super) fn guard<T>(
         &self,
         doing: &'static str,
@@ -413,7 +413,7 @@ fn poisoned(cause: &Arc<Error>) -> Error {
 
 /// The result of an attempt to write to a memtable set.
 enum Attempt<'a> {
-    /// Done; the last sequence number of the batch.
+    /// The batch is written; this is its last sequence number.
     Done(u64),
     /// The keyspace has no memtable in the set yet.
     NoTable(&'a Arc<KeyspaceData>),

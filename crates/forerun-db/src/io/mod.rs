@@ -12,11 +12,8 @@ pub mod fault;
 pub(crate) mod guarded;
 pub(crate) mod open_files;
 mod os;
-mod pool;
 pub(crate) mod reads;
 pub(crate) mod replace;
-#[cfg(target_os = "linux")]
-mod uring;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -78,8 +75,8 @@ pub trait Io: Send + Sync + fmt::Debug {
     /// died, but the machine did not.
     fn boot_id(&self) -> Option<u128>;
 
-    /// Seconds since 1970, by which entries expire; 0 if the clock is before that. Called once per
-    /// batch, so it must be cheap.
+    /// Seconds since 1970; 0 if the clock is set to an earlier time. Entries expire by this time.
+    /// It is called once per batch, so it must be cheap.
     fn unix_time_s(&self) -> u64 {
         system_time_s()
     }
@@ -135,9 +132,9 @@ pub trait IoFile: Send + Sync + fmt::Debug {
         self.try_lock()
     }
 
-    /// The operating system's file behind this one, if reads may bypass [`IoFile::read_at`]: from
-    /// other threads, or by the kernel, several at once. It stays open for them when this handle is
-    /// dropped.
+    /// The operating system's file behind this one, if reads may bypass [`IoFile::read_at`]. Other
+    /// threads or the kernel then read it, several at once, and it stays open for them when this
+    /// handle is dropped.
     fn shared(&self) -> Option<Arc<File>> {
         None
     }
@@ -167,7 +164,7 @@ pub fn write_all_at(file: &dyn IoFile, mut bytes: &[u8], mut offset: u64) -> io:
 /// with durable bytes. The name itself is not durable: see [`Io::sync_dir`].
 ///
 /// # Errors
-/// The error of the failed call. A part of a copy may be there.
+/// The error of the failed call. A partial copy may remain.
 pub fn link_or_copy(io: &dyn Io, from: &Path, to: &Path) -> io::Result<()> {
     if link(io, from, to)? == Linked::Yes {
         return Ok(());
@@ -225,8 +222,8 @@ pub fn copy_bytes(from: &dyn IoFile, to: &dyn IoFile, len: u64) -> io::Result<()
 /// Hands out the first `len` bytes of a file in order, piece by piece, each with its offset.
 ///
 /// # Errors
-/// What `fail` makes of the failed call's error, or of `UnexpectedEof` if there are fewer bytes; or
-/// the error of `take`.
+/// The error of a failed read, or `UnexpectedEof` for a short file, converted by `fail`; or the
+/// error of `take`.
 pub(crate) fn read_pieces<E>(
     file: &dyn IoFile,
     len: u64,

@@ -184,7 +184,7 @@ impl Clock {
     }
 }
 
-/// Whether anybody but the entry holds a file. The caller holds the entry's lock.
+/// Whether a reader holds the file, besides the entry. The caller holds the entry's lock.
 fn is_being_read(file: &mut Arc<dyn IoFile>) -> bool {
     // The file itself holds one reference, and the one just requested is another.
     let is_shared = |file: Arc<File>| Arc::strong_count(&file) > 2;
@@ -202,7 +202,7 @@ impl ImmutableFile {
     /// The file, open.
     fn open(&self) -> io::Result<Arc<dyn IoFile>> {
         let entry = &self.entry;
-        // Held while the file is opened, so that others who want it wait.
+        // Held while the file is opened, so that other threads that need it wait.
         let mut file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
         entry.is_used.store(true, Ordering::Relaxed);
         if let Some(file) = &*file {
@@ -275,7 +275,7 @@ impl Io for OpenFiles {
                 is_used: AtomicBool::new(false),
             }),
         };
-        // Open now, so that a missing file is noticed now.
+        // Open the file now, so that a missing file is noticed at once.
         file.open()?;
         Ok(Box::new(file))
     }

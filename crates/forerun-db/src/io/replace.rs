@@ -12,7 +12,7 @@ use crate::{Error, Result};
 pub(crate) enum ReplaceError {
     /// The old file is still there.
     Unchanged(Error),
-    /// After a crash, either the old or the new file may be there.
+    /// After a crash, the file may be the old or the new one.
     InDoubt(Error),
 }
 

@@ -9,7 +9,7 @@ use forerun_core::Pages;
 use super::descent::{NoTrail, Step, start};
 use super::memory_checks::Trusting;
 use super::node::{Node, Seal, Target};
-use super::{Bytewise, Checks, MemTable, MemTableConfig, Strategy};
+use super::{Bytewise, MemTable, MemTableConfig, MemoryChecks, Strategy};
 use crate::{Error, Op};
 
 const ALL: u64 = u64::MAX >> 8;
@@ -18,7 +18,7 @@ fn paranoid(writes: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> MemTable {
     let table = MemTable::new(MemTableConfig {
         limit_bytes: 16 << 20,
         comparator: Arc::new(Bytewise),
-        checks: Checks::Paranoid,
+        checks: MemoryChecks::Paranoid,
         pages: Pages::Small,
     })
     .unwrap();
@@ -179,15 +179,16 @@ fn damage_among_the_versions_of_a_key_is_met_on_the_way_to_an_older_one() {
         .find(|&sequence| node(&table, b"chain", sequence).height() == 1)
         .unwrap();
     overwrite(node(&table, b"chain", damaged), 16 + 8, &[0xee]);
-    let told = |error: Error| matches!(error, Error::CorruptEntry { key, .. } if key == b"chain");
-    assert!(told(table.get(b"chain", damaged).unwrap_err()));
+    let is_reported =
+        |error: Error| matches!(error, Error::CorruptEntry { key, .. } if key == b"chain");
+    assert!(is_reported(table.get(b"chain", damaged).unwrap_err()));
     for strategy in Strategy::ALL {
         table.multi_get(
             &[&b"a"[..], b"chain", b"z"],
             damaged,
             strategy,
             |position, lookup| match position {
-                1 => assert!(told(lookup.unwrap_err()), "{strategy}"),
+                1 => assert!(is_reported(lookup.unwrap_err()), "{strategy}"),
                 _ => assert!(lookup.is_ok(), "{strategy}, key {position}"),
             },
         );
@@ -202,7 +203,7 @@ fn damage_among_the_versions_of_a_key_is_met_on_the_way_to_an_older_one() {
         cursor.next().unwrap().map(|entry| entry.key),
         Some(&b"chain"[..])
     );
-    assert!(told(cursor.next().unwrap_err()));
+    assert!(is_reported(cursor.next().unwrap_err()));
 }
 
 #[test]

@@ -115,13 +115,13 @@ fn what_a_thread_has_published_any_later_search_finds() {
     use loom::sync::atomic::{AtomicBool, Ordering};
     model(|| {
         let list = list();
-        let told = Arc::new(AtomicBool::new(false));
-        let (other, tell) = (list.clone(), told.clone());
+        let is_written = Arc::new(AtomicBool::new(false));
+        let (other, tell) = (list.clone(), is_written.clone());
         let writer = thread::spawn(move || {
             insert(&other, b"b", 1, 1);
             tell.store(true, Ordering::Release);
         });
-        if told.load(Ordering::Acquire) {
+        if is_written.load(Ordering::Acquire) {
             assert!(finds(&list, b"b"));
         }
         writer.join().unwrap();

@@ -7,7 +7,7 @@ use super::skip_list::SkipList;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
-pub enum Checks {
+pub enum MemoryChecks {
     /// Memory is trusted.
     #[default]
     Off,

@@ -42,7 +42,7 @@ pub use crate::comparator::{Bytewise, Comparator, ReverseBytewise};
 pub use crate::versions::Entry;
 pub use descent::Lookup;
 pub(crate) use lookup_batch::CoveredKey;
-pub use memory_checks::Checks;
+pub use memory_checks::MemoryChecks;
 pub use prepared::Prepared;
 pub use strategy::{Strategy, UnknownStrategy};
 
@@ -65,7 +65,7 @@ pub struct MemTableConfig {
     /// The order of keys.
     pub comparator: Arc<dyn Comparator>,
     /// What is verified on reading.
-    pub checks: Checks,
+    pub checks: MemoryChecks,
     /// The pages to request from the operating system.
     pub pages: Pages,
 }
@@ -76,7 +76,7 @@ impl Default for MemTableConfig {
         MemTableConfig {
             limit_bytes: 1 << 30,
             comparator: Arc::new(Bytewise),
-            checks: Checks::Off,
+            checks: MemoryChecks::Off,
             pages: Pages::Huge,
         }
     }
@@ -86,7 +86,7 @@ forerun_core::setters! {
     MemTableConfig {
         limit_bytes: usize,
         comparator: Arc<dyn Comparator>,
-        checks: Checks,
+        checks: MemoryChecks,
         pages: Pages,
     }
 }
@@ -110,7 +110,7 @@ forerun_core::setters! {
 /// ```
 pub struct MemTable {
     list: SkipList,
-    checks: Checks,
+    checks: MemoryChecks,
 }
 
 figures! {
@@ -137,11 +137,11 @@ figures! {
 macro_rules! with_checks {
     ($table:expr, $visit:ident => $body:expr) => {
         match $table.checks {
-            Checks::Off => {
+            MemoryChecks::Off => {
                 type $visit = Trusting;
                 $body
             }
-            Checks::Paranoid => {
+            MemoryChecks::Paranoid => {
                 type $visit = Paranoid;
                 $body
             }
@@ -163,8 +163,8 @@ impl MemTable {
             pages,
         } = config;
         let seal = match checks {
-            Checks::Off => Seal::None,
-            Checks::Paranoid => Seal::Checksum,
+            MemoryChecks::Off => Seal::None,
+            MemoryChecks::Paranoid => Seal::Checksum,
         };
         let list = SkipList::new(limit_bytes, pages, KeyOrder::new(comparator), seal).map_err(
             |error| match error {
@@ -199,7 +199,7 @@ impl MemTable {
     /// The newest version of `key` with a sequence number of at most `snapshot`.
     ///
     /// # Errors
-    /// [`Error::CorruptEntry`], with [`Checks::Paranoid`] only.
+    /// [`Error::CorruptEntry`], with [`MemoryChecks::Paranoid`] only.
     pub fn get(&self, key: &[u8], snapshot: u64) -> Result<Lookup<'_>> {
         self.get_as_of(key, ReadPoint::at(snapshot))
     }
@@ -214,8 +214,8 @@ impl MemTable {
     /// exactly once. Answers come in no particular order. Keys may repeat and come in any order; a
     /// sorted batch is at least as fast.
     ///
-    /// An answer is an error ([`Error::CorruptEntry`]) only with [`Checks::Paranoid`], and only for
-    /// the keys whose search visited the damaged entry.
+    /// An answer is an error ([`Error::CorruptEntry`]) only with [`MemoryChecks::Paranoid`], and
+    /// only for the keys whose search visited the damaged entry.
     pub fn multi_get<'a, K: AsRef<[u8]>>(
         &'a self,
         keys: &[K],
@@ -329,7 +329,7 @@ fn corrupt_entry(corrupt: Box<Corrupt>) -> Error {
 /// A cursor over the entries that a snapshot sees. It needs no lock and sees none of the writes
 /// that come after its snapshot. It lends the entry at its position.
 ///
-/// All moves can fail with [`Error::CorruptEntry`], with [`Checks::Paranoid`] only.
+/// All moves can fail with [`Error::CorruptEntry`], with [`MemoryChecks::Paranoid`] only.
 pub struct Cursor<'a>(VisibleEntries<TableVersions<'a>>);
 
 impl Cursor<'_> {

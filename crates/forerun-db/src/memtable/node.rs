@@ -10,7 +10,7 @@
 //!
 //!   link      prefix (8) | pointer to the next node's header (8)
 //!   tag       sequence number (56 bits) | tower height (7) | kind (1: a value, 0: a deletion)
-//!   checksum  CRC32C of header and entry; only where the table was made with `Checks::Paranoid`
+//!   checksum  CRC32C of header and entry; only where the table was made with `MemoryChecks::Paranoid`
 //! ```
 //!
 //! **The prefix beside the pointer** lets a search pass over a node without reading it. It never

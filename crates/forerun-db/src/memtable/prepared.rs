@@ -89,8 +89,8 @@ impl<'a> Prepared<'a> {
             let start = draft.start(at);
             // The lengths are checked again too, since a node keeps each in 32 bits.
             let is_long = draft.key.len() > MAX_KEY_BYTES || draft.value.len() > MAX_VALUE_BYTES;
-            let room = block_end.saturating_sub(start);
-            if is_long || draft.size_bytes() > room {
+            let free_bytes = block_end.saturating_sub(start);
+            if is_long || draft.size_bytes() > free_bytes {
                 return Err(Refused::Changed);
             }
             // SAFETY: the node ends within the block, as was just checked, and nobody else uses the

@@ -1,7 +1,10 @@
 //! Reads a store's files to describe them: the runs it has, a run's metadata, a page's content.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
+
+use forerun_core::size::counted;
 
 use super::ClosedStore;
 use super::description::{
@@ -12,16 +15,17 @@ use crate::run::{self, Contents, Page, PageKind, PageLocation, Run};
 use crate::tree::manifest::{Keyspace, Manifest, RunRecord};
 use crate::{Access, Error, Options, Result};
 
-/// What [`describe`] shows.
+/// Options of [`describe`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DescribeOptions {
-    /// Show the run with this number instead of the manifest.
+    /// Show the run with this number instead of the manifest. Default: none.
     pub run: Option<u64>,
     /// Show the page with this number in the run instead of the run's metadata. Leaves come first,
     /// numbered from 0 in key order, then the levels above them; the last page is the root.
+    /// Default: none.
     pub page: Option<u32>,
-    /// Maximum number of rows of the page to show.
+    /// Maximum number of rows of the page to show. Default: 0.
     pub rows: usize,
 }
 
@@ -29,7 +33,7 @@ forerun_core::setters! {
     DescribeOptions { rows: usize } into { run: Option<u64>, page: Option<u32> }
 }
 
-/// Describes the files of a store that nobody has open: the manifest with its runs, one run, or one
+/// Describes the files of a store that is not open: the manifest with its runs, one run, or one
 /// page of a run.
 ///
 /// ```
@@ -46,8 +50,8 @@ forerun_core::setters! {
 ///
 /// # Errors
 /// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::ComparatorMismatch`],
-/// [`Error::KeyspaceComparator`], [`Error::Io`]; [`Error::CorruptFile`], also for a run or a page
-/// that does not exist.
+/// [`Error::KeyspaceComparator`], [`Error::Io`], [`Error::CorruptFile`]; [`Error::BadOption`] for a
+/// run or a page that does not exist.
 pub fn describe(
     path: impl AsRef<Path>,
     options: &Options,
@@ -62,6 +66,15 @@ pub fn describe(
         let order = options.order_of(path, &meta.keyspace_name, &meta.comparator)?;
         Run::open(&*io, &file, number, order, &store.cache)
     };
+    let open_chosen = |number: u64| {
+        open(number).map_err(|error| match error.io_kind() {
+            Some(ErrorKind::NotFound) => Error::BadOption {
+                option: "run",
+                reason: format!("there is no {}", run::path(path, number).display()),
+            },
+            _ => error,
+        })
+    };
     Ok(match what {
         DescribeOptions { run: None, .. } => {
             let manifest = Manifest::read(&*io, path)?;
@@ -71,13 +84,13 @@ pub fn describe(
             run: Some(number),
             page: None,
             ..
-        } => Description::Run(Box::new(describe_run(&open(number)?))),
+        } => Description::Run(Box::new(describe_run(&open_chosen(number)?))),
         DescribeOptions {
             run: Some(number),
             page: Some(page),
             rows,
         } => {
-            let run = open(number)?;
+            let run = open_chosen(number)?;
             let bytes = find_page(&run, page)?;
             Description::Page {
                 run: number,
@@ -156,8 +169,15 @@ fn describe_run(run: &Run) -> RunDescription {
 
 /// Finds a page by its number. Only the pages above it know where it is stored.
 fn find_page(run: &Run, wanted: u32) -> Result<Vec<u8>> {
+    let pages = run.meta().pages();
+    if wanted >= pages {
+        return Err(Error::BadOption {
+            option: "page",
+            reason: format!("run {} has {}", run.number(), counted(pages, "page")),
+        });
+    }
     let mut stored = Vec::new();
-    let mut level = vec![(run.meta().pages() - 1, run.root_location())];
+    let mut level = vec![(pages - 1, run.root_location())];
     // A child's number is lower than its parent's, so this ends.
     while !level.is_empty() {
         let mut below: Vec<(u32, PageLocation)> = Vec::new();
@@ -178,9 +198,6 @@ fn find_page(run: &Run, wanted: u32) -> Result<Vec<u8>> {
         }
         level = below;
     }
-    let reason = format!(
-        "there is no page {wanted}; there are {}",
-        run.meta().pages()
-    );
+    let reason = format!("no page above it leads to page {wanted}");
     Err(Error::corrupt_file(run.path(), 0, reason))
 }

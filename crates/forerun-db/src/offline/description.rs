@@ -1,4 +1,4 @@
-//! What [`describe`](crate::describe) returns: data for programs, and text for people.
+//! The result of [`describe`](crate::describe): data for programs, and text for people.
 
 use forerun_core::size::counted;
 use std::fmt;
@@ -67,7 +67,7 @@ pub struct RunSummary {
     pub number: u64,
     /// The size of its file in bytes.
     pub bytes: u64,
-    /// What its file says, or why it cannot be read.
+    /// The description from its file, or the reason why the file cannot be read.
     pub run: Result<RunDescription>,
 }
 

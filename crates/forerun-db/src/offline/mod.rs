@@ -1,11 +1,12 @@
-//! Work on a store that nobody has open: checking and repairing it.
+//! Work on a store that is not open: checking and repairing it.
 //!
 //! ```text
 //!   check    LOCK ─> MANIFEST ─> every byte of every run ─> every record of the log       changes nothing
 //!   repair   LOCK ─> tree/repair.rs ─> a damaged log: what can be read of it, in runs     then it opens
 //! ```
 //!
-//! describe.rs reads what is in a store's files; description.rs holds it, for people and programs.
+//! describe.rs reads the contents of a store's files; description.rs holds the result, for people
+//! and programs.
 
 pub(crate) mod describe;
 pub(crate) mod description;
@@ -28,7 +29,7 @@ use crate::tree::levels::Levels;
 use crate::tree::limiter::RateLimiter;
 use crate::tree::manifest::{self, Keyspace, Manifest};
 use crate::tree::repair::{self, RepairReport};
-use crate::tree::salvage::Loss;
+use crate::tree::salvage::DataLoss;
 use crate::tree::verify::{VerifyReport, verify_file};
 use crate::wal::closed::{self, Closed};
 use crate::wal::record::Record;
@@ -57,7 +58,7 @@ pub struct CheckReport {
     pub problems: Vec<Error>,
 }
 
-/// Verifies every byte of a store that nobody has open: the manifest, the runs and the log. Changes
+/// Verifies every byte of a store that is not open: the manifest, the runs and the log. Changes
 /// nothing.
 ///
 /// A torn end of the log, as a crash leaves it, is not a problem; [`RecoveryReport::dropped_tail`]
@@ -126,7 +127,7 @@ impl ClosedStore {
             }
             Err(error @ Error::CorruptFile { .. }) => {
                 checked.problems.push(error);
-                // Without a manifest, nobody knows which part of the log is needed.
+                // Without a manifest, it is unknown which part of the log is needed.
                 return Ok(checked);
             }
             Err(other) => return Err(other),
@@ -162,8 +163,8 @@ impl ClosedStore {
     }
 }
 
-/// Repairs a damaged store that nobody has open, so that it opens again with everything that can
-/// still be read.
+/// Repairs a damaged store that is not open, so that it opens again with everything that can still
+/// be read.
 ///
 /// Drops damaged pages from their runs, rebuilds a lost manifest from the runs, and flushes the
 /// readable part of a damaged log to runs. [`RepairReport::losses`] lists what is lost; where a
@@ -231,14 +232,14 @@ fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<RepairRe
     }
     let checked = store.check(&io, path, options)?;
     if !checked.problems.is_empty() {
-        // The runs are sound now, so the damage is in the log. Flushes what can be read of it to
-        // runs, and starts a new log.
+        // The runs are sound now, so the damage is in the log. Flush its readable part to runs, and
+        // start a new log.
         let options = Options {
             recovery: Recovery::SkipCorrupt,
             create: Create::Never,
             ..options.clone()
         };
-        // The lock is held throughout, so nobody can write between two steps.
+        // The lock is held throughout, so no other process can write between two steps.
         let db = Db::open_in(Arc::clone(&io), path, options, store.dir)?;
         let skipped = db.recovery().skipped.iter();
         repaired.losses.extend(skipped.map(Into::into));
@@ -386,7 +387,7 @@ impl ClosedStore {
         let known: BTreeSet<u32> = manifest.keyspaces.iter().map(|of| of.id).collect();
         for id in unknown.difference(&known) {
             let name = repair::recovered_name(*id);
-            repaired.losses.push(Loss {
+            repaired.losses.push(DataLoss {
                 path: path.join(manifest::NAME),
                 reason: format!(
                     "keyspace {id} was found only in the log: it is now named {name:?} and ordered \

@@ -1,7 +1,7 @@
 //! Immutable blocks of range tombstones, searched by key.
 //!
 //! ```text
-//!   tombstones   b ├──────── @7 ────────┤ m            packed sixteen to a leaf, in the order they came in
+//!   tombstones   b ├──────── @7 ────────┤ m            sixteen per leaf, in the order of arrival
 //!                            h ├──── @9 ────┤ t
 //!   fragments    b ├── @7 ──┤h ├──── @9 ────┤ t        the newest tombstone over each: at most 2 each
 //! ```
@@ -244,7 +244,7 @@ impl Block {
         }
     }
 
-    /// What a merged block keeps of this one: the block itself or its parts.
+    /// The part of this block that a merged block keeps: the block itself or its parts.
     fn as_parts(self: &Arc<Block>) -> &[Arc<Block>] {
         match self.count() >= PARTS * self.largest_part {
             true => std::slice::from_ref(self),

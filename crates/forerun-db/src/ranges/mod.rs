@@ -179,7 +179,7 @@ impl Ranges {
                 list = Arc::new(list.with_tail_in_blocks(&self.order));
                 (filled, is_other) = (0, true);
             }
-            // The slot is empty: nobody else adds.
+            // The slot is empty: no other thread adds.
             let _ = list.tail.0[filled].set(Slot::new(tombstone));
             filled += 1;
             count += 1;
@@ -293,7 +293,7 @@ impl List {
 
     fn newest_over(&self, order: &KeyOrder, key: &[u8], snapshot: u64) -> Option<RangeRef<'_>> {
         let in_tail = block::newest_of(self.tail.iter(), order, key, snapshot);
-        // Newest first: sequence numbers ascend, except for a few that overtook each other.
+        // Newest first: sequence numbers ascend, except for a few that arrived out of order.
         let blocks = self.blocks.iter().rev();
         blocks.fold(in_tail, |newest, block| {
             let is_newer =

@@ -8,8 +8,8 @@ use super::*;
 use crate::cache::PageCache;
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::run::level_cursor::LevelCursor;
-use crate::run::testing::{cache, key, orders, run, sorted};
-use crate::versions::testing::{Held, all_of, held};
+use crate::testing::runs::{cache, key, orders, run, sorted};
+use crate::testing::version_list::{Held, all_of, held};
 
 #[derive(Clone, Copy, Debug)]
 enum Go {

@@ -1,4 +1,4 @@
-//! Describes a page, for people and programs to read.
+//! Describes a page, for people and programs.
 
 use forerun_core::size::counted;
 use std::fmt;
@@ -9,8 +9,8 @@ use crate::versions::{Kind, MAX_SEQUENCE};
 /// Bytes shown of a key or a value.
 const SHOWN_BYTES: usize = 48;
 
-/// A page, for people and programs to read. Displays as text: one line about the page, then one
-/// line for each row.
+/// The description of a page, for people and programs. Displays as text: one line about the page,
+/// then one line for each row.
 ///
 /// ```text
 /// leaf of 14,212 bytes, 3 rows in 1 group, prefix "user:0000"
@@ -21,7 +21,7 @@ const SHOWN_BYTES: usize = 48;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PageDescription {
-    /// Whether it is a leaf; if not, its rows lead to pages below.
+    /// Whether it is a leaf; otherwise its rows lead to pages below.
     pub is_leaf: bool,
     /// Its size in bytes.
     pub bytes: usize,
@@ -31,7 +31,7 @@ pub struct PageDescription {
     pub groups: usize,
     /// The prefix that all of its keys share.
     pub prefix: Vec<u8>,
-    /// The rows to show, from the first on.
+    /// The rows to show, beginning with the first.
     pub rows: Vec<RowDescription>,
 }
 
@@ -45,11 +45,11 @@ pub struct RowDescription {
     pub key: Vec<u8>,
     /// The sequence number of its version; `None` for the newest possible one.
     pub sequence: Option<u64>,
-    /// What is under the key.
+    /// The content of the row.
     pub content: RowContent,
 }
 
-/// What a row of a page holds.
+/// The content of a row of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RowContent {

@@ -54,7 +54,7 @@ fn open(io: &FaultIo, order: &KeyOrder) -> Result<Run> {
         Path::new(PATH),
         7,
         order.clone(),
-        &crate::cache::testing::small_cache(),
+        &crate::testing::small_cache::small_cache(),
     )
 }
 
@@ -419,7 +419,7 @@ fn a_changed_byte_anywhere_is_found_and_named() {
 }
 
 #[test]
-fn a_failure_at_any_call_is_told_and_leaves_no_run_that_is_half() {
+fn a_failure_at_any_call_is_reported_and_leaves_no_partial_run() {
     let order = KeyOrder::Bytewise;
     let entries = numbered(9000, |n| n.to_le_bytes().repeat(20));
     let attempt = |io: &FaultIo| {

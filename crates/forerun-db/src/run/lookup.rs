@@ -37,7 +37,7 @@ pub(crate) enum Found<'g> {
     Missing,
 }
 
-/// What a lookup in runs needs.
+/// The cache and options for lookups in runs.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadContext {
     pub(crate) cache: Arc<PageCache>,
@@ -82,7 +82,7 @@ fn prefetch_start(bytes: &[u8], leaf: bool) {
     }
 }
 
-/// Looks a key up in runs, newest first, until one knows it.
+/// Looks a key up in runs, newest first, until one has an answer.
 ///
 /// The whole lookup is one future. It holds the key by reference and boxes errors, because the
 /// compiler moves a future of two cache lines with a few instructions, but a larger one with a

@@ -23,7 +23,7 @@ const VERSION: u32 = 1;
 const HEADER_MAGIC: [u8; 8] = *b"FORE-RUN";
 const FOOTER_MAGIC: [u8; 8] = *b"RUN-FOOT";
 
-/// What kind of versions a run holds.
+/// The kind of versions in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Contents {
     /// Versions of keys.
@@ -68,7 +68,7 @@ pub(crate) struct RunMeta {
     /// The number and the name of the run's keyspace, for repairs.
     pub(crate) keyspace: u32,
     pub(crate) keyspace_name: String,
-    /// What its versions are.
+    /// The kind of its versions.
     pub(crate) holds: Contents,
     /// Whether a key occurs more than once, because a snapshot needed an older version of it.
     pub(crate) repeats_keys: bool,
@@ -208,8 +208,8 @@ impl<'a> Fields<'a> {
 
 /// A salt for a new run.
 pub(super) fn new_salt() -> u64 {
-    // It only has to be a number that nobody outside can guess and no two runs share: see
-    // `docs/internals/format.md`.
+    // It must be a number that no outsider can guess and that no two runs share: see
+    // `docs/internals/format-runs.md`.
     random_seed()
 }
 

@@ -18,16 +18,13 @@
 //!   dump.rs            prints a page
 //! ```
 //!
-//! `docs/internals/format.md` defines the bytes.
+//! `docs/internals/format-runs.md` defines the bytes.
 
 pub(crate) mod cursor;
 pub(crate) mod dump;
 #[cfg(test)]
 mod file_tests;
 mod filter;
-// Hidden: for the fuzz targets.
-#[doc(hidden)]
-pub mod fuzz;
 pub(crate) mod level_cursor;
 pub(crate) mod lookup;
 mod meta;
@@ -43,8 +40,9 @@ mod reader;
 mod run_output;
 
 mod stored;
-#[cfg(test)]
-pub(crate) mod testing;
+// Hidden: for the fuzz targets.
+#[doc(hidden)]
+pub mod testing;
 mod writer;
 
 pub(crate) use filter::Filter;
@@ -76,8 +74,8 @@ use std::path::{Path, PathBuf};
 #[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct RunOptions {
-    /// Maximum size of a page, from 4 KiB to 64 KiB. Values outside that range are clamped. Only a
-    /// page with a single row, or an internal page with two, may be larger. Default: 16 KiB.
+    /// Maximum size of a page in bytes, from 4 KiB to 64 KiB. Other values are clamped.
+    /// Only a page with one row, or an internal page with two, may be larger. Default: 16 KiB.
     pub page_bytes: usize,
     /// Compression of pages. Default: [`Compression::Lz4`].
     pub compression: Compression,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A reader may hold a run for longer than the store is open. By the time it drops the run, the
-//! next opening has removed the file, and its name may belong to another run.
+//! next opening may have removed the file, and the file's name may belong to another run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ struct Queue {
     notify: Notify,
 }
 
-/// Wakes the thread that removes files, and those that wait for it.
+/// Wakes the thread that removes files, and the threads that wait for it.
 type Notify = Arc<dyn Fn() + Send + Sync>;
 
 impl Removal {
@@ -58,7 +58,8 @@ impl Queue {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Records that this many files are removed, and returns whom to notify.
+    /// Records that this many files are removed, and returns the callback that wakes waiting
+    /// threads.
     fn removed(&mut self, files: usize) -> Notify {
         self.being_removed -= files;
         Arc::clone(&self.notify)
@@ -89,7 +90,7 @@ impl ObsoleteFiles {
         if !self.owner.is_this_process() {
             return;
         }
-        // Under the lock, so that nothing is removed after `close`.
+        // This happens under the lock, so that nothing is removed after `close`.
         let notify = match &mut *self.lock() {
             Removal::Immediate => return self.remove(path),
             Removal::Deferred(queue) => {
@@ -122,7 +123,7 @@ impl ObsoleteFiles {
             .is_none_or(|queue| queue.waiting.is_empty() && queue.being_removed == 0)
     }
 
-    /// Removes the files in the queue, and none from then on.
+    /// Removes the files in the queue, and accepts no more.
     pub(crate) fn close(&self) {
         let mut removal = self.lock();
         if let Removal::Deferred(queue) = std::mem::replace(&mut *removal, Removal::Closed) {
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(
             calls.load(Ordering::Relaxed),
             2,
-            "nothing to remove, nobody to notify"
+            "nothing to remove, no thread to notify"
         );
         obsolete.add("/c".as_ref());
         obsolete.close();

@@ -12,9 +12,9 @@
 //!   internal record   │ tag │ child's location │ [suffix_len] │ suffix │
 //! ```
 //!
-//! `docs/internals/format.md` defines every byte. A search reads line 0, two lines of one group
-//! (its key prefixes, and the row entries next to them), and the record. That makes three dependent
-//! cache misses, where a binary search has one or two for each step.
+//! `docs/internals/format-runs.md` defines every byte. A search reads line 0, two lines of one
+//! group (its key prefixes, and the row entries next to them), and the record. That makes three
+//! dependent cache misses, where a binary search has one or two for each step.
 //!
 //! [`Page::check`] (`page_check.rs`) validates a page once, when it is read from disk. Later
 //! readers do not check again. This is still safe code: wrong bytes give wrong rows, but no panic
@@ -86,7 +86,7 @@ pub(super) const fn groups_start(rows: usize) -> usize {
     (HEADER_BYTES + 4 * rows.div_ceil(GROUP_ROWS)).next_multiple_of(LINE_BYTES)
 }
 
-/// What a page is.
+/// The kind of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageKind {
     /// Rows are versions.

@@ -47,7 +47,7 @@ pub(super) struct PageBuilder {
     size: Size,
 }
 
-/// What determines a page's size.
+/// The quantities that determine a page's size.
 #[derive(Clone, Copy, Default)]
 struct Size {
     rows: usize,

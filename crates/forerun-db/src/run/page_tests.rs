@@ -230,7 +230,7 @@ proptest! {
             for (at, byte) in &changes {
                 *at.get_mut(&mut page) = *byte;
             }
-            super::fuzz::read_page(&page, &key);
+            crate::run::testing::fuzz::read_page(&page, &key);
         }
     }
 }
@@ -267,7 +267,7 @@ fn a_page_of_many_groups_is_searched_whole() {
 }
 
 #[test]
-fn many_versions_of_one_key_are_told_apart() {
+fn many_versions_of_one_key_are_distinguished() {
     for order in orders() {
         let version = |sequence| Entry {
             key: b"key".to_vec(),

@@ -5,8 +5,8 @@
 //!   finish(@7)     │ header │ pages … │ root │ filter │ meta: all @7 │ footer │ synced; small, whatever the run's size
 //! ```
 //!
-//! An ingestion takes its number last, and the run itself stores it. Anyone who opens, copies or
-//! repairs the run therefore knows how old its versions are.
+//! An ingestion takes its number last, and the run itself stores it. So every program that opens,
+//! copies or repairs the run knows how old its versions are.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ use crate::{Error, Result};
 /// The sequence number stored with an ingestion's versions. The real one comes later.
 pub(crate) const INGESTED_SEQUENCE: u64 = 1;
 
-/// What a run's file still lacks: its metadata, after the filter.
+/// The missing part of a run's file: its metadata, after the filter.
 #[derive(Debug)]
 pub(super) struct PendingMeta {
     pub(super) meta: RunMeta,
@@ -59,7 +59,7 @@ impl PendingMeta {
 #[derive(Debug)]
 pub(crate) struct PendingRun {
     path: PathBuf,
-    /// Where the metadata goes.
+    /// The offset at which the metadata is written.
     offset: u64,
     salt: u64,
     rest: PendingMeta,

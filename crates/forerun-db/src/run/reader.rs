@@ -63,7 +63,7 @@ impl Run {
         let run = Run::open_without_filter(io, path, number, order, cache)?;
         let filter = run.read_filter()?;
         if let Some(charge) = cache.try_charge(filter.bytes()) {
-            // Nobody else has the run yet.
+            // No other thread has the run yet.
             let _ = run.filter.set((filter, charge));
         }
         Ok(run)
@@ -115,7 +115,7 @@ impl Run {
     /// Reads the metadata of the run in a file, whatever its order.
     ///
     /// # Errors
-    /// As [`open`](Self::open), except that any comparator will do.
+    /// As [`open`](Self::open), except that any comparator is accepted.
     pub(crate) fn read_meta(io: &dyn Io, path: &Path) -> Result<RunMeta> {
         read_ends(io, path).map(|(_, _, meta)| meta)
     }

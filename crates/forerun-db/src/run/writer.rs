@@ -8,9 +8,9 @@
 //!   file: │ header │ leaf │ leaf │ internal │ … │ root │ filter │ meta │ footer │
 //! ```
 //!
-//! Memory: one leaf and one internal page per level under construction, a small write buffer, and
-//! until the end, eight bytes per key for the filter and a separator for each internal page above
-//! the leaves.
+//! The writer's memory holds one leaf and one internal page per level under construction, and a
+//! small write buffer. Until the end it also holds eight bytes per key for the filter, and a
+//! separator for each internal page above the leaves.
 
 use std::path::Path;
 
@@ -243,7 +243,7 @@ impl RunWriter {
         self.meta.keyspace_name = name.to_owned();
     }
 
-    /// Records up to which range deletion the covered versions were dropped.
+    /// Records the range deletion up to which covered versions were dropped.
     pub(crate) fn note_ranges_applied(&mut self, sequence: u64) {
         self.meta.ranges_applied = sequence;
     }

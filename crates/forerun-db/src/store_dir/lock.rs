@@ -1,4 +1,4 @@
-//! `LOCK`: one process at a time, and the boot in which it ran.
+//! `LOCK` admits one process at a time, and records the boot in which that process ran.
 //!
 //! ```text
 //! forerun lock
@@ -32,7 +32,7 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock in a directory, or reports who holds it.
+    /// Takes the lock in a directory, or reports which process holds it.
     pub(super) fn take(io: &dyn Io, dir: &Path, name: &str) -> Result<Lock> {
         let path = dir.join(name);
         let file = io
@@ -128,8 +128,8 @@ impl Lock {
     }
 }
 
-/// Which process holds a lock. The text names the process that took it. If that one has ended, a
-/// child may still hold the lock through the inherited file.
+/// Which process holds a lock. The text names the process that took it. If that process has ended,
+/// a child may still hold the lock through the inherited file.
 fn holder(noted: Option<u32>, opened_by: &[u32]) -> Option<u32> {
     let is_noted = |process: &&u32| noted.is_none_or(|noted| noted == **process);
     match noted == Some(std::process::id()) {

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! `docs/internals/format.md` defines the files. Opening checks everything before it changes
-//! anything: a directory that is not a store, that has a newer format or that belongs to another
-//! comparator is left as it was.
+//! anything: a directory that is not a store, that has a newer format, or that belongs to another
+//! comparator stays as it is.
 
 mod lock;
 
@@ -34,7 +34,7 @@ const KIND: Kind = Kind {
 pub(crate) const FORMAT: &str = "FORMAT";
 const LOCK: &str = "LOCK";
 
-/// What opening does if there is no store, or if there is one.
+/// Whether opening may create a store, and whether it may open an existing one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -42,9 +42,9 @@ pub enum Create {
     /// Creates a store if there is none, with its directory and missing parent directories.
     #[default]
     IfMissing,
-    /// Fails if there is none.
+    /// Opens an existing store; fails if there is none.
     Never,
-    /// Fails if there is one.
+    /// Creates a new store; fails if there is one.
     MustBeNew,
 }
 
@@ -111,8 +111,7 @@ impl StoreDir {
         self.lock.power_lost()
     }
 
-    /// Records that the log has been replayed and repaired: from now on it is as this boot of the
-    /// machine left it.
+    /// Records that the log has been replayed and repaired, so that it is complete as of this boot.
     pub(crate) fn note_recovered(&mut self) {
         self.lock.note_boot();
     }

@@ -1,4 +1,4 @@
-//! The runs of an open store, for all keyspaces: in memory, and as the manifest on disk names them.
+//! The runs of an open store, for all keyspaces, in memory and in the manifest on disk.
 //!
 //! ```text
 //!   install(edits):  levels ──edits──> new levels ──> MANIFEST, durably ──> removed runs: marked obsolete
@@ -62,7 +62,8 @@ pub(crate) struct KeyspaceRuns {
     pub(crate) range_runs: Vec<Arc<Run>>,
     /// Everything up to this sequence number has expired.
     pub(crate) expired_sequence: u64,
-    /// Bytes of runs removed since the last check of which range deletions are still needed.
+    /// Bytes of runs removed since range deletions were last checked for whether they are still
+    /// needed.
     gone_bytes: u64,
 }
 
@@ -198,7 +199,7 @@ impl Catalog {
 
     /// Makes changes to the runs of some keyspaces durable, all or none. The caller publishes them
     /// to readers. With `logged`, it also records how much of the log has been flushed. Runs
-    /// written for a keyspace that has been dropped meanwhile are removed.
+    /// written for a keyspace that has since been dropped are removed.
     ///
     /// # Errors
     /// [`Error::Io`]: for this process nothing has changed, and the store continues without the
@@ -287,7 +288,7 @@ impl Catalog {
     }
 
     /// Writes the manifest again if its last write failed. This avoids work for changes that cannot
-    /// be installed while manifests cannot be written, and settles which manifest is on disk.
+    /// be installed while manifests cannot be written, and ensures which manifest is on disk.
     ///
     /// # Errors
     /// [`Error::Io`] if it still cannot be written.
@@ -312,7 +313,7 @@ impl Catalog {
     ) -> Result<()> {
         manifest.next_run = self.numbers.next();
         // From here on the new manifest may be on disk, even if writing it panics. So no added run
-        // is removed unless the old manifest is known to be there.
+        // is removed unless the old manifest is known to be in place.
         let in_doubt_before = self.in_doubt.len();
         self.in_doubt.extend(edits.new_runs().cloned());
         edits.installed();

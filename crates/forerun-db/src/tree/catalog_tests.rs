@@ -1,4 +1,4 @@
-//! What a catalog rejects, and what a panic in the middle of a change leaves on disk.
+//! Changes that a catalog rejects, and the state on disk after a panic in the middle of a change.
 
 use std::ffi::OsString;
 use std::io;
@@ -6,10 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::fixture::{DIR, Fixture, open, open_on};
 use crate::Error;
 use crate::io::fault::FaultIo;
 use crate::io::{Io, IoFile, OpenMode};
+use crate::testing::tree_fixture::{DIR, Fixture, open, open_on};
 use crate::tree::catalog::run_files;
 
 /// Panics when a directory is synced: the new manifest is renamed, and its writer never learns it.

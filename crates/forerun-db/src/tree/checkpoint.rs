@@ -88,8 +88,7 @@ pub(crate) fn checkpoint(
 ///
 /// # Errors
 /// [`Error::AlreadyExists`] if the directory is not empty. [`Error::Io`], or the errors of
-/// `put_run` and `put_log`: removes what was written as far as possible; the remains are not a
-/// store.
+/// `put_run` and `put_log`: removes what was written, as far as possible; the rest is not a store.
 pub(crate) fn make_store(
     io: &dyn Io,
     into: &Path,

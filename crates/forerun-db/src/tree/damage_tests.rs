@@ -1,5 +1,5 @@
 //! Damaged runs and manifests are found, named and repaired as far as possible. Checkpoints hold
-//! what they should.
+//! the right entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,20 +7,20 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::fixture::{
-    DIR, Fixture, KEYS, RUN_OPTIONS, check_reads, grown, open, prepare_again, store_options,
-};
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::io::{Io, OpenMode};
 use crate::run::cursor::RunCursor;
 use crate::run::{self, Run, RunWriter};
+use crate::testing::tree_fixture::{
+    DIR, Fixture, KEYS, RUN_OPTIONS, check_reads, grown, open, prepare_again, store_options,
+};
+use crate::testing::version_list::{Held, all_of, held};
 use crate::tree::catalog::run_files;
 use crate::tree::checkpoint::LogEnd;
 use crate::tree::levels::record;
 use crate::tree::repair::{RepairReport, repair};
-use crate::tree::salvage::Loss;
+use crate::tree::salvage::DataLoss;
 use crate::tree::verify::{VerifyReport, verify_file, verify_levels, verify_run};
-use crate::versions::testing::{Held, all_of, held};
 use crate::wal::closed::Closed;
 use crate::{Error, Result};
 
@@ -77,7 +77,7 @@ impl Fixture {
     }
 }
 
-fn is_in(loss: &Loss, key: &[u8]) -> bool {
+fn is_in(loss: &DataLoss, key: &[u8]) -> bool {
     let Some(keys) = &loss.keys else { return true };
     keys.from.as_ref().is_none_or(|from| from[..] <= *key)
         && keys.to.as_ref().is_none_or(|to| *key <= to[..])
@@ -326,7 +326,7 @@ proptest! {
             Ok(repaired) => {
                 let expected = fixture.expected(fixture.sequence);
                 for (key, value) in fixture.found() {
-                    // Without a manifest, nobody knows about a missing run.
+                    // Without a manifest, a missing run goes unnoticed.
                     let is_unknown = is_taken && repaired.rebuilt_manifest;
                     if is_unknown || repaired.losses.iter()
                         .any(|loss| is_reverse || is_in(loss, &key)) {

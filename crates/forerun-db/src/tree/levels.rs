@@ -4,7 +4,7 @@
 //!   level 0   newest first, overlapping: each run whose range includes the key is a candidate
 //!   level n   ascending, disjoint:       binary search, on the prefixes first
 //!
-//!   ends      [ prefix of the largest key, prefix …, prefix … ]    8 bytes a run, side by side
+//!   ends      [ prefix of the largest key, prefix …, prefix … ]    8 bytes per run, side by side
 //!   runs      [ Arc<Run>,                  Arc<Run>, Arc<Run> ]
 //! ```
 //!
@@ -17,6 +17,7 @@ use crate::comparator::KeyOrder;
 use crate::planted::{self, Defect};
 use crate::ranges::{RangeTombstone, Ranges};
 use crate::run::Run;
+use crate::tree::key_bounds::{largest, smallest};
 use crate::tree::manifest::{LEVELS, RunRecord};
 use crate::tree::needed_ranges::{NeededRanges, needs_above};
 
@@ -379,18 +380,6 @@ pub(crate) fn record(run: &Run) -> RunRecord {
         bytes: run.meta().file_bytes,
         checksum: run.meta().checksum,
     }
-}
-
-/// The smallest key of a run.
-#[inline]
-pub(crate) fn smallest(run: &Run) -> &[u8] {
-    &run.meta().smallest
-}
-
-/// The largest key of a run.
-#[inline]
-pub(crate) fn largest(run: &Run) -> &[u8] {
-    &run.meta().largest
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use super::*;
 use crate::ReverseBytewise;
 use crate::io::fault::FaultIo;
 use crate::ranges::RangeRef;
-use crate::tree::testing::run_of;
-use crate::versions::testing::held;
+use crate::testing::runs::run_of;
+use crate::testing::version_list::held;
 
 /// Keys that share their first eight bytes, and keys that do not.
 fn key(number: u8) -> Vec<u8> {

@@ -60,7 +60,7 @@ impl RateLimiter {
             let Some(rate) = state.bytes_per_second else {
                 return Ok(());
             };
-            // Unused time is not saved up; otherwise an idle hour would allow a burst.
+            // Unused time does not accumulate; otherwise an idle hour would allow a burst.
             let start = state.paid_at.max(time::now());
             state.paid_at = start + Duration::from_secs_f64(bytes as f64 / rate as f64);
         }

@@ -3,8 +3,8 @@
 //! ```text
 //!   stage 1   find the candidate runs of all keys, newest first: by key range, then by filter.
 //!             Prefetch the filters' lines first, and test them some keys later
-//!   stage 2   one coroutine a key (run/lookup.rs), W in flight, from the newest candidate to the oldest
-//!             until one knows the key
+//!   stage 2   one coroutine per key (run/lookup.rs), W in flight, from the newest candidate to the oldest
+//!             until one has an answer
 //! ```
 //!
 //! `get` runs the same coroutine alone.
@@ -18,11 +18,12 @@ use crate::run::lookup::{Found, ReadContext, find_in};
 use crate::run::{Run, SearchKey};
 use crate::tree::levels::Levels;
 
-/// Lookups in flight. In memory, 8 to 64 perform alike, within 5%. A batch that waits for a disk
-/// benefits from having all its reads in flight; for 64 keys, 48 give most of the gain.
+/// Lookups in flight. In memory, 8 to 64 perform the same within 5%. A batch that waits for a disk
+/// benefits from having all its reads in flight; for 64 keys, 48 reads in flight give most of the
+/// gain.
 const IN_FLIGHT: usize = 48;
 
-/// Keys looked up under one pin. Pages evicted meanwhile become free only when it ends.
+/// Keys looked up under one pin. Pages evicted under the pin become free only when it ends.
 const CHUNK_KEYS: usize = 256;
 
 /// Keys between prefetching a filter's line and testing it.
@@ -102,8 +103,8 @@ impl<'g> Candidates<'g> {
     }
 }
 
-/// Looks up the keys of a chunk and returns how many it did. It stops early if the cache is so
-/// small that these lookups fill it.
+/// Looks up the keys of a chunk and returns how many it has looked up. It stops early if the cache
+/// is so small that these lookups fill it.
 fn look_up_chunk<const W: usize>(
     tree: &Levels,
     keys: &[SearchKey<'_>],

@@ -13,8 +13,8 @@ use crate::comparator::KeyOrder;
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::io::{Io, OsIo, ReadBackend};
 use crate::run::PageSearch;
-use crate::run::testing::{answer, cache, key, orders, run, sorted};
-use crate::versions::testing::{Held, held};
+use crate::testing::runs::{answer, cache, key, orders, run, sorted};
+use crate::testing::version_list::{Held, held};
 
 /// A tree of versions given in the order of writing. The oldest are in disjoint runs on level 1,
 /// the others in runs on level 0, from one index in `cuts` to the next.
@@ -336,7 +336,7 @@ fn a_waiting_lookup_is_small() {
     let lookup = find_in(&runs, &key, PageSearch::KeyPrefixes, &reads);
     let bytes = size_of_val(&lookup);
     println!(
-        "{bytes} bytes a lookup, {} all in flight",
+        "{bytes} bytes per lookup, {} all in flight",
         bytes * IN_FLIGHT
     );
     assert!(bytes <= 224, "{bytes} bytes");

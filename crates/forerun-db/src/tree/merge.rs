@@ -4,15 +4,14 @@
 //!              winner ── the cursor whose version is next
 //!            ┌───┴───┐
 //!          loser   loser      each inner node keeps its loser. To advance the winner, its new version
-//!         ┌──┴─┐  ┌──┴─┐      plays against the losers on its way up, one comparison a level
+//!         ┌──┴─┐  ┌──┴─┐      plays against the losers on its way up, one comparison per level
 //!         0    1  2    3      cursors
 //! ```
 //!
 //! Moving forward, every cursor except the winner is at its first version after the winner's;
-//! moving backward, at its last one before. A change of direction seeks all others to the other
-//! side of the winner's version. That costs seeks, but does not assume that a cursor's contents
-//! have stayed the same: a memtable's contents grow. After an error the merge has no position until
-//! the next seek.
+//! moving backward, at its last one before. A change of direction seeks all other cursors to the
+//! other side of the winner's version. The seeks take time, but do not rely on unchanged contents:
+//! a memtable grows. After an error the merge has no position until the next seek.
 
 use std::cmp::Ordering;
 
@@ -162,7 +161,7 @@ impl<'a> Merge<'a> {
         self.is_positioned = self.sources[self.tree[0]].prefix.is_some();
     }
 
-    /// Replays the matches of one cursor: the former winner, which has moved.
+    /// Replays the matches of the former winner after its cursor has moved.
     fn play(&mut self, mut player: usize) {
         let mut node = (self.sources.len() + player) / 2;
         while node > 0 {
@@ -255,8 +254,8 @@ mod tests {
 
     use super::*;
     use crate::ReverseBytewise;
+    use crate::testing::version_list::{Held, Sorted, held};
     use crate::versions::MAX_SEQUENCE;
-    use crate::versions::testing::{Held, Sorted, held};
 
     #[derive(Clone, Debug)]
     enum Move {

@@ -30,8 +30,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod compact;
 #[cfg(test)]
 mod damage_tests;
-#[cfg(test)]
-mod fixture;
+pub(crate) mod key_bounds;
 pub(crate) mod levels;
 pub(crate) mod limiter;
 pub(crate) mod lookup;
@@ -48,8 +47,6 @@ pub(crate) mod range_run;
 pub(crate) mod repair;
 pub(crate) mod retain;
 pub(crate) mod salvage;
-#[cfg(test)]
-pub(crate) mod testing;
 pub(crate) mod verify;
 
 #[cfg(feature = "study")]
@@ -59,7 +56,7 @@ pub use one_run::{Add, OneRun};
 /// decodes must encode to the same bytes.
 #[doc(hidden)]
 pub fn fuzz_manifest(bytes: &[u8]) -> usize {
-    // Adds the checksums, so that the fuzzer gets past them.
+    // Add the checksums, so that the fuzzer gets past their check.
     let bytes = manifest::KIND.seal_bytes(bytes);
     match manifest::Manifest::decode(&bytes) {
         Ok(manifest) => {

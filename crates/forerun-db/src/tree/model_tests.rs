@@ -8,9 +8,9 @@ use std::sync::{Arc, Weak};
 
 use proptest::prelude::*;
 
-use super::fixture::{DIR, Fixture, KEYS, check_reads, grown, open, prepare_again};
 use crate::io::fault::{EIO, Fault};
 use crate::run::{self, Run};
+use crate::testing::tree_fixture::{DIR, Fixture, KEYS, check_reads, grown, open, prepare_again};
 use crate::tree::catalog::run_files;
 use crate::tree::manifest::LEVELS;
 use crate::tree::pick::{Targets, pick};

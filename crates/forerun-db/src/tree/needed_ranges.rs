@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::levels::{largest, smallest};
+use super::key_bounds::{largest, smallest};
 use crate::comparator::KeyOrder;
 use crate::planted::{self, Defect};
 use crate::ranges::RangeRef;

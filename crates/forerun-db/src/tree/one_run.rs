@@ -97,7 +97,7 @@ impl OneRun {
         )
     }
 
-    /// Looks keys up one after the other, and copies the values found.
+    /// Looks keys up one at a time and copies the values found.
     pub fn get_values(&self, keys: &[&[u8]], search: PageSearch, values: &mut Values) {
         let context = self.context(search);
         values.reset(keys.len());

@@ -10,11 +10,11 @@
 //! The last level has no limit, and each level above may hold a tenth of the next one, so the whole
 //! tree is at most a ninth larger than its last level. Level 0 is merged into the topmost level
 //! whose target is at most `level1_bytes`; the levels between the two are empty. A compaction takes
-//! from the level that exceeds its target most, and picks the run that causes the least rewriting
-//! below for each byte it moves.
+//! a run from the level that exceeds its target most. It picks the run that causes the least
+//! rewriting below for each byte that it moves.
 //!
-//! From level 0, a compaction takes the oldest run and every run that overlaps it, so that the runs
-//! that stay are newer or have other keys. From the level it merges into, it takes every
+//! From level 0, a compaction takes the oldest run and every run that overlaps it, so that the
+//! remaining runs are newer or have other keys. From the level it merges into, it takes every
 //! overlapping run. Two compactions may run at once if they share no run and only one of them takes
 //! from level 0: runs of a level are disjoint, so the key ranges of two such compactions are too.
 
@@ -25,7 +25,8 @@ use crate::TreeOptions;
 use crate::comparator::KeyOrder;
 use crate::ranges::Ranges;
 use crate::run::Run;
-use crate::tree::levels::{Levels, largest, smallest};
+use crate::tree::key_bounds::{largest, smallest};
+use crate::tree::levels::Levels;
 use crate::tree::manifest::LEVELS;
 
 const LAST: usize = LEVELS - 1;
@@ -171,7 +172,7 @@ fn pick_level0(levels: &Arc<Levels>, into: usize, busy: &BTreeSet<u64>) -> Optio
     let order = levels.order();
     let mut taken = vec![false; runs.len()];
     *taken.last_mut()? = true;
-    // Each added run may widen the range, so that it overlaps another run.
+    // Each added run may widen the range, which may then overlap another run.
     let mut range = Range::of(runs.last()?);
     loop {
         let before = range;

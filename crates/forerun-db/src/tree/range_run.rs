@@ -1,13 +1,14 @@
-//! Stores range deletions in a run of their own: its keys are their starts, its values their ends.
+//! Stores range deletions in a run of their own: its keys are the starts of the ranges, and its
+//! values are the ends.
 //!
 //! ```text
 //!   memtable's ranges ──flush──> run-000018.run     "b" @7 -> "m"     "h" @9 -> "t"     holds: ranges
 //!   MANIFEST   … levels: runs of keys … ranges: 18, 25
 //! ```
 //!
-//! Each change rewrites the whole manifest, and this way it names a hundred thousand ranges in 24
-//! bytes. Everything that copies, verifies or repairs runs also handles these. Opening a store
-//! reads them. When a flush would make too many such runs, one run replaces them all.
+//! Each change rewrites the whole manifest. Stored this way, a hundred thousand ranges take 24
+//! bytes of it. All code that copies, verifies or repairs runs also handles these runs. Opening a
+//! store reads them. When a flush would make too many such runs, one run replaces them all.
 
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ pub(crate) fn write_range_run(
         by_start.then(b.sequence.cmp(&a.sequence))
     });
     let build = &Build {
-        // Nobody looks up keys in it.
+        // Keys are never looked up in it.
         options: RunOptions {
             filter_bits_per_key: 0,
             ..build.options

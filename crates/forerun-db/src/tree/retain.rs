@@ -138,9 +138,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::versions::testing::{Held, Sorted, all_of, held};
+    use crate::testing::version_list::{Held, Sorted, all_of, held};
 
-    /// What a reader at `sequence` sees of `key`.
+    /// The version of `key` that a reader at `sequence` sees.
     fn read<'a>(
         versions: impl Iterator<Item = &'a Held>,
         key: u8,

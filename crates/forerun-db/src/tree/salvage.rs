@@ -1,4 +1,4 @@
-//! Reads what is still readable of a damaged run.
+//! Reads the readable part of a damaged run.
 //!
 //! ```text
 //!   root ──> [ leaf ][ leaf ][ ░░░░ ][ leaf ] …      each page has its own checksum, so one bad page does not affect
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use crate::planted::{self, Defect};
 use crate::run::{Page, PageKind, PageLocation, Run};
 use crate::versions::{Kind, MAX_SEQUENCE, Version, VersionCursor};
-use crate::{BadRange, Error, Result};
+use crate::{CorruptRange, Error, Result};
 
 /// Maximum number of internal pages above a leaf; see `verify.rs`.
 const DEPTH_LIMIT: usize = 40;
@@ -22,7 +22,7 @@ const DEPTH_LIMIT: usize = 40;
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
-pub struct Loss {
+pub struct DataLoss {
     /// The file.
     pub path: PathBuf,
     /// What is wrong with it.
@@ -51,9 +51,9 @@ impl KeyRange {
     }
 }
 
-impl From<&BadRange> for Loss {
-    fn from(bad: &BadRange) -> Loss {
-        Loss {
+impl From<&CorruptRange> for DataLoss {
+    fn from(bad: &CorruptRange) -> DataLoss {
+        DataLoss {
             path: bad.path.clone(),
             reason: format!(
                 "{} at {}: {}",
@@ -66,7 +66,7 @@ impl From<&BadRange> for Loss {
     }
 }
 
-impl fmt::Display for Loss {
+impl fmt::Display for DataLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}; lost: ", self.path.display(), self.reason)?;
         match &self.keys {
@@ -88,7 +88,7 @@ impl fmt::Display for Loss {
 pub(crate) struct Salvage<'r> {
     run: &'r Run,
     leaves: Vec<Leaf>,
-    losses: Vec<Loss>,
+    losses: Vec<DataLoss>,
     /// The current leaf's index, and its bytes.
     at: Option<(usize, usize)>,
     page: Vec<u8>,
@@ -123,7 +123,7 @@ impl<'r> Salvage<'r> {
     }
 
     /// The losses found so far.
-    pub(crate) fn into_losses(self) -> Vec<Loss> {
+    pub(crate) fn into_losses(self) -> Vec<DataLoss> {
         self.losses
     }
 
@@ -191,7 +191,7 @@ impl<'r> Salvage<'r> {
         if planted::is(Defect::LossUnreported) {
             return;
         }
-        self.losses.push(Loss {
+        self.losses.push(DataLoss {
             path: self.run.path().to_owned(),
             reason: error.to_string(),
             keys: Some(keys),

@@ -39,7 +39,7 @@ pub struct VerifyReport {
     pub entries: u64,
     /// Total size of the files.
     pub bytes: u64,
-    /// What is wrong: the first problem of each run, and problems between runs.
+    /// The first problem of each run, and problems between runs.
     pub problems: Vec<Error>,
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn verify_file(
 /// # Errors
 /// [`Error::CorruptFile`] for the first problem, [`Error::Io`], [`Error::Closed`].
 pub(crate) fn verify_run(run: &Run, stop: &AtomicBool, verified: &mut VerifyReport) -> Result<()> {
-    // It may not be in memory.
+    // The filter may not be in memory.
     let filter = run.read_filter()?;
     Walk::new(run, &filter, stop, verified).run()
 }
@@ -195,8 +195,8 @@ impl<'a> Walk<'a> {
                 "no page points to some of the pages",
             ));
         }
-        // Depth first, leaves come in file order, and each internal page after its children. So
-        // sorted by offset, the pages must be adjacent.
+        // In a depth-first visit, leaves come in file order, and each internal page comes after its
+        // children. So the pages, sorted by offset, must be adjacent.
         self.locations.sort_by_key(|location| location.offset);
         let range = self.run.pages_range();
         let mut end = range.start;

@@ -8,8 +8,6 @@
 //!
 //! A read at a snapshot takes the first version of each key that is not newer than the snapshot.
 
-#[cfg(test)]
-pub(crate) mod testing;
 mod visible_entries;
 
 use std::cmp::Ordering;
@@ -32,7 +30,7 @@ pub(crate) enum Kind {
     Value,
 }
 
-/// What a read of a keyspace sees: operations up to `sequence`, except those up to
+/// The operations that a read of a keyspace sees: those up to `sequence`, except those up to
 /// `expired_sequence`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadPoint {
@@ -78,9 +76,10 @@ impl Version<'_> {
     }
 }
 
-/// A cursor over all versions of something, in order. It is positioned at a version or nowhere.
+/// A cursor over all versions of something, in order. It is positioned at a version or has no
+/// position.
 ///
-/// After an error it is positioned nowhere.
+/// After an error it has no position.
 pub(crate) trait VersionCursor: Send {
     /// Moves to the first version.
     fn seek_first(&mut self) -> Result<()>;
@@ -96,17 +95,17 @@ pub(crate) trait VersionCursor: Send {
     /// Moves to the last version strictly before (`key`, `sequence`).
     fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()>;
 
-    /// Moves to the next version. After the last one, the cursor has no position. A cursor
-    /// positioned nowhere stays there.
+    /// Moves to the next version. After the last one, the cursor has no position. A cursor without
+    /// a position does not move.
     fn next(&mut self) -> Result<()>;
 
     /// Moves to the previous version. Before the first one, the cursor has no position. A cursor
-    /// positioned nowhere stays there.
+    /// without a position does not move.
     fn prev(&mut self) -> Result<()>;
 
     /// The current version.
     fn at(&self) -> Option<Version<'_>>;
 
-    /// Prepares the cursor for reuse: it is positioned nowhere, and keeps only little memory.
+    /// Prepares the cursor for reuse: it has no position and keeps little memory.
     fn reset(&mut self) {}
 }

@@ -130,7 +130,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
         self.find_visible_backward()
     }
 
-    /// Moves to the next entry; to the first, if the cursor is positioned nowhere.
+    /// Moves to the next entry; to the first if the cursor has no position.
     pub(crate) fn next(&mut self) -> Result<Option<Entry<'_>>> {
         match std::mem::replace(&mut self.position, Position::Nowhere) {
             Position::Nowhere => return self.seek_first(),
@@ -140,7 +140,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
         self.find_visible_forward()
     }
 
-    /// Moves to the previous entry; to the last, if the cursor is positioned nowhere.
+    /// Moves to the previous entry; to the last if the cursor has no position.
     pub(crate) fn prev(&mut self) -> Result<Option<Entry<'_>>> {
         match std::mem::replace(&mut self.position, Position::Nowhere) {
             Position::Nowhere => return self.seek_last(),

@@ -34,7 +34,7 @@ pub(crate) struct Header {
 impl Header {
     /// The header of a new segment, with a salt of its own.
     pub(crate) fn new(number: u64, first_sequence: u64) -> Header {
-        // It only has to be a number that nobody outside can guess.
+        // It must be a number that no outsider can guess.
         let salt = random_seed() as u32;
         Header {
             number,

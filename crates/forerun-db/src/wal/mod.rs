@@ -1,4 +1,4 @@
-//! The write-ahead log. Its bytes are defined in `docs/internals/format.md`.
+//! The write-ahead log. Its bytes are defined in `docs/internals/format-log.md`.
 //!
 //! ```text
 //!   record.rs           a batch and its checksum: begun, sealed, read, searched for

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A writer makes a record in two steps. [`begin`] writes it with the payload's checksum in place
-//! of the record's. When its turn comes, [`seal`] fills in what was unknown: the sequence number,
-//! the flags, the time, and the checksum, which is continued from the payload's.
+//! of the record's. When the writer's turn comes, [`seal`] fills in the rest: the sequence number,
+//! the flags, the time, and the checksum, which continues the payload's.
 
 use crate::bytes::{u32_at, u64_at};
 use crate::ops::Ops;

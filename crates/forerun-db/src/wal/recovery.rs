@@ -7,8 +7,8 @@
 //!   whole: a bad byte is damage           a bad end is a write cut short
 //! ```
 //!
-//! The table in `docs/internals/format.md` says which is which. Recovery changes nothing on disk
-//! before it has read and accepted the whole log; then it cuts off what it dropped.
+//! The table in `docs/internals/format-log.md` says which is which. Recovery changes nothing on
+//! disk before it has read and accepted the whole log; then it cuts off what it dropped.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use std::sync::Arc;
 use super::closed::Closed;
 use super::log_file::{self, Header};
 use super::record::{self, Record};
-use super::recovery_report::{BadRange, RecoveryReport};
+use super::recovery_report::{CorruptRange, RecoveryReport};
 use crate::io::{Io, IoFile, OpenMode, read_all};
 use crate::planted::{self, Defect};
 use crate::{Error, Result};
 
-/// What opening does about bad bytes in the log. `docs/internals/format.md` lists the cases.
+/// How opening handles damaged bytes in the log. `docs/internals/format-log.md` lists the cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -32,21 +32,21 @@ pub enum Recovery {
     /// [`RecoveryReport`](crate::RecoveryReport). Damage is an error.
     #[default]
     DropTail,
-    /// Damage is skipped and reported too, and what follows it is applied. The damaged bytes stay
-    /// in the log, so until the store is copied elsewhere it opens only with this choice.
+    /// Damage is skipped and reported too, and the records after it are applied. The damaged bytes
+    /// stay in the log, so the store opens only with this choice until it is copied elsewhere.
     SkipCorrupt,
 }
 
-/// What the decision depends on, in addition to the bytes.
+/// The circumstances on which the decision depends, in addition to the bytes.
 pub(crate) struct RecoveryContext {
     /// How lenient to be.
     pub(crate) recovery: Recovery,
-    /// What `CLOSED` says, if it is there.
+    /// The contents of `CLOSED`, if it exists.
     pub(crate) closed: Option<Closed>,
-    /// Whether unsynced bytes may have been lost, in any order. They are not if only the process
-    /// died.
+    /// Whether unsynced bytes may have been lost, in any order. They are not lost if only the
+    /// process died.
     pub(crate) power_lost: bool,
-    /// What the runs hold.
+    /// The part of the log that the runs hold.
     pub(crate) flushed: Flushed,
     /// A number above those of all keyspaces that ever existed.
     pub(crate) next_keyspace: u32,
@@ -178,7 +178,7 @@ struct Replay<'a> {
     report: RecoveryReport,
 }
 
-/// What is removed from the disk at the end.
+/// The parts that are removed from the disk at the end.
 enum Truncation {
     /// The part of the tail's segment beyond its length.
     Tail,
@@ -231,8 +231,8 @@ impl Replay<'_> {
         }
         let len = self.records(&path, &bytes, header.salt, is_last)?;
         self.check_closed(&path, number, len)?;
-        // After a clean close, the whole segment is on stable storage. Otherwise not even its name
-        // is known to be.
+        // After a clean close, the whole segment is on stable storage. Otherwise even its name may
+        // not be.
         let is_synced = self
             .circumstances
             .closed
@@ -321,7 +321,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Whether a clean close says that the byte at `offset` is good.
+    /// Whether the record of a clean close covers the byte at `offset`.
     fn is_closed_at(&self, path: &Path, offset: u64) -> bool {
         self.circumstances.closed.is_some_and(|closed| {
             closed.segment >= self.next_number
@@ -365,7 +365,7 @@ impl Replay<'_> {
     ) -> Result<()> {
         match self.circumstances.recovery {
             Recovery::SkipCorrupt => {
-                let range = BadRange {
+                let range = CorruptRange {
                     path: path.to_owned(),
                     offset,
                     len_bytes,
@@ -384,7 +384,7 @@ impl Replay<'_> {
         if self.circumstances.recovery == Recovery::Strict {
             return Err(Error::corrupt_file(path, offset, reason));
         }
-        let tail = BadRange {
+        let tail = CorruptRange {
             path: path.to_owned(),
             offset,
             len_bytes: end - offset,

@@ -1,18 +1,18 @@
-//! What recovery found in the log.
+//! The report of recovery.
 
 use forerun_core::size::counted;
 use std::fmt;
 use std::path::PathBuf;
 
-/// What [`Db::open`](crate::Db::open) found in the log. Its `Display` prints one or more lines for
-/// people.
+/// The findings of [`Db::open`](crate::Db::open) in the log. Its `Display` prints one or more lines
+/// for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct RecoveryReport {
     /// Segments that were read.
     pub segments: usize,
-    /// Bytes of good records in them, headers included.
+    /// Bytes of good records in these segments, headers included.
     pub log_bytes: u64,
     /// Batches that were applied.
     pub batches: u64,
@@ -23,19 +23,19 @@ pub struct RecoveryReport {
     /// Whether the store had been closed cleanly.
     pub clean_close: bool,
     /// The end of the log that was cut off: a write that a crash had interrupted.
-    pub dropped_tail: Option<BadRange>,
+    pub dropped_tail: Option<CorruptRange>,
     /// Damage that was skipped, with [`Recovery::SkipCorrupt`](crate::Recovery::SkipCorrupt) only.
-    pub skipped: Vec<BadRange>,
+    pub skipped: Vec<CorruptRange>,
 }
 
-/// A range of bytes of the log that was bad.
+/// A range of bytes of the log that recovery could not use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
-pub struct BadRange {
+pub struct CorruptRange {
     /// The segment.
     pub path: PathBuf,
-    /// Where the range begins, from the start of the file.
+    /// Its first byte, counted from the start of the file.
     pub offset: u64,
     /// Its length; 0 where something is missing.
     pub len_bytes: u64,
@@ -68,14 +68,19 @@ impl fmt::Display for RecoveryReport {
         } else {
             "not closed cleanly"
         };
-        write!(
-            f,
-            "{} in {} from {} in {}, {state}",
-            counted(operations, "operation"),
-            counted(batches, "batch"),
-            counted(log_bytes, "byte"),
-            counted(segments, "log segment"),
-        )?;
+        if *segments == 0 {
+            // A new store, or one restored from a backup.
+            f.write_str("no log segments")?;
+        } else {
+            write!(
+                f,
+                "{} in {} from {} in {}, {state}",
+                counted(operations, "operation"),
+                counted(batches, "batch"),
+                counted(log_bytes, "byte"),
+                counted(segments, "log segment"),
+            )?;
+        }
         if let Some(tail) = &self.dropped_tail {
             write!(f, "\ndropped the unfinished end of the log: {tail}")?;
         }
@@ -86,9 +91,9 @@ impl fmt::Display for RecoveryReport {
     }
 }
 
-impl fmt::Display for BadRange {
+impl fmt::Display for CorruptRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let BadRange {
+        let CorruptRange {
             path,
             offset,
             len_bytes,
@@ -109,13 +114,14 @@ mod tests {
 
     #[test]
     fn lost_data_is_reported_with_its_offset() {
-        let range = |offset, len_bytes| BadRange {
+        let range = |offset, len_bytes| CorruptRange {
             path: "wal".into(),
             offset,
             len_bytes,
             reason: "torn".into(),
         };
         let report = RecoveryReport {
+            segments: 1,
             operations: 5,
             dropped_tail: Some(range(90, 7)),
             skipped: vec![range(40, 30)],
@@ -129,5 +135,10 @@ mod tests {
             "{text}"
         );
         assert_eq!(report.lost_bytes(), 37);
+    }
+
+    #[test]
+    fn a_store_without_a_log_is_not_said_to_have_crashed() {
+        assert_eq!(RecoveryReport::default().to_string(), "no log segments");
     }
 }

@@ -304,8 +304,8 @@ impl LogWriter {
         })
     }
 
-    /// Removes `CLOSED`, durably, because what it says about the log's last bytes is about to
-    /// become false.
+    /// Removes `CLOSED`, durably, because new records will invalidate its description of the log's
+    /// end.
     fn unmark_closed(&mut self) -> Result<(), Failure> {
         if self.is_marked_closed {
             let path = self.dir.join(closed::NAME);

@@ -22,10 +22,10 @@
 namespace forerun {
 
 // Requests in flight per row: the whole row up to 1,024 - ALIGN bytes at 16 bytes per lane.
-constexpr u32 held_a_row = 2;
+constexpr u32 held_per_row = 2;
 
 template <u32 UNIT, u32 ROWS> struct Held {
-    Unit<UNIT> unit[ROWS][held_a_row];
+    Unit<UNIT> unit[ROWS][held_per_row];
 };
 
 // The position of this lane's unit of request `k` in the row. The lane is off unless it is below
@@ -41,12 +41,12 @@ FORERUN_DEVICE void copy_aligned(const GatherParams& p, const Row (&rows)[ROWS])
     const u32 units = u32(p.row_bytes / UNIT);
     // Enough requests for a row that starts anywhere in a line.
     const u32 requests = (units + ALIGN / UNIT - 1 + warp_lanes - 1) / warp_lanes;
-    for (u32 first = 0; first < requests; first += held_a_row) {
+    for (u32 first = 0; first < requests; first += held_per_row) {
         Held<UNIT, ROWS> held = {};  // zeros, for rows that are to be zeroed
 #pragma unroll
         for (u32 r = 0; r < ROWS; ++r) {
 #pragma unroll
-            for (u32 k = 0; k < held_a_row; ++k) {
+            for (u32 k = 0; k < held_per_row; ++k) {
                 const u32 u = place_in_row<UNIT, ALIGN>(
                     p.direction == gather ? rows[r].from : rows[r].to, first + k);
                 if (rows[r].action == Action::copy && u < units)
@@ -56,7 +56,7 @@ FORERUN_DEVICE void copy_aligned(const GatherParams& p, const Row (&rows)[ROWS])
 #pragma unroll
         for (u32 r = 0; r < ROWS; ++r) {
 #pragma unroll
-            for (u32 k = 0; k < held_a_row; ++k) {
+            for (u32 k = 0; k < held_per_row; ++k) {
                 const u32 u = place_in_row<UNIT, ALIGN>(
                     p.direction == gather ? rows[r].from : rows[r].to, first + k);
                 if (rows[r].action != Action::none && u < units)

@@ -1,6 +1,6 @@
 // V6: the copy unit moves rows through shared memory; they never pass through registers (Hopper).
 //
-//   a warp:  32 pairs, one a lane -> runs -> pieces of at most stage_bytes -> a ring of stages
+//   a warp:  32 pairs, one per lane -> runs -> pieces of at most stage_bytes -> a ring of stages
 //
 //   stage        0      1      2      3      4      5      6      7
 //             [store] [store][load ][load ][load ][load ][load ][load ]     the loads of the last `lag` pieces are in

@@ -74,7 +74,7 @@ FORERUN_DEVICE u64 layer_address(u64 base, u64 table, i64 step_bytes, u32 layer)
     return table == 0 ? base + u64(i64(layer) * step_bytes) : load_global(at<u64>(table) + layer);
 }
 
-// What a pair requests. `counts` is true for exactly one of the lanes that have the same pair.
+// The request of a pair. `counts` is true for exactly one of the lanes that have the same pair.
 FORERUN_DEVICE Row row_of(const GatherParams& p, u32 layer, Pair pair, bool counts) {
     // Converted to unsigned, negative indices are too large as well.
     const bool source_there = u64(pair.source) < p.source_rows;

@@ -7,7 +7,7 @@
 
 namespace forerun {
 
-template <u32 UNIT> FORERUN_DEVICE void thread_a_row(const GatherParams& p) {
+template <u32 UNIT> FORERUN_DEVICE void thread_per_row(const GatherParams& p) {
     const u64 n = pair_count(p);
     const u64 item = thread_in_grid();
     if (item >= n * p.layers) return;

@@ -14,7 +14,7 @@
 
 namespace forerun {
 
-constexpr u32 in_flight = 4;  // requests of V3 and V4: 2,048 bytes of a row at 16 bytes a lane
+constexpr u32 in_flight = 4;  // requests of V3 and V4: 2,048 bytes of a row at 16 bytes per lane
 
 template <u32 UNIT> FORERUN_DEVICE void zero_row(const GatherParams& p, const Row& row) {
     const u32 units = u32(p.row_bytes / UNIT);
@@ -62,7 +62,7 @@ FORERUN_DEVICE void warp_does(const GatherParams& p, u32 layer, u64 i) {
     if (lane_in_warp() == 0) update_map(p, layer, pair, row.action);
 }
 
-template <u32 UNIT, bool LOADS_FIRST> FORERUN_DEVICE void warp_a_row(const GatherParams& p) {
+template <u32 UNIT, bool LOADS_FIRST> FORERUN_DEVICE void warp_per_row(const GatherParams& p) {
     const u64 n = pair_count(p);
     const u64 item = warp_in_grid();
     if (item < n * p.layers) warp_does<UNIT, LOADS_FIRST>(p, u32(item / n), item % n);

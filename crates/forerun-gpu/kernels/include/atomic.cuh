@@ -1,10 +1,11 @@
 // Atomics at device scope, and fences. Each operation returns the previous value.
 //
-//   atomic_add, _min, _max, _and, _or, _exchange      u32 and u64, relaxed
+//   atomic_add, _min, _max, _and, _or, _xor, _exchange      u32 and u64, relaxed
 //   atomic_compare_exchange                           u32 and u64; Bytes16 on Hopper; relaxed
 //   load_relaxed, load_acquire, store_relaxed, store_release      u32 and u64
-//   load_relaxed, store_relaxed                                   u8; the load also Bytes16, word by word
-//   fence(), fence_system()                           earlier accesses are visible before later ones: to the device's
+//   load_relaxed, store_relaxed                                   Bytes16, word by word
+//   fence(), fence_system()                           acquire and release: earlier accesses are
+//                                                     visible before later ones, to the device's
 //                                                     threads, or to the host's as well
 #pragma once
 #include "memory.cuh"
@@ -20,6 +21,7 @@ template <typename T> FORERUN_DEVICE T atomic_min(T* to, T value) { return atomi
 template <typename T> FORERUN_DEVICE T atomic_max(T* to, T value) { return atomicMax(to, value); }
 template <typename T> FORERUN_DEVICE T atomic_and(T* to, T value) { return atomicAnd(to, value); }
 template <typename T> FORERUN_DEVICE T atomic_or(T* to, T value) { return atomicOr(to, value); }
+template <typename T> FORERUN_DEVICE T atomic_xor(T* to, T value) { return atomicXor(to, value); }
 template <typename T> FORERUN_DEVICE T atomic_exchange(T* to, T value) {
     return atomicExch(to, value);
 }
@@ -71,14 +73,6 @@ FORERUN_ORDERED(u32, "u32", "r")
 FORERUN_ORDERED(u64, "u64", "l")
 #undef FORERUN_ORDERED
 
-FORERUN_DEVICE u8 load_relaxed(const u8* from) {
-    u16 wide;
-    asm volatile("ld.relaxed.gpu.u8 %0, [%1];" : "=h"(wide) : "l"(from) : "memory");
-    return u8(wide);
-}
-FORERUN_DEVICE void store_relaxed(u8* to, u8 value) {
-    asm volatile("st.relaxed.gpu.u8 [%0], %1;" ::"l"(to), "h"(u16(value)) : "memory");
-}
 FORERUN_DEVICE Bytes16 load_relaxed(const Bytes16* from) {
     Bytes16 value;
     asm volatile("ld.relaxed.gpu.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -88,8 +82,14 @@ FORERUN_DEVICE Bytes16 load_relaxed(const Bytes16* from) {
     return value;
 }
 
-FORERUN_DEVICE void fence() { __threadfence(); }
-FORERUN_DEVICE void fence_system() { __threadfence_system(); }
+FORERUN_DEVICE void store_relaxed(Bytes16* to, Bytes16 value) {
+    asm volatile("st.relaxed.gpu.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x),
+                 "r"(value.y), "r"(value.z), "r"(value.w)
+                 : "memory");
+}
+
+FORERUN_DEVICE void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+FORERUN_DEVICE void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 }  // namespace forerun
 

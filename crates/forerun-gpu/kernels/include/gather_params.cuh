@@ -34,7 +34,7 @@
 namespace forerun {
 
 enum Direction : u32 { gather = 0, scatter = 1 };               // host to device, device to host
-// What happens to a destination whose source is absent.
+// The treatment of a destination whose source is absent.
 enum Absent : u32 { absent_skip = 0, absent_zero = 1 };
 enum MapUpdate : u32 { map_keep = 0, map_set = 1, map_clear = 2 };
 

@@ -60,6 +60,11 @@ FORERUN_DEVICE u32 lane_in_warp() { return thread_in_block() % warp_lanes; }
 FORERUN_DEVICE u32 warp_in_block() { return thread_in_block() / warp_lanes; }
 FORERUN_DEVICE u32 warps_in_block() { return threads_in_block() / warp_lanes; }
 
+// The lanes that the block's size gives this warp.
+FORERUN_DEVICE u32 lanes_of_warp() {
+    const u32 left = threads_in_block() - warp_in_block() * warp_lanes;
+    return left >= warp_lanes ? all_lanes : (1u << left) - 1;
+}
 FORERUN_DEVICE u64 thread_in_grid() {
     return u64(block_in_grid()) * threads_in_block() + thread_in_block();
 }

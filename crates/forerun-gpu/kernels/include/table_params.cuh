@@ -18,7 +18,7 @@ enum Policy : u32 {
     policy_custom,       // given by the caller
 };
 
-// What a writer does with a key: a set of bits.
+// The actions of a writer on a key: a set of bits.
 enum Action : u32 {
     found_assign_row = 1u << 0,
     found_add_row = 1u << 1,
@@ -43,7 +43,7 @@ enum Status : u8 {
     status_pinned = 5,     // found but not changed, because it is pinned
 };
 
-// What a scan does with the entries that match its condition.
+// The action of a scan on the entries that match its condition.
 enum Scan : u32 { scan_count, scan_export, scan_erase };
 
 enum Element : u32 { element_f32, element_f64, element_i32, element_i64 };
@@ -61,7 +61,7 @@ struct TableState {
     u64 digests;           //   0  u8 per slot, rows of `width`, aligned to 128
     u64 keys;              //   8  u64 per slot
     u64 scores;            //  16  u64 or u32 per slot
-    u64 words;             //  24  u32 per bucket: lock, spilled, version
+    u64 words;             //  24  u32 per bucket: lock, flags, version
     u64 pins;              //  32  u32 per 32 slots of a bucket, at least one per bucket
     u64 control;           //  40  a TableControl
     u64 rows;              //  48  rows of slots below `rows_split`
@@ -104,7 +104,7 @@ struct TableOp {
     u32 scan;              // 284  a Scan
     u32 element;           // 288  an Element
     u32 lookup;            // 292  a Lookup
-    u32 beside_writers;    // 296  rows are read again if a writer changed them meanwhile
+    u32 concurrent_writers; // 296  rows are read again if a writer changed them during the lookup
     u32 unused;            // 300
     u64 count_at;          // 304  address of the number of keys, a u64; 0: `count` keys
 };

@@ -1,60 +1,99 @@
 // A bucket's word: the write lock, and the version that shows whether something was written.
 //
-//   | version, 30 bits | spilled | locked |
+//   | version, 29 bits | pinned | spilled | locked |
 //
-// A writer locks the words of all candidates of its key, the lower bucket first, so that writers
-// cannot deadlock. It unlocks them with the version incremented. The first entry of this home
-// bucket that goes to its second bucket sets `spilled`. While it is not set, a key that is not in
-// its home is not in the table. It stays set until the table is cleared.
+// A writer locks the words of all candidates of its key. It never waits while it holds one: if it
+// does not get both, it releases the first and tries again later (wait.cuh). It unlocks them with
+// the version incremented. The first entry of this home bucket that goes to its second bucket sets
+// `spilled`. While it is not set, a key that is not in its home is not in the table. It stays set
+// until the table is cleared. `pinned` says that an entry of the bucket is pinned.
 //
-// A reader of a row reads the word before it reads the digests, and again when it has the row. If a
-// writer changed the bucket in between, it reads the row again under the lock. A search for slots
-// relies only on the order of stores: a row is stored before its key, and a key before its digest,
-// so a reader that sees a digest with its key behind it knows that both were stored.
+// Tries make progress: they lock the lower bucket first, so of all tries that hold one lock, the
+// one with the greatest bucket can only fail because another try holds both of its locks.
 //
-// A version could only repeat if one bucket took 2^30 writes during one read of a row. No device
+// The orders, which src/table/loom_tests.rs has as models:
+//
+//   lock        compare-and-swap, fence ─ the changes ─ fence, store of the word. The first fence also keeps the
+//               changes from being seen before the lock.
+//   publish     row, score, key ─ release: digest. A search that sees the digest and then, after a
+//               fence, its own key knows that both belong to one entry. Without the fence it could
+//               see the key of an entry that was erased long before. Searches that run while there
+//               is no writer need no fence.
+//   read a row  one lane: word, fence; all lanes: digests, keys, row, fence; the lane: word. If a
+//               writer changed the bucket in between, the row is read again under the lock. One
+//               lane's words count for all lanes, so that they copy the same version.
+//
+// Everything that readers see is written in relaxed words of the size in which it is read.
+//
+// A version could only repeat if one bucket took 2^29 writes during one read of a row. No device
 // does that.
 #pragma once
+#include "../include/wait.cuh"
 #include "layout.cuh"
 
 namespace forerun::table {
 
 constexpr u32 word_locked = 1;
 constexpr u32 word_spilled = 2;
-constexpr u32 word_version = 4;
+constexpr u32 word_pinned = 4;
+constexpr u32 word_version = 8;
 
-FORERUN_DEVICE void lock_bucket(const TableState& t, u64 bucket) {
-    u32* const word = word_at(t, bucket);
-    for (;;) {
-        const u32 was = load_relaxed(word);
-        if ((was & word_locked) == 0 &&
-            atomic_compare_exchange(word, was, was | word_locked) == was)
-            break;
-    }
-    fence();  // the last writer's stores are visible from here on
+// The words of a key's candidates, whose holder may change the flags. Without the lock's bit.
+struct HeldWords {
+    u32 home = 0, spill = 0;
+};
+
+FORERUN_DEVICE bool try_lock_word(u32* word, u32& was) {
+    was = load_relaxed(word);
+    return (was & word_locked) == 0 && atomic_compare_exchange(word, was, was | word_locked) == was;
 }
 
-FORERUN_DEVICE void unlock_bucket(const TableState& t, u64 bucket) {
-    u32* const word = word_at(t, bucket);
+// Locks one bucket, or does nothing.
+FORERUN_DEVICE bool try_lock_bucket(const TableState& t, u64 bucket, u32& held) {
+    const bool locked = try_lock_word(word_at(t, bucket), held);
+    lock_tried(locked);
+    if (locked) fence();  // the last writer's stores are visible from here on
+    return locked;
+}
+FORERUN_DEVICE void unlock_bucket(const TableState& t, u64 bucket, u32 held) {
     fence();  // the stores are visible before the word is
-    store_relaxed(word, load_relaxed(word) + word_version - word_locked);
+    store_relaxed(word_at(t, bucket), held + word_version);
+    lock_released();
 }
 
-FORERUN_DEVICE void lock_candidates(const TableState& t, const Place& place) {
+// Locks all candidates of a key, or none.
+FORERUN_DEVICE bool try_lock_candidates(const TableState& t, const Place& place, HeldWords& held) {
     const bool in_order = place.home <= place.spill;
-    lock_bucket(t, in_order ? place.home : place.spill);
-    if (t.candidates == 2) lock_bucket(t, in_order ? place.spill : place.home);
+    u32* const home = word_at(t, place.home);
+    u32* const spill = word_at(t, place.spill);
+    u32 first = 0, second = 0;
+    bool locked = try_lock_word(in_order ? home : spill, first);
+    if (locked && t.candidates == 2 && !try_lock_word(in_order ? spill : home, second)) {
+        store_relaxed(in_order ? home : spill, first);  // nothing was changed under it
+        locked = false;
+    }
+    lock_tried(locked);
+    if (!locked) return false;
+    fence();  // the last writers' stores are visible from here on
+    held.home = in_order ? first : second;
+    held.spill = in_order ? second : first;
+    return true;
 }
-FORERUN_DEVICE void unlock_candidates(const TableState& t, const Place& place) {
-    unlock_bucket(t, place.home);
-    if (t.candidates == 2) unlock_bucket(t, place.spill);
+FORERUN_DEVICE void store_words(const TableState& t, const Place& place, const HeldWords& held,
+                                u32 versions) {
+    fence();  // the stores are visible before the words are
+    store_relaxed(word_at(t, place.home), held.home + versions);
+    if (t.candidates == 2) store_relaxed(word_at(t, place.spill), held.spill + versions);
+    lock_released();
 }
-
-// Unlocks and keeps the version, so that no reader has to read again.
-FORERUN_DEVICE void unlock_unchanged(const TableState& t, const Place& place) {
-    fence();
-    atomic_and(word_at(t, place.home), ~word_locked);
-    if (t.candidates == 2) atomic_and(word_at(t, place.spill), ~word_locked);
+FORERUN_DEVICE void unlock_candidates(const TableState& t, const Place& place,
+                                      const HeldWords& held) {
+    store_words(t, place, held, word_version);
+}
+// Keeps the version, so that no reader has to read again.
+FORERUN_DEVICE void unlock_unchanged(const TableState& t, const Place& place,
+                                     const HeldWords& held) {
+    store_words(t, place, held, 0);
 }
 
 FORERUN_DEVICE bool has_spilled(const TableState& t, const Place& place) {

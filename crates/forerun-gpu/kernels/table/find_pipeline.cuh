@@ -11,6 +11,8 @@
 // If keys have two candidates, the pipeline runs again over the keys that are not in their home and
 // whose home has spilled.
 //
+// It must not run beside writers: cp.async has no order that a writer could rely on.
+//
 // Method: HierarchicalKV, pull request 251 (lookup_ptr_kernel_with_pipeline). As in that kernel, a
 // warp has about one request of digests in flight at a time. Unlike that kernel, this one reserves
 // no key: any key is allowed.
@@ -92,7 +94,7 @@ class Pipeline {
 
     FORERUN_DEVICE void load_row(u32 who, u32 buffer, bool spill) {
         const u64 first = bucket_of(who, spill) * pipeline_width + lane_in_warp() * 4;
-        copy_async<4>(&stage.digests[buffer][lane_in_warp()], digest_at(t, first));
+        copy_async<4>(&stage.digests[buffer][lane_in_warp()], digests_at(t, first));
     }
 
     FORERUN_DEVICE u32 match_row(u32 who, u32 buffer, bool spill) {

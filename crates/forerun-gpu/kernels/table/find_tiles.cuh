@@ -61,7 +61,7 @@ template <u32 WIDTH, bool ROWS> class Finder {
     const TableState& t;
     const Tile<lanes> tile;
     const u64 count;    // number of keys; like `narrow`, the same for all lanes of the tile
-    // The same for all lanes of the tile, even if writers change the size meanwhile.
+    // The same for all lanes of the tile, even if writers change the size during the lookup.
     const bool narrow;
 
     // The keys in flight. Bit k of a mask stands for key k.
@@ -76,7 +76,7 @@ template <u32 WIDTH, bool ROWS> class Finder {
 
     FORERUN_DEVICE u64 number(u32 k) const { return base + k * tiles_a_warp; }
     FORERUN_DEVICE static bool has(u32 mask, u32 k) { return (mask >> k & 1) != 0; }
-    FORERUN_DEVICE bool checks() const { return ROWS && op.beside_writers != 0; }
+    FORERUN_DEVICE bool checks() const { return ROWS && op.concurrent_writers != 0; }
 
     FORERUN_DEVICE void begin(u64 first) {
         base = first;
@@ -100,10 +100,7 @@ template <u32 WIDTH, bool ROWS> class Finder {
     }
 
     FORERUN_DEVICE void search() {
-        if (checks()) {
-            read_words(pending);
-            fence();
-        }
+        if (checks()) read_versions(pending);
         u32 open = pending;  // keys that met no empty slot so far
         for (u32 round = narrow ? 0 : 1; round < 3 && pending != 0; ++round) {
             u32 keys = pending;
@@ -113,20 +110,26 @@ template <u32 WIDTH, bool ROWS> class Finder {
                 read_words(keys);
                 keys &= spilled();
                 to_spill(keys);
-                if (checks()) {
-                    read_words(keys);
-                    fence();
-                }
+                if (checks()) read_versions(keys);
             }
             if (keys != 0) open &= probe(keys, round);
         }
     }
 
+    // One lane reads the words for all, so that the lanes agree on them.
     FORERUN_DEVICE void read_words(u32 keys) {
 #pragma unroll
         for (u32 k = 0; k < in_flight; ++k) {
-            if (has(keys, k)) word[k] = load_relaxed(word_at(t, bucket[k]));
+            const bool reads = has(keys, k) && tile.rank == 0;
+            const u32 now = reads ? load_relaxed(word_at(t, bucket[k])) : 0;
+            if (has(keys, k)) word[k] = tile.from(now, 0);
         }
+    }
+    // The same, before everything that the lanes read later.
+    FORERUN_DEVICE void read_versions(u32 keys) {
+        read_words(keys);
+        fence();
+        tile.sync();
     }
     FORERUN_DEVICE void to_spill(u32 keys) {
 #pragma unroll
@@ -139,7 +142,7 @@ template <u32 WIDTH, bool ROWS> class Finder {
 #pragma unroll
         for (u32 k = 0; k < in_flight; ++k)
             keys |= u32(has(pending, k) && (word[k] & word_spilled) != 0) << k;
-        return tile.from(keys, 0);  // each lane has read the words itself
+        return keys;
     }
 
     FORERUN_DEVICE u64 first_slot(u32 k) const {
@@ -163,6 +166,8 @@ template <u32 WIDTH, bool ROWS> class Finder {
             chunk[k] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
             if (takes_part(keys, k, round)) chunk[k] = load_digests(t, first_slot(k));
         }
+        // The digests before the keys. Copied rows are checked, which covers this.
+        if (!ROWS && op.concurrent_writers != 0) fence();
 #pragma unroll
         for (u32 k = 0; k < in_flight; ++k) {
             same[k] = match_16(chunk[k], (mark[k] & 0xff));
@@ -199,11 +204,12 @@ template <u32 WIDTH, bool ROWS> class Finder {
 #pragma unroll
             for (u32 k = 0; k < in_flight; ++k) {
                 if (slot[k] != no_slot)
-                    copy_row(tile, row_out(k), row_address(t, slot[k]), t.row_bytes);
+                    copy_out(tile, row_out(k), row_address(t, slot[k]), t.row_bytes);
             }
             return;
         }
         const u32 units = u32(t.row_bytes / 16);
+        if (checks()) return copy_rows_relaxed(units);
         u32 turn = 0;
         for (u32 first = 0; first < units; first += lanes, ++turn) {
             ask(first + tile.rank, units, turn % 2);
@@ -214,6 +220,22 @@ template <u32 WIDTH, bool ROWS> class Finder {
         }
         copy_async_wait<0>();
         if (turn != 0) give((turn - 1) * lanes + tile.rank, units, (turn - 1) % 2);
+    }
+
+    // cp.async has no order that a writer's stores could have with it.
+    FORERUN_DEVICE void copy_rows_relaxed(u32 units) {
+        for (u32 unit = tile.rank; unit < units; unit += lanes) {
+            Bytes16 part[in_flight];
+#pragma unroll
+            for (u32 k = 0; k < in_flight; ++k) {
+                if (slot[k] != no_slot)
+                    part[k] = load_relaxed(at<Bytes16>(row_address(t, slot[k])) + unit);
+            }
+#pragma unroll
+            for (u32 k = 0; k < in_flight; ++k) {
+                if (slot[k] != no_slot) store_streaming(at<Bytes16>(row_out(k)) + unit, part[k]);
+            }
+        }
     }
 
     FORERUN_DEVICE Bytes16* cell(u32 half, u32 k) const {
@@ -241,36 +263,53 @@ template <u32 WIDTH, bool ROWS> class Finder {
     // lock.
     FORERUN_DEVICE void check_rows() {
         fence();
+        tile.sync();  // all lanes have their parts of the rows
+        u32 moved = 0;
 #pragma unroll
         for (u32 k = 0; k < in_flight; ++k) {
-            bool moved = false;
-            if (slot[k] != no_slot) {
-                const u32 now = load_relaxed(word_at(t, slot[k] / WIDTH));
-                moved = (word[k] & word_locked) != 0 ||
-                        (now | word_spilled) != (word[k] | word_spilled);
-            }
-            if (tile.vote(moved) != 0) find_again(k);
+            if (slot[k] == no_slot || tile.rank != 0) continue;
+            const u32 now = load_relaxed(word_at(t, slot[k] / WIDTH));
+            const bool same = (now | word_spilled) == (word[k] | word_spilled);
+            moved |= u32(!same || (word[k] & word_locked) != 0) << k;
         }
+        moved = tile.from(moved, 0);
+        const u32 warp = lanes_of_warp();
+        if (!any(warp, moved != 0)) return;
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k)
+            attempt_until_done(warp, has(moved, k), [&] { return find_again(k); });
     }
-    FORERUN_DEVICE void find_again(u32 k) {
+    // Whether the tile got the locks and has found the key again, or not.
+    FORERUN_DEVICE bool find_again(u32 k) {
         const Place place = place_of(t, key[k]);
-        if (tile.rank == 0) lock_candidates(t, place);
+        HeldWords words;
+        const bool locked = tile.rank == 0 && try_lock_candidates(t, place, words);
+        if (tile.from(u32(locked), 0) == 0) return false;
+        words = {tile.from(words.home, 0), tile.from(words.spill, 0)};
         tile.sync();
         const u32 from = tile.rank * chunk_slots;
         slot[k] = slot_in<WIDTH>(t, tile, place.home, load_digests(t, place.home * WIDTH + from),
                                  place.digest, key[k]);
-        if (slot[k] == no_slot && has_spilled(t, place)) {
+        if (slot[k] == no_slot && t.candidates == 2 && (words.home & word_spilled) != 0) {
             slot[k] =
                 slot_in<WIDTH>(t, tile, place.spill, load_digests(t, place.spill * WIDTH + from),
                                place.digest, key[k]);
         }
-        if (slot[k] != no_slot && op.rows_out != 0)
-            copy_row(tile, row_out(k), row_address(t, slot[k]), t.row_bytes);
-        if (slot[k] != no_slot && op.scores_out != 0 && tile.rank == 0) {
-            store_global(at<u64>(op.scores_out) + number(k), load_score(t, slot[k]));
+        // A part of a row that is gone may have been written to the answer: nothing of it stays.
+        const bool found = slot[k] != no_slot;
+        if (op.rows_out != 0) {
+            if (found) {
+                copy_out(tile, row_out(k), row_address(t, slot[k]), t.row_bytes);
+            } else {
+                zero_out(tile, row_out(k), t.row_bytes);
+            }
+        }
+        if (op.scores_out != 0 && tile.rank == 0) {
+            store_global(at<u64>(op.scores_out) + number(k), found ? load_score(t, slot[k]) : 0);
         }
         tile.sync();
-        if (tile.rank == 0) unlock_unchanged(t, place);
+        if (tile.rank == 0) unlock_unchanged(t, place, words);
+        return true;
     }
 
     FORERUN_DEVICE void give_scores() {

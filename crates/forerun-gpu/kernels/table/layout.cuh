@@ -65,7 +65,14 @@ FORERUN_DEVICE u64 row_address(const TableState& t, u64 slot) {
     return slot < t.rows_split ? t.rows + slot * t.row_stride_bytes
                                : t.rows_host + (slot - t.rows_split) * t.row_stride_bytes;
 }
-FORERUN_DEVICE u8* digest_at(const TableState& t, u64 slot) { return at<u8>(t.digests) + slot; }
+// The digests are accessed in words of four, because accesses of different sizes would race.
+FORERUN_DEVICE u32* digests_at(const TableState& t, u64 slot) {
+    return at<u32>(t.digests) + slot / 4;
+}
+FORERUN_DEVICE u32 digest_shift(u64 slot) { return u32(slot % 4) * 8; }
+FORERUN_DEVICE u32 load_digest(const TableState& t, u64 slot) {
+    return load_relaxed(digests_at(t, slot)) >> digest_shift(slot) & 0xff;
+}
 FORERUN_DEVICE u64* key_at(const TableState& t, u64 slot) { return at<u64>(t.keys) + slot; }
 FORERUN_DEVICE u32* word_at(const TableState& t, u64 bucket) { return at<u32>(t.words) + bucket; }
 FORERUN_DEVICE TableControl* control_of(const TableState& t) { return at<TableControl>(t.control); }
@@ -79,7 +86,13 @@ FORERUN_DEVICE u32 pin_bit(const TableState& t, u64 slot) {
 }
 
 FORERUN_DEVICE Bytes16 load_digests(const TableState& t, u64 slot) {
-    return load_relaxed(reinterpret_cast<const Bytes16*>(digest_at(t, slot)));
+    return load_relaxed(reinterpret_cast<const Bytes16*>(digests_at(t, slot)));
+}
+// The four digests that include the slot's, changed in the chunk's copy of them.
+FORERUN_DEVICE u32 digests_with(const Bytes16& chunk, u64 slot, u32 digest) {
+    const u32 part = u32(slot / 4 % 4);
+    const u32 was = part == 0 ? chunk.x : part == 1 ? chunk.y : part == 2 ? chunk.z : chunk.w;
+    return (was & ~(0xffu << digest_shift(slot))) | digest << digest_shift(slot);
 }
 
 // Bit b: byte b of the word equals `digest`. The sum carries into no neighbour, so it is exact.

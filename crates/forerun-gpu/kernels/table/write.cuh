@@ -1,14 +1,14 @@
 // All operations that change entries by key: one tile per key, under the locks of the key's
 // buckets.
 //
-//   lock home, spill ─ digests of both, one load per lane each
+//   lock home and spill, or try again ─ digests of both, one load per lane each
 //     ├─ found: read, assign, add, score, pin, erase
 //     └─ absent: a free slot, otherwise the lowest score of both
 //   unlock, which increments the versions
 //
-// A new entry is written as:  row ─ fence ─ score, key ─ fence ─ digest. An evicted entry first has
-// its digest reclaimed. A tile takes its keys in order, so a single tile does exactly what
-// src/table/cpu.rs does.
+// A new entry is written as:  row, score, key ─ release: digest. The lane whose digests include the
+// slot's stores score, key and digest. A tile takes its keys in order, so a single tile does
+// exactly what src/table/cpu.rs does.
 #pragma once
 #include "bucket.cuh"
 #include "row.cuh"
@@ -36,8 +36,18 @@ template <u32 WIDTH> class Writer {
     FORERUN_DEVICE explicit Writer(const TableOp& op) : op(op), t(op.table) {}
 
     FORERUN_DEVICE void run() {
-        const u64 count = tile.from(keys_in(op), 0);  // one answer per tile
-        for (u64 i = tile.in_grid(); i < count; i += tile.tiles()) write(i);
+        const u32 warp = lanes_of_warp();
+        const u64 count = shuffle(warp, keys_in(op), 0);  // one answer per warp
+        const u32 tile_in_warp = lane_in_warp() / lanes;
+        // All tiles of a warp take as many turns, so that its lanes meet.
+        for (u64 first = tile.in_grid() - tile_in_warp; first < count; first += tile.tiles()) {
+            i = first + tile_in_warp;
+            if (i < count) {
+                key = load_global(at<u64>(op.keys) + i);
+                place = place_of(t, key);
+            }
+            attempt_until_done(warp, i < count, [&] { return write(); });
+        }
         if (tile.rank == 0 && added != 0) atomic_add(&control_of(t)->size, added);
     }
 
@@ -50,6 +60,7 @@ template <u32 WIDTH> class Writer {
     // The current key.
     u64 i = 0, key = 0, slot = no_slot;
     Place place = {};
+    HeldWords words;
     Bytes16 home = {}, spill = {};
 
     FORERUN_DEVICE bool does(u32 action) const { return (op.actions & action) != 0; }
@@ -57,18 +68,18 @@ template <u32 WIDTH> class Writer {
     FORERUN_DEVICE u64 row_in() const { return op.rows_in + i * t.row_bytes; }
     FORERUN_DEVICE u64 row_out() const { return op.rows_out + i * t.row_bytes; }
 
-    FORERUN_DEVICE void write(u64 number) {
-        i = number;
-        key = load_global(at<u64>(op.keys) + i);
-        place = place_of(t, key);
-        if (tile.rank == 0) lock_candidates(t, place);
+    // Whether the tile got the locks and has dealt with the key.
+    FORERUN_DEVICE bool write() {
+        const bool locked = tile.rank == 0 && try_lock_candidates(t, place, words);
+        if (tile.from(u32(locked), 0) == 0) return false;
+        words = {tile.from(words.home, 0), tile.from(words.spill, 0)};
         tile.sync();
 
         home = load_digests(t, place.home * WIDTH + tile.rank * chunk_slots);
         slot = slot_in<WIDTH>(t, tile, place.home, home, place.digest, key);
         if (t.candidates == 2 && slot == no_slot) {
             spill = load_digests(t, place.spill * WIDTH + tile.rank * chunk_slots);
-            if (has_spilled(t, place))
+            if ((words.home & word_spilled) != 0)
                 slot = slot_in<WIDTH>(t, tile, place.spill, spill, place.digest, key);
         }
         const bool flag = does(by_flag) && load_global(at<u8>(op.flags) + i) != 0;
@@ -85,17 +96,47 @@ template <u32 WIDTH> class Writer {
             if (op.status_out != 0) store_global(at<u8>(op.status_out) + i, u8(status));
         }
         tile.sync();
-        if (tile.rank == 0) unlock_candidates(t, place);
+        if (tile.rank == 0) unlock_candidates(t, place, words);
+        return true;
     }
 
-    FORERUN_DEVICE bool any_pins() const { return load_relaxed(&control_of(t)->pinned) != 0; }
+    // By value: a reference to one of two members would put both into memory.
+    FORERUN_DEVICE bool at_home() const { return slot / WIDTH == place.home; }
+    FORERUN_DEVICE u32 word_of_slot() const { return at_home() ? words.home : words.spill; }
+    FORERUN_DEVICE void set_word_of_slot(u32 word) {
+        words = {at_home() ? word : words.home, at_home() ? words.spill : word};
+    }
+    // The chunk of the lane that has the slot.
+    FORERUN_DEVICE Bytes16 chunk_of_slot() const {
+        const bool in_home = at_home();
+        return {in_home ? home.x : spill.x, in_home ? home.y : spill.y,
+                in_home ? home.z : spill.z, in_home ? home.w : spill.w};
+    }
+    FORERUN_DEVICE bool owns_slot() const { return slot % WIDTH / chunk_slots == tile.rank; }
     FORERUN_DEVICE bool is_pinned(u64 of) const {
         return (load_relaxed(pin_at(t, of)) & pin_bit(t, of)) != 0;
     }
+    // Under the lock, which also guards the bucket's pins.
+    FORERUN_DEVICE void pin() {
+        u32* const bits = pin_at(t, slot);
+        store_relaxed(bits, load_relaxed(bits) | pin_bit(t, slot));
+        set_word_of_slot(word_of_slot() | word_pinned);
+        atomic_add(&control_of(t)->pinned, u64(1));
+    }
+    FORERUN_DEVICE void unpin() {
+        u32* const bits = pin_at(t, slot);
+        store_relaxed(bits, load_relaxed(bits) & ~pin_bit(t, slot));
+        u32 left = 0;
+        for (u32 s = 0; s < WIDTH; s += 32)
+            left |= load_relaxed(pin_at(t, slot / WIDTH * WIDTH + s));
+        if (left == 0) set_word_of_slot(word_of_slot() & ~word_pinned);
+        atomic_add(&control_of(t)->pinned, ~0ull);
+    }
 
     FORERUN_DEVICE Status meet() {
-        if (does(found_read_row)) copy_row(tile, row_out(), row(), t.row_bytes);
-        const bool pinned = any_pins() && is_pinned(slot);
+        if (does(found_read_row) && op.rows_out != 0)
+            copy_out(tile, row_out(), row(), t.row_bytes);
+        const bool pinned = (word_of_slot() & word_pinned) != 0 && is_pinned(slot);
         // Every lane has seen the pin and read its part of the row before either changes.
         tile.sync();
         if (pinned && !does(found_unpin)) {
@@ -105,24 +146,19 @@ template <u32 WIDTH> class Writer {
                        ? status_pinned
                        : status_found;
         }
-        if (does(found_assign_row)) copy_row(tile, row(), row_in(), t.row_bytes);
+        if (does(found_assign_row)) copy_in(tile, row(), row_in(), t.row_bytes);
         if (does(found_add_row)) add_row(tile, op.element, row(), row_in(), t.row_bytes);
+        if (does(found_erase) && owns_slot()) {
+            store_relaxed(digests_at(t, slot),
+                          digests_with(chunk_of_slot(), slot, digest_reclaimed));
+        }
         if (tile.rank != 0) return status_found;
 
         if (does(found_score)) store_score(t, slot, score_of(op, i, true, load_score(t, slot)));
         if (op.scores_out != 0) store_global(at<u64>(op.scores_out) + i, load_score(t, slot));
-        if (does(found_pin)) {
-            atomic_or(pin_at(t, slot), pin_bit(t, slot));
-            atomic_add(&control_of(t)->pinned, u64(1));
-        }
-        if (does(found_unpin) && pinned) {
-            atomic_and(pin_at(t, slot), ~pin_bit(t, slot));
-            atomic_add(&control_of(t)->pinned, ~0ull);
-        }
-        if (does(found_erase)) {
-            store_relaxed(digest_at(t, slot), u8(digest_reclaimed));
-            --added;
-        }
+        if (does(found_pin)) pin();
+        if (does(found_unpin) && pinned) unpin();
+        if (does(found_erase)) --added;
         return status_found;
     }
 
@@ -159,10 +195,7 @@ template <u32 WIDTH> class Writer {
             return status_refused;
         }
         if (does(evicted_out)) give(load_relaxed(key_at(t, slot)), least, row());
-        if (tile.rank == 0) store_relaxed(digest_at(t, slot), u8(digest_reclaimed));
-        fence();
-        // The old row has been output, and from here on no reader finds the old key in this slot.
-        tile.sync();
+        tile.sync();  // the old row has been output
         put(score, slot / WIDTH == place.spill && t.candidates == 2);
         return status_evicted;
     }
@@ -170,12 +203,12 @@ template <u32 WIDTH> class Writer {
     // The slot with the lowest score of both rows. On a tie, the home's slot comes first, then the
     // lowest slot. no_slot if all are pinned.
     FORERUN_DEVICE u64 least_slot(u64& least) const {
-        const bool pins = any_pins();
         u64 mine = ~0ull;
         u32 where = ~0u;
         const u32 each = t.score_bytes == 4 ? 4 : 2;  // scores per load
         for (u32 c = 0; c < t.candidates; ++c) {
             const u64 first = (c == 0 ? place.home : place.spill) * WIDTH;
+            const bool pins = ((c == 0 ? words.home : words.spill) & word_pinned) != 0;
 #pragma unroll 2
             for (u32 s = tile.rank * each; s < WIDTH; s += lanes * each) {
                 const Bytes16 loaded =
@@ -204,30 +237,33 @@ template <u32 WIDTH> class Writer {
 
     FORERUN_DEVICE void put(u64 score, bool spills) {
         if (op.rows_in != 0) {
-            copy_row(tile, row(), row_in(), t.row_bytes);
-            if (op.rows_out != 0) copy_row(tile, row_out(), row_in(), t.row_bytes);
+            copy_in(tile, row(), row_in(), t.row_bytes);
+            if (op.rows_out != 0) copy_through(tile, row_out(), row_in(), t.row_bytes);
         } else {
             zero_row(tile, row(), t.row_bytes);
+            if (op.rows_out != 0) zero_out(tile, row_out(), t.row_bytes);
         }
-        fence();
-        tile.sync();
-        if (tile.rank != 0) return;
+        tile.sync();  // the release below covers the row
+        if (tile.rank == 0 && spills) words.home |= word_spilled;
+        if (!owns_slot()) return;
         store_score(t, slot, score);
         store_relaxed(key_at(t, slot), key);
-        if (spills)
-            store_relaxed(word_at(t, place.home),
-                          load_relaxed(word_at(t, place.home)) | word_spilled);
+        store_release(digests_at(t, slot), digests_with(chunk_of_slot(), slot, place.digest));
         if (op.scores_out != 0) store_global(at<u64>(op.scores_out) + i, score);
-        fence();
-        store_relaxed(digest_at(t, slot), u8(place.digest));
     }
 
     // Outputs an entry that the table does not keep. The output has space for one per key.
     FORERUN_DEVICE void give(u64 of_key, u64 score, u64 from) {
         u64 to = tile.rank == 0 ? atomic_add(at<u64>(op.out_count), u64(1)) : 0;
         to = tile.from(to, 0);
-        if (op.out_rows != 0 && from != 0)
-            copy_row(tile, op.out_rows + to * t.row_bytes, from, t.row_bytes);
+        if (op.out_rows != 0 && from != 0) {
+            const u64 row_to = op.out_rows + to * t.row_bytes;
+            if (slot == no_slot) {
+                copy_through(tile, row_to, from, t.row_bytes);
+            } else {
+                copy_out(tile, row_to, from, t.row_bytes);
+            }
+        }
         if (tile.rank != 0) return;
         store_global(at<u64>(op.out_keys) + to, of_key);
         if (op.out_scores != 0) store_global(at<u64>(op.out_scores) + to, score);

@@ -23,7 +23,7 @@ impl DeviceBuffer {
     /// # Errors
     /// [`GpuError::OutOfMemory`], or another error of the driver.
     pub fn new(gpu: &Gpu, len: usize) -> Result<DeviceBuffer, GpuError> {
-        gpu.bind()?;
+        let _current = gpu.bind()?;
         let mut address = 0;
         // The driver rejects zero bytes.
         // SAFETY: the device's context is current; the driver writes one address.
@@ -47,7 +47,7 @@ impl DeviceBuffer {
     ///
     /// # Errors
     /// Those of [`DeviceBuffer::new`] and [`DeviceBuffer::write`].
-    pub fn of(gpu: &Gpu, bytes: &[u8]) -> Result<DeviceBuffer, GpuError> {
+    pub fn from_slice(gpu: &Gpu, bytes: &[u8]) -> Result<DeviceBuffer, GpuError> {
         let buffer = DeviceBuffer::new(gpu, bytes.len())?;
         buffer.write(0, bytes)?;
         Ok(buffer)
@@ -81,7 +81,7 @@ impl DeviceBuffer {
         if self.is_empty() {
             return Ok(());
         }
-        self.gpu.bind()?;
+        let _current = self.gpu.bind()?;
         // SAFETY: the whole range belongs to this buffer.
         check("cuMemsetD8", unsafe {
             sys::cuMemsetD8_v2(self.address, byte, self.len)
@@ -98,7 +98,7 @@ impl DeviceBuffer {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.gpu.bind()?;
+        let _current = self.gpu.bind()?;
         // SAFETY: the device's range was checked, and the slice has the same length.
         check("cuMemcpyHtoD", unsafe {
             sys::cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len())
@@ -115,7 +115,7 @@ impl DeviceBuffer {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.gpu.bind()?;
+        let _current = self.gpu.bind()?;
         // SAFETY: the device's range was checked, and the slice has the same length.
         check("cuMemcpyDtoH", unsafe {
             sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), address, bytes.len())
@@ -254,7 +254,7 @@ pub(super) fn inside(offset: u64, len: u64, buffer_len: usize) -> Result<(), Gpu
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        if self.gpu.bind().is_ok() {
+        if let Ok(_current) = self.gpu.bind() {
             // The driver first waits for all work on the device.
             // SAFETY: the address comes from cuMemAlloc and is freed once.
             let _ = unsafe { sys::cuMemFree_v2(self.address) };

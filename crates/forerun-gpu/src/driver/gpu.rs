@@ -1,14 +1,14 @@
 //! A device, its primary context, and its properties.
 
 use super::api::{self, check};
-use super::module::Image;
-use super::scope::Scope;
+use super::module::{Image, Kernel};
 use crate::{CudaVersion, GpuError};
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
 use forerun_core::Owner;
 use forerun_core::sync::OnceLock;
 use std::ffi::{CStr, c_char};
 use std::fmt;
+use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,8 +31,9 @@ const OLDEST_DEVICE: (u32, u32) = (8, 0);
 pub struct Gpu(Arc<Inner>);
 
 struct Inner {
-    /// Everything that belongs to a device (memory, streams, events) binds the device before each
-    /// call of the driver, including the call that frees it, and so does nothing in a fork.
+    /// The process that opened the device. Memory, streams and events bind their device for each
+    /// call of the driver, including the call that frees them. Binding fails in a fork, so they do
+    /// nothing there.
     owner: Owner,
     device: CUdevice,
     context: sys::CUcontext,
@@ -95,15 +96,13 @@ impl Gpu {
         check("cuDevicePrimaryCtxRetain", unsafe {
             sys::cuDevicePrimaryCtxRetain(&mut context, device)
         })?;
-        let gpu = Gpu(Arc::new(Inner {
+        Ok(Gpu(Arc::new(Inner {
             owner: Owner::this_process(),
             device,
             context,
             info,
             kernels: OnceLock::new(),
-        }));
-        gpu.bind()?;
-        Ok(gpu)
+        })))
     }
 
     /// The number of devices.
@@ -142,52 +141,62 @@ impl Gpu {
         })
     }
 
-    /// Runs `work`, in which commands may be put on streams. It returns when the device has
-    /// finished all of them, even if `work` fails or panics.
-    ///
-    /// # Errors
-    /// The error of `work`; otherwise the device's error if a command failed.
-    pub fn scope<'env, T, E: From<GpuError>>(
-        &self,
-        work: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, E>,
-    ) -> Result<T, E> {
-        Scope::run(self, work)
-    }
-
     /// Waits until all work on all streams of the device's context is done.
     ///
     /// # Errors
     /// The device's error if any work failed.
     pub fn synchronize(&self) -> Result<(), GpuError> {
-        self.bind()?;
+        let _current = self.bind()?;
         // SAFETY: the context is current on this thread.
         check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
-    /// Makes the device's context current on this thread, so that the driver's calls use it.
+    /// Maximum shared memory per block, for kernels that declare that they need it.
+    pub(crate) fn shared_bytes_max(&self) -> Result<u32, GpuError> {
+        let attribute = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        attribute_of(self.0.device, attribute)
+    }
+
+    /// Makes the device's context current on this thread until the returned value is dropped, so
+    /// that the driver's calls use it. Afterwards the thread has the context that it had before:
+    /// another library, such as PyTorch, may rely on it.
     ///
     /// # Errors
     /// [`GpuError::Forked`] in every process except the one that opened the device; the driver's
     /// error.
-    pub(crate) fn bind(&self) -> Result<(), GpuError> {
+    pub(crate) fn bind(&self) -> Result<CurrentContext, GpuError> {
         self.0.owner.check()?;
         // SAFETY: the context is retained for as long as this value lives.
-        check("cuCtxSetCurrent", unsafe {
-            sys::cuCtxSetCurrent(self.0.context)
-        })
+        check("cuCtxPushCurrent", unsafe {
+            sys::cuCtxPushCurrent_v2(self.0.context)
+        })?;
+        Ok(CurrentContext(PhantomData))
     }
 
-    /// The compiled kernels, loaded on the first call. The context is current afterwards.
-    pub(crate) fn kernels(&self) -> Result<&Image, GpuError> {
-        self.bind()?;
+    /// The kernel with this name. The first call loads the compiled kernels.
+    pub(crate) fn kernel(&self, name: &'static str) -> Result<Kernel, GpuError> {
+        let _current = self.bind()?;
         let loaded = self
             .0
             .kernels
             .get_or_init(|| Image::load(self).map(Arc::new));
         match loaded {
-            Ok(image) => Ok(image),
+            Ok(image) => image.kernel(name),
             Err(error) => Err(error.clone()),
         }
+    }
+}
+
+/// A device's context that is current on this thread, on top of the one before.
+#[must_use = "the context is current only while this value lives"]
+pub(crate) struct CurrentContext(PhantomData<*const ()>); // it belongs to one thread
+
+impl Drop for CurrentContext {
+    fn drop(&mut self) {
+        let mut context = std::ptr::null_mut();
+        // A failure here leaves the thread's contexts as they are, and nothing can be done.
+        // SAFETY: `bind` pushed a context on this thread. The driver writes one handle.
+        let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut context) };
     }
 }
 
@@ -253,14 +262,7 @@ impl PcieLink {
 
 impl DeviceInfo {
     fn read(ordinal: usize, device: CUdevice, driver: CudaVersion) -> Result<Self, GpuError> {
-        let attribute = |attribute: Attribute| {
-            let mut value = 0;
-            // SAFETY: the device comes from the driver, which writes one int to the given place.
-            check("cuDeviceGetAttribute", unsafe {
-                sys::cuDeviceGetAttribute(&mut value, attribute, device)
-            })?;
-            Ok::<u32, GpuError>(value.max(0) as u32)
-        };
+        let attribute = |attribute: Attribute| attribute_of(device, attribute);
         let mut memory_bytes = 0;
         // SAFETY: as above, one size.
         check("cuDeviceTotalMem", unsafe {
@@ -312,6 +314,16 @@ impl fmt::Display for DeviceInfo {
         }
         Ok(())
     }
+}
+
+/// One of a device's numbers.
+fn attribute_of(device: CUdevice, attribute: Attribute) -> Result<u32, GpuError> {
+    let mut value = 0;
+    // SAFETY: the device comes from the driver, which writes one int to the given place.
+    check("cuDeviceGetAttribute", unsafe {
+        sys::cuDeviceGetAttribute(&mut value, attribute, device)
+    })?;
+    Ok(value.max(0) as u32)
 }
 
 /// Reads a short text that the driver writes.

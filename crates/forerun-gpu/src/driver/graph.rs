@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 ///
 /// fn replay(gpu: &Gpu, stream: &Stream, step: &[&dyn Command]) -> Result<(), GpuError> {
 ///     let graph = Graph::capture(stream, step)?;
-///     gpu.scope(|scope| scope.put(stream, &graph))?; // again and again, with other indices
+///     gpu.scope(|scope| scope.enqueue(stream, &graph))?; // again and again, with other indices
 ///     Ok(())
 /// }
 /// ```
@@ -40,7 +40,7 @@ impl<'a> Graph<'a> {
         commands: &[&'a (dyn Command + 'c)],
     ) -> Result<Graph<'a>, GpuError> {
         let gpu = stream.gpu().clone();
-        gpu.bind()?;
+        let _current = gpu.bind()?;
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive and belongs to the current context.
         check("cuStreamBeginCapture", unsafe {
@@ -82,9 +82,9 @@ impl Command for Graph<'_> {
 
     unsafe fn enqueue(&self, stream: &Stream) -> Result<(), GpuError> {
         stream.expect(&self.gpu, "the graph")?;
-        self.gpu.bind()?;
-        // SAFETY: graph and stream are alive and belong to the current context. The caller vouches
-        // for the memory.
+        let _current = self.gpu.bind()?;
+        // SAFETY: graph and stream are alive and belong to the current context. The caller
+        // guarantees the memory.
         check("cuGraphLaunch", unsafe {
             sys::cuGraphLaunch(self.exec, stream.handle())
         })
@@ -93,9 +93,9 @@ impl Command for Graph<'_> {
 
 impl Drop for Graph<'_> {
     fn drop(&mut self) {
-        if self.gpu.bind().is_err() {
+        let Ok(_current) = self.gpu.bind() else {
             return;
-        }
+        };
         if !self.exec.is_null() {
             // SAFETY: instantiated by `capture`, destroyed once.
             let _ = unsafe { sys::cuGraphExecDestroy(self.exec) };

@@ -1,15 +1,15 @@
-//! What the driver knows about an address.
+//! The driver's information about an address.
 
 use super::api::check;
-use crate::memory_kind::{Location, Memory};
+use crate::memory_type::{MemoryType, PointerAttributes};
 use crate::{Gpu, GpuError};
 use cudarc::driver::sys::{self, CUmemorytype, CUpointer_attribute as Attribute};
 use std::ffi::c_void;
 
 impl Gpu {
     /// Asks the driver what kind of memory is at an address. Unknown memory is pageable.
-    pub(crate) fn locate_by_driver(&self, address: u64) -> Result<Location, GpuError> {
-        self.bind()?;
+    pub(crate) fn locate_by_driver(&self, address: u64) -> Result<PointerAttributes, GpuError> {
+        let _current = self.bind()?;
         let mut memory_type = 0u32;
         let mut ordinal = -1i32;
         let mut managed = 0u32;
@@ -45,23 +45,23 @@ impl Gpu {
             )
         })?;
         let (memory, device_address) = if managed != 0 {
-            (Memory::Managed, address)
+            (MemoryType::Managed, address)
         } else if memory_type == CUmemorytype::CU_MEMORYTYPE_HOST as u32 {
             // The address that cuMemHostGetDevicePointer returns, also for addresses inside an
             // allocation.
-            (Memory::Pinned, seen)
+            (MemoryType::Pinned, seen)
         } else if memory_type == CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 {
             let ordinal = ordinal.max(0) as usize;
-            (Memory::Device { ordinal }, address)
+            (MemoryType::Device { ordinal }, address)
         } else {
-            (Memory::Pageable, address)
+            (MemoryType::Pageable, address)
         };
         let len = len as u64;
         let inside = len != 0 && address >= start && address - start < len;
-        Ok(Location {
+        Ok(PointerAttributes {
             memory,
             device_address,
-            range: (inside && memory != Memory::Pageable).then_some((start, len)),
+            range: (inside && memory != MemoryType::Pageable).then_some((start, len)),
         })
     }
 }

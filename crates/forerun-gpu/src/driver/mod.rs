@@ -16,7 +16,7 @@
 //! The driver's library is loaded on first use, so all of this builds and links without CUDA. No
 //! function of the driver is called before [`api::load`] has succeeded.
 //!
-//! # Which memory may be touched when
+//! # Memory safety
 //! Work on a stream runs after the call that put it there has returned, whereas Rust's borrows end
 //! with calls. [`Gpu::scope`] closes that gap as `std::thread::scope` does for threads: a command
 //! that is put on a stream within a scope borrows its memory for longer than the scope lasts, and

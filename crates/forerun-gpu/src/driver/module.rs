@@ -86,7 +86,7 @@ pub(crate) struct Launch {
 impl Module {
     /// Loads an image (a cubin, or PTX with a terminating zero) on the device.
     pub(crate) fn load(gpu: &Gpu, image: &[u8]) -> Result<Module, GpuError> {
-        gpu.bind()?;
+        let _current = gpu.bind()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: a context is current. The image is an ELF file, whose header gives the driver its
         // length, or text that ends with a zero.
@@ -125,15 +125,29 @@ impl Module {
 }
 
 impl Kernel {
-    /// Lets a block have up to `bytes` of dynamic shared memory. Above 48 KiB this must be declared
-    /// before the launch.
-    pub(crate) fn allow_shared(&self, bytes: u32) -> Result<(), GpuError> {
-        // SAFETY: the kernel is loaded, and the caller has made its context current.
+    /// Lets a block have as much dynamic shared memory as the device allows, `device_bytes` less
+    /// what the kernel has of its own. Above 48 KiB this must be declared before the launch.
+    ///
+    /// The limit belongs to the kernel, which all copies share. So it is always the maximum: a
+    /// limit by what one copy needs would break an earlier copy that needs more.
+    pub(crate) fn allow_shared(&self, device_bytes: u32) -> Result<(), GpuError> {
+        let mut own_bytes = 0;
+        // SAFETY: the kernel is loaded, and the caller has made its context current. The driver
+        // writes one number.
+        check("cuFuncGetAttribute", unsafe {
+            sys::cuFuncGetAttribute(
+                &mut own_bytes,
+                Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+                self.handle,
+            )
+        })?;
+        let bytes = i32::try_from(device_bytes).unwrap_or(i32::MAX) - own_bytes.max(0);
+        // SAFETY: as above.
         check("cuFuncSetAttribute", unsafe {
             sys::cuFuncSetAttribute(
                 self.handle,
                 Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                bytes as i32,
+                bytes,
             )
         })
     }
@@ -143,17 +157,17 @@ impl Kernel {
     /// # Safety
     /// `P` must be the type of the kernel's only argument, with the kernel's layout, and the kernel
     /// must support the launch. The memory that the argument refers to must stay allocated until
-    /// the launch is done, and nobody else may use it in a conflicting way.
+    /// the launch is done, and nothing else may use it in a conflicting way.
     pub(crate) unsafe fn launch<P: Copy>(
         &self,
         stream: &Stream,
         launch: Launch,
         params: &P,
     ) -> Result<(), GpuError> {
-        stream.gpu().bind()?;
+        let _current = stream.gpu().bind()?;
         let mut arguments = [std::ptr::from_ref(params).cast_mut().cast()];
         // SAFETY: kernel and stream are alive and belong to the current context. The driver copies
-        // the argument before it returns. The caller vouches for the rest.
+        // the argument before it returns. The caller guarantees the rest.
         check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(
                 self.handle,

@@ -6,8 +6,8 @@
 //! | `PinnedBuffer`  | `cuMemHostAlloc`    | new memory                                        |
 //! | `Registered`    | `cuMemHostRegister` | memory that the caller has, such as a mapped file |
 //!
-//! Neither is write-combined. The CPU writes write-combined memory fast in sequential order but
-//! reads it very slowly, and it also reads the tables that are on the host.
+//! Neither is write-combined. The CPU writes write-combined memory quickly in sequential order, but
+//! reads it very slowly, and it also reads the tables in host memory.
 //!
 //! The device's address comes from the driver (`cuMemHostGetDevicePointer`), because on some
 //! machines it differs from the host's.
@@ -70,7 +70,7 @@ impl PinnedBuffer {
     /// [`GpuError::OutOfMemory`] (pinned memory cannot be swapped out), or another error of the
     /// driver.
     pub fn new(gpu: &Gpu, len: usize) -> Result<PinnedBuffer, GpuError> {
-        gpu.bind()?;
+        let _current = gpu.bind()?;
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         let mut host = std::ptr::null_mut();
         // SAFETY: a context is current; the driver writes one address.
@@ -137,7 +137,7 @@ unsafe impl HostMemory for PinnedBuffer {
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        if self.gpu.bind().is_ok() {
+        if let Ok(_current) = self.gpu.bind() {
             // SAFETY: the address comes from cuMemHostAlloc and is freed once.
             let _ = unsafe { sys::cuMemFreeHost(self.host.as_ptr().cast()) };
         }
@@ -203,10 +203,10 @@ impl<'a> Registered<'a> {
         host: NonNull<u8>,
         len: usize,
     ) -> Result<Registered<'a>, GpuError> {
-        gpu.bind()?;
+        let _current = gpu.bind()?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         let pointer: *mut c_void = host.as_ptr().cast();
-        // SAFETY: the caller vouches for the range.
+        // SAFETY: the caller guarantees the range.
         check("cuMemHostRegister", unsafe {
             sys::cuMemHostRegister_v2(pointer, len, flags)
         })?;
@@ -223,7 +223,7 @@ impl<'a> Registered<'a> {
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the bytes are borrowed for as long as this value lives, or vouched for by
+        // SAFETY: the bytes are borrowed for as long as this value lives, or guaranteed by
         // `from_raw`'s caller; see `PinnedBuffer::as_slice` for the device.
         unsafe { std::slice::from_raw_parts(self.host.as_ptr(), self.len) }
     }
@@ -254,7 +254,7 @@ unsafe impl HostMemory for Registered<'_> {
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        if self.gpu.bind().is_ok() {
+        if let Ok(_current) = self.gpu.bind() {
             // SAFETY: the address was registered by `from_raw` and is unregistered once.
             let _ = unsafe { sys::cuMemHostUnregister(self.host.as_ptr().cast()) };
         }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   gpu.scope(|scope| {
-//!       scope.put(&stream, &gather)?;      the command borrows its memory for longer than the scope lasts
-//!       scope.put(&stream, &kernel)?;
+//!       scope.enqueue(&stream, &gather)?;  the command borrows its memory for longer than the scope lasts
+//!       scope.enqueue(&stream, &kernel)?;
 //!       Ok(())
 //!   })                                     the scope does not end before the device has finished
 //! ```
@@ -23,8 +23,8 @@ pub trait Command: sealed::Sealed {
     /// The device that runs it.
     fn gpu(&self) -> &Gpu;
 
-    /// Puts the command on a stream and returns; the stream runs it in its turn. This neither
-    /// allocates nor waits, so it may be captured into a graph.
+    /// Puts the command on a stream and returns; the stream runs it after its earlier commands.
+    /// This neither allocates nor waits, so it may be captured into a graph.
     ///
     /// Prefer [`Gpu::scope`], which is safe.
     ///
@@ -91,12 +91,12 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         first
     }
 
-    /// Puts a command on a stream.
+    /// Enqueues a command on a stream.
     ///
     /// # Errors
     /// The stream or the command belongs to a different device than the scope, which would not wait
     /// for it; or the driver failed.
-    pub fn put<'c: 'env>(
+    pub fn enqueue<'c: 'env>(
         &'scope self,
         stream: &'env Stream,
         command: &'env (dyn Command + 'c),
@@ -111,6 +111,20 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         // which outlives the scope. The scope ends only when the device has finished with all
         // recorded streams. It cannot be leaked, because the caller has only a reference to it.
         unsafe { command.enqueue(stream) }
+    }
+}
+
+impl Gpu {
+    /// Runs `work`, in which commands may be put on streams. It returns when the device has
+    /// finished all of them, even if `work` fails or panics.
+    ///
+    /// # Errors
+    /// The error of `work`; otherwise the device's error if a command failed.
+    pub fn scope<'env, T, E: From<GpuError>>(
+        &self,
+        work: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        Scope::run(self, work)
     }
 }
 

@@ -35,8 +35,8 @@ impl Stream {
     ///
     /// # Errors
     /// The driver's error.
-    pub fn first(gpu: &Gpu) -> Result<Stream, GpuError> {
-        gpu.bind()?;
+    pub fn high_priority(gpu: &Gpu) -> Result<Stream, GpuError> {
+        let _current = gpu.bind()?;
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: the driver writes two numbers to the given places.
         check("cuCtxGetStreamPriorityRange", unsafe {
@@ -46,7 +46,7 @@ impl Stream {
     }
 
     fn with_priority(gpu: &Gpu, priority: i32) -> Result<Stream, GpuError> {
-        gpu.bind()?;
+        let _current = gpu.bind()?;
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the device's context is current; the driver writes one handle.
@@ -85,7 +85,7 @@ impl Stream {
     /// # Errors
     /// The device's error if any of the work failed.
     pub fn synchronize(&self) -> Result<(), GpuError> {
-        self.gpu.bind()?;
+        let _current = self.gpu.bind()?;
         // SAFETY: the stream is alive.
         check("cuStreamSynchronize", unsafe {
             sys::cuStreamSynchronize(self.handle)
@@ -98,7 +98,7 @@ impl Stream {
     /// The event belongs to another device, or the driver failed.
     pub fn record(&self, event: &Event) -> Result<(), GpuError> {
         self.expect(&event.gpu, "the event")?;
-        self.gpu.bind()?;
+        let _current = self.gpu.bind()?;
         // SAFETY: stream and event are alive and belong to the same context.
         check("cuEventRecord", unsafe {
             sys::cuEventRecord(event.handle, self.handle)
@@ -110,7 +110,7 @@ impl Stream {
     /// # Errors
     /// The driver's error.
     pub fn wait(&self, event: &Event) -> Result<(), GpuError> {
-        self.gpu.bind()?;
+        let _current = self.gpu.bind()?;
         // SAFETY: stream and event are alive; zero is the flag for an ordinary wait.
         check("cuStreamWaitEvent", unsafe {
             sys::cuStreamWaitEvent(self.handle, event.handle, 0)
@@ -130,7 +130,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.owned && self.gpu.bind().is_ok() {
+        if self.owned
+            && let Ok(_current) = self.gpu.bind()
+        {
             // Work that is still on the stream continues: the driver frees the stream afterwards.
             // SAFETY: the stream was made by `with_priority` and is destroyed once.
             let _ = unsafe { sys::cuStreamDestroy_v2(self.handle) };
@@ -162,7 +164,7 @@ impl Event {
     /// # Errors
     /// The driver's error.
     pub fn new(gpu: &Gpu) -> Result<Event, GpuError> {
-        gpu.bind()?;
+        let _current = gpu.bind()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the device's context is current; the driver writes one handle.
         check("cuEventCreate", unsafe {
@@ -179,19 +181,19 @@ impl Event {
     /// # Errors
     /// The device's error if any of the earlier work failed.
     pub fn synchronize(&self) -> Result<(), GpuError> {
-        self.gpu.bind()?;
+        let _current = self.gpu.bind()?;
         // SAFETY: the event is alive.
         check("cuEventSynchronize", unsafe {
             sys::cuEventSynchronize(self.handle)
         })
     }
 
-    /// Whether the stream has passed the event. Does not wait.
+    /// Whether all work before the event is complete. Does not wait.
     ///
     /// # Errors
     /// The device's error if any of the earlier work failed.
-    pub fn is_passed(&self) -> Result<bool, GpuError> {
-        self.gpu.bind()?;
+    pub fn is_complete(&self) -> Result<bool, GpuError> {
+        let _current = self.gpu.bind()?;
         // SAFETY: the event is alive.
         match unsafe { sys::cuEventQuery(self.handle) } {
             CUresult::CUDA_ERROR_NOT_READY => Ok(false),
@@ -204,7 +206,7 @@ impl Event {
     /// # Errors
     /// The device's error if any of the earlier work failed, or if one of the events was never
     /// recorded.
-    pub fn since(&self, start: &Event) -> Result<Duration, GpuError> {
+    pub fn elapsed_since(&self, start: &Event) -> Result<Duration, GpuError> {
         start.synchronize()?;
         self.synchronize()?;
         type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
@@ -222,7 +224,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if self.gpu.bind().is_ok() {
+        if let Ok(_current) = self.gpu.bind() {
             // SAFETY: the event was made by `new` and is destroyed once.
             let _ = unsafe { sys::cuEventDestroy_v2(self.handle) };
         }

@@ -98,7 +98,7 @@ impl Command for Transfer<'_> {
 
     unsafe fn enqueue(&self, stream: &Stream) -> Result<(), GpuError> {
         stream.expect(&self.gpu, "the transfer's device buffer")?;
-        self.gpu.bind()?;
+        let _current = self.gpu.bind()?;
         let host = self.host as *mut std::ffi::c_void;
         match self.direction {
             // SAFETY: both ranges are inside their buffers, which the caller keeps alive.
@@ -231,7 +231,7 @@ impl Command for BatchTransfer<'_> {
         if self.sizes.is_empty() {
             return Ok(());
         }
-        self.gpu.bind()?;
+        let _current = self.gpu.bind()?;
         let nowhere = sys::CUmemLocation {
             type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID,
             id: 0,

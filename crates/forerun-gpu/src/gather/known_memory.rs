@@ -1,7 +1,7 @@
-//! Where the kind of memory at an address comes from: the driver, or a list of buffers.
+//! Finds the kind of memory at an address: asks the driver, or searches a list of buffers.
 
 use crate::gather_error::GatherError;
-use crate::memory_kind::{Location, Memory};
+use crate::memory_type::{MemoryType, PointerAttributes};
 
 /// A source of locations: the driver, or a list of buffers.
 pub trait Locate {
@@ -9,26 +9,26 @@ pub trait Locate {
     ///
     /// # Errors
     /// [`GatherError::Unknown`] if there is no answer.
-    fn locate(&self, address: u64) -> Result<Location, GatherError>;
+    fn locate(&self, address: u64) -> Result<PointerAttributes, GatherError>;
 }
 
 /// A list of buffers.
 #[derive(Clone, Debug, Default)]
 pub struct KnownMemory {
-    ranges: Vec<(u64, u64, Memory, u64)>,
+    ranges: Vec<(u64, u64, MemoryType, u64)>,
 }
 
 impl KnownMemory {
     /// Adds `len` bytes at `address`, with `device_address` as the device's address.
-    pub fn add(&mut self, address: u64, len: u64, memory: Memory, device_address: u64) {
+    pub fn add(&mut self, address: u64, len: u64, memory: MemoryType, device_address: u64) {
         self.ranges.push((address, len, memory, device_address));
     }
 }
 
 impl Locate for KnownMemory {
-    fn locate(&self, address: u64) -> Result<Location, GatherError> {
+    fn locate(&self, address: u64) -> Result<PointerAttributes, GatherError> {
         // The end counts as inside, because an empty part of a buffer may be there.
-        let inside = |&&(start, len, ..): &&(u64, u64, Memory, u64)| {
+        let inside = |&&(start, len, ..): &&(u64, u64, MemoryType, u64)| {
             address >= start && address - start <= len
         };
         // Where one buffer ends and another starts, take the one that starts.
@@ -38,13 +38,13 @@ impl Locate for KnownMemory {
             .filter(inside)
             .min_by_key(|&&(start, ..)| address - start);
         Ok(match best {
-            Some(&(start, len, memory, device)) => Location {
+            Some(&(start, len, memory, device)) => PointerAttributes {
                 memory,
                 device_address: device + (address - start),
                 range: Some((start, len)),
             },
-            None => Location {
-                memory: Memory::Pageable,
+            None => PointerAttributes {
+                memory: MemoryType::Pageable,
                 device_address: address,
                 range: None,
             },

@@ -8,9 +8,9 @@ use super::known_memory::Locate;
 use super::layers;
 use super::params::{self, GatherParams};
 use super::plan::Work;
-use super::request::{Absent, Direction, Layers, Layout, MapUpdate, Request};
-use crate::gather_error::{GatherError, Part, Side};
-use crate::memory_kind::{Location, Memory};
+use super::request::{Absent, Direction, Layers, MapUpdate, Request, RowLayout};
+use crate::gather_error::{GatherError, Operand, Side};
+use crate::memory_type::{MemoryType, PointerAttributes};
 
 /// The maximum row size: the kernels count units, and slightly beyond, in 32 bits.
 pub(crate) const ROW_BYTES_MAX: u64 = 1 << 30;
@@ -47,18 +47,21 @@ pub(crate) struct Checked {
 /// kernel.
 ///
 /// ```
-/// use forerun_gpu::gather::{Direction, Integer, KnownMemory, Memory, PairsAt, Request, Target, Spec, check_request};
+/// use forerun_gpu::gather::{
+///     CopySpec, Direction, IndexType, KnownMemory, MemoryType, PairsAt, Request, Target,
+///     check_request,
+/// };
 ///
 /// let mut memory = KnownMemory::default();
-/// memory.add(0x10_000, 656 * 100, Memory::Pageable, 0x10_000); // what malloc gives
-/// memory.add(0x80_000, 656 * 10, Memory::Device { ordinal: 0 }, 0x80_000);
-/// memory.add(0x90_000, 64, Memory::Device { ordinal: 0 }, 0x90_000);
+/// memory.add(0x10_000, 656 * 100, MemoryType::Pageable, 0x10_000); // what malloc gives
+/// memory.add(0x80_000, 656 * 10, MemoryType::Device { ordinal: 0 }, 0x80_000);
+/// memory.add(0x90_000, 64, MemoryType::Device { ordinal: 0 }, 0x90_000);
 /// let request = Request {
 ///     direction: Direction::Gather,
-///     spec: Spec::dense(656, 100, 10),
+///     spec: CopySpec::dense(656, 100, 10),
 ///     host: 0x10_000,
 ///     device: 0x80_000,
-///     pairs: PairsAt::interleaved(0x90_000, Integer::I32, &[8, 2])?,
+///     pairs: PairsAt::interleaved(0x90_000, IndexType::I32, &[8, 2])?,
 ///     count: None,
 ///     map: None,
 ///     out_of_range: None,
@@ -178,7 +181,7 @@ struct Rows {
 
 /// A part's bytes, as the target sees them.
 struct Span {
-    part: Part,
+    part: Operand,
     written: bool,
     start: u64,
     end: u64,
@@ -193,8 +196,8 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn rows(&mut self, side: Side, base: u64, layout: &Layout) -> Result<Rows, GatherError> {
-        let (part, spec) = (Part::Rows(side), &self.request.spec);
+    fn rows(&mut self, side: Side, base: u64, layout: &RowLayout) -> Result<Rows, GatherError> {
+        let (part, spec) = (Operand::Rows(side), &self.request.spec);
         let too_large = || GatherError::TooLarge { part };
         if layout.rows > 1 && layout.stride_bytes < spec.row_bytes {
             return Err(GatherError::RowPastStride {
@@ -321,13 +324,13 @@ impl Checker<'_> {
             .zip(last_layer)
             .and_then(|(pair, layer)| pair.checked_add(layer)?.checked_add(1))
             .and_then(|indices| indices.checked_mul(width));
-        let mut place = |part: Part, start: u64| {
+        let mut place = |part: Operand, start: u64| {
             let end = last.and_then(|len| start.checked_add(len));
             let end = end.ok_or(GatherError::TooLarge { part })?;
             self.word(part, start, end, width, false)
         };
-        params.source_index = place(Part::SourceIndices, pairs.source)?;
-        params.destination_index = place(Part::DestinationIndices, pairs.destination)?;
+        params.source_index = place(Operand::SourceIndices, pairs.source)?;
+        params.destination_index = place(Operand::DestinationIndices, pairs.destination)?;
         Ok(())
     }
 
@@ -337,7 +340,7 @@ impl Checker<'_> {
         };
         let width = count.integer.bytes();
         let end = count.address.saturating_add(width);
-        params.device_count = self.word(Part::Count, count.address, end, width, false)?;
+        params.device_count = self.word(Operand::Count, count.address, end, width, false)?;
         params.count_bytes = width as u32;
         Ok(())
     }
@@ -368,8 +371,8 @@ impl Checker<'_> {
             .checked_mul(map.layer_step)
             .and_then(|entries| entries.checked_add(map.slots)?.checked_mul(width))
             .and_then(|len| map.address.checked_add(len))
-            .ok_or(GatherError::TooLarge { part: Part::Map })?;
-        params.map = self.word(Part::Map, map.address, end, width, true)?;
+            .ok_or(GatherError::TooLarge { part: Operand::Map })?;
+        params.map = self.word(Operand::Map, map.address, end, width, true)?;
         params.map_layer_step = map.layer_step;
         params.map_bytes = width as u32;
         params.map_update = match map.update {
@@ -382,7 +385,7 @@ impl Checker<'_> {
     fn out_of_range(&mut self, params: &mut GatherParams) -> Result<(), GatherError> {
         if let Some(address) = self.request.out_of_range {
             let end = address.saturating_add(8);
-            params.out_of_range = self.word(Part::OutOfRange, address, end, 8, true)?;
+            params.out_of_range = self.word(Operand::OutOfRangeCounter, address, end, 8, true)?;
         }
         Ok(())
     }
@@ -390,7 +393,7 @@ impl Checker<'_> {
     /// Words that the kernel reads or writes, aligned to their size.
     fn word(
         &mut self,
-        part: Part,
+        part: Operand,
         start: u64,
         end: u64,
         width: u64,
@@ -414,7 +417,7 @@ impl Checker<'_> {
     }
 
     /// The address of `start` for the target, if everything up to `end` is in suitable memory.
-    fn place(&self, part: Part, start: u64, end: u64) -> Result<u64, GatherError> {
+    fn place(&self, part: Operand, start: u64, end: u64) -> Result<u64, GatherError> {
         let location = self.memory.locate(start)?;
         self.fits(part, start, &location)?;
         match location.range {
@@ -446,7 +449,12 @@ impl Checker<'_> {
     }
 
     /// Whether a part may be in this memory.
-    fn fits(&self, part: Part, address: u64, location: &Location) -> Result<(), GatherError> {
+    fn fits(
+        &self,
+        part: Operand,
+        address: u64,
+        location: &PointerAttributes,
+    ) -> Result<(), GatherError> {
         let Target::Device { ordinal } = self.target else {
             // On the CPU, exactly the listed memory is valid.
             return match location.range {
@@ -466,22 +474,23 @@ impl Checker<'_> {
             })
         };
         match (part, location.memory) {
-            (Part::Rows(Side::Device), Memory::Pinned | Memory::Pageable | Memory::Managed) => {
-                wrong("device memory")
-            }
-            (Part::Rows(Side::Host), Memory::Device { .. } | Memory::Managed) => {
+            (
+                Operand::Rows(Side::Device),
+                MemoryType::Pinned | MemoryType::Pageable | MemoryType::Managed,
+            ) => wrong("device memory"),
+            (Operand::Rows(Side::Host), MemoryType::Device { .. } | MemoryType::Managed) => {
                 wrong("pinned host memory")
             }
-            (_, Memory::Managed) => wrong("device memory or pinned host memory"),
-            (_, Memory::Pageable) => Err(GatherError::NotPinned { part, address }),
-            (_, Memory::Device { ordinal: found }) if found != ordinal => {
+            (_, MemoryType::Managed) => wrong("device memory or pinned host memory"),
+            (_, MemoryType::Pageable) => Err(GatherError::NotPinned { part, address }),
+            (_, MemoryType::Device { ordinal: found }) if found != ordinal => {
                 Err(GatherError::WrongDevice {
                     part,
                     found,
                     expected: ordinal,
                 })
             }
-            (_, Memory::Pinned | Memory::Device { .. }) => Ok(()),
+            (_, MemoryType::Pinned | MemoryType::Device { .. }) => Ok(()),
         }
     }
 

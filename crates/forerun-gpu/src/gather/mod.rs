@@ -42,15 +42,17 @@ mod plan;
 mod request;
 mod staging;
 
-pub use crate::copy_version::{ParseUnitError, ParseVersionError, Unit, Version, units_of};
-pub use crate::gather_error::{GatherError, Part, Side};
-pub use crate::memory_kind::{Location, Memory};
+pub use crate::copy_version::{
+    AccessWidth, KernelVersion, ParseAccessWidthError, ParseKernelVersionError, units_of,
+};
+pub use crate::gather_error::{GatherError, Operand, Side};
+pub use crate::memory_type::{MemoryType, PointerAttributes};
 pub use known_memory::{KnownMemory, Locate};
 pub use launch_checks::{Target, check_request};
-pub use op::{CopyOptions, DeviceMap, DevicePairs, DeviceWord, RowCopy, gather, scatter};
+pub use op::{DeviceCopyOptions, DeviceMap, DevicePairs, DeviceWord, RowCopy, gather, scatter};
 pub use plan::{DEFAULT_MULTIPROCESSORS, IN_FLIGHT_BYTES, Plan, Work, plan};
 pub use request::{
-    Absent, CountAt, Direction, Integer, KernelChoice, Layers, Layout, MapAt, MapUpdate, PairsAt,
-    Request, Spec,
+    Absent, CopySpec, CountAt, Direction, IndexType, KernelChoice, Layers, MapAt, MapUpdate,
+    PairsAt, Request, RowLayout,
 };
 pub use staging::{Delivery, Destination, StagingRing, StagingShape};

@@ -9,10 +9,10 @@ use super::known_memory::{KnownMemory, Locate};
 use super::launch_checks::{Target, check};
 use super::params::GatherParams;
 use super::plan::{Plan, plan};
-use super::request::{CountAt, Direction, Integer, MapAt, MapUpdate, PairsAt, Request, Spec};
+use super::request::{CopySpec, CountAt, Direction, IndexType, MapAt, MapUpdate, PairsAt, Request};
 use crate::driver::{Command, DeviceBuffer, HostMemory, Kernel, Launch, Stream, sealed};
 use crate::gather_error::GatherError;
-use crate::memory_kind::{Location, Memory};
+use crate::memory_type::{MemoryType, PointerAttributes};
 use crate::{Gpu, GpuError};
 use std::fmt;
 use std::marker::PhantomData;
@@ -33,7 +33,7 @@ impl<'a> DevicePairs<'a> {
     pub fn interleaved(
         buffer: &'a DeviceBuffer,
         offset_bytes: u64,
-        integer: Integer,
+        integer: IndexType,
         shape: &[u64],
     ) -> Result<DevicePairs<'a>, GatherError> {
         let address = buffer.address().saturating_add(offset_bytes);
@@ -49,7 +49,7 @@ impl<'a> DevicePairs<'a> {
     /// # Errors
     /// [`GatherError::LengthsDiffer`].
     pub fn split(
-        integer: Integer,
+        integer: IndexType,
         source: &'a DeviceBuffer,
         destination: &'a DeviceBuffer,
     ) -> Result<DevicePairs<'a>, GatherError> {
@@ -66,7 +66,7 @@ impl<'a> DevicePairs<'a> {
 
     /// Two arrays of `count` indices, each at an offset of its own buffer.
     pub fn arrays(
-        integer: Integer,
+        integer: IndexType,
         count: u64,
         (source, source_offset_bytes): (&'a DeviceBuffer, u64),
         (destination, destination_offset_bytes): (&'a DeviceBuffer, u64),
@@ -104,7 +104,7 @@ pub struct DeviceWord<'a> {
     /// Offset of its first byte.
     pub offset_bytes: u64,
     /// Its type.
-    pub integer: Integer,
+    pub integer: IndexType,
 }
 
 /// A slot map in device memory, with one entry per host row.
@@ -113,18 +113,19 @@ pub struct DeviceMap<'a> {
     /// The buffer. Its first entry belongs to host row 0 of layer 0.
     pub buffer: &'a DeviceBuffer,
     /// The entry type.
-    pub integer: Integer,
+    pub integer: IndexType,
     /// Entries per layer.
     pub slots: u64,
     /// Entries from one layer's map to the next; 0 if all layers share one.
     pub layer_step: u64,
-    /// What is written for each copied row.
+    /// The value that is written for each copied row.
     pub update: MapUpdate,
 }
 
 /// Optional parts of a copy.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CopyOptions<'a> {
+#[non_exhaustive]
+pub struct DeviceCopyOptions<'a> {
     /// Number of pairs that are used, read when the launch runs.
     pub count: Option<DeviceWord<'a>>,
     /// A slot map to maintain.
@@ -133,10 +134,18 @@ pub struct CopyOptions<'a> {
     pub out_of_range: Option<&'a DeviceBuffer>,
 }
 
+forerun_core::setters! {
+    DeviceCopyOptions<'a> {} into {
+        count: Option<DeviceWord<'a>>,
+        map: Option<DeviceMap<'a>>,
+        out_of_range: Option<&'a DeviceBuffer>,
+    }
+}
+
 /// Prepares a copy of host rows to the device: pairs of (host row, device row).
 ///
 /// ```no_run
-/// use forerun_gpu::gather::{CopyOptions, DevicePairs, Integer, Spec, gather};
+/// use forerun_gpu::gather::{DeviceCopyOptions, DevicePairs, IndexType, CopySpec, gather};
 /// use forerun_gpu::{DeviceBuffer, Gpu, GpuError, PinnedBuffer, Stream};
 ///
 /// let gpu = Gpu::open(0)?;
@@ -144,14 +153,14 @@ pub struct CopyOptions<'a> {
 /// host.as_mut_slice()[656 * 7..][..656].fill(1);
 /// let device = DeviceBuffer::new(&gpu, 656 * 1000)?;
 /// let pairs: Vec<u8> = [7i32, 0, 2, 1, -1, 2].iter().flat_map(|n| n.to_ne_bytes()).collect();
-/// let pairs = DeviceBuffer::of(&gpu, &pairs)?;
+/// let pairs = DeviceBuffer::from_slice(&gpu, &pairs)?;
 ///
-/// let spec = Spec::dense(656, 300_000, 1000);
-/// let pairs = DevicePairs::interleaved(&pairs, 0, Integer::I32, &[3, 2])?;
-/// let copy = gather(&host, &device, &spec, &pairs, &CopyOptions::default())?;
+/// let spec = CopySpec::dense(656, 300_000, 1000);
+/// let pairs = DevicePairs::interleaved(&pairs, 0, IndexType::I32, &[3, 2])?;
+/// let copy = gather(&host, &device, &spec, &pairs, &DeviceCopyOptions::default())?;
 /// println!("{}", copy.plan());
 /// let stream = Stream::new(&gpu)?;
-/// gpu.scope(|scope| scope.put(&stream, &copy))?;
+/// gpu.scope(|scope| scope.enqueue(&stream, &copy))?;
 /// # Ok::<(), GpuError>(())
 /// ```
 ///
@@ -160,9 +169,9 @@ pub struct CopyOptions<'a> {
 pub fn gather<'a>(
     host: &'a dyn HostMemory,
     device: &'a DeviceBuffer,
-    spec: &Spec,
+    spec: &CopySpec,
     pairs: &DevicePairs<'a>,
-    options: &CopyOptions<'a>,
+    options: &DeviceCopyOptions<'a>,
 ) -> Result<RowCopy<'a>, GpuError> {
     prepare(Direction::Gather, host, device, spec, pairs, options)
 }
@@ -176,9 +185,9 @@ pub fn gather<'a>(
 pub fn scatter<'a>(
     device: &'a DeviceBuffer,
     host: &'a mut dyn HostMemory,
-    spec: &Spec,
+    spec: &CopySpec,
     pairs: &DevicePairs<'a>,
-    options: &CopyOptions<'a>,
+    options: &DeviceCopyOptions<'a>,
 ) -> Result<RowCopy<'a>, GpuError> {
     prepare(Direction::Scatter, host, device, spec, pairs, options)
 }
@@ -187,15 +196,15 @@ fn prepare<'a>(
     direction: Direction,
     host: &dyn HostMemory,
     device: &DeviceBuffer,
-    spec: &Spec,
+    spec: &CopySpec,
     pairs: &DevicePairs<'a>,
-    options: &CopyOptions<'a>,
+    options: &DeviceCopyOptions<'a>,
 ) -> Result<RowCopy<'a>, GpuError> {
     let mut known = KnownMemory::default();
     known.add(
         host.address(),
         host.len() as u64,
-        Memory::Pinned,
+        MemoryType::Pinned,
         host.device_address(),
     );
     let mut add = |buffer: &DeviceBuffer| {
@@ -203,7 +212,7 @@ fn prepare<'a>(
         known.add(
             buffer.address(),
             buffer.len() as u64,
-            Memory::Device { ordinal },
+            MemoryType::Device { ordinal },
             buffer.address(),
         );
         buffer.address()
@@ -258,7 +267,7 @@ impl RowCopy<'_> {
     /// # Errors
     /// A [`GatherError`], or the driver's error.
     pub unsafe fn from_request(gpu: &Gpu, request: &Request) -> Result<RowCopy<'static>, GpuError> {
-        gpu.bind()?;
+        let _current = gpu.bind()?;
         RowCopy::new(gpu, request, gpu)
     }
 
@@ -286,11 +295,11 @@ impl RowCopy<'_> {
         }
         let kernel = match plan.blocks {
             0 => None,
-            _ => Some(gpu.kernels()?.kernel(plan.kernel)?),
+            _ => Some(gpu.kernel(plan.kernel)?),
         };
         if let Some(kernel) = kernel.filter(|_| plan.shared_bytes > 48 << 10) {
-            gpu.bind()?;
-            kernel.allow_shared(plan.shared_bytes)?;
+            let _current = gpu.bind()?;
+            kernel.allow_shared(gpu.shared_bytes_max()?)?;
         }
         Ok(RowCopy {
             gpu: gpu.clone(),
@@ -310,7 +319,7 @@ impl RowCopy<'_> {
 
 fn table(gpu: &Gpu, addresses: &[u64]) -> Result<DeviceBuffer, GpuError> {
     let bytes: Vec<u8> = addresses.iter().flat_map(|a| a.to_ne_bytes()).collect();
-    DeviceBuffer::of(gpu, &bytes)
+    DeviceBuffer::from_slice(gpu, &bytes)
 }
 
 impl sealed::Sealed for RowCopy<'_> {}
@@ -332,7 +341,7 @@ impl Command for RowCopy<'_> {
         };
         // SAFETY: the argument has the kernel's layout, which both sides assert, and comes from
         // `check`, which verified the place of everything it refers to. The kernel touches nothing
-        // else, whatever the indices are. The caller vouches that the memory exists.
+        // else, whatever the indices are. The caller guarantees that the memory exists.
         unsafe { kernel.launch(stream, launch, &self.params) }
     }
 }
@@ -347,7 +356,7 @@ impl fmt::Debug for RowCopy<'_> {
 }
 
 impl Locate for Gpu {
-    fn locate(&self, address: u64) -> Result<Location, GatherError> {
+    fn locate(&self, address: u64) -> Result<PointerAttributes, GatherError> {
         self.locate_by_driver(address)
             .map_err(|error| GatherError::Unknown {
                 address,

@@ -17,7 +17,7 @@
 
 use super::request::{Direction, KernelChoice};
 use crate::DeviceInfo;
-use crate::copy_version::{KernelEntry, Unit, Version, kernel, units_of};
+use crate::copy_version::{AccessWidth, KernelEntry, KernelVersion, kernel, units_of};
 use crate::gather_error::GatherError;
 use std::fmt;
 
@@ -49,7 +49,7 @@ pub struct Work {
     pub row_bytes: u64,
     /// Rows of all layers together; an upper bound if the count is on the device.
     pub rows: u64,
-    /// What the unit must divide, with its name: the row, strides, addresses.
+    /// The quantities that the unit must divide, with their names: the row, strides, addresses.
     pub divided: Vec<(String, u64)>,
 }
 
@@ -68,8 +68,8 @@ impl Work {
     }
 
     /// The largest unit that divides all of them.
-    pub fn largest_unit(&self) -> Unit {
-        Unit::largest_of(self.divided.iter().map(|(_, bytes)| *bytes))
+    pub fn largest_unit(&self) -> AccessWidth {
+        AccessWidth::largest_of(self.divided.iter().map(|(_, bytes)| *bytes))
     }
 }
 
@@ -77,9 +77,9 @@ impl Work {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The version.
-    pub version: Version,
+    pub version: KernelVersion,
     /// The unit.
-    pub unit: Unit,
+    pub unit: AccessWidth,
     /// The kernel's name.
     pub kernel: &'static str,
     /// Number of blocks, which is also the maximum number of multiprocessors that it occupies at a
@@ -116,7 +116,7 @@ impl fmt::Display for Plan {
 ///
 /// ```
 /// use forerun_gpu::{CudaVersion, DeviceInfo};
-/// use forerun_gpu::gather::{Direction, KernelChoice, Version, Work, plan};
+/// use forerun_gpu::gather::{Direction, KernelChoice, KernelVersion, Work, plan};
 ///
 /// let h100 = DeviceInfo {
 ///     ordinal: 0,
@@ -133,7 +133,7 @@ impl fmt::Display for Plan {
 /// };
 /// let rows = Work::new(Direction::Gather, 656, 262_144, 256);
 /// let plan = plan(&rows, &KernelChoice::default(), &h100)?;
-/// assert_eq!((plan.version, plan.blocks), (Version::V5R1, 8));
+/// assert_eq!((plan.version, plan.blocks), (KernelVersion::V5R1, 8));
 /// println!("{plan}");
 /// # Ok::<(), forerun_gpu::gather::GatherError>(())
 /// ```
@@ -194,7 +194,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
     let wanted = work
         .rows
         .div_ceil(u64::from(entry.rows))
-        .saturating_mul(version.threads_a_row())
+        .saturating_mul(version.threads_per_row())
         .div_ceil(threads);
     plan.blocks = if version.can_be_capped() {
         let max = match choice.multiprocessors {
@@ -228,9 +228,9 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
 
 /// The kernel of a requested version, with the requested unit or the largest that fits.
 fn asked_for(
-    version: Version,
-    unit: Option<Unit>,
-    largest: Unit,
+    version: KernelVersion,
+    unit: Option<AccessWidth>,
+    largest: AccessWidth,
 ) -> Result<&'static KernelEntry, GatherError> {
     let has = units_of(version);
     let fitting = has.iter().rev().find(|unit| **unit <= largest);
@@ -246,11 +246,15 @@ fn asked_for(
 /// The default kernel, and the reason for it.
 fn default_kernel(
     work: &Work,
-    unit: Unit,
+    unit: AccessWidth,
     cap: u32,
 ) -> Result<(&'static KernelEntry, String), GatherError> {
     let mut last = None;
-    for version in [Version::V5R1, Version::V5R2, Version::V5R4] {
+    for version in [
+        KernelVersion::V5R1,
+        KernelVersion::V5R2,
+        KernelVersion::V5R4,
+    ] {
         let entry = asked_for(version, Some(unit), unit)?;
         let bytes = in_flight_bytes(entry, work.row_bytes, cap.into());
         last = Some((entry, bytes));
@@ -260,7 +264,7 @@ fn default_kernel(
     }
     let Some((entry, bytes)) = last else {
         return Err(GatherError::NoKernel {
-            version: Version::V5R1,
+            version: KernelVersion::V5R1,
             unit,
             has: Vec::new(),
         });
@@ -287,9 +291,9 @@ fn in_flight_bytes(entry: &KernelEntry, row_bytes: u64, blocks: u64) -> u64 {
     let unit = entry.unit.bytes();
     let (rows, bytes) = match entry.version {
         // Each lane waits for one unit.
-        Version::V0 | Version::V1 => (WARP, unit),
-        Version::V2 => (1, row_bytes.min(WARP * unit)),
-        Version::V3 | Version::V4 => (1, row_bytes.min(4 * WARP * unit)),
+        KernelVersion::V0 | KernelVersion::V1 => (WARP, unit),
+        KernelVersion::V2 => (1, row_bytes.min(WARP * unit)),
+        KernelVersion::V3 | KernelVersion::V4 => (1, row_bytes.min(4 * WARP * unit)),
         _ => (u64::from(entry.rows), row_bytes.min(2 * WARP * unit)),
     };
     blocks * (u64::from(entry.threads) / WARP) * rows * bytes
@@ -299,7 +303,7 @@ fn in_flight_bytes(entry: &KernelEntry, row_bytes: u64, blocks: u64) -> u64 {
 fn stages(plan: &mut Plan, row_bytes: u64) {
     let piece = match plan.version {
         // A run has up to 32 rows.
-        Version::V6Runs => row_bytes.saturating_mul(32),
+        KernelVersion::V6Runs => row_bytes.saturating_mul(32),
         _ => row_bytes,
     };
     plan.stage_bytes = piece.next_multiple_of(128).min(STAGE_BYTES_MAX) as u32;
@@ -331,7 +335,7 @@ mod tests {
         plan(work, &choice, &device((9, 0)))
     }
 
-    fn version(version: Version) -> KernelChoice {
+    fn version(version: KernelVersion) -> KernelChoice {
         KernelChoice {
             version: Some(version),
             ..KernelChoice::default()
@@ -348,51 +352,51 @@ mod tests {
             };
             choose(&work, choice).unwrap()
         };
-        assert_eq!(plan_of(656, None).version, Version::V5R1);
-        assert_eq!(plan_of(656, Some(4)).version, Version::V5R2);
-        assert_eq!(plan_of(64, None).version, Version::V5R4);
+        assert_eq!(plan_of(656, None).version, KernelVersion::V5R1);
+        assert_eq!(plan_of(656, Some(4)).version, KernelVersion::V5R2);
+        assert_eq!(plan_of(64, None).version, KernelVersion::V5R4);
         assert!(plan_of(64, None).why.contains("short of"));
         let plan = plan_of(656, None);
         assert!(plan.why.contains("not yet measured on a GPU"), "{plan}");
         assert!(plan.in_flight_bytes >= IN_FLIGHT_BYTES);
-        assert_eq!((plan.blocks, plan.unit), (8, Unit::B16));
+        assert_eq!((plan.blocks, plan.unit), (8, AccessWidth::B16));
     }
 
     #[test]
     fn the_largest_unit_that_fits_is_taken_and_another_only_by_name() {
         for (row_bytes, aligned, unit) in [
-            (656, 256, Unit::B16),
-            (656, 8, Unit::B8),
-            (584, 256, Unit::B8),
-            (580, 256, Unit::B4),
-            (577, 256, Unit::B1),
+            (656, 256, AccessWidth::B16),
+            (656, 8, AccessWidth::B8),
+            (584, 256, AccessWidth::B8),
+            (580, 256, AccessWidth::B4),
+            (577, 256, AccessWidth::B1),
         ] {
             let work = Work::new(Direction::Scatter, row_bytes, 100, aligned);
             assert_eq!(choose(&work, KernelChoice::default()).unwrap().unit, unit);
         }
         let work = Work::new(Direction::Gather, 656, 100, 256);
         let by_name = KernelChoice {
-            unit: Some(Unit::B4),
+            unit: Some(AccessWidth::B4),
             ..KernelChoice::default()
         };
-        assert_eq!(choose(&work, by_name).unwrap().unit, Unit::B4);
+        assert_eq!(choose(&work, by_name).unwrap().unit, AccessWidth::B4);
     }
 
     #[test]
     fn every_version_gets_the_grid_that_it_needs() {
         let work = Work::new(Direction::Gather, 656, 262_144, 256);
         for (of, blocks) in [
-            (Version::V0, 256),
-            (Version::V1, 256),
-            (Version::V2, 8192),
-            (Version::V3, 8192),
-            (Version::V4, 8),
-            (Version::V6Row, 8),
+            (KernelVersion::V0, 256),
+            (KernelVersion::V1, 256),
+            (KernelVersion::V2, 8192),
+            (KernelVersion::V3, 8192),
+            (KernelVersion::V4, 8),
+            (KernelVersion::V6Row, 8),
         ] {
             let plan = choose(&work, version(of)).unwrap();
             assert_eq!((plan.version, plan.blocks), (of, blocks));
         }
-        for of in Version::ALL {
+        for of in KernelVersion::ALL {
             let none = Work::new(Direction::Gather, 656, 0, 256);
             assert_eq!(choose(&none, version(of)).unwrap().blocks, 0);
             let one = Work::new(Direction::Gather, 656, 1, 256);
@@ -400,7 +404,7 @@ mod tests {
         }
         let all = KernelChoice {
             multiprocessors: Some(132),
-            ..version(Version::V4)
+            ..version(KernelVersion::V4)
         };
         assert_eq!(choose(&work, all).unwrap().blocks, 264);
     }
@@ -408,7 +412,7 @@ mod tests {
     #[test]
     fn stages_fit_shared_memory_whatever_the_row() {
         for row_bytes in [16, 64, 656, 4096, 1 << 20] {
-            for of in [Version::V6Row, Version::V6Runs] {
+            for of in [KernelVersion::V6Row, KernelVersion::V6Runs] {
                 let work = Work::new(Direction::Gather, row_bytes, 1000, 256);
                 let plan = choose(&work, version(of)).unwrap();
                 assert!(plan.stage_bytes.is_multiple_of(128) && plan.stage_bytes > 0);
@@ -421,12 +425,12 @@ mod tests {
     fn invalid_requests_are_refused_with_a_message() {
         let work = Work::new(Direction::Gather, 584, 100, 256);
         let wide = KernelChoice {
-            unit: Some(Unit::B16),
+            unit: Some(AccessWidth::B16),
             ..KernelChoice::default()
         };
         let narrow = KernelChoice {
-            unit: Some(Unit::B1),
-            ..version(Version::V1)
+            unit: Some(AccessWidth::B1),
+            ..version(KernelVersion::V1)
         };
         let capped = |version| KernelChoice {
             version,
@@ -451,23 +455,27 @@ mod tests {
             ),
             (
                 &work,
-                version(Version::V6Row),
+                version(KernelVersion::V6Row),
                 "no kernel v6-row with 8-byte units, only with 16",
             ),
             (
                 &work,
-                capped(Some(Version::V3)),
+                capped(Some(KernelVersion::V3)),
                 "v3 needs a thread or warp per row",
             ),
             (&work, none, "at least one multiprocessor"),
-            (&huge, version(Version::V2), "too many for one launch of v2"),
+            (
+                &huge,
+                version(KernelVersion::V2),
+                "too many for one launch of v2",
+            ),
         ] {
             let refusal = choose(work, choice).unwrap_err().to_string();
             assert!(refusal.contains(words), "{refusal}");
         }
         let old = plan(
             &Work::new(Direction::Gather, 656, 100, 256),
-            &version(Version::V6Row),
+            &version(KernelVersion::V6Row),
             &device((8, 0)),
         );
         let refusal = old.unwrap_err().to_string();

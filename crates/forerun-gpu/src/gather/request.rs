@@ -8,10 +8,10 @@
 //!   |<- layer step -->|                        |<--------- layer step ----->|
 //! ```
 //!
-//! A [`Spec`] describes both sides without addresses. A [`Request`] adds the addresses as plain
+//! A [`CopySpec`] describes both sides without addresses. A [`Request`] adds the addresses as plain
 //! numbers, for callers that have only these, such as other languages.
 
-use crate::copy_version::{Unit, Version};
+use crate::copy_version::{AccessWidth, KernelVersion};
 use crate::gather_error::GatherError;
 use std::fmt;
 use std::str::FromStr;
@@ -36,31 +36,31 @@ impl fmt::Display for Direction {
 
 /// The integer types of indices, counts and slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Integer {
+pub enum IndexType {
     /// Four bytes, signed.
     I32,
     /// Eight bytes, signed.
     I64,
 }
 
-impl Integer {
+impl IndexType {
     /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
-            Integer::I32 => 4,
-            Integer::I64 => 8,
+            IndexType::I32 => 4,
+            IndexType::I64 => 8,
         }
     }
 }
 
-impl FromStr for Integer {
+impl FromStr for IndexType {
     type Err = GatherError;
 
     /// Reads `i32`, `int32`, `torch.int32` and the like.
-    fn from_str(text: &str) -> Result<Integer, GatherError> {
+    fn from_str(text: &str) -> Result<IndexType, GatherError> {
         match text.strip_prefix("torch.").unwrap_or(text) {
-            "i32" | "int32" | "int" => Ok(Integer::I32),
-            "i64" | "int64" | "long" => Ok(Integer::I64),
+            "i32" | "int32" | "int" => Ok(IndexType::I32),
+            "i64" | "int64" | "long" => Ok(IndexType::I64),
             _ => Err(GatherError::WrongType {
                 given: text.to_owned(),
             }),
@@ -85,7 +85,8 @@ pub enum Layers {
 
 /// The layout of one side's rows, relative to the side's first byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+#[non_exhaustive]
+pub struct RowLayout {
     /// Offset of row 0 of layer 0. It is added to each offset of a table.
     pub offset_bytes: u64,
     /// Rows per layer. Higher indices are not rows.
@@ -96,10 +97,10 @@ pub struct Layout {
     pub layers: Layers,
 }
 
-impl Layout {
+impl RowLayout {
     /// Consecutive rows in one layer.
-    pub fn dense(rows: u64, row_bytes: u64) -> Layout {
-        Layout {
+    pub fn dense(rows: u64, row_bytes: u64) -> RowLayout {
+        RowLayout {
             offset_bytes: 0,
             rows,
             stride_bytes: row_bytes,
@@ -108,7 +109,11 @@ impl Layout {
     }
 }
 
-/// What happens to a destination row without a source row.
+forerun_core::setters! {
+    RowLayout { offset_bytes: u64, rows: u64, stride_bytes: u64, layers: Layers }
+}
+
+/// The treatment of a destination row without a source row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Absent {
     /// It stays as it is.
@@ -118,46 +123,78 @@ pub enum Absent {
     Zero,
 }
 
-/// A copy without its addresses. The CPU's reference takes the same.
+/// A copy without its addresses. The CPU's copy takes the same.
+///
+/// ```
+/// use forerun_gpu::gather::{Absent, CopySpec, RowLayout};
+///
+/// // Rows of 600 bytes that begin every 656 bytes on the host and are dense on the device. Device
+/// // rows without a source become zero.
+/// let spec = CopySpec::dense(600, 300_000, 1000)
+///     .host(RowLayout::dense(300_000, 656))
+///     .absent(Absent::Zero);
+/// assert_eq!(spec.host.stride_bytes, 656);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spec {
+#[non_exhaustive]
+pub struct CopySpec {
     /// Bytes that are copied per row. The strides may be longer.
     pub row_bytes: u64,
     /// Number of layers, all with the same layout. One launch copies them all.
     pub layers: u32,
     /// The host's side.
-    pub host: Layout,
+    pub host: RowLayout,
     /// The device's side.
-    pub device: Layout,
-    /// What happens to a row without a source.
+    pub device: RowLayout,
+    /// The treatment of a row without a source.
     pub absent: Absent,
     /// Which kernel runs. The CPU ignores it.
     pub kernel: KernelChoice,
 }
 
-impl Spec {
+impl CopySpec {
     /// One layer of dense rows on both sides, with default options.
-    pub fn dense(row_bytes: u64, host_rows: u64, device_rows: u64) -> Spec {
-        Spec {
+    pub fn dense(row_bytes: u64, host_rows: u64, device_rows: u64) -> CopySpec {
+        CopySpec {
             row_bytes,
             layers: 1,
-            host: Layout::dense(host_rows, row_bytes),
-            device: Layout::dense(device_rows, row_bytes),
+            host: RowLayout::dense(host_rows, row_bytes),
+            device: RowLayout::dense(device_rows, row_bytes),
             absent: Absent::Skip,
             kernel: KernelChoice::default(),
         }
     }
 }
 
-/// Explicit requests for the kernel. [`plan`](super::plan()) chooses the rest.
+forerun_core::setters! {
+    CopySpec {
+        row_bytes: u64,
+        layers: u32,
+        host: RowLayout,
+        device: RowLayout,
+        absent: Absent,
+        kernel: KernelChoice,
+    }
+}
+
+/// Explicit requests for the kernel. [`plan`](super::plan()) chooses the rest. Default: all of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KernelChoice {
     /// The version.
-    pub version: Option<Version>,
+    pub version: Option<KernelVersion>,
     /// The unit. It is refused if it does not fit, and never replaced by a slower one.
-    pub unit: Option<Unit>,
+    pub unit: Option<AccessWidth>,
     /// The maximum number of multiprocessors to occupy at a time.
     pub multiprocessors: Option<u32>,
+}
+
+forerun_core::setters! {
+    KernelChoice {} into {
+        version: Option<KernelVersion>,
+        unit: Option<AccessWidth>,
+        multiprocessors: Option<u32>,
+    }
 }
 
 /// Pairs of indices in memory: `(source row, destination row)`.
@@ -171,7 +208,7 @@ pub struct PairsAt {
     /// otherwise 1.
     pub step: u64,
     /// The index type.
-    pub integer: Integer,
+    pub integer: IndexType,
     /// Pairs per layer.
     pub count: u64,
     /// Indices from one layer's first pair to the next; 0 if all layers share their pairs.
@@ -185,7 +222,7 @@ impl PairsAt {
     /// The last extent of the shape is not 2, or the array is larger than memory.
     pub fn interleaved(
         address: u64,
-        integer: Integer,
+        integer: IndexType,
         shape: &[u64],
     ) -> Result<PairsAt, GatherError> {
         let wrong = || GatherError::WrongShape {
@@ -210,7 +247,7 @@ impl PairsAt {
     /// # Errors
     /// The lengths differ.
     pub fn split(
-        integer: Integer,
+        integer: IndexType,
         (source, source_len): (u64, u64),
         (destination, destination_len): (u64, u64),
     ) -> Result<PairsAt, GatherError> {
@@ -238,10 +275,10 @@ pub struct CountAt {
     /// Its address.
     pub address: u64,
     /// Its type.
-    pub integer: Integer,
+    pub integer: IndexType,
 }
 
-/// What is written to the slot map for each copied row.
+/// The value that is written to the slot map for each copied row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MapUpdate {
     /// The device's row: the host's row is now also there.
@@ -256,12 +293,12 @@ pub struct MapAt {
     /// The address of the entry for host row 0 of layer 0.
     pub address: u64,
     /// The entry type.
-    pub integer: Integer,
+    pub integer: IndexType,
     /// Entries per layer.
     pub slots: u64,
     /// Entries from one layer's first entry to the next; 0 if all layers share their map.
     pub layer_step: u64,
-    /// What is written.
+    /// The value that is written.
     pub update: MapUpdate,
 }
 
@@ -272,7 +309,7 @@ pub struct Request {
     /// The direction.
     pub direction: Direction,
     /// The layout and options.
-    pub spec: Spec,
+    pub spec: CopySpec,
     /// The host side's first byte.
     pub host: u64,
     /// The device side's first byte.
@@ -299,27 +336,27 @@ mod tests {
             (&[0, 2], 0),
             (&[2], 1),
         ] {
-            let pairs = PairsAt::interleaved(64, Integer::I32, shape).unwrap();
+            let pairs = PairsAt::interleaved(64, IndexType::I32, shape).unwrap();
             assert_eq!((pairs.count, pairs.destination, pairs.step), (count, 68, 2));
         }
         for shape in [&[][..], &[3], &[2, 3], &[u64::MAX, 2, 2]] {
-            let refusal = PairsAt::interleaved(64, Integer::I64, shape).unwrap_err();
+            let refusal = PairsAt::interleaved(64, IndexType::I64, shape).unwrap_err();
             assert!(refusal.to_string().contains("[..., 2]"), "{refusal}");
         }
     }
 
     #[test]
     fn two_arrays_must_have_equal_lengths() {
-        assert!(PairsAt::split(Integer::I64, (8, 5), (80, 5)).is_ok());
-        let refusal = PairsAt::split(Integer::I64, (8, 5), (80, 6)).unwrap_err();
+        assert!(PairsAt::split(IndexType::I64, (8, 5), (80, 5)).is_ok());
+        let refusal = PairsAt::split(IndexType::I64, (8, 5), (80, 6)).unwrap_err();
         assert!(refusal.to_string().contains("not 5 and 6"), "{refusal}");
     }
 
     #[test]
     fn integers_are_read_as_torch_writes_them() {
-        assert_eq!("torch.int64".parse(), Ok(Integer::I64));
-        assert_eq!("int32".parse(), Ok(Integer::I32));
-        let refusal = "torch.uint8".parse::<Integer>().unwrap_err().to_string();
+        assert_eq!("torch.int64".parse(), Ok(IndexType::I64));
+        assert_eq!("int32".parse(), Ok(IndexType::I32));
+        let refusal = "torch.uint8".parse::<IndexType>().unwrap_err().to_string();
         assert!(
             refusal.contains("torch.uint8") && refusal.contains("i32"),
             "{refusal}"

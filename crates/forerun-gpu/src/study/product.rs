@@ -59,7 +59,7 @@ impl<'a> MatrixProduct<'a> {
         }
         Ok(MatrixProduct {
             gpu: gpu.clone(),
-            kernel: gpu.kernels()?.kernel("busy_product")?,
+            kernel: gpu.kernel("busy_product")?,
             params: ProductParams {
                 a: a.address(),
                 b: b.address(),

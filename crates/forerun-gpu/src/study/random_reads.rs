@@ -123,7 +123,7 @@ impl<'a> RandomReads<'a> {
     ) -> Result<RandomReads<'a>, GpuError> {
         Ok(RandomReads {
             gpu: gpu.clone(),
-            kernel: gpu.kernels()?.kernel(kernel)?,
+            kernel: gpu.kernel(kernel)?,
             blocks: gpu.info().multiprocessors * BLOCKS_EACH,
             params,
             _memory: PhantomData,

@@ -1,4 +1,4 @@
-//! What runs a table's kernels: device memory, and launches in order.
+//! Backends run a table's kernels: they provide device memory, and launch kernels in order.
 //!
 //! ```text
 //!   DeviceTable ── Backend ─┬─ GpuBackend     a device and one of its streams
@@ -185,7 +185,7 @@ impl Backend for GpuBackend {
     }
 
     fn launch(&self, launch: TableLaunch, op: &TableOp) -> Result<(), TableError> {
-        let kernel = self.stream.gpu().kernels()?.kernel(launch.kernel)?;
+        let kernel = self.stream.gpu().kernel(launch.kernel)?;
         let grid = Launch {
             blocks: launch.blocks,
             threads: launch.threads,

@@ -70,7 +70,7 @@ impl Element {
     }
 }
 
-/// What is done with each key of a batch.
+/// An operation on each key of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Sets the key's row. Inserts an absent key, if necessary in place of the lowest score.
@@ -209,8 +209,10 @@ pub enum Lookup {
     /// One thread per key, 16 digests at a time.
     Thread,
     /// One warp per key in a pipeline of three steps: HierarchicalKV's, for buckets of 128 slots.
+    /// It must not run beside operations that change entries.
     Pipeline,
-    /// HierarchicalKV's rule: the pipeline above 7/8 full, otherwise one thread per key.
+    /// HierarchicalKV's rule: the pipeline above 7/8 full, otherwise one thread per key. Like the
+    /// pipeline, it must not run beside operations that change entries.
     SeedRule,
 }
 
@@ -324,9 +326,11 @@ impl<'a> Batch<'a> {
 /// Where answers go: one entry per key in each array that is present.
 #[derive(Debug, Default)]
 pub struct Answers<'a> {
-    /// The row. If the key is absent, these bytes stay as they are.
+    /// The row. If the key is absent, these bytes stay as they are; if another stream removed the
+    /// key during the lookup, they are zeros.
     pub rows: Option<&'a mut [u8]>,
-    /// The score after the operation. If the key is absent, it stays as it is.
+    /// The score after the operation. If the key is absent, it stays as it is, or is 0, like the
+    /// row.
     pub scores: Option<&'a mut [u64]>,
     /// The slot, or `u64::MAX`.
     pub slots: Option<&'a mut [u64]>,
@@ -391,7 +395,7 @@ pub struct Entries {
     pub rows: Vec<u8>,
     /// For evicted entries, the position in the batch of the key that took the slot. For missing
     /// keys, their position. For exported entries, the slot.
-    pub places: Vec<u64>,
+    pub positions: Vec<u64>,
 }
 
 impl Entries {
@@ -409,7 +413,7 @@ impl Entries {
         self.keys.clear();
         self.scores.clear();
         self.rows.clear();
-        self.places.clear();
+        self.positions.clear();
     }
 }
 

@@ -41,13 +41,13 @@ pub(crate) struct CpuTable {
 }
 
 fn filled<T: Clone>(value: T, len: u64, what: &'static str) -> Result<Vec<T>, TableError> {
-    let no_room = |_| TableError::OutOfMemory {
+    let out_of_memory = |_| TableError::OutOfMemory {
         bytes: len.saturating_mul(size_of::<T>() as u64),
         what,
     };
     let mut all = Vec::new();
     let len = usize::try_from(len).unwrap_or(usize::MAX);
-    all.try_reserve_exact(len).map_err(no_room)?;
+    all.try_reserve_exact(len).map_err(out_of_memory)?;
     all.resize(len, value);
     Ok(all)
 }
@@ -147,7 +147,7 @@ impl CpuTable {
                 }
             } else if let Some(missed) = &mut missed {
                 missed.keys.push(key);
-                missed.places.push(i as u64);
+                missed.positions.push(i as u64);
             }
             let status = slot.map_or(Status::Absent, |_| Status::Found);
             self.answer(i, slot, status, answers);
@@ -319,7 +319,7 @@ impl CpuTable {
                     rest.scores.push(self.scores[at]);
                     rest.rows
                         .extend_from_slice(&self.rows[self.row_range(slot)]);
-                    rest.places.push(key.i as u64);
+                    rest.positions.push(key.i as u64);
                 }
                 let spills = self.form.candidates == 2 && slot / width == key.place.spill;
                 self.put(key, slot, score, spills, answers);
@@ -330,7 +330,7 @@ impl CpuTable {
                     rest.keys.push(key.key);
                     rest.scores.push(score);
                     rest.rows.extend_from_slice(key.row());
-                    rest.places.push(key.i as u64);
+                    rest.positions.push(key.i as u64);
                 }
                 (None, Status::Refused)
             }
@@ -347,14 +347,12 @@ impl CpuTable {
     ) {
         let (at, range) = (slot as usize, self.row_range(slot));
         match key.batch.rows {
-            Some(_) => {
-                self.rows[range].copy_from_slice(key.row());
-                if let Some(rows) = &mut answers.rows {
-                    let bytes = self.form.row_bytes as usize;
-                    rows[key.i * bytes..][..bytes].copy_from_slice(key.row());
-                }
-            }
-            None => self.rows[range].fill(0),
+            Some(_) => self.rows[range.clone()].copy_from_slice(key.row()),
+            None => self.rows[range.clone()].fill(0),
+        }
+        if let Some(rows) = &mut answers.rows {
+            let bytes = self.form.row_bytes as usize;
+            rows[key.i * bytes..][..bytes].copy_from_slice(&self.rows[range]);
         }
         self.scores[at] = held(self.form.score_bytes, score);
         self.keys[at] = key.key;
@@ -394,7 +392,7 @@ impl CpuTable {
                 out.keys.push(self.keys[at]);
                 out.scores.push(self.scores[at]);
                 out.rows.extend_from_slice(&self.rows[self.row_range(slot)]);
-                out.places.push(slot);
+                out.positions.push(slot);
             }
         }
         met

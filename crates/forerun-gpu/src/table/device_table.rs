@@ -150,6 +150,37 @@ impl DeviceTable {
         (STAGING_BYTES / (3 * self.row_bytes() + 96)).max(1) as usize
     }
 
+    /// Reads the entries that a launch returned, at most `max`. Their positions count from `first`.
+    fn read_entries(
+        &self,
+        op: &TableOp,
+        max: u64,
+        first: u64,
+        into: &mut Entries,
+    ) -> Result<(), TableError> {
+        let mut count = [0];
+        self.read_words(op.out_count, &mut count)?;
+        let n = count[0].min(max) as usize;
+        let (old, old_rows) = (into.keys.len(), into.rows.len());
+        into.keys.resize(old + n, 0);
+        self.read_words(op.out_keys, &mut into.keys[old..])?;
+        into.positions.resize(old + n, 0);
+        self.read_words(op.out_places, &mut into.positions[old..])?;
+        into.positions[old..]
+            .iter_mut()
+            .for_each(|place| *place += first);
+        if op.out_scores != 0 {
+            into.scores.resize(old + n, 0);
+            self.read_words(op.out_scores, &mut into.scores[old..])?;
+        }
+        if op.out_rows != 0 {
+            into.rows
+                .resize(old_rows + n * self.row_bytes() as usize, 0);
+            self.backend.read(op.out_rows, &mut into.rows[old_rows..])?;
+        }
+        Ok(())
+    }
+
     /// Calls `work` with this many bytes of staging memory.
     fn staged<T>(
         &self,
@@ -283,7 +314,7 @@ impl DeviceTable {
                 }
             }
             match rest {
-                Some(rest) => given.read(self, &op, n, first as u64, rest),
+                Some(rest) => self.read_entries(&op, n, first as u64, rest),
                 None => Ok(()),
             }
         })
@@ -309,11 +340,11 @@ impl DeviceTable {
             if let Some(address) = rows_at {
                 op.rows_out = address + part.start as u64 * self.row_bytes();
             }
-            op.beside_writers = 1;
-            // Missing entries have only keys and places.
+            op.concurrent_writers = 1;
+            // Missing entries have only keys and positions.
             (op.out_rows, op.out_scores) = (0, 0);
-            let (launch, way) = kernel::find_slots(lookup, width, n, max)?;
-            op.lookup = way;
+            let (launch, number) = kernel::find_slots(lookup, width, n, max)?;
+            op.lookup = number;
             Ok(match with_rows || wants_missed {
                 true if with_rows => kernel::find_rows(width, n, max),
                 true => kernel::find_slots(Lookup::ByLoad, width, n, max)?.0,
@@ -322,7 +353,7 @@ impl DeviceTable {
         })?;
         if let Some(missed) = missed {
             missed.keys.append(&mut found.keys);
-            missed.places.append(&mut found.places);
+            missed.positions.append(&mut found.positions);
         }
         Ok(())
     }
@@ -386,7 +417,7 @@ impl DeviceTable {
                 self.backend.launch(launch, &op)?;
                 if exports {
                     let before = out.len();
-                    given.read(self, &op, n, 0, out)?;
+                    self.read_entries(&op, n, 0, out)?;
                     return Ok((out.len() - before) as u64);
                 }
                 let mut count = [0];

@@ -1,6 +1,6 @@
 //! Errors of a table.
 
-use super::options::Policy;
+use super::score_policy::Policy;
 use crate::GpuError;
 use forerun_core::size::counted;
 use std::path::PathBuf;

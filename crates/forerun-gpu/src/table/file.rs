@@ -1,5 +1,5 @@
-//! A table in a file. A GPU or a CPU writes it, and either reads it. `docs/internals/format.md`
-//! draws it.
+//! A table in a file. A GPU or a CPU writes it, and either reads it.
+//! `docs/internals/format-other.md` draws it.
 //!
 //! ```text
 //!   header   magic "FRGT" │ version u32 │ row bytes u64 │ policy u32 │ score bytes u32 │ 0 u64 │ crc32c of these
@@ -13,7 +13,7 @@
 use super::batch::Entries;
 use super::error::TableError;
 use super::gpu_table::GpuTable;
-use super::options::Policy;
+use super::score_policy::Policy;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -228,7 +228,7 @@ impl<R: Read> Reader<R> {
             keys: words(keys),
             scores: words(scores),
             rows: rows.to_vec(),
-            places: Vec::new(),
+            positions: Vec::new(),
         }))
     }
 }

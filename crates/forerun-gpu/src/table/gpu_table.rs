@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Slots per step of an iteration over all entries.
 const WALK_SLOTS: u64 = 1 << 14;
 
-/// Where the rows of a lookup go.
+/// The destination of a lookup's rows.
 pub(super) enum RowsTo<'a> {
     /// To host memory.
     Host(&'a mut [u8]),
@@ -383,7 +383,8 @@ impl GpuTable {
     /// let mut table = GpuTable::on_cpu(TableOptions::new(1 << 12, 0))?;
     /// table.insert_or_assign(&[1, 2, 3], &[], None)?;
     /// let traffic = table.traffic(Lookup::Wide, &[1, 2, 3])?;
-    /// assert_eq!((traffic.digests.b128, traffic.keys), (3, 3)); // a row of 128 digests and a key each
+    /// // A row of 128 digests and one key for each of the three.
+    /// assert_eq!((traffic.digests.b128, traffic.keys), (3, 3));
     /// # Ok::<(), forerun_gpu::table::TableError>(())
     /// ```
     ///

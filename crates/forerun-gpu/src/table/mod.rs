@@ -37,10 +37,13 @@ mod error;
 mod file;
 mod gpu_table;
 mod kernel;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod operations;
 mod options;
 pub mod params;
 mod score;
+mod score_policy;
 mod staging;
 mod table_command;
 mod traffic;
@@ -56,7 +59,8 @@ pub use error::TableError;
 #[doc(hidden)]
 pub use file::fuzz_table_file;
 pub use gpu_table::GpuTable;
-pub use options::{Candidates, Policy, ScoreBytes, TableOptions, Width};
+pub use options::{Candidates, ScoreBytes, TableOptions, Width};
+pub use score_policy::Policy;
 pub use table_command::{DeviceBatch, EntryBuffers, Scan, TableCommand};
 pub use traffic::{Requests, Traffic};
 

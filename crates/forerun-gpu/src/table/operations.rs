@@ -163,7 +163,7 @@ impl GpuTable {
     }
 
     /// Copies the rows of keys into `rows` and returns which keys are present. The bytes of absent
-    /// keys stay as they are.
+    /// keys stay as they are, or become zeros if another stream removed the key during the lookup.
     ///
     /// # Errors
     /// Those of [`GpuTable::lookup`].

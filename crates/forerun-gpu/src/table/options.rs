@@ -1,6 +1,7 @@
 //! The options of a table.
 
 use super::error::TableError;
+use super::score_policy::Policy;
 
 /// Slots per bucket: the width of its row of digests, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,38 +42,6 @@ pub enum Candidates {
     Two,
 }
 
-/// How an entry's score is derived from its uses. The lowest score is evicted first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Policy {
-    /// The time of the last write or touch, in nanoseconds of the device's clock.
-    Lru = 0,
-    /// The number of writes and touches; if scores are given, their sum.
-    Lfu = 1,
-    /// The operation's epoch in the upper half, the time in units of 2^20 ns in the lower half.
-    EpochLru = 2,
-    /// The operation's epoch in the upper half, the number of uses in the lower half.
-    EpochLfu = 3,
-    /// The score that the caller gives.
-    Custom = 4,
-}
-
-impl Policy {
-    /// All policies.
-    pub const ALL: [Policy; 5] = [
-        Policy::Lru,
-        Policy::Lfu,
-        Policy::EpochLru,
-        Policy::EpochLfu,
-        Policy::Custom,
-    ];
-
-    /// The policy with this number.
-    pub(crate) fn of(number: u32) -> Option<Policy> {
-        Policy::ALL.into_iter().find(|p| *p as u32 == number)
-    }
-}
-
 /// The size of a score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScoreBytes {
@@ -109,20 +78,21 @@ pub struct TableOptions {
     pub capacity: u64,
     /// The maximum number of slots. If it exceeds `capacity`, a batch from the host that might fill
     /// the table beyond 7/8 doubles it first, like [`reserve`](super::GpuTable::reserve), which may
-    /// be called at any time. Operations on streams never grow the table.
+    /// be called at any time. Operations on streams never grow the table. Default: `capacity`.
     pub max_capacity: u64,
     /// Bytes per row; 0 for a table of only keys and scores.
     pub row_bytes: u64,
-    /// Slots per bucket.
+    /// Slots per bucket. Default: 128.
     pub width: Width,
-    /// Candidate buckets per key.
+    /// Candidate buckets per key. Default: two.
     pub candidates: Candidates,
-    /// The eviction policy.
+    /// The eviction policy. Default: [`Policy::Lru`].
     pub policy: Policy,
-    /// The size of a score.
+    /// The size of a score. Default: 8 bytes.
     pub score_bytes: ScoreBytes,
     /// The maximum bytes of rows in device memory; other rows are in pinned host memory. Keys,
-    /// digests and scores are always in device memory. Without a device it has no effect.
+    /// digests and scores are always in device memory. Without a device it has no effect. Default:
+    /// no limit.
     pub device_row_bytes_max: u64,
 }
 

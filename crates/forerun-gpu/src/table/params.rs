@@ -16,7 +16,7 @@ pub struct TableState {
     pub keys: u64,
     /// u64 or u32 per slot.
     pub scores: u64,
-    /// u32 per bucket: lock, spilled, version.
+    /// u32 per bucket: lock, flags, version.
     pub words: u64,
     /// One bit per slot, in u32.
     pub pins: u64,
@@ -100,8 +100,8 @@ pub struct TableOp {
     pub element: u32,
     /// [`LOOKUP_BY_LOAD`], [`LOOKUP_NARROW`] or [`LOOKUP_WIDE`].
     pub lookup: u32,
-    /// If not 0, rows are read again if a writer changed them meanwhile.
-    pub beside_writers: u32,
+    /// If not 0, rows are read again if a writer changed them during the lookup.
+    pub concurrent_writers: u32,
     /// Unused.
     pub unused: u32,
     /// Address of a u64 with the number of keys, or 0.
@@ -150,5 +150,5 @@ const _: () = assert!(size_of::<TableState>() == 112 && size_of::<TableOp>() == 
 const _: () = assert!(offset_of!(TableState, buckets) == 72 && offset_of!(TableState, width) == 96);
 const _: () = assert!(offset_of!(TableOp, count) == 112 && offset_of!(TableOp, out_count) == 192);
 const _: () = assert!(offset_of!(TableOp, epoch) == 232 && offset_of!(TableOp, actions) == 280);
-const _: () = assert!(offset_of!(TableOp, beside_writers) == 296);
+const _: () = assert!(offset_of!(TableOp, concurrent_writers) == 296);
 const _: () = assert!(offset_of!(TableOp, count_at) == 304);

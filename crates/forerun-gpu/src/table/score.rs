@@ -1,7 +1,7 @@
 //! Scores by the table's policy: `kernels/table/score.cuh` in Rust.
 
-use super::options::Policy;
 use super::params::{SCORE_AS_GIVEN, TableOp};
+use super::score_policy::Policy;
 
 const LOW_32: u64 = 0xffff_ffff;
 

@@ -1,8 +1,5 @@
 //! The layout of the staging memory through which batches go to a device and come back.
 
-use super::batch::Entries;
-use super::device_table::DeviceTable;
-use super::error::TableError;
 use super::params::TableOp;
 
 /// One piece of memory divided into parts, each aligned to 256 bytes.
@@ -64,39 +61,5 @@ impl EntryLayout {
             op.out_scores = base + scores;
             op.out_places = base + places;
         }
-    }
-
-    /// Reads the entries that a launch returned, at most `most`. Their places count from `first`.
-    pub(super) fn read(
-        &self,
-        table: &DeviceTable,
-        op: &TableOp,
-        max: u64,
-        first: u64,
-        into: &mut Entries,
-    ) -> Result<(), TableError> {
-        let mut count = [0];
-        table.read_words(op.out_count, &mut count)?;
-        let n = count[0].min(max) as usize;
-        let (old, old_rows) = (into.keys.len(), into.rows.len());
-        into.keys.resize(old + n, 0);
-        table.read_words(op.out_keys, &mut into.keys[old..])?;
-        into.places.resize(old + n, 0);
-        table.read_words(op.out_places, &mut into.places[old..])?;
-        into.places[old..]
-            .iter_mut()
-            .for_each(|place| *place += first);
-        if op.out_scores != 0 {
-            into.scores.resize(old + n, 0);
-            table.read_words(op.out_scores, &mut into.scores[old..])?;
-        }
-        if op.out_rows != 0 {
-            into.rows
-                .resize(old_rows + n * table.row_bytes() as usize, 0);
-            table
-                .backend()
-                .read(op.out_rows, &mut into.rows[old_rows..])?;
-        }
-        Ok(())
     }
 }

@@ -38,7 +38,7 @@ pub struct DeviceBatch<'a> {
     pub flags: Option<&'a DeviceBuffer>,
     /// The epoch of the epoch policies.
     pub epoch: u64,
-    /// Output rows.
+    /// Output rows. Those of absent keys are as in [`Answers::rows`](super::Answers::rows).
     pub rows_out: Option<&'a DeviceBuffer>,
     /// Output scores.
     pub scores_out: Option<&'a DeviceBuffer>,
@@ -49,7 +49,7 @@ pub struct DeviceBatch<'a> {
     /// The outcome for each key, one byte: the number of a [`Status`](super::Status).
     pub status_out: Option<&'a DeviceBuffer>,
     /// Output for evicted or missing entries.
-    pub given: Option<EntryBuffers<'a>>,
+    pub entries_out: Option<EntryBuffers<'a>>,
 }
 
 /// Output for evicted and refused entries or missing keys, with space for one entry per key of the
@@ -65,12 +65,12 @@ pub struct EntryBuffers<'a> {
     /// Their scores (not for missing keys).
     pub scores: Option<&'a DeviceBuffer>,
     /// Their positions in the batch.
-    pub places: Option<&'a DeviceBuffer>,
+    pub positions: Option<&'a DeviceBuffer>,
 }
 
 impl<'a> DeviceBatch<'a> {
     /// A batch of `count` keys without other arrays.
-    pub fn of(keys: &'a DeviceBuffer, count: u64) -> DeviceBatch<'a> {
+    pub fn new(keys: &'a DeviceBuffer, count: u64) -> DeviceBatch<'a> {
         DeviceBatch {
             count,
             count_at: None,
@@ -84,12 +84,12 @@ impl<'a> DeviceBatch<'a> {
             slots_out: None,
             pointers_out: None,
             status_out: None,
-            given: None,
+            entries_out: None,
         }
     }
 }
 
-/// What is done with the entries that match a condition.
+/// An action on the entries that match a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scan {
     /// Count them.
@@ -121,8 +121,8 @@ impl fmt::Debug for TableCommand<'_> {
 impl GpuTable {
     /// Prepares an operation that changes entries.
     ///
-    /// The command borrows the table for as long as it exists. Meanwhile the table's own operations
-    /// may be used only where `docs/guide/gpu-table.md` allows them to run beside it.
+    /// The command borrows the table for as long as it exists. During that time the table's own
+    /// operations may be used only where `docs/guide/gpu-table.md` allows them to run beside it.
     ///
     /// # Errors
     /// [`GpuError::NoDevice`] if the table is not on a GPU; a buffer is missing, too short or on
@@ -138,7 +138,7 @@ impl GpuTable {
             batch.flags.is_some(),
         );
         operation.check(self.options().row_bytes, has.0, has.1, has.2)?;
-        if operation.actions() & EVICTED_OUT != 0 && batch.given.is_none() {
+        if operation.actions() & EVICTED_OUT != 0 && batch.entries_out.is_none() {
             return Err(TableError::Missing {
                 operation: operation.name(),
                 what: "output for evicted entries",
@@ -154,8 +154,8 @@ impl GpuTable {
         prepared(gpu, launch, op)
     }
 
-    /// Prepares a lookup. `beside_writers` means that operations that change entries may run at the
-    /// same time: rows that they change are then read again.
+    /// Prepares a lookup. `concurrent_writers` means that operations that change entries may run at
+    /// the same time: rows that they change are then read again.
     ///
     /// # Errors
     /// Those of [`GpuTable::command`]; the pipelined lookup with buckets that are not 128 slots
@@ -164,7 +164,7 @@ impl GpuTable {
         &'a self,
         lookup: Lookup,
         batch: &DeviceBatch<'a>,
-        beside_writers: bool,
+        concurrent_writers: bool,
     ) -> Result<TableCommand<'a>, TableError> {
         let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
         let (width, max) = (self.state().width, blocks_of(gpu));
@@ -174,7 +174,7 @@ impl GpuTable {
             true => kernel::find_rows(width, batch.count, max),
             false => by_slots,
         };
-        if batch.given.is_some() && !with_rows && !launch.kernel.contains("slots") {
+        if batch.entries_out.is_some() && !with_rows && !launch.kernel.contains("slots") {
             return Err(TableError::Missing {
                 operation: "find_missed",
                 what: "a lookup with tiles",
@@ -182,15 +182,15 @@ impl GpuTable {
         }
         let op = TableOp {
             lookup: strategy,
-            beside_writers: beside_writers.into(),
+            concurrent_writers: concurrent_writers.into(),
             ..self.op_of(gpu, batch)?
         };
         prepared(gpu, launch, op)
     }
 
     /// Prepares a scan of all entries in a range of slots. It adds the number of matching entries
-    /// to `given.count`. [`Scan::Export`] also fills the rest of `given`, which needs space for one
-    /// entry per slot of the range.
+    /// to `entries_out.count`. [`Scan::Export`] also fills the rest of `entries_out`, which needs
+    /// space for one entry per slot of the range.
     ///
     /// # Errors
     /// Those of [`GpuTable::command`].
@@ -199,15 +199,15 @@ impl GpuTable {
         scan: Scan,
         slots: Range<u64>,
         condition: &Condition,
-        given: &EntryBuffers<'a>,
+        entries_out: &EntryBuffers<'a>,
     ) -> Result<TableCommand<'a>, TableError> {
         let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
         let first = slots.start.min(self.capacity());
         let n = slots.end.min(self.capacity()).saturating_sub(first);
-        let room = if scan == Scan::Export { n } else { 0 };
+        let entries = if scan == Scan::Export { n } else { 0 };
         let batch = DeviceBatch {
-            given: Some(*given),
-            ..DeviceBatch::of(given.keys, room)
+            entries_out: Some(*entries_out),
+            ..DeviceBatch::new(entries_out.keys, entries)
         };
         let op = TableOp {
             count: n,
@@ -253,7 +253,7 @@ impl GpuTable {
             gpu.expect(buffer.gpu(), what)?;
             Ok(buffer.address())
         };
-        let given = batch.given.as_ref();
+        let entries_out = batch.entries_out.as_ref();
         Ok(TableOp {
             table: *self.state(),
             count: n,
@@ -268,17 +268,29 @@ impl GpuTable {
             slots_out: at("the slot output", batch.slots_out, words)?,
             pointers_out: at("the pointer output", batch.pointers_out, words)?,
             status_out: at("the status output", batch.status_out, n)?,
-            out_count: at("the count of the entry output", given.map(|g| g.count), 8)?,
-            out_keys: at("the entry output's keys", given.map(|g| g.keys), words)?,
-            out_rows: at("the entry output's rows", given.and_then(|g| g.rows), rows)?,
+            out_count: at(
+                "the count of the entry output",
+                entries_out.map(|g| g.count),
+                8,
+            )?,
+            out_keys: at(
+                "the entry output's keys",
+                entries_out.map(|g| g.keys),
+                words,
+            )?,
+            out_rows: at(
+                "the entry output's rows",
+                entries_out.and_then(|g| g.rows),
+                rows,
+            )?,
             out_scores: at(
                 "the entry output's scores",
-                given.and_then(|g| g.scores),
+                entries_out.and_then(|g| g.scores),
                 words,
             )?,
             out_places: at(
-                "the entry output's places",
-                given.and_then(|g| g.places),
+                "the entry output's positions",
+                entries_out.and_then(|g| g.positions),
                 words,
             )?,
             ..TableOp::default()
@@ -297,7 +309,7 @@ fn prepared<'a>(
 ) -> Result<TableCommand<'a>, TableError> {
     Ok(TableCommand {
         gpu: gpu.clone(),
-        kernel: gpu.kernels()?.kernel(launch.kernel)?,
+        kernel: gpu.kernel(launch.kernel)?,
         launch: Launch {
             blocks: launch.blocks,
             threads: launch.threads,

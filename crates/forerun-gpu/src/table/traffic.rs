@@ -278,9 +278,9 @@ mod tests {
             let (table, keys) = filled(width, Candidates::One, 0.9);
             let wide = table.traffic(Lookup::Wide, &keys).unwrap();
             for lookup in Lookup::ALL {
-                let way = table.traffic(lookup, &keys).unwrap();
-                assert_eq!(way.found, wide.found, "{width:?} {lookup:?}");
-                assert!(way.bytes >= way.requests() * 32);
+                let traffic = table.traffic(lookup, &keys).unwrap();
+                assert_eq!(traffic.found, wide.found, "{width:?} {lookup:?}");
+                assert!(traffic.bytes >= traffic.requests() * 32);
             }
             if width.slots() <= 32 {
                 assert_eq!((wide.digests.b64, wide.digests.b128), (0, 0));

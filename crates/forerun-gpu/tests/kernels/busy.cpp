@@ -1,6 +1,6 @@
 // The matrix product compared with three plain loops, in integers, so that the order of additions
 // makes no difference.
-#include "harness.h"
+#include "tests/testing/harness.h"
 #include "shim/machine.h"
 #include "word.cuh"
 

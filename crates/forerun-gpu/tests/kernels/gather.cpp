@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "gather_case.h"
+#include "tests/testing/gather_case.h"
 
 using namespace forerun;
 using namespace forerun::test;

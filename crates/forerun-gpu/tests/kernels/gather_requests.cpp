@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "gather_case.h"
+#include "tests/testing/gather_case.h"
 
 using namespace forerun;
 using namespace forerun::test;
@@ -66,7 +66,7 @@ Asked ask(const char* name, u64 align) {
     return asked;
 }
 
-TEST("requests from a row's start touch 6.875 lines a row of 656 bytes, aligned ones 6") {
+TEST("requests from a row's start touch 6.875 lines per row of 656 bytes, aligned ones 6") {
     for (const char* name : {"gather_v2_u16", "gather_v3_u16", "gather_v4_u16"}) {
         const Asked asked = ask(name, 0);
         CHECK(asked.lines_a_row == 6.875 && asked.requests_a_row == 2 && !asked.aligned,

@@ -6,9 +6,10 @@
 #include "async.cuh"
 #include "atomic.cuh"
 #include "bulk.cuh"
-#include "harness.h"
+#include "tests/testing/harness.h"
 #include "lane.cuh"
 #include "memory.cuh"
+#include "wait.cuh"
 
 using namespace forerun;
 using shim::Launch;
@@ -456,5 +457,102 @@ TEST("a seed is one schedule, and seeds differ") {
 }
 
 }  // namespace
+
+// Each lane takes one lock and increments a count. ROUNDS: as wait.cuh demands it.
+template <bool ROUNDS> void count_under_lock(Io io) {
+    u32* const lock = io.out;
+    const auto attempt = [&] {
+        const bool locked = atomic_compare_exchange(lock, 0u, 1u) == 0;
+        lock_tried(locked);
+        if (!locked) return false;
+        store_relaxed(io.out + 1, load_relaxed(io.out + 1) + 1);
+        fence();
+        lock_released();
+        store_relaxed(lock, 0u);
+        return true;
+    };
+    if (ROUNDS) {
+        attempt_until_done(all_lanes, true, attempt);
+    } else {
+        while (!attempt()) backoff(0);
+    }
+}
+
+TEST("lanes that spin beside a lane with the lock are found, and attempts in rounds are not") {
+    u32 found = 0;
+    for (u64 seed = 0; seed < seeds; ++seed) {
+        u32 words[2] = {0, 0};
+        const Io io{nullptr, words, 0};
+        const Outcome spins = Machine::run(with_seed(seed, 2, 64), count_under_lock<false>, io);
+        found += spins.failure.find("tries again to get a lock") != std::string::npos;
+        words[0] = words[1] = 0;
+        const Outcome rounds = Machine::run(with_seed(seed, 2, 64), count_under_lock<true>, io);
+        CHECK(rounds.ok() && words[1] == 128, "%u: %s", words[1], rounds.failure.c_str());
+    }
+    CHECK(found > 0, "no seed found it");
+}
+
+// Block 0 sends two words to block 1. Lane 1 stores one of them.
+enum class Order { none, fence, release, fence_without_sync };
+template <Order ORDER> void send(Io io) {
+    const u32 lane = thread_in_block();
+    if (block_in_grid() == 0) {
+        if (lane == 1) store_global(io.out + 1, 7u);
+        if (ORDER != Order::fence_without_sync) warp_sync(all_lanes);
+        if (lane != 0) return;
+        store_global(io.out, 5u);
+        if (ORDER == Order::fence || ORDER == Order::fence_without_sync) fence();
+        if (ORDER == Order::release) {
+            store_release(io.out + 32, 1u);
+        } else {
+            store_relaxed(io.out + 32, 1u);
+        }
+        // Something else to do, so that the lane does not end.
+        for (u32 i = 0; i < 40; ++i) store_relaxed(io.out + 48, i);
+    } else if (lane == 0) {
+        while (load_acquire(io.out + 32) == 0) backoff(0);
+        io.out[64] = load_relaxed(io.out) + load_relaxed(io.out + 1);
+    }
+}
+template <Order ORDER> u32 wrong_sends() {
+    u32 wrong = 0;
+    for (u64 seed = 0; seed < seeds; ++seed) {
+        u32 words[65] = {};
+        Launch launch = with_seed(seed, 2, 32);
+        launch.stores_held = 8;
+        const Outcome outcome = Machine::run(launch, send<ORDER>, Io{nullptr, words, 0});
+        CHECK(outcome.ok(), "%s", outcome.failure.c_str());
+        wrong += words[64] != 12;
+    }
+    return wrong;
+}
+
+TEST("stores land late, and a missing fence, release or warp_sync shows") {
+    CHECK(wrong_sends<Order::none>() > 0, "no seed shows the missing fence");
+    // Lane 1 ends soon, which lands its store; some seed is faster.
+    CHECK(wrong_sends<Order::fence_without_sync>() > 0, "no seed shows the missing warp_sync");
+    CHECK(wrong_sends<Order::fence>() == 0, "a fence orders the stores before it");
+    CHECK(wrong_sends<Order::release>() == 0, "a release orders the stores before it");
+}
+
+TEST("a lane reads its own stores before they land, and an atomic takes place after them") {
+    struct Own {
+        static void run(Io io) {
+            u32* const word = io.out + thread_in_block();
+            store_relaxed(word, 3u);
+            store_global(reinterpret_cast<u8*>(word) + 1, u8(1));
+            const u32 seen = load_relaxed(word);
+            const u32 was = atomic_add(word, 1u);
+            store_relaxed(word, seen == 0x103 && was == 0x103 ? load_relaxed(word) : 0u);
+        }
+    };
+    for (u64 seed = 0; seed < seeds; ++seed) {
+        u32 words[32] = {};
+        Launch launch = with_seed(seed);
+        launch.stores_held = 1 + u32(seed % 9);
+        CHECK(Machine::run(launch, Own::run, Io{nullptr, words, 0}).ok(), "it ends");
+        for (u32 word : words) CHECK(word == 0x104, "%x", word);
+    }
+}
 
 int main(int count, char** arguments) { return forerun::test::run_all(count, arguments); }

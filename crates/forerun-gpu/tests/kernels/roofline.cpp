@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "harness.h"
+#include "tests/testing/harness.h"
 #include "number.cuh"
 #include "shim/machine.h"
 #include "word.cuh"

@@ -52,6 +52,7 @@ void launch() {
     launch.shared_bytes = take<u32>();
     launch.resident = take<u32>();
     launch.seed = take<u64>();
+    launch.stores_held = launch.seed % 4 == 0 ? 0 : u32(launch.seed * 7 % 29) + 2;
     const u32 count = take<u32>();
     std::vector<shim::Machine::Grid> grids;
     std::string failure;

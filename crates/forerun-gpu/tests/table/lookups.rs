@@ -173,13 +173,13 @@ fn no_schedule_changes_what_is_found() {
         }
         let mut rows = vec![0; asked.len() * 16];
         let missed = kernels.find_missed(&asked, &mut rows).unwrap();
-        let mut places: Vec<u64> = missed.places.clone();
+        let mut places: Vec<u64> = missed.positions.clone();
         places.sort_unstable();
         let expected: Vec<u64> = (0..90)
             .filter(|key| !there[*key as usize / 3] || key % 3 != 0)
             .collect();
         assert_eq!(places, expected);
-        for (key, place) in missed.keys.iter().zip(&missed.places) {
+        for (key, place) in missed.keys.iter().zip(&missed.positions) {
             assert_eq!(*key, asked[*place as usize]);
         }
         for key in asked.iter().filter(|key| !expected.contains(key)) {
@@ -229,9 +229,9 @@ fn rows_go_from_the_device_to_the_device() {
             let rows = &mut expected[offset as usize..];
             let mut also_missed = table.find_missed(&keys, rows).unwrap();
             assert!(after == expected, "rows of {row_bytes} at {offset}");
-            missed.places.sort_unstable();
-            also_missed.places.sort_unstable();
-            assert_eq!(missed.places, also_missed.places);
+            missed.positions.sort_unstable();
+            also_missed.positions.sort_unstable();
+            assert_eq!(missed.positions, also_missed.positions);
             let hits = keys.iter().filter(|key| there.contains(key)).count();
             assert_eq!(keys.len() - missed.len(), hits);
             shim.free(address);

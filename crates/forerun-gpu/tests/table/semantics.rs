@@ -1,6 +1,6 @@
 //! The table on the CPU behaves as documented.
 
-use crate::{contents, row_of, rows_of, small};
+use crate::{Order, contents, on_shim, row_of, rows_of, small};
 use forerun_gpu::table::{
     Answers, Batch, Candidates, Condition, Element, Entries, GpuTable, Operation, Policy,
     ScoreBytes, Status, TableError, TableOptions, Width,
@@ -53,6 +53,25 @@ fn find_or_insert_returns_present_rows_and_inserts_missing_ones() {
     assert_eq!(pointers, table.find_ptr(&[3, 2]).unwrap());
     let all = contents(&mut table);
     assert_eq!((&all[&3].1, &all[&2].1), (&vec![0; 16], &row_of(2, 9, 16)));
+}
+
+/// Without input rows, an inserted row is zeros, and so is the answer.
+#[test]
+fn the_answer_for_a_key_inserted_without_a_row_is_zeros() {
+    let options = small(Width::W32, Candidates::Two, 8);
+    let kernels = on_shim(Order::OneTile, options);
+    let tables = kernels.into_iter().chain([table()]);
+    for mut table in tables {
+        let mut rows = [9; 16];
+        let answers = Answers {
+            rows: Some(&mut rows),
+            ..Answers::default()
+        };
+        table
+            .apply(Operation::FindOrInsert, &Batch::of(&[5]), answers)
+            .unwrap();
+        assert_eq!(rows, [0; 16]);
+    }
 }
 
 #[test]
@@ -219,7 +238,7 @@ fn conditions_choose_what_is_counted_exported_and_erased() {
     let mut found = out.keys.clone();
     found.sort_unstable();
     assert_eq!(found, [10, 12, 14, 16, 18]);
-    for (i, slot) in out.places.iter().enumerate() {
+    for (i, slot) in out.positions.iter().enumerate() {
         assert_eq!(table.row(*slot).unwrap(), out.rows[i * 16..][..16]);
     }
     assert_eq!(table.erase_if(&even_tens).unwrap(), 4); // 10 is pinned

@@ -143,7 +143,7 @@ fn op_bytes(op: &TableOp) -> Vec<u8> {
     words(&[
         pair(op.actions, op.scan),
         pair(op.element, op.lookup),
-        pair(op.beside_writers, 0),
+        pair(op.concurrent_writers, 0),
         op.count_at,
     ]);
     assert_eq!(bytes.len(), size_of::<TableOp>());

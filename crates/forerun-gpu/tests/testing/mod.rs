@@ -190,7 +190,7 @@ fn content(compiler: &Compiler) -> u64 {
     let mut hasher = DefaultHasher::new();
     (FLAGS, compiler.sanitizers, PROGRAMS).hash(&mut hasher);
     (&compiler.command, &compiler.version).hash(&mut hasher);
-    for folder in ["kernels", "shim", "tests/kernels"] {
+    for folder in ["kernels", "shim", "tests/kernels", "tests/testing"] {
         take(
             &Path::new(env!("CARGO_MANIFEST_DIR")).join(folder),
             &mut hasher,

@@ -12,7 +12,7 @@
 //!
 //! Keys are not stored. The hash is a permutation of the key, the bucket implies the top bits of
 //! the hash, and the slot keeps the other 56, the *remainder* ([`super::place`] has the
-//! arithmetic). That leaves eight bits per slot. Two tell whether the slot is occupied, and whether
+//! arithmetic). That leaves eight bits per slot. Two show whether the slot is occupied, and whether
 //! its entry is in the *second* of its two buckets instead of its home. The other six are overflow
 //! counters. Each bucket has eight counters, selected by the remainder. They count the entries of
 //! this home bucket that are in their second bucket. A lookup that finds nothing at home continues

@@ -19,7 +19,7 @@ use super::version::Version;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// What a lookup needs to know about a segment.
+/// The data of a segment that a lookup uses.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) version: &'a Version,
@@ -115,7 +115,7 @@ impl Directory {
         Directory::new(&segments)
     }
 
-    /// What lookups need to know about the directory.
+    /// The data of the directory that lookups use.
     #[inline(always)]
     pub(super) fn views(&self) -> Views<'_> {
         Views {

@@ -8,7 +8,8 @@
 //! The writer that finds a segment full fills its successors while holding the lock, and then
 //! replaces the directory. Readers continue in the old segment, which does not change. Other
 //! writers wait for the lock, find the segment retired, and go to the successors. A table therefore
-//! grows one segment at a time: nobody waits for all of it, and only one segment exists twice.
+//! grows one segment at a time: no thread waits for the whole table, and only one segment exists
+//! twice.
 
 use super::directory::Directory;
 use super::place::selector;
@@ -69,7 +70,7 @@ fn successors(old: &Segment, len: u64, pages: Pages) -> Result<Vec<Arc<Segment>>
 /// Copies all entries of some segments into new ones, which have equal depth and are ordered by
 /// prefix. Fails with a hash that does not fit.
 fn fill(new: &[Arc<Segment>], old: &[LockedSegment<'_>]) -> Result<(), u64> {
-    // Nobody else can reach the new segments, so their locks are free and none is retired.
+    // No other thread can reach the new segments, so their locks are free and none is retired.
     let mut segments: Vec<LockedSegment<'_>> =
         new.iter().filter_map(|segment| segment.lock()).collect();
     let depth = new[0].depth;
@@ -152,19 +153,19 @@ impl HashTable {
         let guard = epoch::pin();
         let old = self.lock_all(&guard);
         let entries: u64 = old.iter().map(|locked| locked.segment.entries()).sum();
-        let mut room = entries.max(capacity as u64);
+        let mut capacity = entries.max(capacity as u64);
         loop {
-            let new = empty_segments(room, self.pages)?;
+            let new = empty_segments(capacity, self.pages)?;
             let Err(hash) = fill(&new, &old) else {
                 self.exchange(old, |_| Directory::new(&new), &guard);
                 return Ok(());
             };
-            if (entries as f64) < room as f64 * CROWDED_LOAD {
+            if (entries as f64) < capacity as f64 * CROWDED_LOAD {
                 return Err(Error::Crowded {
                     key: self.permutation.key(hash),
                 });
             }
-            room += room.div_ceil(8);
+            capacity += capacity.div_ceil(8);
         }
     }
 
@@ -196,7 +197,7 @@ impl HashTable {
             locked.retire();
         }
         // SAFETY: `old` has just been taken out of the table by the only thread that can do so (the
-        // mutex is held). No later reader gets it, earlier readers are pinned, and nobody else
+        // mutex is held). No later reader gets it, earlier readers are pinned, and no other thread
         // defers its destruction. It was made by Owned::new or Atomic::new.
         unsafe { guard.defer_destroy(old) };
     }

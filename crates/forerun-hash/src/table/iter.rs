@@ -4,8 +4,8 @@
 //!   selectors   0 ... | segment 0110, copied | next ...          the current copy; where to continue
 //! ```
 //!
-//! The iterator advances by selectors, not by segments. No matter what has been split or merged
-//! meanwhile, the next segment is the one that holds the next selector.
+//! The iterator advances by selectors, not by segments. No matter what has been split or merged in
+//! the meantime, the next segment is the one that holds the next selector.
 
 use super::HashTable;
 use super::place::{selector, selector_hash};

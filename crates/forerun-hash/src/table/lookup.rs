@@ -59,7 +59,7 @@ impl<'a> Key<'a> {
         self.validated(probe(simd, self.bucket, Identity::home(self.hash)))
     }
 
-    /// Like `try_probe`, but looks the key up again if an entry moved meanwhile.
+    /// Like `try_probe`, but looks the key up again if an entry moved during the lookup.
     #[inline(always)]
     fn probe<S: Simd>(&self, simd: S, view: impl FnOnce() -> View<'a>) -> Probe {
         match self.try_probe(simd) {
@@ -95,7 +95,7 @@ impl<'a> Key<'a> {
         ))
     }
 
-    /// Like `try_probe_second`, but looks the key up again if an entry moved meanwhile.
+    /// Like `try_probe_second`, but looks the key up again if an entry moved during the lookup.
     #[inline(always)]
     fn probe_second<S: Simd>(&self, simd: S, view: View<'a>, bucket: &Bucket) -> Probe {
         match self.try_probe_second(simd, bucket) {

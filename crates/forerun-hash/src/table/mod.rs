@@ -6,14 +6,14 @@
 //!                                             epoch        lock,
 //!                                                          versions
 //!   bucket.rs     the line: slots, counters, values          version.rs   how readers detect moves
-//!   place.rs      hash <-> buckets and remainder             path.rs      frees slots by moving entries
+//!   place.rs      hash <-> buckets and remainder             segment/path.rs  frees slots by moving entries
 //!   segment.rs    buckets, versions, the writers' lock       directory.rs segments by prefix
 //!   lookup.rs     single keys and batches                    grow.rs      larger segments, smaller tables
 //! ```
 //!
 //! The cost of a lookup in memory is the number of its cache lines, so the key, the value and
 //! everything else that a lookup needs lie in one line. The hash is a permutation of the key, so
-//! quotienting saves bits of each key. These bits tell how many entries of a bucket are in their
+//! quotienting saves bits of each key. These bits count the entries of a bucket that are in their
 //! second bucket. Entries are placed in their home bucket whenever possible: a hit reads little
 //! more than one line on average, and a miss hardly ever more than one. With two choices and chains
 //! of moves, 97% of the slots fill before a segment grows.
@@ -26,14 +26,13 @@ mod directory;
 mod grow;
 mod iter;
 mod lookup;
-mod path;
 mod place;
 mod segment;
 mod version;
 
 pub use iter::Iter;
 
-use crossbeam_epoch::{Atomic, Guard, unprotected};
+use crossbeam_epoch::{Atomic, unprotected};
 use directory::Directory;
 use forerun_core::arch::{self, dispatch};
 use forerun_core::hashing::Permutation;
@@ -89,11 +88,12 @@ impl From<RegionError> for Error {
 #[non_exhaustive]
 pub struct Options {
     /// The number of entries to allocate memory for. If more are inserted, the table grows.
+    /// Default: 0.
     pub capacity: usize,
-    /// The kind of memory pages for the buckets.
+    /// The kind of memory pages for the buckets. Default: huge pages.
     pub pages: Pages,
-    /// The seed of the hash function. `None` draws a random one, which tables of untrusted keys
-    /// need.
+    /// The seed of the hash function. The default `None` draws a random one, which tables of
+    /// untrusted keys need.
     pub seed: Option<u64>,
 }
 
@@ -198,8 +198,8 @@ impl HashTable {
 
     /// Pins the table for many reads, so that each of them need not pin it on its own.
     ///
-    /// This is not a snapshot: reads see every write. Memory that growth retires meanwhile is freed
-    /// only after the handle is dropped, so do not keep it longer than needed.
+    /// This is not a snapshot: reads see every write. Memory that growth retires while the handle
+    /// exists is freed only after the handle is dropped, so do not keep it longer than needed.
     ///
     /// ```
     /// use forerun_hash::HashTable;
@@ -210,8 +210,8 @@ impl HashTable {
     /// assert_eq!((1..=3).filter_map(|key| pinned.get(key)).sum::<u64>(), 10);
     /// # Ok::<(), forerun_hash::Error>(())
     /// ```
-    pub fn pin(&self) -> Pinned<'_> {
-        Pinned {
+    pub fn pin(&self) -> Guard<'_> {
+        Guard {
             table: self,
             guard: epoch::pin(),
         }
@@ -310,7 +310,7 @@ impl HashTable {
     }
 
     /// The number of entries. With concurrent writers it is approximate, because the segments are
-    /// counted one after the other.
+    /// counted one at a time.
     pub fn len(&self) -> usize {
         let guard = epoch::pin();
         let segments = self.directory(&guard).segments();
@@ -343,7 +343,7 @@ impl HashTable {
     /// Iterates over all entries, in arbitrary order.
     ///
     /// A key that is present during the whole iteration is returned once; a key that is inserted or
-    /// removed meanwhile, once or not at all. The iterator copies each segment when it reaches it,
+    /// removed during it, once or not at all. The iterator copies each segment when it reaches it,
     /// and the segment's writers wait for that copy.
     ///
     /// ```
@@ -364,7 +364,7 @@ impl HashTable {
         &self,
         hash: u64,
         value: impl FnOnce(Option<u64>) -> u64,
-        guard: &Guard,
+        guard: &crossbeam_epoch::Guard,
     ) -> Result<u64, Error> {
         loop {
             let mut locked = self.lock(hash, guard);
@@ -383,7 +383,7 @@ impl HashTable {
     }
 
     /// Locks the segment of a hash.
-    fn lock<'g>(&self, hash: u64, guard: &'g Guard) -> LockedSegment<'g> {
+    fn lock<'g>(&self, hash: u64, guard: &'g crossbeam_epoch::Guard) -> LockedSegment<'g> {
         loop {
             if let Some(locked) = self.directory(guard).segment(hash).lock() {
                 return locked;
@@ -392,7 +392,7 @@ impl HashTable {
         }
     }
 
-    fn directory<'g>(&self, guard: &'g Guard) -> &'g Directory {
+    fn directory<'g>(&self, guard: &'g crossbeam_epoch::Guard) -> &'g Directory {
         // Acquire: the directory and its segments were made before they were published.
         let directory = self.directory.load(Ordering::Acquire, guard);
         // SAFETY: the pointer is never null after construction. Its target was made by Atomic::new
@@ -405,8 +405,8 @@ impl HashTable {
 
 impl Drop for HashTable {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the table any more, so nobody loads the pointer now or later. It
-        // is not null, and this call owns the directory.
+        // SAFETY: no other thread has the table any more, so none loads the pointer now or later.
+        // It is not null, and this call owns the directory.
         unsafe {
             let directory = self.directory.load(Ordering::Relaxed, unprotected());
             drop(directory.into_owned());
@@ -425,12 +425,12 @@ impl fmt::Debug for HashTable {
 }
 
 /// A pinned table for many reads: see [`HashTable::pin`].
-pub struct Pinned<'t> {
+pub struct Guard<'t> {
     table: &'t HashTable,
-    guard: Guard,
+    guard: crossbeam_epoch::Guard,
 }
 
-impl Pinned<'_> {
+impl Guard<'_> {
     /// See [`HashTable::get`].
     #[inline]
     pub fn get(&self, key: u64) -> Option<u64> {
@@ -473,9 +473,9 @@ impl Pinned<'_> {
     }
 }
 
-impl fmt::Debug for Pinned<'_> {
+impl fmt::Debug for Guard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Pinned").field(self.table).finish()
+        f.debug_tuple("Guard").field(self.table).finish()
     }
 }
 

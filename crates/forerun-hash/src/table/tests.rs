@@ -1,5 +1,5 @@
-//! Tests that need the internals of a table: where entries lie, and keys that nobody could choose
-//! without the seed.
+//! Tests that need the internals of a table: where entries lie, and keys that no caller could
+//! choose without the seed.
 
 use super::bucket::{Identity, OverflowCounter, SLOTS, Side};
 use super::*;

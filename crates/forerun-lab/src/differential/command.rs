@@ -3,7 +3,7 @@
 //! ```text
 //!   Step     connection 2, one pipeline, cut into packets
 //!     Command   words joined by spaces, a line end, and a data block if there is one
-//!       Word      text, or something known only when it is sent: a version seen before, a time of day
+//!       Word      text, or a value known only when it is sent: a version, a time of day
 //! ```
 
 use std::fmt::Write;
@@ -112,7 +112,7 @@ impl Command {
 
 /// How two answers to a step are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Compare {
+pub(super) enum CompareMode {
     /// They are equal.
     Whole,
     /// Memcached continues with errors where this server's answer ends, because it reads the data
@@ -133,7 +133,7 @@ pub(super) struct Step {
     pub padding: usize,
     /// How long to wait before it is sent, so that items expire.
     pub wait_s: u64,
-    pub compare: Compare,
+    pub compare: CompareMode,
 }
 
 impl Step {
@@ -145,7 +145,7 @@ impl Step {
             cuts: Vec::new(),
             padding: 0,
             wait_s: 0,
-            compare: Compare::Whole,
+            compare: CompareMode::Whole,
         }
     }
 }

@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
-use super::answer::{Agreed, Versions, compare};
-use super::command::{Compare, Step};
-use super::counted::{Counts, counted_key};
+use super::command::{CompareMode, Step};
+use super::compare_answers::{Agreement, Versions, compare};
+use super::counters::{CounterCommands, key_of_counter};
 use super::peer::{Connection, End, Memcached, Peer, Reply};
 
 /// The counts of what was compared.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Played {
+pub(super) struct PlayCounts {
     pub commands: u64,
     pub answers: u64,
     /// Histories that a listed difference ended.
@@ -30,31 +30,35 @@ pub(super) struct Failure {
 }
 
 /// A connection to each server.
-struct Pair {
+struct ConnectionPair {
     ours: Connection,
     theirs: Connection,
 }
 
 /// Plays `steps` to two new servers, until the first difference, or until a listed one that ends
 /// the history.
-pub(super) fn play(memcached: &Memcached, steps: &[Step]) -> Result<(Played, Option<Failure>)> {
+pub(super) fn play(memcached: &Memcached, steps: &[Step]) -> Result<(PlayCounts, Option<Failure>)> {
     let dir = tempfile::tempdir().context("make a directory for sockets")?;
     play_in(dir.path(), memcached, steps)
 }
 
-fn play_in(dir: &Path, memcached: &Memcached, steps: &[Step]) -> Result<(Played, Option<Failure>)> {
+fn play_in(
+    dir: &Path,
+    memcached: &Memcached,
+    steps: &[Step],
+) -> Result<(PlayCounts, Option<Failure>)> {
     let theirs = memcached.start(dir)?;
     let ours = Peer::ours(dir)?;
-    let mut pairs: Vec<Option<Pair>> = Vec::new();
+    let mut pairs: Vec<Option<ConnectionPair>> = Vec::new();
     let mut versions = Versions::default();
-    let mut played = Played::default();
+    let mut played = PlayCounts::default();
     for (number, step) in steps.iter().enumerate() {
         if pairs.len() <= step.connection {
             pairs.resize_with(step.connection + 1, || None);
         }
         let pair = match &mut pairs[step.connection] {
             Some(pair) => pair,
-            none => none.insert(Pair {
+            none => none.insert(ConnectionPair {
                 ours: ours.connect()?,
                 theirs: theirs.connect()?,
             }),
@@ -75,11 +79,11 @@ fn play_in(dir: &Path, memcached: &Memcached, steps: &[Step]) -> Result<(Played,
             step.cuts.iter().map(offset).collect()
         };
         let ask = |connection: &mut Connection, bytes: &[u8]| match step.compare {
-            Compare::Unordered => connection.ask_list(bytes),
+            CompareMode::Unordered => connection.ask_list(bytes),
             _ => connection.ask(bytes, &cuts(bytes.len())),
         };
         let before = match &step.commands[..] {
-            [command] => counted_key(command).and_then(|key| ours.number(&key)),
+            [command] => key_of_counter(command).and_then(|key| ours.number(&key)),
             _ => None,
         };
         let our_reply = ask(&mut pair.ours, &to_us)?;
@@ -88,7 +92,7 @@ fn play_in(dir: &Path, memcached: &Memcached, steps: &[Step]) -> Result<(Played,
             &our_reply,
             &their_reply,
             step.compare,
-            &Counts::new(&step.commands, before),
+            &CounterCommands::new(&step.commands, before),
             memcached,
             &mut versions,
         );
@@ -121,11 +125,11 @@ fn play_in(dir: &Path, memcached: &Memcached, steps: &[Step]) -> Result<(Played,
 fn compare_replies(
     ours: &Reply,
     theirs: &Reply,
-    how: Compare,
-    counts: &Counts<'_>,
+    how: CompareMode,
+    counts: &CounterCommands<'_>,
     memcached: &Memcached,
     versions: &mut Versions,
-) -> Result<Agreed, String> {
+) -> Result<Agreement, String> {
     let (ours_bytes, theirs_bytes) = (&ours.bytes, &theirs.bytes);
     let memcached = memcached.version;
     let agreed = compare(ours_bytes, theirs_bytes, how, counts, memcached, versions)?;

@@ -2,21 +2,25 @@
 //! commands alike.
 //!
 //! ```text
-//!   generate/   a seed's history: steps of commands         command.rs   words, commands, steps
-//!   peer.rs     the two servers and connections to them     history.rs   plays a history to both
-//!   answer.rs   compares two answers                        known.rs     the intended differences
-//!   shrink.rs   shortens a failing history                  counted.rs   numbers that commands change
-//!   saved.rs    histories as text, to be played again
+//!   generate/              a seed's history: steps of commands
+//!   command.rs             words, commands, steps
+//!   peer.rs                the two servers and connections to them
+//!   history.rs             plays a history to both
+//!   compare_answers.rs     compares two answers
+//!   known_differences.rs   the intended differences
+//!   counters.rs            the commands that change numbers
+//!   shrink.rs              shortens a failing history
+//!   history_file.rs        histories as text, to be played again
 //! ```
 
-mod answer;
 mod command;
-mod counted;
+mod compare_answers;
+mod counters;
 mod generate;
 mod history;
-mod known;
+mod history_file;
+mod known_differences;
 mod peer;
-mod saved;
 mod shrink;
 
 use std::path::PathBuf;
@@ -26,8 +30,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use command::{Step, shorten};
-use history::{Failure, Played, describe, play};
-use known::{DIFFERENCES, EARLIER, From, LATER, Treatment};
+use history::{Failure, PlayCounts, describe, play};
+use known_differences::{Affected, DIFFERENCES, EARLIER, LATER, Treatment};
 use peer::Memcached;
 
 /// Compare this server with memcached: send random commands to both and compare the answers byte by
@@ -52,11 +56,11 @@ pub struct Args {
     /// Play seeds for this many seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The memcached to compare with. Default: the one on the PATH; if there is none, nothing is
-    /// compared.
+    /// The memcached to compare with [default: the one on the PATH; without one, nothing is
+    /// compared]
     #[arg(long, value_name = "FILE")]
     memcached: Option<PathBuf>,
-    /// The first seed of a run of `--seconds`. Default: taken from the clock.
+    /// The first seed of a run of `--seconds` [default: taken from the clock]
     #[arg(long)]
     from: Option<u64>,
     /// Play the history in this file.
@@ -101,7 +105,7 @@ fn run(args: &Args) -> Result<bool> {
     }
     if let Some(file) = &args.replay {
         let text = std::fs::read_to_string(file).with_context(|| format!("read {file:?}"))?;
-        let steps = saved::from_text(&text).with_context(|| format!("read {file:?}"))?;
+        let steps = history_file::from_text(&text).with_context(|| format!("read {file:?}"))?;
         let (played, failure) = play(&memcached, &steps)?;
         return match failure {
             Some(failure) => {
@@ -120,7 +124,7 @@ fn run(args: &Args) -> Result<bool> {
         (None, None) => u64::from(std::process::id()) << 32 | u64::from(now_low_bits()),
     };
     let until = Instant::now() + Duration::from_secs(args.seconds);
-    let mut total = Played::default();
+    let mut total = PlayCounts::default();
     let mut seeds = 0;
     for seed in first.. {
         let steps = generate::history(seed, memcached.version);
@@ -147,10 +151,10 @@ fn run(args: &Args) -> Result<bool> {
 
 fn list() {
     for difference in DIFFERENCES {
-        let from = match difference.from {
-            From::Earlier => "1.6.18",
-            From::Later => "1.6.45",
-            From::Any => "all versions",
+        let from = match difference.affected {
+            Affected::Earlier => "1.6.18",
+            Affected::Later => "1.6.45",
+            Affected::Any => "all versions",
         };
         let treatment = match difference.treatment {
             Treatment::Masked => "masked",
@@ -184,7 +188,7 @@ fn report(
     );
     let (steps, failure) = shrink::shrink(memcached, steps, failure)?;
     if let Some(file) = &args.save {
-        let text = format!("# {}\n{}", failure.reason, saved::to_text(&steps));
+        let text = format!("# {}\n{}", failure.reason, history_file::to_text(&steps));
         std::fs::write(file, text).with_context(|| format!("write {file:?}"))?;
     }
     println!("{}", failure.reason);
@@ -216,10 +220,10 @@ mod tests {
     use super::command::{Command, Word};
     use super::*;
 
-    /// The memcached on the PATH. If there is none, or one whose differences are not listed, a test
-    /// is skipped, and says so.
+    /// The memcached on the PATH. If there is none, or if its differences are not listed, a test is
+    /// skipped and prints that.
     fn memcached() -> Option<Memcached> {
-        let found = Memcached::find(Path::new("memcached")).expect("it tells its version");
+        let found = Memcached::find(Path::new("memcached")).expect("it reports its version");
         let reason = match &found {
             None => "no memcached on the PATH".to_owned(),
             Some(memcached) if !memcached.version.is_listed() => format!(
@@ -250,7 +254,7 @@ mod tests {
         let memcached = memcached();
         for file in files {
             let text = std::fs::read_to_string(&file).expect("a text");
-            let steps = saved::from_text(&text).expect("a history");
+            let steps = history_file::from_text(&text).expect("a history");
             let Some(memcached) = &memcached else {
                 continue;
             };

@@ -16,8 +16,8 @@ use anyhow::{Context, Result, bail};
 use forerun_cache::{Cache, CacheOptions};
 use forerun_server::{Listen, Server, ServerOptions};
 
-use super::counted::number;
-use super::known::Version;
+use super::counters::number;
+use super::known_differences::Version;
 
 /// The memory of each server. It is large enough that neither evicts.
 const MEMORY_MIB: usize = 512;

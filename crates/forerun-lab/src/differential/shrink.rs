@@ -10,7 +10,7 @@ use super::history::{Failure, play};
 use super::peer::Memcached;
 
 /// How long shrinking may take.
-const BUDGET: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 struct Shrinker<'a> {
     memcached: &'a Memcached,
@@ -29,7 +29,7 @@ pub(super) fn shrink(
         memcached,
         steps: steps[..=failure.step].to_vec(),
         failure,
-        deadline: Instant::now() + BUDGET,
+        deadline: Instant::now() + TIMEOUT,
     };
     shrinker.without_steps()?;
     shrinker.on_one_connection()?;
@@ -42,7 +42,7 @@ pub(super) fn shrink(
 
 impl Shrinker<'_> {
     /// Whether `steps` fail; if so, they become the history.
-    fn take(&mut self, mut steps: Vec<Step>) -> Result<bool> {
+    fn try_steps(&mut self, mut steps: Vec<Step>) -> Result<bool> {
         if steps.is_empty() || Instant::now() > self.deadline {
             return Ok(false);
         }
@@ -65,7 +65,7 @@ impl Shrinker<'_> {
                 let start = end.saturating_sub(run);
                 let mut steps = self.steps.clone();
                 steps.drain(start..end);
-                self.take(steps)?;
+                self.try_steps(steps)?;
                 end = start.min(self.steps.len().saturating_sub(1));
             }
             run /= 2;
@@ -76,17 +76,17 @@ impl Shrinker<'_> {
     fn on_one_connection(&mut self) -> Result<()> {
         let mut steps = self.steps.clone();
         steps.iter_mut().for_each(|step| step.connection = 0);
-        self.take(steps).map(|_| ())
+        self.try_steps(steps).map(|_| ())
     }
 
     fn without_cuts(&mut self) -> Result<()> {
         let mut steps = self.steps.clone();
         steps.iter_mut().for_each(|step| step.cuts.clear());
-        self.take(steps).map(|_| ())
+        self.try_steps(steps).map(|_| ())
     }
 
     fn without_commands(&mut self) -> Result<()> {
-        self.each(
+        self.remove_each(
             |step| step.commands.len(),
             |step, index| {
                 step.commands.remove(index);
@@ -97,7 +97,7 @@ impl Shrinker<'_> {
     /// Leaves out words that a command can do without: see [`removable`].
     fn without_words(&mut self) -> Result<()> {
         let words = |step: &Step| step.commands.iter().map(|one| removable(one).len()).sum();
-        self.each(words, |step, mut index| {
+        self.remove_each(words, |step, mut index| {
             for command in &mut step.commands {
                 let removable = removable(command);
                 if index < removable.len() {
@@ -110,7 +110,7 @@ impl Shrinker<'_> {
     }
 
     /// Tries to leave out each part that `count` counts in a step, the last one first.
-    fn each(
+    fn remove_each(
         &mut self,
         count: impl Fn(&Step) -> usize,
         remove: impl Fn(&mut Step, usize),
@@ -123,7 +123,7 @@ impl Shrinker<'_> {
                 if at < steps.len() && index < count(&steps[at]) {
                     remove(&mut steps[at], index);
                     steps.retain(|step| !step.commands.is_empty());
-                    self.take(steps)?;
+                    self.try_steps(steps)?;
                 }
             }
             at = at.min(self.steps.len());

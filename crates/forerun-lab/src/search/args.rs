@@ -18,13 +18,13 @@ pub struct SeedArgs {
     /// Run this many seeds.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// Run seeds for this many seconds. Default: 10, unless --seeds is given.
+    /// Run seeds for this many seconds [default: 10, unless --seeds is given]
     #[arg(long)]
     seconds: Option<u64>,
-    /// The first seed. Default: taken from the clock.
+    /// The first seed [default: taken from the clock]
     #[arg(long)]
     from: Option<u64>,
-    /// Number of concurrent processes. Default: one for each core.
+    /// Number of concurrent processes [default: number of cores]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
     /// Print one JSON object.

@@ -2,18 +2,19 @@
 //! them.
 //!
 //! ```text
-//!   defect ──> worker processes that plant it ──> seeds 1, 2, 3, … ──> the first that fails ──> the same seed without it passes
+//!   defect ──> worker processes that plant it ──> seeds 1, 2, 3, … ──> the first that fails
+//!                                             the same seed passes without the defect <──┘
 //! ```
 //!
 //! A defect counts as found only by a seed that passes without it. So the seed shows the defect and
-//! not a flaw of the simulator.
+//! not a defect of the simulator.
 
 use std::fmt;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use super::{Counts, Found, Search, run_one, search};
+use super::{Counts, FailedSeed, Search, run_one, search};
 
 /// How long to look for a defect.
 const TIME_MAX: Duration = Duration::from_secs(120);
@@ -57,7 +58,7 @@ pub(crate) use defects_of;
 
 /// The value of `--planted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which<D> {
+pub enum DefectChoice<D> {
     /// List the defects.
     List,
     /// Find all of them.
@@ -70,14 +71,14 @@ pub enum Which<D> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planted<D>(pub D);
 
-impl<D: Defect> FromStr for Which<D> {
+impl<D: Defect> FromStr for DefectChoice<D> {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Which<D>, String> {
+    fn from_str(text: &str) -> Result<DefectChoice<D>, String> {
         match text {
-            "list" => Ok(Which::List),
-            "all" => Ok(Which::All),
-            name => name.parse().map(Which::One),
+            "list" => Ok(DefectChoice::List),
+            "all" => Ok(DefectChoice::All),
+            name => name.parse().map(DefectChoice::One),
         }
     }
 }
@@ -99,23 +100,23 @@ impl<D: Defect> FromStr for Planted<D> {
 /// # Errors
 /// A worker process cannot be started.
 pub fn command<D: Defect, C: Counts>(
-    which: Which<D>,
+    which: DefectChoice<D>,
     simulator: &Search,
 ) -> anyhow::Result<ExitCode> {
     let defects = match which {
-        Which::List => {
+        DefectChoice::List => {
             for defect in D::ALL {
                 println!("{:<28} {}", defect.name(), defect.description());
             }
             return Ok(ExitCode::SUCCESS);
         }
-        Which::All => D::ALL.to_vec(),
-        Which::One(Planted(defect)) => vec![defect],
+        DefectChoice::All => D::ALL.to_vec(),
+        DefectChoice::One(Planted(defect)) => vec![defect],
     };
     let started = Instant::now();
     let mut found = 0;
     for defect in &defects {
-        let result = look_for::<D, C>(*defect, simulator)?;
+        let result = search_for_defect::<D, C>(*defect, simulator)?;
         found += usize::from(result.found.is_some());
         println!("{:<28} {result}", defect.name());
     }
@@ -129,20 +130,20 @@ pub fn command<D: Defect, C: Counts>(
 }
 
 /// The outcome of the search for a defect.
-struct Looked {
+struct DefectSearch {
     seeds: u64,
     seconds: f64,
-    found: Option<Found>,
+    found: Option<FailedSeed>,
     /// Seeds that fail without the defect too, and so show nothing.
     fail_without: Vec<u64>,
 }
 
-impl fmt::Display for Looked {
+impl fmt::Display for DefectSearch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Looked { seeds, seconds, .. } = self;
+        let DefectSearch { seeds, seconds, .. } = self;
         match &self.found {
             None => write!(f, "NOT FOUND in {seeds} seeds, {seconds:.1} s")?,
-            Some(Found { seed, finding, .. }) => {
+            Some(FailedSeed { seed, finding, .. }) => {
                 let line = finding.lines().next().unwrap_or_default();
                 write!(f, "{seeds:>6} seeds {seconds:>6.1} s  seed {seed}: {line}")?;
             }
@@ -154,7 +155,10 @@ impl fmt::Display for Looked {
     }
 }
 
-fn look_for<D: Defect, C: Counts>(defect: D, simulator: &Search) -> anyhow::Result<Looked> {
+fn search_for_defect<D: Defect, C: Counts>(
+    defect: D,
+    simulator: &Search,
+) -> anyhow::Result<DefectSearch> {
     let started = Instant::now();
     let without = Search {
         first: FIRST_SEED,
@@ -167,7 +171,7 @@ fn look_for<D: Defect, C: Counts>(defect: D, simulator: &Search) -> anyhow::Resu
         worker_args: vec!["--plant".to_owned(), defect.name().to_owned()],
         ..without.clone()
     };
-    let mut looked = Looked {
+    let mut result = DefectSearch {
         seeds: 0,
         seconds: 0.0,
         found: None,
@@ -176,15 +180,15 @@ fn look_for<D: Defect, C: Counts>(defect: D, simulator: &Search) -> anyhow::Resu
     while let Some(left) = TIME_MAX.checked_sub(started.elapsed()) {
         with.time = Some(left);
         let (tally, found) = search::<C>(&with, &mut |_| {})?;
-        looked.seeds += tally.seeds;
-        looked.seconds = started.elapsed().as_secs_f64();
+        result.seeds += tally.seeds;
+        result.seconds = started.elapsed().as_secs_f64();
         let Some(found) = found else { break };
         if run_one::<C>(found.seed, &without)?.finding.is_none() {
-            looked.found = Some(found);
+            result.found = Some(found);
             break;
         }
         with.first = found.seed + 1;
-        looked.fail_without.push(found.seed);
+        result.fail_without.push(found.seed);
     }
-    Ok(looked)
+    Ok(result)
 }

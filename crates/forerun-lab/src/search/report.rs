@@ -1,20 +1,20 @@
-//! A simulator's output: a progress bar while it runs, a failing seed with its history, and a line
-//! at the end.
+//! A simulator's output: a progress bar, the failing seed with its history, and a last line with
+//! the totals.
 
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Counts, Found, Search, Tally};
+use super::{Counts, FailedSeed, Search, Tally};
 
 /// A bar on a terminal; nothing in a pipe.
-pub struct Bar {
+pub struct SearchProgress {
     bar: ProgressBar,
     seeds: Option<u64>,
 }
 
-impl Bar {
-    pub fn new(search: &Search) -> Bar {
+impl SearchProgress {
+    pub fn new(search: &Search) -> SearchProgress {
         let total = search
             .seeds
             .or(search.time.map(|time| time.as_secs().max(1)));
@@ -27,7 +27,7 @@ impl Bar {
         if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style);
         }
-        Bar {
+        SearchProgress {
             bar,
             seeds: search.seeds,
         }
@@ -50,7 +50,7 @@ impl Bar {
 
 /// A shrunk failing seed.
 #[derive(Debug, Default)]
-pub struct Smaller {
+pub struct ShrunkSeed {
     /// How much it was shrunk: "shrunk from 52 to 4 steps and faults".
     pub summary: String,
     /// Its steps and what happens, line by line.
@@ -65,13 +65,13 @@ pub struct Smaller {
 pub fn print<C: Counts>(
     search: &Search,
     tally: &Tally<C>,
-    found: Option<&Found>,
-    smaller: Option<&Smaller>,
+    found: Option<&FailedSeed>,
+    shrunk: Option<&ShrunkSeed>,
     is_json: bool,
 ) -> ExitCode {
     match is_json {
-        true => print_json(search, tally, found, smaller),
-        false => print_text(search, tally, found, smaller),
+        true => print_json(search, tally, found, shrunk),
+        false => print_text(search, tally, found, shrunk),
     }
     match found {
         None => ExitCode::SUCCESS,
@@ -87,19 +87,19 @@ pub fn repeat(search: &Search, seed: u64) -> String {
 fn print_text<C: Counts>(
     search: &Search,
     tally: &Tally<C>,
-    found: Option<&Found>,
-    smaller: Option<&Smaller>,
+    found: Option<&FailedSeed>,
+    shrunk: Option<&ShrunkSeed>,
 ) {
     if let Some(found) = found {
         println!("{}", found.finding);
         println!("repeat: {}", repeat(search, found.seed));
-        match smaller {
-            Some(smaller) if smaller.finding.is_some() => {
-                println!("{}:", smaller.summary);
-                for line in smaller.history.iter().chain(&smaller.finding) {
+        match shrunk {
+            Some(shrunk) if shrunk.finding.is_some() => {
+                println!("{}:", shrunk.summary);
+                for line in shrunk.history.iter().chain(&shrunk.finding) {
                     println!("  {line}");
                 }
-                if let Some(repeat) = &smaller.repeat {
+                if let Some(repeat) = &shrunk.repeat {
                     println!("repeat: {repeat}");
                 }
             }
@@ -127,17 +127,17 @@ fn print_text<C: Counts>(
 fn print_json<C: Counts>(
     search: &Search,
     tally: &Tally<C>,
-    found: Option<&Found>,
-    smaller: Option<&Smaller>,
+    found: Option<&FailedSeed>,
+    shrunk: Option<&ShrunkSeed>,
 ) {
     let failure = found.map(|found| {
-        let smaller = smaller.filter(|smaller| smaller.finding.is_some());
-        let shortest = smaller.and_then(|smaller| smaller.repeat.clone());
+        let shrunk = shrunk.filter(|shrunk| shrunk.finding.is_some());
+        let shortest = shrunk.and_then(|shrunk| shrunk.repeat.clone());
         serde_json::json!({
             "seed": found.seed,
             "finding": found.finding,
             "repeat": shortest.unwrap_or_else(|| repeat(search, found.seed)),
-            "history": smaller.map(|smaller| &smaller.history),
+            "history": shrunk.map(|shrunk| &shrunk.history),
         })
     });
     let object = serde_json::json!({ "tally": tally, "failure": failure });

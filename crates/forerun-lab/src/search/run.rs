@@ -1,4 +1,4 @@
-//! Runs seeds in worker processes until one fails, no more are left, or the time is over.
+//! Runs seeds in worker processes until a seed fails, none is left, or the time is over.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 
-use super::worker::Line;
+use super::worker::WorkerMessage;
 use super::{Counts, Report};
 
 /// How long a simulation may take in real time. All its waiting is simulated.
@@ -44,7 +44,7 @@ pub struct Tally<C> {
 
 /// A seed that fails.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FailedSeed {
     pub seed: u64,
     pub finding: String,
     /// Its simulation ended, and the worker reported it.
@@ -60,7 +60,7 @@ impl<C: Counts> Tally<C> {
 
 /// A report of a worker process.
 enum Event<C> {
-    Said(Line<C>),
+    Message(WorkerMessage<C>),
     /// It ended, or printed something unintelligible.
     Ended(String),
 }
@@ -102,18 +102,24 @@ impl Drop for Worker {
 pub fn search<C: Counts>(
     search: &Search,
     watch: &mut dyn FnMut(&Tally<C>),
-) -> anyhow::Result<(Tally<C>, Option<Found>)> {
+) -> anyhow::Result<(Tally<C>, Option<FailedSeed>)> {
     let started = Instant::now();
     let mut tally = Tally::default();
-    let (tell, events) = mpsc::channel();
+    let (sender, events) = mpsc::channel();
     let jobs = search
         .jobs
         .min(search.seeds.unwrap_or(u64::MAX) as usize)
         .max(1);
-    let scratch = scratch()?;
+    let scratch_dir = scratch_dir()?;
     let mut workers = Vec::new();
     for number in 0..jobs {
-        workers.push(start(search, number, jobs, scratch.path(), tell.clone())?);
+        workers.push(start(
+            search,
+            number,
+            jobs,
+            scratch_dir.path(),
+            sender.clone(),
+        )?);
     }
     let mut is_over = false;
     let found = loop {
@@ -123,12 +129,12 @@ pub fn search<C: Counts>(
                 let worker: &mut Worker = &mut workers[number];
                 worker.since = Instant::now();
                 match event {
-                    Event::Said(_) if worker.is_done => {}
-                    Event::Said(Line::Begin(seed)) => worker.seed = Some(seed),
-                    Event::Said(Line::End(report)) => {
+                    Event::Message(_) if worker.is_done => {}
+                    Event::Message(WorkerMessage::Begin(seed)) => worker.seed = Some(seed),
+                    Event::Message(WorkerMessage::End(report)) => {
                         tally.add(&report);
                         if let (Some(finding), Some(seed)) = (report.finding, worker.seed) {
-                            break Some(Found {
+                            break Some(FailedSeed {
                                 seed,
                                 finding,
                                 has_ended: true,
@@ -144,7 +150,7 @@ pub fn search<C: Counts>(
                     Event::Ended(why) => {
                         worker.is_done = true;
                         if let Some(seed) = worker.seed {
-                            break Some(Found {
+                            break Some(FailedSeed {
                                 seed,
                                 finding: why,
                                 has_ended: false,
@@ -171,7 +177,7 @@ pub fn search<C: Counts>(
         }) = workers.iter().find(is_late)
         {
             let finding = format!("it does not end within {} s", TIME_MAX.as_secs());
-            break Some(Found {
+            break Some(FailedSeed {
                 seed: *seed,
                 finding,
                 has_ended: false,
@@ -194,11 +200,11 @@ fn start<C: Counts>(
     search: &Search,
     number: usize,
     jobs: usize,
-    scratch: &Path,
-    tell: Sender<(usize, Event<C>)>,
+    scratch_dir: &Path,
+    sender: Sender<(usize, Event<C>)>,
 ) -> anyhow::Result<Worker> {
     let (number_u64, jobs_u64) = (number as u64, jobs as u64);
-    let mut command = command(search, scratch)?;
+    let mut command = command(search, scratch_dir)?;
     command.args([
         "--first",
         &search.first.wrapping_add(number_u64).to_string(),
@@ -217,20 +223,20 @@ fn start<C: Counts>(
         .ok_or_else(|| anyhow!("a worker has no output"))?;
     thread::spawn(move || {
         for line in BufReader::new(out).lines() {
-            let said = line.map_err(|error| error.to_string());
-            let said = said.and_then(|line| {
+            let message = line.map_err(|error| error.to_string());
+            let message = message.and_then(|line| {
                 serde_json::from_str(&line).map_err(|error| format!("{error}: {line}"))
             });
-            let event = match said {
-                Ok(line) => Event::Said(line),
+            let event = match message {
+                Ok(line) => Event::Message(line),
                 Err(error) => Event::Ended(error),
             };
-            if tell.send((number, event)).is_err() {
+            if sender.send((number, event)).is_err() {
                 return;
             }
         }
         // The search may be over.
-        let _ = tell.send((
+        let _ = sender.send((
             number,
             Event::Ended("the process ended in the middle of it".to_owned()),
         ));
@@ -246,18 +252,18 @@ fn start<C: Counts>(
 }
 
 /// This program again, as a worker.
-fn command(search: &Search, scratch: &Path) -> anyhow::Result<Command> {
+fn command(search: &Search, scratch_dir: &Path) -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
     command.arg(search.worker);
     command.args(&search.worker_args);
-    command.env("TMPDIR", scratch);
+    command.env("TMPDIR", scratch_dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     Ok(command)
 }
 
 /// Where workers, which may be killed, leave their temporary files.
-fn scratch() -> anyhow::Result<tempfile::TempDir> {
+fn scratch_dir() -> anyhow::Result<tempfile::TempDir> {
     tempfile::tempdir().context("cannot make a directory for the workers")
 }
 
@@ -272,14 +278,14 @@ pub fn run_one<C: Counts>(seed: u64, search: &Search) -> anyhow::Result<Report<C
         worker_args: [&search.worker_args[..], &["--trace".to_owned()]].concat(),
         ..search.clone()
     };
-    let (tell, events) = mpsc::channel();
-    let scratch = scratch()?;
-    let _worker = start(&one, 0, 1, scratch.path(), tell)?;
+    let (sender, events) = mpsc::channel();
+    let scratch_dir = scratch_dir()?;
+    let _worker = start(&one, 0, 1, scratch_dir.path(), sender)?;
     let started = Instant::now();
     loop {
         match events.recv_timeout(TIME_MAX.saturating_sub(started.elapsed())) {
-            Ok((_, Event::Said(Line::Begin(_)))) => {}
-            Ok((_, Event::Said(Line::End(report)))) => return Ok(report),
+            Ok((_, Event::Message(WorkerMessage::Begin(_)))) => {}
+            Ok((_, Event::Message(WorkerMessage::End(report)))) => return Ok(report),
             Ok((_, Event::Ended(why))) => {
                 return Ok(Report {
                     finding: Some(why),

@@ -31,7 +31,7 @@ pub struct WorkerArgs {
 
 /// A worker's report: one line each.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Line<C> {
+pub enum WorkerMessage<C> {
     Begin(u64),
     End(Report<C>),
 }
@@ -48,10 +48,10 @@ pub fn work<C: Counts>(
     panic::set_hook(Box::new(|_| {}));
     let mut seed = args.first;
     for _ in 0..args.count.unwrap_or(u64::MAX) {
-        say(&Line::<C>::Begin(seed))?;
+        print_message(&WorkerMessage::<C>::Begin(seed))?;
         let report = simulate(seed);
         let has_failed = report.finding.is_some();
-        say(&Line::End(report))?;
+        print_message(&WorkerMessage::End(report))?;
         if has_failed {
             // Its threads may wait forever. Nothing else runs in this process.
             break;
@@ -61,7 +61,7 @@ pub fn work<C: Counts>(
     Ok(())
 }
 
-fn say<C: Counts>(line: &Line<C>) -> io::Result<()> {
+fn print_message<C: Counts>(line: &WorkerMessage<C>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, line)?;
     out.write_all(b"\n")?;

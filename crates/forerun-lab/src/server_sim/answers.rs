@@ -1,20 +1,22 @@
 //! Requests, and the comparison of their answers with the model.
 
-use super::model::{Entry, Found, Interval, KeyState, Model, Reader, Stamp, read_value, value};
+use super::model::{
+    Entry, Interval, KeyState, LookupResult, Model, Moment, Reader, read_value, value,
+};
 use super::plan::{Expiry, Key, Op, name};
 
 /// A request that waits for its answer.
 #[derive(Debug)]
 pub struct Request {
     pub op: Op,
-    pub sent: Stamp,
+    pub sent: Moment,
     /// Where it ends in the stream of all bytes that the client sends.
     pub end: u64,
     version: u64,
     /// The time of day in its expiry.
     unix_s: Option<u64>,
     /// For a lookup: the keys answered so far, found or not.
-    answered: Vec<Found>,
+    answered: Vec<LookupResult>,
 }
 
 /// The result of parsing the first bytes of an answer.
@@ -33,7 +35,7 @@ impl Request {
         client: usize,
         op: Op,
         version: u64,
-        sent: Stamp,
+        sent: Moment,
         unix_s: u64,
         model: &mut Model,
     ) -> (Request, Vec<u8>) {
@@ -87,7 +89,7 @@ impl Request {
                 model.versions_sent.insert((name, version));
             }
         }
-        let asked = Request {
+        let pending = Request {
             op,
             sent,
             end: 0,
@@ -95,7 +97,7 @@ impl Request {
             unix_s: unix,
             answered: Vec::new(),
         };
-        (asked, bytes)
+        (pending, bytes)
     }
 
     /// Reads a part of the answer from the front of `input`.
@@ -106,7 +108,7 @@ impl Request {
         &mut self,
         client: usize,
         input: &[u8],
-        acked: Stamp,
+        acked: Moment,
         model: &mut Model,
     ) -> Result<Parsed, String> {
         let Some(end) = input.windows(2).position(|pair| pair == b"\r\n") else {
@@ -296,11 +298,11 @@ impl Request {
         model: &mut Model,
     ) -> Result<(), String> {
         let name = name(client, key);
-        let mut found = Found::Nothing;
+        let mut found = LookupResult::Nothing;
         if hit.is_some() {
             let (setter, version) = read_value(&name, body)?;
             let len = body.len();
-            found = Found::Value { version, len };
+            found = LookupResult::Value { version, len };
             match key {
                 Key::Shared(_) => {
                     let sent = model.shared.get(&(name.clone(), setter, version));
@@ -342,7 +344,7 @@ impl Request {
         let name = name(client, key);
         let found = match (key, model.keys.get(&name)) {
             (Key::Shared(_), _) | (_, Some(KeyState::Uncertain)) => return Ok(()),
-            (_, Some(KeyState::Entry(entry))) => Found::Value {
+            (_, Some(KeyState::Entry(entry))) => LookupResult::Value {
                 version: entry.version,
                 len: entry.len,
             },

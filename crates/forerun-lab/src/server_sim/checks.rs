@@ -1,12 +1,12 @@
-//! What must hold at every step, besides correct answers: nobody waits for long, limits are kept,
-//! and the clock advances.
+//! Checks at every step, besides correct answers: no client waits for long, limits are kept, and
+//! the clock advances.
 
 use std::fmt;
 use std::time::Duration;
 
 use forerun_cache::Cache;
 
-use super::client::{Client, ConnectionEnd, Stage};
+use super::client::{Client, ClientStage, ConnectionEnd};
 use super::net::ClientSocket;
 use super::plan::Plan;
 use super::system::SimSystem;
@@ -38,21 +38,21 @@ const IDLE_SLACK: Duration = Duration::from_secs(3);
 pub struct Failure {
     /// One word for its kind. A smaller plan must fail with the same kind.
     pub kind: &'static str,
-    pub what: String,
+    pub message: String,
 }
 
 impl Failure {
-    pub fn new(kind: &'static str, what: impl Into<String>) -> Failure {
+    pub fn new(kind: &'static str, message: impl Into<String>) -> Failure {
         Failure {
             kind,
-            what: what.into(),
+            message: message.into(),
         }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.kind, self.what)
+        write!(f, "{}: {}", self.kind, self.message)
     }
 }
 
@@ -69,11 +69,11 @@ pub struct Drain {
 
 /// The state of one connection.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct ConnectionState {
     transferred_bytes: u64,
     last_transfer: Duration,
-    /// When the turn began, the server owed it something or had not read all that it sent, and no
-    /// answer waited for its reader.
+    /// When the turn began, the server owed the client an answer or had not read everything from
+    /// it, and no answer waited for the client to read.
     waited: bool,
     waits: u32,
     quiet: u32,
@@ -86,9 +86,9 @@ struct Seen {
 
 #[derive(Debug)]
 pub struct Checks {
-    /// The clients' numbers, in the order of `seen`.
+    /// The clients' numbers, in the order of `connections`.
     ids: Vec<usize>,
-    seen: Vec<Seen>,
+    connections: Vec<ConnectionState>,
     idle_timeout: Duration,
     drain_timeout: Duration,
     turn_bytes_max: u64,
@@ -106,7 +106,7 @@ impl Checks {
         let with_tls = turn + turn / 50 + 2 * TLS_BUFFER_BYTES;
         Checks {
             ids: plan.clients.iter().map(|client| client.id).collect(),
-            seen: vec![Seen::default(); plan.clients.len()],
+            connections: vec![ConnectionState::default(); plan.clients.len()],
             idle_timeout: Duration::from_secs(plan.idle_timeout_s),
             drain_timeout: Duration::from_secs(plan.drain_timeout_s),
             turn_bytes_max: if plan.listeners.have_tls() {
@@ -121,7 +121,7 @@ impl Checks {
 
     /// Called after a turn of the acceptor: the cache's clock must be right, and clients that
     /// connected must be accepted soon.
-    pub fn acceptor(
+    pub fn after_acceptor(
         &mut self,
         sim: &SimSystem,
         cache: &Cache,
@@ -131,41 +131,46 @@ impl Checks {
         if drains {
             return Ok(());
         }
-        self.clock(sim, cache)?;
-        for (seen, client) in self.seen.iter_mut().zip(clients) {
-            let waits = client.stage == Stage::Open
+        self.check_clock(sim, cache)?;
+        for (connection, client) in self.connections.iter_mut().zip(clients) {
+            let waits = client.stage == ClientStage::Open
                 && client
                     .wire
                     .as_ref()
                     .is_some_and(|wire| wire.socket.poll().is_none() && !wire.socket.is_dropped());
-            seen.acceptor_turns = if waits { seen.acceptor_turns + 1 } else { 0 };
-            if seen.acceptor_turns > ACCEPTOR_TURNS_MAX {
+            connection.acceptor_turns = if waits {
+                connection.acceptor_turns + 1
+            } else {
+                0
+            };
+            if connection.acceptor_turns > ACCEPTOR_TURNS_MAX {
                 let id = client.plan.id;
-                let what = format!("client {id} waits to be accepted, but nobody accepts it");
-                return Err(Failure::new("accept", what));
+                let message =
+                    format!("client {id} waits to be accepted, but the server does not accept it");
+                return Err(Failure::new("accept", message));
             }
         }
         Ok(())
     }
 
     /// The cache's clock must be right.
-    pub fn clock(&self, sim: &SimSystem, cache: &Cache) -> Result<(), Failure> {
+    pub fn check_clock(&self, sim: &SimSystem, cache: &Cache) -> Result<(), Failure> {
         let (is, should) = (cache.now(), sim.cache_second());
         if is > should || is + 2 < should {
-            let what = format!("the cache's clock is at {is} instead of {should}");
-            return Err(Failure::new("clock", what));
+            let message = format!("the cache's clock is at {is} instead of {should}");
+            return Err(Failure::new("clock", message));
         }
         Ok(())
     }
 
     pub fn before_worker(&mut self, number: usize, clients: &[Client<ClientSocket>]) {
-        for (seen, client) in self.seen.iter_mut().zip(clients) {
+        for (connection, client) in self.connections.iter_mut().zip(clients) {
             let Some(wire) = client.wire.as_ref().filter(|_| is_on(client, number)) else {
                 continue;
             };
-            seen.transferred_bytes = wire.socket.transferred_bytes();
+            connection.transferred_bytes = wire.socket.transferred_bytes();
             let has_work = client.is_owed() || wire.socket.unread() > 0;
-            seen.waited = has_work && wire.socket.is_read();
+            connection.waited = has_work && wire.socket.is_read();
         }
     }
 
@@ -179,43 +184,43 @@ impl Checks {
     ) -> Result<(), Failure> {
         // A worker that learns of the drain in its turn gets another one.
         let turn_bytes_max = self.turn_bytes_max * if drains { 2 } else { 1 };
-        for (seen, client) in self.seen.iter_mut().zip(clients) {
+        for (connection, client) in self.connections.iter_mut().zip(clients) {
             let Some(wire) = &client.wire else { continue };
             if wire.socket.is_dropped() {
-                seen.dropped_at.get_or_insert(now);
+                connection.dropped_at.get_or_insert(now);
                 continue;
             }
             if !is_on(client, number) {
                 continue;
             }
             let id = client.plan.id;
-            let transferred_bytes = wire.socket.transferred_bytes() - seen.transferred_bytes;
-            if transferred_bytes > 0 || seen.last_transfer.is_zero() {
-                seen.last_transfer = now;
+            let transferred_bytes = wire.socket.transferred_bytes() - connection.transferred_bytes;
+            if transferred_bytes > 0 || connection.last_transfer.is_zero() {
+                connection.last_transfer = now;
             }
-            seen.waits = match seen.waited && transferred_bytes == 0 {
-                true => seen.waits + 1,
+            connection.waits = match connection.waited && transferred_bytes == 0 {
+                true => connection.waits + 1,
                 false => 0,
             };
-            if seen.waits > TURNS_MAX {
-                let what = format!("client {id} was passed over {} times", seen.waits);
-                return Err(Failure::new("starved", what));
+            if connection.waits > TURNS_MAX {
+                let message = format!("client {id} was passed over {} times", connection.waits);
+                return Err(Failure::new("starved", message));
             }
             if transferred_bytes > turn_bytes_max {
-                let what = format!("client {id} moved {transferred_bytes} bytes in one turn");
-                return Err(Failure::new("turn", what));
+                let message = format!("client {id} moved {transferred_bytes} bytes in one turn");
+                return Err(Failure::new("turn", message));
             }
         }
         if let Some(max_bytes) = buffers.iter().max()
             && *max_bytes > BUFFER_BYTES_MAX
         {
-            let what = format!("a connection's buffers take {max_bytes} bytes");
-            return Err(Failure::new("buffers", what));
+            let message = format!("a connection's buffers take {max_bytes} bytes");
+            return Err(Failure::new("buffers", message));
         }
         Ok(())
     }
 
-    pub fn memory(&mut self, cache: &Cache, now: Duration) -> Result<(), Failure> {
+    pub fn check_memory(&mut self, cache: &Cache, now: Duration) -> Result<(), Failure> {
         let stats = cache.stats();
         if stats.memory_bytes <= stats.limit_bytes {
             self.over_limit_since = None;
@@ -224,14 +229,14 @@ impl Checks {
         let since = *self.over_limit_since.get_or_insert(now);
         if now > since + SHRINK_TIME {
             let (held, limit) = (stats.memory_bytes, stats.limit_bytes);
-            let what = format!("the cache holds {held} bytes of {limit}");
-            return Err(Failure::new("memory", what));
+            let message = format!("the cache holds {held} bytes of {limit}");
+            return Err(Failure::new("memory", message));
         }
         Ok(())
     }
 
     /// Called when no thread can do anything.
-    pub fn stuck<'c>(
+    pub fn check_stuck<'c>(
         &mut self,
         clients: impl Iterator<Item = &'c Client<ClientSocket>>,
         now: Duration,
@@ -241,24 +246,24 @@ impl Checks {
                 continue;
             };
             let id = client.plan.id;
-            let Some(place) = self.place(id) else {
+            let Some(index) = self.index_of(id) else {
                 continue;
             };
-            let seen = &mut self.seen[place];
+            let connection = &mut self.connections[index];
             if wire.socket.is_dropped() {
                 continue;
             }
             if wire.socket.poll().is_none() {
                 continue;
             }
-            if client.stage == Stage::Ended(ConnectionEnd::Reset) {
+            if client.stage == ClientStage::Ended(ConnectionEnd::Reset) {
                 return Err(Failure::new(
                     "kept",
                     format!("client {id} is gone, but its connection is kept"),
                 ));
             }
             if client.is_owed() && wire.socket.is_read() {
-                let what = format!(
+                let message = format!(
                     "client {id} waits for {} answers{}, but the server waits for an event that \
                      never comes",
                     client.owed(),
@@ -268,59 +273,60 @@ impl Checks {
                         ""
                     },
                 );
-                return Err(Failure::new("stuck", what));
+                return Err(Failure::new("stuck", message));
             }
             let unread = wire.socket.unread();
             if unread > 0 && wire.socket.is_read() {
-                let what = format!(
+                let message = format!(
                     "the server has left {unread} bytes of client {id} unread and waits for an \
                      event that never comes"
                 );
-                return Err(Failure::new("unread", what));
+                return Err(Failure::new("unread", message));
             }
-            let silent = now.saturating_sub(seen.last_transfer);
+            let silent = now.saturating_sub(connection.last_transfer);
             if !self.idle_timeout.is_zero()
                 && silent > self.idle_timeout + Duration::from_secs(4)
-                && seen.quiet > 4
+                && connection.quiet > 4
             {
-                let what = format!("client {id} has been silent for {silent:?} and is still there");
-                return Err(Failure::new("idle", what));
+                let message =
+                    format!("client {id} has been silent for {silent:?} and is still there");
+                return Err(Failure::new("idle", message));
             }
-            seen.quiet = match silent > self.idle_timeout + Duration::from_secs(2) {
-                true => seen.quiet + 1,
+            connection.quiet = match silent > self.idle_timeout + Duration::from_secs(2) {
+                true => connection.quiet + 1,
                 false => 0,
             };
         }
         Ok(())
     }
 
-    pub fn drain(&mut self, clients: &[Client<ClientSocket>]) {
-        for (seen, client) in self.seen.iter_mut().zip(clients) {
+    pub fn begin_drain(&mut self, clients: &[Client<ClientSocket>]) {
+        for (connection, client) in self.connections.iter_mut().zip(clients) {
             let accepted = client
                 .wire
                 .as_ref()
                 .is_some_and(|wire| wire.socket.poll().is_some());
-            seen.owed_at_drain = if accepted { client.owed() } else { 0 };
-            seen.answered_at_drain = client.answered;
+            connection.owed_at_drain = if accepted { client.owed() } else { 0 };
+            connection.answered_at_drain = client.answered;
         }
     }
 
-    fn place(&self, id: usize) -> Option<usize> {
+    fn index_of(&self, id: usize) -> Option<usize> {
         self.ids.iter().position(|&one| one == id)
     }
 
     /// Called when a connection has ended.
-    pub fn over(
+    pub fn connection_ended(
         &mut self,
         client: &Client<ClientSocket>,
         how: ConnectionEnd,
         drain_requested: Option<Duration>,
     ) -> Result<(), Failure> {
         let id = client.plan.id;
-        let Some(place) = self.place(id) else {
+        let Some(index) = self.index_of(id) else {
             return Ok(());
         };
-        let seen = self.seen[place];
+        let connection = self.connections[index];
         match how {
             ConnectionEnd::Reset | ConnectionEnd::Refused => Ok(()),
             // The socket does not always have space for the text of the refusal.
@@ -335,27 +341,27 @@ impl Checks {
             )),
             ConnectionEnd::Closed if client.was_finished || client.has_sent_raw() => Ok(()),
             ConnectionEnd::Closed => {
-                let dropped_at = seen.dropped_at.unwrap_or(seen.last_transfer);
-                let silent = dropped_at.saturating_sub(seen.last_transfer);
+                let dropped_at = connection.dropped_at.unwrap_or(connection.last_transfer);
+                let silent = dropped_at.saturating_sub(connection.last_transfer);
                 if !self.idle_timeout.is_zero() && silent > self.idle_timeout {
                     return Ok(());
                 }
                 let Some(drain_requested) = drain_requested else {
-                    let what = format!(
+                    let message = format!(
                         "client {id} was closed with {} answers missing",
                         client.unanswered
                     );
-                    return Err(Failure::new("closed", what));
+                    return Err(Failure::new("closed", message));
                 };
-                let answered = client.answered - seen.answered_at_drain;
+                let answered = client.answered - connection.answered_at_drain;
                 let in_time = dropped_at < drain_requested + self.drain_timeout;
-                if in_time && answered < seen.owed_at_drain as u64 {
-                    let what = format!(
+                if in_time && answered < connection.owed_at_drain as u64 {
+                    let message = format!(
                         "client {id} was owed {} answers when the server was asked to end, but got \
                          {answered}",
-                        seen.owed_at_drain
+                        connection.owed_at_drain
                     );
-                    return Err(Failure::new("cut off", what));
+                    return Err(Failure::new("cut off", message));
                 }
                 Ok(())
             }
@@ -364,7 +370,7 @@ impl Checks {
 
     /// Called when all threads of the server have ended. A drain ends at its timeout, and earlier
     /// if all connections have been silent for the idle timeout.
-    pub fn drained(&self, drain: Drain, open: usize) -> Result<(), Failure> {
+    pub fn check_drained(&self, drain: Drain, open: usize) -> Result<(), Failure> {
         let Drain {
             requested,
             ended,
@@ -372,15 +378,19 @@ impl Checks {
         } = drain;
         let took = (ended - requested).saturating_sub(paused);
         if took > self.drain_timeout + DRAIN_SLACK {
-            let what = format!("the server took {took:?} to end");
-            return Err(Failure::new("drain", what));
+            let message = format!("the server took {took:?} to end");
+            return Err(Failure::new("drain", message));
         }
-        let last_moved = self.seen.iter().map(|seen| seen.last_transfer).max();
+        let last_moved = self
+            .connections
+            .iter()
+            .map(|connection| connection.last_transfer)
+            .max();
         let silent_since = last_moved.unwrap_or_default().max(requested);
         let silent = (ended - silent_since).saturating_sub(paused);
         if !self.idle_timeout.is_zero() && silent > self.idle_timeout + IDLE_SLACK {
-            let what = format!("every client was silent for {silent:?} before the server ended");
-            return Err(Failure::new("drain", what));
+            let message = format!("every client was silent for {silent:?} before the server ended");
+            return Err(Failure::new("drain", message));
         }
         if open > 0 {
             return Err(Failure::new(
@@ -407,8 +417,8 @@ mod tests {
     use forerun_server::Address;
     use forerun_server::simulation::{Listening, Readiness};
 
-    use super::super::client::Env;
-    use super::super::model::{Model, Stamp};
+    use super::super::client::ClientView;
+    use super::super::model::{Model, Moment};
     use super::super::net::{Net, SimSocket};
     use super::super::plan::{End, Op};
     use super::super::wire::Wire;
@@ -440,9 +450,9 @@ mod tests {
         worker.register(&mut accepted, 0).expect("it is simulated");
         let mut client = Client::new(client.clone(), 0);
         client.connect(Wire::new(socket, None).expect("no TLS"));
-        let env = Env {
+        let env = ClientView {
             now: Duration::ZERO,
-            stamp: Stamp::default(),
+            moment: Moment::default(),
             unix_s: 0,
         };
         while client.owed() == 0 {
@@ -487,11 +497,11 @@ mod tests {
     #[test]
     fn a_request_that_nobody_will_answer_is_found_when_no_thread_is_busy() {
         let (mut checks, clients, mut socket) = one_request();
-        let stuck = checks.stuck(clients.iter(), Duration::from_secs(1));
+        let stuck = checks.check_stuck(clients.iter(), Duration::from_secs(1));
         assert_eq!(stuck.expect_err("a request is unanswered").kind, "stuck");
         use std::io::Write;
         socket.write_all(b"MN\r\n").expect("there is space");
-        let stuck = checks.stuck(clients.iter(), Duration::from_secs(1));
+        let stuck = checks.check_stuck(clients.iter(), Duration::from_secs(1));
         stuck.expect("the client has not read its answer yet");
     }
 }

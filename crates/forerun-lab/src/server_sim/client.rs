@@ -9,14 +9,14 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::answers::{Parsed, Request};
-use super::model::{Model, Stamp};
+use super::model::{Model, Moment};
 use super::plan::{ClientPlan, End, Rate};
 use super::wire::{Received, Wire};
 
 /// Bytes that a client composes ahead of its socket.
 const QUEUE_BYTES: usize = 256 << 10;
 
-/// What a client sends that uses a TLS port as a plain one.
+/// The bytes of a client that uses a TLS port as a plain one.
 const NO_TLS: &[u8] = b"get the weather of Bern\r\n";
 /// A record whose content is not encrypted.
 const BAD_RECORD: &[u8] = b"\x17\x03\x03\x00\x20this is not what TLS would make ";
@@ -28,16 +28,16 @@ const LIMIT_REACHED_ANSWER: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// What a client sees of its surroundings in its turn.
 #[derive(Clone, Copy, Debug)]
-pub struct Env {
+pub struct ClientView {
     pub now: Duration,
-    pub stamp: Stamp,
+    pub moment: Moment,
     /// The server's time of day.
     pub unix_s: u64,
 }
 
 /// The stage of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum ClientStage {
     /// Not connected yet.
     Before,
     Open,
@@ -53,17 +53,17 @@ pub enum ConnectionEnd {
     Reset,
     /// The server closed it, or sent bytes that are not TLS.
     Closed,
-    /// The server said that there are too many.
+    /// The server answered that there are too many connections.
     LimitReached,
-    /// Nobody listens any more.
+    /// The server no longer listens.
     Refused,
 }
 
 pub struct Client<T> {
     pub plan: ClientPlan,
     pub wire: Option<Wire<T>>,
-    pub stage: Stage,
-    asked: VecDeque<Request>,
+    pub stage: ClientStage,
+    pending: VecDeque<Request>,
     next_op: usize,
     version: u64,
     queued: u64,
@@ -83,12 +83,12 @@ pub struct Client<T> {
     pub was_finished: bool,
 }
 
-/// A socket's two ways to end, which the traits for bytes do not have.
+/// The two ways to end a connection, which `Read` and `Write` do not have.
 pub trait CloseSocket {
     /// Announces that nothing more will be sent.
     fn end(&self);
     /// Resets the connection.
-    fn cut(&self);
+    fn reset(&self);
 }
 
 impl<T: Read + Write + CloseSocket> Client<T> {
@@ -99,8 +99,8 @@ impl<T: Read + Write + CloseSocket> Client<T> {
             next_read: plan.start,
             plan,
             wire: None,
-            stage: Stage::Before,
-            asked: VecDeque::new(),
+            stage: ClientStage::Before,
+            pending: VecDeque::new(),
             next_op: 0,
             version: 0,
             queued: 0,
@@ -120,19 +120,19 @@ impl<T: Read + Write + CloseSocket> Client<T> {
             self.has_sent_end = true;
         }
         self.wire = Some(wire);
-        self.stage = Stage::Open;
+        self.stage = ClientStage::Open;
     }
 
     /// When it next wants to send, if it does.
     pub fn sends_at(&self) -> Option<Duration> {
         let wire = self.wire.as_ref()?;
         let more = self.next_op < self.plan.ops.len()
-            && self.asked.len() < self.plan.window
+            && self.pending.len() < self.plan.window
             && wire.queued() < QUEUE_BYTES;
-        let says = self.is_done_asking() && (!self.has_sent_end || !self.ended && self.ends());
+        let says = self.has_composed_all() && (!self.has_sent_end || !self.ended && self.ends());
         let wants = wire.wants_send()
             || (!wire.is_handshaking() && (more || says && self.plan.end != End::Stay));
-        (self.stage == Stage::Open && wants && !self.is_broken).then_some(self.next_send)
+        (self.stage == ClientStage::Open && wants && !self.is_broken).then_some(self.next_send)
     }
 
     /// When it next reads, if there is something to read.
@@ -140,7 +140,7 @@ impl<T: Read + Write + CloseSocket> Client<T> {
         self.next_read
     }
 
-    fn is_done_asking(&self) -> bool {
+    fn has_composed_all(&self) -> bool {
         self.next_op == self.plan.ops.len()
     }
 
@@ -152,15 +152,16 @@ impl<T: Read + Write + CloseSocket> Client<T> {
     pub fn owed(&self) -> usize {
         let Some(wire) = &self.wire else { return 0 };
         let delivered = wire.delivered();
-        self.asked.partition_point(|asked| asked.end <= delivered)
+        self.pending
+            .partition_point(|pending| pending.end <= delivered)
     }
 
     /// Whether the server has something to do for this client: answer a request, continue a
     /// handshake, or close.
     pub fn is_owed(&self) -> bool {
         let Some(wire) = &self.wire else { return false };
-        if self.stage != Stage::Open || wire.wants_send() {
-            return self.stage == Stage::Open && self.owed() > 0;
+        if self.stage != ClientStage::Open || wire.wants_send() {
+            return self.stage == ClientStage::Open && self.owed() > 0;
         }
         self.owed() > 0 || wire.is_handshaking() || self.waits_for_end()
     }
@@ -175,7 +176,7 @@ impl<T: Read + Write + CloseSocket> Client<T> {
         };
         let sent = self.wire.as_ref().is_some_and(|wire| !wire.wants_send());
         // The server does not have to answer requests that arrived with bytes that are not TLS.
-        said && sent && (self.asked.is_empty() || self.has_sent_raw())
+        said && sent && (self.pending.is_empty() || self.has_sent_raw())
     }
 
     /// Whether it has begun to send bytes that are not TLS.
@@ -184,20 +185,20 @@ impl<T: Read + Write + CloseSocket> Client<T> {
     }
 
     /// Whether its plan is done, although it stays connected.
-    pub fn is_at_rest(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         match self.stage {
-            Stage::Before => false,
-            Stage::Ended(_) => true,
-            Stage::Open => {
+            ClientStage::Before => false,
+            ClientStage::Ended(_) => true,
+            ClientStage::Open => {
                 self.plan.end == End::Stay
-                    && self.is_done_asking()
-                    && self.asked.is_empty()
+                    && self.has_composed_all()
+                    && self.pending.is_empty()
                     && self.wire.as_ref().is_some_and(|wire| !wire.wants_send())
             }
         }
     }
 
-    pub fn send(&mut self, env: Env, model: &mut Model) -> Result<(), String> {
+    pub fn send(&mut self, env: ClientView, model: &mut Model) -> Result<(), String> {
         self.compose(env, model);
         let (max_bytes, next) = self.draw(self.plan.send, env.now);
         self.next_send = next;
@@ -223,8 +224,8 @@ impl<T: Read + Write + CloseSocket> Client<T> {
                     self.ended = true;
                 }
                 End::Reset => {
-                    wire.socket.cut();
-                    self.over(ConnectionEnd::Reset, model);
+                    wire.socket.reset();
+                    self.finish(ConnectionEnd::Reset, model);
                 }
                 End::Quit | End::Stay | End::NoTls | End::BadRecord | End::NoRecord => {}
             }
@@ -232,22 +233,22 @@ impl<T: Read + Write + CloseSocket> Client<T> {
         Ok(())
     }
 
-    fn compose(&mut self, env: Env, model: &mut Model) {
+    fn compose(&mut self, env: ClientView, model: &mut Model) {
         let Some(wire) = &mut self.wire else { return };
         while self.next_op < self.plan.ops.len()
-            && self.asked.len() < self.plan.window
+            && self.pending.len() < self.plan.window
             && wire.queued() < QUEUE_BYTES
         {
             let op = self.plan.ops[self.next_op].clone();
             self.next_op += 1;
             self.version += 1;
             let id = self.plan.id;
-            let (mut asked, bytes) =
-                Request::new(id, op, self.version, env.stamp, env.unix_s, model);
+            let (mut pending, bytes) =
+                Request::new(id, op, self.version, env.moment, env.unix_s, model);
             wire.queue(&bytes);
             self.queued += bytes.len() as u64;
-            asked.end = self.queued;
-            self.asked.push_back(asked);
+            pending.end = self.queued;
+            self.pending.push_back(pending);
         }
         if self.next_op < self.plan.ops.len() || self.has_sent_end || wire.is_handshaking() {
             return;
@@ -269,7 +270,7 @@ impl<T: Read + Write + CloseSocket> Client<T> {
     ///
     /// # Errors
     /// What is wrong with an answer.
-    pub fn receive(&mut self, env: Env, model: &mut Model) -> Result<(), String> {
+    pub fn receive(&mut self, env: ClientView, model: &mut Model) -> Result<(), String> {
         let (max_bytes, next) = self.draw(self.plan.read, env.now);
         self.next_read = next;
         let Some(wire) = &mut self.wire else {
@@ -281,7 +282,7 @@ impl<T: Read + Write + CloseSocket> Client<T> {
             // The server's alert.
             Err(error) if error.kind() == ErrorKind::InvalidData && raw => Received::End,
             Err(error) if error.kind() == ErrorKind::InvalidData && handshaking => {
-                self.over(ConnectionEnd::LimitReached, model);
+                self.finish(ConnectionEnd::LimitReached, model);
                 return Ok(());
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => {
@@ -289,14 +290,14 @@ impl<T: Read + Write + CloseSocket> Client<T> {
             }
             Err(_) => Received::End,
         };
-        self.parse(env.stamp, model)?;
+        self.parse(env.moment, model)?;
         if received == Received::End {
-            self.over(ConnectionEnd::Closed, model);
+            self.finish(ConnectionEnd::Closed, model);
         }
         Ok(())
     }
 
-    fn parse(&mut self, now: Stamp, model: &mut Model) -> Result<(), String> {
+    fn parse(&mut self, now: Moment, model: &mut Model) -> Result<(), String> {
         let mut at = 0;
         let id = self.plan.id;
         while at < self.input.len() {
@@ -306,23 +307,23 @@ impl<T: Read + Write + CloseSocket> Client<T> {
                 if refusal < LIMIT_REACHED_ANSWER.len() {
                     break;
                 }
-                self.over(ConnectionEnd::LimitReached, model);
+                self.finish(ConnectionEnd::LimitReached, model);
                 return Ok(());
             }
-            let Some(asked) = self.asked.front_mut() else {
+            let Some(pending) = self.pending.front_mut() else {
                 let head = &rest[..rest.len().min(80)];
                 return Err(format!(
                     "unrequested bytes: {:?}",
                     head.escape_ascii().to_string()
                 ));
             };
-            match asked.parse(id, rest, now, model)? {
+            match pending.parse(id, rest, now, model)? {
                 Parsed::More => break,
                 Parsed::Part(count) => at += count,
                 Parsed::Whole(count) => {
                     at += count;
                     self.answered += 1;
-                    self.asked.pop_front();
+                    self.pending.pop_front();
                 }
             }
         }
@@ -331,25 +332,25 @@ impl<T: Read + Write + CloseSocket> Client<T> {
     }
 
     /// The connection has ended.
-    fn over(&mut self, how: ConnectionEnd, model: &mut Model) {
-        if self.stage == Stage::Open {
+    fn finish(&mut self, how: ConnectionEnd, model: &mut Model) {
+        if self.stage == ClientStage::Open {
             self.unanswered = self.owed();
             self.was_finished = self.waits_for_end();
-            self.stage = Stage::Ended(how);
+            self.stage = ClientStage::Ended(how);
         }
-        for asked in std::mem::take(&mut self.asked) {
-            asked.lose(self.plan.id, model);
+        for pending in std::mem::take(&mut self.pending) {
+            pending.lose(self.plan.id, model);
         }
     }
 
     /// Records that the server is gone, so pending requests get no answer.
     pub fn abandon(&mut self, model: &mut Model) {
-        self.over(ConnectionEnd::Closed, model);
+        self.finish(ConnectionEnd::Closed, model);
     }
 
-    /// Records that nobody listens.
+    /// Records that the server no longer listens.
     pub fn refused(&mut self) {
-        self.stage = Stage::Ended(ConnectionEnd::Refused);
+        self.stage = ClientStage::Ended(ConnectionEnd::Refused);
     }
 
     fn draw(&mut self, rate: Rate, now: Duration) -> (usize, Duration) {

@@ -7,7 +7,7 @@ use forerun_server::simulation::read_snapshot;
 
 use super::checks::Failure;
 use super::disk::DiskPlan;
-use super::model::{Model, Stamp, read_value};
+use super::model::{Model, Moment, read_value};
 use super::system::SimSystem;
 
 /// The copies of a running server.
@@ -15,15 +15,15 @@ use super::system::SimSystem;
 pub struct Copies {
     /// A copy was requested and has not been begun.
     is_requested: bool,
-    writing: Option<Writing>,
+    writing: Option<CopyInProgress>,
     /// The number of the last copy that was completed.
     completed: Option<u64>,
 }
 
 /// A copy that is being written.
 #[derive(Clone, Copy, Debug)]
-struct Writing {
-    began: Stamp,
+struct CopyInProgress {
+    began: Moment,
     /// The number of the file that it replaces.
     before: Option<u64>,
     /// A disk call may have failed.
@@ -32,7 +32,7 @@ struct Writing {
 
 impl Copies {
     /// Records that a client or an operator has requested a copy.
-    pub fn asked(&mut self) {
+    pub fn note_request(&mut self) {
         self.is_requested = true;
     }
 
@@ -45,18 +45,18 @@ impl Copies {
     ///
     /// # Errors
     /// The server did not begin to write a requested copy.
-    pub fn acceptor(
+    pub fn after_acceptor(
         &mut self,
         has_begun: bool,
-        now: Stamp,
+        now: Moment,
         before: Option<u64>,
     ) -> Result<(), Failure> {
         if std::mem::take(&mut self.is_requested) && !has_begun {
-            let what = "a copy was requested, but the server does not write it";
-            return Err(Failure::new("snapshot", what));
+            let message = "a copy was requested, but the server does not write it";
+            return Err(Failure::new("snapshot", message));
         }
         if has_begun {
-            self.writing.get_or_insert(Writing {
+            self.writing.get_or_insert(CopyInProgress {
                 began: now,
                 before,
                 may_fail: false,
@@ -73,7 +73,7 @@ impl Copies {
         &mut self,
         sim: &SimSystem,
         path: &Path,
-        now: Stamp,
+        now: Moment,
         model: &mut Model,
     ) -> Result<bool, Failure> {
         let Some(writing) = &mut self.writing else {
@@ -83,7 +83,7 @@ impl Copies {
         if sim.task_count() > 0 {
             return Ok(false);
         }
-        let Writing {
+        let CopyInProgress {
             began,
             before,
             may_fail,
@@ -91,8 +91,8 @@ impl Copies {
         self.writing = None;
         if sim.file_number(path) != before {
             if !sim.survives_power_loss(path) && !may_fail {
-                let what = "a copy was completed, and a loss of power would take it";
-                return Err(Failure::new("durability", what));
+                let message = "a copy was completed, and a loss of power would take it";
+                return Err(Failure::new("durability", message));
             }
             self.completed = sim.file_number(path).filter(|_| !may_fail);
             self.check_file(sim, path, began, now, model)?;
@@ -107,13 +107,13 @@ impl Copies {
         }
     }
 
-    /// Checks the copy that a dead server left: it is intact, and it is the last one that the
-    /// server completed, or a newer one.
+    /// Checks the copy that a dead server left: it must be intact, and the last one that the server
+    /// completed or a newer one.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn check_after_death(&self, sim: &SimSystem, path: &Path) -> Result<(), Failure> {
-        let wrong = |what: String| Failure::new("durability", what);
+        let wrong = |message: String| Failure::new("durability", message);
         let left = sim.file_number(path);
         if left < self.completed {
             return Err(wrong(format!(
@@ -135,18 +135,18 @@ impl Copies {
         &mut self,
         sim: &SimSystem,
         path: &Path,
-        began: Stamp,
-        ended: Stamp,
+        began: Moment,
+        ended: Moment,
         model: &mut Model,
     ) -> Result<(), Failure> {
-        let wrong = |what: String| Failure::new("snapshot", what);
+        let wrong = |message: String| Failure::new("snapshot", message);
         let cache = load(sim, path).map_err(wrong)?;
         let guard = cache.pin();
         let mut missing = Vec::new();
         for (name, history) in &model.history {
             let found = guard.peek(name.as_bytes());
             let Some(item) = found else {
-                if model.under_way.get(name).is_some_and(|count| *count > 0) {
+                if model.in_progress.get(name).is_some_and(|count| *count > 0) {
                     continue;
                 }
                 let stays = history.iter().find_map(|lived| {

@@ -1,4 +1,4 @@
-//! A disk in memory that can be slow, full or failing, and what a loss of power leaves of it.
+//! A disk in memory that can be slow, full or failing, and can lose power.
 //!
 //! ```text
 //!   create, rename, remove ──> names that the process sees ── sync_directory ──> names that survive

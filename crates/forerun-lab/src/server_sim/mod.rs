@@ -56,7 +56,7 @@ planted::defects_of!(Defect, forerun_server::planted::plant);
 Examples:
   forerun-lab server-sim --seconds 60             new seeds for a minute
   forerun-lab server-sim --from 1 --seeds 1000    these seeds
-  forerun-lab server-sim --seed 4711              one seed, and a smaller plan if it fails
+  forerun-lab server-sim --seed 4711              one seed, and a shrunk plan if it fails
 
 Exit codes: 0 all seeds passed; 1 a seed failed; 2 usage error.")]
 pub struct ServerSimArgs {
@@ -65,7 +65,7 @@ pub struct ServerSimArgs {
     /// Plant a known defect, or each in turn, and look for it: a name, "all", or "list".
     #[cfg(feature = "planted")]
     #[arg(long, value_name = "NAME", conflicts_with_all = ["seed", "seeds", "seconds", "from"])]
-    planted: Option<planted::Which<Defect>>,
+    planted: Option<planted::DefectChoice<Defect>>,
 }
 
 /// The arguments of a worker.
@@ -89,13 +89,13 @@ pub fn command(args: &ServerSimArgs) -> anyhow::Result<ExitCode> {
     if let Some(which) = args.planted {
         return planted::command::<Defect, Counts>(which, &search);
     }
-    let progress = search::report::Bar::new(&search);
+    let progress = search::report::SearchProgress::new(&search);
     let (tally, found) = search::search::<Counts>(&search, &mut |tally| progress.update(tally))?;
     progress.finish();
-    let smaller = match &found {
+    let shrunk = match &found {
         // A plan that does not end must not be played in this process.
         Some(found) if found.has_ended && !args.seeds.no_shrink => {
-            Some(report::smaller(&Plan::draw(found.seed))?)
+            Some(report::shrink_plan(&Plan::draw(found.seed))?)
         }
         _ => None,
     };
@@ -103,7 +103,7 @@ pub fn command(args: &ServerSimArgs) -> anyhow::Result<ExitCode> {
         &search,
         &tally,
         found.as_ref(),
-        smaller.as_ref(),
+        shrunk.as_ref(),
         args.seeds.json,
     ))
 }
@@ -118,7 +118,7 @@ pub fn work(args: &ServerSimWorkerArgs) -> io::Result<()> {
         defect.plant();
     }
     search::work(&args.seeds, |seed| match play(&Plan::draw(seed)) {
-        Ok(Played { ended, trace }) => Report {
+        Ok(PlayResult { ended, trace }) => Report {
             counts: ended.as_ref().copied().unwrap_or_default(),
             finding: ended.err().map(|failure| failure.to_string()),
             trace: match args.seeds.trace {
@@ -134,35 +134,35 @@ pub fn work(args: &ServerSimWorkerArgs) -> io::Result<()> {
 }
 
 /// The outcome of a plan.
-struct Played {
+struct PlayResult {
     ended: Result<Counts, Failure>,
     /// The last lines of its history.
     trace: Vec<String>,
 }
 
 /// Plays a plan. A panic of the server is a failure like any other.
-fn play(plan: &Plan) -> anyhow::Result<Played> {
+fn play(plan: &Plan) -> anyhow::Result<PlayResult> {
     let certificates = wire::certificates()?;
     let played = catch_unwind(AssertUnwindSafe(|| {
-        let mut world = match Simulation::new(plan, certificates) {
-            Ok(world) => world,
+        let mut simulation = match Simulation::new(plan, certificates) {
+            Ok(simulation) => simulation,
             Err(failure) => {
-                return Played {
+                return PlayResult {
                     ended: Err(failure),
                     trace: Vec::new(),
                 };
             }
         };
-        let ended = world.run().map(|()| world.counts);
-        let trace = world.trace.iter().cloned().collect();
-        Played { ended, trace }
+        let ended = simulation.run().map(|()| simulation.counts);
+        let trace = simulation.trace.iter().cloned().collect();
+        PlayResult { ended, trace }
     }));
     Ok(played.unwrap_or_else(|panic| {
         let text = panic
             .downcast_ref::<String>()
             .cloned()
             .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Played {
+        PlayResult {
             ended: Err(Failure::new("panic", text.unwrap_or_default())),
             trace: Vec::new(),
         }

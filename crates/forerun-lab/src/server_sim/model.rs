@@ -1,19 +1,20 @@
-//! What a cache must answer: for each key that only one client sets, its present version, from when
-//! and until when.
+//! The answers that a cache may give. For each key that only one client sets, the model knows the
+//! present version and its lifetime.
 //!
 //! ```text
 //!   request   sent ─────────── executed somewhere between ─────────── acknowledged
 //! ```
 //!
-//! Requests of one connection are executed in order. Nobody outside knows when exactly, so each end
-//! of the interval has a [`Stamp`], and whatever depends on the moment is checked for both.
+//! Requests of one connection are executed in order. An observer does not know exactly when, so
+//! each end of the interval has a [`Moment`], and a check that depends on the moment is made for
+//! both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 /// A moment: the simulation's step, the cache's clock, and how many items the cache had evicted.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Stamp {
+pub struct Moment {
     pub step: u64,
     pub cache_s: u32,
     pub evictions: u64,
@@ -22,8 +23,8 @@ pub struct Stamp {
 /// The interval in which a request was in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Interval {
-    pub sent: Stamp,
-    pub acked: Stamp,
+    pub sent: Moment,
+    pub acked: Moment,
 }
 
 /// One version of a key.
@@ -43,8 +44,8 @@ pub enum KeyState {
     #[default]
     Absent,
     Entry(Entry),
-    /// A client that does not set the key found nothing, by this step. Another client's lookup may
-    /// have come before.
+    /// By this step, a client that does not set the key had found nothing. Another client's lookup
+    /// may have been earlier.
     Gone {
         entry: Entry,
         by_step: u64,
@@ -74,13 +75,13 @@ pub struct Model {
     pub history: BTreeMap<String, Vec<Lifetime>>,
     /// Flushes: the step in which each was sent, and acknowledged.
     pub flushes: Vec<(u64, Option<u64>)>,
-    /// Entries whose absence only an eviction explains, each with the number of items that the
-    /// cache had evicted before it was set.
+    /// Entries whose absence only an eviction explains. The key of the map is the number of items
+    /// that the cache had evicted before the entry was set.
     evicted: BTreeMap<u64, BTreeSet<(String, u64)>>,
     /// Versions that were sent, whatever happened to them.
     pub versions_sent: BTreeSet<(String, u64)>,
     /// How many requests that change a key are in progress.
-    pub under_way: BTreeMap<String, u32>,
+    pub in_progress: BTreeMap<String, u32>,
     /// Lengths of the values that were set for keys that any client sets, by key, client and
     /// version.
     pub shared: BTreeMap<(String, usize, u64), usize>,
@@ -99,7 +100,7 @@ pub enum Reader {
 
 /// What a lookup found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum LookupResult {
     Nothing,
     Value { version: u64, len: usize },
 }
@@ -115,7 +116,7 @@ impl Model {
 
     /// Records that a request that changes a key begins or ends.
     pub fn changes(&mut self, name: &str, begins: bool) {
-        let count = self.under_way.entry(name.to_owned()).or_default();
+        let count = self.in_progress.entry(name.to_owned()).or_default();
         *count = match begins {
             true => *count + 1,
             false => count.saturating_sub(1),
@@ -130,20 +131,20 @@ impl Model {
         (at_least_one(second - 1), at_least_one(second + 1))
     }
 
-    fn may_be_flushed(&self, entry: &Entry, until: Stamp) -> bool {
+    fn may_be_flushed(&self, entry: &Entry, until: Moment) -> bool {
         self.flushes.iter().any(|&(sent, acked)| {
             acked.is_none_or(|acked| acked >= entry.set.sent.step) && sent <= until.step
         })
     }
 
-    fn is_flushed(&self, entry: &Entry, since: Stamp) -> bool {
+    fn is_flushed(&self, entry: &Entry, since: Moment) -> bool {
         self.flushes.iter().any(|&(sent, acked)| {
             sent > entry.set.acked.step && acked.is_some_and(|acked| acked < since.step)
         })
     }
 
     /// Whether the entry may have been flushed or have expired by `until`.
-    pub fn is_over(&self, entry: &Entry, until: Stamp) -> bool {
+    pub fn is_over(&self, entry: &Entry, until: Moment) -> bool {
         self.may_be_flushed(entry, until)
             || entry
                 .expiry
@@ -153,7 +154,7 @@ impl Model {
     /// Records that the entry is missing by `until` and that only an eviction explains it. Returns
     /// false if, for some moment, more entries set since then are missing than the cache has
     /// evicted since then.
-    pub fn is_evicted(&mut self, name: &str, entry: &Entry, until: Stamp) -> bool {
+    pub fn is_evicted(&mut self, name: &str, entry: &Entry, until: Moment) -> bool {
         let since = entry.set.sent.evictions;
         let missing = self.evicted.entry(since).or_default();
         missing.insert((name.to_owned(), entry.version));
@@ -171,14 +172,14 @@ impl Model {
     pub fn read(
         &mut self,
         name: &str,
-        found: Found,
+        found: LookupResult,
         interval: Interval,
         reader: Reader,
     ) -> Result<(), String> {
         let known = self.keys.get(name).cloned().unwrap_or_default();
         let entry = match (known, found) {
             (KeyState::Uncertain, _)
-            | (KeyState::Absent | KeyState::Gone { .. }, Found::Nothing) => {
+            | (KeyState::Absent | KeyState::Gone { .. }, LookupResult::Nothing) => {
                 return Ok(());
             }
             (KeyState::Gone { by_step, .. }, found) if interval.sent.step > by_step => {
@@ -193,7 +194,7 @@ impl Model {
             (KeyState::Entry(entry), _) => entry,
         };
         match found {
-            Found::Value { version, len } => {
+            LookupResult::Value { version, len } => {
                 if (version, len) != (entry.version, entry.len) {
                     return Err(format!(
                         "{name}: version {version} of {len} bytes was found instead of {} of {}",
@@ -212,7 +213,7 @@ impl Model {
                     ));
                 }
             }
-            Found::Nothing => {
+            LookupResult::Nothing => {
                 let acked = interval.acked;
                 if !self.is_over(&entry, acked) && !self.is_evicted(name, &entry, acked) {
                     return Err(format!(
@@ -353,7 +354,7 @@ pub fn read_value(name: &str, bytes: &[u8]) -> Result<(usize, u64), String> {
     let wrong = || {
         let head = &bytes[..bytes.len().min(60)];
         format!(
-            "{name}: a value that nobody set begins with {:?}",
+            "{name}: a value that no client set begins with {:?}",
             head.escape_ascii().to_string()
         )
     };

@@ -1,6 +1,6 @@
 //! Describes the smallest plan found that fails like a seed.
 
-use crate::search::report::Smaller;
+use crate::search::report::ShrunkSeed;
 
 use super::plan::{Listeners, Plan};
 use super::{play, shrink::shrink};
@@ -12,18 +12,18 @@ const OPS_SHOWN: usize = 12;
 ///
 /// # Errors
 /// If nothing can be simulated.
-pub fn smaller(plan: &Plan) -> anyhow::Result<Smaller> {
+pub fn shrink_plan(plan: &Plan) -> anyhow::Result<ShrunkSeed> {
     // A panic becomes a finding.
     std::panic::set_hook(Box::new(|_| {}));
     let Err(failure) = play(plan)?.ended else {
-        return Ok(Smaller::default());
+        return Ok(ShrunkSeed::default());
     };
     let smallest = shrink(plan, failure.kind)?;
     let played = play(&smallest)?;
     let mut history = describe(&smallest);
     history.push("its last moments:".to_owned());
     history.extend(played.trace);
-    Ok(Smaller {
+    Ok(ShrunkSeed {
         summary: "the smallest plan found that fails in this way".to_owned(),
         history,
         finding: played.ended.err().map(|failure| failure.to_string()),

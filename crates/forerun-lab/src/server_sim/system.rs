@@ -21,7 +21,7 @@ use super::net::{Net, SimListener, SimPoll, SimSocket};
 struct State {
     start: Instant,
     now: Duration,
-    /// The wall clock when `now` was 0, and how far it was changed since.
+    /// The wall clock when `now` was 0, plus all changes since then.
     unix_s: i64,
     /// The same for the cache that is served.
     cache_start: Duration,
@@ -148,7 +148,7 @@ impl SimSystem {
         self.state().calls_left == Some(0)
     }
 
-    /// Ends the process. The next one has this disk.
+    /// Ends the process. The next process uses the same disk.
     pub fn end_process(&self) {
         // The threads' next calls of the disk fail, and so they end.
         let tasks = {
@@ -214,7 +214,7 @@ impl SimSystem {
         match waited {
             Some(true) => {}
             Some(false) => return Err(io::Error::other("the simulation is over")),
-            // The simulation's own thread: nothing else runs meanwhile.
+            // The simulation's own thread: nothing else runs at this time.
             None => self.advance(delay),
         }
         match &mut self.state().calls_left {

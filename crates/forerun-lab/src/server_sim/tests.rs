@@ -3,11 +3,11 @@
 use super::plan::Plan;
 use super::play;
 
-fn is_clean(seed: u64, what: &str) {
+fn is_clean(seed: u64, message: &str) {
     let played = play(&Plan::draw(seed)).expect("it can be simulated");
     if let Err(failure) = played.ended {
         let trace = played.trace.join("\n");
-        panic!("seed {seed} ({what}): {failure}\n{trace}");
+        panic!("seed {seed} ({message}): {failure}\n{trace}");
     }
 }
 
@@ -21,8 +21,8 @@ fn seeds_that_failed_once_are_clean() {
     let seeds = include_str!("../../seeds/server-found.txt");
     let mut run = 0;
     for line in seeds.lines().filter(|line| !line.starts_with('#')) {
-        let (seed, what) = line.split_once(' ').expect("a seed and what it found");
-        is_clean(seed.parse().expect("a number"), what.trim());
+        let (seed, message) = line.split_once(' ').expect("a seed and what it found");
+        is_clean(seed.parse().expect("a number"), message.trim());
         run += 1;
     }
     assert!(run > 5, "only {run} seeds were run");

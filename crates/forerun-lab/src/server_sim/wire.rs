@@ -223,8 +223,8 @@ impl<T: Read + Write> Wire<T> {
         let Some(tls) = &mut self.tls else {
             let mut left = max_bytes;
             while left > 0 {
-                let room = left.min(self.piece.len());
-                match self.socket.read(&mut self.piece[..room]) {
+                let free_bytes = left.min(self.piece.len());
+                match self.socket.read(&mut self.piece[..free_bytes]) {
                     Ok(0) if into.len() == before => return Ok(Received::End),
                     Ok(0) => break,
                     Ok(count) => {

@@ -1,25 +1,25 @@
 //! Compares what was read with a state of the model.
 
-use super::entries::{Key, KeyspaceNo, KeyspaceRules, Observed, State, Value, Visibility};
-use super::wall::Span;
+use super::entries::{Key, KeyspaceId, KeyspaceRules, Observed, State, Value, Visibility};
+use super::wall_clock::Span;
 
 /// Compares what was read with a state.
 ///
 /// # Errors
-/// What is wrong.
+/// A description of the mismatch.
 pub fn compare(
     state: &State,
     observed: &Observed,
     read: Span,
-    spaces: &dyn KeyspaceRules,
+    rules: &dyn KeyspaceRules,
 ) -> Result<(), String> {
     for (full_key, value) in state {
         let found = observed.get(full_key).map(Vec::as_slice);
-        check_value(full_key, Some(value), found, read, spaces)?;
+        check_value(full_key, Some(value), found, read, rules)?;
     }
     for (full_key, bytes) in observed {
         if !state.contains_key(full_key) {
-            check_value(full_key, None, Some(bytes), read, spaces)?;
+            check_value(full_key, None, Some(bytes), read, rules)?;
         }
     }
     Ok(())
@@ -28,18 +28,18 @@ pub fn compare(
 /// Compares one value.
 ///
 /// # Errors
-/// What is wrong.
+/// A description of the mismatch.
 pub fn check_value(
-    full_key: &(KeyspaceNo, Key),
+    full_key: &(KeyspaceId, Key),
     expected: Option<&Value>,
     found: Option<&[u8]>,
     read: Span,
-    spaces: &dyn KeyspaceRules,
+    rules: &dyn KeyspaceRules,
 ) -> Result<(), String> {
-    let ttl_s = spaces.ttl_s(full_key.0);
+    let ttl_s = rules.ttl_s(full_key.0);
     let (visibility, bytes) = match expected {
         Some(value) => (
-            value.visibility(ttl_s, read, spaces.clock()),
+            value.visibility(ttl_s, read, rules.clock()),
             Some(&value.bytes[..]),
         ),
         None => (Visibility::Forbidden, None),
@@ -56,8 +56,8 @@ pub fn check_value(
     let note = match (expected, visibility, ttl_s) {
         (Some(value), _, Some(ttl)) => {
             let (written, read) = (
-                spaces.clock().extremes(value.written),
-                spaces.clock().extremes(read),
+                rules.clock().extremes(value.written),
+                rules.clock().extremes(read),
             );
             format!(
                 ", written at {} to {} s with a time to live of {ttl} s, read at {} to {} s",
@@ -79,7 +79,7 @@ pub fn check_value(
 }
 
 /// A readable key: all of it, or the beginning of a long one.
-pub fn show_key((space, key): &(KeyspaceNo, Key)) -> String {
+pub fn show_key((keyspace_id, key): &(KeyspaceId, Key)) -> String {
     const SHOWN_BYTES: usize = 40;
     let shown = &key[..key.len().min(SHOWN_BYTES)];
     let rest = match key.len() > SHOWN_BYTES {
@@ -87,7 +87,7 @@ pub fn show_key((space, key): &(KeyspaceNo, Key)) -> String {
         false => String::new(),
     };
     format!(
-        "key {:?}{rest} of keyspace {space}",
+        "key {:?}{rest} of keyspace {keyspace_id}",
         shown.escape_ascii().to_string()
     )
 }

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use forerun_db::{Background, Backups, Create, Db, Error};
 
+use super::client_thread::{CallStart, ClientThread, PrivateKeyspace, ThreadModel};
 use super::compare::compare;
 use super::draw::{private_name, shared_name};
-use super::entries::{Key, KeyspaceNo, KeyspaceRules, State, Value, Visibility};
+use super::entries::{Key, KeyspaceId, KeyspaceRules, State, Value, Visibility};
 use super::faults::SimIo;
-use super::reads::Now;
-use super::simulation::{Opened, Outcome, STORE, Simulation, Stop, flaw};
-use super::stamps::{Least, STAMP_KEY, decode};
-use super::user::{Begun, Memory, Private, User};
+use super::reads::OpenStore;
+use super::simulation::{Opened, Outcome, STORE, Simulation, Stop, violation};
+use super::stamps::{MinVisible, STAMP_KEY, decode};
 
 /// One in this many restored stores is not opened at once.
 const UNOPENED_ONE_IN: u32 = 3;
@@ -31,14 +31,14 @@ pub struct Copies {
     backups: BTreeMap<u64, Expected>,
 }
 
-/// What a copy holds.
+/// The expected contents of a copy.
 #[derive(Clone, Debug)]
 pub struct Expected {
     state: State,
     /// Expired entries, which a copy shows again if the clock was set back.
-    dormant: BTreeMap<(KeyspaceNo, Key), Vec<Value>>,
-    private: Option<KeyspaceNo>,
-    least: Least,
+    dormant: BTreeMap<(KeyspaceId, Key), Vec<Value>>,
+    private: Option<KeyspaceId>,
+    min_visible: MinVisible,
 }
 
 impl Copies {
@@ -49,29 +49,29 @@ impl Copies {
     }
 }
 
-impl User<'_> {
-    fn expected(&self, begun: &Begun) -> Expected {
+impl ClientThread<'_> {
+    fn expected(&self, start: &CallStart) -> Expected {
         Expected {
-            state: self.memory.history.now().clone(),
-            dormant: match self.simulation.may_go_back() {
-                true => self.memory.history.dormant(self.simulation),
+            state: self.model.history.current().clone(),
+            dormant: match self.simulation.clock_may_go_back() {
+                true => self.model.history.dormant(self.simulation),
                 false => BTreeMap::new(),
             },
-            private: self.private_keyspace().map(|(space, _)| space),
-            least: begun.least,
+            private: self.private_keyspace().map(|(keyspace_id, _)| keyspace_id),
+            min_visible: start.min_visible,
         }
     }
 
     pub fn checkpoint(&mut self) -> Outcome {
-        let path = self.memory.copies.next_path(self.memory.thread, "copy");
-        let begun = self.begin();
-        let expected = self.expected(&begun);
+        let path = self.model.copies.next_path(self.model.thread, "copy");
+        let start = self.begin();
+        let expected = self.expected(&start);
         match self.opened.db.checkpoint(&path) {
             Ok(()) if self.is_alive() => {
                 let io = self.simulation.io();
                 self.simulation
-                    .check_copy(&io, &path, &self.memory, &expected)?;
-                self.memory.copies.checkpoint = Some((path, expected));
+                    .check_copy(&io, &path, &self.model, &expected)?;
+                self.model.copies.checkpoint = Some((path, expected));
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -80,7 +80,7 @@ impl User<'_> {
     }
 
     fn backups(&self) -> forerun_db::Result<Backups> {
-        let path = format!("/backups-{}", self.memory.thread);
+        let path = format!("/backups-{}", self.model.thread);
         let mut backups =
             Backups::open_with_io(Arc::new(self.simulation.io()), path, Create::IfMissing)?;
         // A panic is a finding.
@@ -94,18 +94,18 @@ impl User<'_> {
     }
 
     pub fn backup(&mut self) -> Outcome {
-        let begun = self.begin();
-        let expected = self.expected(&begun);
+        let start = self.begin();
+        let expected = self.expected(&start);
         let made = self.backups().and_then(|mut backups| {
             let made = backups.create(&self.opened.db)?;
             Ok((made, backups.verify()))
         });
         match made {
             Ok((made, checked)) if self.is_alive() => {
-                self.memory.copies.backups.insert(made.number, expected);
+                self.model.copies.backups.insert(made.number, expected);
                 match checked {
                     // Files left by earlier attempts were removed before this backup was made.
-                    Ok(checked) if checked.leftovers > 0 => flaw(format!(
+                    Ok(checked) if checked.leftovers > 0 => violation(format!(
                         "{} files that no backup needs are left beside backup {}",
                         checked.leftovers, made.number
                     )),
@@ -124,7 +124,7 @@ impl User<'_> {
     /// Restores the oldest backup and the newest.
     pub fn restore(&mut self) -> Outcome {
         let io = self.simulation.io();
-        let result = self.simulation.restore_all(&io, &mut self.memory);
+        let result = self.simulation.restore_all(&io, &mut self.model);
         match result {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => self.allow(&error, "restore a backup"),
@@ -133,21 +133,21 @@ impl User<'_> {
     }
 
     pub fn keep_backups(&mut self, newest: u8) -> Outcome {
-        if self.memory.copies.backups.is_empty() {
+        if self.model.copies.backups.is_empty() {
             return Ok(());
         }
         let newest = usize::from(newest);
         let kept = self.backups().and_then(|mut backups| {
-            backups.keep(newest)?;
+            backups.purge_old(newest)?;
             Ok((backups.list()?, backups.verify()?.leftovers))
         });
-        let known = &mut self.memory.copies.backups;
+        let known = &mut self.model.copies.backups;
         match kept {
             Ok(_) if self.simulation.io().is_dead() => {
                 known.clear();
                 Ok(())
             }
-            Ok((_, leftovers)) if leftovers > 0 => flaw(format!(
+            Ok((_, leftovers)) if leftovers > 0 => violation(format!(
                 "{leftovers} files that no backup needs are left after backups were removed"
             )),
             Ok((list, _)) if list.backups.len() <= newest => {
@@ -158,7 +158,7 @@ impl User<'_> {
                 }
                 Ok(())
             }
-            Ok((list, _)) => flaw(format!(
+            Ok((list, _)) => violation(format!(
                 "{} backups are left, and only {newest} should be kept",
                 list.backups.len()
             )),
@@ -171,10 +171,10 @@ impl User<'_> {
     }
 }
 
-impl User<'_> {
+impl ClientThread<'_> {
     /// Deletes the newest backup that is known to exist, or the oldest.
     pub fn delete_backup(&mut self, is_newest: bool) -> Outcome {
-        let mut known = self.memory.copies.backups.keys().copied();
+        let mut known = self.model.copies.backups.keys().copied();
         let number = match is_newest {
             true => known.next_back(),
             false => known.next(),
@@ -185,14 +185,14 @@ impl User<'_> {
             Ok((backups.list()?, backups.verify()?.leftovers))
         });
         // A failed call may still have deleted the backup.
-        self.memory.copies.backups.remove(&number);
+        self.model.copies.backups.remove(&number);
         match deleted {
             Ok(_) if !self.is_alive() => Ok(()),
-            Ok((_, leftovers)) if leftovers > 0 => flaw(format!(
+            Ok((_, leftovers)) if leftovers > 0 => violation(format!(
                 "{leftovers} files that no backup needs are left after backup {number} was deleted"
             )),
             Ok((list, _)) => match list.backups.iter().any(|backup| backup.number == number) {
-                true => flaw(format!("backup {number} was deleted and is still listed")),
+                true => violation(format!("backup {number} was deleted and is still listed")),
                 false => Ok(()),
             },
             Err(error) => self.allow(&error, "delete a backup"),
@@ -204,29 +204,29 @@ impl Simulation {
     /// Checks all copies that a thread made, as they are now on a disk.
     ///
     /// # Errors
-    /// [`Stop::Flaw`]
-    pub fn check_copies(&self, io: &SimIo, memory: &mut Memory) -> Outcome {
+    /// [`Stop::Violation`]
+    pub fn check_copies(&self, io: &SimIo, model: &mut ThreadModel) -> Outcome {
         let Copies {
             checkpoint,
             restored,
             ..
-        } = memory.copies.clone();
+        } = model.copies.clone();
         for (path, expected) in checkpoint.into_iter().chain(restored) {
-            self.check_copy(io, &path, memory, &expected)?;
+            self.check_copy(io, &path, model, &expected)?;
         }
-        match self.restore_all(io, memory)? {
+        match self.restore_all(io, model)? {
             Ok(()) => Ok(()),
-            Err(error) => flaw(format!("a backup cannot be restored: {error}")),
+            Err(error) => violation(format!("a backup cannot be restored: {error}")),
         }
     }
 
     /// Restores the oldest backup and the newest, and checks what they hold.
-    fn restore_all(&self, io: &SimIo, memory: &mut Memory) -> Outcome<forerun_db::Result<()>> {
-        let known = memory.copies.backups.clone();
+    fn restore_all(&self, io: &SimIo, model: &mut ThreadModel) -> Outcome<forerun_db::Result<()>> {
+        let known = model.copies.backups.clone();
         let Some((oldest, newest)) = known.keys().next().zip(known.keys().last()) else {
             return Ok(Ok(()));
         };
-        let path = format!("/backups-{}", memory.thread);
+        let path = format!("/backups-{}", model.thread);
         let opened = Backups::open_with_io(Arc::new(io.clone()), path, Create::Never);
         let backups = match opened {
             Ok(backups) => backups,
@@ -238,22 +238,22 @@ impl Simulation {
         };
         let listed: Vec<u64> = list.backups.iter().map(|backup| backup.number).collect();
         if let Some(number) = known.keys().find(|number| !listed.contains(number)) {
-            return flaw(format!("backup {number} is missing: there are {listed:?}"));
+            return violation(format!("backup {number} is missing: there are {listed:?}"));
         }
         let mut numbers = vec![*oldest, *newest];
         numbers.dedup();
         for number in numbers {
-            let into = memory.copies.next_path(memory.thread, "restored");
+            let into = model.copies.next_path(model.thread, "restored");
             if let Err(error) = backups.restore(Some(number), &into) {
                 return Ok(Err(error));
             }
             let expected = &known[&number];
             // Some are not opened before the process dies or the power is lost.
-            if !memory.copies.made.is_multiple_of(UNOPENED_ONE_IN) {
-                self.check_copy(io, &into, memory, expected)?;
+            if !model.copies.made.is_multiple_of(UNOPENED_ONE_IN) {
+                self.check_copy(io, &into, model, expected)?;
             }
             if !io.is_dead() {
-                memory.copies.restored = Some((into, expected.clone()));
+                model.copies.restored = Some((into, expected.clone()));
             }
         }
         Ok(Ok(()))
@@ -264,12 +264,12 @@ impl Simulation {
         &self,
         io: &SimIo,
         path: &std::path::Path,
-        memory: &Memory,
+        model: &ThreadModel,
         expected: &Expected,
     ) -> Outcome {
-        match self.look_at_copy(io, path, memory, expected) {
+        match self.read_copy(io, path, model, expected) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(why)) => flaw(format!("the copy {}: {why}", path.display())),
+            Ok(Err(why)) => violation(format!("the copy {}: {why}", path.display())),
             Err(error) => {
                 let doing = format!("read the copy {}", path.display());
                 match io.is_dead() {
@@ -280,40 +280,40 @@ impl Simulation {
         }
     }
 
-    fn look_at_copy(
+    fn read_copy(
         &self,
         io: &SimIo,
         path: &std::path::Path,
-        memory: &Memory,
+        model: &ThreadModel,
         expected: &Expected,
     ) -> forerun_db::Result<Result<(), String>> {
         let options = self
             .options()
             .create(Create::Never)
             .background(Background::Caller);
-        let begun = self.begin();
+        let start = self.begin();
         let db = Db::open_with_io(Arc::new(io.clone()), path, options)?;
-        let mut spaces = vec![db.default_keyspace()];
-        for number in 1..self.program.store.spaces.len() {
+        let mut keyspaces = vec![db.default_keyspace()];
+        for number in 1..self.program.store.keyspaces.len() {
             match db.find_keyspace(&shared_name(number)) {
-                Some(space) => spaces.push(space),
+                Some(keyspace) => keyspaces.push(keyspace),
                 None => return Ok(Err(format!("keyspace {number} is missing"))),
             }
         }
-        let private = db.find_keyspace(&private_name(memory.thread));
+        let private = db.find_keyspace(&private_name(model.thread));
         let private = match (expected.private, private) {
-            (Some(space), Some(keyspace)) => Some((space, keyspace)),
+            (Some(keyspace_id), Some(keyspace)) => Some((keyspace_id, keyspace)),
             (Some(_), None) => return Ok(Err("the private keyspace is missing".to_owned())),
             (None, _) => None,
         };
-        let opened = Opened::of_copy(db, spaces);
-        let now = Now {
+        let opened = Opened::of_copy(db, keyspaces);
+        let now = OpenStore {
             opened: &opened,
             private,
             shape: self,
         };
-        let mut observed = now.observe_own(memory)?;
-        let read = self.end(begun);
+        let mut observed = now.observe_own(model)?;
+        let read = self.end(start);
         // A copy is opened like a store that is reopened: an entry that had expired, but is not
         // recorded as expired, returns if the clock was set back.
         if self.clock().was_set_back() {
@@ -330,11 +330,11 @@ impl Simulation {
             return Ok(Err(why));
         }
         let mut stamps = Vec::new();
-        for space in self.stamped_keyspaces() {
-            let value = opened.spaces[space as usize].get(STAMP_KEY)?;
+        for keyspace_id in self.stamped_keyspaces() {
+            let value = opened.keyspaces[keyspace_id as usize].get(STAMP_KEY)?;
             stamps.push(value.as_deref().and_then(decode));
         }
-        if let Err(why) = self.stamps.check_moment(&stamps, expected.least) {
+        if let Err(why) = self.stamps.check_moment(&stamps, expected.min_visible) {
             return Ok(Err(why));
         }
         let verified = opened.db.verify()?;
@@ -351,24 +351,26 @@ impl Simulation {
     ///
     /// # Errors
     /// [`Stop`]
-    pub fn settle_private(&self, opened: &Opened, memory: &mut Memory) -> Outcome {
+    pub fn resolve_private(&self, opened: &Opened, model: &mut ThreadModel) -> Outcome {
         const TRIES: usize = 100;
-        let name = private_name(memory.thread);
+        let name = private_name(model.thread);
         for _ in 0..TRIES {
             let is_there = opened.db.find_keyspace(&name).is_some();
-            match (memory.private, is_there) {
-                (Private::Present(_), true) | (Private::Absent, false) => return Ok(()),
-                (Private::Present(_), false) => {
-                    return flaw(format!("keyspace {name:?} is missing"));
-                }
-                (Private::Absent, true) => {
-                    return flaw(format!("keyspace {name:?} was dropped and is there again"));
-                }
-                (Private::InDoubt, false) => {
-                    memory.private = Private::Absent;
+            match (model.private, is_there) {
+                (PrivateKeyspace::Present(_), true) | (PrivateKeyspace::Absent, false) => {
                     return Ok(());
                 }
-                (Private::InDoubt, true) => {
+                (PrivateKeyspace::Present(_), false) => {
+                    return violation(format!("keyspace {name:?} is missing"));
+                }
+                (PrivateKeyspace::Absent, true) => {
+                    return violation(format!("keyspace {name:?} was dropped and is there again"));
+                }
+                (PrivateKeyspace::InDoubt, false) => {
+                    model.private = PrivateKeyspace::Absent;
+                    return Ok(());
+                }
+                (PrivateKeyspace::InDoubt, true) => {
                     let dropped = opened.db.drop_keyspace(&name);
                     if let Err(error) = dropped {
                         self.allow(&error, Some(opened), "drop a keyspace that may exist")?;
@@ -378,9 +380,9 @@ impl Simulation {
                     }
                 }
             }
-            super::rt::sleep(std::time::Duration::from_millis(10));
+            super::runtime::sleep(std::time::Duration::from_millis(10));
         }
-        flaw("a keyspace cannot be dropped, although the faults ended long ago")
+        violation("a keyspace cannot be dropped, although the faults ended long ago")
     }
 
     /// Files in the store's directory that do not belong there.

@@ -1,28 +1,28 @@
 //! Damage: bytes of a run, of the log or of the manifest are overwritten on the disk while the
 //! store is open, after it was closed, or after its process died. A reader gets the right value or
 //! an error that names a damaged file, never a wrong value. Then the store is repaired. It holds
-//! what it held before, except what the repair reported as lost.
+//! the same entries as before, except those that the repair reported as lost.
 //!
 //! ```text
-//!   the last life ──> open ──> some steps ──> close or death ──> damage ──> check ──> read ──> repair ──> check ──> read
-//!                                        └──> damage, read ──┘
+//!   the last life ──> open ──> steps ──> close or death ──> damage ──> check, read ──┐
+//!                                  └──> damage, read ──┘      check, read <── repair <──┘
 //! ```
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forerun_db::{Access, Create, Db, Error, Loss, RepairReport, Values};
+use forerun_db::{Access, Create, DataLoss, Db, Error, RepairReport, Values};
 use forerun_db::{check_with_io, repair_with_io};
 
+use super::client_thread::{ClientThread, PrivateKeyspace, ThreadModel};
 use super::compare::{check_value, show_key};
 use super::draw::{KEYS, private_name, shared_name};
-use super::entries::{Key, KeyspaceNo, KeyspaceRules};
+use super::entries::{Key, KeyspaceId, KeyspaceRules};
 use super::faults::SimIo;
-use super::program::{Bytes, Damage, Overwrite, Target, When};
+use super::program::{BytePattern, Damage, DamagedFile, Overwrite, StoreState};
 use super::reads::Source;
-use super::simulation::{Opened, Outcome, STORE, Simulation, Stop, flaw};
-use super::user::{Memory, Private, User};
+use super::simulation::{Opened, Outcome, STORE, Simulation, Stop, violation};
 
 /// Pages of the simulated stores have this length.
 const PAGE_BYTES: usize = 4 << 10;
@@ -32,7 +32,7 @@ enum Losses {
     /// None.
     None,
     /// Those that a repair reported.
-    Reported(Vec<Loss>),
+    Reported(Vec<DataLoss>),
     /// Any: the log may end early, or the manifest was rebuilt from the runs.
     Anywhere,
 }
@@ -41,29 +41,29 @@ enum Losses {
 /// the last part of a simulation.
 ///
 /// # Errors
-/// [`Stop::Flaw`]
+/// [`Stop::Violation`]
 pub fn run(
     simulation: &Arc<Simulation>,
     damage: &Damage,
     opened: Arc<Opened>,
-    memories: Vec<Memory>,
+    models: Vec<ThreadModel>,
 ) -> Outcome {
     simulation.set_store(Some(Arc::clone(&opened)));
     let mut written = Vec::new();
-    for (memory, steps) in memories.into_iter().zip(&damage.threads) {
-        written.push(User::new(simulation, memory, Arc::clone(&opened)).run(steps));
+    for (model, steps) in models.into_iter().zip(&damage.threads) {
+        written.push(ClientThread::new(simulation, model, Arc::clone(&opened)).run(steps));
     }
     if simulation.is_over() {
         return Ok(());
     }
     let io = simulation.io();
     let mut damaged = BTreeSet::new();
-    if damage.when == When::Open {
+    if damage.when == StoreState::Open {
         damaged = overwrite(simulation, &io, &damage.overwrites);
-        for memory in &written {
+        for model in &written {
             let reader = Reader {
                 simulation,
-                memory,
+                model,
                 damaged: &damaged,
                 losses: &Losses::None,
             };
@@ -73,54 +73,54 @@ pub fn run(
         allow(worked, &damaged, "compact a damaged store")?;
     }
     drop(simulation.set_store(None));
-    let Some(Opened { db, spaces, .. }) = Arc::into_inner(opened) else {
-        return flaw("a thread still holds the store");
+    let Some(Opened { db, keyspaces, .. }) = Arc::into_inner(opened) else {
+        return violation("a thread still holds the store");
     };
-    drop(spaces);
+    drop(keyspaces);
     let io = match damage.when {
-        When::Died => {
+        StoreState::Died => {
             io.die();
             drop(db);
             let after = io.after_kill();
             simulation.set_io(after.clone());
             after
         }
-        When::Open | When::Closed => {
+        StoreState::Open | StoreState::Closed => {
             allow(db.close(), &damaged, "close a damaged store")?;
             io
         }
     };
-    if damage.when != When::Open {
+    if damage.when != StoreState::Open {
         damaged = overwrite(simulation, &io, &damage.overwrites);
     }
-    examine(simulation, damage.when, &io, &damaged, &written)
+    check_and_repair(simulation, damage.when, &io, &damaged, &written)
 }
 
 /// Checks, reads and repairs a closed store.
-fn examine(
+fn check_and_repair(
     simulation: &Simulation,
-    when: When,
+    when: StoreState,
     io: &SimIo,
     damaged: &BTreeSet<PathBuf>,
-    memories: &[Memory],
+    models: &[ThreadModel],
 ) -> Outcome {
     if let Err(error) = check_with_io(Arc::new(io.clone()), STORE, &simulation.options()) {
-        return flaw(format!("a damaged store cannot be checked: {error}"));
+        return violation(format!("a damaged store cannot be checked: {error}"));
     }
     let is_log = |path: &PathBuf| path.extension().is_some_and(|of| of == "log");
     // If the end of an unclosed log is lost, it may look as if it was never written. Without a log,
     // everything that is not in runs is lost.
-    let is_cut = when == When::Died && damaged.iter().any(is_log) || !simulation.keeps_all();
+    let is_cut = when == StoreState::Died && damaged.iter().any(is_log) || !simulation.keeps_all();
     let losses = match is_cut {
         true => Losses::Anywhere,
         false => Losses::None,
     };
     match open(simulation, io, Access::ReadOnly) {
         Ok(opened) => {
-            for memory in memories {
+            for model in models {
                 let reader = Reader {
                     simulation,
-                    memory,
+                    model,
                     damaged,
                     losses: &losses,
                 };
@@ -133,10 +133,10 @@ fn examine(
     }
     let repaired = match repair_with_io(Arc::new(io.clone()), STORE, &simulation.options()) {
         Ok(repaired) => repaired,
-        Err(error) => return flaw(format!("a damaged store cannot be repaired: {error}")),
+        Err(error) => return violation(format!("a damaged store cannot be repaired: {error}")),
     };
     simulation.note(|| format!("repaired: {repaired:?}"));
-    check_repaired(simulation, io, is_cut, repaired, memories)
+    check_repaired(simulation, io, is_cut, repaired, models)
 }
 
 /// A repaired store is undamaged, and lacks only what was reported as lost.
@@ -145,15 +145,15 @@ fn check_repaired(
     io: &SimIo,
     is_cut: bool,
     repaired: RepairReport,
-    memories: &[Memory],
+    models: &[ThreadModel],
 ) -> Outcome {
     match check_with_io(Arc::new(io.clone()), STORE, &simulation.options()) {
         Ok(checked) => {
             if let Some(problem) = checked.problems.first() {
-                return flaw(format!("a repaired store is damaged: {problem}"));
+                return violation(format!("a repaired store is damaged: {problem}"));
             }
         }
-        Err(error) => return flaw(format!("a repaired store cannot be checked: {error}")),
+        Err(error) => return violation(format!("a repaired store cannot be checked: {error}")),
     }
     let losses = match repaired {
         _ if is_cut => Losses::Anywhere,
@@ -165,12 +165,12 @@ fn check_repaired(
     };
     let opened = match open(simulation, io, Access::ReadWrite) {
         Ok(opened) => opened,
-        Err(error) => return flaw(format!("a repaired store cannot be opened: {error}")),
+        Err(error) => return violation(format!("a repaired store cannot be opened: {error}")),
     };
-    for memory in memories {
+    for model in models {
         let reader = Reader {
             simulation,
-            memory,
+            model,
             damaged: &BTreeSet::new(),
             losses: &losses,
         };
@@ -178,18 +178,18 @@ fn check_repaired(
     }
     match opened.db.clone().close() {
         Ok(()) => Ok(()),
-        Err(error) => flaw(format!("a repaired store cannot be closed: {error}")),
+        Err(error) => violation(format!("a repaired store cannot be closed: {error}")),
     }
 }
 
 fn open(simulation: &Simulation, io: &SimIo, access: Access) -> forerun_db::Result<Opened> {
     let options = simulation.options().access(access).create(Create::Never);
     let db = Db::open_with_io(Arc::new(io.clone()), STORE, options)?;
-    let mut spaces = vec![db.default_keyspace()];
+    let mut keyspaces = vec![db.default_keyspace()];
     // A repair may have lost the names of keyspaces that were in no run.
-    let shared = 1..simulation.program.store.spaces.len();
-    spaces.extend(shared.map_while(|number| db.find_keyspace(&shared_name(number))));
-    Ok(Opened::of_copy(db, spaces))
+    let shared = 1..simulation.program.store.keyspaces.len();
+    keyspaces.extend(shared.map_while(|number| db.find_keyspace(&shared_name(number))));
+    Ok(Opened::of_copy(db, keyspaces))
 }
 
 /// Overwrites bytes, and returns the files that changed.
@@ -203,7 +203,7 @@ fn overwrite(simulation: &Simulation, io: &SimIo, all: &[Overwrite]) -> BTreeSet
         let path = match (one.target, files.len()) {
             (_, 0) => continue,
             // The end of the log.
-            (Target::Log, count) => &files[count - 1],
+            (DamagedFile::Log, count) => &files[count - 1],
             (_, count) => &files[one.seed as usize % count],
         };
         let Some(bytes) = io.disk().read(path).filter(|bytes| !bytes.is_empty()) else {
@@ -230,13 +230,13 @@ fn overwrite(simulation: &Simulation, io: &SimIo, all: &[Overwrite]) -> BTreeSet
     damaged
 }
 
-impl Target {
+impl DamagedFile {
     fn is(self, path: &Path) -> bool {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         match self {
-            Target::Run => name.ends_with(".run"),
-            Target::Log => name.ends_with(".log"),
-            Target::Manifest => name == "MANIFEST",
+            DamagedFile::Run => name.ends_with(".run"),
+            DamagedFile::Log => name.ends_with(".log"),
+            DamagedFile::Manifest => name == "MANIFEST",
         }
     }
 }
@@ -244,9 +244,9 @@ impl Target {
 impl Overwrite {
     fn new_bytes(&self, bytes: &[u8]) -> Vec<u8> {
         match self.bytes {
-            Bytes::Flipped => bytes.iter().map(|byte| !byte).collect(),
-            Bytes::Zeros => vec![0; bytes.len()],
-            Bytes::Noise => {
+            BytePattern::Flipped => bytes.iter().map(|byte| !byte).collect(),
+            BytePattern::Zeros => vec![0; bytes.len()],
+            BytePattern::Noise => {
                 let mut state = u64::from(self.seed) | 1;
                 let mut next = |_: &u8| {
                     state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
@@ -261,7 +261,7 @@ impl Overwrite {
 /// Accepts success, and errors about damaged files.
 fn allow(result: forerun_db::Result<()>, damaged: &BTreeSet<PathBuf>, doing: &str) -> Outcome {
     match result {
-        Err(error) if !explains(damaged, &error) => flaw(format!("cannot {doing}: {error}")),
+        Err(error) if !explains(damaged, &error) => violation(format!("cannot {doing}: {error}")),
         _ => Ok(()),
     }
 }
@@ -279,7 +279,7 @@ fn explains(damaged: &BTreeSet<PathBuf>, error: &Error) -> bool {
 /// Reads a thread's keys from a store that may be damaged.
 struct Reader<'a> {
     simulation: &'a Simulation,
-    memory: &'a Memory,
+    model: &'a ThreadModel,
     damaged: &'a BTreeSet<PathBuf>,
     losses: &'a Losses,
 }
@@ -287,36 +287,36 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Reads the thread's keys one by one, in a batch, and by scans from either end.
     fn read_all(&self, opened: &Opened) -> Outcome {
-        let mut spaces: Vec<_> = (0..).zip(opened.spaces.iter().cloned()).collect();
-        if let Private::Present(space) = self.memory.private {
-            let private = opened.db.find_keyspace(&private_name(self.memory.thread));
-            spaces.extend(private.map(|keyspace| (space, keyspace)));
+        let mut keyspaces: Vec<_> = (0..).zip(opened.keyspaces.iter().cloned()).collect();
+        if let PrivateKeyspace::Present(keyspace_id) = self.model.private {
+            let private = opened.db.find_keyspace(&private_name(self.model.thread));
+            keyspaces.extend(private.map(|keyspace| (keyspace_id, keyspace)));
         }
-        for (space, keyspace) in spaces {
-            let source = Source::Now(&keyspace);
-            let keys: Vec<Key> = (0..KEYS).map(|number| self.memory.key(number)).collect();
+        for (keyspace_id, keyspace) in keyspaces {
+            let source = Source::Live(&keyspace);
+            let keys: Vec<Key> = (0..KEYS).map(|number| self.model.key(number)).collect();
             for key in &keys {
-                let begun = self.simulation.begin();
+                let start = self.simulation.begin();
                 let found = source.get(key);
-                self.judge(
-                    space,
+                self.check_result(
+                    keyspace_id,
                     key,
                     found.as_ref().map(Option::as_deref),
-                    begun,
+                    start,
                     "get",
                 )?;
             }
             let mut values = Values::new();
-            let begun = self.simulation.begin();
+            let start = self.simulation.begin();
             match source.multi_get(&keys, &mut values) {
                 Ok(()) => {
                     for (position, key) in keys.iter().enumerate() {
                         let found = values.get(position);
-                        self.judge(
-                            space,
+                        self.check_result(
+                            keyspace_id,
                             key,
                             found.as_ref().map(|found| *found),
-                            begun,
+                            start,
                             "multi_get",
                         )?;
                     }
@@ -324,16 +324,22 @@ impl Reader<'_> {
                 Err(error) => allow(Err(error), self.damaged, "look up a batch")?,
             }
             for is_back in [false, true] {
-                self.scan(space, &source, &keys, is_back)?;
+                self.scan(keyspace_id, &source, &keys, is_back)?;
             }
         }
         Ok(())
     }
 
-    fn scan(&self, space: KeyspaceNo, source: &Source<'_>, keys: &[Key], is_back: bool) -> Outcome {
-        let order = self.simulation.order(space);
-        let begun = self.simulation.begin();
-        let mut iter = source.range(self.memory.bounds(order));
+    fn scan(
+        &self,
+        keyspace_id: KeyspaceId,
+        source: &Source<'_>,
+        keys: &[Key],
+        is_back: bool,
+    ) -> Outcome {
+        let order = self.simulation.order(keyspace_id);
+        let start = self.simulation.begin();
+        let mut iter = source.range(self.model.bounds(order));
         let mut seen = BTreeSet::new();
         loop {
             let next = match is_back {
@@ -343,7 +349,7 @@ impl Reader<'_> {
             match next {
                 Ok(Some(entry)) => {
                     let key = order.canonical(entry.key);
-                    self.judge(space, &key, Ok(Some(entry.value)), begun, "scan")?;
+                    self.check_result(keyspace_id, &key, Ok(Some(entry.value)), start, "scan")?;
                     seen.insert(key);
                 }
                 Ok(None) => break,
@@ -352,21 +358,21 @@ impl Reader<'_> {
         }
         let absent = keys.iter().filter(|key| !seen.contains(*key));
         for key in absent {
-            self.judge(space, key, Ok(None), begun, "scan")?;
+            self.check_result(keyspace_id, key, Ok(None), start, "scan")?;
         }
         Ok(())
     }
 
     /// Checks the result for a key.
-    fn judge(
+    fn check_result(
         &self,
-        space: KeyspaceNo,
+        keyspace_id: KeyspaceId,
         key: &Key,
         found: Result<Option<&[u8]>, &Error>,
-        begun: super::wall::Span,
+        start: super::wall_clock::Span,
         how: &str,
     ) -> Outcome {
-        let full_key = (space, key.clone());
+        let full_key = (keyspace_id, key.clone());
         let found = match found {
             Ok(found) => found,
             Err(error) => {
@@ -374,23 +380,23 @@ impl Reader<'_> {
                 return allow(Err(error.clone()), self.damaged, &doing);
             }
         };
-        let history = &self.memory.history;
-        let read = self.simulation.end(begun);
-        let expected = history.now().get(&full_key);
+        let history = &self.model.history;
+        let read = self.simulation.end(start);
+        let expected = history.current().get(&full_key);
         match check_value(&full_key, expected, found, read, self.simulation) {
             Ok(()) => Ok(()),
             Err(_)
-                if self.may_be_lost(space, key)
+                if self.may_be_lost(keyspace_id, key)
                     && found.is_none_or(|bytes| history.ever_put(key, bytes)) =>
             {
                 Ok(())
             }
-            Err(why) => Err(Stop::Flaw(format!("damage, {how}: {why}"))),
+            Err(why) => Err(Stop::Violation(format!("damage, {how}: {why}"))),
         }
     }
 
-    fn may_be_lost(&self, space: KeyspaceNo, key: &[u8]) -> bool {
-        let order = self.simulation.order(space);
+    fn may_be_lost(&self, keyspace_id: KeyspaceId, key: &[u8]) -> bool {
+        let order = self.simulation.order(keyspace_id);
         match self.losses {
             Losses::None => false,
             Losses::Anywhere => true,

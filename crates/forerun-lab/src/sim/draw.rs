@@ -1,17 +1,17 @@
 //! Draws a program from a seed.
 
 use forerun_db::{
-    Access, Background, Checks, Compression, Durability, Recovery, RunOptions, Strategy,
+    Access, Background, Compression, Durability, MemoryChecks, Recovery, RunOptions, Strategy,
     TreeOptions, WalMode,
 };
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::orders::Order;
+use super::key_order::KeyOrder;
 use super::program::{
-    Calls, Change, Death, End, FaultKind, KeyspaceShape, Life, Op, PlannedFault, Program,
-    ReadDirection, Step, StepKeyspace, StoreShape, What,
+    CallFilter, Change, ChangeKind, Death, End, FaultKind, KeyspaceShape, Life, Op, PlannedFault,
+    Program, ReadDirection, Step, StepKeyspace, StoreShape,
 };
 
 /// The number of keys that each thread has in each keyspace.
@@ -23,10 +23,10 @@ pub fn private_name(thread: usize) -> String {
 }
 
 /// Names of the shared keyspaces; the name of the store's own is empty.
-pub fn shared_name(space: usize) -> String {
-    match space {
+pub fn shared_name(number: usize) -> String {
+    match number {
         0 => String::new(),
-        _ => format!("shared {space}"),
+        _ => format!("shared {number}"),
     }
 }
 
@@ -55,7 +55,7 @@ pub fn draw(seed: u64) -> Program {
         seed,
         store,
         lives,
-        looks_read_only: false,
+        opens_read_only: false,
         damage: None,
     };
     draw.random = SmallRng::seed_from_u64(!seed);
@@ -97,7 +97,7 @@ impl Draw {
             true => WalMode::Off,
             false => WalMode::On,
         };
-        let spaces = self.random.random_range(1..=4);
+        let keyspaces = self.random.random_range(1..=4);
         StoreShape {
             memory_limit_bytes: self.of(&[128 << 10, 256 << 10, 512 << 10]),
             memtable_bytes: self.of(&[1 << 10, 2 << 10, 4 << 10, 16 << 10]),
@@ -112,9 +112,9 @@ impl Draw {
             ]),
             durability: self.of(&[Durability::Buffered, Durability::Synced]),
             wal,
-            checks: self.of(&[Checks::Off, Checks::Off, Checks::Paranoid]),
-            spaces: (0..spaces).map(|_| self.space()).collect(),
-            private: self.space(),
+            checks: self.of(&[MemoryChecks::Off, MemoryChecks::Off, MemoryChecks::Paranoid]),
+            keyspaces: (0..keyspaces).map(|_| self.keyspace_shape()).collect(),
+            private: self.keyspace_shape(),
             has_links: !self.one_in(4),
             sync_us: self.of(&[0, 0, 200, 2000]),
             is_forgetful: self.random.random(),
@@ -122,15 +122,15 @@ impl Draw {
         .consistent()
     }
 
-    pub fn space(&mut self) -> KeyspaceShape {
+    pub fn keyspace_shape(&mut self) -> KeyspaceShape {
         let level0_runs = self.of(&[1, 2, 4]);
         KeyspaceShape {
             order: self.of(&[
-                Order::Bytes,
-                Order::Bytes,
-                Order::Reverse,
-                Order::Length,
-                Order::Folding,
+                KeyOrder::Bytes,
+                KeyOrder::Bytes,
+                KeyOrder::Reverse,
+                KeyOrder::Length,
+                KeyOrder::Folding,
             ]),
             ttl_s: self.of(&[None, None, Some(1), Some(3), Some(20)]),
             run: RunOptions::default()
@@ -199,7 +199,7 @@ impl Draw {
                 count: self.of(&[1, 10, 60]),
             },
             12.. => FaultKind::Fail {
-                calls: Calls::LogSyncs,
+                calls: CallFilter::LogSyncs,
                 count: 1,
                 errno: forerun_db::io::fault::EIO,
             },
@@ -208,16 +208,16 @@ impl Draw {
             },
             _ => FaultKind::Fail {
                 calls: self.of(&[
-                    Calls::Any,
-                    Calls::Reads,
-                    Calls::Writes,
-                    Calls::Syncs,
-                    Calls::LogSyncs,
-                    Calls::LogSyncs,
-                    Calls::Names,
-                    Calls::Manifest,
-                    Calls::Log,
-                    Calls::Runs,
+                    CallFilter::Any,
+                    CallFilter::Reads,
+                    CallFilter::Writes,
+                    CallFilter::Syncs,
+                    CallFilter::LogSyncs,
+                    CallFilter::LogSyncs,
+                    CallFilter::Directory,
+                    CallFilter::Manifest,
+                    CallFilter::Log,
+                    CallFilter::Runs,
                 ]),
                 count: self.of(&[1, 1, 2, 8]),
                 errno: self.of(&[forerun_db::io::fault::EIO, forerun_db::io::fault::ENOSPC]),
@@ -237,7 +237,7 @@ impl Draw {
     pub fn keyspace(&mut self, store: &StoreShape) -> StepKeyspace {
         match self.one_in(5) {
             true => StepKeyspace::Private,
-            false => StepKeyspace::Shared(self.random.random_range(0..store.spaces.len() as u8)),
+            false => StepKeyspace::Shared(self.random.random_range(0..store.keyspaces.len() as u8)),
         }
     }
 
@@ -255,20 +255,20 @@ impl Draw {
     }
 
     pub fn change(&mut self, store: &StoreShape) -> Change {
-        let what = match self.random.random_range(0..20) {
+        let kind = match self.random.random_range(0..20) {
             0 => {
                 let (from, to) = (self.key(), self.key());
-                What::DeleteRange { from, to }
+                ChangeKind::DeleteRange { from, to }
             }
-            1..5 => What::Delete { key: self.key() },
-            _ => What::Put {
+            1..5 => ChangeKind::Delete { key: self.key() },
+            _ => ChangeKind::Put {
                 key: self.key(),
                 len: self.len(),
             },
         };
         Change {
             keyspace: self.keyspace(store),
-            what,
+            kind,
         }
     }
 
@@ -278,7 +278,7 @@ impl Draw {
         let count = self.random.random_range(9..16);
         let put = || Change {
             keyspace,
-            what: What::Put { key, len: 20 },
+            kind: ChangeKind::Put { key, len: 20 },
         };
         std::iter::repeat_with(put).take(count).collect()
     }
@@ -361,7 +361,7 @@ impl Draw {
             85..88 => Op::Flush,
             88..90 => Op::FlushLog,
             90..92 => Op::Compact,
-            92 => Op::CompactSpace {
+            92 => Op::CompactKeyspace {
                 keyspace: self.keyspace(store),
             },
             93 => Op::WaitIdle,
@@ -419,17 +419,17 @@ impl StoreShape {
     /// Makes a compaction follow each ingestion, with entries that stay.
     fn compact_ingestions(&mut self) {
         self.background = Background::Threads;
-        for space in &mut self.spaces {
-            space.ttl_s = None;
-            space.tree.level0_runs = 1;
+        for keyspace in &mut self.keyspaces {
+            keyspace.ttl_s = None;
+            keyspace.tree.level0_runs = 1;
         }
     }
 
     /// Makes a compaction due for each run above the last level. Ingested runs go to the deepest
     /// level above those that they overlap, and most levels would keep them.
     fn make_levels_small(&mut self) {
-        for space in &mut self.spaces {
-            space.tree.level1_bytes = 1;
+        for keyspace in &mut self.keyspaces {
+            keyspace.tree.level1_bytes = 1;
         }
     }
 }

@@ -8,15 +8,14 @@ use rand::Rng;
 
 use super::draw::{Draw, THREADS};
 use super::program::{
-    Bytes, Calls, Damage, End, FaultKind, Life, Op, Overwrite, PlannedFault, Program,
-    ReadDirection, Step, StoreShape, Target, When,
+    BytePattern, CallFilter, Damage, DamagedFile, End, FaultKind, Life, Op, Overwrite,
+    PlannedFault, Program, ReadDirection, Step, StoreShape, StoreState,
 };
 
 impl Draw {
-    /// Draws the parts of programs that were added later. They have a generator of their own, so
-    /// that the rest of each program stays the same.
+    /// Draws the first parts that were added.
     pub fn add(&mut self, program: &mut Program) {
-        program.looks_read_only = self.one_in(2);
+        program.opens_read_only = self.one_in(2);
         // Programs with deaths or faults get such clocks last, so that older seeds stay the same.
         let is_in_doubt =
             |life: &Life| matches!(life.end, End::Death { .. }) || !life.faults.is_empty();
@@ -45,9 +44,9 @@ impl Draw {
     pub fn add_more(&mut self, program: &mut Program) {
         if self.one_in(2) {
             // The checks can be exact only if nothing expires.
-            let spaces = program.store.spaces.iter_mut();
-            for space in spaces.chain([&mut program.store.private]) {
-                space.ttl_s = None;
+            let keyspaces = program.store.keyspaces.iter_mut();
+            for keyspace in keyspaces.chain([&mut program.store.private]) {
+                keyspace.ttl_s = None;
             }
             for life in &mut program.lives {
                 let sets_clock = |of: &PlannedFault| matches!(of.kind, FaultKind::ClockBack { .. });
@@ -61,11 +60,11 @@ impl Draw {
         if self.one_in(6) && !program.sets_clock_back() {
             // A fault that lasts for a long time and then ends.
             let calls = self.of(&[
-                Calls::Reads,
-                Calls::Writes,
-                Calls::Syncs,
-                Calls::Manifest,
-                Calls::Runs,
+                CallFilter::Reads,
+                CallFilter::Writes,
+                CallFilter::Syncs,
+                CallFilter::Manifest,
+                CallFilter::Runs,
             ]);
             let life = self.random.random_range(0..program.lives.len());
             let planned = PlannedFault {
@@ -123,19 +122,19 @@ impl Draw {
         }
     }
 
-    /// What fails while a store is closed.
+    /// A fault that occurs while a store is being closed.
     fn end_fault(&mut self) -> FaultKind {
         FaultKind::Fail {
             calls: self.of(&[
-                Calls::Any,
-                Calls::Reads,
-                Calls::Writes,
-                Calls::Syncs,
-                Calls::LogSyncs,
-                Calls::Names,
-                Calls::Manifest,
-                Calls::Log,
-                Calls::Runs,
+                CallFilter::Any,
+                CallFilter::Reads,
+                CallFilter::Writes,
+                CallFilter::Syncs,
+                CallFilter::LogSyncs,
+                CallFilter::Directory,
+                CallFilter::Manifest,
+                CallFilter::Log,
+                CallFilter::Runs,
             ]),
             count: self.of(&[1, 2, 50]),
             errno: self.of(&[forerun_db::io::fault::EIO, forerun_db::io::fault::ENOSPC]),
@@ -152,9 +151,9 @@ impl Draw {
         options.segment_bytes = drawn.segment_bytes;
         options.background = drawn.background;
         options.checks = drawn.checks;
-        for space in options.spaces.iter_mut().chain([&mut options.private]) {
-            let drawn = self.space();
-            (space.run, space.tree) = (drawn.run, drawn.tree);
+        for keyspace in options.keyspaces.iter_mut().chain([&mut options.private]) {
+            let drawn = self.keyspace_shape();
+            (keyspace.run, keyspace.tree) = (drawn.run, drawn.tree);
         }
         options
     }
@@ -188,7 +187,7 @@ impl Draw {
                     keys: (0..keys).map(|_| self.key()).collect(),
                 }
             }
-            2 => Op::FlushSpace { keyspace },
+            2 => Op::FlushKeyspace { keyspace },
             3 => Op::SetWriteRate {
                 bytes_per_second: self.of(&[None, Some(16 << 10), Some(1 << 20)]),
             },
@@ -269,7 +268,12 @@ impl Draw {
 
     /// The damage that follows everything else.
     fn damage(&mut self, store: &StoreShape) -> Damage {
-        let when = self.of(&[When::Open, When::Closed, When::Closed, When::Died]);
+        let when = self.of(&[
+            StoreState::Open,
+            StoreState::Closed,
+            StoreState::Closed,
+            StoreState::Died,
+        ]);
         let steps = self.of(&[2, 6, 15]);
         let threads = (0..THREADS).map(|_| {
             let steps = (0..steps).map(|_| Step {
@@ -291,18 +295,18 @@ impl Draw {
             id: self.id(),
             target: match when {
                 // An open store reads no other files.
-                When::Open => Target::Run,
+                StoreState::Open => DamagedFile::Run,
                 _ => self.of(&[
-                    Target::Run,
-                    Target::Run,
-                    Target::Run,
-                    Target::Log,
-                    Target::Manifest,
+                    DamagedFile::Run,
+                    DamagedFile::Run,
+                    DamagedFile::Run,
+                    DamagedFile::Log,
+                    DamagedFile::Manifest,
                 ]),
             },
             at: self.random.random(),
             len: self.of(&[1, 8, 100, 4 << 10, 4 << 10]),
-            bytes: self.of(&[Bytes::Flipped, Bytes::Zeros, Bytes::Noise]),
+            bytes: self.of(&[BytePattern::Flipped, BytePattern::Zeros, BytePattern::Noise]),
             seed: self.random.random(),
         });
         let overwrites = overwrites.collect();

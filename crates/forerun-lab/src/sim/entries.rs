@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::orders::Order;
-use super::wall::{Span, WallClock};
+use super::key_order::KeyOrder;
+use super::wall_clock::{Span, WallClock};
 
 /// The number of a keyspace: shared ones in the order of their list, private ones by thread and
 /// life.
-pub type KeyspaceNo = u32;
+pub type KeyspaceId = u32;
 pub type Key = Vec<u8>;
 /// The keys of keyspaces, with their values.
-pub type State = BTreeMap<(KeyspaceNo, Key), Value>;
+pub type State = BTreeMap<(KeyspaceId, Key), Value>;
 /// The result of a scan.
-pub type Observed = BTreeMap<(KeyspaceNo, Key), Vec<u8>>;
+pub type Observed = BTreeMap<(KeyspaceId, Key), Vec<u8>>;
 
 /// A value, and when it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,20 +22,20 @@ pub struct Value {
     pub written: Span,
 }
 
-/// What is written where.
+/// One operation of a write.
 #[derive(Clone, Debug)]
 pub enum Change {
-    Put(KeyspaceNo, Key, Arc<[u8]>),
-    Delete(KeyspaceNo, Key),
-    DeleteRange(KeyspaceNo, Key, Key),
+    Put(KeyspaceId, Key, Arc<[u8]>),
+    Delete(KeyspaceId, Key),
+    DeleteRange(KeyspaceId, Key, Key),
 }
 
 impl Change {
-    pub fn space(&self) -> KeyspaceNo {
+    pub fn keyspace_id(&self) -> KeyspaceId {
         match self {
-            Change::Put(space, ..) | Change::Delete(space, _) | Change::DeleteRange(space, ..) => {
-                *space
-            }
+            Change::Put(keyspace_id, ..)
+            | Change::Delete(keyspace_id, _)
+            | Change::DeleteRange(keyspace_id, ..) => *keyspace_id,
         }
     }
 }
@@ -44,10 +44,10 @@ impl Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
     Acknowledged,
-    /// It failed, or was in progress when the process died. It is not visible, but may be there
+    /// It failed, or was in progress when the process died. It is not visible, but may be visible
     /// after the next opening.
     InDoubt,
-    /// It is not there: it was refused, or it was in doubt and the next opening did not find it.
+    /// It is missing: it was refused, or it was in doubt and the next opening did not find it.
     Absent,
 }
 
@@ -61,11 +61,11 @@ pub struct Write {
 
 /// The order and the time to live of each keyspace, and the clock they use.
 pub trait KeyspaceRules {
-    fn order(&self, space: KeyspaceNo) -> Order;
-    fn ttl_s(&self, space: KeyspaceNo) -> Option<u64>;
+    fn order(&self, keyspace_id: KeyspaceId) -> KeyOrder;
+    fn ttl_s(&self, keyspace_id: KeyspaceId) -> Option<u64>;
     fn clock(&self) -> &WallClock;
     /// Whether the clock may be set back.
-    fn may_go_back(&self) -> bool;
+    fn clock_may_go_back(&self) -> bool;
 }
 
 /// Whether an entry must, may, or must not be visible.
@@ -100,21 +100,21 @@ impl Value {
 
 impl Write {
     /// Applies its changes to a state.
-    pub fn apply(&self, state: &mut State, spaces: &dyn KeyspaceRules) {
+    pub fn apply(&self, state: &mut State, rules: &dyn KeyspaceRules) {
         for change in &self.changes {
-            apply(state, change, self.written, spaces);
+            apply(state, change, self.written, rules);
         }
     }
 
     /// Whether it changes a key.
-    pub fn touches(&self, full_key: &(KeyspaceNo, Key), spaces: &dyn KeyspaceRules) -> bool {
+    pub fn touches(&self, full_key: &(KeyspaceId, Key), rules: &dyn KeyspaceRules) -> bool {
         self.changes.iter().any(|change| match change {
-            Change::Put(space, key, _) | Change::Delete(space, key) => {
-                (*space, key) == (full_key.0, &full_key.1)
+            Change::Put(keyspace_id, key, _) | Change::Delete(keyspace_id, key) => {
+                (*keyspace_id, key) == (full_key.0, &full_key.1)
             }
-            Change::DeleteRange(space, start, end) => {
-                let order = spaces.order(*space);
-                *space == full_key.0
+            Change::DeleteRange(keyspace_id, start, end) => {
+                let order = rules.order(*keyspace_id);
+                *keyspace_id == full_key.0
                     && order.compare(start, &full_key.1).is_le()
                     && order.compare(&full_key.1, end).is_lt()
             }
@@ -123,20 +123,20 @@ impl Write {
 }
 
 /// Applies one change to a state.
-pub fn apply(state: &mut State, change: &Change, written: Span, spaces: &dyn KeyspaceRules) {
+pub fn apply(state: &mut State, change: &Change, written: Span, rules: &dyn KeyspaceRules) {
     match change {
-        Change::Put(space, key, bytes) => {
+        Change::Put(keyspace_id, key, bytes) => {
             let value = Value {
                 bytes: Arc::clone(bytes),
                 written,
             };
-            state.insert((*space, key.clone()), value);
+            state.insert((*keyspace_id, key.clone()), value);
         }
-        Change::Delete(space, key) => drop(state.remove(&(*space, key.clone()))),
-        Change::DeleteRange(space, start, end) => {
-            let order = spaces.order(*space);
+        Change::Delete(keyspace_id, key) => drop(state.remove(&(*keyspace_id, key.clone()))),
+        Change::DeleteRange(keyspace_id, start, end) => {
+            let order = rules.order(*keyspace_id);
             state.retain(|(of, key), _| {
-                *of != *space
+                *of != *keyspace_id
                     || order.compare(key, start).is_lt()
                     || order.compare(key, end).is_ge()
             });

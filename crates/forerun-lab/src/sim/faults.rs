@@ -11,9 +11,9 @@ use std::time::Duration;
 use forerun_db::io::fault::{Fault, FaultIo};
 use forerun_db::io::{Io, IoFile, OpenMode};
 
-use super::program::{Calls, FaultKind, PlannedFault};
-use super::rt;
-use super::wall::WallClock;
+use super::program::{CallFilter, FaultKind, PlannedFault};
+use super::runtime;
+use super::wall_clock::WallClock;
 
 /// One read in this many returns half of the requested bytes, as reads may.
 const SHORT_ONE_IN: u64 = 7;
@@ -48,42 +48,42 @@ struct State {
 struct Plan {
     waiting: Vec<PlannedFault>,
     /// Kinds of calls that fail, how many more of them fail, and how.
-    failing: Vec<(Calls, u32, Fault)>,
+    failing: Vec<(CallFilter, u32, Fault)>,
     /// The disk is full for this many more calls.
     full: u32,
     dies_at: Option<u64>,
     /// How many of the planned faults happened.
-    met: u64,
+    happened: u64,
 }
 
 /// A call that the disk failed.
 #[derive(Clone, Debug)]
 struct Failure {
-    kind: Kind,
+    kind: CallKind,
     path: PathBuf,
     errno: i32,
 }
 
 /// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum CallKind {
     Read,
     Write,
     Sync,
-    Names,
+    Directory,
 }
 
-impl Kind {
+impl CallKind {
     /// Whether a failed call of this kind can make an operation fail. `op` is the operation's name
     /// in an error.
     fn may_fail(self, op: &str) -> bool {
         match op {
-            "read" | "list" | "copy" => self == Kind::Read,
-            "open" => matches!(self, Kind::Read | Kind::Names),
-            "write" | "cut" => self == Kind::Write,
+            "read" | "list" | "copy" => self == CallKind::Read,
+            "open" => matches!(self, CallKind::Read | CallKind::Directory),
+            "write" | "cut" => self == CallKind::Write,
             // The sync of a file, or of a directory.
-            "sync" => matches!(self, Kind::Sync | Kind::Names),
-            "create" | "rename" | "remove" | "link" | "lock" => self == Kind::Names,
+            "sync" => matches!(self, CallKind::Sync | CallKind::Directory),
+            "create" | "rename" | "remove" | "link" | "lock" => self == CallKind::Directory,
             _ => false,
         }
     }
@@ -150,8 +150,9 @@ impl SimIo {
 
     /// Whether a failed write of a segment of the log could not be undone either.
     pub fn is_undoing_failed(&self, segment: &Path) -> bool {
-        let is_it =
-            |of: &&Failure| of.path == segment && matches!(of.kind, Kind::Write | Kind::Sync);
+        let is_it = |of: &&Failure| {
+            of.path == segment && matches!(of.kind, CallKind::Write | CallKind::Sync)
+        };
         self.failures().iter().filter(is_it).count() > 1
     }
 
@@ -161,7 +162,12 @@ impl SimIo {
     }
 
     /// Records the disk's answer to a call if it is a failure. Only faults have an error number.
-    fn told<T>(&self, kind: Kind, path: &Path, answer: io::Result<T>) -> io::Result<T> {
+    fn record_failure<T>(
+        &self,
+        kind: CallKind,
+        path: &Path,
+        answer: io::Result<T>,
+    ) -> io::Result<T> {
         if let Err(error) = &answer
             && let Some(errno) = error.raw_os_error()
         {
@@ -174,7 +180,7 @@ impl SimIo {
         answer
     }
 
-    /// Calls so far.
+    /// The number of calls so far.
     pub fn calls(&self) -> u64 {
         self.state.calls.load(SeqCst)
     }
@@ -205,18 +211,20 @@ impl SimIo {
     /// Makes calls fail from now on.
     pub fn fail(&self, kind: FaultKind) {
         let mut plan = self.lock();
-        plan.met += 1;
+        plan.happened += 1;
         self.begin(&mut plan, kind);
     }
 
     /// Makes all writes of the manifest fail until [`end_outage`](Self::end_outage).
     pub fn begin_outage(&self) {
         let fault = Fault::Fail(forerun_db::io::fault::ENOSPC);
-        self.lock().failing.push((Calls::Manifest, OUTAGE, fault));
+        self.lock()
+            .failing
+            .push((CallFilter::Manifest, OUTAGE, fault));
     }
 
     pub fn end_outage(&self) {
-        let is_planned = |(_, count, _): &(Calls, u32, Fault)| *count < OUTAGE / 2;
+        let is_planned = |(_, count, _): &(CallFilter, u32, Fault)| *count < OUTAGE / 2;
         self.lock().failing.retain(is_planned);
     }
 
@@ -224,9 +232,9 @@ impl SimIo {
     pub fn end_faults(&self) -> u64 {
         let mut plan = self.lock();
         self.disk.set_capacity_bytes(None);
-        let met = plan.met;
+        let happened = plan.happened;
         *plan = Plan::default();
-        met
+        happened
     }
 
     fn lock(&self) -> MutexGuard<'_, Plan> {
@@ -237,8 +245,8 @@ impl SimIo {
     }
 
     /// Counts a call and applies what is planned for it.
-    fn enter(&self, kind: Kind, path: &Path) {
-        rt::point();
+    fn enter(&self, kind: CallKind, path: &Path) {
+        runtime::point();
         let call = self.state.calls.fetch_add(1, SeqCst);
         let mut plan = self.lock();
         if plan.full > 0 {
@@ -258,12 +266,12 @@ impl SimIo {
             .extract_if(.., |planned| planned.at <= call)
             .collect();
         for planned in due {
-            plan.met += 1;
+            plan.happened += 1;
             self.begin(&mut plan, planned.kind);
         }
-        let meets = |(calls, _, fault): &(Calls, u32, Fault)| {
-            let is_write = kind == Kind::Write;
-            calls.have(kind, path) && (is_write || matches!(fault, Fault::Fail(_)))
+        let meets = |(calls, _, fault): &(CallFilter, u32, Fault)| {
+            let is_write = kind == CallKind::Write;
+            calls.covers(kind, path) && (is_write || matches!(fault, Fault::Fail(_)))
         };
         if let Some(index) = plan.failing.iter().position(meets) {
             let (_, count, fault) = &mut plan.failing[index];
@@ -283,10 +291,12 @@ impl SimIo {
                 count,
                 errno,
             } => plan.failing.push((calls, count, Fault::Fail(errno))),
-            FaultKind::ShortWrite => plan.failing.push((Calls::Writes, 1, Fault::ShortWrite)),
+            FaultKind::ShortWrite => plan
+                .failing
+                .push((CallFilter::Writes, 1, Fault::ShortWrite)),
             FaultKind::TornWrite => {
                 let fault = Fault::TornWrite(forerun_db::io::fault::EIO);
-                plan.failing.push((Calls::Writes, 1, fault));
+                plan.failing.push((CallFilter::Writes, 1, fault));
             }
             FaultKind::Full { count } => {
                 let used_bytes = self.disk.used_bytes();
@@ -294,7 +304,8 @@ impl SimIo {
                 plan.full = count;
             }
             FaultKind::ClockBack { seconds } => {
-                self.clock.set_back(rt::last_elapsed(), u64::from(seconds));
+                self.clock
+                    .set_back(runtime::last_elapsed(), u64::from(seconds));
             }
             // Comparators count their own calls.
             FaultKind::Panic { .. } => {}
@@ -302,19 +313,19 @@ impl SimIo {
     }
 }
 
-impl Calls {
-    fn have(self, kind: Kind, path: &Path) -> bool {
+impl CallFilter {
+    fn covers(self, kind: CallKind, path: &Path) -> bool {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         match self {
-            Calls::Any => true,
-            Calls::Reads => kind == Kind::Read,
-            Calls::Writes => kind == Kind::Write,
-            Calls::Syncs => kind == Kind::Sync,
-            Calls::LogSyncs => kind == Kind::Sync && name.ends_with(".log"),
-            Calls::Names => kind == Kind::Names,
-            Calls::Manifest => name.starts_with("MANIFEST"),
-            Calls::Log => name.ends_with(".log") && kind != Kind::Read,
-            Calls::Runs => name.ends_with(".run") && kind != Kind::Read,
+            CallFilter::Any => true,
+            CallFilter::Reads => kind == CallKind::Read,
+            CallFilter::Writes => kind == CallKind::Write,
+            CallFilter::Syncs => kind == CallKind::Sync,
+            CallFilter::LogSyncs => kind == CallKind::Sync && name.ends_with(".log"),
+            CallFilter::Directory => kind == CallKind::Directory,
+            CallFilter::Manifest => name.starts_with("MANIFEST"),
+            CallFilter::Log => name.ends_with(".log") && kind != CallKind::Read,
+            CallFilter::Runs => name.ends_with(".run") && kind != CallKind::Read,
         }
     }
 }
@@ -322,11 +333,11 @@ impl Calls {
 impl Io for SimIo {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
         let kind = match mode {
-            OpenMode::Create | OpenMode::CreateEmpty => Kind::Names,
-            _ => Kind::Read,
+            OpenMode::Create | OpenMode::CreateEmpty => CallKind::Directory,
+            _ => CallKind::Read,
         };
         self.enter(kind, path);
-        let file = self.told(kind, path, self.disk.open(path, mode))?;
+        let file = self.record_failure(kind, path, self.disk.open(path, mode))?;
         let is_run = mode == OpenMode::ReadImmutable;
         self.state.open.fetch_add(1, SeqCst);
         self.state.open_runs.fetch_add(u64::from(is_run), SeqCst);
@@ -339,8 +350,8 @@ impl Io for SimIo {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        self.enter(Kind::Read, dir);
-        let mut names = self.told(Kind::Read, dir, self.disk.list(dir))?;
+        self.enter(CallKind::Read, dir);
+        let mut names = self.record_failure(CallKind::Read, dir, self.disk.list(dir))?;
         // Directory entries have no fixed order.
         let calls = self.calls() as usize;
         let len = names.len();
@@ -352,30 +363,30 @@ impl Io for SimIo {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.enter(Kind::Names, path);
-        self.told(Kind::Names, path, self.disk.create_dir(path))
+        self.enter(CallKind::Directory, path);
+        self.record_failure(CallKind::Directory, path, self.disk.create_dir(path))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.enter(Kind::Names, to);
-        let renamed = self.told(Kind::Names, from, self.disk.rename(from, to));
-        self.told(Kind::Names, to, renamed)
+        self.enter(CallKind::Directory, to);
+        let renamed = self.record_failure(CallKind::Directory, from, self.disk.rename(from, to));
+        self.record_failure(CallKind::Directory, to, renamed)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.enter(Kind::Names, path);
-        self.told(Kind::Names, path, self.disk.remove(path))
+        self.enter(CallKind::Directory, path);
+        self.record_failure(CallKind::Directory, path, self.disk.remove(path))
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.enter(Kind::Names, to);
-        let linked = self.told(Kind::Names, from, self.disk.link(from, to));
-        self.told(Kind::Names, to, linked)
+        self.enter(CallKind::Directory, to);
+        let linked = self.record_failure(CallKind::Directory, from, self.disk.link(from, to));
+        self.record_failure(CallKind::Directory, to, linked)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.enter(Kind::Names, dir);
-        self.told(Kind::Names, dir, self.disk.sync_dir(dir))
+        self.enter(CallKind::Directory, dir);
+        self.record_failure(CallKind::Directory, dir, self.disk.sync_dir(dir))
     }
 
     fn boot_id(&self) -> Option<u128> {
@@ -383,7 +394,7 @@ impl Io for SimIo {
     }
 
     fn unix_time_s(&self) -> u64 {
-        self.clock.at(rt::elapsed())
+        self.clock.at(runtime::elapsed())
     }
 }
 
@@ -397,7 +408,7 @@ struct SimFile {
 
 impl IoFile for SimFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.io.enter(Kind::Read, &self.path);
+        self.io.enter(CallKind::Read, &self.path);
         let calls = self.io.calls();
         if calls.is_multiple_of(INTERRUPTED_ONE_IN) {
             return Err(io::ErrorKind::Interrupted.into());
@@ -407,45 +418,51 @@ impl IoFile for SimFile {
             true => self.file.read_at(&mut buffer[..short], offset),
             false => self.file.read_at(buffer, offset),
         };
-        self.io.told(Kind::Read, &self.path, read)
+        self.io.record_failure(CallKind::Read, &self.path, read)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        self.io.enter(Kind::Write, &self.path);
-        self.io
-            .told(Kind::Write, &self.path, self.file.write_at(bytes, offset))
+        self.io.enter(CallKind::Write, &self.path);
+        self.io.record_failure(
+            CallKind::Write,
+            &self.path,
+            self.file.write_at(bytes, offset),
+        )
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.io.enter(Kind::Read, &self.path);
-        self.io.told(Kind::Read, &self.path, self.file.len())
+        self.io.enter(CallKind::Read, &self.path);
+        self.io
+            .record_failure(CallKind::Read, &self.path, self.file.len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.io.enter(Kind::Write, &self.path);
+        self.io.enter(CallKind::Write, &self.path);
         self.io
-            .told(Kind::Write, &self.path, self.file.set_len(len))
+            .record_failure(CallKind::Write, &self.path, self.file.set_len(len))
     }
 
     fn sync(&self) -> io::Result<()> {
         // Sleep first: a fault that is already planned must hit this call, not one of a thread that
         // runs during the sleep.
         if !self.io.sync_time.is_zero() {
-            rt::sleep(self.io.sync_time);
+            runtime::sleep(self.io.sync_time);
         }
-        self.io.enter(Kind::Sync, &self.path);
-        self.io.told(Kind::Sync, &self.path, self.file.sync())
+        self.io.enter(CallKind::Sync, &self.path);
+        self.io
+            .record_failure(CallKind::Sync, &self.path, self.file.sync())
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        self.io.enter(Kind::Names, &self.path);
-        self.io.told(Kind::Names, &self.path, self.file.try_lock())
+        self.io.enter(CallKind::Directory, &self.path);
+        self.io
+            .record_failure(CallKind::Directory, &self.path, self.file.try_lock())
     }
 
     fn try_lock_shared(&self) -> io::Result<bool> {
-        self.io.enter(Kind::Names, &self.path);
+        self.io.enter(CallKind::Directory, &self.path);
         self.io
-            .told(Kind::Names, &self.path, self.file.try_lock_shared())
+            .record_failure(CallKind::Directory, &self.path, self.file.try_lock_shared())
     }
 }
 

@@ -2,10 +2,10 @@
 
 use forerun_db::{Error, Keyspace, WriteBatch};
 
+use super::client_thread::ClientThread;
 use super::entries::{Key, KeyspaceRules};
-use super::program::{Change, StepKeyspace, What};
-use super::simulation::{Outcome, STORE, flaw};
-use super::user::User;
+use super::program::{Change, ChangeKind, StepKeyspace};
+use super::simulation::{Outcome, STORE, violation};
 
 /// Flushes that are attempted while no manifest can be written.
 const TRIES: usize = 40;
@@ -14,22 +14,22 @@ const TRIES: usize = 40;
 /// compaction, a flush of all keyspaces, and ingestions.
 const RUNS_UNDER_WAY: usize = 30;
 
-impl User<'_> {
+impl ClientThread<'_> {
     /// Writes a batch that no memtable can hold. The store must refuse it, whatever it contains.
     pub fn oversized(&mut self, keyspace: StepKeyspace, is_ranges: bool) -> Outcome {
-        let Some((space, keyspace)) = self.space(keyspace) else {
+        let Some((keyspace_id, keyspace)) = self.keyspace(keyspace) else {
             return Ok(());
         };
-        let order = self.simulation.order(space);
+        let order = self.simulation.order(keyspace_id);
         let long = |last: u8| {
-            let mut key: Key = vec![self.memory.letter(); 1000];
+            let mut key: Key = vec![self.model.letter(); 1000];
             key.push(last);
             key
         };
         let mut bounds = [long(b'x'), long(b'y')];
         bounds.sort_by(|a, b| order.compare(a, b));
         match self.write_oversized(&keyspace, &bounds, is_ranges) {
-            Ok(()) if self.is_alive() => flaw(format!(
+            Ok(()) if self.is_alive() => violation(format!(
                 "a batch larger than all memory for memtables was accepted{}",
                 if is_ranges {
                     ", of range deletions"
@@ -65,7 +65,7 @@ impl User<'_> {
     pub fn outage(&mut self) -> Outcome {
         let put = Change {
             keyspace: StepKeyspace::Shared(0),
-            what: What::Put { key: 0, len: 40 },
+            kind: ChangeKind::Put { key: 0, len: 40 },
         };
         self.write(&[put], None)?;
         let io = self.simulation.io();
@@ -85,7 +85,7 @@ impl User<'_> {
         io.end_outage();
         tried?;
         match after > before + RUNS_UNDER_WAY && self.is_alive() {
-            true => flaw(format!(
+            true => violation(format!(
                 "{TRIES} flushes that could not write a manifest left {after} runs, up from \
                  {before}"
             )),

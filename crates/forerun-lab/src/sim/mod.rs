@@ -1,43 +1,44 @@
 //! A simulator of the store: the real [`Db`](forerun_db::Db) on a file system in memory, with all
-//! its threads and those of its users run by one seeded scheduler.
+//! its threads and those of its clients run by one seeded scheduler.
 //!
 //! ```text
-//!   seed ── draw ──> program: options, keyspaces, threads of steps, faults, deaths       program.rs, draw.rs
+//!   seed ── draw ──> program: options, keyspaces, threads of steps, faults, deaths
 //!             │
-//!             └──── rt ──> life ──> user, user, …  ──> Db ──> faults ──> FaultIo        rt.rs, life.rs, user.rs, faults.rs
-//!                                     │  writes, reads, copies
-//!                                     └─> model, stamps: the expected contents             model.rs, stamps.rs, simulation.rs
+//!             └──> runtime ──> lifecycle ──> client threads ──> Db ──> faults ──> FaultIo
+//!                                                │  writes, reads, copies
+//!                                                └─> model, stamps: the expected contents
 //!
-//!   crate::search ──> worker processes, each one seed after the other ──> the first that fails ──> shrink
+//!   crate::search ──> worker processes, one seed after another ──> the first that fails ──> shrink
 //! ```
 
-mod at_rest;
+mod active_readers;
+mod client_thread;
 mod compare;
 mod copies;
+mod create_race;
 mod damage;
 mod draw;
 mod draw_additions;
 mod entries;
 mod faults;
-mod held;
-mod life;
+mod held_iter;
+mod held_snapshot;
+mod key_order;
+mod lifecycle;
 mod limits;
 mod model;
 mod options;
-mod orders;
-mod others;
+mod other_keyspaces;
 mod program;
-mod race;
+mod quiescent;
 mod ranges;
 mod read_only;
-mod readers;
 mod reads;
-mod rt;
+mod runtime;
 mod shrink;
 mod simulation;
 mod stamps;
-mod user;
-mod wall;
+mod wall_clock;
 mod writes;
 
 use std::fmt;
@@ -51,7 +52,7 @@ use clap::Args;
 #[cfg(feature = "planted")]
 use forerun_db::planted::Defect;
 
-pub use program::Kept;
+pub use program::KeptIds;
 
 #[cfg(feature = "planted")]
 use crate::search::planted::{self, Defect as _, Planted};
@@ -73,14 +74,13 @@ Exit codes: 0 all seeds passed; 1 a seed failed; 2 usage error.")]
 pub struct SimArgs {
     #[command(flatten)]
     seeds: SeedArgs,
-    /// Of that seed, run only these steps and faults, in the form that a failing seed prints:
-    /// 3-7,9.
+    /// Run only these steps and faults of the seed, as a failing run prints them: 3-7,9.
     #[arg(long, requires = "seed")]
-    only: Option<Kept>,
+    only: Option<KeptIds>,
     /// Plant a known defect, or each in turn, and look for it: a name, "all", or "list".
     #[cfg(feature = "planted")]
     #[arg(long, value_name = "NAME", conflicts_with_all = ["seed", "seeds", "seconds", "from"])]
-    planted: Option<planted::Which<Defect>>,
+    planted: Option<planted::DefectChoice<Defect>>,
 }
 
 /// The arguments of a worker.
@@ -88,9 +88,9 @@ pub struct SimArgs {
 pub struct SimWorkerArgs {
     #[command(flatten)]
     seeds: WorkerArgs,
-    /// Of each seed, run only these steps and faults.
+    /// Run only these steps and faults of each seed.
     #[arg(long)]
-    only: Option<Kept>,
+    only: Option<KeptIds>,
     /// Plant this defect.
     #[cfg(feature = "planted")]
     #[arg(long)]
@@ -110,10 +110,10 @@ pub fn command(args: &SimArgs) -> anyhow::Result<ExitCode> {
     if let Some(only) = &args.only {
         search.worker_args = only_args(only);
     }
-    let progress = report::Bar::new(&search);
+    let progress = report::SearchProgress::new(&search);
     let (tally, found) = search::search::<Counts>(&search, &mut |tally| progress.update(tally))?;
     progress.finish();
-    let smaller = match &found {
+    let shrunk = match &found {
         Some(found) if !args.seeds.no_shrink => {
             Some(shrink::shrink(found, &search, args.only.as_ref())?)
         }
@@ -123,7 +123,7 @@ pub fn command(args: &SimArgs) -> anyhow::Result<ExitCode> {
         &search,
         &tally,
         found.as_ref(),
-        smaller.as_ref(),
+        shrunk.as_ref(),
         args.seeds.json,
     ))
 }
@@ -143,7 +143,7 @@ pub fn work(args: &SimWorkerArgs) -> io::Result<()> {
 }
 
 /// The arguments of a worker that runs a part of its seeds.
-fn only_args(only: &Kept) -> Vec<String> {
+fn only_args(only: &KeptIds) -> Vec<String> {
     vec!["--only".to_owned(), only.to_string()]
 }
 
@@ -183,19 +183,19 @@ impl fmt::Display for Counts {
 pub type Report = search::Report<Counts>;
 
 /// Runs a seed, or a part of it, in this process.
-pub fn simulate(seed: u64, only: Option<&Kept>, is_traced: bool) -> Report {
+pub fn simulate(seed: u64, only: Option<&KeptIds>, is_traced: bool) -> Report {
     let mut program = draw::draw(seed);
     if let Some(kept) = only {
         program = program.keep(kept);
     }
     let simulation = Arc::new(Simulation::new(program, is_traced));
-    rt::begin_history();
+    runtime::begin_history();
     simulation.note(|| format!("{:?}", simulation.program.store));
     let body = {
         let simulation = Arc::clone(&simulation);
-        move || life::run(&simulation)
+        move || lifecycle::run(&simulation)
     };
-    let ended = rt::simulate(seed, body);
+    let ended = runtime::simulate(seed, body);
     // Equal seeds take equal steps.
     simulation.note(|| format!("hash of all steps: {:016x}", ended.schedule));
     let counts = &simulation.counts;

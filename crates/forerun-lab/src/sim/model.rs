@@ -1,5 +1,5 @@
-//! The expected contents of a thread's own keys: a plain map, and the writes since it was last
-//! certain.
+//! The expected contents of a thread's own keys: a plain map of certain values, and the writes
+//! since then.
 //!
 //! ```text
 //!   base ── write ── write ── write ── …          each acknowledged, or in doubt
@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use super::compare::{compare, show, show_key};
 use super::entries::{
-    Change, Key, KeyspaceNo, KeyspaceRules, Observed, State, Value, Visibility, Write,
+    Change, Key, KeyspaceId, KeyspaceRules, Observed, State, Value, Visibility, Write,
     WriteOutcome, apply,
 };
-use super::wall::Span;
+use super::wall_clock::Span;
 
 /// A thread's writes.
 #[derive(Clone, Debug, Default)]
@@ -27,30 +27,30 @@ pub struct History {
     /// How many writes came before the base.
     before: usize,
     writes: Vec<Write>,
-    /// What is visible.
-    now: State,
+    /// The visible state.
+    current: State,
     /// Entries that were seen to have expired since the store was opened.
     expired: State,
-    /// Values that may be there instead of those of the state. They had expired when the store was
-    /// opened, so it could not show which one is there. One of them returns if the clock is set
-    /// back before another opening.
-    hidden: BTreeMap<(KeyspaceNo, Key), Vec<Hidden>>,
+    /// Values that the store may hold instead of those of the state. They had expired when the
+    /// store was opened, so it was not visible which of them it holds. One of them returns if the
+    /// clock is set back before another opening.
+    hidden: BTreeMap<(KeyspaceId, Key), Vec<HiddenValue>>,
     /// Every value that was ever put, with its key.
     ever: BTreeSet<(Key, Arc<[u8]>)>,
 }
 
 /// A value that may be there unless its key was written since.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Hidden {
+struct HiddenValue {
     value: Value,
     /// How many writes there were when it had expired.
     since: usize,
 }
 
 impl History {
-    /// What is visible.
-    pub fn now(&self) -> &State {
-        &self.now
+    /// The visible state.
+    pub fn current(&self) -> &State {
+        &self.current
     }
 
     /// The number of writes.
@@ -59,7 +59,7 @@ impl History {
     }
 
     /// How many of the last writes were acknowledged.
-    pub fn accepted_last(&self, writes: usize) -> usize {
+    pub fn acknowledged_of_last(&self, writes: usize) -> usize {
         let last = self.writes.iter().rev().take(writes);
         last.filter(|write| write.outcome == WriteOutcome::Acknowledged)
             .count()
@@ -71,7 +71,7 @@ impl History {
         changes: Vec<Change>,
         outcome: WriteOutcome,
         written: Span,
-        spaces: &dyn KeyspaceRules,
+        rules: &dyn KeyspaceRules,
     ) {
         for change in &changes {
             if let Change::Put(_, key, bytes) = change {
@@ -80,7 +80,7 @@ impl History {
         }
         if outcome == WriteOutcome::Acknowledged {
             for change in &changes {
-                apply(&mut self.now, change, written, spaces);
+                apply(&mut self.current, change, written, rules);
             }
         }
         self.writes.push(Write {
@@ -97,67 +97,69 @@ impl History {
 
     /// The visible value of a key in the open store. An entry that was seen to expire does not
     /// return.
-    pub fn visible(&self, full_key: &(KeyspaceNo, Key)) -> Option<&Value> {
-        let value = self.now.get(full_key)?;
+    pub fn visible(&self, full_key: &(KeyspaceId, Key)) -> Option<&Value> {
+        let value = self.current.get(full_key)?;
         (self.expired.get(full_key) != Some(value)).then_some(value)
     }
 
     /// The same for all keys.
     pub fn all_visible(&self) -> State {
-        let full_keys = self.now.keys();
+        let full_keys = self.current.keys();
         let visible = full_keys
             .filter_map(|full_key| Some((full_key.clone(), self.visible(full_key)?.clone())));
         visible.collect()
     }
 
     /// The same for all keys of a keyspace.
-    pub fn visible_in(&self, space: KeyspaceNo) -> State {
+    pub fn visible_in(&self, keyspace_id: KeyspaceId) -> State {
         let mut visible = self.all_visible();
-        visible.retain(|full_key, _| full_key.0 == space);
+        visible.retain(|full_key, _| full_key.0 == keyspace_id);
         visible
     }
 
     /// Records that an entry was not found. If there was one, it has expired, and does not return
     /// while the store is open.
-    pub fn note_absent(&mut self, full_key: &(KeyspaceNo, Key)) {
-        if let Some(value) = self.now.get(full_key) {
+    pub fn note_absent(&mut self, full_key: &(KeyspaceId, Key)) {
+        if let Some(value) = self.current.get(full_key) {
             self.expired.insert(full_key.clone(), value.clone());
         }
     }
 
     /// Forgets everything about a keyspace that was dropped.
-    pub fn forget(&mut self, space: KeyspaceNo) {
-        let others = |(of, _): &(KeyspaceNo, Key), _: &mut Value| *of != space;
+    pub fn forget(&mut self, keyspace_id: KeyspaceId) {
+        let others = |(of, _): &(KeyspaceId, Key), _: &mut Value| *of != keyspace_id;
         self.base.retain(others);
-        self.now.retain(others);
-        self.hidden.retain(|(of, _), _| *of != space);
+        self.current.retain(others);
+        self.hidden.retain(|(of, _), _| *of != keyspace_id);
         for write in &mut self.writes {
-            write.changes.retain(|change| change.space() != space);
+            write
+                .changes
+                .retain(|change| change.keyspace_id() != keyspace_id);
         }
     }
 
     /// Compares what was found after an opening with the possible contents, where the first `floor`
-    /// writes must be there, and makes it the certain state. The first `safe` writes, where `safe`
-    /// is at most `floor`, are never checked again.
+    /// writes must be there, and makes it the certain state. The first `durable` writes, where
+    /// `durable` is at most `floor`, are never checked again.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A description of the mismatch.
     pub fn resolve(
         &mut self,
         observed: &Observed,
         floor: usize,
-        safe: usize,
+        durable: usize,
         read: Span,
-        spaces: &dyn KeyspaceRules,
+        rules: &dyn KeyspaceRules,
     ) -> Result<(), String> {
-        let least = floor.saturating_sub(self.before).min(self.writes.len());
+        let writes_min = floor.saturating_sub(self.before).min(self.writes.len());
         let mut reason = String::new();
-        let mut found: Option<Match> = None;
-        for cut in (least..=self.writes.len()).rev() {
-            if found.is_some() && !spaces.may_go_back() {
+        let mut found: Option<MatchingState> = None;
+        for cut in (writes_min..=self.writes.len()).rev() {
+            if found.is_some() && !rules.clock_may_go_back() {
                 break;
             }
-            match self.matches(cut, observed, read, spaces) {
+            match self.matches(cut, observed, read, rules) {
                 Ok(matched) => match &mut found {
                     None => found = Some(matched),
                     // An expired entry looks like one that was never written.
@@ -170,11 +172,11 @@ impl History {
         let Some(found) = found else {
             return Err(format!(
                 "{reason} (after any of {} to {} writes)",
-                self.before + least,
+                self.before + writes_min,
                 self.before + self.writes.len()
             ));
         };
-        let Match {
+        let MatchingState {
             mut state,
             outcomes,
             others,
@@ -186,16 +188,16 @@ impl History {
         }
         self.hide(others, &state, observed);
         state.retain(|full_key, _| observed.contains_key(full_key));
-        self.now = state;
+        self.current = state;
         self.expired.clear();
-        self.fold(safe.saturating_sub(self.before).min(cut), spaces);
+        self.fold(durable.saturating_sub(self.before).min(cut), rules);
         Ok(())
     }
 
     /// Notes values that may be there, but were not seen.
     fn hide(
         &mut self,
-        others: Vec<((KeyspaceNo, Key), Value)>,
+        others: Vec<((KeyspaceId, Key), Value)>,
         chosen: &State,
         observed: &Observed,
     ) {
@@ -206,20 +208,20 @@ impl History {
             }
             let hidden = self.hidden.entry(full_key).or_default();
             if hidden.iter().all(|other| other.value != value) {
-                hidden.push(Hidden { value, since });
+                hidden.push(HiddenValue { value, since });
             }
         }
     }
 
     /// Adds the entries that returned to a state after some of the writes: those that had expired,
     /// and whose keys were not written since.
-    fn let_return(
+    fn add_returned(
         &self,
         state: &mut State,
         outcomes: &[WriteOutcome],
         observed: &Observed,
         read: Span,
-        spaces: &dyn KeyspaceRules,
+        rules: &dyn KeyspaceRules,
     ) {
         for (full_key, hidden) in &self.hidden {
             let Some(bytes) = observed.get(full_key) else {
@@ -231,13 +233,13 @@ impl History {
             {
                 continue;
             }
-            let is_it = |hidden: &&Hidden| {
+            let is_it = |hidden: &&HiddenValue| {
                 hidden.value.bytes[..] == bytes[..]
                     && hidden
                         .value
-                        .visibility(spaces.ttl_s(full_key.0), read, spaces.clock())
+                        .visibility(rules.ttl_s(full_key.0), read, rules.clock())
                         != Visibility::Forbidden
-                    && !self.is_written_since(hidden.since, full_key, outcomes, spaces)
+                    && !self.is_written_since(hidden.since, full_key, outcomes, rules)
             };
             if let Some(hidden) = hidden.iter().find(is_it) {
                 state.insert(full_key.clone(), hidden.value.clone());
@@ -249,27 +251,27 @@ impl History {
     fn is_written_since(
         &self,
         since: usize,
-        full_key: &(KeyspaceNo, Key),
+        full_key: &(KeyspaceId, Key),
         outcomes: &[WriteOutcome],
-        spaces: &dyn KeyspaceRules,
+        rules: &dyn KeyspaceRules,
     ) -> bool {
         let later = self.writes.iter().zip(outcomes);
         let mut later = later.skip(since.saturating_sub(self.before));
         later.any(|(write, outcome)| {
-            *outcome == WriteOutcome::Acknowledged && write.touches(full_key, spaces)
+            *outcome == WriteOutcome::Acknowledged && write.touches(full_key, rules)
         })
     }
 
     /// The entries that may return in another opening of the store or in a copy, once the clock was
     /// set back: those that are not visible but may be there.
-    pub fn dormant(&self, spaces: &dyn KeyspaceRules) -> BTreeMap<(KeyspaceNo, Key), Vec<Value>> {
+    pub fn dormant(&self, rules: &dyn KeyspaceRules) -> BTreeMap<(KeyspaceId, Key), Vec<Value>> {
         let mut state = self.base.clone();
         for write in &self.writes {
             if write.outcome == WriteOutcome::Acknowledged {
-                write.apply(&mut state, spaces);
+                write.apply(&mut state, rules);
             }
         }
-        let mut dormant: BTreeMap<(KeyspaceNo, Key), Vec<Value>> = BTreeMap::new();
+        let mut dormant: BTreeMap<(KeyspaceId, Key), Vec<Value>> = BTreeMap::new();
         for (full_key, value) in state {
             dormant.entry(full_key).or_default().push(value);
         }
@@ -277,28 +279,28 @@ impl History {
         for (full_key, hidden) in &self.hidden {
             let hidden = hidden
                 .iter()
-                .filter(|hidden| !self.is_written_since(hidden.since, full_key, &outcomes, spaces));
+                .filter(|hidden| !self.is_written_since(hidden.since, full_key, &outcomes, rules));
             let values = hidden.map(|hidden| hidden.value.clone());
             dormant.entry(full_key.clone()).or_default().extend(values);
         }
         dormant.retain(|full_key, values| {
-            let is_lasting = spaces.ttl_s(full_key.0).is_none();
-            !is_lasting && !self.now.contains_key(full_key) && !values.is_empty()
+            let is_lasting = rules.ttl_s(full_key.0).is_none();
+            !is_lasting && !self.current.contains_key(full_key) && !values.is_empty()
         });
         dormant
     }
 
     /// Makes the first writes part of the base, as long as none is in doubt.
-    fn fold(&mut self, writes: usize, spaces: &dyn KeyspaceRules) {
+    fn fold(&mut self, writes: usize, rules: &dyn KeyspaceRules) {
         let certain = self.writes.iter().take(writes);
         let certain = certain
             .take_while(|write| write.outcome != WriteOutcome::InDoubt)
             .count();
         for (number, write) in (self.before..).zip(self.writes.drain(..certain)) {
             if write.outcome == WriteOutcome::Acknowledged {
-                write.apply(&mut self.base, spaces);
+                write.apply(&mut self.base, rules);
                 for (full_key, hidden) in &mut self.hidden {
-                    if write.touches(full_key, spaces) {
+                    if write.touches(full_key, rules) {
                         hidden.retain(|hidden| hidden.since > number);
                     }
                 }
@@ -315,23 +317,23 @@ impl History {
         cut: usize,
         observed: &Observed,
         read: Span,
-        spaces: &dyn KeyspaceRules,
-    ) -> Result<Match, String> {
-        const MOST_DOUBTS: usize = 8;
+        rules: &dyn KeyspaceRules,
+    ) -> Result<MatchingState, String> {
+        const IN_DOUBT_MAX: usize = 8;
         let writes = &self.writes[..cut];
-        let doubts: Vec<usize> = (0..cut)
+        let in_doubt: Vec<usize> = (0..cut)
             .filter(|n| {
                 writes[*n].outcome == WriteOutcome::InDoubt && !writes[*n].changes.is_empty()
             })
             .collect();
         let mut outcomes: Vec<WriteOutcome> = writes.iter().map(|write| write.outcome).collect();
-        if doubts.len() > MOST_DOUBTS {
-            return self.matches_by_key(outcomes, observed, read, spaces);
+        if in_doubt.len() > IN_DOUBT_MAX {
+            return self.matches_by_key(outcomes, observed, read, rules);
         }
         let mut reason = String::new();
-        let mut found: Option<Match> = None;
-        for applied in 0..1_u32 << doubts.len() {
-            for (number, doubt) in doubts.iter().enumerate() {
+        let mut found: Option<MatchingState> = None;
+        for applied in 0..1_u32 << in_doubt.len() {
+            for (number, doubt) in in_doubt.iter().enumerate() {
                 outcomes[*doubt] = match applied & (1 << number) {
                     0 => WriteOutcome::Absent,
                     _ => WriteOutcome::Acknowledged,
@@ -340,15 +342,15 @@ impl History {
             let mut state = self.base.clone();
             for (write, outcome) in writes.iter().zip(&outcomes) {
                 if *outcome == WriteOutcome::Acknowledged {
-                    write.apply(&mut state, spaces);
+                    write.apply(&mut state, rules);
                 }
             }
-            self.let_return(&mut state, &outcomes, observed, read, spaces);
-            match compare(&state, observed, read, spaces) {
+            self.add_returned(&mut state, &outcomes, observed, read, rules);
+            match compare(&state, observed, read, rules) {
                 Ok(()) => match &mut found {
                     Some(found) => found.others.extend(state),
                     None => {
-                        found = Some(Match {
+                        found = Some(MatchingState {
                             state,
                             outcomes: outcomes.clone(),
                             others: Vec::new(),
@@ -358,7 +360,7 @@ impl History {
                 Err(why) if reason.is_empty() => reason = why,
                 Err(_) => {}
             }
-            if found.is_some() && !spaces.may_go_back() {
+            if found.is_some() && !rules.clock_may_go_back() {
                 break;
             }
         }
@@ -372,20 +374,20 @@ impl History {
         outcomes: Vec<WriteOutcome>,
         observed: &Observed,
         read: Span,
-        spaces: &dyn KeyspaceRules,
-    ) -> Result<Match, String> {
+        rules: &dyn KeyspaceRules,
+    ) -> Result<MatchingState, String> {
         let writes = &self.writes[..outcomes.len()];
         let mut others = Vec::new();
-        let mut keys: BTreeSet<(KeyspaceNo, Key)> = self.base.keys().cloned().collect();
+        let mut keys: BTreeSet<(KeyspaceId, Key)> = self.base.keys().cloned().collect();
         for change in writes.iter().flat_map(|write| &write.changes) {
-            if let Change::Put(space, key, _) = change {
-                keys.insert((*space, key.clone()));
+            if let Change::Put(keyspace_id, key, _) = change {
+                keys.insert((*keyspace_id, key.clone()));
             }
         }
         keys.extend(observed.keys().cloned());
         let mut certain = State::new();
-        for (space, key) in keys {
-            let full_key = (space, key);
+        for (keyspace_id, key) in keys {
+            let full_key = (keyspace_id, key);
             let mut candidates = vec![self.base.get(&full_key).cloned()];
             let hidden = self.hidden.get(&full_key).into_iter().flatten();
             candidates.extend(hidden.map(|hidden| Some(hidden.value.clone())));
@@ -400,7 +402,7 @@ impl History {
                 };
                 // Applied to a map of only this key, a write shows what it does to the key.
                 state.insert(full_key.clone(), marker.clone());
-                write.apply(&mut state, spaces);
+                write.apply(&mut state, rules);
                 let after = state.remove(&full_key);
                 if after.as_ref() == Some(&marker) {
                     continue;
@@ -421,11 +423,11 @@ impl History {
                     (None, None) => true,
                     (Some(value), Some(bytes)) => {
                         value.bytes[..] == bytes[..]
-                            && value.visibility(spaces.ttl_s(space), read, spaces.clock())
+                            && value.visibility(rules.ttl_s(keyspace_id), read, rules.clock())
                                 != Visibility::Forbidden
                     }
                     (Some(value), None) => {
-                        value.visibility(spaces.ttl_s(space), read, spaces.clock())
+                        value.visibility(rules.ttl_s(keyspace_id), read, rules.clock())
                             != Visibility::Required
                     }
                     (None, Some(_)) => false,
@@ -442,7 +444,7 @@ impl History {
                 }
             }
         }
-        Ok(Match {
+        Ok(MatchingState {
             state: certain,
             outcomes,
             others,
@@ -451,16 +453,16 @@ impl History {
 }
 
 /// A state that matches what was found.
-struct Match {
+struct MatchingState {
     state: State,
     /// The outcomes of the writes that lead to it.
     outcomes: Vec<WriteOutcome>,
     /// The values in other matching states.
-    others: Vec<((KeyspaceNo, Key), Value)>,
+    others: Vec<((KeyspaceId, Key), Value)>,
 }
 
-impl Match {
-    fn all(self) -> impl Iterator<Item = ((KeyspaceNo, Key), Value)> {
+impl MatchingState {
+    fn all(self) -> impl Iterator<Item = ((KeyspaceId, Key), Value)> {
         self.state.into_iter().chain(self.others)
     }
 }

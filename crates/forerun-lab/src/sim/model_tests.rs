@@ -2,43 +2,43 @@
 
 use std::time::Duration;
 
-use super::super::orders::Order;
-use super::super::wall::WallClock;
+use super::super::key_order::KeyOrder;
+use super::super::wall_clock::WallClock;
 use super::*;
 
 #[derive(Default)]
-struct Plain(WallClock);
+struct TestRules(WallClock);
 
-impl Plain {
+impl TestRules {
     /// Rules with a clock that was set back by `seconds` at the time `at`.
-    fn set_back(at: u64, seconds: u64) -> Plain {
-        let plain = Plain::default();
+    fn set_back(at: u64, seconds: u64) -> TestRules {
+        let plain = TestRules::default();
         plain.0.set_back(Duration::from_secs(at), seconds);
         plain
     }
 }
 
-impl KeyspaceRules for Plain {
-    fn order(&self, _: KeyspaceNo) -> Order {
-        Order::Bytes
+impl KeyspaceRules for TestRules {
+    fn order(&self, _: KeyspaceId) -> KeyOrder {
+        KeyOrder::Bytes
     }
 
-    fn ttl_s(&self, space: KeyspaceNo) -> Option<u64> {
-        (space == 1).then_some(5)
+    fn ttl_s(&self, keyspace_id: KeyspaceId) -> Option<u64> {
+        (keyspace_id == 1).then_some(5)
     }
 
     fn clock(&self) -> &WallClock {
         &self.0
     }
 
-    fn may_go_back(&self) -> bool {
+    fn clock_may_go_back(&self) -> bool {
         true
     }
 }
 
 const AT: Span = Span {
-    begun: Duration::from_secs(10),
-    ended: Duration::from_secs(10),
+    start: Duration::from_secs(10),
+    end: Duration::from_secs(10),
 };
 
 fn put(key: &str, value: &str) -> Change {
@@ -58,19 +58,19 @@ fn history() -> History {
         vec![put("a", "1"), put("b", "1")],
         WriteOutcome::Acknowledged,
         AT,
-        &Plain::default(),
+        &TestRules::default(),
     );
     history.note(
         vec![put("a", "2"), put("b", "2")],
         WriteOutcome::InDoubt,
         AT,
-        &Plain::default(),
+        &TestRules::default(),
     );
     history.note(
         vec![Change::DeleteRange(0, b"b".to_vec(), b"c".to_vec())],
         WriteOutcome::Acknowledged,
         AT,
-        &Plain::default(),
+        &TestRules::default(),
     );
     history
 }
@@ -89,14 +89,14 @@ fn only_prefixes_of_the_writes_from_the_floor_on_are_accepted() {
         (&[("c", "1")], 0, false),
     ] {
         let mut history = history();
-        let resolved = history.resolve(&observed(entries), floor, floor, AT, &Plain::default());
+        let resolved = history.resolve(&observed(entries), floor, floor, AT, &TestRules::default());
         assert_eq!(
             resolved.is_ok(),
             is_right,
             "{entries:?} from {floor}: {resolved:?}"
         );
         if is_right {
-            assert_eq!(history.now().len(), entries.len());
+            assert_eq!(history.current().len(), entries.len());
             assert!(history.len() >= floor);
         }
     }
@@ -104,8 +104,8 @@ fn only_prefixes_of_the_writes_from_the_floor_on_are_accepted() {
 
 fn seconds(from: u64, to: u64) -> Span {
     Span {
-        begun: Duration::from_secs(from),
-        ended: Duration::from_secs(to),
+        start: Duration::from_secs(from),
+        end: Duration::from_secs(to),
     }
 }
 
@@ -156,14 +156,14 @@ fn found(value: &str) -> Observed {
 
 /// Two writes, the last of which is in doubt. An opening at 20 sees neither: both have expired.
 /// Then the clock is set back.
-fn hidden() -> (History, Plain) {
+fn hidden() -> (History, TestRules) {
     let mut history = History::default();
-    let plain = Plain::default();
+    let plain = TestRules::default();
     history.note(vec![lasting("1")], WriteOutcome::Acknowledged, AT, &plain);
     history.note(vec![lasting("2")], WriteOutcome::InDoubt, AT, &plain);
     let resolved = history.resolve(&Observed::new(), 1, 2, seconds(20, 20), &plain);
     assert_eq!(resolved, Ok(()));
-    (history, Plain::set_back(30, 20))
+    (history, TestRules::set_back(30, 20))
 }
 
 #[test]

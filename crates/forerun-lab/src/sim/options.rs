@@ -6,16 +6,16 @@ use forerun_core::Pages;
 use forerun_db::{KeyspaceOptions, Options, ReadBackend};
 
 use super::draw::{THREADS, private_name, shared_name};
-use super::orders::Panics;
+use super::key_order::Panics;
 use super::program::{KeyspaceShape, StoreShape};
 
 impl StoreShape {
     /// The options in the store's form.
     pub fn options(&self, panics: &Panics) -> Options {
-        let own = &self.spaces[0];
-        let shared = self.spaces.iter().enumerate().skip(1);
+        let own = &self.keyspaces[0];
+        let shared = self.keyspaces.iter().enumerate().skip(1);
         let mut keyspaces: Vec<(String, KeyspaceOptions)> = shared
-            .map(|(number, space)| (shared_name(number), space.options(panics)))
+            .map(|(number, keyspace)| (shared_name(number), keyspace.options(panics)))
             .collect();
         let private = (0..THREADS).map(|n| (private_name(n), self.private.options(panics)));
         keyspaces.extend(private);

@@ -17,11 +17,11 @@ use std::ops::Bound;
 use std::str::FromStr;
 
 use forerun_db::{
-    Access, Background, Checks, Create, Durability, Recovery, RunOptions, Strategy, TreeOptions,
-    WalMode,
+    Access, Background, Create, Durability, MemoryChecks, Recovery, RunOptions, Strategy,
+    TreeOptions, WalMode,
 };
 
-use super::orders::Order;
+use super::key_order::KeyOrder;
 
 /// Everything that a simulation does.
 #[derive(Clone, Debug)]
@@ -30,8 +30,8 @@ pub struct Program {
     pub store: StoreShape,
     pub lives: Vec<Life>,
     /// Whether the store is opened read-only before it is reopened.
-    pub looks_read_only: bool,
-    /// What is overwritten on the disk at the very end.
+    pub opens_read_only: bool,
+    /// The damage done to the disk at the very end.
     pub damage: Option<Damage>,
 }
 
@@ -46,9 +46,9 @@ pub struct StoreShape {
     pub background: Background,
     pub durability: Durability,
     pub wal: WalMode,
-    pub checks: Checks,
+    pub checks: MemoryChecks,
     /// The keyspaces that every thread uses. The first one is the store's own.
-    pub spaces: Vec<KeyspaceShape>,
+    pub keyspaces: Vec<KeyspaceShape>,
     /// The keyspaces that each thread creates and drops for itself.
     pub private: KeyspaceShape,
     /// Whether the file system can give a file a second name.
@@ -62,7 +62,7 @@ pub struct StoreShape {
 /// The options of a keyspace.
 #[derive(Clone, Debug)]
 pub struct KeyspaceShape {
-    pub order: Order,
+    pub order: KeyOrder,
     pub ttl_s: Option<u64>,
     pub run: RunOptions,
     pub tree: TreeOptions,
@@ -71,16 +71,16 @@ pub struct KeyspaceShape {
 /// From an opening of the store to its end.
 #[derive(Clone, Debug)]
 pub struct Life {
-    /// The options, if they differ from [`Program::store`]. What is on the disk stays as it is.
+    /// The options, if they differ from [`Program::store`]. The files on the disk stay as they are.
     pub options: Option<Box<StoreShape>>,
     pub recovery: Recovery,
     pub threads: Vec<Vec<Step>>,
     pub faults: Vec<PlannedFault>,
     pub end: End,
-    /// What fails while the store is closed or its last handle is dropped.
+    /// The fault that occurs while the store is closed or its last handle is dropped.
     pub end_fault: Option<FaultKind>,
     /// The number of the end among the parts of the program. Without it, the store is closed, and
-    /// nothing fails meanwhile.
+    /// nothing fails during the closing.
     pub end_id: u32,
 }
 
@@ -111,14 +111,14 @@ pub struct Step {
     pub op: Op,
 }
 
-/// The keyspace of a step: one of [`StoreShape::spaces`], or the thread's private one.
+/// The keyspace of a step: one of [`StoreShape::keyspaces`], or the thread's private one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKeyspace {
     Shared(u8),
     Private,
 }
 
-/// What a step does.
+/// The operation of a step.
 #[derive(Clone, Debug)]
 pub enum Op {
     Write {
@@ -186,12 +186,12 @@ pub enum Op {
     },
     DropIter,
     Flush,
-    FlushSpace {
+    FlushKeyspace {
         keyspace: StepKeyspace,
     },
     FlushLog,
     Compact,
-    CompactSpace {
+    CompactKeyspace {
         keyspace: StepKeyspace,
     },
     SetWriteRate {
@@ -210,7 +210,7 @@ pub enum Op {
     },
     CreateKeyspace,
     DropKeyspace,
-    /// Uses the private keyspace of another thread, which may drop it meanwhile.
+    /// Uses the private keyspace of another thread, which may drop it concurrently.
     UseOther {
         thread: u8,
         key: u8,
@@ -238,7 +238,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether it reads the store, which keeps memtables in memory meanwhile.
+    /// Whether it reads the store, which keeps memtables in memory until it ends.
     pub fn reads(&self) -> bool {
         match self {
             Op::Get { .. }
@@ -264,11 +264,11 @@ impl Op {
             | Op::DropSnapshot
             | Op::DropIter
             | Op::Flush
-            | Op::FlushSpace { .. }
+            | Op::FlushKeyspace { .. }
             | Op::FlushLog
             | Op::SetWriteRate { .. }
             | Op::Compact
-            | Op::CompactSpace { .. }
+            | Op::CompactKeyspace { .. }
             | Op::WaitIdle
             | Op::Restore
             | Op::KeepBackups { .. }
@@ -297,11 +297,11 @@ pub enum ReadDirection {
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
     pub keyspace: StepKeyspace,
-    pub what: What,
+    pub kind: ChangeKind,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum What {
+pub enum ChangeKind {
     Put { key: u8, len: u16 },
     Delete { key: u8 },
     DeleteRange { from: u8, to: u8 },
@@ -320,7 +320,7 @@ pub struct PlannedFault {
 pub enum FaultKind {
     /// This many calls of a kind fail.
     Fail {
-        calls: Calls,
+        calls: CallFilter,
         count: u32,
         errno: i32,
     },
@@ -336,17 +336,17 @@ pub enum FaultKind {
     ClockBack { seconds: u32 },
 }
 
-/// Calls of the file system.
+/// A set of file-system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Calls {
+pub enum CallFilter {
     Any,
     Reads,
     Writes,
     Syncs,
     /// Syncs of segments of the log.
     LogSyncs,
-    /// Creates, renames, removes, links, and syncs of directories.
-    Names,
+    /// Calls that change directories: creates, renames, removes, links, and syncs of directories.
+    Directory,
     /// Everything that concerns the manifest.
     Manifest,
     /// Everything that changes a segment of the log.
@@ -357,7 +357,7 @@ pub enum Calls {
 
 impl Program {
     /// The program with only these steps and faults.
-    pub fn keep(mut self, kept: &Kept) -> Program {
+    pub fn keep(mut self, kept: &KeptIds) -> Program {
         for life in &mut self.lives {
             for thread in &mut life.threads {
                 thread.retain(|step| kept.has(step.id));
@@ -379,8 +379,8 @@ impl Program {
 
     /// Whether entries of any keyspace expire.
     pub fn has_ttl(&self) -> bool {
-        let mut spaces = self.store.spaces.iter().chain([&self.store.private]);
-        spaces.any(|space| space.ttl_s.is_some())
+        let mut keyspaces = self.store.keyspaces.iter().chain([&self.store.private]);
+        keyspaces.any(|keyspace| keyspace.ttl_s.is_some())
     }
 
     /// Whether the clock is set back.
@@ -409,17 +409,17 @@ impl Program {
 }
 
 /// Bytes that are overwritten on the disk of a store, after a few more steps, which the threads
-/// take one after the other.
+/// take in turn.
 #[derive(Clone, Debug)]
 pub struct Damage {
     pub threads: Vec<Vec<Step>>,
-    pub when: When,
+    pub when: StoreState,
     pub overwrites: Vec<Overwrite>,
 }
 
 /// The state of the store when it is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum StoreState {
     Open,
     Closed,
     Died,
@@ -429,17 +429,17 @@ pub enum When {
 #[derive(Clone, Copy, Debug)]
 pub struct Overwrite {
     pub id: u32,
-    pub target: Target,
+    pub target: DamagedFile,
     /// The position in the file, out of 65,536.
     pub at: u16,
     pub len: u16,
-    pub bytes: Bytes,
+    pub bytes: BytePattern,
     /// Chooses among the files, and determines the noise.
     pub seed: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum DamagedFile {
     Run,
     /// The last segment of the log.
     Log,
@@ -448,7 +448,7 @@ pub enum Target {
 
 /// The new bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bytes {
+pub enum BytePattern {
     Flipped,
     Zeros,
     Noise,
@@ -456,11 +456,11 @@ pub enum Bytes {
 
 /// The numbers of the steps and faults to keep, written as `3-7,9`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept(BTreeSet<u32>);
+pub struct KeptIds(BTreeSet<u32>);
 
-impl Kept {
-    pub fn new(ids: impl IntoIterator<Item = u32>) -> Kept {
-        Kept(ids.into_iter().collect())
+impl KeptIds {
+    pub fn new(ids: impl IntoIterator<Item = u32>) -> KeptIds {
+        KeptIds(ids.into_iter().collect())
     }
 
     fn has(&self, id: u32) -> bool {
@@ -468,7 +468,7 @@ impl Kept {
     }
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for KeptIds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ids: Vec<u32> = self.0.iter().copied().collect();
         let mut begin = 0;
@@ -487,10 +487,10 @@ impl fmt::Display for Kept {
     }
 }
 
-impl FromStr for Kept {
+impl FromStr for KeptIds {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Kept, String> {
+    fn from_str(text: &str) -> Result<KeptIds, String> {
         let mut ids = BTreeSet::new();
         let number = |text: &str| {
             let parsed = text.trim().parse::<u32>();
@@ -502,7 +502,7 @@ impl FromStr for Kept {
                 Some((first, last)) => ids.extend(number(first)?..=number(last)?.min(1 << 20)),
             }
         }
-        Ok(Kept(ids))
+        Ok(KeptIds(ids))
     }
 }
 
@@ -517,10 +517,10 @@ mod tests {
             (vec![4], "4"),
             (vec![3, 4, 5, 9, 11, 12], "3-5,9,11-12"),
         ] {
-            let kept = Kept::new(ids);
+            let kept = KeptIds::new(ids);
             assert_eq!(kept.to_string(), text);
-            assert_eq!(text.parse::<Kept>().unwrap(), kept);
+            assert_eq!(text.parse::<KeptIds>().unwrap(), kept);
         }
-        assert!("3-x".parse::<Kept>().is_err());
+        assert!("3-x".parse::<KeptIds>().is_err());
     }
 }

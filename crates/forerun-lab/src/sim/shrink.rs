@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::search::report::{Smaller, repeat};
-use crate::search::{Found, Search, run_one};
+use crate::search::report::{ShrunkSeed, repeat};
+use crate::search::{FailedSeed, Search, run_one};
 
-use super::program::Kept;
+use super::program::KeptIds;
 use super::{Report, draw, only_args};
 
 /// The maximum time for shrinking.
@@ -18,7 +18,11 @@ const TIME_MAX: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// A worker process cannot be started.
-pub fn shrink(found: &Found, search: &Search, only: Option<&Kept>) -> anyhow::Result<Smaller> {
+pub fn shrink(
+    found: &FailedSeed,
+    search: &Search,
+    only: Option<&KeptIds>,
+) -> anyhow::Result<ShrunkSeed> {
     let started = Instant::now();
     let all = match only {
         Some(only) => draw::draw(found.seed).keep(only).ids(),
@@ -26,7 +30,7 @@ pub fn shrink(found: &Found, search: &Search, only: Option<&Kept>) -> anyhow::Re
     };
     let run = |ids: &[u32]| -> anyhow::Result<Report> {
         let search = Search {
-            worker_args: only_args(&Kept::new(ids.iter().copied())),
+            worker_args: only_args(&KeptIds::new(ids.iter().copied())),
             ..search.clone()
         };
         run_one(found.seed, &search)
@@ -53,19 +57,19 @@ pub fn shrink(found: &Found, search: &Search, only: Option<&Kept>) -> anyhow::Re
             len /= 2;
         }
     }
-    Ok(Smaller {
+    Ok(ShrunkSeed {
         summary: format!("shrunk from {drawn} to {} steps and faults", kept.len()),
         history: report.trace,
         finding: report.finding,
         repeat: Some(format!(
             "{} --only {}",
             repeat(search, found.seed),
-            Kept::new(kept)
+            KeptIds::new(kept)
         )),
     })
 }
 
-/// What kind of failure a finding is: its beginning, without the thread and the step, numbers and
+/// The kind of a failure: the beginning of its finding, without the thread, the step, numbers and
 /// names.
 fn kind(finding: &str) -> String {
     let line = finding.lines().next().unwrap_or_default();
@@ -74,7 +78,7 @@ fn kind(finding: &str) -> String {
         _ => line,
     };
     let beginning = line.split(": ").next().unwrap_or_default();
-    // What is in quotes, and paths, are names.
+    // Quoted text and paths are names, which differ between runs.
     let plain = beginning.split('"').step_by(2).collect::<String>();
     let words = plain.split_whitespace();
     let words = words.filter(|word| !word.contains(|c: char| c.is_ascii_digit() || c == '/'));

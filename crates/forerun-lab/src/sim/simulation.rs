@@ -1,5 +1,5 @@
-//! What all threads of a simulation share: the machine, the open store, what is known to be safe,
-//! and the findings.
+//! The state that all threads of a simulation share: the machine, the open store, the number of
+//! durable writes, and the finding.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -11,16 +11,16 @@ use std::time::Duration;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{Db, Error, Keyspace, Options, Recovery, WalMode};
 
+use super::active_readers::ActiveReaders;
 use super::draw::{THREADS, shared_name};
-use super::entries::{KeyspaceNo, KeyspaceRules};
+use super::entries::{KeyspaceId, KeyspaceRules};
 use super::faults::SimIo;
-use super::orders::{Order, PLANNED_PANIC, Panics};
+use super::key_order::{KeyOrder, PLANNED_PANIC, Panics};
 use super::program::{KeyspaceShape, Program, StoreShape};
-use super::read_only::Seen;
-use super::readers::Readers;
-use super::rt;
+use super::read_only::ReadOnlyContents;
+use super::runtime;
 use super::stamps::Stamps;
-use super::wall::{Span, WallClock};
+use super::wall_clock::{Span, WallClock};
 
 /// The directory of the store.
 pub const STORE: &str = "/store";
@@ -30,22 +30,22 @@ pub const STORE: &str = "/store";
 pub enum Stop {
     /// The process died.
     Dead,
-    /// The store did something wrong.
-    Flaw(String),
+    /// The store broke one of its guarantees.
+    Violation(String),
 }
 
 pub type Outcome<T = ()> = Result<T, Stop>;
 
-/// A flaw.
-pub fn flaw<T>(text: impl Into<String>) -> Outcome<T> {
-    Err(Stop::Flaw(text.into()))
+/// A [`Stop::Violation`] with this text.
+pub fn violation<T>(text: impl Into<String>) -> Outcome<T> {
+    Err(Stop::Violation(text.into()))
 }
 
 /// One opening of the store.
 pub struct Opened {
     pub db: Db,
     /// The shared keyspaces, the store's own first.
-    pub spaces: Vec<Keyspace>,
+    pub keyspaces: Vec<Keyspace>,
     /// The number of this opening.
     pub number: u64,
     /// Whether a thread has begun to close it.
@@ -56,10 +56,10 @@ pub struct Opened {
 
 impl Opened {
     /// A copy of the store.
-    pub fn of_copy(db: Db, spaces: Vec<Keyspace>) -> Opened {
+    pub fn of_copy(db: Db, keyspaces: Vec<Keyspace>) -> Opened {
         Opened {
             db,
-            spaces,
+            keyspaces,
             number: 0,
             is_closing: AtomicBool::new(false),
             refuses_writes: AtomicBool::new(false),
@@ -78,7 +78,7 @@ pub struct Floor {
 
 /// How the last life of the store ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum LifeEnd {
     /// It was closed, or the process died: everything that it wrote is there.
     Kept,
     /// The power was lost.
@@ -87,10 +87,10 @@ pub enum Ended {
 
 impl Floor {
     /// The number of writes that are certainly there after this end.
-    pub fn after(self, ended: Ended) -> usize {
+    pub fn after(self, ended: LifeEnd) -> usize {
         match ended {
-            Ended::Kept => self.killed,
-            Ended::PowerLost => self.power_lost,
+            LifeEnd::Kept => self.killed,
+            LifeEnd::PowerLost => self.power_lost,
         }
     }
 }
@@ -102,11 +102,11 @@ pub struct Simulation {
     /// Whether the store was closed without an error, and not opened since.
     pub is_closed: AtomicBool,
     pub stamps: Stamps,
-    pub readers: Readers,
+    pub readers: ActiveReaders,
     pub counts: Counts,
     pub clock: Arc<WallClock>,
-    /// What a read-only opening read, unless the store was opened since.
-    pub seen: Mutex<Option<Seen>>,
+    /// The contents that the last read-only opening read, unless the store was opened since.
+    pub seen: Mutex<Option<ReadOnlyContents>>,
     io: Mutex<SimIo>,
     store: Mutex<Option<Arc<Opened>>>,
     openings: AtomicU64,
@@ -115,7 +115,7 @@ pub struct Simulation {
     floors: Mutex<[Floor; THREADS]>,
     /// The opening of the store in which each shared keyspace got its beacon, a key that is never
     /// deleted.
-    beacons: Mutex<BTreeMap<KeyspaceNo, u64>>,
+    beacons: Mutex<BTreeMap<KeyspaceId, u64>>,
     finding: Mutex<Option<String>>,
     trace: Option<Mutex<Vec<String>>>,
 }
@@ -129,7 +129,7 @@ pub struct Counts {
 }
 
 /// How many writes of each thread were acknowledged at a moment.
-pub type Marks = [usize; THREADS];
+pub type AcknowledgedWrites = [usize; THREADS];
 
 impl Simulation {
     pub fn new(program: Program, is_traced: bool) -> Simulation {
@@ -144,7 +144,7 @@ impl Simulation {
             is_closed: AtomicBool::new(false),
             panics,
             stamps: Stamps::default(),
-            readers: Readers::default(),
+            readers: ActiveReaders::default(),
             counts: Counts::default(),
             io: Mutex::new(SimIo::new(disk, Arc::clone(&clock), sync_time)),
             clock,
@@ -192,7 +192,7 @@ impl Simulation {
     /// Opens the store with its shared keyspaces. Planned failures are retried.
     ///
     /// # Errors
-    /// [`Stop::Flaw`]; [`Stop::Dead`].
+    /// [`Stop::Violation`]; [`Stop::Dead`].
     pub fn open(&self) -> Outcome<Arc<Opened>> {
         // More than the calls that can fail: each of a few faults lasts for up to 50.
         const TRIES: usize = 1000;
@@ -203,7 +203,7 @@ impl Simulation {
                     self.is_closed.store(false, SeqCst);
                     return match opened.db.recovery().skipped.first() {
                         None => Ok(opened),
-                        Some(range) => flaw(format!("the log has damage: {range:?}")),
+                        Some(range) => violation(format!("the log has damage: {range:?}")),
                     };
                 }
                 Err(_) if io.is_dead() => return Err(Stop::Dead),
@@ -211,20 +211,20 @@ impl Simulation {
                 Err(Error::Locked { .. }) => {}
                 Err(error) => self.allow(&error, None, "open the store")?,
             }
-            rt::sleep(Duration::from_millis(10));
+            runtime::sleep(Duration::from_millis(10));
         }
-        flaw("the store cannot be opened, although the faults ended long ago")
+        violation("the store cannot be opened, although the faults ended long ago")
     }
 
     fn try_open(&self, io: &SimIo) -> forerun_db::Result<Arc<Opened>> {
         let db = Db::open_with_io(Arc::new(io.clone()), STORE, self.options())?;
-        let mut spaces = vec![db.default_keyspace()];
-        for number in 1..self.program.store.spaces.len() {
-            spaces.push(db.keyspace(&shared_name(number))?);
+        let mut keyspaces = vec![db.default_keyspace()];
+        for number in 1..self.program.store.keyspaces.len() {
+            keyspaces.push(db.keyspace(&shared_name(number))?);
         }
         Ok(Arc::new(Opened {
             db,
-            spaces,
+            keyspaces,
             number: self.openings.fetch_add(1, SeqCst) + 1,
             is_closing: AtomicBool::new(false),
             refuses_writes: AtomicBool::new(false),
@@ -234,7 +234,7 @@ impl Simulation {
     /// Checks that an error is an allowed one.
     ///
     /// # Errors
-    /// [`Stop::Flaw`] if it is not; [`Stop::Dead`] if the process died.
+    /// [`Stop::Violation`] if it is not; [`Stop::Dead`] if the process died.
     pub fn allow(&self, error: &Error, opened: Option<&Opened>, doing: &str) -> Outcome {
         let io = self.io();
         if io.is_dead() {
@@ -246,7 +246,7 @@ impl Simulation {
         }
         match self.is_allowed(error, is_closing, &io) {
             true => Ok(()),
-            false => flaw(format!("cannot {doing}: {error}")),
+            false => violation(format!("cannot {doing}: {error}")),
         }
     }
 
@@ -272,23 +272,23 @@ impl Simulation {
 
     /// The current time, as the beginning of a span.
     pub fn begin(&self) -> Span {
-        let now = rt::elapsed();
+        let now = runtime::elapsed();
         Span {
-            begun: now,
-            ended: now,
+            start: now,
+            end: now,
         }
     }
 
-    /// The span from `begun` to now.
-    pub fn end(&self, begun: Span) -> Span {
+    /// The span from `start` to now.
+    pub fn end(&self, start: Span) -> Span {
         Span {
-            begun: begun.begun,
-            ended: rt::elapsed(),
+            start: start.start,
+            end: runtime::elapsed(),
         }
     }
 
     /// How many writes of each thread this opening of the store has acknowledged.
-    pub fn marks(&self, opening: u64) -> Marks {
+    pub fn acknowledged_writes(&self, opening: u64) -> AcknowledgedWrites {
         let of_opening = |(of, writes): (u64, usize)| if of == opening { writes } else { 0 };
         lock(&self.acknowledged).map(of_opening)
     }
@@ -301,25 +301,25 @@ impl Simulation {
         }
     }
 
-    /// Records that everything up to these marks is on stable storage.
-    pub fn make_safe(&self, marks: &Marks) {
-        for (floor, mark) in lock(&self.floors).iter_mut().zip(marks) {
+    /// Records that everything up to these counts is on stable storage.
+    pub fn mark_durable(&self, acknowledged: &AcknowledgedWrites) {
+        for (floor, mark) in lock(&self.floors).iter_mut().zip(acknowledged) {
             floor.killed = floor.killed.max(*mark);
             floor.power_lost = floor.power_lost.max(*mark);
         }
     }
 
-    /// Records what was found of a thread's writes after an opening.
-    pub fn resolved(&self, thread: usize, opening: u64, writes: usize, ended: Ended) {
+    /// Records which of a thread's writes an opening found.
+    pub fn resolved(&self, thread: usize, opening: u64, writes: usize, ended: LifeEnd) {
         lock(&self.acknowledged)[thread] = (opening, writes);
         let floor = &mut lock(&self.floors)[thread];
         floor.power_lost = match ended {
-            Ended::PowerLost => writes,
-            Ended::Kept => floor.power_lost.min(writes),
+            LifeEnd::PowerLost => writes,
+            LifeEnd::Kept => floor.power_lost.min(writes),
         };
         floor.killed = match (ended, self.keeps_all()) {
-            (Ended::PowerLost, _) | (_, true) => writes,
-            (Ended::Kept, false) => floor.killed.min(writes),
+            (LifeEnd::PowerLost, _) | (_, true) => writes,
+            (LifeEnd::Kept, false) => floor.killed.min(writes),
         };
     }
 
@@ -327,7 +327,7 @@ impl Simulation {
         lock(&self.floors)[thread]
     }
 
-    /// Records what is wrong. Only the first flaw counts: others may follow from it.
+    /// Records what is wrong. Only the first violation counts: others may follow from it.
     pub fn report(&self, finding: String) {
         self.note(|| format!("found: {finding}"));
         lock(&self.finding).get_or_insert(finding);
@@ -344,7 +344,7 @@ impl Simulation {
     /// Adds a line to the history, if one is kept.
     pub fn note(&self, line: impl FnOnce() -> String) {
         if let Some(trace) = &self.trace {
-            let at = rt::last_elapsed();
+            let at = runtime::last_elapsed();
             lock(trace).push(format!("{:>9.3} {}", at.as_secs_f64(), line()));
         }
     }
@@ -355,20 +355,20 @@ impl Simulation {
     }
 
     /// Records that a keyspace has its beacon.
-    pub fn note_beacon(&self, space: KeyspaceNo, opening: u64) {
-        lock(&self.beacons).insert(space, opening);
+    pub fn note_beacon(&self, keyspace_id: KeyspaceId, opening: u64) {
+        lock(&self.beacons).insert(keyspace_id, opening);
     }
 
     /// Whether every reader of this opening finds the beacon of a keyspace from now on.
-    pub fn has_beacon(&self, space: KeyspaceNo, opening: u64) -> bool {
-        lock(&self.beacons).get(&space) == Some(&opening)
+    pub fn has_beacon(&self, keyspace_id: KeyspaceId, opening: u64) -> bool {
+        lock(&self.beacons).get(&keyspace_id) == Some(&opening)
     }
 
     /// The shared keyspaces that have stamps: those whose entries do not expire.
-    pub fn stamped_keyspaces(&self) -> Vec<KeyspaceNo> {
-        let spaces = self.program.store.spaces.iter().enumerate();
-        let stay = spaces.filter(|(_, space)| space.ttl_s.is_none());
-        stay.map(|(number, _)| number as KeyspaceNo).collect()
+    pub fn stamped_keyspaces(&self) -> Vec<KeyspaceId> {
+        let keyspaces = self.program.store.keyspaces.iter().enumerate();
+        let stay = keyspaces.filter(|(_, keyspace)| keyspace.ttl_s.is_none());
+        stay.map(|(number, _)| number as KeyspaceId).collect()
     }
 
     /// Whether all acknowledged writes survive a close and the death of the process.
@@ -380,9 +380,12 @@ impl Simulation {
         self.counts.operations.fetch_add(1, SeqCst);
     }
 
-    fn shape(&self, space: KeyspaceNo) -> &KeyspaceShape {
+    fn shape(&self, keyspace_id: KeyspaceId) -> &KeyspaceShape {
         let store = &self.program.store;
-        store.spaces.get(space as usize).unwrap_or(&store.private)
+        store
+            .keyspaces
+            .get(keyspace_id as usize)
+            .unwrap_or(&store.private)
     }
 
     /// The names of the files in a directory.
@@ -395,19 +398,19 @@ impl Simulation {
 }
 
 impl KeyspaceRules for Simulation {
-    fn order(&self, space: KeyspaceNo) -> Order {
-        self.shape(space).order
+    fn order(&self, keyspace_id: KeyspaceId) -> KeyOrder {
+        self.shape(keyspace_id).order
     }
 
-    fn ttl_s(&self, space: KeyspaceNo) -> Option<u64> {
-        self.shape(space).ttl_s
+    fn ttl_s(&self, keyspace_id: KeyspaceId) -> Option<u64> {
+        self.shape(keyspace_id).ttl_s
     }
 
     fn clock(&self) -> &WallClock {
         &self.clock
     }
 
-    fn may_go_back(&self) -> bool {
+    fn clock_may_go_back(&self) -> bool {
         self.program.sets_clock_back()
     }
 }

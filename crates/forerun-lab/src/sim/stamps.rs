@@ -3,7 +3,7 @@
 //!
 //! A reader at one moment sees the same number everywhere, and none older than the last one
 //! acknowledged before it began. After a death, the number is not older than the last one that was
-//! safe.
+//! durable.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -13,15 +13,15 @@ use super::simulation::lock;
 /// The key of a stamp, which sorts after all keys of threads in every order.
 pub const STAMP_KEY: &[u8] = b"~stamp";
 
-/// The key of a beacon, which ingestions write and nobody deletes. It also sorts after all keys of
-/// threads.
+/// The key of a beacon, which ingestions write and no thread deletes. It also sorts after all keys
+/// of threads.
 pub const BEACON_KEY: &[u8] = b"~beacon";
 
 #[derive(Debug, Default)]
-pub struct Stamps(Mutex<Known>);
+pub struct Stamps(Mutex<StampState>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct StampState {
     /// The opening of the store that this belongs to.
     opening: u64,
     last: u64,
@@ -29,93 +29,102 @@ struct Known {
     written: BTreeMap<u64, Option<u64>>,
     /// The stamp found when the store was opened.
     base: Option<u64>,
-    /// The highest sequence numbers that were acknowledged, and that are safe.
+    /// The highest sequence number that was acknowledged, and the highest that is durable.
     acknowledged: u64,
-    safe: u64,
+    durable: u64,
 }
 
 /// The minimum that a reader must see: the highest sequence number that was acknowledged before it
 /// began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Least {
+pub struct MinVisible {
     /// The opening of the store that it belongs to. It says nothing about other openings.
     opening: u64,
     sequence: u64,
 }
 
-impl Least {
+impl MinVisible {
     /// Returns the same minimum with this acknowledged sequence number.
-    pub fn with(self, sequence: u64) -> Least {
-        Least { sequence, ..self }
+    pub fn with(self, sequence: u64) -> MinVisible {
+        MinVisible { sequence, ..self }
     }
 }
 
 impl Stamps {
     /// Draws a new stamp to be written.
     pub fn begin(&self) -> u64 {
-        let mut known = lock(&self.0);
-        known.last += 1;
-        let stamp = known.last;
-        known.written.insert(stamp, None);
+        let mut state = lock(&self.0);
+        state.last += 1;
+        let stamp = state.last;
+        state.written.insert(stamp, None);
         stamp
     }
 
-    /// Records that the store refused a stamp, so nobody may read it.
+    /// Records that the store refused a stamp, so no thread may read it.
     pub fn refuse(&self, stamp: u64) {
         lock(&self.0).written.remove(&stamp);
     }
 
     /// Records that a stamp was acknowledged with this sequence number.
-    pub fn acknowledge(&self, stamp: u64, sequence: u64, least: Least) -> Result<(), String> {
-        let mut known = lock(&self.0);
-        if known.opening != least.opening {
+    pub fn acknowledge(
+        &self,
+        stamp: u64,
+        sequence: u64,
+        min_visible: MinVisible,
+    ) -> Result<(), String> {
+        let mut state = lock(&self.0);
+        if state.opening != min_visible.opening {
             return Ok(());
         }
-        known.written.insert(stamp, Some(sequence));
-        known.acknowledged = known.acknowledged.max(sequence);
-        match sequence > least.sequence {
+        state.written.insert(stamp, Some(sequence));
+        state.acknowledged = state.acknowledged.max(sequence);
+        match sequence > min_visible.sequence {
             true => Ok(()),
             false => Err(format!(
                 "a batch got sequence number {sequence} after {} was acknowledged",
-                least.sequence
+                min_visible.sequence
             )),
         }
     }
 
     /// The minimum that a reader that begins now must see.
-    pub fn least(&self) -> Least {
-        let known = lock(&self.0);
-        Least {
-            opening: known.opening,
-            sequence: known.acknowledged,
+    pub fn min_visible(&self) -> MinVisible {
+        let state = lock(&self.0);
+        MinVisible {
+            opening: state.opening,
+            sequence: state.acknowledged,
         }
     }
 
-    /// Records that everything that was acknowledged up to then is safe.
-    pub fn make_safe(&self, least: Least) {
-        let mut known = lock(&self.0);
-        if known.opening == least.opening {
-            known.safe = known.safe.max(least.sequence);
+    /// Records that everything that was acknowledged up to then is durable.
+    pub fn mark_durable(&self, min_visible: MinVisible) {
+        let mut state = lock(&self.0);
+        if state.opening == min_visible.opening {
+            state.durable = state.durable.max(min_visible.sequence);
         }
     }
 
     /// Checks what one reader read: the stamp of each keyspace.
     ///
     /// # Errors
-    /// What is wrong.
-    pub fn check(&self, stamps: &[Option<u64>], least: Least) -> Result<Least, String> {
-        let known = lock(&self.0);
-        let mut seen = least;
-        if known.opening != least.opening {
+    /// A description of the mismatch.
+    pub fn check(
+        &self,
+        stamps: &[Option<u64>],
+        min_visible: MinVisible,
+    ) -> Result<MinVisible, String> {
+        let state = lock(&self.0);
+        let mut seen = min_visible;
+        if state.opening != min_visible.opening {
             return Ok(seen);
         }
         for stamp in stamps {
-            if let Some(sequence) = known.sequence(*stamp)? {
-                if sequence < least.sequence {
+            if let Some(sequence) = state.sequence(*stamp)? {
+                if sequence < min_visible.sequence {
                     return Err(format!(
                         "read stamp {stamp:?} with sequence number {sequence}, after {} was \
                          acknowledged or read",
-                        least.sequence
+                        min_visible.sequence
                     ));
                 }
                 seen.sequence = seen.sequence.max(sequence);
@@ -127,10 +136,14 @@ impl Stamps {
     /// Checks what was read at one moment: it must be the same everywhere.
     ///
     /// # Errors
-    /// What is wrong.
-    pub fn check_moment(&self, stamps: &[Option<u64>], least: Least) -> Result<Least, String> {
+    /// A description of the mismatch.
+    pub fn check_moment(
+        &self,
+        stamps: &[Option<u64>],
+        min_visible: MinVisible,
+    ) -> Result<MinVisible, String> {
         match stamps.iter().all(|stamp| *stamp == stamps[0]) {
-            true => self.check(stamps, least),
+            true => self.check(stamps, min_visible),
             false => Err(format!(
                 "only a part of a batch is visible: the stamps are {stamps:?}"
             )),
@@ -140,59 +153,59 @@ impl Stamps {
     /// Checks the stamps after an opening.
     ///
     /// # Errors
-    /// What is wrong.
-    pub fn look(&self, stamps: &[Option<u64>], keeps_all: bool) -> Result<(), String> {
-        let least = {
-            let known = lock(&self.0);
-            Least {
-                opening: known.opening,
+    /// A description of the mismatch.
+    pub fn check_opening(&self, stamps: &[Option<u64>], keeps_all: bool) -> Result<(), String> {
+        let min_visible = {
+            let state = lock(&self.0);
+            MinVisible {
+                opening: state.opening,
                 sequence: match keeps_all {
-                    true => known.acknowledged,
-                    false => known.safe,
+                    true => state.acknowledged,
+                    false => state.durable,
                 },
             }
         };
-        self.check_moment(stamps, least).map(drop)
+        self.check_moment(stamps, min_visible).map(drop)
     }
 
-    /// Like [`look`](Self::look), and makes the stamps found certain. `is_safe` says whether they
-    /// would survive a loss of power.
+    /// Does the same as [`check_opening`](Self::check_opening), and makes the stamps found certain.
+    /// `is_durable` says whether they would survive a loss of power.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A description of the mismatch.
     pub fn resolve(
         &self,
         stamps: &[Option<u64>],
         keeps_all: bool,
-        is_safe: bool,
+        is_durable: bool,
     ) -> Result<(), String> {
-        self.look(stamps, keeps_all)?;
+        self.check_opening(stamps, keeps_all)?;
         let found = stamps.first().copied().flatten();
-        let mut known = lock(&self.0);
-        if is_safe {
-            *known = Known {
-                opening: known.opening + 1,
-                last: known.last,
+        let mut state = lock(&self.0);
+        if is_durable {
+            *state = StampState {
+                opening: state.opening + 1,
+                last: state.last,
                 base: found,
-                ..Known::default()
+                ..StampState::default()
             };
             return Ok(());
         }
         // A stamp whose sequence number was never returned is newer than all acknowledged ones.
-        let sequence = known.sequence(found)?;
-        let sequence = sequence.unwrap_or(known.acknowledged + 1);
-        if let Some(stamp) = found.filter(|_| found != known.base) {
-            known.written.insert(stamp, Some(sequence));
+        let sequence = state.sequence(found)?;
+        let sequence = sequence.unwrap_or(state.acknowledged + 1);
+        if let Some(stamp) = found.filter(|_| found != state.base) {
+            state.written.insert(stamp, Some(sequence));
         }
-        known.acknowledged = sequence;
+        state.acknowledged = sequence;
         let is_lost = |of: &Option<u64>| of.is_some_and(|of| of > sequence);
-        known.written.retain(|_, of| !is_lost(of));
-        known.opening += 1;
+        state.written.retain(|_, of| !is_lost(of));
+        state.opening += 1;
         Ok(())
     }
 }
 
-impl Known {
+impl StampState {
     /// The sequence number of a stamp that was read, if known.
     fn sequence(&self, stamp: Option<u64>) -> Result<Option<u64>, String> {
         if stamp == self.base {

@@ -4,37 +4,42 @@ use std::sync::Arc;
 
 use forerun_db::{Durability, Error, Keyspace, WalMode, WriteBatch};
 
+use super::client_thread::{CallStart, ClientThread, PrivateKeyspace, WriteKind};
 use super::draw::private_name;
-use super::entries::{Change, KeyspaceNo, KeyspaceRules, WriteOutcome};
-use super::orders::Order;
-use super::program::{self, StepKeyspace, What};
-use super::simulation::{Outcome, Stop, flaw};
+use super::entries::{Change, KeyspaceId, KeyspaceRules, WriteOutcome};
+use super::key_order::KeyOrder;
+use super::program::{self, ChangeKind, StepKeyspace};
+use super::simulation::{Outcome, Stop, violation};
 use super::stamps::{BEACON_KEY, STAMP_KEY, encode};
-use super::user::{Begun, Private, User, Writing};
 
-impl User<'_> {
+impl ClientThread<'_> {
     pub fn write(
         &mut self,
         changes: &[program::Change],
         durability: Option<Durability>,
     ) -> Outcome {
         let mut ready: Vec<(Keyspace, Change)> = Vec::new();
-        let first = self.memory.history.len();
+        let first = self.model.history.len();
         for (number, change) in changes.iter().enumerate() {
-            let Some((space, keyspace)) = self.space(change.keyspace) else {
+            let Some((keyspace_id, keyspace)) = self.keyspace(change.keyspace) else {
                 continue;
             };
-            let change = match change.what {
-                What::Put { key, len } => {
+            let change = match change.kind {
+                ChangeKind::Put { key, len } => {
                     let value = self.value(first, number, len);
-                    Change::Put(space, self.key(key), value)
+                    Change::Put(keyspace_id, self.key(key), value)
                 }
-                What::Delete { key } => Change::Delete(space, self.key(key)),
-                What::DeleteRange { from, to } => {
+                ChangeKind::Delete { key } => Change::Delete(keyspace_id, self.key(key)),
+                ChangeKind::DeleteRange { from, to } => {
                     let (from, to) = (self.key(from), self.key(to));
-                    match self.simulation.order(space).compare(&from, &to).is_le() {
-                        true => Change::DeleteRange(space, from, to),
-                        false => Change::DeleteRange(space, to, from),
+                    match self
+                        .simulation
+                        .order(keyspace_id)
+                        .compare(&from, &to)
+                        .is_le()
+                    {
+                        true => Change::DeleteRange(keyspace_id, from, to),
+                        false => Change::DeleteRange(keyspace_id, to, from),
                     }
                 }
             };
@@ -45,7 +50,7 @@ impl User<'_> {
             _ => false,
         };
         let has_empty = ready.iter().any(|(_, change)| is_empty(change));
-        let begun = self.begin();
+        let start = self.begin();
         let own = self.simulation.program.store.durability;
         let used = match &ready[..] {
             // The method takes no durability, so the store's own applies.
@@ -62,23 +67,23 @@ impl User<'_> {
             // Nothing is written.
             Err(Error::EmptyRange { .. }) if has_empty => return Ok(()),
             Err(Error::LogOff) if is_off => return Ok(()),
-            Err(error @ Error::MemoryLimit { .. }) => return self.allow_no_memory(&error, &begun),
+            Err(error @ Error::MemoryLimit { .. }) => return self.allow_no_memory(&error, &start),
             Ok(()) if has_empty && self.is_alive() => {
-                return flaw("the deletion of an empty range succeeded");
+                return violation("the deletion of an empty range succeeded");
             }
             Ok(()) if is_off => {
-                return flaw("a synced write succeeded in a store without a log");
+                return violation("a synced write succeeded in a store without a log");
             }
             _ => {}
         }
         let changes = ready.into_iter().map(|(_, change)| change).collect();
-        let is_safe = used == Durability::Synced;
+        let is_durable = used == Durability::Synced;
         self.note_write(
             changes,
-            &begun,
+            &start,
             result.as_ref().copied(),
-            is_safe,
-            Writing::Write,
+            is_durable,
+            WriteKind::Write,
         )
     }
 
@@ -96,8 +101,10 @@ impl User<'_> {
         for (keyspace, change) in ready {
             let mut batch = batch.keyspace(keyspace);
             match change {
-                Change::Put(space, key, value) => batch.put(&self.spell(*space, key), value)?,
-                Change::Delete(space, key) => batch.delete(&self.spell(*space, key))?,
+                Change::Put(keyspace_id, key, value) => {
+                    batch.put(&self.spell(*keyspace_id, key), value)?
+                }
+                Change::Delete(keyspace_id, key) => batch.delete(&self.spell(*keyspace_id, key))?,
                 Change::DeleteRange(_, from, to) => batch.delete_range(from, to)?,
             }
         }
@@ -113,15 +120,15 @@ impl User<'_> {
     ) -> forerun_db::Result<()> {
         match change {
             Change::DeleteRange(_, from, to) => keyspace.delete_range(from, to),
-            Change::Put(space, key, value) => {
-                let key = self.spell(*space, key);
+            Change::Put(keyspace_id, key, value) => {
+                let key = self.spell(*keyspace_id, key);
                 match durability {
                     None => keyspace.put(&key, value),
                     Some(durability) => keyspace.put_with(&key, value, durability),
                 }
             }
-            Change::Delete(space, key) => {
-                let key = self.spell(*space, key);
+            Change::Delete(keyspace_id, key) => {
+                let key = self.spell(*keyspace_id, key);
                 match durability {
                     None => keyspace.delete(&key),
                     Some(durability) => keyspace.delete_with(&key, durability),
@@ -131,67 +138,69 @@ impl User<'_> {
     }
 
     /// Returns one of the spellings of a key, if the order treats several as equal.
-    pub fn spell(&self, space: KeyspaceNo, key: &[u8]) -> Vec<u8> {
-        match self.simulation.order(space) {
-            Order::Folding if self.memory.history.len() % 2 == 1 => key.to_ascii_uppercase(),
+    pub fn spell(&self, keyspace_id: KeyspaceId, key: &[u8]) -> Vec<u8> {
+        match self.simulation.order(keyspace_id) {
+            KeyOrder::Folding if self.model.history.len() % 2 == 1 => key.to_ascii_uppercase(),
             _ => key.to_vec(),
         }
     }
 
     /// A value that no other write has.
     fn value(&self, write: usize, number: usize, len: u16) -> Arc<[u8]> {
-        let name = format!("{}.{write}.{number} ", self.memory.thread);
+        let name = format!("{}.{write}.{number} ", self.model.thread);
         let bytes = name.bytes().cycle().take(usize::from(len));
         bytes.collect()
     }
 
     pub fn stamp(&mut self, durability: Durability) -> Outcome {
-        let spaces = self.simulation.stamped_keyspaces();
-        if spaces.is_empty() {
+        let keyspaces = self.simulation.stamped_keyspaces();
+        if keyspaces.is_empty() {
             return Ok(());
         }
-        let begun = self.begin();
+        let start = self.begin();
         let stamp = self.simulation.stamps.begin();
         let value = encode(stamp);
         let mut batch = WriteBatch::new();
-        for space in spaces {
-            let keyspace = &self.opened.spaces[space as usize];
+        for keyspace_id in keyspaces {
+            let keyspace = &self.opened.keyspaces[keyspace_id as usize];
             let put = batch.keyspace(keyspace).put(STAMP_KEY, &value);
-            put.map_err(|error| Stop::Flaw(error.to_string()))?;
+            put.map_err(|error| Stop::Violation(error.to_string()))?;
         }
         let result = self.opened.db.write(&batch, durability);
         let is_off = self.has_no_log_for(durability);
-        let told = result.as_ref().map(|_| ());
-        if self.write_outcome(&begun, told, Writing::Stamp)? == WriteOutcome::Absent {
+        let outcome = result.as_ref().map(|_| ());
+        if self.write_outcome(&start, outcome, WriteKind::Stamp)? == WriteOutcome::Absent {
             self.simulation.stamps.refuse(stamp);
         }
         match result {
-            Ok(_) if is_off => flaw("a synced stamp was written in a store without a log"),
+            Ok(_) if is_off => violation("a synced stamp was written in a store without a log"),
             Ok(sequence) if self.is_alive() => {
                 let stamps = &self.simulation.stamps;
-                let acknowledged = stamps.acknowledge(stamp, sequence, begun.least);
-                acknowledged.map_err(Stop::Flaw)?;
+                let acknowledged = stamps.acknowledge(stamp, sequence, start.min_visible);
+                acknowledged.map_err(Stop::Violation)?;
                 if durability == Durability::Synced {
-                    self.make_safe(&begun);
-                    self.simulation.stamps.make_safe(begun.least.with(sequence));
+                    self.mark_durable(&start);
+                    self.simulation
+                        .stamps
+                        .mark_durable(start.min_visible.with(sequence));
                 }
                 Ok(())
             }
             Ok(_) => Ok(()),
             Err(Error::LogOff) if is_off => Ok(()),
-            Err(error @ Error::MemoryLimit { .. }) => self.allow_no_memory(&error, &begun),
+            Err(error @ Error::MemoryLimit { .. }) => self.allow_no_memory(&error, &start),
             Err(error) => self.allow_write(&error, "write a stamp"),
         }
     }
 
     /// A write may be refused for lack of memory only if readers hold memory, because no write is
     /// larger than the limit.
-    pub fn allow_no_memory(&self, error: &Error, begun: &Begun) -> Outcome {
-        let is_read = self.simulation.readers.were_there_since(begun.at.begun);
+    pub fn allow_no_memory(&self, error: &Error, start: &CallStart) -> Outcome {
+        let is_read = self.simulation.readers.any_since(start.at.start);
         match is_read || !self.is_alive() {
             true => Ok(()),
-            false => flaw(format!(
-                "a write is refused for lack of memory, but nobody reads: {error}"
+            false => violation(format!(
+                "a write is refused for lack of memory, but no thread reads: {error}"
             )),
         }
     }
@@ -202,37 +211,37 @@ impl User<'_> {
         keys: &[(u8, Option<u16>)],
         commits: bool,
     ) -> Outcome {
-        let Some((space, keyspace)) = self.space(keyspace) else {
+        let Some((keyspace_id, keyspace)) = self.keyspace(keyspace) else {
             return Ok(());
         };
-        let order = self.simulation.order(space);
-        let first = self.memory.history.len();
+        let order = self.simulation.order(keyspace_id);
+        let first = self.model.history.len();
         let changes: Vec<Change> = keys
             .iter()
             .enumerate()
             .map(|(number, (key, len))| {
                 let key = self.key(*key);
                 match len {
-                    None => Change::Delete(space, key),
-                    Some(len) => Change::Put(space, key, self.value(first, number, *len)),
+                    None => Change::Delete(keyspace_id, key),
+                    Some(len) => Change::Put(keyspace_id, key, self.value(first, number, *len)),
                 }
             })
             .collect();
-        let has_beacon = commits && self.simulation.stamped_keyspaces().contains(&space);
+        let has_beacon = commits && self.simulation.stamped_keyspaces().contains(&keyspace_id);
         let mut written = changes.clone();
         if has_beacon {
             let beacon = Change::Put(
-                space,
+                keyspace_id,
                 BEACON_KEY.to_vec(),
                 self.value(first, keys.len(), 20),
             );
             written.push(beacon);
         }
         written.sort_by(|a, b| order.compare(key_of(a), key_of(b)));
-        let begun = self.begin();
+        let start = self.begin();
         let result = self.put_in(&keyspace, &written, commits);
         if has_beacon && result.is_ok() && self.is_alive() {
-            self.simulation.note_beacon(space, self.opened.number);
+            self.simulation.note_beacon(keyspace_id, self.opened.number);
         }
         if !commits {
             return match result {
@@ -249,10 +258,10 @@ impl User<'_> {
         }
         self.note_write(
             changes,
-            &begun,
+            &start,
             result.as_ref().copied(),
             true,
-            Writing::Ingestion,
+            WriteKind::Ingestion,
         )
     }
 
@@ -266,7 +275,9 @@ impl User<'_> {
         for change in changes {
             match change {
                 Change::Put(_, key, value) if key == BEACON_KEY => ingestion.add(key, value)?,
-                Change::Put(space, key, value) => ingestion.add(&self.spell(*space, key), value)?,
+                Change::Put(keyspace_id, key, value) => {
+                    ingestion.add(&self.spell(*keyspace_id, key), value)?
+                }
                 Change::Delete(_, key) | Change::DeleteRange(_, key, _) => ingestion.delete(key)?,
             }
         }
@@ -277,40 +288,40 @@ impl User<'_> {
     }
 
     pub fn create_keyspace(&mut self) -> Outcome {
-        if self.memory.private != Private::Absent {
+        if self.model.private != PrivateKeyspace::Absent {
             return Ok(());
         }
-        let name = private_name(self.memory.thread);
+        let name = private_name(self.model.thread);
         match self.opened.db.keyspace(&name) {
             Ok(keyspace) if self.is_alive() => {
-                let space = self.memory.next_private();
-                self.memory.private = Private::Present(space);
+                let keyspace_id = self.model.next_private();
+                self.model.private = PrivateKeyspace::Present(keyspace_id);
                 self.private = Some(keyspace);
                 Ok(())
             }
             Ok(_) => {
-                self.memory.private = Private::InDoubt;
+                self.model.private = PrivateKeyspace::InDoubt;
                 Ok(())
             }
             Err(error) => {
-                self.memory.private = Private::InDoubt;
+                self.model.private = PrivateKeyspace::InDoubt;
                 self.allow(&error, "create a keyspace")
             }
         }
     }
 
     pub fn drop_keyspace(&mut self) -> Outcome {
-        let Some((space, keyspace)) = self.private_keyspace() else {
+        let Some((keyspace_id, keyspace)) = self.private_keyspace() else {
             return Ok(());
         };
-        let name = private_name(self.memory.thread);
+        let name = private_name(self.model.thread);
         let dropped = self.opened.db.drop_keyspace(&name);
-        self.forget_private(space);
+        self.forget_private(keyspace_id);
         match dropped {
             Ok(()) if self.is_alive() => {
-                self.memory.private = Private::Absent;
+                self.model.private = PrivateKeyspace::Absent;
                 match keyspace.put(b"late", b"") {
-                    Ok(()) => flaw("a keyspace that was dropped accepted a write"),
+                    Ok(()) => violation("a keyspace that was dropped accepted a write"),
                     Err(Error::KeyspaceDropped { .. }) => Ok(()),
                     Err(error) => self.allow(&error, "write to a dropped keyspace"),
                 }
@@ -320,12 +331,12 @@ impl User<'_> {
         }
     }
 
-    fn forget_private(&mut self, space: KeyspaceNo) {
-        self.memory.private = Private::InDoubt;
+    fn forget_private(&mut self, keyspace_id: KeyspaceId) {
+        self.model.private = PrivateKeyspace::InDoubt;
         self.private = None;
-        self.memory.history.forget(space);
+        self.model.history.forget(keyspace_id);
         if let Some(snapshot) = &mut self.snapshot {
-            snapshot.forget(space);
+            snapshot.forget(keyspace_id);
         }
     }
 }

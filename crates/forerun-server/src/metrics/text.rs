@@ -78,7 +78,7 @@ fn sessions(encoder: &mut MetricsEncoder<'_>, stats: &SessionStats) -> fmt::Resu
 }
 
 fn connections(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result {
-    let stats = shared.host.connection_stats();
+    let stats = shared.server.connection_stats();
     let limit = u64::from(shared.settings.max_connections);
     encoder.gauge("connections", "Open connections", stats.curr_connections)?;
     encoder.gauge("connections_limit", "Connection limit", limit)?;
@@ -110,6 +110,39 @@ fn connections(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result
         ),
     ] {
         encoder.counter(name, help, value)?;
+    }
+    for (name, help, value) in [
+        (
+            "connections_stalled_closed",
+            "Stalled connections closed while the buffers were at their limit",
+            stats.response_obj_oom + stats.read_buf_oom,
+        ),
+        (
+            "connection_read_pauses",
+            "Times a connection was not read while the buffers were at their limit",
+            stats.read_buf_pauses,
+        ),
+    ] {
+        encoder.counter(name, help, value)?;
+    }
+    for (name, help, value) in [
+        (
+            "connection_input_bytes",
+            "Memory of connections that have sent a part of a command",
+            stats.read_buf_bytes,
+        ),
+        (
+            "connection_output_bytes",
+            "Memory of answers that wait for slow readers",
+            stats.response_obj_bytes,
+        ),
+        (
+            "connection_buffer_limit_bytes",
+            "Limit of both together",
+            stats.read_buf_limit_bytes,
+        ),
+    ] {
+        encoder.gauge(name, help, value)?;
     }
     let uptime_s = time::elapsed(shared.started).as_secs();
     encoder.gauge("uptime_seconds", "Seconds since the start", uptime_s)
@@ -173,7 +206,7 @@ impl<'a> MetricsEncoder<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::NoHost;
+    use crate::shared::NoServer;
     use forerun_cache::{Cache, CacheOptions, Store};
 
     #[test]
@@ -182,7 +215,7 @@ mod tests {
         let metrics = Metrics::new(Arc::new(Shared::new(
             Default::default(),
             cache.clone(),
-            Box::new(NoHost),
+            Box::new(NoServer),
         )));
         let text = metrics.text().expect("a text");
         cache.stats().each(&mut |figure, _| {
@@ -198,7 +231,7 @@ mod tests {
     #[test]
     fn every_counter_of_the_sessions_is_a_metric() {
         let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
-        let shared = Arc::new(Shared::new(Default::default(), cache, Box::new(NoHost)));
+        let shared = Arc::new(Shared::new(Default::default(), cache, Box::new(NoServer)));
         let metrics = Metrics::new(shared.clone());
         let mut value = 1_000_000;
         shared.register().each(&mut |name, counter| {
@@ -218,7 +251,7 @@ mod tests {
     fn every_metric_is_in_the_documentation_and_has_its_value() {
         let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
         cache.store(Store::set(b"key", b"value"));
-        let shared = Shared::new(Default::default(), cache, Box::new(NoHost));
+        let shared = Shared::new(Default::default(), cache, Box::new(NoServer));
         shared.register().get_hits.add(3);
         let text = Metrics::new(Arc::new(shared)).text().expect("a text");
         assert!(

@@ -55,7 +55,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody may have removed the file, and another server may have put its own there.
+        // The file may have been removed, and another server may have put its own there.
         if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
             let _ = fs::remove_file(&self.path);
         }
@@ -186,7 +186,7 @@ fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     let file = SocketFile::at(path)?;
     let set_mode = || fs::set_permissions(path, fs::Permissions::from_mode(mode));
-    // Nobody may connect to a file with a wider mode.
+    // No client may connect to a file with a wider mode.
     if !HAS_MODE_FROM_THE_START {
         set_mode()?;
     }
@@ -316,7 +316,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
         let listener = unix(&path).expect("the path is free");
-        fs::remove_file(&path).expect("somebody removes it");
+        fs::remove_file(&path).expect("another process removes it");
         let other = unix(&path).expect("the path is free again");
         drop(listener);
         assert!(path.exists());

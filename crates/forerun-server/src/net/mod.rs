@@ -5,5 +5,6 @@ mod tls;
 mod transport;
 
 pub(crate) use listener::{Listener, Socket};
+pub(crate) use tls::TlsFiles;
 pub use tls::{MinVersion, TlsOptions, VerifyClient};
-pub(crate) use transport::{Transport, retry};
+pub(crate) use transport::{TLS_BUFFER_BYTES, Transport, retry};

@@ -1,8 +1,11 @@
-//! TLS: reads the certificate, the key and the client authorities. The options follow memcached's
-//! `ssl_*`.
+//! TLS: reads the certificate, the key and the client authorities, and reads them again while the
+//! server runs. The options follow memcached's `ssl_*`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
+
+use forerun_core::sync::{PoisonError, RwLock};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -46,11 +49,11 @@ pub struct TlsOptions {
     /// PEM file of the certificate's key (`ssl_key`). It may be the same file.
     pub key: PathBuf,
     /// PEM file of the authorities for clients' certificates (`ssl_ca_cert`). Required if clients
-    /// are verified.
+    /// are verified. Default: none.
     pub authorities: Option<PathBuf>,
-    /// Whether clients must show a certificate (`ssl_verify_mode`).
+    /// Whether clients must show a certificate (`ssl_verify_mode`). Default: no.
     pub verify_client: VerifyClient,
-    /// The oldest version that the server accepts (`ssl_min_version`).
+    /// The oldest version that the server accepts (`ssl_min_version`). Default: TLS 1.2.
     pub min_version: MinVersion,
 }
 
@@ -122,6 +125,56 @@ impl TlsOptions {
             roots.add(certificate).map_err(|error| wrong(path, error))?;
         }
         Ok(roots)
+    }
+}
+
+/// The TLS configuration that new connections use.
+pub(crate) struct TlsFiles {
+    options: TlsOptions,
+    loaded: RwLock<Loaded>,
+}
+
+/// A configuration, and when its files were read.
+struct Loaded {
+    config: Arc<ServerConfig>,
+    at: Instant,
+}
+
+impl TlsFiles {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`Error::Tls`], as [`TlsOptions::load`].
+    pub(crate) fn load(options: &TlsOptions, now: Instant) -> Result<TlsFiles, Error> {
+        let config = options.load()?;
+        Ok(TlsFiles {
+            options: options.clone(),
+            loaded: RwLock::new(Loaded { config, at: now }),
+        })
+    }
+
+    /// Reads the files again, for connections that begin from now on. If a file cannot be used,
+    /// everything stays as it was.
+    ///
+    /// # Errors
+    /// [`Error::Tls`], as [`TlsOptions::load`].
+    pub(crate) fn reload(&self, now: Instant) -> Result<(), Error> {
+        let config = self.options.load()?;
+        // The whole value is replaced at once, so a panic elsewhere cannot leave half of it.
+        *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Loaded { config, at: now };
+        Ok(())
+    }
+
+    /// The configuration for a new connection.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        loaded.config.clone()
+    }
+
+    /// When the files in use were read.
+    pub(crate) fn loaded_at(&self) -> Instant {
+        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        loaded.at
     }
 }
 

@@ -20,7 +20,7 @@ use rustls::{ServerConfig, ServerConnection};
 use crate::planted::{self, Defect};
 
 /// Maximum number of bytes that rustls may hold for a socket that takes no more.
-const TLS_BUFFER_BYTES: usize = 64 << 10;
+pub(crate) const TLS_BUFFER_BYTES: usize = 64 << 10;
 
 /// A connection's bytes. Reads and writes never block: `WouldBlock` means that the socket has no
 /// more bytes or no more space.

@@ -88,7 +88,7 @@ enum Read {
     Parsed,
 }
 
-/// What an answer returns for a flag, if the command knows it.
+/// The part of an answer for a flag, if the command knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Nothing,
@@ -105,7 +105,7 @@ pub(crate) enum Answer {
     IdleSeconds,
 }
 
-/// What the bytes after a flag's letter mean.
+/// The meaning of the bytes after a flag's letter.
 #[derive(Clone, Copy)]
 enum Token {
     /// The letter is not a flag.
@@ -183,7 +183,7 @@ pub(crate) const ANSWERED: Letters = letters!(row => !matches!(row.answer, Answe
 pub(crate) const REPEATED: Letters =
     letters!(row => matches!(row.answer, Answer::Flag | Answer::Key));
 
-/// What an answer returns for this flag.
+/// The part of an answer for this flag.
 #[inline]
 pub(crate) fn answer_of(letter: u8) -> Answer {
     ANSWERS[usize::from(letter)]
@@ -216,7 +216,7 @@ pub(crate) enum Command {
 }
 
 /// The replies to invalid lines. As in memcached, they differ between commands.
-struct Refusals {
+struct ErrorReplies {
     too_many_flags: &'static [u8],
     /// `None`: each error has its own reply.
     bad_flag: Option<&'static [u8]>,
@@ -224,24 +224,24 @@ struct Refusals {
 }
 
 impl Command {
-    const fn refusals(self) -> Refusals {
+    const fn error_replies(self) -> ErrorReplies {
         match self {
-            Command::Get => Refusals {
+            Command::Get => ErrorReplies {
                 too_many_flags: replies::FLAGS_TOO_MANY_MG,
                 bad_flag: None,
                 bad_key: replies::BAD_KEY,
             },
-            Command::Store => Refusals {
+            Command::Store => ErrorReplies {
                 too_many_flags: replies::FLAGS_TOO_MANY,
                 bad_flag: None,
                 bad_key: replies::BAD_KEY,
             },
-            Command::Delete | Command::Arithmetic => Refusals {
+            Command::Delete | Command::Arithmetic => ErrorReplies {
                 too_many_flags: replies::FLAGS_TOO_MANY,
                 bad_flag: Some(replies::FLAG_UNKNOWN_OR_TWICE),
                 bad_key: replies::FLAG_UNKNOWN_OR_TWICE,
             },
-            Command::Debug => Refusals {
+            Command::Debug => ErrorReplies {
                 too_many_flags: replies::FLAGS_TOO_MANY,
                 bad_flag: None,
                 bad_key: replies::BAD_FORMAT,
@@ -386,7 +386,7 @@ impl<'a> Flags<'a> {
             // Like memcached, which reads one token after the key, and only this flag.
             Command::Debug if tokens.get(2) == b"b" => (2, 3),
             Command::Debug => (2, 2),
-            _ if tokens.count() > TOKENS_MAX => return Err(command.refusals().too_many_flags),
+            _ if tokens.count() > TOKENS_MAX => return Err(command.error_replies().too_many_flags),
             // The value's length follows the key.
             Command::Store => (3, tokens.count()),
             Command::Get | Command::Delete | Command::Arithmetic => (2, tokens.count()),
@@ -394,9 +394,9 @@ impl<'a> Flags<'a> {
         self.text = tokens.behind(line, first - 1);
         self.tokens = tokens.kept().get(first..end).unwrap_or_default();
         self.parse_tokens()
-            .map_err(|error| command.refusals().bad_flag.unwrap_or(error.reply()))?;
+            .map_err(|error| command.error_replies().bad_flag.unwrap_or(error.reply()))?;
         let key = if self.has(b'b') {
-            decode(key, decoded).ok_or(command.refusals().bad_key)?
+            decode(key, decoded).ok_or(command.error_replies().bad_key)?
         } else {
             key
         };

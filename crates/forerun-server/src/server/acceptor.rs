@@ -4,6 +4,7 @@
 //! ```text
 //!   listeners ──> accept ──> a ticket, or "too many" ──> the workers in turn
 //!   each second ──> the cache's clock; memory returned to the system if the limit was lowered
+//!               ──> stalled connections closed if the buffers have reached their limit
 //!   now and then ──> memory prefaulted before the workers need it
 //!   asked to drain ──> close listeners ──> workers finish ──> snapshot ──> end
 //! ```
@@ -16,14 +17,14 @@ use forerun_cache::Cache;
 use forerun_core::sync::thread::JoinHandle;
 
 use crate::auth::UserFile;
-use crate::net::retry;
+use crate::net::{TlsFiles, retry};
 use crate::planted::{self, Defect};
 use crate::system::{Listening, Readiness, System};
 
 use super::connections::Connections;
-use super::control::Control;
+use super::server_handle::ServerHandle;
 use super::snapshot_writer::SnapshotWriter;
-use super::worker::{Handle, Message};
+use super::worker::{Message, WorkerHandle};
 
 /// Maximum number of listener events that one poll reports.
 pub(crate) const EVENTS: usize = 64;
@@ -38,7 +39,7 @@ const PREFAULT_INTERVAL_MAX: Duration = Duration::from_millis(500);
 /// Pause of accepting when the system has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Connections accepted from one listener before the next one gets its turn.
-const ACCEPTS_A_TURN: usize = 64;
+const ACCEPTS_PER_TURN: usize = 64;
 /// The answer to a connection beyond the limit, in memcached's words.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
@@ -47,12 +48,13 @@ pub(crate) struct Acceptor<S: System> {
     pub(crate) system: S,
     pub(crate) poll: S::Poll,
     pub(crate) listeners: Vec<ListenerState<S::Listener>>,
-    pub(crate) workers: Vec<Handle<S::Socket>>,
+    pub(crate) workers: Vec<WorkerHandle<S::Socket>>,
     pub(crate) threads: Vec<JoinHandle<io::Result<()>>>,
     pub(crate) connections: Arc<Connections>,
-    pub(crate) control: Control,
+    pub(crate) handle: ServerHandle,
     pub(crate) cache: Arc<Cache>,
     pub(crate) snapshot_writer: Option<SnapshotWriter<S>>,
+    pub(crate) tls: Option<Arc<TlsFiles>>,
     pub(crate) users: Option<Arc<UserFile>>,
     pub(crate) drain_timeout: Duration,
     pub(crate) next_worker: usize,
@@ -93,14 +95,14 @@ impl<S: System> Acceptor<S> {
     ///
     /// # Errors
     /// The poll's or a worker's error, or the error of the last snapshot.
-    pub(crate) fn run(mut self) -> Result<(), super::Ended> {
+    pub(crate) fn run(mut self) -> Result<(), super::ServerError> {
         let served = self.serve();
         self.begin_drain();
-        let mut ended = served.map_err(super::Ended::Io);
+        let mut ended = served.map_err(super::ServerError::Io);
         for thread in std::mem::take(&mut self.threads) {
             ended = match thread.join() {
-                Ok(done) => ended.and(done.map_err(super::Ended::Io)),
-                Err(_) => Err(super::Ended::Panic),
+                Ok(done) => ended.and(done.map_err(super::ServerError::Io)),
+                Err(_) => Err(super::ServerError::Panic),
             };
         }
         ended.and(self.write_snapshot())
@@ -119,11 +121,11 @@ impl<S: System> Acceptor<S> {
     }
 
     /// Writes the snapshot after the workers have ended.
-    pub(crate) fn write_snapshot(&self) -> Result<(), super::Ended> {
+    pub(crate) fn write_snapshot(&self) -> Result<(), super::ServerError> {
         let written = match &self.snapshot_writer {
             Some(snapshot_writer) => snapshot_writer
                 .write_final(&self.cache)
-                .map_err(super::Ended::Snapshot),
+                .map_err(super::ServerError::Snapshot),
             None => Ok(()),
         };
         tracing::info!("ended");
@@ -142,7 +144,7 @@ impl<S: System> Acceptor<S> {
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        while !self.control.is_drain_requested() {
+        while !self.handle.is_drain_requested() {
             self.step()?;
         }
         Ok(())
@@ -165,20 +167,31 @@ impl<S: System> Acceptor<S> {
         }
         self.maintenance.paused = self.accept();
         self.maintain();
-        if self.control.take_snapshot()
+        if self.handle.take_snapshot()
             && let Some(snapshot_writer) = &self.snapshot_writer
         {
             snapshot_writer.write_live(&self.cache);
         }
-        if self.control.take_reload_users()
-            && let Some(users) = &self.users
-        {
+        if self.handle.take_reload_files() {
+            self.reload_files();
+        }
+        Ok(())
+    }
+
+    /// Reads the files of users and certificates again. A file that cannot be used changes nothing.
+    fn reload_files(&self) {
+        if let Some(users) = &self.users {
             match users.reload() {
                 Ok(()) => tracing::info!("reloaded the file of users"),
                 Err(error) => tracing::error!(%error, "cannot reload the file of users"),
             }
         }
-        Ok(())
+        if let Some(tls) = &self.tls {
+            match tls.reload(self.system.now()) {
+                Ok(()) => tracing::info!("reloaded the certificates"),
+                Err(error) => tracing::error!(%error, "cannot reload the certificates"),
+            }
+        }
     }
 
     /// Maximum time that the next poll waits.
@@ -204,6 +217,11 @@ impl<S: System> Acceptor<S> {
             self.system.tick(&self.cache);
             maintenance.next_tick = now + TICK;
         }
+        if ticks && self.connections.buffers().is_full() {
+            for worker in &self.workers {
+                worker.send(Message::CloseStalled);
+            }
+        }
         if ticks || maintenance.shrinks {
             maintenance.shrinks = self.cache.shrink(SHRINK_BYTES);
         }
@@ -219,7 +237,7 @@ impl<S: System> Acceptor<S> {
         let mut refused = false;
         let now_s = self.connections.seconds(self.system.now());
         for state in &mut self.listeners {
-            for _ in 0..ACCEPTS_A_TURN {
+            for _ in 0..ACCEPTS_PER_TURN {
                 if !state.ready {
                     break;
                 }

@@ -11,16 +11,17 @@ use std::mem::take;
 
 use crate::auth::{Authentication, Entry, UserFile};
 use crate::input::Input;
-use crate::net::Transport;
+use crate::net::{TLS_BUFFER_BYTES, Transport};
 use crate::output::{FULL_BYTES, Output};
 use crate::planted::{self, Defect};
-use crate::session::{Context, Next, Session};
+use crate::session::{Context, Session, SessionState};
 use crate::system::Ready;
 
+use super::buffers::BufferMemory;
 use super::connections::Ticket;
 
 /// Reads per turn, each of up to an input's size, before other connections get their turn.
-const READS_A_TURN: u32 = 8;
+const READS_PER_TURN: u32 = 8;
 /// Turns in which a draining server still reads a connection's last requests, so that a client that
 /// never stops sending cannot prevent the end.
 const DRAIN_TURNS_MAX: u32 = 64;
@@ -56,7 +57,7 @@ enum Phase {
     /// The server drains. Requests that have arrived are still answered, even if earlier answers
     /// wait for a slow reader.
     Draining { turns_left: u32 },
-    /// The server drains. One more command, of which a part has arrived, is answered.
+    /// The server drains. A command that has partly arrived is still answered.
     LastCommand,
     /// The output is written, then the connection closes.
     Closing,
@@ -67,6 +68,8 @@ enum Phase {
 pub(crate) enum TurnResult {
     /// Wait until the poll reports the connection.
     Wait,
+    /// The connection has more to do once the buffers of all connections have room.
+    Pause,
     /// The connection has more to do. Other connections go first.
     Again,
     /// The connection is over.
@@ -83,7 +86,7 @@ enum Arrived {
     End,
 }
 
-/// What a worker lends to a connection for one turn.
+/// State that a worker lends to a connection for one turn.
 pub(crate) struct Turns<'a> {
     pub(crate) context: &'a mut Context,
     pub(crate) users: Option<&'a UserFile>,
@@ -162,6 +165,8 @@ impl<K: Read + Write> Connection<K> {
     pub(crate) fn turn(&mut self, turns: &mut Turns<'_>) -> TurnResult {
         if self.input.is_empty() {
             self.input = take(&mut turns.spare.input);
+        } else if self.input.is_parked() {
+            self.input.unpark(take(&mut turns.spare.input));
         }
         if self.output.is_empty() {
             self.output = take(&mut turns.spare.output);
@@ -174,19 +179,32 @@ impl<K: Read + Write> Connection<K> {
         if self.transport.take_moved() {
             self.ticket.heard(turns.now_s);
         }
+        let mut held = BufferMemory::default();
         if self.input.is_empty() {
             turns.spare.input = take(&mut self.input);
+        } else {
+            if let Some(large) = self.input.park() {
+                turns.spare.input = large;
+            }
+            held.input_bytes = self.input.memory_bytes();
         }
         if self.output.is_empty() {
             turns.spare.output = take(&mut self.output);
+        } else {
+            self.output.park();
+            held.output_bytes = self.output.memory_bytes();
         }
+        if self.transport.pending() {
+            held.output_bytes += TLS_BUFFER_BYTES;
+        }
+        self.ticket.hold(held);
         turn
     }
 
     fn try_turn(&mut self, turns: &mut Turns<'_>) -> io::Result<TurnResult> {
         let reads = match planted::is(Defect::TurnUnbounded) {
             true => u32::MAX,
-            false => READS_A_TURN,
+            false => READS_PER_TURN,
         };
         for _ in 0..reads {
             self.send(turns)?;
@@ -198,6 +216,14 @@ impl<K: Read + Write> Connection<K> {
             if !self.unfinished {
                 if self.phase == Phase::Closing {
                     return self.close_notify(turns);
+                }
+                // A slow reader's answers take memory. While all of them together take as much as
+                // they may, nothing is read that could need an answer.
+                if self.readable
+                    && self.phase == Phase::Serving
+                    && self.ticket.connections().buffers().is_full()
+                {
+                    return Ok(TurnResult::Pause);
                 }
                 match (self.receive(turns)?, self.phase) {
                     (Arrived::Bytes, _) => {}
@@ -218,15 +244,17 @@ impl<K: Read + Write> Connection<K> {
                 }
             }
             let next = self.answer(turns);
-            self.unfinished = next == Next::Full
+            self.unfinished = next == SessionState::OutputFull
                 && !(planted::is(Defect::FullAnswerForgotten) && self.output.len() == FULL_BYTES);
             match next {
-                Next::More if self.phase == Phase::LastCommand && !self.is_within_command() => {
+                SessionState::NeedsInput
+                    if self.phase == Phase::LastCommand && !self.is_within_command() =>
+                {
                     self.phase = Phase::Closing;
                 }
-                Next::More | Next::Full => {}
-                Next::Close => self.phase = Phase::Closing,
-                Next::Shutdown { .. } => {
+                SessionState::NeedsInput | SessionState::OutputFull => {}
+                SessionState::Closed => self.phase = Phase::Closing,
+                SessionState::Shutdown => {
                     self.phase = Phase::Closing;
                     return Ok(TurnResult::Shutdown);
                 }
@@ -248,7 +276,7 @@ impl<K: Read + Write> Connection<K> {
     pub(crate) fn leave(&mut self) {
         if self.is_sent() && !self.unfinished {
             self.transport.close_notify();
-            // This is a courtesy. A peer that is gone misses nothing.
+            // Ignore errors: the peer may already have disconnected.
             let _ = self.transport.flush();
         }
     }
@@ -271,7 +299,7 @@ impl<K: Read + Write> Connection<K> {
             return Ok(Arrived::Nothing);
         }
         let space = self.input.space();
-        let room = space.len();
+        let space_bytes = space.len();
         match self.transport.read(space) {
             // An incomplete command stays incomplete.
             Ok(0) => Ok(Arrived::End),
@@ -281,7 +309,7 @@ impl<K: Read + Write> Connection<K> {
                 // A short read has emptied a plain socket, and the poll reports later bytes again.
                 // This saves a call.
                 let more = self.read_closed && !planted::is(Defect::EndForgotten);
-                if count < room && !more && self.transport.is_plain() {
+                if count < space_bytes && !more && self.transport.is_plain() {
                     self.readable = false;
                 }
                 Ok(Arrived::Bytes)
@@ -295,15 +323,15 @@ impl<K: Read + Write> Connection<K> {
     }
 
     /// Passes the input to the session.
-    fn answer(&mut self, turns: &mut Turns<'_>) -> Next {
+    fn answer(&mut self, turns: &mut Turns<'_>) -> SessionState {
         if let (Some(authentication), Some(users)) = (&mut self.authentication, turns.users) {
             loop {
                 match authentication.read(self.input.bytes(), users) {
-                    Entry::More => return Next::More,
+                    Entry::More => return SessionState::NeedsInput,
                     // The session has not read anything yet. It will see the connection's first
                     // byte and close.
                     Entry::Binary => break,
-                    Entry::Close => return Next::Close,
+                    Entry::Close => return SessionState::Closed,
                     Entry::Answered {
                         consumed,
                         answer,
@@ -319,7 +347,7 @@ impl<K: Read + Write> Connection<K> {
                             break;
                         }
                         if self.output.is_full() {
-                            return Next::Full;
+                            return SessionState::OutputFull;
                         }
                     }
                 }

@@ -15,6 +15,8 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use crate::address::Peer;
 use crate::shared::ConnectionStats;
 
+use super::buffers::{BufferMemory, Buffers};
+
 /// The part of a connection's state that other threads can read.
 #[derive(Debug)]
 struct ConnectionInfo {
@@ -38,6 +40,7 @@ pub(crate) struct Connections {
     yields: AtomicU64,
     accept_pauses: AtomicU64,
     accepting: AtomicBool,
+    buffers: Buffers,
     infos: Mutex<BTreeMap<u64, Arc<ConnectionInfo>>>,
 }
 
@@ -46,6 +49,7 @@ pub(crate) struct Connections {
 pub(crate) struct Ticket {
     id: u64,
     info: Arc<ConnectionInfo>,
+    held: BufferMemory,
     connections: Arc<Connections>,
 }
 
@@ -54,7 +58,7 @@ pub(crate) struct Ticket {
 const RELAXED: Ordering = Ordering::Relaxed;
 
 impl Connections {
-    pub(crate) fn new(limit: usize, now: Instant) -> Connections {
+    pub(crate) fn new(limit: usize, buffers: Buffers, now: Instant) -> Connections {
         Connections {
             started: now,
             limit,
@@ -65,6 +69,7 @@ impl Connections {
             yields: AtomicU64::new(0),
             accept_pauses: AtomicU64::new(0),
             accepting: AtomicBool::new(true),
+            buffers,
             infos: Mutex::default(),
         }
     }
@@ -92,6 +97,7 @@ impl Connections {
         Some(Ticket {
             id,
             info,
+            held: BufferMemory::default(),
             connections: self.clone(),
         })
     }
@@ -128,7 +134,7 @@ impl Connections {
 
     pub(crate) fn stats(&self) -> ConnectionStats {
         let now = self.now.load(RELAXED) as u64;
-        ConnectionStats {
+        let mut stats = ConnectionStats {
             curr_connections: now,
             total_connections: self.total.load(RELAXED),
             rejected_connections: self.rejected.load(RELAXED),
@@ -137,7 +143,15 @@ impl Connections {
             idle_kicks: self.idle_kicks.load(RELAXED),
             listen_disabled_num: self.accept_pauses.load(RELAXED),
             accepting_conns: self.accepting.load(RELAXED),
-        }
+            ..ConnectionStats::default()
+        };
+        self.buffers.describe(&mut stats);
+        stats
+    }
+
+    /// The memory of the connections' own buffers.
+    pub(crate) fn buffers(&self) -> &Buffers {
+        &self.buffers
     }
 
     /// Calls `line` with each connection's number, field and value, as `stats conns` shows them.
@@ -168,6 +182,19 @@ impl Connections {
 }
 
 impl Ticket {
+    /// Records the memory of the connection's own buffers.
+    pub(crate) fn hold(&mut self, held: BufferMemory) {
+        if held != self.held {
+            self.connections.buffers.change(self.held, held);
+            self.held = held;
+        }
+    }
+
+    /// The memory of the connection's own buffers.
+    pub(crate) fn held(&self) -> BufferMemory {
+        self.held
+    }
+
     /// Records input from the client at `now_s`.
     pub(crate) fn heard(&self, now_s: u64) {
         self.info.last_heard_s.store(now_s, RELAXED);
@@ -194,6 +221,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        self.hold(BufferMemory::default());
         self.connections.infos().remove(&self.id);
         self.connections.now.fetch_sub(1, RELAXED);
     }
@@ -206,7 +234,7 @@ mod tests {
 
     #[test]
     fn closing_a_connection_frees_its_slot() {
-        let connections = Arc::new(Connections::new(2, time::now()));
+        let connections = Arc::new(Connections::new(2, Buffers::new(1 << 20), time::now()));
         let listener: Arc<str> = "unix:/s".into();
         let first = connections
             .admit(Peer::Unix, &listener, 0)

@@ -5,22 +5,24 @@
 //!   worker           a thread with a poll and connections; it reads, answers, writes, and never blocks on one of them
 //!   connection       transport, input, session, output
 //!   connections      the open connections: limit, counts, list
+//!   buffers          the memory of their buffers, and its limit
 //!   snapshot_writer  the snapshot file
-//!   control          requests from other threads: drain, snapshot, reload users
+//!   handle          requests from other threads: drain, snapshot, reload files
 //!   host             answers the questions of sessions
 //!   parts            assembles all of these before threads start
 //! ```
 
 mod acceptor;
+mod buffers;
 mod connection;
 mod connections;
-mod control;
-mod host;
 mod options;
-mod parts;
+mod running_server;
+mod server_handle;
+mod server_parts;
 mod snapshot_writer;
 #[cfg(feature = "simulation")]
-mod stepped;
+mod stepped_server;
 mod worker;
 
 use forerun_core::sync::{
@@ -38,16 +40,16 @@ use forerun_core::ProcessBound;
 use crate::address::Address;
 use crate::error::Error;
 use crate::metrics::{Endpoint, Metrics};
-use crate::os::Os;
+use crate::os_system::OsSystem;
 use crate::shared::Shared;
 use crate::snapshot_error::SnapshotError;
 
-use control::Control;
 pub use options::{ServerOptions, SnapshotOptions};
-use parts::Parts;
+pub use server_handle::ServerHandle;
+use server_parts::ServerParts;
 pub(crate) use snapshot_writer::SnapshotWriter;
 #[cfg(feature = "simulation")]
-pub use stepped::Stepped;
+pub use stepped_server::SteppedServer;
 use worker::Message;
 
 /// A running server with its own threads.
@@ -72,15 +74,15 @@ use worker::Message;
 pub struct Server {
     addresses: Vec<Address>,
     shared: Arc<Shared>,
-    control: Control,
+    handle: ServerHandle,
     metrics: Option<ProcessBound<Endpoint>>,
-    acceptor: ProcessBound<Option<JoinHandle<Result<(), Ended>>>>,
+    acceptor: ProcessBound<Option<JoinHandle<Result<(), ServerError>>>>,
 }
 
 /// Why a server ended early or with an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Ended {
+pub enum ServerError {
     /// A system call of a thread failed. No connection can cause this.
     #[error("the server ended: a system call failed")]
     Io(#[source] io::Error),
@@ -102,24 +104,24 @@ impl Server {
     /// Any [`Error`]. In that case nothing stays bound, no thread is left, and the snapshot is
     /// unchanged.
     pub fn start(options: ServerOptions, cache: Arc<Cache>) -> Result<Server, Error> {
-        let Parts {
+        let ServerParts {
             mut acceptor,
             workers,
             snapshot_writer,
             shared,
-            control,
+            handle,
             addresses,
-        } = Parts::assemble(Os, &options, cache)?;
+        } = ServerParts::assemble(OsSystem, &options, cache)?;
         let start = |what| move |source| Error::Start { what, source };
         let metrics = match options.metrics {
             Some(address) => Some(Endpoint::start(address, Metrics::new(shared.clone()))?),
             None => None,
         };
         for (number, worker) in workers.into_iter().enumerate() {
-            let control = control.clone();
+            let handle = handle.clone();
             let run = move || {
                 // If a worker ends for any reason, the server ends too.
-                let _end = DrainOnDrop(control);
+                let _end = DrainOnDrop(handle);
                 worker.run()
             };
             let thread = thread::Builder::new().name(format!("worker-{number}"));
@@ -164,7 +166,7 @@ impl Server {
         Ok(Server {
             addresses,
             shared,
-            control,
+            handle,
             metrics: metrics.map(ProcessBound::new),
             acceptor: ProcessBound::new(Some(acceptor)),
         })
@@ -189,36 +191,37 @@ impl Server {
     /// Starts a drain and returns at once: the server accepts no more connections, answers what it
     /// has received, writes the snapshot, and ends.
     pub fn drain(&self) {
-        self.control.drain();
+        self.handle.drain();
     }
 
     /// Starts to write the cache to a file and returns at once. The server keeps serving. The file
     /// has the snapshot's name with `.live` appended. No server loads it on its own, because its
     /// items may have been deleted since. Without a snapshot file this does nothing.
     pub fn snapshot(&self) {
-        self.control.snapshot();
+        self.handle.snapshot();
     }
 
-    /// Asks the server to read the file of users again and returns at once. Connections that have
-    /// authenticated stay open. If the file cannot be used, the server logs that and keeps its
-    /// users.
-    pub fn reload_users(&self) {
-        self.control.reload_users();
+    /// Asks the server to read the file of users and the files of certificates again and returns at
+    /// once. Open connections stay open: users that have authenticated remain so, and TLS
+    /// connections keep the certificate that they began with. If a file cannot be used, the server
+    /// logs that and keeps its users or its certificates.
+    pub fn reload_files(&self) {
+        self.handle.reload_files();
     }
 
     /// A handle for other threads, for example to drain the server while this one waits.
-    pub fn remote(&self) -> Remote {
-        Remote(self.control.clone())
+    pub fn handle(&self) -> ServerHandle {
+        self.handle.clone()
     }
 
     /// Waits until the server has ended.
     ///
     /// # Errors
-    /// See [`Ended`].
-    pub fn wait(mut self) -> Result<(), Ended> {
+    /// See [`ServerError`].
+    pub fn wait(mut self) -> Result<(), ServerError> {
         match self.acceptor.get_mut()?.take().map(JoinHandle::join) {
             Some(Ok(ended)) => ended,
-            Some(Err(_)) => Err(Ended::Panic),
+            Some(Err(_)) => Err(ServerError::Panic),
             None => Ok(()),
         }
     }
@@ -226,32 +229,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.control.drain();
+        self.handle.drain();
     }
 }
 
-/// A handle to a server that any thread can use.
-#[derive(Clone, Debug)]
-pub struct Remote(Control);
-
-impl Remote {
-    /// Like [`Server::drain`].
-    pub fn drain(&self) {
-        self.0.drain();
-    }
-
-    /// Like [`Server::snapshot`].
-    pub fn snapshot(&self) {
-        self.0.snapshot();
-    }
-
-    /// Like [`Server::reload_users`].
-    pub fn reload_users(&self) {
-        self.0.reload_users();
-    }
-}
-
-struct DrainOnDrop(Control);
+struct DrainOnDrop(ServerHandle);
 
 impl Drop for DrainOnDrop {
     fn drop(&mut self) {

@@ -11,31 +11,49 @@ use crate::net::TlsOptions;
 use crate::settings::Settings;
 
 /// Options of [`Server::start`](crate::Server::start).
+///
+/// ```
+/// use forerun_server::{Listen, ServerOptions, SnapshotOptions};
+/// use std::time::Duration;
+///
+/// let options = ServerOptions::new(Listen::parse("127.0.0.1:11211", 11211)?)
+///     .threads(4)
+///     .idle_timeout(Duration::from_secs(600))
+///     .snapshot(SnapshotOptions::new("cache.snapshot"));
+/// assert_eq!(options.connection_limit, 1024);
+/// # Ok::<(), forerun_server::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// Listen addresses; at least one.
+    /// Listen addresses; at least one. [`ServerOptions::new`] takes them.
     pub listen: Vec<Listen>,
-    /// Worker threads. Connections are assigned to them in turn.
+    /// Worker threads, 1 to 1,024. Connections are assigned to them in turn. Default: 1.
     pub threads: usize,
     /// Maximum number of connections, at least 1. A connection beyond it gets an error and is
-    /// closed.
+    /// closed. Default: 1,024.
     pub connection_limit: usize,
     /// Maximum number of connections that wait to be accepted, per listener. The system may allow
-    /// fewer (`net.core.somaxconn`).
+    /// fewer (`net.core.somaxconn`). Default: 1,024.
     pub listen_backlog: u32,
     /// Idle connections are closed after this time; zero means never. Fractions of a second are
-    /// ignored.
+    /// ignored. Default: zero.
     pub idle_timeout: Duration,
-    /// TLS for the listeners that use it.
+    /// The limit on the memory of all connections' own buffers, in addition to the cache's limit.
+    /// While it is reached, no connection is read, and connections that move no byte are closed.
+    /// Default: an eighth of the cache's memory limit, but at least 16 MiB.
+    pub buffer_limit_bytes: Option<usize>,
+    /// TLS for the listeners that use it. Default: none, and all
+    /// listeners speak plain text.
     pub tls: Option<TlsOptions>,
     /// A file with lines `user:password`. Connections must authenticate as one of these users.
+    /// Default: none, and no connection authenticates.
     pub auth_file: Option<PathBuf>,
-    /// The file that keeps the cache's content while the server is down.
+    /// The file that keeps the cache's content while the server is down. Default: none.
     pub snapshot: Option<SnapshotOptions>,
-    /// How long a drain waits for clients to read their last answers.
+    /// How long a drain waits for clients to read their last answers. Default: 5 seconds.
     pub drain_timeout: Duration,
-    /// The address where metrics are served over HTTP.
+    /// The address where metrics are served over HTTP. Default: none.
     pub metrics: Option<SocketAddr>,
     /// Settings of sessions. The server overwrites the reported settings that these options
     /// determine.
@@ -53,11 +71,11 @@ pub struct SnapshotOptions {
     /// `.live`.
     pub path: PathBuf,
     /// If the file cannot be used, start with an empty cache instead of failing. The file is
-    /// renamed so that it ends in `.bad`.
+    /// renamed so that it ends in `.bad`. Default: `false`.
     pub ignore_bad: bool,
-    /// The maximum rate, in bytes per second, at which a running server writes a copy. `None` means
-    /// as fast as possible without delaying the workers. The file at the end is always written at
-    /// the speed of the disk.
+    /// The maximum rate, in bytes per second, at which a running server writes a copy. The default
+    /// `None` means as fast as possible without delaying the workers. The file at the end is always
+    /// written at the speed of the disk.
     pub live_bytes_per_s: Option<NonZeroU64>,
 }
 
@@ -70,6 +88,7 @@ forerun_core::setters! {
         idle_timeout: Duration,
         drain_timeout: Duration,
         settings: Settings,
+        buffer_limit_bytes: Option<usize>,
     } into {
         tls: Option<TlsOptions>,
         auth_file: Option<PathBuf>,
@@ -106,6 +125,7 @@ impl ServerOptions {
             connection_limit: 1024,
             listen_backlog: 1024,
             idle_timeout: Duration::ZERO,
+            buffer_limit_bytes: None,
             tls: None,
             auth_file: None,
             snapshot: None,

@@ -13,22 +13,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::mpsc::{Receiver, Sender, channel};
-use rustls::ServerConfig;
 use slab::Slab;
 
 use crate::auth::UserFile;
-use crate::net::Transport;
+use crate::net::{TlsFiles, Transport};
 use crate::planted::{self, Defect};
 use crate::session::Context;
 use crate::shared::Shared;
 use crate::system::{Readiness, System, WAKE, Wake};
 
+use super::buffers::STALL_S;
 use super::connection::{Connection, Spare, TurnResult, Turns};
 use super::connections::{Connections, Ticket};
-use super::control::Control;
+use super::server_handle::ServerHandle;
 
 /// Maximum number of connections that one poll reports. The next poll reports the others.
 const EVENTS: usize = 1024;
+/// How often the worker looks whether the buffers have room for connections that wait for it.
+const PAUSE: Duration = Duration::from_millis(10);
 /// How often the worker looks for idle connections.
 const SWEEP: Duration = Duration::from_secs(1);
 /// How often the cache's clock is set while the server drains.
@@ -45,26 +47,28 @@ pub(crate) enum Message<K> {
         /// Whether it uses TLS.
         tls: bool,
     },
+    /// Close connections that hold buffers and move no byte, until others have room.
+    CloseStalled,
     /// Answer the requests that have arrived, close all connections by this time, then end.
     Drain(Instant),
 }
 
 /// The acceptor's handle to a worker.
-pub(crate) struct Handle<K> {
+pub(crate) struct WorkerHandle<K> {
     inbox: Sender<Message<K>>,
     waker: Arc<dyn Wake>,
 }
 
-impl<K> Clone for Handle<K> {
-    fn clone(&self) -> Handle<K> {
-        Handle {
+impl<K> Clone for WorkerHandle<K> {
+    fn clone(&self) -> WorkerHandle<K> {
+        WorkerHandle {
             inbox: self.inbox.clone(),
             waker: self.waker.clone(),
         }
     }
 }
 
-impl<K> Handle<K> {
+impl<K> WorkerHandle<K> {
     /// Sends a message. A worker that has ended ignores it. A connection in it is dropped and
     /// thereby closed.
     pub(crate) fn send(&self, message: Message<K>) {
@@ -81,8 +85,8 @@ pub(crate) struct Setup<S> {
     pub(crate) system: S,
     pub(crate) shared: Arc<Shared>,
     pub(crate) connections: Arc<Connections>,
-    pub(crate) control: Control,
-    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) handle: ServerHandle,
+    pub(crate) tls: Option<Arc<TlsFiles>>,
     pub(crate) users: Option<Arc<UserFile>>,
     pub(crate) idle_timeout_s: u64,
 }
@@ -99,6 +103,8 @@ pub(crate) struct Worker<S: System> {
     turn: Vec<usize>,
     /// Connections that have more to do than one turn allows. The next step serves them.
     again: Vec<usize>,
+    /// Connections that are not read until the buffers have room.
+    paused: Vec<usize>,
     /// Set by a drain: at this time all connections are closed, even if they are busy.
     deadline: Option<Instant>,
     swept: Instant,
@@ -108,7 +114,7 @@ pub(crate) struct Worker<S: System> {
 
 impl<S: System> Worker<S> {
     /// Creates a worker and the acceptor's handle to it.
-    pub(crate) fn new(setup: Setup<S>) -> io::Result<(Worker<S>, Handle<S::Socket>)> {
+    pub(crate) fn new(setup: Setup<S>) -> io::Result<(Worker<S>, WorkerHandle<S::Socket>)> {
         let (poll, waker) = setup.system.poll(EVENTS)?;
         let (sender, inbox) = channel();
         let context = Context::new(setup.shared.clone());
@@ -123,9 +129,10 @@ impl<S: System> Worker<S> {
             connections: Slab::new(),
             turn: Vec::with_capacity(EVENTS),
             again: Vec::new(),
+            paused: Vec::new(),
             deadline: None,
         };
-        let handle = Handle {
+        let handle = WorkerHandle {
             inbox: sender,
             waker,
         };
@@ -151,6 +158,9 @@ impl<S: System> Worker<S> {
         let timeout = self.timeout();
         let mut turn = take(&mut self.turn);
         turn.append(&mut self.again);
+        if !self.setup.connections.buffers().is_full() {
+            turn.append(&mut self.paused);
+        }
         let mut called = false;
         let polled = self.poll.poll(timeout, |ready| {
             if ready.token == WAKE {
@@ -207,11 +217,13 @@ impl<S: System> Worker<S> {
             return Some(Duration::ZERO);
         }
         let now = self.setup.system.now();
+        let paused = (!self.paused.is_empty()).then_some(PAUSE);
         let drain = self
             .deadline
             .map(|deadline| deadline.saturating_duration_since(now));
         let sweeps = self.setup.idle_timeout_s > 0 && !self.connections.is_empty();
-        drain.into_iter().chain(sweeps.then_some(SWEEP)).min()
+        let sweeps = sweeps.then_some(SWEEP);
+        [drain, sweeps, paused].into_iter().flatten().min()
     }
 
     /// Gives a connection a turn, as `what` defines it.
@@ -233,10 +245,11 @@ impl<S: System> Worker<S> {
         match what(connection, &mut turns) {
             TurnResult::Wait => {}
             TurnResult::Again => self.queue(key),
+            TurnResult::Pause => self.pause(key),
             TurnResult::Close => self.close(key),
             TurnResult::Shutdown => {
                 self.queue(key);
-                self.setup.control.drain();
+                self.setup.handle.drain();
             }
         }
     }
@@ -252,7 +265,49 @@ impl<S: System> Worker<S> {
         }
     }
 
+    /// Gives a connection its next turn once the buffers have room.
+    fn pause(&mut self, key: usize) {
+        if let Some(connection) = self.connections.get_mut(key)
+            && !connection.is_queued
+        {
+            connection.is_queued = true;
+            self.paused.push(key);
+            self.setup.connections.buffers().paused();
+        }
+    }
+
+    /// Closes connections that hold buffers and have moved no byte for a while, the most silent
+    /// first, until the buffers have room.
+    fn close_stalled(&mut self) {
+        let now_s = self.now_s();
+        let mut stalled: Vec<(u64, usize)> = self
+            .connections
+            .iter()
+            .map(|(key, connection)| (&connection.ticket, key))
+            .filter(|(ticket, _)| ticket.held().is_some())
+            .map(|(ticket, key)| (ticket.last_heard_s(), key))
+            .filter(|(heard_s, _)| now_s.saturating_sub(*heard_s) >= STALL_S)
+            .collect();
+        stalled.sort_unstable();
+        for (_, key) in stalled {
+            let buffers = self.setup.connections.buffers();
+            if !buffers.is_full() {
+                break;
+            }
+            if let Some(connection) = self.connections.get(key) {
+                let ticket = &connection.ticket;
+                tracing::warn!(
+                    peer = %ticket.peer(),
+                    "closed a connection that moved no byte while the buffers are at their limit"
+                );
+                buffers.closed(ticket.held());
+            }
+            self.close(key);
+        }
+    }
+
     fn close(&mut self, key: usize) {
+        self.paused.retain(|&paused| paused != key);
         if let Some(mut connection) = self.connections.try_remove(key) {
             connection.leave();
             // This fails for a socket that is already broken. Dropping the socket also removes it
@@ -273,7 +328,9 @@ impl<S: System> Worker<S> {
                         tracing::warn!(%error, "a new connection was lost");
                     }
                 }
+                Message::CloseStalled => self.close_stalled(),
                 Message::Drain(deadline) => {
+                    self.again.append(&mut self.paused);
                     self.deadline = Some(deadline);
                     // The acceptor may have set the clock long ago if the process was stopped.
                     self.tick();
@@ -291,8 +348,8 @@ impl<S: System> Worker<S> {
             return Ok(());
         }
         let mut transport = match &self.setup.tls {
-            Some(config) if tls => {
-                Transport::tls(socket, config.clone()).map_err(io::Error::other)?
+            Some(files) if tls => {
+                Transport::tls(socket, files.config()).map_err(io::Error::other)?
             }
             _ => Transport::plain(socket),
         };
@@ -311,7 +368,7 @@ impl<S: System> Worker<S> {
             .map(|(_, connection)| connection.buffer_bytes())
     }
 
-    /// Sets the cache's clock. Nobody else does so while the server drains.
+    /// Sets the cache's clock. No other thread does so while the server drains.
     fn tick(&mut self) {
         let now = self.setup.system.now();
         if now.saturating_duration_since(self.ticked) >= TICK {

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use forerun_cache::{Cache, CacheOptions};
 use forerun_core::sync::time;
 
+use super::super::buffers::Buffers;
 use super::*;
 use crate::address::{Address, Listen, Peer};
 use crate::error::Error;
 use crate::settings::Settings;
-use crate::shared::NoHost;
+use crate::shared::NoServer;
 use crate::system::{Listening, Ready};
 
 /// Maximum number of bytes that a connection may read in one turn: eight buffers.
@@ -183,10 +184,10 @@ impl System for Endless {
 
 /// A worker with one connection, the acceptor's handle to it, and the number of bytes that the
 /// connection has read.
-fn babbled_at() -> (Worker<Endless>, Handle<Babbler>, Arc<AtomicU64>) {
+fn babbled_at() -> (Worker<Endless>, WorkerHandle<Babbler>, Arc<AtomicU64>) {
     let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
-    let shared = Shared::new(Settings::default(), cache, Box::new(NoHost));
-    let connections = Arc::new(Connections::new(1, time::now()));
+    let shared = Shared::new(Settings::default(), cache, Box::new(NoServer));
+    let connections = Arc::new(Connections::new(1, Buffers::new(1 << 20), time::now()));
     let system = Endless {
         start: time::now(),
         polls: Arc::default(),
@@ -195,7 +196,7 @@ fn babbled_at() -> (Worker<Endless>, Handle<Babbler>, Arc<AtomicU64>) {
         system,
         shared: Arc::new(shared),
         connections: connections.clone(),
-        control: Control::new(Arc::new(Waker)),
+        handle: ServerHandle::new(Arc::new(Waker)),
         tls: None,
         users: None,
         idle_timeout_s: 0,

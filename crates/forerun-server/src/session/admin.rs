@@ -3,6 +3,7 @@
 use crate::protocol::numbers::{parse_i64, parse_u32};
 use crate::protocol::replies;
 use crate::protocol::tokens::Tokens;
+use crate::shared::RefreshError;
 
 use super::command_context::CommandContext;
 use super::dump::{Dump, check_classes};
@@ -26,6 +27,19 @@ pub(super) fn memory_limit(tokens: &Tokens<'_>, context: &mut CommandContext<'_>
     context.push_unless(quiet, reply);
 }
 
+/// `refresh_certs`.
+pub(super) fn refresh_certificates(context: &mut CommandContext<'_>) {
+    let reply: &[u8] = match context.shared.server.refresh_certificates() {
+        Ok(()) => replies::OK,
+        // Memcached's errors begin like this too.
+        Err(RefreshError::NoTls) => b"Error TLS not enabled\r\n",
+        Err(RefreshError::Unusable) => {
+            b"Error loading the certificates: the server's log has the reason\r\n"
+        }
+    };
+    context.push(reply);
+}
+
 /// `lru_crawler …`. Returns a dump if the command starts one.
 pub(super) fn lru_crawler(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) -> Option<Dump> {
     let reply: &[u8] = match (tokens.get(1), tokens.count()) {
@@ -34,7 +48,7 @@ pub(super) fn lru_crawler(tokens: &Tokens<'_>, context: &mut CommandContext<'_>)
             Err(reply) => reply,
         },
         (b"crawl", 3) => crawl(tokens, context),
-        // There is no speed to set: the crawler delays nobody.
+        // There is no speed to set: the crawler delays no client.
         (b"tocrawl", 3) => match parse_u32(tokens.get(2)) {
             Some(_) => replies::OK,
             None => replies::BAD_FORMAT,
@@ -66,7 +80,7 @@ fn crawl(tokens: &Tokens<'_>, context: &CommandContext<'_>) -> &'static [u8] {
     if let Err(reply) = check_classes(tokens.get(2), false) {
         return reply;
     }
-    match context.shared.host.crawl(&context.shared.cache) {
+    match context.shared.server.crawl(&context.shared.cache) {
         true => replies::OK,
         false => b"BUSY currently processing crawler request\r\n",
     }

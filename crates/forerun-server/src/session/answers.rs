@@ -25,9 +25,6 @@ pub(super) const CHUNK_KEYS_MAX: usize = 128;
 /// Minimum number of keys that are looked up together, when large values fill the output quickly.
 const CHUNK_KEYS_MIN: usize = 8;
 
-/// Smaller values are copied without trying to share them.
-const SHARED_BYTES_MIN: usize = 16 << 10;
-
 /// A value is prefetched this many answers ahead.
 const FETCH_AHEAD: usize = 8;
 
@@ -295,19 +292,5 @@ fn push_item(context: &mut CommandContext<'_>, key: &[u8], item: &Item<'_>, with
         push_u64(out, item.cas());
     }
     out.extend_from_slice(b"\r\n");
-    push_value(context, item);
-}
-
-/// Appends a value and its line end. A large value is shared, any other is copied.
-#[inline]
-pub(super) fn push_value(context: &mut CommandContext<'_>, item: &Item<'_>) {
-    let value = item.value();
-    if value.len() >= SHARED_BYTES_MIN
-        && let Some(shared) = item.to_shared()
-    {
-        context.out.push_large(shared);
-    } else {
-        context.out.bytes_mut().extend_from_slice(value);
-    }
-    context.push(b"\r\n");
+    context.push_value(item);
 }

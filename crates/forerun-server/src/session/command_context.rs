@@ -1,10 +1,13 @@
-//! What a command can use while a session executes it.
+//! The context in which a session executes a command.
 
-use forerun_cache::{Cache, Expiry};
+use forerun_cache::{ArithmeticResult, Cache, Direction, Expiry, Item};
 
 use crate::counters::Counters;
 use crate::output::Output;
 use crate::shared::Shared;
+
+/// Smaller values are copied without trying to share them.
+const SHARED_BYTES_MIN: usize = 16 << 10;
 
 /// The server's shared state, and the output for the answer.
 pub(super) struct CommandContext<'a> {
@@ -34,6 +37,36 @@ impl<'a> CommandContext<'a> {
     pub(super) fn push_unless(&mut self, quiet: bool, reply: &[u8]) {
         if !quiet {
             self.push(reply);
+        }
+    }
+
+    /// Appends a value and its line end. A large value is shared, any other is copied.
+    #[inline]
+    pub(super) fn push_value(&mut self, item: &Item<'_>) {
+        let value = item.value();
+        if value.len() >= SHARED_BYTES_MIN
+            && let Some(shared) = item.to_shared()
+        {
+            self.out.push_large(shared);
+        } else {
+            self.out.bytes_mut().extend_from_slice(value);
+        }
+        self.push(b"\r\n");
+    }
+
+    /// Counts an increment or a decrement.
+    pub(super) fn count_arithmetic(&self, direction: Direction, counted: &ArithmeticResult) {
+        let counters = self.counters;
+        match (direction, counted) {
+            (Direction::Increment, ArithmeticResult::Changed { is_new: false, .. }) => {
+                counters.incr_hits.add(1)
+            }
+            (Direction::Decrement, ArithmeticResult::Changed { is_new: false, .. }) => {
+                counters.decr_hits.add(1)
+            }
+            (Direction::Increment, ArithmeticResult::NotFound) => counters.incr_misses.add(1),
+            (Direction::Decrement, ArithmeticResult::NotFound) => counters.decr_misses.add(1),
+            _ => {}
         }
     }
 

@@ -1,13 +1,15 @@
 //! Commands of one line that are not batched: everything except reads and storage.
 
-use forerun_cache::{Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Mode};
+use forerun_cache::{
+    Arithmetic, ArithmeticResult, Delete, DeleteResult, Direction, Expiry, StoreMode,
+};
 
 use crate::protocol::numbers::{Expiration, parse_expiration, parse_u32, parse_u64, push_u64};
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
 use super::command_context::CommandContext;
-use super::{Next, Session, State, Step, admin, stats};
+use super::{Session, SessionState, State, Step, admin, stats};
 
 /// Maximum level that `verbosity` sets, as in memcached.
 const VERBOSITY_MAX: u32 = 4;
@@ -28,11 +30,11 @@ impl Session {
         // With five tokens or more, the length of a data block is known, even if the rest of the
         // line is wrong.
         let mode = match (tokens.get(0), count) {
-            (b"set" | b"cas", 5..) => Some(Mode::Set),
-            (b"add", 5..) => Some(Mode::Add),
-            (b"replace", 5..) => Some(Mode::Replace),
-            (b"append", 5..) => Some(Mode::Append),
-            (b"prepend", 5..) => Some(Mode::Prepend),
+            (b"set" | b"cas", 5..) => Some(StoreMode::Set),
+            (b"add", 5..) => Some(StoreMode::Add),
+            (b"replace", 5..) => Some(StoreMode::Replace),
+            (b"append", 5..) => Some(StoreMode::Append),
+            (b"prepend", 5..) => Some(StoreMode::Prepend),
             _ => None,
         };
         if let Some(mode) = mode {
@@ -40,10 +42,10 @@ impl Session {
         }
         match tokens.get(0) {
             b"ms" => return self.meta_store(line, &tokens, rest, context, at, line_len),
-            b"quit" => return Step::End(Next::Close),
+            b"quit" => return Step::End(SessionState::Closed),
             b"shutdown" => {
-                if let Some(next) = shutdown(&tokens, context) {
-                    return Step::End(next);
+                if let Some(state) = shutdown(&tokens, context) {
+                    return Step::End(state);
                 }
             }
             b"lru_crawler" => {
@@ -59,9 +61,9 @@ impl Session {
                     .last()
                     .is_some_and(|token| token.starts_with(b"HTTP/"))
                 {
-                    // This comes from a browser, or from somebody who misuses one. It gets no
+                    // A browser sends this, possibly because an attacker misuses it. It gets no
                     // answer.
-                    return Step::End(Next::Close);
+                    return Step::End(SessionState::Closed);
                 }
                 context.push(replies::ERROR);
             }
@@ -99,6 +101,7 @@ impl Session {
                 context.push(b"\r\n");
             }
             (b"verbosity", 2 | 3) => verbosity(tokens, context),
+            (b"refresh_certs", 1..) => super::admin::refresh_certificates(context),
             (b"stats", _) => stats::stats(tokens, context),
             (b"cache_memlimit", 2 | 3) => admin::memory_limit(tokens, context),
             (b"slabs", _) => context.push(admin::slabs(tokens)),
@@ -130,15 +133,15 @@ fn delete(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
         return context.push_unless(quiet, replies::BAD_FORMAT);
     }
     let reply = match context.cache.delete(Delete::key(key)) {
-        Deleted::Deleted => {
+        DeleteResult::Deleted => {
             context.counters.delete_hits.add(1);
             replies::DELETED
         }
-        Deleted::NotFound | Deleted::Exists => {
+        DeleteResult::NotFound | DeleteResult::Exists => {
             context.counters.delete_misses.add(1);
             replies::NOT_FOUND
         }
-        Deleted::OutOfMemory | Deleted::Forked => replies::OUT_OF_MEMORY,
+        DeleteResult::OutOfMemory | DeleteResult::Forked => replies::OUT_OF_MEMORY,
     };
     context.push_unless(quiet, reply);
 }
@@ -157,36 +160,20 @@ fn arithmetic(tokens: &Tokens<'_>, direction: Direction, context: &mut CommandCo
         direction,
         ..Arithmetic::increment(key, delta)
     });
-    count_arithmetic(context, direction, &counted);
+    context.count_arithmetic(direction, &counted);
     let reply = match counted {
-        Counted::Counted { value, .. } => {
+        ArithmeticResult::Changed { value, .. } => {
             if !quiet {
                 push_u64(context.out.bytes_mut(), value);
                 context.push(b"\r\n");
             }
             return;
         }
-        Counted::NotANumber => replies::NOT_A_NUMBER,
-        Counted::OutOfMemory | Counted::Forked => replies::OUT_OF_MEMORY,
-        Counted::NotFound | Counted::Exists => replies::NOT_FOUND,
+        ArithmeticResult::NotANumber => replies::NOT_A_NUMBER,
+        ArithmeticResult::OutOfMemory | ArithmeticResult::Forked => replies::OUT_OF_MEMORY,
+        ArithmeticResult::NotFound | ArithmeticResult::Exists => replies::NOT_FOUND,
     };
     context.push_unless(quiet, reply);
-}
-
-/// Counts an increment or a decrement.
-pub(super) fn count_arithmetic(
-    context: &CommandContext<'_>,
-    direction: Direction,
-    counted: &Counted,
-) {
-    let counters = context.counters;
-    match (direction, counted) {
-        (Direction::Increment, Counted::Counted { is_new: false, .. }) => counters.incr_hits.add(1),
-        (Direction::Decrement, Counted::Counted { is_new: false, .. }) => counters.decr_hits.add(1),
-        (Direction::Increment, Counted::NotFound) => counters.incr_misses.add(1),
-        (Direction::Decrement, Counted::NotFound) => counters.decr_misses.add(1),
-        _ => {}
-    }
 }
 
 /// `touch key exptime [noreply]`.
@@ -242,7 +229,10 @@ fn verbosity(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let quiet = tokens.has_noreply();
     match parse_u32(tokens.get(1)) {
         Some(level) => {
-            context.shared.host.set_verbosity(level.min(VERBOSITY_MAX));
+            context
+                .shared
+                .server
+                .set_verbosity(level.min(VERBOSITY_MAX));
             context.push_unless(quiet, replies::OK);
         }
         None => context.push_unless(quiet, replies::BAD_FORMAT),
@@ -250,14 +240,14 @@ fn verbosity(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
 }
 
 /// `shutdown [graceful]`.
-fn shutdown(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) -> Option<Next> {
+fn shutdown(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) -> Option<SessionState> {
     if !context.shared.settings.shutdown_command {
         context.push(b"ERROR: shutdown not enabled\r\n");
         return None;
     }
     match (tokens.count(), tokens.get(1)) {
-        (1, _) => Some(Next::Shutdown { graceful: false }),
-        (2, b"graceful") => Some(Next::Shutdown { graceful: true }),
+        // The server ends gracefully in either case.
+        (1, _) | (2, b"graceful") => Some(SessionState::Shutdown),
         _ => {
             context.push(b"CLIENT_ERROR invalid shutdown mode\r\n");
             None

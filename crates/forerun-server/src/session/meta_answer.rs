@@ -1,4 +1,4 @@
-//! What the answer to a meta command returns for its flags.
+//! The parts of a meta command's answer that its flags request.
 
 use forerun_cache::{Expiry, Item};
 
@@ -9,7 +9,7 @@ use crate::protocol::tokens::split;
 
 use super::command_context::CommandContext;
 
-/// What a command knows of the item in its answer. The answer omits the rest.
+/// A command's knowledge of the item in its answer. The answer omits unknown values.
 pub(super) trait Known {
     fn cas(&self) -> Option<u64> {
         None

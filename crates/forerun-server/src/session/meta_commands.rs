@@ -1,7 +1,9 @@
 //! Meta commands that are not plain reads and have no data block: `mg` that changes the item, `md`,
 //! `ma`, `me`.
 
-use forerun_cache::{Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Invalidate};
+use forerun_cache::{
+    Arithmetic, ArithmeticResult, Delete, DeleteResult, Direction, Expiry, Invalidate,
+};
 
 use crate::protocol::meta_flags::{Command, Flags};
 use crate::protocol::meta_keys::push_base64;
@@ -10,7 +12,6 @@ use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
 use super::command_context::CommandContext;
-use super::commands::count_arithmetic;
 use super::meta_answer::{Known, Subject, push_repeated};
 use super::meta_get::{expiry_behind, expiry_of_new, meta_get};
 
@@ -49,17 +50,19 @@ pub(super) fn delete(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandCont
         context.cache.delete(Delete { key, compare_cas })
     };
     let code = match deleted {
-        Deleted::Deleted => b"HD",
-        Deleted::NotFound => b"NF",
-        Deleted::Exists => b"EX",
-        Deleted::OutOfMemory | Deleted::Forked => return context.push(replies::OUT_OF_MEMORY),
+        DeleteResult::Deleted => b"HD",
+        DeleteResult::NotFound => b"NF",
+        DeleteResult::Exists => b"EX",
+        DeleteResult::OutOfMemory | DeleteResult::Forked => {
+            return context.push(replies::OUT_OF_MEMORY);
+        }
     };
     match deleted {
-        Deleted::Deleted if mark_stale => {}
-        Deleted::Deleted => context.counters.delete_hits.add(1),
+        DeleteResult::Deleted if mark_stale => {}
+        DeleteResult::Deleted => context.counters.delete_hits.add(1),
         _ => context.counters.delete_misses.add(1),
     }
-    if deleted == Deleted::Deleted && flags.has(b'q') {
+    if deleted == DeleteResult::Deleted && flags.has(b'q') {
         return;
     }
     context.push(code);
@@ -104,9 +107,9 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
             .vivify
             .map(|_| (flags.initial, expiry_of_new(context, &flags))),
     });
-    count_arithmetic(context, direction, &counted);
+    context.count_arithmetic(direction, &counted);
     let code = match counted {
-        Counted::Counted {
+        ArithmeticResult::Changed {
             value,
             cas,
             expiry,
@@ -121,13 +124,15 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
             }
             return;
         }
-        Counted::NotANumber => return context.push(replies::NOT_A_NUMBER),
-        Counted::OutOfMemory if flags.vivify.is_some() => {
+        ArithmeticResult::NotANumber => return context.push(replies::NOT_A_NUMBER),
+        ArithmeticResult::OutOfMemory if flags.vivify.is_some() => {
             return context.push(replies::OUT_OF_MEMORY_VIVIFYING);
         }
-        Counted::OutOfMemory | Counted::Forked => return context.push(replies::OUT_OF_MEMORY),
-        Counted::NotFound => b"NF",
-        Counted::Exists => b"EX",
+        ArithmeticResult::OutOfMemory | ArithmeticResult::Forked => {
+            return context.push(replies::OUT_OF_MEMORY);
+        }
+        ArithmeticResult::NotFound => b"NF",
+        ArithmeticResult::Exists => b"EX",
     };
     context.push(code);
     push_repeated(context, key, flags.has(b'b'), flags.letters, flags.text);

@@ -1,11 +1,10 @@
 //! Meta get: the answers, and the variants that change the item.
 
-use forerun_cache::{Expiry, Guard, Item, Mode, Store, Stored};
+use forerun_cache::{Expiry, Guard, Item, Store, StoreMode, StoreResult};
 
 use crate::protocol::meta_flags::{Flags, Letters};
 use crate::protocol::numbers::push_u64;
 
-use super::answers::push_value;
 use super::command_context::CommandContext;
 use super::meta_answer::{Known, Subject, push_repeated};
 
@@ -95,7 +94,7 @@ pub(super) fn push_plain_hit(
     }
     context.push(b"\r\n");
     if with_value {
-        push_value(context, item);
+        context.push_value(item);
     }
 }
 
@@ -188,7 +187,7 @@ pub(super) fn meta_get(context: &mut CommandContext<'_>, key: &[u8], flags: &Fla
     push_claim(context, &item, is_wanted);
     context.push(b"\r\n");
     if with_value {
-        push_value(context, &item);
+        context.push_value(&item);
     }
     if is_touch {
         // A touch is a write too, so it comes after the item was answered.
@@ -267,14 +266,14 @@ fn find<'g>(guard: &'g Guard<'_>, key: &[u8], flags: &Flags<'_>) -> Option<Item<
 /// another client was faster or if memory is full.
 fn vivify(context: &CommandContext<'_>, key: &[u8], flags: &Flags<'_>) -> Option<u64> {
     let stored = context.cache.store(Store {
-        mode: Mode::Add,
+        mode: StoreMode::Add,
         expiry: expiry_of_new(context, flags),
         new_cas: flags.new_cas,
         claimed: true,
         ..Store::set(key, b"")
     });
     match stored {
-        Stored::Stored { cas } => Some(cas),
+        StoreResult::Stored { cas } => Some(cas),
         _ => None,
     }
 }

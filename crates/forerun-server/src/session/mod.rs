@@ -24,7 +24,6 @@ mod command_context;
 mod commands;
 mod context;
 mod dump;
-mod fuzz;
 mod meta_answer;
 mod meta_commands;
 mod meta_get;
@@ -43,29 +42,24 @@ use crate::protocol::tokens::without_return;
 use command_context::CommandContext;
 pub use context::Context;
 use dump::Dump;
-// Hidden: for the fuzz targets.
-#[doc(hidden)]
-pub use fuzz::fuzz_session;
 use reads::{Batch, KeyLine, Scratch};
 use storage::Pending;
 
-/// What the caller does after [`Session::receive`]. In every case, it writes the output first.
+/// The state of a session after [`Session::receive`], and with it the caller's next step. In every
+/// case, write the output first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Next {
+pub enum SessionState {
     /// All complete commands are answered. Read more.
-    More,
+    NeedsInput,
     /// The output is full. Write some of it, then call [`Session::receive`] again, whether or not
     /// more was read. Do not read until then: this holds back a slow reader.
-    Full,
-    /// Write the output, then close. The session accepts no more input.
-    Close,
+    OutputFull,
+    /// The session is over and accepts no more input. Write the output, then close.
+    Closed,
     /// The client asked the whole server to end. Write the output, close, then drain the server,
     /// which writes its snapshot.
-    Shutdown {
-        /// Whether it was `shutdown graceful`. The server ends gracefully in either case.
-        graceful: bool,
-    },
+    Shutdown,
 }
 
 /// The state of a session between two bytes.
@@ -99,7 +93,7 @@ enum Step {
     /// The output is full.
     Full,
     /// The session is over.
-    End(Next),
+    End(SessionState),
 }
 
 /// One connection's state between two reads.
@@ -113,16 +107,16 @@ enum Step {
 /// use std::sync::Arc;
 ///
 /// use forerun_cache::{Cache, CacheOptions};
-/// use forerun_server::{Context, Input, Next, NoHost, Output, Session, Settings, Shared};
+/// use forerun_server::{Context, Input, SessionState, NoServer, Output, Session, Settings, Shared};
 ///
 /// let cache = Arc::new(Cache::new(CacheOptions::default())?);
-/// let shared = Shared::new(Settings::default(), cache, Box::new(NoHost));
+/// let shared = Shared::new(Settings::default(), cache, Box::new(NoServer));
 /// let mut context = Context::new(Arc::new(shared));
 /// let mut session = Session::new();
 /// let (mut input, mut output) = (Input::new(), Output::new());
 ///
 /// input.extend(b"set CH/Bern 0 0 12\r\n46.948,7.447\r\nget CH/Bern CH/Biel\r\n");
-/// assert_eq!(session.receive(&mut input, &mut output, &mut context), Next::More);
+/// assert_eq!(session.receive(&mut input, &mut output, &mut context), SessionState::NeedsInput);
 ///
 /// let mut slices = [IoSlice::new(&[])];
 /// assert_eq!(output.slices(&mut slices), 1);
@@ -164,22 +158,22 @@ impl Session {
         input: &mut Input,
         output: &mut Output,
         context: &mut Context,
-    ) -> Next {
+    ) -> SessionState {
         let mut scratch = mem::take(&mut context.scratch);
         let mut command_context = CommandContext::new(&context.shared, &context.counters, output);
         let bytes = input.bytes();
         let mut at = 0;
-        let next = loop {
+        let state = loop {
             if command_context.out.is_full() {
-                break Next::Full;
+                break SessionState::OutputFull;
             }
             match self.step(bytes, &mut at, &mut command_context, &mut scratch) {
                 Step::On => {}
-                Step::More => break Next::More,
-                Step::Full => break Next::Full,
-                Step::End(next) => {
+                Step::More => break SessionState::NeedsInput,
+                Step::Full => break SessionState::OutputFull,
+                Step::End(state) => {
                     self.state = State::Closed;
-                    break next;
+                    break state;
                 }
             }
         };
@@ -188,7 +182,7 @@ impl Session {
         }
         input.consume(at);
         context.scratch = scratch;
-        next
+        state
     }
 
     /// The client has closed its sending side. Answers an incomplete command, if such a command has
@@ -216,7 +210,7 @@ impl Session {
                 Some(&binary::REQUEST) if bytes.len() - *at < binary::HEADER_BYTES => Step::More,
                 Some(&binary::REQUEST) => {
                     binary::refuse(&bytes[*at..], context.out.bytes_mut());
-                    Step::End(Next::Close)
+                    Step::End(SessionState::Closed)
                 }
                 Some(_) => {
                     self.state = State::Command;
@@ -231,7 +225,15 @@ impl Session {
                 self.answer(batch, read, at, context, scratch)
             }
             State::Store(pending) => {
-                *at += pending.take(&bytes[*at..]);
+                match pending.take(context.cache, &bytes[*at..]) {
+                    Ok(taken) => *at += taken,
+                    Err(error) => {
+                        if let State::Store(pending) = mem::take(&mut self.state) {
+                            self.state = pending.refuse(context, &error);
+                        }
+                        return Step::On;
+                    }
+                }
                 if !pending.is_complete() {
                     return Step::More;
                 }
@@ -268,7 +270,7 @@ impl Session {
                 };
                 Step::On
             }
-            State::Closed => Step::End(Next::Close),
+            State::Closed => Step::End(SessionState::Closed),
         }
     }
 
@@ -297,7 +299,7 @@ impl Session {
                 let line = without_return(&rest[..end]);
                 self.other_command(line, &rest[end + 1..], context, at, end + 1)
             }
-            None if window.len() == LINE_BYTES_MAX => Step::End(Next::Close),
+            None if window.len() == LINE_BYTES_MAX => Step::End(SessionState::Closed),
             None => Step::More,
         }
     }

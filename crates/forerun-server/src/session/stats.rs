@@ -1,4 +1,4 @@
-//! `stats`, under the names by which clients and exporters know memcached.
+//! `stats`, under memcached's names, which clients and exporters expect.
 //!
 //! Figures that memcached reports per slab class are reported here for the whole cache, as class 1,
 //! since items of all sizes share blocks. docs/operate/protocol.md explains each figure.
@@ -41,7 +41,7 @@ pub(super) fn stats(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
         (b"sizes", _) => lines.put("sizes_status", "disabled"),
         (b"conns", _) => context
             .shared
-            .host
+            .server
             .describe_connections(&mut |number, name, value| {
                 lines.put(format_args!("{number}:{name}"), value);
             }),
@@ -69,7 +69,7 @@ fn detail(tokens: &Tokens<'_>) -> &'static [u8] {
 fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     let shared = context.shared;
     let settings = &shared.settings;
-    let connections = shared.host.connection_stats();
+    let connections = shared.server.connection_stats();
     let Counts { sessions, cache } = shared.counts();
     let (user, system) = cpu_time();
 
@@ -85,6 +85,15 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("total_connections", connections.total_connections);
     lines.put("rejected_connections", connections.rejected_connections);
     lines.put("connection_structures", connections.connection_structures);
+    lines.put("response_obj_oom", connections.response_obj_oom);
+    lines.put("response_obj_count", connections.response_obj_count);
+    lines.put("response_obj_bytes", connections.response_obj_bytes);
+    lines.put("read_buf_count", connections.read_buf_count);
+    lines.put("read_buf_bytes", connections.read_buf_bytes);
+    lines.put("read_buf_bytes_free", 0);
+    lines.put("read_buf_oom", connections.read_buf_oom);
+    lines.put("read_buf_pauses", connections.read_buf_pauses);
+    lines.put("read_buf_limit_bytes", connections.read_buf_limit_bytes);
     let idle_kicks = (settings.idle_timeout_s > 0).then_some(connections.idle_kicks);
     sessions.each(&mut |figure, value| {
         lines.put(&figure.name, value);
@@ -106,6 +115,9 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("accepting_conns", u8::from(connections.accepting_conns));
     lines.put("listen_disabled_num", connections.listen_disabled_num);
     lines.put("time_in_listen_disabled_us", 0);
+    if let Some(age_s) = connections.time_since_server_cert_refresh {
+        lines.put("time_since_server_cert_refresh", age_s);
+    }
     lines.put("threads", settings.threads);
     lines.put("conn_yields", connections.conn_yields);
     lines.put("hash_power_level", cache.index_slots.max(1).ilog2());
@@ -116,7 +128,7 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("curr_items", cache.items);
     lines.put("total_items", cache.stored);
     lines.put("slab_global_page_pool", 0);
-    lines.put("lru_crawler_running", u8::from(shared.host.is_crawling()));
+    lines.put("lru_crawler_running", u8::from(shared.server.is_crawling()));
     lines.put("expired_unfetched", cache.expired_unfetched);
     lines.put("evicted_unfetched", cache.evicted_unfetched);
     lines.put(
@@ -126,6 +138,7 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("evictions", cache.evictions);
     lines.put("reclaimed", cache.expired);
     lines.put("memory_bytes", cache.memory_bytes);
+    lines.put("upload_bytes", cache.buffer_bytes);
 }
 
 fn settings(lines: &mut Lines, context: &CommandContext<'_>) {
@@ -224,7 +237,7 @@ fn slabs(lines: &mut Lines, context: &CommandContext<'_>) {
 /// it.
 fn cpu_time() -> (String, String) {
     /// Linux reports ticks in this unit on every machine.
-    const TICKS_A_SECOND: u64 = 100;
+    const TICKS_PER_SECOND: u64 = 100;
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // Fields 12 and 13 after the name. The name may contain any character.
     let mut fields = text
@@ -240,8 +253,8 @@ fn cpu_time() -> (String, String) {
             .unwrap_or(0);
         format!(
             "{}.{:02}0000",
-            ticks / TICKS_A_SECOND,
-            ticks % TICKS_A_SECOND
+            ticks / TICKS_PER_SECOND,
+            ticks % TICKS_PER_SECOND
         )
     };
     (next(), next())
@@ -257,12 +270,12 @@ mod tests {
     use crate::input::Input;
     use crate::output::Output;
     use crate::session::{Context, Session};
-    use crate::shared::{NoHost, Shared};
+    use crate::shared::{NoServer, Shared};
 
     #[test]
     fn every_counter_is_a_statistic_under_its_name() {
         let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
-        let shared = Shared::new(Default::default(), cache, Box::new(NoHost));
+        let shared = Shared::new(Default::default(), cache, Box::new(NoServer));
         let mut context = Context::new(Arc::new(shared));
         let mut expected = Vec::new();
         context.counters().each(&mut |name, counter| {

@@ -7,11 +7,12 @@
 //!
 //! A block that has arrived with its line, or that fits in the space the input has anyway, is
 //! stored from the input. A larger one is written to the cache's memory as it arrives, so that no
-//! value is held twice.
+//! value is held twice. It takes memory as it arrives too: a length that a client announces costs
+//! nothing. The cache limits the memory of all unfinished values together.
 
 use std::borrow::Cow;
 
-use forerun_cache::{Cache, Error, Expiry, Mode, Store, Stored, Value, ValueBuffer};
+use forerun_cache::{Cache, Error, Expiry, Store, StoreMode, StoreResult, Value, ValueBuffer};
 
 use crate::input::LINE_BYTES_MAX;
 use crate::protocol::meta_flags::{Command, Flags, Letters};
@@ -33,7 +34,7 @@ struct StoreCommand<'a> {
     key: Cow<'a, [u8]>,
     flags: u32,
     expiry: Expiry,
-    mode: Mode,
+    mode: StoreMode,
     compare_cas: Option<u64>,
     new_cas: Option<u64>,
     stale_if_older: bool,
@@ -99,7 +100,7 @@ impl Session {
     pub(super) fn classic_store(
         &mut self,
         tokens: &Tokens<'_>,
-        mode: Mode,
+        mode: StoreMode,
         rest: &[u8],
         context: &mut CommandContext<'_>,
         at: &mut usize,
@@ -177,7 +178,7 @@ impl Session {
                 end_ok: true,
             })),
             Err(error) => {
-                command.refuse_room(context, &error);
+                command.refuse_unstorable(context, &error);
                 State::Swallow(block_len)
             }
         };
@@ -187,18 +188,31 @@ impl Session {
 
 impl Pending {
     /// Consumes the available part of the block and returns its length.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> usize {
-        let mut taken = self.buffer.put(bytes);
+    ///
+    /// # Errors
+    /// There is no memory for it. Nothing was consumed.
+    pub(super) fn take(&mut self, cache: &Cache, bytes: &[u8]) -> Result<usize, Error> {
+        let mut taken = self.buffer.put(cache, bytes)?;
         while self.buffer.is_full() && self.end_len < BLOCK_END.len() && taken < bytes.len() {
             self.end_ok &= bytes[taken] == BLOCK_END[self.end_len];
             self.end_len += 1;
             taken += 1;
         }
-        taken
+        Ok(taken)
     }
 
     pub(super) fn is_complete(&self) -> bool {
         self.end_len == BLOCK_END.len()
+    }
+
+    /// Refuses the value after an error of [`Pending::take`]. Returns the state that discards the
+    /// rest of the block.
+    pub(super) fn refuse(self, context: &mut CommandContext<'_>, error: &Error) -> State {
+        // Give the memory back before the client learns of the error.
+        let left = self.buffer.len() - self.buffer.filled_bytes();
+        drop(self.buffer);
+        self.command.refuse_unstorable(context, error);
+        State::Swallow(left + BLOCK_END.len())
     }
 
     /// Stores the value.
@@ -242,17 +256,17 @@ impl StoreCommand<'_> {
             vivify: self.vivify,
             claimed: false,
         };
-        let is_extension = matches!(self.mode, Mode::Append | Mode::Prepend);
+        let is_extension = matches!(self.mode, StoreMode::Append | StoreMode::Prepend);
         let stored = context.cache.store(store);
         self.count(context, stored);
         let code: &[u8; 2] = match stored {
-            Stored::Stored { .. } => b"HD",
-            Stored::NotStored => b"NS",
-            Stored::Exists => b"EX",
-            Stored::NotFound => b"NF",
-            Stored::TooLarge | Stored::OutOfMemory if is_extension => b"NS",
-            Stored::TooLarge => return self.refuse_value(context, replies::TOO_LARGE),
-            Stored::OutOfMemory | Stored::Forked => {
+            StoreResult::Stored { .. } => b"HD",
+            StoreResult::NotStored => b"NS",
+            StoreResult::Exists => b"EX",
+            StoreResult::NotFound => b"NF",
+            StoreResult::TooLarge | StoreResult::OutOfMemory if is_extension => b"NS",
+            StoreResult::TooLarge => return self.refuse_value(context, replies::TOO_LARGE),
+            StoreResult::OutOfMemory | StoreResult::Forked => {
                 return self.refuse_value(context, replies::OUT_OF_MEMORY_STORING);
             }
         };
@@ -270,7 +284,7 @@ impl StoreCommand<'_> {
                 if !(letters.has(b'q') && code == b"HD") {
                     // A value that was not stored counts with the length that the client sent, as
                     // in memcached.
-                    let is_longer = is_extension && matches!(stored, Stored::Stored { .. });
+                    let is_longer = is_extension && matches!(stored, StoreResult::Stored { .. });
                     let size = if is_longer { None } else { Some(len) };
                     self.push_meta_reply(context, code, stored, size, *letters, flags);
                 }
@@ -282,7 +296,7 @@ impl StoreCommand<'_> {
         &self,
         context: &mut CommandContext<'_>,
         code: &[u8; 2],
-        stored: Stored,
+        stored: StoreResult,
         size: Option<usize>,
         letters: Letters,
         flags: &[u8],
@@ -292,7 +306,7 @@ impl StoreCommand<'_> {
             key: &self.key,
             cache: context.cache,
             cas: match stored {
-                Stored::Stored { cas } => cas,
+                StoreResult::Stored { cas } => cas,
                 _ => 0,
             },
             size,
@@ -306,17 +320,17 @@ impl StoreCommand<'_> {
         context.push(BLOCK_END);
     }
 
-    fn count(&self, context: &CommandContext<'_>, stored: Stored) {
+    fn count(&self, context: &CommandContext<'_>, stored: StoreResult) {
         let counters = context.counters;
         // Memcached does not count the outcome of an append or prepend with a comparison.
-        let compares =
-            self.compare_cas.is_some() && !matches!(self.mode, Mode::Append | Mode::Prepend);
+        let compares = self.compare_cas.is_some()
+            && !matches!(self.mode, StoreMode::Append | StoreMode::Prepend);
         match stored {
-            Stored::TooLarge => counters.store_too_large.add(1),
-            Stored::OutOfMemory => counters.store_no_memory.add(1),
-            Stored::Stored { .. } if compares => counters.cas_hits.add(1),
-            Stored::Exists if compares => counters.cas_badval.add(1),
-            Stored::NotFound if compares => counters.cas_misses.add(1),
+            StoreResult::TooLarge => counters.store_too_large.add(1),
+            StoreResult::OutOfMemory => counters.store_no_memory.add(1),
+            StoreResult::Stored { .. } if compares => counters.cas_hits.add(1),
+            StoreResult::Exists if compares => counters.cas_badval.add(1),
+            StoreResult::NotFound if compares => counters.cas_misses.add(1),
             _ => {}
         }
     }
@@ -330,7 +344,7 @@ impl StoreCommand<'_> {
             Answer::Meta { .. } => false,
         };
         if matches!(self.answer, Answer::Meta { .. })
-            || (self.mode == Mode::Set && self.compare_cas.is_none())
+            || (self.mode == StoreMode::Set && self.compare_cas.is_none())
         {
             context.cache.delete(forerun_cache::Delete::key(&self.key));
         }
@@ -338,7 +352,7 @@ impl StoreCommand<'_> {
     }
 
     /// Refuses a value that does not fit in the cache while its block is still arriving.
-    fn refuse_room(&self, context: &mut CommandContext<'_>, error: &Error) {
+    fn refuse_unstorable(&self, context: &mut CommandContext<'_>, error: &Error) {
         match error {
             Error::ValueTooLarge { .. } => {
                 context.counters.store_too_large.add(1);
@@ -363,7 +377,7 @@ impl StoreCommand<'_> {
 /// Also returns the length of the block.
 fn parse_classic<'a>(
     tokens: &Tokens<'a>,
-    mode: Mode,
+    mode: StoreMode,
     context: &CommandContext<'_>,
 ) -> Result<(StoreCommand<'a>, usize), RejectedCommand> {
     let is_cas = tokens.get(0) == b"cas";
@@ -438,19 +452,19 @@ fn parse_meta<'a>(
         .parse(Command::Store, line, tokens, decoded)
         .map_err(refused)?;
     let mode = match flags.mode {
-        None | Some(b'S') => Mode::Set,
-        Some(b'E') => Mode::Add,
-        Some(b'A') => Mode::Append,
-        Some(b'P') => Mode::Prepend,
-        Some(b'R') => Mode::Replace,
+        None | Some(b'S') => StoreMode::Set,
+        Some(b'E') => StoreMode::Add,
+        Some(b'A') => StoreMode::Append,
+        Some(b'P') => StoreMode::Prepend,
+        Some(b'R') => StoreMode::Replace,
         Some(_) => return Err(refused(replies::BAD_MODE_MS)),
     };
     let compare_cas = match mode {
-        Mode::Add => None,
+        StoreMode::Add => None,
         // No item has version 0. If a client asks memcached to extend an item of that version,
         // memcached extends any version.
-        Mode::Append | Mode::Prepend => flags.compare_cas.filter(|&cas| cas != 0),
-        Mode::Set | Mode::Replace => flags.compare_cas,
+        StoreMode::Append | StoreMode::Prepend => flags.compare_cas.filter(|&cas| cas != 0),
+        StoreMode::Set | StoreMode::Replace => flags.compare_cas,
     };
     let expiry = |expiration| context.shared.expiry(expiration);
     let command = StoreCommand {
@@ -458,8 +472,8 @@ fn parse_meta<'a>(
         flags: flags.client_flags,
         expiry: flags.ttl.map_or(Expiry::Never, expiry),
         // Compare-and-swap needs no other condition.
-        mode: if compare_cas.is_some() && mode == Mode::Replace {
-            Mode::Set
+        mode: if compare_cas.is_some() && mode == StoreMode::Replace {
+            StoreMode::Set
         } else {
             mode
         },
@@ -468,7 +482,7 @@ fn parse_meta<'a>(
         // No item has version 0, so no version is known to be older.
         stale_if_older: flags.has(b'I')
             && compare_cas != Some(0)
-            && matches!(mode, Mode::Set | Mode::Replace),
+            && matches!(mode, StoreMode::Set | StoreMode::Replace),
         vivify: flags.vivify.map(expiry),
         answer: Answer::Meta {
             letters: flags.letters,

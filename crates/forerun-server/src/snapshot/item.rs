@@ -13,7 +13,7 @@
 
 use std::io::{self, Write};
 
-use forerun_cache::{Cache, Expiry, Item, MAX_KEY_BYTES, Store, Stored, Value};
+use forerun_cache::{Cache, Expiry, Item, MAX_KEY_BYTES, Store, StoreResult, Value};
 
 use super::Fault;
 use super::frames::{FRAME_BYTES, FrameReader};
@@ -108,10 +108,13 @@ pub(super) fn read_record<R: io::Read>(
         value.as_slice().into()
     } else if let Ok(mut buffer) = cache.value_buffer(value_len) {
         while !buffer.is_full() {
-            let room = buffer.unfilled();
-            let count = room.len().min(FRAME_BYTES);
-            from.take(&mut room[..count])?;
-            buffer.advance(count);
+            let left = value_len - buffer.filled_bytes();
+            value.resize(left.min(FRAME_BYTES), 0);
+            from.take(value)?;
+            if buffer.put(cache, &*value).is_err() {
+                skip(from, left - value.len())?;
+                return Ok(Read::Refused);
+            }
         }
         buffer.into()
     } else {
@@ -125,7 +128,7 @@ pub(super) fn read_record<R: io::Read>(
         ..Store::set(key, value)
     });
     Ok(match stored {
-        Stored::Stored { .. } => Read::Stored { cas },
+        StoreResult::Stored { .. } => Read::Stored { cas },
         _ => Read::Refused,
     })
 }

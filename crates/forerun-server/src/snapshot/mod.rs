@@ -1,5 +1,5 @@
 //! Saves a cache to a file when a server ends, and loads it when the next one starts.
-//! `docs/internals/format.md` describes the file format.
+//! `docs/internals/format-other.md` describes the file format.
 //!
 //! ```text
 //!   write   cache ── crawler ──> records ──> frames, each with its checksum ──> FILE.new ──> synced, renamed to FILE
@@ -21,13 +21,13 @@ use std::path::{Path, PathBuf};
 
 use forerun_cache::{Cache, Crawler, SharedValue};
 
-use crate::os::Os;
+use crate::os_system::OsSystem;
 use crate::planted::{self, Defect};
 use crate::snapshot_error::{SnapshotError, VERSION};
 use crate::system::System;
 
 use frames::{FrameReader, FrameWriter};
-use item::{Read as Next, push_head, read_record, write_end};
+use item::{Read as Record, push_head, read_record, write_end};
 pub(crate) use pace::Pace;
 use pace::Pacer;
 
@@ -66,7 +66,7 @@ pub struct SnapshotStats {
 /// # Errors
 /// [`SnapshotError::Io`].
 pub fn write_snapshot(cache: &Cache, path: &Path) -> Result<SnapshotStats, SnapshotError> {
-    write_to_system(&Os, cache, path, Pace::Unlimited)
+    write_to_system(&OsSystem, cache, path, Pace::Unlimited)
 }
 
 /// Like [`write_snapshot`], on any system and at any pace.
@@ -78,7 +78,7 @@ pub(crate) fn write_to_system<S: System>(
 ) -> Result<SnapshotStats, SnapshotError> {
     let new = with_suffix(path, ".new");
     let mut file = create(system, &new)?;
-    // Nobody sets the clock of a server that has stopped. The remaining life of the items counts
+    // No thread sets the clock of a server that has stopped. The remaining life of the items counts
     // from now.
     system.tick(cache);
     let mut pacer = Pacer::new(system, pace);
@@ -169,7 +169,7 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Snapsho
 /// # Errors
 /// Any [`SnapshotError`].
 pub fn read_snapshot(cache: &Cache, path: &Path) -> Result<Option<SnapshotStats>, SnapshotError> {
-    read_from_system(&Os, cache, path)
+    read_from_system(&OsSystem, cache, path)
 }
 
 /// Like [`read_snapshot`], on any system.
@@ -329,13 +329,13 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
     let mut last_cas = 0;
     loop {
         match read_record(&mut frames, cache, &mut value, now_s, now_unix_s)? {
-            Next::Stored { cas } => {
+            Record::Stored { cas } => {
                 stats.items += 1;
                 last_cas = last_cas.max(cas);
             }
-            Next::Expired => stats.expired += 1,
-            Next::Refused => stats.refused += 1,
-            Next::End { items } => {
+            Record::Expired => stats.expired += 1,
+            Record::Refused => stats.refused += 1,
+            Record::End { items } => {
                 let read = stats.items + stats.expired + stats.refused;
                 if items != read || !frames.is_at_end()? {
                     return Err(frames.damaged("the number of items is wrong"));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   at once      copy, write ▏rest ▏copy, write ▏rest ▏ …      at most half a core, in bursts too short for a worker to notice
-//!   at a rate    copy, write ▏rest …            ▏copy, write ▏ at most this many bytes a second
+//!   at a rate    copy, write ▏rest …            ▏copy, write ▏ at most this many bytes per second
 //!   sync, uncache    each 2 MiB                                so neither a sync nor the removal takes the core for long
 //! ```
 //!
@@ -38,7 +38,8 @@ pub(crate) enum Pace {
     Live {
         /// Maximum bytes per second.
         rate: Option<NonZeroU64>,
-        /// Once set, the rest is written as fast as possible, because somebody waits for it.
+        /// Once set, the rest is written as fast as possible, because the server waits for it to
+        /// end.
         hurry: Arc<AtomicBool>,
     },
 }

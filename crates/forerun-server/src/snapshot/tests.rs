@@ -251,7 +251,7 @@ impl Write for Busy<'_> {
             let stored = self
                 .cache
                 .store(Store::set(&self.next.to_be_bytes(), &[1; 100_000]));
-            self.refused += u32::from(!matches!(stored, forerun_cache::Stored::Stored { .. }));
+            self.refused += u32::from(!matches!(stored, forerun_cache::StoreResult::Stored { .. }));
         }
         Ok(bytes.len())
     }
@@ -282,69 +282,69 @@ fn no_set_is_refused_while_a_snapshot_waits_for_its_disk() {
 struct CountsSyncs(std::sync::Arc<std::sync::atomic::AtomicUsize>);
 
 impl System for CountsSyncs {
-    type Socket = <Os as System>::Socket;
-    type Listener = <Os as System>::Listener;
-    type Poll = <Os as System>::Poll;
-    type File = <Os as System>::File;
+    type Socket = <OsSystem as System>::Socket;
+    type Listener = <OsSystem as System>::Listener;
+    type Poll = <OsSystem as System>::Poll;
+    type File = <OsSystem as System>::File;
 
     fn bind(
         &self,
         place: &crate::Listen,
         backlog: u32,
     ) -> Result<Self::Listener, crate::error::Error> {
-        Os.bind(place, backlog)
+        OsSystem.bind(place, backlog)
     }
 
     fn poll(
         &self,
         events: usize,
     ) -> io::Result<(Self::Poll, std::sync::Arc<dyn crate::system::Wake>)> {
-        Os.poll(events)
+        OsSystem.poll(events)
     }
 
     fn now(&self) -> std::time::Instant {
-        Os.now()
+        OsSystem.now()
     }
 
     fn unix_s(&self) -> u64 {
-        Os.unix_s()
+        OsSystem.unix_s()
     }
 
     fn tick(&self, cache: &Cache) {
-        Os.tick(cache);
+        OsSystem.tick(cache);
     }
 
     fn create(&self, path: &Path) -> io::Result<Self::File> {
-        Os.create(path)
+        OsSystem.create(path)
     }
 
     fn open(&self, path: &Path) -> io::Result<Self::File> {
-        Os.open(path)
+        OsSystem.open(path)
     }
 
     fn sync(&self, file: &Self::File) -> io::Result<()> {
-        Os.sync(file)
+        OsSystem.sync(file)
     }
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
         self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Os.sync_directory(directory)
+        OsSystem.sync_directory(directory)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        Os.rename(from, to)
+        OsSystem.rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        Os.remove(path)
+        OsSystem.remove(path)
     }
 
     fn is_directory(&self, path: &Path) -> bool {
-        Os.is_directory(path)
+        OsSystem.is_directory(path)
     }
 
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        Os.spawn(name, work)
+        OsSystem.spawn(name, work)
     }
 }
 

@@ -20,11 +20,18 @@ pub struct Certificates {
 
 impl Certificates {
     pub fn new() -> Certificates {
-        let dir = tempfile::tempdir().expect("a directory");
+        let certificates = Certificates {
+            dir: tempfile::tempdir().expect("a directory"),
+        };
+        certificates.replace();
+        certificates
+    }
+
+    /// Replaces every file. Nothing fits the files before.
+    pub fn replace(&self) {
         let authority = issuer();
         let stranger = issuer();
-        let write =
-            |name: &str, text: String| fs::write(dir.path().join(name), text).expect("a file");
+        let write = |name: &str, text: String| fs::write(self.path(name), text).expect("a file");
         write("ca.pem", authority.pem());
         for (name, issuer) in [
             ("server", &authority),
@@ -37,7 +44,6 @@ impl Certificates {
             write(&format!("{name}.pem"), certificate.pem());
             write(&format!("{name}.key"), key.serialize_pem());
         }
-        Certificates { dir }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -195,7 +195,7 @@ fn the_user_file_is_reread_on_request() {
     let mut stays = connect(&server);
     ask(&mut stays, "set x 0 0 9\r\nalice old\r\n", "STORED\r\n");
     std::fs::write(&users, "alice:new\n").expect("a file");
-    server.reload_users();
+    server.reload_files();
     until("the new password counts", || {
         let mut stream = connect(&server);
         stream

@@ -21,7 +21,7 @@ fn a_drain_answers_received_requests_and_accepts_no_more() {
     server.wait().expect("it ends well");
     assert_eq!(rest(&mut idle), b"");
     assert_eq!(rest(&mut asks), b"VALUE k 0 1\r\nv\r\nEND\r\n");
-    let error = TcpStream::connect(address).expect_err("nobody listens");
+    let error = TcpStream::connect(address).expect_err("no server listens");
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
 

@@ -8,7 +8,7 @@ use forerun_cache::{Cache, CacheOptions};
 use forerun_server::Server;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::test_server::{TIMEOUT, ask, connect, options, rest, start};
+use super::test_server::{TIMEOUT, ask, connect, options, rest, start, stat};
 
 /// These tests measure the memory of their process, so they run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -65,6 +65,61 @@ fn a_client_that_never_reads_costs_bounded_memory() {
         "{grown} bytes for 40 readers that do not read"
     );
     // Other clients do not wait for these, which still do not read.
+    ask(&mut other, "mn\r\n", "MN\r\n");
+}
+
+#[test]
+fn all_slow_readers_together_cost_bounded_memory_and_do_not_stop_the_server() {
+    const LIMIT: u64 = 1 << 20;
+    let _alone = alone();
+    let server = start(options().buffer_limit_bytes(Some(LIMIT as usize)));
+    let mut other = connect(&server);
+    let value = "x".repeat(10_000);
+    ask(
+        &mut other,
+        &format!("set k 0 0 10000\r\n{value}\r\n"),
+        "STORED\r\n",
+    );
+    // Far more clients than the limit allows send until the server stops reading.
+    let line = "get".to_owned() + &" k".repeat(10) + "\r\n";
+    let mut greedy: Vec<_> = (0..60).map(|_| connect(&server)).collect();
+    for stream in &mut greedy {
+        stream.set_nonblocking(true).expect("it can be");
+        let start = Instant::now();
+        let mut refused = 0;
+        while refused < 3 && start.elapsed() < TIMEOUT {
+            match stream.write(line.repeat(100).as_bytes()) {
+                Ok(_) => refused = 0,
+                // The server may close it in the meantime.
+                Err(error) if error.kind() != ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    refused += 1;
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+        }
+    }
+    // The others are served as soon as readers that do not read have been closed.
+    let number = |other: &mut _, name: &str| stat(other, name).parse::<u64>().expect("a number");
+    let held =
+        |other: &mut _| number(other, "response_obj_bytes") + number(other, "read_buf_bytes");
+    // Each worker may exceed the limit by one connection.
+    let held_bytes_max = LIMIT + 2 * (400 << 10);
+    let start = Instant::now();
+    while number(&mut other, "response_obj_oom") == 0 {
+        assert!(start.elapsed() < TIMEOUT, "no stalled reader was closed");
+        assert!(held(&mut other) < held_bytes_max);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(held(&mut other) < held_bytes_max);
+    assert!(number(&mut other, "read_buf_pauses") > 0);
+    drop(greedy);
+    let start = Instant::now();
+    while number(&mut other, "response_obj_bytes") > 0 {
+        assert!(start.elapsed() < TIMEOUT, "the memory never comes back");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(number(&mut other, "response_obj_count"), 0);
     ask(&mut other, "mn\r\n", "MN\r\n");
 }
 

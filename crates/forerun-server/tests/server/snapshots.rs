@@ -113,7 +113,7 @@ fn a_copy_of_a_running_server_is_written_no_faster_than_its_rate() {
         "{:?}",
         begun.elapsed()
     );
-    assert!(sets > 100, "{sets} sets meanwhile");
+    assert!(sets > 100, "{sets} sets during the snapshot");
     let copy = cache();
     let read = forerun_server::read_snapshot(&copy, &live).expect("it is whole");
     assert!(read.expect("it is there").items >= 400);

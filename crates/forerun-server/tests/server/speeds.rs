@@ -55,22 +55,22 @@ struct Paced {
 }
 
 impl Paced {
-    /// How many of `room` bytes the next call may transfer.
-    fn allowed(&self, room: usize) -> usize {
+    /// How many of `max_bytes` bytes the next call may transfer.
+    fn allowed(&self, max_bytes: usize) -> usize {
         match self.speed {
             Speed::Slowly => {
                 thread::sleep(Duration::from_micros(100));
-                room.min(8 << 10)
+                max_bytes.min(8 << 10)
             }
             Speed::Bursts => {
                 const BURST: usize = 1 << 20;
                 if self.done.is_multiple_of(BURST) {
                     thread::sleep(Duration::from_millis(10));
                 }
-                room.min(BURST - self.done % BURST)
+                max_bytes.min(BURST - self.done % BURST)
             }
-            Speed::BytesFirst if self.done < 3_000 => room.min(1),
-            Speed::AtOnce | Speed::AfterPause | Speed::BytesFirst => room,
+            Speed::BytesFirst if self.done < 3_000 => max_bytes.min(1),
+            Speed::AtOnce | Speed::AfterPause | Speed::BytesFirst => max_bytes,
         }
     }
 }
@@ -127,8 +127,8 @@ impl Client {
         let mut piece = vec![0; 64 << 10];
         let mut done = 0;
         while done < answer.len() {
-            let room = piece.len().min(answer.len() - done);
-            match self.read(&mut piece[..room]) {
+            let max_bytes = piece.len().min(answer.len() - done);
+            match self.read(&mut piece[..max_bytes]) {
                 Ok(0) => panic!("{what}: it ends after {done} of {} bytes", answer.len()),
                 Ok(count) => {
                     let same = piece[..count] == answer[done..done + count];

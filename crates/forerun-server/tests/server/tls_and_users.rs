@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use forerun_server::{Error, Listen, Server, TlsOptions, VerifyClient};
 
 use super::certificates::Certificates;
-use super::test_server::{ask, cache, connect, options, rest, start, stat};
+use super::test_server::{ask, cache, connect, options, rest, start, stat, until};
 
 #[test]
 fn commands_go_through_tls_whatever_their_size() {
@@ -81,6 +81,62 @@ fn clients_are_verified_as_configured() {
             assert_eq!(said.is_ok(), let_in, "{mode:?} {shows:?}");
         }
     }
+}
+
+/// Whether a new client that trusts the authority in the files is served.
+fn is_trusted(certificates: &Certificates, server: &Server) -> bool {
+    let mut stream = certificates.client(None, server);
+    let mut answer = [0; 4];
+    let said = stream
+        .write_all(b"mn\r\n")
+        .and_then(|()| stream.read_exact(&mut answer));
+    said.is_ok() && answer == *b"MN\r\n"
+}
+
+#[test]
+fn certificates_are_replaced_while_sessions_are_open() {
+    let certificates = Certificates::new();
+    let mut options = options();
+    options
+        .listen
+        .extend(Listen::parse("notls:127.0.0.1:0", 0).expect("it is an address"));
+    options.tls = Some(certificates.options(VerifyClient::No));
+    let server = start(options);
+    let mut first = certificates.client(None, &server);
+    ask(&mut first, "mn\r\n", "MN\r\n");
+
+    certificates.replace();
+    assert!(
+        !is_trusted(&certificates, &server),
+        "no reload was requested yet"
+    );
+    let plain = server.addresses()[1].to_string();
+    let mut operator = TcpStream::connect(plain).expect("it accepts");
+    ask(&mut operator, "refresh_certs\r\n", "OK\r\n");
+    assert!(is_trusted(&certificates, &server));
+    let age = stat(&mut operator, "time_since_server_cert_refresh");
+    assert!(age.parse::<u64>().expect("seconds") < 60, "{age}");
+
+    certificates.replace();
+    server.reload_files();
+    until("the server has the newest certificate", || {
+        is_trusted(&certificates, &server)
+    });
+
+    // Files that cannot be used change nothing.
+    let key = fs::read(certificates.path("server.key")).expect("a file");
+    fs::write(certificates.path("server.key"), "no key").expect("a file");
+    ask(
+        &mut operator,
+        "refresh_certs\r\n",
+        "Error loading the certificates: the server's log has the reason\r\n",
+    );
+    assert!(is_trusted(&certificates, &server));
+    fs::write(certificates.path("server.key"), key).expect("a file");
+    ask(&mut operator, "refresh_certs\r\n", "OK\r\n");
+    // The first session goes on with the certificate that it began with.
+    ask(&mut first, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
+    ask(&mut first, "get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
 }
 
 #[test]

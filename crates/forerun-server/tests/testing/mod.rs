@@ -22,7 +22,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use forerun_cache::{Cache, CacheOptions};
-use forerun_server::{Context, Input, Next, NoHost, Output, Session, Settings, Shared};
+use forerun_server::{Context, Input, NoServer, Output, Session, SessionState, Settings, Shared};
 
 /// A request and its answer.
 pub struct Exchange {
@@ -175,7 +175,7 @@ impl Client {
 
     pub fn with(options: CacheOptions, settings: Settings) -> Self {
         let cache = Arc::new(Cache::new(options).expect("the options are fine"));
-        let shared = Shared::new(settings, Arc::clone(&cache), Box::new(NoHost));
+        let shared = Shared::new(settings, Arc::clone(&cache), Box::new(NoServer));
         Self {
             session: Session::new(),
             input: Input::new(),
@@ -197,9 +197,9 @@ impl Client {
                         .receive(&mut self.input, &mut self.output, &mut self.context);
                 self.read(&mut answer, usize::MAX);
                 match next {
-                    Next::More => break,
-                    Next::Full => {}
-                    Next::Close | Next::Shutdown { .. } => self.is_closed = true,
+                    SessionState::NeedsInput => break,
+                    SessionState::OutputFull => {}
+                    SessionState::Closed | SessionState::Shutdown => self.is_closed = true,
                 }
             }
         }
@@ -225,7 +225,7 @@ impl Client {
     }
 
     /// Calls the session once.
-    pub fn receive(&mut self) -> Next {
+    pub fn receive(&mut self) -> SessionState {
         self.session
             .receive(&mut self.input, &mut self.output, &mut self.context)
     }

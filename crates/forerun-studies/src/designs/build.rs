@@ -1,38 +1,11 @@
 //! Builds a table of a named design.
 
+use super::build_error::BuildError;
 use super::cuckoo::Cuckoo;
 use super::memc3::MemC3;
 use super::tagged::Tagged;
 use super::{Design, FixedTable, Word};
-use forerun_core::RegionError;
 use forerun_core::arch::Isa;
-
-/// Maximum number of slots: gathers take signed 32-bit indices of entries of up to 16 bytes.
-pub const SLOTS_MAX: usize = 1 << 30;
-
-/// Why a table was not built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BuildError {
-    /// More slots than can be addressed.
-    #[error("a table of {slots} slots is beyond the limit of {SLOTS_MAX}")]
-    TooManySlots {
-        /// The requested number.
-        slots: usize,
-    },
-    /// The memory for the slots could not be allocated.
-    #[error(transparent)]
-    Memory(#[from] RegionError),
-}
-
-impl BuildError {
-    /// Returns the number of slots if a table can have that many.
-    pub(super) fn check_slots(slots: usize) -> Result<usize, BuildError> {
-        if slots > SLOTS_MAX {
-            return Err(BuildError::TooManySlots { slots });
-        }
-        Ok(slots)
-    }
-}
 
 /// Creates an empty table with at least `slots` slots, rounded up to whole buckets.
 ///

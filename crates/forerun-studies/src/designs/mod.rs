@@ -3,7 +3,7 @@
 //!
 //! | design | a key is in | compared | source |
 //! |---|---|---|---|
-//! | `cuckoo2` … `cuckoo4` | one of N slots | a vector of keys, one a lane, by gathers | Pagh and Rodler, 2001; Fotakis et al., 2003 |
+//! | `cuckoo2` … `cuckoo4` | one of N slots | a vector of keys, one per lane, by gathers | Pagh and Rodler, 2001; Fotakis et al., 2003 |
 //! | `bucketized2x2` … `bucketized3x8` | one of N buckets of M slots | all slots of a bucket at once | Dietzfelbinger and Weidling, 2007 |
 //! | `tagged8`, `tagged16` | a group of 16, or the groups after it | sixteen tags at once | Kulukundis, 2017 |
 //! | `memc3` | one of two buckets of 4 slots | a tag at a time, no vectors: the baseline | Fan, Andersen and Kaminsky, 2013 |
@@ -14,6 +14,7 @@
 //! refused ([`Full`]).
 
 mod build;
+mod build_error;
 pub mod cuckoo;
 mod hasher;
 mod lookup;
@@ -21,10 +22,12 @@ pub mod memc3;
 mod names;
 mod sentinel_entries;
 mod slab;
+mod sync;
 pub mod tagged;
 mod word;
 
-pub use build::{BuildError, SLOTS_MAX, build};
+pub use build::build;
+pub use build_error::{BuildError, SLOTS_MAX};
 pub use names::{Design, Lookup, ParseDesignError, ParseLookupError};
 pub use word::Word;
 

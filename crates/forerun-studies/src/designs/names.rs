@@ -90,9 +90,9 @@ names! {
         Bucketized3x4 = "bucketized3x4",
         /// Three choices of a bucket of eight slots.
         Bucketized3x8 = "bucketized3x8",
-        /// Groups of sixteen one-byte tags, one after the other.
+        /// Groups of sixteen one-byte tags, probed in sequence.
         Tagged8 = "tagged8",
-        /// Groups of sixteen two-byte tags, one after the other.
+        /// Groups of sixteen two-byte tags, probed in sequence.
         Tagged16 = "tagged16",
         /// Two choices of a bucket of four slots with one-byte tags, read optimistically, without
         /// vectors: the baseline.
@@ -151,8 +151,8 @@ impl Design {
 }
 
 /// Lookups in tables up to this size do not prefetch. It is about the size of the second-level
-/// cache. At 64 keys a batch, `direct` was ahead of `pipelined` up to 1 MiB and 6% behind at 2 MiB
-/// (`bucketized2x4`, `u64` to `u64`, a Zen 4 server).
+/// cache. With 64 keys per batch, `direct` was ahead of `pipelined` up to 1 MiB and 6% behind at 2
+/// MiB (`bucketized2x4`, `u64` to `u64`, a Zen 4 server).
 const DIRECT_BYTES_MAX: usize = 2 << 20;
 /// Neither do shorter batches than this in tables up to [`SHORT_BYTES_MAX`], because filling a
 /// pipeline costs more than it saves.
@@ -193,10 +193,10 @@ mod tests {
         for &lookup in Lookup::ALL {
             assert_eq!(lookup.to_string().parse(), Ok(lookup));
         }
-        let refusal = "cuckoo9".parse::<Design>().unwrap_err().to_string();
+        let error = "cuckoo9".parse::<Design>().unwrap_err().to_string();
         assert!(
-            refusal.contains("cuckoo9") && refusal.contains("cuckoo2, "),
-            "{refusal}"
+            error.contains("cuckoo9") && error.contains("cuckoo2, "),
+            "{error}"
         );
     }
 

@@ -62,7 +62,7 @@ impl<T: Zeroed> Slab<T> {
     /// Bucket `index`.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is no such bucket.
     #[inline(always)]
     pub(super) fn get(&self, index: u32) -> &T {
         assert!(index < self.len);
@@ -73,7 +73,7 @@ impl<T: Zeroed> Slab<T> {
     /// Bucket `index`, mutably.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is no such bucket.
     #[inline(always)]
     pub(super) fn get_mut(&mut self, index: u32) -> &mut T {
         assert!(index < self.len);

@@ -1,7 +1,7 @@
 //! The types of keys and values: `u32` and `u64`, with their vectors and atomics.
 
 use super::hasher::{Constants, Hash};
-use super::memc3::sync::{AtomicU32, AtomicU64, AtomicWord};
+use super::sync::{AtomicU32, AtomicU64, AtomicWord};
 use forerun_core::arch::{Lanes, Simd};
 use std::fmt::Debug;
 

@@ -1,4 +1,5 @@
-//! How fast this machine reads random cache lines, which is the upper bound for batched lookups.
+//! Measures how fast this machine reads random cache lines. That rate is the upper bound for
+//! batched lookups.
 //!
 //! The lines of a buffer are linked into one cycle in random order. A *chase* follows the cycle:
 //! each load reads the address of the next one, so one chase pays the full latency for each line.
@@ -32,7 +33,7 @@ pub const THREADS_MAX: usize = 1024;
 ///
 /// let config = Config { threads: vec![1], ..Config::quick() };
 /// let roofline = measure(&config, |_done, _total| ())?;
-/// println!("{:.0} ns a line", roofline.cells[0].ns_per_line());
+/// println!("{:.0} ns per line", roofline.cells[0].ns_per_line());
 /// # Ok::<(), forerun_studies::roofline::RooflineError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +74,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// A measurement of 64 MiB in a fraction of a second. The last-level cache may hold part of
-    /// that, so the figure is too high.
+    /// A measurement with a buffer of 64 MiB, in a fraction of a second. The last-level cache may
+    /// hold part of the buffer, so the figure is too high.
     pub fn quick() -> Config {
         Config {
             buffer_bytes: 64 << 20,
@@ -375,17 +376,17 @@ mod tests {
 
     #[test]
     fn invalid_configurations_are_refused_by_name() {
-        let refusal = |change: &dyn Fn(&mut Config)| {
+        let error_of = |change: &dyn Fn(&mut Config)| {
             let mut config = tiny();
             change(&mut config);
             measure(&config, |_, _| ()).unwrap_err().to_string()
         };
-        assert!(refusal(&|c| c.threads.clear()).contains("threads"));
-        assert!(refusal(&|c| c.rounds = 0).contains("rounds"));
-        assert!(refusal(&|c| c.in_flight = vec![3]).contains('3'));
-        assert!(refusal(&|c| c.threads = vec![0]).contains("0 threads"));
-        assert!(refusal(&|c| c.buffer_bytes = 4096).contains("4096"));
-        assert!(refusal(&|c| c.buffer_bytes = 0).contains("0 bytes"));
+        assert!(error_of(&|c| c.threads.clear()).contains("threads"));
+        assert!(error_of(&|c| c.rounds = 0).contains("rounds"));
+        assert!(error_of(&|c| c.in_flight = vec![3]).contains('3'));
+        assert!(error_of(&|c| c.threads = vec![0]).contains("0 threads"));
+        assert!(error_of(&|c| c.buffer_bytes = 4096).contains("4096"));
+        assert!(error_of(&|c| c.buffer_bytes = 0).contains("0 bytes"));
     }
 
     #[test]
@@ -395,12 +396,12 @@ mod tests {
             let rate = probe.lines_per_second(2, 8, round, Duration::from_micros(100));
             assert!(rate.unwrap() > 0.0);
         }
-        let refusal = |threads, in_flight| {
+        let error_of = |threads, in_flight| {
             let rate = probe.lines_per_second(threads, in_flight, 0, Duration::ZERO);
             rate.unwrap_err().to_string()
         };
-        assert!(refusal(1, 3).contains("3 chases"));
-        assert!(refusal(0, 8).contains("0 threads"));
+        assert!(error_of(1, 3).contains("3 chases"));
+        assert!(error_of(0, 8).contains("0 threads"));
         assert!(Probe::new(64, Pages::Huge).is_err());
     }
 }

@@ -139,7 +139,7 @@ fn refuse(asked: usize, unit: &'static str, reason: String) -> Error {
     }
 }
 
-/// The number of rows in a capacity, each of which takes `each` bytes.
+/// The number of rows in a capacity if a row takes `each` bytes.
 fn rows(capacity: HostCapacity, each: usize) -> Result<usize> {
     let rows = match capacity {
         HostCapacity::Rows(rows) => rows,

@@ -8,7 +8,7 @@
 //!   and belongs to  the pool       FreeSlots        the index                    Retired            the pool
 //! ```
 //!
-//! # Why no reader sees a torn row
+//! # Torn rows
 //! A row is written while its slot is vacant, and never while it is linked: an update uses another
 //! slot. The `unsafe` blocks refer to these arguments by letter:
 //!
@@ -168,8 +168,8 @@ impl RowSlab {
         epoch::pin().flush();
     }
 
-    /// Stores a row under a key in one of the vacant slots, of which there must be one. Lookups
-    /// find this row from now on.
+    /// Stores a row under a key in a vacant slot; there must be one. Lookups find this row from now
+    /// on.
     pub(crate) fn link(
         &self,
         key: u64,
@@ -197,7 +197,7 @@ impl RowSlab {
                 Ok(Linked { slot, former })
             }
             Err(error) => {
-                // The index did not change, so the slot still belongs to nobody else.
+                // The index did not change, so this call still owns the slot.
                 free_slots.slots.push(slot);
                 Err(error.into())
             }
@@ -241,7 +241,7 @@ impl RowSlab {
     pub(crate) fn read<T>(&self, key: u64, read: impl FnOnce(u32, &[u8]) -> T) -> Option<T> {
         let pinned = self.index.pin();
         let slot = pinned.get(key)? as u32;
-        // SAFETY: the row is inside the region. By (B) it was written before, and by (C) nobody
+        // SAFETY: the row is inside the region. By (B) it was written before, and by (C) no thread
         // writes it while `pinned` lives, the guard under which the slot was read. It is dropped
         // after `read`, which cannot keep the slice.
         let row = unsafe { std::slice::from_raw_parts(self.arena.row(slot), self.arena.row_bytes) };
@@ -283,7 +283,7 @@ impl RowSlab {
         rows: &mut [u8],
         mut place: impl FnMut(usize) -> usize,
         touch: &impl Fn(u32),
-        _pinned: &forerun_hash::Pinned<'_>,
+        _pinned: &forerun_hash::Guard<'_>,
     ) {
         let arena = &*self.arena;
         let ahead = (AHEAD_BYTES / arena.stride_bytes).clamp(2, 32);
@@ -300,9 +300,9 @@ impl RowSlab {
             }
             let slot = slots[at] as u32;
             let row = &mut rows[place(at) * arena.row_bytes..][..arena.row_bytes];
-            // SAFETY: the row is inside the region. By (B) it was written before, and by (C) nobody
-            // writes it while `_pinned` lives, under which the slot was read. `row` is the caller's
-            // memory, borrowed mutably.
+            // SAFETY: the row is inside the region. By (B) it was written before, and by (C) no
+            // thread writes it while `_pinned` lives, under which the slot was read. `row` is the
+            // caller's memory, borrowed mutably.
             unsafe {
                 let from = arena.row(slot);
                 std::ptr::copy_nonoverlapping(from, row.as_mut_ptr(), row.len());

@@ -1,9 +1,9 @@
 //! A device on which nothing runs, for tests.
 
 use crate::device_tier::Device;
-use crate::options::Moves;
 use crate::options::Policies;
 use crate::policy::Score;
+use forerun_db::Background;
 use forerun_gpu::table::params::TableOp;
 use forerun_gpu::table::{Backend, BufferKind, GpuTable, TableError, TableLaunch, TableOptions};
 use forerun_gpu::{Gpu, GpuError};
@@ -43,8 +43,8 @@ pub(crate) fn broken(row_bytes: u64) -> Device {
         admission: Default::default(),
         promotion: Default::default(),
         writes: Default::default(),
-        moves: Moves::Caller,
-        overflow: Default::default(),
+        background: Background::Caller,
+        when_full: Default::default(),
     };
     let options = TableOptions::new(100, row_bytes);
     let table = GpuTable::on(Arc::new(Broken), options).expect("nothing is launched yet");

@@ -57,7 +57,7 @@ pub fn to_device(
     let Some(gpu) = table.gpu() else {
         return table.find_to_device(keys, rows, found);
     };
-    let buffer = DeviceBuffer::of(&gpu, rows).unwrap();
+    let buffer = DeviceBuffer::from_slice(&gpu, rows).unwrap();
     let answer = table.find_to_device(keys, &buffer, found);
     buffer.read(0, rows).unwrap();
     answer

@@ -22,29 +22,35 @@ pub(crate) fn is_one_piece(kind: Kind, line: &str, prose: Option<&str>) -> bool 
     is_row || is_value || text.contains("://") || !text.contains(' ')
 }
 
-/// Lines that are too wide. Quoted code of a page is copied as it stands, so it is not wrapped.
+/// Lines that are too wide. Quoted text of a page is copied unchanged, so it is not wrapped, except
+/// for shell commands.
 pub(crate) fn wide_lines(kind: Kind, text: &str) -> Vec<Breach> {
     let mut breaches = Vec::new();
-    let mut is_fenced = false;
+    let (mut is_fenced, mut is_shell, mut is_text) = (false, false, false);
     for (number, line, prose) in lines_with_prose(kind, text) {
         is_fenced &= prose.is_some();
         if prose.is_some_and(|prose| prose.trim_start().starts_with("```")) {
             is_fenced = !is_fenced;
+            is_shell = line.trim_end().ends_with("```sh");
+            is_text = line.trim_end().ends_with("```text");
             continue;
         }
-        let is_exempt = is_one_piece(kind, line, prose) || (kind == Kind::Markdown && is_fenced);
+        let is_exempt =
+            is_one_piece(kind, line, prose) || (kind == Kind::Markdown && is_fenced && !is_shell);
         let columns = line.chars().count();
         let is_docstring = kind == Kind::Python && kind.prose(line).is_none();
         // Columns are separated by several spaces.
         let is_drawing = prose.is_some_and(|prose| {
-            is_fenced || (!is_docstring && text_begin(line) >= 4) || prose.trim().contains("   ")
+            (is_fenced && (is_text || kind == Kind::Markdown))
+                || (!is_docstring && text_begin(line) >= 4)
+                || prose.trim().contains("   ")
         });
-        let most = match is_drawing {
+        let columns_max = match is_drawing {
             true => DRAWING_COLUMNS,
             false => COLUMNS,
         };
-        if columns > most && !is_exempt {
-            let what = format!("{columns} columns, where {most} are allowed");
+        if columns > columns_max && !is_exempt {
+            let what = format!("{columns} columns, where {columns_max} are allowed");
             breaches.push(Breach { line: number, what });
         }
     }
@@ -74,6 +80,13 @@ mod tests {
             1
         );
         assert_eq!(wide_count(Kind::Rust, "// short\n"), 0);
+    }
+
+    #[test]
+    fn a_wide_shell_command_of_a_page_is_found() {
+        let page = |language| format!("```{language}\n{}\n```\n", "word ".repeat(30));
+        assert_eq!(wide_count(Kind::Markdown, &page("sh")), 1);
+        assert_eq!(wide_count(Kind::Markdown, &page("text")), 0);
     }
 
     #[test]

@@ -4,24 +4,36 @@ use crate::Breach;
 use crate::source::{Kind, lines_with_prose};
 
 /// Our own words, and the field's names for the same things.
-const WORDS: [(&str, &str); 21] = [
+const WORDS: &[(&str, &str)] = &[
     ("shelf", "row slab"),
     ("shelves", "row slabs"),
+    ("uncover", "visible entries"),
+    ("uncovers", "visible entries"),
     ("uncovered", "visible entries"),
     ("trash", "obsolete files"),
     ("keeper", "snapshot writer"),
     ("rig", "fixture"),
     ("recall", "invalidate"),
+    ("recalls", "invalidates"),
+    ("recalled", "invalidated"),
     ("as there.", "a sentence that says what is the same"),
-    ("the processor", "the CPU"),
-    ("told are", "reports"),
-    ("is told", "is given, learns, differs from"),
-    ("are told", "are given, learn, differ from"),
-    ("was told", "was given, learned, differed from"),
+    ("processor", "CPU"),
+    ("processors", "CPUs"),
+    ("told", "reported, given, distinguished"),
     ("climb", "go to the parent"),
+    ("climbs", "goes to the parent"),
+    ("climbed", "went to the parent"),
+    ("settle", "wait until idle"),
+    ("settles", "waits until idle"),
+    ("settling", "waiting until idle"),
+    ("sinks", "is demoted"),
+    ("gate", "admission filter, lock"),
+    ("gates", "admission filters, locks"),
     ("stripes", "shards"),
     ("parking", "waiting"),
     ("lift", "raise, copy"),
+    ("lifts", "raises, copies"),
+    ("lifted", "raised, copied"),
     ("anew", "again"),
     ("in vain", "without result"),
     ("workplace", "directory"),
@@ -32,15 +44,41 @@ const WORDS: [(&str, &str); 21] = [
 const PROPER_NAMES: [&str; 1] = ["parking_lot"];
 
 /// Identifiers that do not say what they name, and what to name instead.
-const IDENTIFIERS: [(&str, &str); 7] = [
+const IDENTIFIERS: &[(&str, &str)] = &[
     ("Way", "Direction, or what varies"),
     ("Stand", "the state's name"),
+    ("Front", "what accepts connections"),
+    ("Refusal", "the error's name"),
+    ("RowSearch", "PageSearch"),
     ("Told", "the report's name"),
     ("Room", "the capacity's name"),
     ("Guide", "the policy's name"),
     ("Truth", "Model, Expected"),
     ("MOST", "a limit's name, with its unit"),
 ];
+
+/// Names of variables, fields and functions that do not say what they name. In strings and in calls
+/// of other crates these words are common, so only a declaration counts.
+const DECLARED: &[(&str, &str)] = &[
+    ("most", "max, with its unit"),
+    ("heads", "key prefixes, headings"),
+    ("guide", "the index, the policy"),
+    ("stand", "the position's name"),
+    ("settled", "what has ended"),
+];
+
+/// Whether a line of code declares a variable, a field, a parameter or a function of this name.
+fn declares(code: &str, name: &str) -> bool {
+    let is_of_name = |letter: char| letter == '_' || letter.is_alphanumeric();
+    code.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&code[..at], &code[at + name.len()..]);
+        let is_whole = !before.ends_with(is_of_name) && !after.starts_with(is_of_name);
+        let begins = ["let ", "let mut ", "fn ", "def ", "for "];
+        let is_typed = after.starts_with(':') && !after.starts_with("::");
+        let is_assigned = after.starts_with(" = ") && before.trim_start().is_empty();
+        is_whole && (begins.iter().any(|begin| before.ends_with(begin)) || is_typed || is_assigned)
+    })
+}
 
 /// Whether a text contains a word on its own. The text is in lower case, and the words of names are
 /// separated.
@@ -107,7 +145,9 @@ pub(crate) fn banned_identifiers(kind: Kind, text: &str) -> Vec<Breach> {
         let words: Vec<&str> = code
             .split(|char: char| char != '_' && !char.is_alphanumeric())
             .collect();
-        let found = IDENTIFIERS.iter().filter(|(word, _)| words.contains(word));
+        let named = IDENTIFIERS.iter().filter(|(word, _)| words.contains(word));
+        let declared = DECLARED.iter().filter(|(word, _)| declares(code, word));
+        let found = named.chain(declared);
         breaches.extend(found.map(|(word, instead)| Breach {
             line,
             what: format!("{word:?} as an identifier: write {instead}"),
@@ -130,12 +170,13 @@ mod tests {
             "its stripes",
             "// parking",
             "it is told",
-            "are told",
+            "fn told()",
+            "settle()",
         ] {
             assert_eq!(banned_words(line).len(), 1, "{line}");
         }
         assert_eq!(
-            banned_words("let trashed = 1;\nuse parking_lot::Mutex; // lifted\n"),
+            banned_words("let trashed = 1;\nuse parking_lot::Mutex; // uplifted\n"),
             []
         );
     }
@@ -144,7 +185,20 @@ mod tests {
     fn identifiers_are_found_in_code_only() {
         let count = |kind, text| banned_identifiers(kind, text).len();
         assert_eq!(count(Kind::Rust, "let way = Way::Up;\n"), 1);
+        assert_eq!(count(Kind::Rust, "struct RowSearch;\n"), 1);
         assert_eq!(count(Kind::Cpp, "int x = MOST;\n"), 1);
+        for code in [
+            "let most = 1;",
+            "fn f(guide: usize) {",
+            "    heads = []",
+            "fn stand() {",
+        ] {
+            assert_eq!(count(Kind::Rust, code), 1, "{code}");
+        }
+        assert_eq!(
+            count(Kind::Rust, "at(\"at most\", most_bytes, almost: u8)"),
+            0
+        );
         let allowed = "// Room for keys\nstruct Roomy;\nconst MOST_KEYS: u8 = 1;\n";
         assert_eq!(count(Kind::Rust, allowed), 0);
         assert_eq!(count(Kind::Python, "\"\"\"Way 1\n\nRoom\n\"\"\"\n"), 0);

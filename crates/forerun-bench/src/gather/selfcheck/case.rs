@@ -1,6 +1,8 @@
 //! The forms of request to try: every corner case once, and some combinations.
 
-use forerun_gpu::gather::{Absent, Integer, KernelChoice, Layers, Layout, MapUpdate, Spec};
+use forerun_gpu::gather::{
+    Absent, CopySpec, IndexType, KernelChoice, Layers, MapUpdate, RowLayout,
+};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, RngCore, SeedableRng};
@@ -20,17 +22,17 @@ pub(super) struct Case {
     /// The layer's capacity in pairs.
     pub(super) pairs: usize,
     /// The number of pairs that the count on the device specifies, if there is a count.
-    pub(super) count: Option<(Integer, i64)>,
+    pub(super) count: Option<(IndexType, i64)>,
     pub(super) missing: Missing,
     pub(super) offset: u64,
     pub(super) gap: u64,
     pub(super) layers: u32,
     pub(super) by_table: bool,
-    pub(super) integer: Integer,
+    pub(super) integer: IndexType,
     pub(super) interleaved: bool,
     pub(super) by_layer: bool,
     pub(super) absent: Absent,
-    pub(super) map: Option<(Integer, MapUpdate)>,
+    pub(super) map: Option<(IndexType, MapUpdate)>,
     /// Neighbouring rows, so that there are runs.
     pub(super) runs: bool,
     pub(super) multiprocessors: Option<u32>,
@@ -45,7 +47,7 @@ pub(super) const PLAIN: Case = Case {
     gap: 0,
     layers: 1,
     by_table: false,
-    integer: Integer::I32,
+    integer: IndexType::I32,
     interleaved: true,
     by_layer: false,
     absent: Absent::Skip,
@@ -85,7 +87,7 @@ pub(super) fn cases() -> Vec<Case> {
         }
     }
     for count in [-1, 0, 1, 31, 33, 99, 100, 1 << 20] {
-        for integer in [Integer::I32, Integer::I64] {
+        for integer in [IndexType::I32, IndexType::I64] {
             cases.push(Case {
                 count: Some((integer, count)),
                 ..PLAIN
@@ -102,13 +104,13 @@ pub(super) fn cases() -> Vec<Case> {
                     pairs: 33,
                     gap: 16,
                     missing: Missing::Some,
-                    map: Some((Integer::I32, MapUpdate::Set)),
+                    map: Some((IndexType::I32, MapUpdate::Set)),
                     ..PLAIN
                 });
             }
         }
     }
-    for integer in [Integer::I32, Integer::I64] {
+    for integer in [IndexType::I32, IndexType::I64] {
         for interleaved in [false, true] {
             for update in [MapUpdate::Set, MapUpdate::Clear] {
                 cases.push(Case {
@@ -150,7 +152,7 @@ impl Case {
         (self.pairs as u64 * 2).max(16)
     }
 
-    pub(super) fn layout(&self, offset_bytes: u64) -> Layout {
+    pub(super) fn layout(&self, offset_bytes: u64) -> RowLayout {
         let stride_bytes = self.row_bytes + self.gap;
         let layer = self.rows() * stride_bytes + 32;
         let layers = if self.by_table {
@@ -162,23 +164,18 @@ impl Case {
         } else {
             Layers::Step { bytes: layer }
         };
-        Layout {
-            offset_bytes,
-            rows: self.rows(),
-            stride_bytes,
-            layers,
-        }
+        RowLayout::dense(self.rows(), stride_bytes)
+            .offset_bytes(offset_bytes)
+            .layers(layers)
     }
 
-    pub(super) fn spec(&self, kernel: KernelChoice) -> Spec {
-        Spec {
-            row_bytes: self.row_bytes,
-            layers: self.layers,
-            host: self.layout(self.offset),
-            device: self.layout(0),
-            absent: self.absent,
-            kernel,
-        }
+    pub(super) fn spec(&self, kernel: KernelChoice) -> CopySpec {
+        CopySpec::dense(self.row_bytes, 0, 0)
+            .layers(self.layers)
+            .host(self.layout(self.offset))
+            .device(self.layout(0))
+            .absent(self.absent)
+            .kernel(kernel)
     }
 
     /// Bytes of a side, with a guard after them.

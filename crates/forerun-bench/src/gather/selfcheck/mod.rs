@@ -8,15 +8,15 @@
 //!       compare host, device, map, counter and the bytes around them
 //! ```
 
-mod both;
 mod case;
+mod device_case;
 
 use anyhow::{Context, Result, ensure};
-use both::{Both, bytes_of};
 use case::{Case, Missing, PLAIN, cases, pattern};
+use device_case::{DeviceCase, bytes_of};
 use forerun_gpu::gather::{
-    CopyOptions, DeviceMap, DevicePairs, DeviceWord, Direction, Integer, KernelChoice, MapUpdate,
-    Spec, Unit, Version, gather, scatter, units_of,
+    AccessWidth, CopySpec, DeviceCopyOptions, DeviceMap, DevicePairs, DeviceWord, Direction,
+    IndexType, KernelChoice, KernelVersion, MapUpdate, gather, scatter, units_of,
 };
 use forerun_gpu::study::MatrixProduct;
 use forerun_gpu::{
@@ -26,36 +26,30 @@ use forerun_measure::progress::Progress;
 
 /// Launches a copy, directly or through a graph, and waits.
 fn launch(gpu: &Gpu, stream: &Stream, command: &dyn Command) -> Result<()> {
-    Ok(gpu.scope(|scope| scope.put(stream, command))?)
+    Ok(gpu.scope(|scope| scope.enqueue(stream, command))?)
 }
 
 /// The kernels that fit a case: all units of all versions that the device can run.
 fn choices(gpu: &Gpu, case: &Case) -> Vec<KernelChoice> {
     let steps = case.rows() * (case.row_bytes + case.gap) + 32;
-    let fits = |unit: Unit| {
+    let fits = |unit: AccessWidth| {
         let all = [case.row_bytes, case.offset, case.gap, steps];
         all.iter().all(|bytes| bytes % unit.bytes() == 0)
     };
     let mut choices = Vec::new();
-    for version in Version::ALL {
-        let bulk = matches!(version, Version::V6Row | Version::V6Runs);
+    for version in KernelVersion::ALL {
+        let bulk = matches!(version, KernelVersion::V6Row | KernelVersion::V6Runs);
         let old = bulk && gpu.info().compute_capability < (9, 0);
         let capped = case.multiprocessors.is_some() && !version.can_be_capped();
         if old || capped {
             continue;
         }
         for unit in units_of(version).into_iter().filter(|unit| fits(*unit)) {
-            choices.push(KernelChoice {
-                version: Some(version),
-                unit: Some(unit),
-                multiprocessors: case.multiprocessors,
-            });
+            let choice = KernelChoice::default().version(version).unit(unit);
+            choices.push(choice.multiprocessors(case.multiprocessors));
         }
     }
-    choices.push(KernelChoice {
-        multiprocessors: case.multiprocessors,
-        ..KernelChoice::default()
-    });
+    choices.push(KernelChoice::default().multiprocessors(case.multiprocessors));
     choices
 }
 
@@ -78,12 +72,9 @@ pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
     }
     lines.push(format!("{copies} copies like the CPU's, every byte"));
     for direction in [Direction::Gather, Direction::Scatter] {
-        for version in Version::ALL {
-            let choice = KernelChoice {
-                version: Some(version),
-                ..KernelChoice::default()
-            };
-            if matches!(version, Version::V6Row | Version::V6Runs)
+        for version in KernelVersion::ALL {
+            let choice = KernelChoice::default().version(version);
+            if matches!(version, KernelVersion::V6Row | KernelVersion::V6Runs)
                 && gpu.info().compute_capability < (9, 0)
             {
                 lines.push(format!(
@@ -113,12 +104,12 @@ fn one(
     direction: Direction,
     choice: KernelChoice,
 ) -> Result<()> {
-    let mut both = Both::new(gpu, case, direction)?;
-    let copy = both.prepare(choice)?;
+    let mut case_on_device = DeviceCase::new(gpu, case, direction)?;
+    let copy = case_on_device.prepare(choice)?;
     launch(gpu, stream, &copy)?;
     drop(copy);
-    let out_of_range = both.expect(case.count.map(|(_, count)| count))?;
-    both.compare(out_of_range)
+    let out_of_range = case_on_device.expect(case.count.map(|(_, count)| count))?;
+    case_on_device.compare(out_of_range)
 }
 
 /// Checks a graph that is captured once and replayed with other indices and counts. The comparison
@@ -126,66 +117,86 @@ fn one(
 /// what each replay copied.
 fn graph(gpu: &Gpu, stream: &Stream, direction: Direction, choice: KernelChoice) -> Result<u64> {
     let case = Case {
-        count: Some((Integer::I32, 0)),
+        count: Some((IndexType::I32, 0)),
         pairs: 200,
         missing: Missing::Some,
-        map: Some((Integer::I32, MapUpdate::Set)),
+        map: Some((IndexType::I32, MapUpdate::Set)),
         layers: 2,
         ..PLAIN
     };
-    let mut both = Both::new(gpu, &case, direction)?;
+    let mut case_on_device = DeviceCase::new(gpu, &case, direction)?;
     let rounds = [(11, 0), (12, 200), (13, 7), (14, 33), (15, 500), (16, -3)];
     let lists: Vec<Vec<(i64, i64)>> = rounds.iter().map(|&(seed, _)| case.indices(seed)).collect();
-    replay(gpu, stream, &mut both, choice, &rounds, &lists)?;
+    replay(gpu, stream, &mut case_on_device, choice, &rounds, &lists)?;
     Ok(rounds.len() as u64)
 }
 
 fn replay(
     gpu: &Gpu,
     stream: &Stream,
-    both: &mut Both<'_>,
+    case_on_device: &mut DeviceCase<'_>,
     choice: KernelChoice,
     rounds: &[(u64, i64)],
     lists: &[Vec<(i64, i64)>],
 ) -> Result<()> {
-    let spec = both.case.spec(choice);
-    let pairs = both.case.pairs as u64;
-    let at = DevicePairs::interleaved(&both.sources, 0, both.case.integer, &[pairs, 2])?;
-    let options = CopyOptions {
-        count: Some(DeviceWord {
-            buffer: &both.count,
+    let spec = case_on_device.case.spec(choice);
+    let pairs = case_on_device.case.pairs as u64;
+    let at = DevicePairs::interleaved(
+        &case_on_device.sources,
+        0,
+        case_on_device.case.integer,
+        &[pairs, 2],
+    )?;
+    let options = DeviceCopyOptions::default()
+        .count(DeviceWord {
+            buffer: &case_on_device.count,
             offset_bytes: 0,
-            integer: Integer::I32,
-        }),
-        map: Some(DeviceMap {
-            buffer: &both.map,
-            integer: Integer::I32,
-            slots: both.case.rows(),
-            layer_step: both.case.rows(),
+            integer: IndexType::I32,
+        })
+        .map(DeviceMap {
+            buffer: &case_on_device.map,
+            integer: IndexType::I32,
+            slots: case_on_device.case.rows(),
+            layer_step: case_on_device.case.rows(),
             update: MapUpdate::Set,
-        }),
-        out_of_range: Some(&both.out_of_range),
-    };
-    let copy = match both.direction {
-        Direction::Gather => gather(&both.host, &both.device, &spec, &at, &options)?,
-        Direction::Scatter => scatter(&both.device, &mut both.host, &spec, &at, &options)?,
+        })
+        .out_of_range(&case_on_device.out_of_range);
+    let copy = match case_on_device.direction {
+        Direction::Gather => gather(
+            &case_on_device.host,
+            &case_on_device.device,
+            &spec,
+            &at,
+            &options,
+        )?,
+        Direction::Scatter => scatter(
+            &case_on_device.device,
+            &mut case_on_device.host,
+            &spec,
+            &at,
+            &options,
+        )?,
     };
     {
         let graph = Graph::capture(stream, &[&copy])?;
         for (list, &(_, count)) in lists.iter().zip(rounds) {
             let flat: Vec<i64> = list.iter().flat_map(|&(s, d)| [s, d]).collect();
-            both.sources.write(0, &bytes_of(Integer::I32, &flat))?;
-            both.count.write(0, &bytes_of(Integer::I32, &[count]))?;
+            case_on_device
+                .sources
+                .write(0, &bytes_of(IndexType::I32, &flat))?;
+            case_on_device
+                .count
+                .write(0, &bytes_of(IndexType::I32, &[count]))?;
             launch(gpu, stream, &graph)?;
         }
     }
     drop(copy);
     let mut out_of_range = 0;
     for (list, &(_, count)) in lists.iter().zip(rounds) {
-        both.list.clone_from(list);
-        out_of_range += both.expect(Some(count))?;
+        case_on_device.list.clone_from(list);
+        out_of_range += case_on_device.expect(Some(count))?;
     }
-    both.compare(out_of_range)
+    case_on_device.compare(out_of_range)
 }
 
 /// Checks copies from memory that the caller owns.
@@ -194,10 +205,16 @@ fn registered(gpu: &Gpu, stream: &Stream) -> Result<()> {
     let wanted = host[656 * 42..656 * 43].to_vec();
     let registered = Registered::new(gpu, &mut host)?;
     let device = DeviceBuffer::new(gpu, 656)?;
-    let pairs = DeviceBuffer::of(gpu, &bytes_of(Integer::I64, &[42, 0]))?;
-    let pairs = DevicePairs::interleaved(&pairs, 0, Integer::I64, &[1, 2])?;
-    let spec = Spec::dense(656, registered.len() as u64 / 656, 1);
-    let copy = gather(&registered, &device, &spec, &pairs, &CopyOptions::default())?;
+    let pairs = DeviceBuffer::from_slice(gpu, &bytes_of(IndexType::I64, &[42, 0]))?;
+    let pairs = DevicePairs::interleaved(&pairs, 0, IndexType::I64, &[1, 2])?;
+    let spec = CopySpec::dense(656, registered.len() as u64 / 656, 1);
+    let copy = gather(
+        &registered,
+        &device,
+        &spec,
+        &pairs,
+        &DeviceCopyOptions::default(),
+    )?;
     launch(gpu, stream, &copy)?;
     ensure!(device.to_vec()? == wanted, "the row differs");
     Ok(())
@@ -227,20 +244,20 @@ fn far(gpu: &Gpu, stream: &Stream) -> Result<String> {
     let flat: Vec<i64> = (0..ours.len())
         .flat_map(|i| [ours[i], ours[ours.len() - 1 - i]])
         .collect();
-    let indices = DeviceBuffer::of(gpu, &bytes_of(Integer::I32, &flat))?;
+    let indices = DeviceBuffer::from_slice(gpu, &bytes_of(IndexType::I32, &flat))?;
     let shape = [ours.len() as u64, 2];
     let mut versions = 0;
-    for version in Version::ALL {
-        if matches!(version, Version::V6Row | Version::V6Runs)
+    for version in KernelVersion::ALL {
+        if matches!(version, KernelVersion::V6Row | KernelVersion::V6Runs)
             && gpu.info().compute_capability < (9, 0)
         {
             continue;
         }
         device.fill(0)?;
-        let mut spec = Spec::dense(656, rows, rows);
+        let mut spec = CopySpec::dense(656, rows, rows);
         spec.kernel.version = Some(version);
-        let pairs = DevicePairs::interleaved(&indices, 0, Integer::I32, &shape)?;
-        let copy = gather(&host, &device, &spec, &pairs, &CopyOptions::default())?;
+        let pairs = DevicePairs::interleaved(&indices, 0, IndexType::I32, &shape)?;
+        let copy = gather(&host, &device, &spec, &pairs, &DeviceCopyOptions::default())?;
         launch(gpu, stream, &copy)?;
         for (seed, pair) in flat.chunks_exact(2).enumerate() {
             let mut row = vec![0; 656];
@@ -263,8 +280,8 @@ fn product(gpu: &Gpu, stream: &Stream) -> Result<()> {
     let numbers = |seed: usize| -> Vec<f32> { (0..N * N).map(|i| number(seed, i)).collect() };
     let bytes = |list: &[f32]| -> Vec<u8> { list.iter().flat_map(|x| x.to_ne_bytes()).collect() };
     let (left, right) = (numbers(1), numbers(3));
-    let a = DeviceBuffer::of(gpu, &bytes(&left))?;
-    let b = DeviceBuffer::of(gpu, &bytes(&right))?;
+    let a = DeviceBuffer::from_slice(gpu, &bytes(&left))?;
+    let b = DeviceBuffer::from_slice(gpu, &bytes(&right))?;
     let c = DeviceBuffer::new(gpu, N * N * 4)?;
     launch(gpu, stream, &MatrixProduct::new(&a, &b, &c, N as u32)?)?;
     let mut wanted = vec![0f32; N * N];

@@ -14,8 +14,8 @@ pub(super) struct Variant {
     pub(super) strategy: String,
 }
 
-/// What a case measures.
-pub(super) enum Head {
+/// The subject of a case.
+pub(super) enum CaseKind {
     /// Random lines, read by this many threads.
     Lines { threads: usize },
     /// Lookups: the cell's position in the sweep, and the variant.

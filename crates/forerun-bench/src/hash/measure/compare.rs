@@ -5,7 +5,7 @@ use super::super::keys::Word;
 use super::super::result_row::HashRow;
 use super::super::sweep::Cell;
 use super::super::table_group::GroupTable;
-use super::case::{Head, Variant};
+use super::case::{CaseKind, Variant};
 use super::{Bench, MEMC3};
 use forerun_core::arch::Isa;
 use forerun_measure::harness::Outcome;
@@ -76,7 +76,7 @@ impl Bench<'_> {
 /// The other cases that a case can be compared with.
 pub(super) struct Rivals<'a> {
     pub(super) cells: &'a [Cell],
-    pub(super) headings: &'a [Head],
+    pub(super) headings: &'a [CaseKind],
     pub(super) outcomes: &'a [Outcome],
     /// The case, its cell and its variant.
     pub(super) number: usize,
@@ -91,12 +91,12 @@ impl Rivals<'_> {
         cell: impl Fn(&Cell) -> bool,
         variant: impl Fn(&Variant) -> bool,
     ) -> Option<f64> {
-        let fits = |head: &Head| match head {
-            Head::Lookup {
+        let fits = |head: &CaseKind| match head {
+            CaseKind::Lookup {
                 cell: at,
                 variant: other,
             } => cell(&self.cells[*at]) && variant(other),
-            Head::Lines { .. } => false,
+            CaseKind::Lines { .. } => false,
         };
         let rival = self.headings.iter().position(fits)?;
         Some(self.outcomes[self.number].ratio_to(&self.outcomes[rival]))
@@ -108,7 +108,7 @@ impl Rivals<'_> {
         let mut pairs = self.headings.iter().zip(self.outcomes);
         let (_, lines) = pairs.find(|(head, lines)| {
             lines.group == outcome.group
-                && matches!(head, Head::Lines { threads } if *threads == wanted)
+                && matches!(head, CaseKind::Lines { threads } if *threads == wanted)
         })?;
         Some(outcome.ratio_to(lines))
     }

@@ -3,12 +3,12 @@
 use super::super::contender::Contender;
 use super::super::keys::{Keys, Skew, Stream, Word};
 use super::super::result_row::HashRow;
+use super::super::run_turn::{self, TurnSpec};
 use super::super::sweep::{Cell, Sweep};
 use super::super::table_group::{self, GroupTable};
-use super::super::turn::{self, TurnSpec};
-use super::case::{Head, Variant, group, probes, variants};
+use super::case::{CaseKind, Variant, group, probes, variants};
 use super::compare::Rivals;
-use super::{Bench, Placed, load_factor_max, slots};
+use super::{Bench, PlacedRow, load_factor_max, slots};
 use anyhow::{Context, Result};
 use forerun_core::Pages;
 use forerun_measure::harness::{self, Case, Sample};
@@ -22,7 +22,7 @@ impl Bench<'_> {
         size_bytes: usize,
         nth: usize,
         tables: &mut [GroupTable<'_, K, V>],
-    ) -> Result<Vec<Placed>> {
+    ) -> Result<Vec<PlacedRow>> {
         let load_factor = sweep.load_factors[nth];
         let slots = slots::<K, V>(size_bytes);
         let keys = Keys::new((slots as f64 * load_factor) as u64, 1)?;
@@ -78,7 +78,7 @@ impl Bench<'_> {
                     continue;
                 };
                 for variant in variants {
-                    turn::verify(
+                    run_turn::verify(
                         &**subject,
                         &keys,
                         &variant.strategy,
@@ -92,7 +92,7 @@ impl Bench<'_> {
                         variant.isa,
                         variant.strategy
                     );
-                    headings.push(Head::Lookup {
+                    headings.push(CaseKind::Lookup {
                         cell: at,
                         variant: variant.clone(),
                     });
@@ -108,13 +108,13 @@ impl Bench<'_> {
                             rounds: self.plan.rounds,
                         };
                         let parts = (keys, stream, &table.churn);
-                        turn::run(&**subject, parts, &spec, &self.cores, turn)
+                        run_turn::run(&**subject, parts, &spec, &self.cores, turn)
                     }));
                 }
             }
             for (last, threads) in probes(&cells) {
                 if last == at {
-                    headings.push(Head::Lines { threads });
+                    headings.push(CaseKind::Lines { threads });
                     cases.push(Case::new(group, "random lines", move |turn| {
                         let in_flight = self.in_flight.get(&threads).copied().unwrap_or(16);
                         let rate = self.probe.lines_per_second(
@@ -135,7 +135,7 @@ impl Bench<'_> {
         self.bar.skip((unreached * self.plan.rounds) as u64);
 
         for (number, head) in headings.iter().enumerate() {
-            let Head::Lookup { cell: at, variant } = head else {
+            let CaseKind::Lookup { cell: at, variant } = head else {
                 continue;
             };
             let cell = &cells[*at];

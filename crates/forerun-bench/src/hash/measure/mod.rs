@@ -53,7 +53,7 @@ pub(super) struct Bench<'a> {
 }
 
 /// A row and its position in the table: load factor, cell, contender.
-type Placed = ((usize, usize, usize), HashRow);
+type PlacedRow = ((usize, usize, usize), HashRow);
 
 impl Bench<'_> {
     /// Measures the cells of a sweep for one width, and passes on the rows of each size as soon as
@@ -72,7 +72,7 @@ impl Bench<'_> {
             return Ok(());
         }
         for &size_bytes in &sweep.sizes {
-            let mut rows: Vec<Placed> = Vec::new();
+            let mut rows: Vec<PlacedRow> = Vec::new();
             let mut tables: Vec<GroupTable<'_, K, V>> = Vec::new();
             for table_group in self.table_groups(sweep, &contenders, size_bytes) {
                 // A baseline may stay as it is, unless it must be filled from a lower load again.

@@ -1,6 +1,6 @@
 use super::super::contender::tests::Map;
 use super::super::contender::{FIND_BATCH, GET};
-use super::super::turn::UpdateKind;
+use super::super::run_turn::UpdateKind;
 use super::*;
 use forerun_core::Pages;
 use forerun_core::arch::Isa;
@@ -106,17 +106,17 @@ fn reads_beside_updates_are_compared_with_quiet_ones() {
 
 #[test]
 fn unknown_names_are_refused_with_the_known_ones() {
-    let refusal = |change: &dyn Fn(&mut Sweep)| {
+    let error_of = |change: &dyn Fn(&mut Sweep)| {
         let mut sweep = sweep();
         change(&mut sweep);
         format!("{:#}", measure(&sweep, usize::MAX).unwrap_err())
     };
-    let design = refusal(&|sweep| sweep.designs = vec!["robin".into()]);
+    let design = error_of(&|sweep| sweep.designs = vec!["robin".into()]);
     assert!(
         design.contains("\"robin\"") && design.contains("half"),
         "{design}"
     );
-    let strategy = refusal(&|sweep| sweep.strategies = vec!["guess".into()]);
+    let strategy = error_of(&|sweep| sweep.strategies = vec!["guess".into()]);
     assert!(
         strategy.contains("\"guess\"") && strategy.contains(FIND_BATCH),
         "{strategy}"

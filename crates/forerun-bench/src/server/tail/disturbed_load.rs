@@ -1,5 +1,4 @@
-//! What a turn of the study does to a server: fills it, sends sets at a fixed rate, and disturbs
-//! it.
+//! A turn of the study: fills a server, sends sets at a fixed rate, and disturbs it.
 
 use super::super::args::Disturbance;
 use super::super::data::Items;
@@ -24,18 +23,18 @@ const PERIOD: Duration = Duration::from_millis(100);
 const DRAWN: usize = 100_000;
 
 /// A connection that waits for its answers.
-pub(super) struct Link {
+pub(super) struct BlockingConnection {
     stream: BufReader<TcpStream>,
     line: Vec<u8>,
 }
 
-impl Link {
-    pub(super) fn connect(address: SocketAddr) -> Result<Link> {
+impl BlockingConnection {
+    pub(super) fn connect(address: SocketAddr) -> Result<BlockingConnection> {
         let stream = TcpStream::connect(address).context("cannot connect to the server")?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
-        Ok(Link {
+        Ok(BlockingConnection {
             stream: BufReader::with_capacity(256 << 10, stream),
             line: Vec::new(),
         })
@@ -75,7 +74,7 @@ pub(super) fn push_set(items: Items, number: u64, expires: u64, end: &str, out: 
 }
 
 /// Stores items `from..items.count` with this expiry time (0: never).
-fn store(link: &mut Link, items: Items, from: u64, expires: u64) -> Result<()> {
+fn store(connection: &mut BlockingConnection, items: Items, from: u64, expires: u64) -> Result<()> {
     let mut batch = Vec::new();
     for first in (from..items.count).step_by(FILL_BATCH as usize) {
         batch.clear();
@@ -83,8 +82,8 @@ fn store(link: &mut Link, items: Items, from: u64, expires: u64) -> Result<()> {
             push_set(items, number, expires, " noreply", &mut batch);
         }
         batch.extend_from_slice(b"mn\r\n");
-        link.send(&batch)?;
-        link.await_line(b"MN")?;
+        connection.send(&batch)?;
+        connection.await_line(b"MN")?;
     }
     Ok(())
 }
@@ -98,20 +97,20 @@ fn unix_time() -> Duration {
 /// remaining items is stored again, so that all of it expires in the same second, in the middle of
 /// a turn of `timed`. Returns when that turn should begin.
 pub(super) fn fill(
-    link: &mut Link,
+    connection: &mut BlockingConnection,
     items: Items,
     disturbance: Disturbance,
     timed: Duration,
 ) -> Result<()> {
     let start = Instant::now();
-    store(link, items, 0, 0)?;
+    store(connection, items, 0, 0)?;
     if disturbance != Disturbance::Expiry {
         return Ok(());
     }
     // Half as many sets, with time to spare.
     let expires = unix_time() + start.elapsed() + timed / 2 + Duration::from_secs(1);
     let expires_s = expires.as_secs();
-    store(link, items, items.count / 2, expires_s)?;
+    store(connection, items, items.count / 2, expires_s)?;
     let begin = Duration::from_secs(expires_s).saturating_sub(timed / 2);
     std::thread::sleep(begin.saturating_sub(unix_time()));
     Ok(())
@@ -130,7 +129,7 @@ pub(super) struct Set {
 /// unanswered waits, and its waiting counts: a server that stops for a second is charged for every
 /// set of that second.
 pub(super) fn set(
-    link: &mut Link,
+    connection: &mut BlockingConnection,
     items: Items,
     seed: u64,
     interval: Duration,
@@ -155,8 +154,8 @@ pub(super) fn set(
         if !early.is_zero() {
             std::thread::sleep(early);
         }
-        link.send(&request)?;
-        let answer = link.line()?;
+        connection.send(&request)?;
+        let answer = connection.line()?;
         match answer {
             b"STORED" => {}
             _ if answer.starts_with(b"SERVER_ERROR") => totals.refused += 1,
@@ -187,7 +186,7 @@ pub(super) fn disturb(
     let mut count = 0;
     match disturbance {
         Disturbance::Gat => {
-            let mut link = Link::connect(process.address())?;
+            let mut connection = BlockingConnection::connect(process.address())?;
             let numbers = items.draw(Skew::Uniform, DRAWN, 1);
             let mut request = Vec::new();
             for keys in numbers.chunks_exact(GAT_KEYS).cycle() {
@@ -201,16 +200,16 @@ pub(super) fn disturb(
                     items.push_key(*number, &mut request);
                 }
                 request.extend_from_slice(b"\r\n");
-                link.send(&request)?;
-                link.await_line(b"END")?;
+                connection.send(&request)?;
+                connection.await_line(b"END")?;
                 count += 1;
             }
         }
         Disturbance::FlushAll => {
-            let mut link = Link::connect(process.address())?;
+            let mut connection = BlockingConnection::connect(process.address())?;
             while goes_on() {
-                link.send(b"flush_all\r\n")?;
-                link.await_line(b"OK")?;
+                connection.send(b"flush_all\r\n")?;
+                connection.await_line(b"OK")?;
                 count += 1;
                 std::thread::sleep(PERIOD);
             }
@@ -222,8 +221,7 @@ pub(super) fn disturb(
                 std::thread::sleep(PERIOD);
             }
         }
-        // The items expire by themselves; a server that does not write snapshots while serving is
-        // left alone.
+        // The items expire by themselves, and a server without live snapshots is not disturbed.
         Disturbance::None
         | Disturbance::Expiry
         | Disturbance::Snapshot
@@ -268,9 +266,16 @@ mod tests {
     #[test]
     fn sets_that_had_to_wait_for_a_stalled_one_are_charged_for_it() {
         let pause = Duration::from_millis(200);
-        let mut link = Link::connect(answers_late(pause)).unwrap();
+        let mut connection = BlockingConnection::connect(answers_late(pause)).unwrap();
         let interval = Duration::from_millis(2);
-        let totals = set(&mut link, ITEMS, 7, interval, Duration::from_millis(400)).unwrap();
+        let totals = set(
+            &mut connection,
+            ITEMS,
+            7,
+            interval,
+            Duration::from_millis(400),
+        )
+        .unwrap();
         assert_eq!((totals.sets, totals.refused), (200, 0));
         assert!(totals.latencies.max() >= pause.as_nanos() as u64);
         // A hundred sets were due in the pause, and half of them waited for at least half of it.

@@ -20,7 +20,7 @@ use crate::lookup_page::{or_dash, times};
 use crate::output::write_facts;
 use crate::panels::push_legend;
 use anyhow::{Context, Result, anyhow, ensure};
-use disturbed_load::{Link, Set};
+use disturbed_load::{BlockingConnection, Set};
 use forerun_measure::harness::median;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::{Report, Section};
@@ -65,7 +65,7 @@ struct TailRow {
     refused: u64,
     /// Sets per second: the requested rate, or less if the server could not follow.
     keys_per_second: f64,
-    /// What the disturber did in all rounds: `gat` lines, requests for a snapshot, flushes.
+    /// Disturbances in all rounds: `gat` lines, requests for a snapshot, flushes.
     disturbances: u64,
     /// Quantiles are the medians of the rounds.
     p50_us: f64,
@@ -153,7 +153,7 @@ pub(super) fn run(
             can_snapshot: own_first && at == 0,
         })
         .collect();
-    let disturbances = match &args.beside[..] {
+    let disturbances = match &args.disturbance[..] {
         [] => &Disturbance::ALL[..],
         named => named,
     };
@@ -261,8 +261,8 @@ impl Study<'_> {
                 cores: self.split.server.clone(),
             },
         )?;
-        let mut link = Link::connect(process.address())?;
-        disturbed_load::fill(&mut link, self.items, disturbance, self.timed)
+        let mut connection = BlockingConnection::connect(process.address())?;
+        disturbed_load::fill(&mut connection, self.items, disturbance, self.timed)
             .context("while filling it")?;
         let waited = process.workers_wait();
         let over = AtomicBool::new(false);
@@ -280,7 +280,13 @@ impl Study<'_> {
             });
             let setter = scope.spawn(|| {
                 self.pin(0);
-                disturbed_load::set(&mut link, self.items, round.into(), interval, self.timed)
+                disturbed_load::set(
+                    &mut connection,
+                    self.items,
+                    round.into(),
+                    interval,
+                    self.timed,
+                )
             });
             let set = setter.join();
             // Relaxed: see the load.
@@ -350,7 +356,7 @@ impl Study<'_> {
 
 fn table(rows: &[TailRow]) -> (Vec<(String, String)>, TextTable) {
     let mut table = TextTable::new([
-        "beside",
+        "disturbance",
         "server",
         "memory",
         "value",
@@ -382,7 +388,13 @@ fn table(rows: &[TailRow]) -> (Vec<(String, String)>, TextTable) {
         ]);
     }
     let constant = table.take_constant(&[
-        "beside", "server", "refused", "p50 us", "p99 us", "p99.9 us", "max us",
+        "disturbance",
+        "server",
+        "refused",
+        "p50 us",
+        "p99 us",
+        "p99.9 us",
+        "max us",
     ]);
     (constant, table)
 }
@@ -391,10 +403,10 @@ fn legend(study: &Study<'_>) -> String {
     format!(
         "A set every {} us for {} ms per round, into a full cache; times count from when a set was \
          due until its answer arrived.\nnone: no disturbance. gat: lines of 30 keys, one after the \
-         other. snapshot: SIGUSR2 to this server, ten times a second unless it is still writing; \
+         other. snapshot: SIGUSR2 to this server, ten times per second unless it is still writing; \
          memcached cannot write snapshots while it serves and is left alone. slow_snapshot: the \
-         same, at a rate that writes half of the cache in a round. flush_all: ten times a second. \
-         expiry: half of the items expire in the same second, in the middle of the \
+         same, at a rate that writes half of the cache in a round. flush_all: ten times per \
+         second. expiry: half of the items expire in the same second, in the middle of the \
          round.\nrefused: sets that were not stored. disturbances: gat lines, requests for a \
          snapshot, flushes. Quantiles are the medians of the rounds; max is the maximum of all. \
          core wait: how long the server's workers were ready to run but had no core, in all \

@@ -7,11 +7,11 @@ use forerun::{Db, Values};
 
 use super::super::script::{self, Model};
 use super::operation::Operation;
-use super::{ChildReport, Operated, Tally, options};
+use super::{ChildReport, OperationCounts, Tally, options};
 use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::Named;
 
-/// What a thread's keys must hold, and after how many of its writes.
+/// The required contents of a thread's keys, and the number of writes that lead to them.
 #[derive(Clone, Default)]
 pub struct Expected {
     /// The contents after these writes.
@@ -27,7 +27,7 @@ pub fn check(
     seed: u64,
     expected: &mut [Expected],
     acknowledged: &[u64],
-    operated: &[Operated],
+    operated: &[OperationCounts],
     tally: &mut Tally,
 ) -> anyhow::Result<()> {
     let db = Db::open(path, options()).map_err(|error| {
@@ -88,7 +88,7 @@ pub fn check_copies(
     expected: &[Expected],
     report: &ChildReport,
 ) -> anyhow::Result<()> {
-    let number = |of: &Option<super::Mark>| of.as_ref().map(|mark| mark.number);
+    let number = |of: &Option<super::OperationBegin>| of.as_ref().map(|mark| mark.number);
     let (begun, done) = (number(&report.begun), number(&report.done));
     operation.check_copies(path, begun, done, |copy, is_done| {
         let mark = if is_done { &report.done } else { &report.begun };

@@ -1,5 +1,5 @@
-//! A store whose writer is killed: no acknowledged write may be lost, no write may be half there,
-//! and nothing removed may return.
+//! A store whose writer is killed: no acknowledged write may be lost, no write may be applied in
+//! part, and no deleted entry may return.
 //!
 //! ```text
 //! parent                         child (this program again, --write-from)
@@ -45,7 +45,7 @@ pub use self::writer::write;
 
 /// Short segments, so that kills also hit the switch from one to the next.
 const SEGMENT_BYTES: u64 = 256 << 10;
-/// A store whose files have grown beyond this is replaced by a new one, since each cycle reads the
+/// A store whose files are larger than this is replaced by a new one, because each cycle reads the
 /// whole log again.
 const STORE_BYTES_MAX: u64 = 24 << 20;
 /// How long a child may take to open its store before that counts as a fault.
@@ -78,7 +78,7 @@ struct Tally {
 }
 
 /// The results of a run for one operation.
-struct Operated {
+struct OperationCounts {
     operation: Operation,
     /// The number of the next one.
     next: u64,
@@ -92,9 +92,9 @@ struct Operated {
     typical: Duration,
 }
 
-impl Operated {
-    fn new(operation: Operation) -> Operated {
-        Operated {
+impl OperationCounts {
+    fn new(operation: Operation) -> OperationCounts {
+        OperationCounts {
             operation,
             next: 0,
             begun: None,
@@ -107,7 +107,7 @@ impl Operated {
 
     /// Records what a child reported about it.
     fn note(&mut self, report: &ChildReport) {
-        let number = |of: &Option<Mark>| of.as_ref().map(|mark| mark.number);
+        let number = |of: &Option<OperationBegin>| of.as_ref().map(|mark| mark.number);
         let (begun, done) = (number(&report.begun), number(&report.done));
         self.finished += report.operation_times.len() as u64;
         self.kills += u64::from(begun.is_some() && begun != done);
@@ -125,21 +125,21 @@ impl Operated {
     }
 }
 
-/// What a child reported.
+/// A child's report.
 #[derive(Default)]
 struct ChildReport {
     /// The number of each thread's next write.
     next: Vec<u64>,
     /// The last operation begun, and the last one done.
-    begun: Option<Mark>,
-    done: Option<Mark>,
+    begun: Option<OperationBegin>,
+    done: Option<OperationBegin>,
     /// The duration of each completed operation.
     operation_times: Vec<Duration>,
 }
 
 /// An operation's number, and the numbers of the threads' next writes when it was begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mark {
+struct OperationBegin {
     number: u64,
     writes: Vec<u64>,
 }
@@ -168,14 +168,14 @@ pub fn run(place: &WorkDirectory, seed: u64, threads: usize, cycles: u64) -> any
     let mut rng = script::rng(seed, u64::MAX - 1, 0);
     let mut tally = Tally::default();
     let mut expected: Vec<Expected> = Vec::new();
-    let mut operated = Operation::ALL.map(Operated::new);
+    let mut operated = Operation::ALL.map(OperationCounts::new);
     let progress = Progress::on_terminal().rate("crash", Some(cycles), "writes");
     for cycle in 0..cycles {
         let path = place.store(tally.stores);
         let fresh = expected.is_empty();
         if fresh {
             expected.resize_with(threads, Expected::default);
-            operated.iter_mut().for_each(Operated::start_over);
+            operated.iter_mut().for_each(OperationCounts::start_over);
         }
         // Every fifth cycle only writes.
         let place_of = (cycle % (operated.len() as u64 + 1)) as usize;
@@ -246,8 +246,8 @@ pub fn run(place: &WorkDirectory, seed: u64, threads: usize, cycles: u64) -> any
 struct ChildOptions<'a> {
     path: &'a Path,
     seed: u64,
-    /// What it does besides its writes.
-    meanwhile: Option<&'a Operated>,
+    /// The operation that it repeats besides its writes.
+    meanwhile: Option<&'a OperationCounts>,
 }
 
 impl ChildOptions<'_> {
@@ -400,7 +400,7 @@ fn listen(
     for line in BufReader::new(output).lines() {
         let line = line.context("cannot hear the child")?;
         if line == "open" {
-            // Nobody waits for this if the child is already being killed.
+            // No thread waits for this if the child is already being killed.
             let _ = events.send(Event::Open);
             continue;
         }
@@ -412,7 +412,7 @@ fn listen(
             .with_context(|| format!("the child said \"{line}\""))?;
         if what == "begin" {
             begun_at = Instant::now();
-            report.begun = Some(Mark {
+            report.begun = Some(OperationBegin {
                 number: n,
                 writes: report.next.clone(),
             });
@@ -474,9 +474,9 @@ mod tests {
     fn a_kill_hits_an_operation_in_progress() {
         let (sender, events) = mpsc::channel();
         let hear = |said: &[u8]| listen(said, vec![0], &sender).unwrap();
-        let mut operated = Operated::new(Operation::Backup);
+        let mut operated = OperationCounts::new(Operation::Backup);
         let report = hear(b"open\n0 0\nbegin 3\n0 1\ndone 3\n0 2\nbegin 4\n");
-        let mark = |number, writes| Some(Mark { number, writes });
+        let mark = |number, writes| Some(OperationBegin { number, writes });
         assert_eq!(report.done, mark(3, vec![1]));
         assert_eq!(report.begun, mark(4, vec![3]));
         operated.note(&report);

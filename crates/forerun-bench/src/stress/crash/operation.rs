@@ -1,4 +1,4 @@
-//! What the child does besides its writes, so that kills happen during it too.
+//! Operations of the child besides its writes, so that kills happen during them too.
 //!
 //! ```text
 //!   child   "begin 7"  ── ingest, back up, checkpoint, drop a keyspace ──  "done 7"  "begin 8" …
@@ -108,7 +108,7 @@ impl Operation {
             Operation::Backup => {
                 let mut backups = Backups::open_or_create(backups_path(store))?;
                 backups.create(db)?;
-                backups.keep(BACKUPS)?;
+                backups.purge_old(BACKUPS)?;
             }
             Operation::Checkpoint => db.checkpoint(checkpoint_path(store, n))?,
             Operation::KeyspaceDrop => db.drop_keyspace(&dropped_name(n))?,

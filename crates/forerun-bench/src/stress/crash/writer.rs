@@ -1,5 +1,5 @@
 //! The child: it writes until it is killed, and acknowledges each finished write. An additional
-//! thread may repeat an operation meanwhile.
+//! thread may repeat an operation concurrently.
 
 use std::io::Write as _;
 use std::path::Path;

@@ -15,7 +15,7 @@ use forerun::gpu::table::{
 };
 use forerun::gpu::{DeviceBuffer, Gpu, GpuError, Stream};
 
-/// What a job does with its keys.
+/// The work of a job on its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Inserts its rows, replacing existing ones.
@@ -154,11 +154,11 @@ impl Arrays {
             0
         };
         Ok(Arrays {
-            keys: DeviceBuffer::of(gpu, &keys)?,
-            rows: DeviceBuffer::of(gpu, &job.rows)?,
-            flags: DeviceBuffer::of(gpu, &vec![1; n])?,
-            rows_out: DeviceBuffer::of(gpu, &vec![0; out])?,
-            status: DeviceBuffer::of(gpu, &vec![0; n])?,
+            keys: DeviceBuffer::from_slice(gpu, &keys)?,
+            rows: DeviceBuffer::from_slice(gpu, &job.rows)?,
+            flags: DeviceBuffer::from_slice(gpu, &vec![1; n])?,
+            rows_out: DeviceBuffer::from_slice(gpu, &vec![0; out])?,
+            status: DeviceBuffer::from_slice(gpu, &vec![0; n])?,
         })
     }
 
@@ -172,7 +172,7 @@ impl Arrays {
             flags: (job.work == Work::Add).then_some(&self.flags),
             rows_out: job.work.gives_rows().then_some(&self.rows_out),
             status_out: Some(&self.status),
-            ..DeviceBatch::of(&self.keys, job.keys.len() as u64)
+            ..DeviceBatch::new(&self.keys, job.keys.len() as u64)
         };
         match (job.work.operation(), job.work) {
             (Some(operation), _) => table.command(operation, &batch),
@@ -217,7 +217,7 @@ fn on_streams(gpu: &Gpu, table: &GpuTable, lanes: &[Vec<Job>]) -> anyhow::Result
         for turn in 0..max {
             for (lane, stream) in commands.iter().zip(&streams) {
                 if let Some(command) = lane.get(turn) {
-                    scope.put(stream, command)?;
+                    scope.enqueue(stream, command)?;
                 }
             }
         }

@@ -14,7 +14,6 @@
 //! tests the check itself and the table's operations, but no race within them.
 
 mod expected_state;
-mod initial_state;
 mod lanes;
 mod stamped_row;
 

@@ -70,7 +70,7 @@ pub fn check_others(key: &[u8], found: Option<&[u8]>, what: &str) -> anyhow::Res
         .is_some_and(|rest| rest.first() == Some(&0));
     if !names_its_key || !key.starts_with(b"t") {
         return failed(format!(
-            "{what} finds a value for key {} that nobody wrote",
+            "{what} finds a value for key {} that was never written",
             Named(key)
         ));
     }

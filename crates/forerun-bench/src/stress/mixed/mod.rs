@@ -1,10 +1,10 @@
-//! Random work by several threads, with each answer compared to the expected one.
+//! Random work by several threads. Each answer is compared with the expected one.
 //!
 //! Every thread owns keys, `t00/…`, that only it writes; it keeps their contents in a plain map,
 //! its model. So each thread knows exactly what any read of its own keys must return. It also reads
-//! the others' keys, whose values must at least be their owner's. Two more things are shared. All
-//! threads write the group `g/0` to `g/7` as whole batches, so its values are all equal in any
-//! snapshot. And a value names its key, so an answer at the wrong position is noticed.
+//! the keys of other threads, whose values must at least be values that their owner wrote. All
+//! threads write the group `g/0` to `g/7` in whole batches, so its values are all equal in any
+//! snapshot. A value contains its key, so an answer at the wrong position is noticed.
 //!
 //! The run consists of laps. After each lap the threads stop, and the store must hold the union of
 //! the models: as it is, and again after it was closed and reopened.
@@ -20,7 +20,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, anyhow};
-use forerun::{Checks, Db, Options, TreeOptions};
+use forerun::{Db, MemoryChecks, Options, TreeOptions};
 
 use self::check_answers::compare;
 use self::worker::Worker;
@@ -129,12 +129,12 @@ impl Lap {
     fn run(&self, path: &Path, models: &mut [Model]) -> anyhow::Result<Tally> {
         // Every third lap verifies each entry that it visits.
         let checks = if self.number % 3 == 2 {
-            Checks::Paranoid
+            MemoryChecks::Paranoid
         } else {
-            Checks::Off
+            MemoryChecks::Off
         };
-        // Every other one flushes and compacts all the time, with a cache that holds little of the
-        // store.
+        // Every other lap flushes and compacts all the time, with a cache that is small relative to
+        // the store.
         let options = if self.number % 2 == 1 {
             Options::default()
                 .memtable_bytes(256 << 10)

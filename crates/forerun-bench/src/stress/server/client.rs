@@ -1,5 +1,4 @@
-//! One client of a soak test: it performs random operations, one after the other, and checks the
-//! answers.
+//! One client of a soak test: it performs random operations sequentially and checks the answers.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -16,7 +15,7 @@ use super::wire::Wire;
 /// Keys that a client stores together at first.
 const FILL_KEYS: usize = 16;
 
-/// What a client did.
+/// A client's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub keys_read: u64,
@@ -137,7 +136,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn loose(&mut self) -> Key {
+    fn loosely_checked_key(&mut self) -> Key {
         Key {
             client: self.number,
             number: self.rng.random_range(0..LOOSE_KEYS),
@@ -145,7 +144,7 @@ impl<'a> Client<'a> {
     }
 
     /// Keys of any client, with the floors of their versions.
-    fn anybodys(&mut self, count: usize) -> Vec<(Key, u64)> {
+    fn keys_of_any_client(&mut self, count: usize) -> Vec<(Key, u64)> {
         let mut asked: Vec<(Key, u64)> = Vec::with_capacity(count);
         for _ in 0..count {
             let key = Key {
@@ -210,7 +209,7 @@ impl<'a> Client<'a> {
 
     fn get(&mut self) -> Result<(), String> {
         let count = self.rng.random_range(1..=100);
-        let asked = self.anybodys(count);
+        let asked = self.keys_of_any_client(count);
         self.push_get("get", &asked);
         self.send()?;
         self.read(&asked).map(drop)
@@ -218,7 +217,7 @@ impl<'a> Client<'a> {
 
     fn meta_get(&mut self) -> Result<(), String> {
         let count = self.rng.random_range(1..=30);
-        let asked = self.anybodys(count);
+        let asked = self.keys_of_any_client(count);
         for (key, _) in &asked {
             self.write(format_args!("mg {key} k v q\r\n"));
         }
@@ -285,8 +284,7 @@ impl<'a> Client<'a> {
             client.write(format_args!("cas {key} 0 0 {bytes} {cas}\r\n"));
         });
         self.send()?;
-        // The key belongs to this client alone, so the only thing that can have happened is an
-        // eviction.
+        // Only this client writes the key, so it can only have been evicted.
         if self.wire.expect("cas", &["STORED", "NOT_FOUND"])? == 0 {
             self.stored(key, version);
         }
@@ -347,7 +345,7 @@ impl<'a> Client<'a> {
 
     /// A client that has sent its last request still gets its answers.
     fn half_close(&mut self) -> Result<(), String> {
-        let (first, second) = (self.anybodys(50), self.anybodys(20));
+        let (first, second) = (self.keys_of_any_client(50), self.keys_of_any_client(20));
         self.push_get("get", &first);
         self.push_get("get", &second);
         self.send()?;
@@ -363,7 +361,7 @@ impl<'a> Client<'a> {
 
     /// A client that disconnects in the middle of a value or of its answers.
     fn kill(&mut self) -> Result<(), String> {
-        let key = self.loose();
+        let key = self.loosely_checked_key();
         self.push_value(key, |client, bytes| {
             client.write(format_args!("set {key} 0 0 {bytes}\r\n"));
         });
@@ -371,7 +369,7 @@ impl<'a> Client<'a> {
             let cut = self.rng.random_range(1..self.request.len());
             self.request.truncate(cut);
         } else {
-            let asked = self.anybodys(100);
+            let asked = self.keys_of_any_client(100);
             self.push_get("get", &asked);
         }
         self.send()?;
@@ -380,12 +378,12 @@ impl<'a> Client<'a> {
         self.reconnect()
     }
 
-    /// A client that requests much and reads it little by little, and half of the time not to the
-    /// end.
+    /// A client that requests many keys and reads the answer slowly, in half of the cases not to
+    /// the end.
     fn read_slowly(&mut self) -> Result<(), String> {
         let mut asked = Vec::new();
         for _ in 0..20 {
-            let keys = self.anybodys(100);
+            let keys = self.keys_of_any_client(100);
             self.push_get("get", &keys);
             asked.push(keys);
         }

@@ -1,4 +1,4 @@
-//! What a read may find: a version from the one acknowledged before the read up to the one sent
+//! The versions that a read may find: from the one acknowledged before the read up to the one sent
 //! after it.
 //!
 //! ```text

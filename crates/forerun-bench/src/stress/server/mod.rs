@@ -73,15 +73,15 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         faults: Mutex::new(Vec::new()),
     };
     let (elapsed, resident) = load.run(&mut server, Duration::from_secs(plan.seconds))?;
-    let held = Held {
+    let held = ServerUsage {
         resident,
         evictions: evictions(server.address()).map_err(CheckFailed)?,
     };
     summary(plan, &load, elapsed, &held)
 }
 
-/// What the server held.
-struct Held {
+/// Memory and evictions of the server.
+struct ServerUsage {
     /// Maximum bytes in RAM, if the system reports them.
     resident: Option<u64>,
     /// Evicted items; there are none until the memory is full.
@@ -105,7 +105,7 @@ fn evictions(server: SocketAddr) -> Result<u64, String> {
     }
 }
 
-/// What the clients share.
+/// Shared by the clients.
 struct Load<'a> {
     address: SocketAddr,
     expected: &'a ExpectedVersions,
@@ -188,7 +188,12 @@ impl Load<'_> {
 }
 
 /// Prints what was done and found; fails if anything was wrong.
-fn summary(plan: &Plan, load: &Load<'_>, elapsed: Duration, held: &Held) -> anyhow::Result<()> {
+fn summary(
+    plan: &Plan,
+    load: &Load<'_>,
+    elapsed: Duration,
+    held: &ServerUsage,
+) -> anyhow::Result<()> {
     let (tally, faults) = (*locked(&load.tally), locked(&load.faults));
     let mut out = Out::stdout();
     let count = output::count;

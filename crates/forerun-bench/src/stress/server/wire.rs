@@ -115,7 +115,7 @@ impl Wire {
     }
 }
 
-/// What a line says of the value that follows it.
+/// A line's description of the value that follows it.
 struct Header {
     key: Key,
     bytes: usize,

@@ -57,7 +57,7 @@ pub struct Args {
     /// Directory for the store of cities, which is then kept [default: a temporary directory]
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Tiny sizes and times: shows that everything runs, not how fast
+    /// Use tiny sizes and times, to check that everything runs; the figures mean nothing
     #[arg(long)]
     quick: bool,
 }

@@ -24,15 +24,16 @@ use crate::exit::UsageError;
 ///
 /// SIGTERM and SIGINT shut it down gracefully: it answers the requests it has received and writes
 /// the snapshot. SIGUSR1 does the same, as in memcached. SIGUSR2 writes a copy of the cache to
-/// FILE.live, next to the snapshot, and the server continues. SIGHUP reads the file of users again.
+/// FILE.live, next to the snapshot, and the server continues. SIGHUP reads the files of users and
+/// certificates again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  forerun serve                                        127.0.0.1:11211, 64 MiB, a thread a core
+  forerun serve                                        127.0.0.1:11211, 64 MiB, one thread per core
   forerun serve --port 11212 --threads 2 --memory-limit 1GiB
   forerun serve --listen 127.0.0.1 --listen [::1] --conn-limit 10000 --idle-timeout 600
   forerun serve --unix-socket /run/forerun.sock --unix-mask 770
-  forerun serve --snapshot cache.snapshot              starts with what it held when it ended
+  forerun serve --snapshot cache.snapshot              save at shutdown, reload at startup
   forerun serve --enable-ssl --ssl-chain-cert server.pem --ssl-key server.key
   forerun serve --auth-file users --metrics 127.0.0.1:9150")]
 pub struct Args {
@@ -54,14 +55,7 @@ pub struct Args {
     threads: Option<u16>,
     /// Memory limit of the whole cache, including the index: 1GiB, 512MiB, or a number of MiB. The
     /// command `cache_memlimit` changes it later, up to 8 times this limit
-    #[arg(
-        short,
-        long,
-        visible_alias = "memory",
-        value_name = "SIZE",
-        default_value = "64",
-        value_parser = parse_memory
-    )]
+    #[arg(short, long, value_name = "SIZE", default_value = "64", value_parser = parse_memory)]
     memory_limit: usize,
     /// Maximum item size: 1MiB, 512KiB, or a number of bytes; k and m are powers of 1024, as in
     /// memcached [default: 1m, or half of the memory limit if that is less]

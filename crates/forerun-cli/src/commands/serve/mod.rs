@@ -9,7 +9,7 @@ use std::thread;
 
 use anyhow::Context;
 use forerun_cache::Cache;
-use forerun_server::{Remote, Server};
+use forerun_server::{Server, ServerHandle};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     signal_hook::flag::register(SIGHUP, Arc::default()).context("cannot handle signals")?;
     let cache = Cache::new(args.cache()).context("cannot create the cache")?;
     let server = Server::start(options, Arc::new(cache)).context("cannot start the server")?;
-    let signals = obey_signals(server.remote()).context("cannot handle signals")?;
+    let signals = obey_signals(server.handle()).context("cannot handle signals")?;
 
     let mut out = Out::stdout();
     for address in server.addresses() {
@@ -95,7 +95,7 @@ fn raise_descriptor_limit(wanted: u64) {
 }
 
 /// Handles signals on a separate thread. A second SIGTERM or SIGINT ends the process at once.
-fn obey_signals(remote: Remote) -> std::io::Result<Handle> {
+fn obey_signals(server: ServerHandle) -> std::io::Result<Handle> {
     let signalled_once = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register_conditional_default(signal, signalled_once.clone())?;
@@ -107,9 +107,9 @@ fn obey_signals(remote: Remote) -> std::io::Result<Handle> {
         for signal in &mut signals {
             tracing::info!(signal, "received a signal");
             match signal {
-                SIGUSR2 => remote.snapshot(),
-                SIGHUP => remote.reload_users(),
-                _ => remote.drain(),
+                SIGUSR2 => server.snapshot(),
+                SIGHUP => server.reload_files(),
+                _ => server.drain(),
             }
         }
     };

@@ -1,8 +1,8 @@
 //! AVX2: 256-bit vectors of x86_64, eight `u32` or four `u64` lanes.
 //!
 //! Every `unsafe` block in this file that calls an intrinsic rests on one fact: an [`Avx2`] token,
-//! or a vector made with one, exists only if the CPU has AVX2 (`Avx2::new` checked it). Blocks that
-//! access memory also say why the access is valid.
+//! or a vector made with one, exists only if the CPU has AVX2 (`Avx2::new` or the caller of
+//! `Avx2::new_unchecked` checked it). Blocks that access memory also say why the access is valid.
 
 use super::{Lanes, Mask, Simd, WithSimd, scalar, sealed};
 use crate::arch::Isa;
@@ -21,9 +21,12 @@ impl Avx2 {
         Isa::Avx2.is_available().then_some(Avx2(()))
     }
 
-    /// The token of a machine that is known to have the set.
+    /// The token, without a check.
+    ///
+    /// # Safety
+    /// The CPU has the set.
     #[inline(always)]
-    pub(super) fn of_avx512(_: super::Avx512) -> Avx2 {
+    pub(super) unsafe fn new_unchecked() -> Avx2 {
         Avx2(())
     }
 
@@ -201,7 +204,7 @@ fn read_shared(words: &[AtomicU64; 4]) -> __m256i {
 /// The CPU has AVX2; 32 bytes at `base` can be read.
 #[inline(always)]
 unsafe fn eq_16_u16(base: *const u16, needles: __m128i) -> u32 {
-    // SAFETY: the caller vouches for AVX2 and for the two 16-byte halves.
+    // SAFETY: the caller guarantees AVX2 and two readable 16-byte halves.
     unsafe {
         let low = _mm_cmpeq_epi16(_mm_loadu_si128(base.cast()), needles);
         let high = _mm_cmpeq_epi16(_mm_loadu_si128(base.add(8).cast()), needles);
@@ -215,7 +218,7 @@ unsafe fn eq_16_u16(base: *const u16, needles: __m128i) -> u32 {
 /// The CPU has AVX2; 32 bytes at `base` can be read.
 #[inline(always)]
 unsafe fn eq_8_u32(base: *const u32, needles: __m256i) -> u32 {
-    // SAFETY: the caller vouches for AVX2 and for the bytes.
+    // SAFETY: the caller guarantees AVX2 and 32 readable bytes.
     unsafe {
         let equal = _mm256_cmpeq_epi32(_mm256_loadu_si256(base.cast()), needles);
         _mm256_movemask_ps(_mm256_castsi256_ps(equal)) as u32
@@ -228,7 +231,7 @@ unsafe fn eq_8_u32(base: *const u32, needles: __m256i) -> u32 {
 /// The CPU has AVX2; 32 bytes at `base` can be read.
 #[inline(always)]
 unsafe fn eq_4_u64(base: *const u64, needles: __m256i) -> u32 {
-    // SAFETY: the caller vouches for AVX2 and for the bytes.
+    // SAFETY: the caller guarantees AVX2 and 32 readable bytes.
     unsafe {
         let equal = _mm256_cmpeq_epi64(_mm256_loadu_si256(base.cast()), needles);
         _mm256_movemask_pd(_mm256_castsi256_pd(equal)) as u32
@@ -384,7 +387,7 @@ impl Lanes<Avx2> for Avx2U32s {
         const { assert!(matches!(STRIDE_BYTES, 4 | 8 | 16)) };
         let (base, old, mask) = (base.cast::<i32>(), otherwise.0, mask.0);
         // SAFETY: the vectors were made with a token, which proves AVX2. Lanes that are not set
-        // read nothing; for those that are, the caller vouches for a word at index x STRIDE_BYTES.
+        // read nothing; for those that are, the caller guarantees a word at index x STRIDE_BYTES.
         // The instruction takes signed 32-bit indices; the caller's are below 2^30 and stay
         // positive even if doubled.
         Avx2U32s(unsafe {
@@ -493,7 +496,7 @@ impl Lanes<Avx2> for Avx2U64s {
         const { assert!(matches!(STRIDE_BYTES, 4 | 8 | 16)) };
         let (base, old, mask) = (base.cast::<i64>(), otherwise.0, mask.0);
         // SAFETY: the vectors were made with a token, which proves AVX2. Lanes that are not set
-        // read nothing; for those that are, the caller vouches for a word at index x STRIDE_BYTES,
+        // read nothing; for those that are, the caller guarantees a word at index x STRIDE_BYTES,
         // an offset that 64 bits hold.
         Avx2U64s(unsafe {
             match STRIDE_BYTES {

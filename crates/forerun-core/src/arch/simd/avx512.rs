@@ -21,6 +21,13 @@ impl Avx512 {
         Isa::Avx512.is_available().then_some(Avx512(()))
     }
 
+    /// The token of the smaller set.
+    #[inline(always)]
+    fn avx2(self) -> Avx2 {
+        // SAFETY: `Avx512::new` checked for AVX2 too.
+        unsafe { Avx2::new_unchecked() }
+    }
+
     /// Runs the work in a function that is compiled for the sets.
     #[inline(always)]
     pub fn run<W: WithSimd>(self, work: W) -> W::Output {
@@ -44,7 +51,7 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn eq_u8<const N: usize>(self, slots: &[u8; N], needle: u8) -> u32 {
         // At most 32 bytes: AVX2 needs the same number of instructions.
-        Avx2::of_avx512(self).eq_u8(slots, needle)
+        self.avx2().eq_u8(slots, needle)
     }
 
     #[inline(always)]
@@ -67,7 +74,7 @@ impl Simd for Avx512 {
                     ))
                 }
                 32 => _mm512_cmpeq_epi16_mask(_mm512_loadu_si512(base.cast()), needles),
-                _ => Avx2::of_avx512(self).eq_u16(slots, needle),
+                _ => self.avx2().eq_u16(slots, needle),
             }
         }
     }
@@ -95,7 +102,7 @@ impl Simd for Avx512 {
                     let keys = _mm512_loadu_si512(base.cast());
                     u32::from(_mm512_cmpeq_epi32_mask(keys, needles))
                 }
-                2 => Avx2::of_avx512(self).eq_u32(slots, needle),
+                2 => self.avx2().eq_u32(slots, needle),
                 _ => scalar::eq(slots, needle),
             }
         }
@@ -131,7 +138,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn eq_shared_u64<const N: usize>(self, words: &[AtomicU64; N], mask: u64, needle: u64) -> u32 {
-        Avx2::of_avx512(self).eq_shared_u64(words, mask, needle)
+        self.avx2().eq_shared_u64(words, mask, needle)
     }
 }
 
@@ -266,7 +273,7 @@ impl Lanes<Avx512> for Avx512U32s {
         const { assert!(matches!(STRIDE_BYTES, 4 | 8 | 16)) };
         let (base, old) = (base.cast(), otherwise.0);
         // SAFETY: the vectors were made with a token, which proves AVX-512. Lanes that are not set
-        // read nothing; for those that are, the caller vouches for a word at index x STRIDE_BYTES.
+        // read nothing; for those that are, the caller guarantees a word at index x STRIDE_BYTES.
         // The instruction takes signed 32-bit indices; the caller's are below 2^30 and stay
         // positive even if doubled.
         Avx512U32s(unsafe {
@@ -368,7 +375,7 @@ impl Lanes<Avx512> for Avx512U64s {
         const { assert!(matches!(STRIDE_BYTES, 4 | 8 | 16)) };
         let (base, old) = (base.cast(), otherwise.0);
         // SAFETY: the vectors were made with a token, which proves AVX-512. Lanes that are not set
-        // read nothing; for those that are, the caller vouches for a word at index x STRIDE_BYTES,
+        // read nothing; for those that are, the caller guarantees a word at index x STRIDE_BYTES,
         // an offset that 64 bits hold.
         Avx512U64s(unsafe {
             match STRIDE_BYTES {

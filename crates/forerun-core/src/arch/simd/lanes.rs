@@ -70,7 +70,7 @@ pub trait Lanes<S: Simd>: Copy + Debug {
     /// For the index `i` of every lane that is set in the mask:
     /// - `i` is below 2^30;
     /// - a `Word` at `base` + `i` × `STRIDE_BYTES` bytes is readable: it is in the same live
-    ///   allocation as `base`, aligned and initialised, and nobody writes it meanwhile.
+    ///   allocation as `base`, aligned and initialised, and no thread writes it during the call.
     unsafe fn gather<const STRIDE_BYTES: usize>(
         base: *const Self::Word,
         index: Self,

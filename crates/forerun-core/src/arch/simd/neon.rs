@@ -281,8 +281,7 @@ impl Lanes<Neon> for NeonU32s {
         let set = mask.bits();
         for (i, lane) in lanes.iter_mut().enumerate() {
             if set >> i & 1 == 1 {
-                // SAFETY: the mask is set, so the caller vouches for a readable word at this
-                // offset.
+                // SAFETY: the mask is set, so the caller guarantees a readable word at this offset.
                 *lane = unsafe { *base.byte_add(indices[i] as usize * STRIDE_BYTES) };
             }
         }
@@ -389,8 +388,7 @@ impl Lanes<Neon> for NeonU64s {
         let set = mask.bits();
         for (i, lane) in lanes.iter_mut().enumerate() {
             if set >> i & 1 == 1 {
-                // SAFETY: the mask is set, so the caller vouches for a readable word at this
-                // offset.
+                // SAFETY: the mask is set, so the caller guarantees a readable word at this offset.
                 *lane = unsafe { *base.byte_add(indices[i] as usize * STRIDE_BYTES) };
             }
         }

@@ -160,8 +160,7 @@ macro_rules! one_lane {
                 if !mask {
                     return otherwise;
                 }
-                // SAFETY: the mask is set, so the caller vouches for a readable word at this
-                // offset.
+                // SAFETY: the mask is set, so the caller guarantees a readable word at this offset.
                 OneLane(unsafe { *base.byte_add(index.0 as usize * STRIDE_BYTES) })
             }
         }

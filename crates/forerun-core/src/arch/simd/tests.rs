@@ -102,7 +102,7 @@ struct LaneChecks<'a> {
     len: u32,
 }
 
-/// What the checks need to know about a word type.
+/// The properties of a word type that the checks use.
 trait TestWord: Copy + PartialEq + Debug + Default {
     fn of(word: u64) -> Self;
     fn wide(self) -> u64;

@@ -33,7 +33,9 @@
 
 pub mod atomic;
 mod barrier;
+mod choice;
 mod condvar;
+mod config;
 mod mutex;
 mod once;
 mod outcome;
@@ -56,9 +58,10 @@ use std::time::Duration;
 
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use condvar::{Condvar, WaitTimeoutResult};
+pub use config::Config;
 pub use mutex::{Mutex, MutexGuard};
 pub use once::{LazyLock, Once, OnceLock};
-pub use outcome::{Blocked, Config, End, Event, Operation, Outcome, Panicked, WaitsFor};
+pub use outcome::{Blocked, End, Event, Operation, Outcome, Panicked, WaitsFor};
 pub use policy::Policy;
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use scheduler::run;
@@ -135,8 +138,8 @@ pub fn set_wall_clock(offset_ns: i64) {
     }
 }
 
-/// Returns a random number that nobody outside this process can guess, different at each call. In a
-/// simulation it comes from the seed.
+/// Returns a random number that cannot be guessed outside this process, different at each call. In
+/// a simulation it comes from the seed.
 pub fn random_seed() -> u64 {
     match Here::get() {
         None => RandomState::new().build_hasher().finish(),

@@ -1,42 +1,8 @@
-//! The configuration and the outcome of a simulation.
+//! The outcome of a simulation.
 
 use std::fmt;
 use std::panic::Location;
 use std::time::Duration;
-
-use super::Policy;
-
-/// The configuration of a simulation. Equal configurations give equal simulations.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// The seed of all choices.
-    pub seed: u64,
-    /// The simulation is aborted after this many steps.
-    pub steps_max: u64,
-    /// How the scheduler chooses threads.
-    pub policy: Policy,
-    /// The simulated time that each step takes.
-    pub step_ns: u64,
-    /// The simulation is aborted if no thread reaches a scheduling point for this long, in real
-    /// time.
-    pub silence_max: Duration,
-    /// Number of recent events that the outcome keeps.
-    pub events_max: usize,
-}
-
-impl Config {
-    /// The default configuration for `seed`.
-    pub fn new(seed: u64) -> Config {
-        Config {
-            seed,
-            steps_max: 1_000_000,
-            policy: Policy::Seeded,
-            step_ns: 500,
-            silence_max: Duration::from_secs(60),
-            events_max: 0,
-        }
-    }
-}
 
 /// How a simulation ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,8 +15,8 @@ pub enum End {
     StepLimit(Vec<Blocked>),
     /// The body panicked.
     Panicked(String),
-    /// A thread reached no scheduling point for [`Config::silence_max`] of real time. These threads
-    /// had not finished.
+    /// A thread reached no scheduling point for [`silence_max`](super::Config::silence_max) of real
+    /// time. These threads had not finished.
     Silent(Vec<Blocked>),
 }
 
@@ -76,7 +42,7 @@ impl fmt::Display for End {
 pub struct Blocked {
     /// Its name.
     pub thread: String,
-    /// What it waits for.
+    /// The reason why it waits.
     pub waits_for: WaitsFor,
     /// The source location where it waits, or where it was last.
     pub at: &'static Location<'static>,
@@ -226,6 +192,6 @@ pub struct Outcome {
     /// A hash of the schedule: which thread did what, in which order. Equal configurations give
     /// equal hashes.
     pub trace: u64,
-    /// The last [`Config::events_max`] events.
+    /// The last [`Config::events_max`](super::Config::events_max) events.
     pub events: Vec<Event>,
 }

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_epoch::{Collector, LocalHandle};
 
-use super::outcome::{Config, End, Operation, Outcome, WaitsFor};
+use super::config::Config;
+use super::outcome::{End, Operation, Outcome, WaitsFor};
 use super::state::{At, State, Status, Wait, Wake, message};
 
 /// A simulation. Simulations are never freed but reused, so that each thread can keep a plain
@@ -174,8 +175,8 @@ impl Here {
     fn wait_for_turn(self) {
         loop {
             let locked = self.simulation.state();
-            // After the simulation has ended, nobody passes the baton any more, and waiting threads
-            // are left alone.
+            // After the simulation has ended, no thread passes the baton any more, and waiting
+            // threads are left alone.
             let has_turn = matches!(&*locked, Some(state) if state.end.is_none()
                     && state.running == self.thread);
             drop(locked);

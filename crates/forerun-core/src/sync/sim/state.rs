@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crossbeam_epoch::Collector;
 
-use super::outcome::{Blocked, Config, End, Event, Operation, Outcome, Panicked, WaitsFor};
+use super::config::Config;
+use super::outcome::{Blocked, End, Event, Operation, Outcome, Panicked, WaitsFor};
 use super::policy::Chooser;
 use super::random::Random;
 
@@ -51,7 +52,7 @@ pub(super) enum Status {
     Finished,
 }
 
-/// What a thread waits for.
+/// A wait of a thread: its reason, its deadline and its place.
 pub(super) struct Wait {
     pub(super) kind: WaitsFor,
     /// The address of the lock, condition variable, cell or channel, or the index of a thread.
@@ -88,9 +89,10 @@ pub(super) struct State {
     /// Random stream for the program.
     pub(super) program: Random,
     pub(super) chooser: Chooser,
-    /// Switches per spurious wake-up; 0 for none.
+    /// Mean number of switches per spurious wake-up; 0 for none.
     spurious_every: u64,
-    /// Points per passage of time beside threads that can run, or 0 for none.
+    /// Mean number of scheduling points after which time advances although threads can run; 0 for
+    /// never.
     pub(super) time_every: u64,
     pub(super) threads: Vec<Thread>,
     /// The threads that have not finished.

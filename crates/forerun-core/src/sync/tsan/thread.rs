@@ -35,7 +35,7 @@ trait Started: Send + Sync {
     /// Waits for its end.
     fn wait(&self);
 
-    /// Drops its result. True if the result is a panic that nobody has observed.
+    /// Drops its result. True if the result is a panic that was not observed.
     fn has_left_a_panic(&self) -> bool;
 }
 

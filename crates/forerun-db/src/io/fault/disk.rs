@@ -123,8 +123,8 @@ impl Inode {
                     let torn_at = random.below(bytes.len() as u64 + 1) as usize;
                     let mut torn = bytes[..torn_at].to_vec();
                     if random.below(2) == 0 {
-                        // The length arrived before the bytes. Where the file had bytes before,
-                        // they are still there.
+                        // The length was made durable before the bytes. Where the file had bytes
+                        // before, these remain.
                         let before = file.get(*offset as usize + torn_at..).unwrap_or(&[]);
                         torn.extend(before.iter().take(bytes.len() - torn_at));
                         torn.resize(bytes.len(), 0);
@@ -180,7 +180,7 @@ pub(super) enum Lock {
     #[default]
     Free,
     Exclusive,
-    /// Held by this many.
+    /// Held by this many handles.
     Shared(u32),
 }
 

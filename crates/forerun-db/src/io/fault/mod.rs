@@ -8,7 +8,7 @@
 //!
 //! Calls act on what is seen and are recorded as unsynced; a sync makes them durable.
 //! [`FaultIo::crash`] returns the file system as it may be found after a loss of power: everything
-//! that was durable, and those unsynced changes that the seed chooses. It may choose none, all, the
+//! that was durable, and the unsynced changes that the seed chooses. It may choose none, all, the
 //! first ones with the last torn at some byte, or any subset of 512-byte sectors, with zeros for
 //! what is missing. [`FaultIo::kill`] returns it as found after only the process died: as seen.
 //!
@@ -35,7 +35,7 @@ pub const EIO: i32 = 5;
 /// Error number of a full device (`ENOSPC`).
 pub const ENOSPC: i32 = 28;
 
-/// What goes wrong at a chosen call.
+/// A fault at a chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The call does nothing and fails with this error number.
@@ -63,7 +63,8 @@ pub enum Fault {
 /// assert_eq!(file.write_at(b"x", 0).unwrap_err().raw_os_error(), Some(ENOSPC));
 /// assert_eq!(file.write_at(b"x", 0)?, 1);
 ///
-/// assert!(io.crash(1).open("/a".as_ref(), OpenMode::Read).is_err() || io.crash(1).read("/a").is_some());
+/// let after = io.crash(1);
+/// assert!(after.open("/a".as_ref(), OpenMode::Read).is_err() || after.read("/a").is_some());
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -89,7 +90,7 @@ impl FaultIo {
         disk.hit = None;
     }
 
-    /// What a planned fault hit last, if its call was reached: the operation and the path.
+    /// The call that a planned fault hit last, if it was reached: its operation and path.
     pub fn hit(&self) -> Option<String> {
         self.lock().hit.clone()
     }
@@ -356,8 +357,8 @@ impl IoFile for FaultFile {
             Some(Fault::TornWrite(errno)) => (half, Err(io::Error::from_raw_os_error(errno))),
             Some(Fault::PowerLoss) => (half, Err(disk.power_off())),
         };
-        let room = disk.writable_bytes(self.inode, offset);
-        let taken = wanted.min(usize::try_from(room).unwrap_or(usize::MAX));
+        let writable_bytes = disk.writable_bytes(self.inode, offset);
+        let taken = wanted.min(usize::try_from(writable_bytes).unwrap_or(usize::MAX));
         if taken > 0 {
             disk.inodes[self.inode].change(Change::Write {
                 offset,

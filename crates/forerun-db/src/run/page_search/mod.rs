@@ -1,10 +1,11 @@
 //! Searching a page for a key. To add a search, write its file and register it here: a variant of
-//! [`PageSearch`] and its arm in [`rows_before`]; its name is in `study.rs`.
+//! [`PageSearch`] and its arm in [`rows_before`]; its name is in `names.rs`.
 //!
 //! ```text
 //!   key_prefixes.rs       KeyPrefixes: compares the first bytes of keys as integers, bisects only where they are equal
 //!   bisection.rs          bisects rows; compare.rs: three ways to compare two keys
-//!   study.rs              Plain, Prefetch1, Prefetch2: bisect all rows; only for tests and measurements
+//!   plain_bisection.rs    Plain, Prefetch1, Prefetch2: bisect all rows; only for tests and measurements
+//!   names.rs              names of the searches; only for tests and measurements
 //!   prefetch_distance.rs  how many rows must be left for Prefetch1 and Prefetch2 to prefetch
 //! ```
 //!
@@ -14,9 +15,11 @@ mod bisection;
 mod compare;
 mod key_prefixes;
 #[cfg(any(test, feature = "study"))]
-mod prefetch_distance;
+mod names;
 #[cfg(any(test, feature = "study"))]
-mod study;
+mod plain_bisection;
+#[cfg(any(test, feature = "study"))]
+mod prefetch_distance;
 
 pub(super) use compare::shared_len;
 pub(super) use key_prefixes::{
@@ -26,7 +29,7 @@ pub(super) use key_prefixes::{
 use super::page::Page;
 use crate::comparator::KeyOrder;
 
-/// How many searches only tests and measurements have.
+/// The number of searches that exist only in tests and measurements.
 const STUDY: usize = if cfg!(any(test, feature = "study")) {
     3
 } else {
@@ -79,11 +82,11 @@ fn rows_before(
 ) -> usize {
     match search {
         #[cfg(any(test, feature = "study"))]
-        PageSearch::Plain => study::rows_before::<0>(page, order, key, sequence),
+        PageSearch::Plain => plain_bisection::rows_before::<0>(page, order, key, sequence),
         #[cfg(any(test, feature = "study"))]
-        PageSearch::Prefetch1 => study::rows_before::<1>(page, order, key, sequence),
+        PageSearch::Prefetch1 => plain_bisection::rows_before::<1>(page, order, key, sequence),
         #[cfg(any(test, feature = "study"))]
-        PageSearch::Prefetch2 => study::rows_before::<2>(page, order, key, sequence),
+        PageSearch::Prefetch2 => plain_bisection::rows_before::<2>(page, order, key, sequence),
         PageSearch::KeyPrefixes => key_prefixes::rows_before(page, order, key, sequence),
     }
 }

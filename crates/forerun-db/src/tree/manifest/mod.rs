@@ -1,4 +1,4 @@
-//! `MANIFEST`: which runs make up the store, and from where on the log is needed.
+//! `MANIFEST` names the runs that make up the store, and the first log segment that is needed.
 //!
 //! ```text
 //!  0       8         12         16       20                     20 + length
@@ -258,7 +258,7 @@ mod tests {
                 body[at] = byte;
             }
             for body in [&body[..], &body[..cut.index(body.len())]] {
-                // What a faulty writer would write.
+                // The output of a faulty writer.
                 let bytes = KIND.seal_bytes(body);
                 if let Ok(manifest) = Manifest::decode(&bytes) {
                     prop_assert_eq!(manifest.encode(), bytes);

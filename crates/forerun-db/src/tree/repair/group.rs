@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::comparator::KeyOrder;
 use crate::run::Run;
-use crate::tree::levels::{largest, smallest};
+use crate::tree::key_bounds::{largest, smallest};
 use crate::tree::manifest::LEVELS;
 
 /// Runs to merge, because it is unknown which one is newer where they overlap.

@@ -17,11 +17,11 @@
 //! therefore simply starts over.
 //!
 //! Without a manifest, a repair cannot tell whether a compaction had already replaced a run whose
-//! file was still there. Such a run's versions come back. They are no newer than those in the run
-//! that replaced it, so reads change only where a deletion has been dropped since. A dropped
-//! keyspace comes back with such a file too. A keyspace that was only in the log has lost its name.
-//! If a crash also interrupted a flush, some keyspaces have its run and others do not; the repair
-//! assumes that the log's entries for the others are in runs.
+//! file was still there. The versions of such a run come back. They are no newer than those in the
+//! run that replaced it, so reads change only where a deletion has been dropped since. A file of
+//! this kind can also bring back a dropped keyspace. A keyspace that was only in the log has lost
+//! its name. If a crash also interrupted a flush, some keyspaces have its run and others do not;
+//! the repair assumes that the log's entries for the others are in runs.
 
 mod group;
 
@@ -45,7 +45,7 @@ use crate::tree::manifest::{Keyspace, LEVELS, Manifest, RunRecord, is_keyspace_n
 use crate::tree::merge::Merge;
 use crate::tree::range_run::{collect_ranges, write_range_run};
 use crate::tree::retain::Retain;
-use crate::tree::salvage::{KeyRange, Loss, Salvage};
+use crate::tree::salvage::{DataLoss, KeyRange, Salvage};
 use crate::tree::verify::{VerifyReport, verify_run};
 use crate::versions::VersionCursor;
 use crate::wal::log_file::{self, Header};
@@ -65,21 +65,21 @@ pub struct RepairReport {
     /// Runs that were rewritten, because they were damaged or because the repair could not tell
     /// which one was newer.
     pub new_runs: usize,
-    /// What could not be read.
-    pub losses: Vec<Loss>,
+    /// The parts that could not be read.
+    pub losses: Vec<DataLoss>,
     /// Damaged files, under their new names.
     pub set_aside: Vec<PathBuf>,
 }
 
 impl RepairReport {
-    /// Whether nothing was wrong.
+    /// Whether the store was undamaged.
     pub fn was_sound(&self) -> bool {
         !self.rebuilt_manifest && self.new_runs == 0 && self.losses.is_empty()
     }
 }
 
-/// Repairs the runs of a store that nobody has open. `base` says how to write runs. Its numbers are
-/// not used, and each keyspace's settings come from `options`.
+/// Repairs the runs of a store that is not open. `base` says how to write runs. Its numbers are not
+/// used, and each keyspace's settings come from `options`.
 ///
 /// # Errors
 /// [`Error::Io`]; or, if this release or these options cannot read a manifest or a run,
@@ -149,7 +149,11 @@ struct Repair<'b> {
 
 impl Repair<'_> {
     /// Repairs the runs that the manifest names, keyspace by keyspace.
-    fn repair_runs(&mut self, mut manifest: Manifest, losses: &mut Vec<Loss>) -> Result<Manifest> {
+    fn repair_runs(
+        &mut self,
+        mut manifest: Manifest,
+        losses: &mut Vec<DataLoss>,
+    ) -> Result<Manifest> {
         // Checks all of them first, so that it starts nothing it cannot finish.
         for keyspace in &manifest.keyspaces {
             self.with_build(keyspace, |_, _| Ok(()))?;
@@ -178,7 +182,7 @@ impl Repair<'_> {
                 .into_iter()
                 .partition(|number| self.found.contains(number));
             for number in missing {
-                losses.push(Loss {
+                losses.push(DataLoss {
                     path: run::path(self.base.dir, number),
                     reason: "it is missing".into(),
                     keys: None,
@@ -223,7 +227,7 @@ impl Repair<'_> {
         &mut self,
         build: &Build<'_>,
         keyspace: &Keyspace,
-        losses: &mut Vec<Loss>,
+        losses: &mut Vec<DataLoss>,
     ) -> Result<Option<(RunRecords, Vec<RunRecord>)>> {
         let mut runs = Vec::new();
         for (level, records) in keyspace.levels.iter().enumerate() {
@@ -245,7 +249,7 @@ impl Repair<'_> {
     }
 
     /// Builds a manifest from the existing runs. Each run stores the keyspace it was written for.
-    fn rebuild(&mut self, losses: &mut Vec<Loss>) -> Result<Manifest> {
+    fn rebuild(&mut self, losses: &mut Vec<DataLoss>) -> Result<Manifest> {
         self.repaired.rebuilt_manifest = true;
         let own = self.options.comparator.name();
         let mut found = BTreeMap::from([(0, (Keyspace::new(0, "", own), Vec::new()))]);
@@ -285,7 +289,7 @@ impl Repair<'_> {
         }
         manifest.flushed_sequence = self.newest;
         if manifest.keyspaces.iter().any(|of| of.ttl > 0) && self.newest > 0 {
-            // The time of writing is lost. It is now at the latest.
+            // The time of writing is lost, but it was not later than now.
             manifest.marks = vec![Mark {
                 second: self.base.io.unix_time_s(),
                 first_sequence: 1,
@@ -296,14 +300,14 @@ impl Repair<'_> {
     }
 
     /// Records that a run cannot be read.
-    fn record_loss(&mut self, number: u64, error: Error, losses: &mut Vec<Loss>) -> Result<()> {
+    fn record_loss(&mut self, number: u64, error: Error, losses: &mut Vec<DataLoss>) -> Result<()> {
         if !matches!(error, Error::CorruptFile { .. }) {
             return Err(error);
         }
         if self.found.contains(&number) {
             self.bad.push(number);
         }
-        losses.push(Loss {
+        losses.push(DataLoss {
             path: run::path(self.base.dir, number),
             reason: error.to_string(),
             keys: None,
@@ -311,14 +315,14 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// The run with this number, or a new run of what can be read of it. A run other than the one
-    /// named counts as lost.
+    /// The run with this number, or a new run of what can be read of it. If the file holds a
+    /// different run than the one named, the named run counts as lost.
     fn read(
         &mut self,
         build: &Build<'_>,
         number: u64,
         named: Option<&RunRecord>,
-        losses: &mut Vec<Loss>,
+        losses: &mut Vec<DataLoss>,
     ) -> Result<Option<Arc<Run>>> {
         let path = run::path(build.dir, number);
         // A damaged filter costs nothing: the run is written again.
@@ -360,8 +364,8 @@ impl Repair<'_> {
         Ok(written)
     }
 
-    /// Writes versions to new runs: the newest of each key. Nobody holds a snapshot. Deletions are
-    /// kept, because what they hide may be anywhere.
+    /// Writes versions to new runs: the newest of each key. There are no snapshots. Deletions are
+    /// kept, because the versions that they hide may be anywhere.
     fn write(
         &mut self,
         build: &Build<'_>,
@@ -380,7 +384,7 @@ impl Repair<'_> {
         build: &Build<'_>,
         keyspace: &Keyspace,
         numbers: &[u64],
-        losses: &mut Vec<Loss>,
+        losses: &mut Vec<DataLoss>,
     ) -> Result<Keyspace> {
         // Range deletions remain in force: each run of them came from a flush, and everything in
         // that flush is in runs.
@@ -425,7 +429,7 @@ impl Repair<'_> {
     }
 
     /// Finds where the remaining log begins.
-    fn find_log(&self, manifest: &mut Manifest, losses: &mut Vec<Loss>) -> Result<()> {
+    fn find_log(&self, manifest: &mut Manifest, losses: &mut Vec<DataLoss>) -> Result<()> {
         let (io, dir) = (self.base.io, self.base.dir);
         let names = io
             .list(dir)
@@ -453,7 +457,7 @@ impl Repair<'_> {
         };
         let flushed = &mut manifest.flushed_sequence;
         if header.first_sequence > *flushed + 1 {
-            losses.push(Loss {
+            losses.push(DataLoss {
                 path,
                 reason: format!(
                     "the log begins with operation {}, but the runs end with {}",
@@ -472,7 +476,7 @@ impl Repair<'_> {
         for number in &self.bad {
             let path = run::path(build.dir, *number);
             let aside = path.with_extension("run.bad");
-            // A leftover of an interrupted repair is the same file.
+            // A file with that name is left over from an interrupted repair, and is the same file.
             let _ = build.io.remove(&aside);
             link_or_copy(build.io, &path, &aside)
                 .map_err(|error| Error::io("link", &path, error))?;
@@ -493,7 +497,7 @@ impl Repair<'_> {
         }
         manifest.next_run = build.numbers.next();
         // Once the write has begun, either manifest may be on disk, even if it panics. So the new
-        // runs stay, unless the old manifest is known to be there.
+        // runs stay, unless the old manifest is known to be in place.
         let written = std::mem::take(&mut self.written);
         if let Err(error) = manifest.write(build.io, build.dir) {
             if matches!(error, ReplaceError::Unchanged(_)) {

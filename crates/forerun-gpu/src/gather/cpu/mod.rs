@@ -7,7 +7,7 @@
 //!            copied now            the lines of its source row are prefetched now
 //! ```
 //!
-//! Copying a row of some hundred bytes from uncached memory waits for its first lines. The CPU's
+//! Copying a row of a few hundred bytes from uncached memory waits for its first lines. The CPU's
 //! own prefetcher fetches the rest of the row, but not the next one. So this code prefetches the
 //! lines of a row while it copies earlier rows, which works because every row takes the same steps.
 //!
@@ -17,9 +17,9 @@
 use crate::gather::known_memory::KnownMemory;
 use crate::gather::launch_checks::{Checked, Target, check};
 use crate::gather::params::{ABSENT_ZERO, GatherParams};
-use crate::gather::request::{CountAt, Direction, Integer, MapAt, MapUpdate, Request, Spec};
+use crate::gather::request::{CopySpec, CountAt, Direction, IndexType, MapAt, MapUpdate, Request};
 use crate::gather_error::GatherError;
-use crate::memory_kind::Memory;
+use crate::memory_type::MemoryType;
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
 use forerun_core::sync::thread;
 use std::num::NonZeroUsize;
@@ -30,6 +30,7 @@ pub use pairs::{Indices, Map, MapEntries, Pairs};
 
 /// Optional parts of a copy, and how it runs.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct CopyOptions<'a> {
     /// Number of pairs in each layer that are used, at most all. A negative count means none.
     pub count: Option<i64>,
@@ -37,6 +38,10 @@ pub struct CopyOptions<'a> {
     pub map: Option<Map<'a>>,
     /// How rows are copied.
     pub cpu: CpuOptions,
+}
+
+forerun_core::setters! {
+    CopyOptions<'a> { cpu: CpuOptions } into { count: Option<i64>, map: Option<Map<'a>> }
 }
 
 /// How rows are copied on the CPU.
@@ -97,12 +102,12 @@ impl CopyCounts {
 /// Copies host rows to device rows; both are slices here.
 ///
 /// ```
-/// use forerun_gpu::gather::{Spec, cpu};
+/// use forerun_gpu::gather::{CopySpec, cpu};
 ///
 /// let host = [10u8, 11, 20, 21, 30, 31];
 /// let mut device = [0u8; 4];
 /// let pairs = cpu::Pairs::interleaved(cpu::Indices::I32(&[2, 0, -1, 1]))?;
-/// let spec = Spec::dense(2, 3, 2);
+/// let spec = CopySpec::dense(2, 3, 2);
 /// let copied = cpu::gather(&host, &mut device, &spec, &pairs, cpu::CopyOptions::default())?;
 /// assert_eq!((device, copied.rows, copied.skipped), ([30, 31, 0, 0], 1, 1));
 /// # Ok::<(), forerun_gpu::gather::GatherError>(())
@@ -113,7 +118,7 @@ impl CopyCounts {
 pub fn gather(
     host: &[u8],
     device: &mut [u8],
-    spec: &Spec,
+    spec: &CopySpec,
     pairs: &Pairs<'_>,
     options: CopyOptions<'_>,
 ) -> Result<CopyCounts, GatherError> {
@@ -127,7 +132,7 @@ pub fn gather(
 pub fn scatter(
     device: &[u8],
     host: &mut [u8],
-    spec: &Spec,
+    spec: &CopySpec,
     pairs: &Pairs<'_>,
     options: CopyOptions<'_>,
 ) -> Result<CopyCounts, GatherError> {
@@ -138,14 +143,14 @@ fn run(
     direction: Direction,
     source: &[u8],
     destination: &mut [u8],
-    spec: &Spec,
+    spec: &CopySpec,
     pairs: &Pairs<'_>,
     mut options: CopyOptions<'_>,
 ) -> Result<CopyCounts, GatherError> {
     let (from, to) = (source.as_ptr() as u64, destination.as_ptr() as u64);
     let mut known = KnownMemory::default();
     let mut add = |address: u64, bytes: usize| {
-        known.add(address, bytes as u64, Memory::Pageable, address);
+        known.add(address, bytes as u64, MemoryType::Pageable, address);
         address
     };
     add(from, source.len());
@@ -156,12 +161,12 @@ fn run(
     }
     let count = options.count.as_ref().map(|count| CountAt {
         address: add(std::ptr::from_ref(count) as u64, size_of::<i64>()),
-        integer: Integer::I64,
+        integer: IndexType::I64,
     });
     let map = options.map.as_ref().map(|map| {
         let (address, bytes, integer) = match &map.entries {
-            MapEntries::I32(slice) => (slice.as_ptr() as u64, size_of_val(*slice), Integer::I32),
-            MapEntries::I64(slice) => (slice.as_ptr() as u64, size_of_val(*slice), Integer::I64),
+            MapEntries::I32(slice) => (slice.as_ptr() as u64, size_of_val(*slice), IndexType::I32),
+            MapEntries::I64(slice) => (slice.as_ptr() as u64, size_of_val(*slice), IndexType::I64),
         };
         MapAt {
             address: add(address, bytes),
@@ -273,7 +278,7 @@ struct Destination(*mut u8);
 // threads.
 unsafe impl Sync for Destination {}
 
-/// What to do for a pair.
+/// The action for a pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Action {
     Copy { from: usize, to: usize },

@@ -1,6 +1,6 @@
 //! Pairs and slot maps in slices.
 
-use crate::gather::request::{Direction, Integer, MapUpdate, PairsAt, Spec};
+use crate::gather::request::{CopySpec, Direction, IndexType, MapUpdate, PairsAt};
 use crate::gather_error::{GatherError, Side};
 
 /// Indices in a slice.
@@ -13,10 +13,10 @@ pub enum Indices<'a> {
 }
 
 impl Indices<'_> {
-    pub(super) fn integer(&self) -> Integer {
+    pub(super) fn integer(&self) -> IndexType {
         match self {
-            Indices::I32(_) => Integer::I32,
-            Indices::I64(_) => Integer::I64,
+            Indices::I32(_) => IndexType::I32,
+            Indices::I64(_) => IndexType::I64,
         }
     }
 
@@ -115,7 +115,7 @@ impl<'a> Pairs<'a> {
     ///
     /// # Errors
     /// [`GatherError::IndexOutOfRange`].
-    pub fn check_range(&self, direction: Direction, spec: &Spec) -> Result<(), GatherError> {
+    pub fn check_range(&self, direction: Direction, spec: &CopySpec) -> Result<(), GatherError> {
         let (source, destination) = match direction {
             Direction::Gather => (Side::Host, Side::Device),
             Direction::Scatter => (Side::Device, Side::Host),
@@ -172,7 +172,7 @@ pub struct Map<'a> {
     pub slots: u64,
     /// Entries from one layer's map to the next; 0 if all layers share one.
     pub layer_step: u64,
-    /// What is written for each copied row.
+    /// The value that is written for each copied row.
     pub update: MapUpdate,
 }
 

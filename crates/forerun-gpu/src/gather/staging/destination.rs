@@ -4,7 +4,8 @@ use crate::Gpu;
 use crate::driver::{DeviceBuffer, DeviceSlice};
 use std::fmt;
 
-/// Where rows go: to a device, or to the CPU's memory if it takes a device's place.
+/// The destination of rows: a device's memory, or the CPU's memory where the CPU takes the device's
+/// place.
 pub enum Destination<'a> {
     /// To a device's memory.
     Device(DeviceSlice<'a>),

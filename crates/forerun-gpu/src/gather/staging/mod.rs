@@ -9,9 +9,9 @@
 //!   piece 3   |                 |            |     has arrived: it is filled next
 //! ```
 //!
-//! A gather reads host memory when it runs. Rows that others may write meanwhile are therefore
-//! first copied here, one after the other, and sent from here. A piece is filled again when its
-//! gather has run. A delivery ends when all gathers have run.
+//! A gather reads host memory when it runs. Rows that others may write at that time are therefore
+//! first copied here, in sequence, and sent from here. A piece is filled again when its gather has
+//! run. A delivery ends when all gathers have run.
 //!
 //! Without a GPU the same ring carries rows to ordinary memory: the CPU's gather copies a piece to
 //! its places immediately.
@@ -26,7 +26,7 @@ mod pieces;
 
 pub use destination::Destination;
 
-use crate::gather_error::{GatherError, Part, Side};
+use crate::gather_error::{GatherError, Operand, Side};
 use crate::{Gpu, GpuError};
 use pieces::{CpuPieces, GpuPieces, Route};
 use std::fmt;
@@ -152,7 +152,7 @@ impl StagingRing {
 
     fn route<'r>(&'r mut self, to: &'r mut Destination<'_>) -> Result<Route<'r>, GpuError> {
         let wrong = |address, expected, found| GatherError::WrongMemory {
-            part: Part::Rows(Side::Device),
+            part: Operand::Rows(Side::Device),
             address,
             expected,
             found,

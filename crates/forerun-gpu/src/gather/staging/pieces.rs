@@ -12,8 +12,8 @@ use crate::driver::{Command, DeviceBuffer, DeviceSlice, Event, HostMemory, Pinne
 use crate::gather::cpu;
 use crate::gather::known_memory::KnownMemory;
 use crate::gather::op::RowCopy;
-use crate::gather::request::{Direction, Integer, PairsAt, Request, Spec};
-use crate::memory_kind::Memory;
+use crate::gather::request::{CopySpec, Direction, IndexType, PairsAt, Request};
+use crate::memory_type::MemoryType;
 use crate::{Gpu, GpuError};
 
 /// The pieces, and the destination that they lead to.
@@ -100,9 +100,9 @@ impl Layout {
     }
 
     /// The copy of a piece's rows to a destination of this many bytes.
-    fn spec(&self, destination_bytes: usize) -> Spec {
+    fn spec(&self, destination_bytes: usize) -> CopySpec {
         let there = destination_bytes / self.row_bytes.max(1);
-        Spec::dense(self.row_bytes as u64, self.piece_rows as u64, there as u64)
+        CopySpec::dense(self.row_bytes as u64, self.piece_rows as u64, there as u64)
     }
 }
 
@@ -185,8 +185,8 @@ impl GpuPieces {
             layout,
             // A copy needs a few blocks for a short time. It should not wait for all blocks of a
             // long kernel.
-            stream: Stream::first(gpu)?,
-            order: DeviceBuffer::of(gpu, &order.collect::<Vec<u8>>())?,
+            stream: Stream::high_priority(gpu)?,
+            order: DeviceBuffer::from_slice(gpu, &order.collect::<Vec<u8>>())?,
             pieces,
         })
     }
@@ -213,7 +213,7 @@ impl GpuPieces {
     fn send(&mut self, piece: usize, rows: usize, to: &DeviceSlice<'_>) -> Result<(), GpuError> {
         let piece = &mut self.pieces[piece];
         let (from, order) = (&piece.buffer, &self.order);
-        let device = Memory::Device {
+        let device = MemoryType::Device {
             ordinal: self.gpu.info().ordinal,
         };
         let mut known = KnownMemory::default();
@@ -224,7 +224,7 @@ impl GpuPieces {
         let host = add(
             from.address(),
             from.len(),
-            Memory::Pinned,
+            MemoryType::Pinned,
             from.device_address(),
         );
         let sources = add(order.address(), order.len(), device, order.address());
@@ -237,7 +237,7 @@ impl GpuPieces {
                 source: sources,
                 destination: host + self.layout.places_at as u64,
                 step: 1,
-                integer: Integer::I64,
+                integer: IndexType::I64,
                 count: rows as u64,
                 layer_step: 0,
             },
@@ -265,10 +265,10 @@ impl GpuPieces {
         if self.pieces.iter().all(|piece| !piece.travels) {
             return Ok(());
         }
-        let settled = self.stream.synchronize();
+        let synchronized = self.stream.synchronize();
         // If that failed, the context is lost, and nothing is in flight either.
         let pieces = self.pieces.iter_mut();
         pieces.for_each(|piece| piece.travels = false);
-        settled
+        synchronized
     }
 }

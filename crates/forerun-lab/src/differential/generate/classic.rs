@@ -1,4 +1,4 @@
-//! The classic commands, and the operator's.
+//! The classic commands and the operator's commands.
 
 use super::{Command, Generator, Word};
 
@@ -219,8 +219,8 @@ impl Generator {
 
     /// A storage command with a data block that is longer or shorter than announced.
     pub(super) fn misshapen_block(&mut self) -> Command {
-        // Not an empty value: the stored value would be white space, and memcached reads a number
-        // from the memory after that.
+        // The value must not be empty: white space would be stored, and memcached would read a
+        // number from the memory behind it.
         let value = self.pick(&["5", "x", "nothing", "12345"]);
         let len = (value.len() + self.below(7)).saturating_sub(3).to_string();
         let words = match self.below(3) {

@@ -1,11 +1,11 @@
-//! Histories in which time passes: items expire or do not, as their times say.
+//! Histories in which time passes and some items expire.
 //!
 //! ```text
 //!   set items with times of their own ──> wait ──> read those whose state is certain
 //! ```
 //!
-//! The clocks of both servers count whole seconds, and the servers are asked one after the other.
-//! So an item that expires close to the end of the wait is not in such a history.
+//! The clocks of both servers count whole seconds, and the servers are asked in turn. So no item of
+//! such a history expires close to the end of the wait.
 
 use rand::Rng;
 
@@ -40,7 +40,7 @@ impl Generator {
         vec![Step::new(0, stores), Step::new(0, changes), wait]
     }
 
-    /// A time that is over after the wait, or is not over for long.
+    /// A time that has passed when the wait ends, or passes long after it.
     fn time_around_the_wait(&mut self, letter: &'static str) -> Word {
         let seconds = match self.chance(0.5) {
             true => self.random.random_range(1..=WAIT_S - MARGIN_S),
@@ -83,7 +83,7 @@ impl Generator {
         Command::line(words)
     }
 
-    /// Reads an item, or a command whose answer depends on whether it is there.
+    /// Reads an item, or sends a command whose answer depends on whether it exists.
     fn read_once(&mut self, key: &str) -> Command {
         let key = Word::text(key);
         Command::line(match self.below(4) {

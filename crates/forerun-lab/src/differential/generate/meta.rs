@@ -195,7 +195,7 @@ impl Generator {
             b'C' => return self.version("C"),
             b'E' => return self.new_version(),
             b'R' if self.is_later() => self.pick(&["0", "-1", "30", "700", "3000", "2592000"]),
-            // These are not the times that items get, so a second more or less decides nothing.
+            // Items do not get these times, so a second more or less changes no answer.
             b'R' => self.pick(&[
                 "0",
                 "-1",

@@ -1,8 +1,8 @@
-//! Generates random histories: the meaning of a seed.
+//! Generates the random history of a seed.
 //!
-//! There are few keys, so that commands use each other's items; a few connections, which take
-//! turns; and numbers from pools of those that parsers get wrong. Differences that
-//! [`known`](super::known) lists as not generated are left out here.
+//! A history uses few keys, so that commands meet each other's items, and a few connections, which
+//! take turns. Its numbers come from pools of numbers that parsers often get wrong. Commands whose
+//! difference [`known`](super::known) lists as not generated are left out.
 
 mod classic;
 mod expiry;
@@ -14,13 +14,13 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::command::{Command, Compare, Step, Word};
-use super::known::{LATER, Version};
+use super::command::{Command, CompareMode, Step, Word};
+use super::known_differences::{LATER, Version};
 
 /// Steps of a history.
 const STEPS: std::ops::RangeInclusive<usize> = 60..=200;
 
-/// The most commands of a pipeline.
+/// The maximum number of commands in a pipeline.
 const PIPELINE_MAX: usize = 25;
 
 /// The share of histories in which time passes. Each takes seconds.
@@ -128,8 +128,8 @@ impl Generator {
             .iter()
             .position(|command| is_named(command, b"quit"));
         commands.truncate(quits.map_or(commands.len(), |at| at + 1));
-        // The answers to these two, one after the other, look like the fence's. A quiet command
-        // between them answers nothing, so no `version` may follow an `mn` within a step.
+        // The consecutive answers to these two look like the fence's. A quiet command between them
+        // answers nothing, so no `version` may follow an `mn` within a step.
         let fences = commands.iter().position(|command| is_named(command, b"mn"));
         let fences = fences.unwrap_or(commands.len());
         let mut at = 0;
@@ -154,18 +154,18 @@ impl Generator {
     /// A step of one command that is compared in its own way.
     fn solo(&mut self, connection: usize) -> Step {
         let (command, padding, compare) = match self.below(4) {
-            0 if self.is_later() => (self.large(), 0, Compare::Whole),
-            0 => (self.refused_store(), 12, Compare::BlockMayBeRead),
-            1 => (self.misshapen_block(), 12, Compare::Whole),
+            0 if self.is_later() => (self.large(), 0, CompareMode::Whole),
+            0 => (self.refused_store(), 12, CompareMode::BlockMayBeRead),
+            1 => (self.misshapen_block(), 12, CompareMode::Whole),
             2 => (
                 Command::line(vec![Word::text("stats")]),
                 0,
-                Compare::Unordered,
+                CompareMode::Unordered,
             ),
             _ => (
                 Command::line(["lru_crawler", "metadump", "all"].map(Word::text).to_vec()),
                 0,
-                Compare::Unordered,
+                CompareMode::Unordered,
             ),
         };
         Step {
@@ -233,8 +233,8 @@ fn is_arithmetic(command: &Command) -> bool {
     matches!(texts(command).next(), Some(b"incr" | b"decr" | b"ma"))
 }
 
-/// Makes a counting command answer its number, if it does not yet: whether an earlier memcached may
-/// refuse it depends on the number's size.
+/// Makes a counting command answer its number: whether an earlier memcached may refuse the command
+/// depends on the size of that number.
 fn answer_the_number(command: &mut Command) {
     let has_value = texts(command).any(|word| word == b"v");
     if texts(command).next() == Some(b"ma") && !has_value {
@@ -242,8 +242,8 @@ fn answer_the_number(command: &mut Command) {
     }
 }
 
-/// Whether memcached drops answers that are queued before this one: a line of keys with one that is
-/// too long.
+/// Whether memcached drops the queued answers before this command's: it does if one key in a line
+/// of keys is too long.
 fn drops_answers(command: &Command) -> bool {
     is_read(command)
         && texts(command).next() != Some(b"mg")

@@ -47,7 +47,7 @@ impl ClientSocket {
     pub fn is_writable(&self) -> bool {
         let state = self.net.state();
         let conn = &state.conns[self.id];
-        conn.c2s.room() > 0 || conn.dropped || conn.reset
+        conn.c2s.free_bytes() > 0 || conn.dropped || conn.reset
     }
 
     /// Whether everything that the server has sent was read: there is space, and nothing that it
@@ -75,7 +75,9 @@ impl ClientSocket {
 
     /// The worker's poll that has the connection.
     pub fn poll(&self) -> Option<usize> {
-        self.net.state().conns[self.id].place.map(|(poll, _)| poll)
+        self.net.state().conns[self.id]
+            .registration
+            .map(|(poll, _)| poll)
     }
 
     /// If no worker got the connection: how many others the server had when it dropped it.

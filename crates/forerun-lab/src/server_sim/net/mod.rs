@@ -5,10 +5,10 @@
 //!   client <── s2c ── server
 //! ```
 //!
-//! The poll reports a change once. `Style::Strict` reports only what changed: readable after bytes
-//! arrived, writable after a write was refused and space became free. `Style::Epoll` reports the
-//! whole state of a socket that changed, as epoll does, which hides some mistakes. A server must
-//! work with the strict one.
+//! The poll is edge-triggered: it reports a change once. `ReportStyle::Strict` reports only the
+//! change: readable after bytes arrived, writable after a write was refused and space became free.
+//! `ReportStyle::Epoll` reports the whole state of a socket that changed, as epoll does, which
+//! hides some mistakes. A server must work with the strict style.
 
 mod client_socket;
 mod server;
@@ -27,7 +27,7 @@ pub use server::{SimListener, SimPoll, SimSocket};
 
 /// How a socket's changes are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
+pub enum ReportStyle {
     /// Only what changed.
     Strict,
     /// The whole state when something changed.
@@ -44,12 +44,12 @@ struct Pipe {
 }
 
 impl Pipe {
-    fn room(&self) -> usize {
+    fn free_bytes(&self) -> usize {
         self.capacity - self.bytes.len()
     }
 
     fn put(&mut self, bytes: &[u8]) -> usize {
-        let count = bytes.len().min(self.room());
+        let count = bytes.len().min(self.free_bytes());
         self.bytes.extend(&bytes[..count]);
         count
     }
@@ -70,14 +70,14 @@ impl Pipe {
 struct Conn {
     c2s: Pipe,
     s2c: Pipe,
-    style: Style,
+    style: ReportStyle,
     reset: bool,
     /// The server dropped its socket.
     dropped: bool,
-    /// A write of the server was refused: the server is notified when there is space.
+    /// A write of the server was refused. The server is notified when there is space.
     wants_space: bool,
     /// The poll, and the token, under which it is registered.
-    place: Option<(usize, usize)>,
+    registration: Option<(usize, usize)>,
     /// A worker has had it.
     was_registered: bool,
     /// The acceptor has accepted it.
@@ -99,10 +99,10 @@ struct PollState {
 
 /// A bound listener.
 #[derive(Debug)]
-struct Bound {
+struct ListenerState {
     tls: bool,
-    /// The poll and the token under which it is registered; `None` if nobody listens.
-    place: Option<(usize, usize)>,
+    /// The poll and the token under which it is registered; `None` if no server listens.
+    registration: Option<(usize, usize)>,
     /// Connections that wait to be accepted.
     waiting: VecDeque<usize>,
 }
@@ -118,7 +118,7 @@ struct State {
     conns: Vec<Conn>,
     polls: Vec<PollState>,
     /// In the order in which the server bound them.
-    listeners: Vec<Bound>,
+    listeners: Vec<ListenerState>,
     /// Accepts that fail for lack of descriptors.
     refusals: u32,
     rng: SmallRng,
@@ -141,7 +141,7 @@ impl State {
     fn change(&mut self, id: usize, change: impl FnOnce(&mut Ready)) {
         let conn = &mut self.conns[id];
         change(&mut conn.changes);
-        if let Some((poll, _)) = conn.place
+        if let Some((poll, _)) = conn.registration
             && !conn.queued
         {
             conn.queued = true;
@@ -188,9 +188,9 @@ impl Net {
 
     pub fn listener(&self, address: Address, tls: bool) -> SimListener {
         let mut state = self.state();
-        state.listeners.push(Bound {
+        state.listeners.push(ListenerState {
             tls,
-            place: None,
+            registration: None,
             waiting: VecDeque::new(),
         });
         SimListener {
@@ -224,17 +224,18 @@ impl Net {
         poll.woken || !poll.queue.is_empty()
     }
 
-    /// Connects a client to the listener with or without TLS. Returns `None` if nobody listens.
+    /// Connects a client to the listener with or without TLS. Returns `None` if no server listens.
     pub fn connect(
         &self,
         tls: bool,
         capacities: (usize, usize),
-        style: Style,
+        style: ReportStyle,
     ) -> Option<ClientSocket> {
         let mut state = self.state();
         let mut listeners = state.listeners.iter();
-        let number = listeners.position(|bound| bound.tls == tls && bound.place.is_some())?;
-        let (poll, token) = state.listeners[number].place?;
+        let number =
+            listeners.position(|bound| bound.tls == tls && bound.registration.is_some())?;
+        let (poll, token) = state.listeners[number].registration?;
         let id = state.conns.len();
         let pipe = |capacity| Pipe {
             capacity,
@@ -247,7 +248,7 @@ impl Net {
             reset: false,
             dropped: false,
             wants_space: false,
-            place: None,
+            registration: None,
             was_registered: false,
             was_accepted: false,
             others_when_refused: None,
@@ -295,6 +296,6 @@ impl Conn {
 
     /// Whether there is enough space for a poll to report it: a third of the buffer.
     fn has_space(&self) -> bool {
-        3 * self.s2c.room() >= self.s2c.capacity
+        3 * self.s2c.free_bytes() >= self.s2c.capacity
     }
 }

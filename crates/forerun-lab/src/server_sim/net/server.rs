@@ -6,7 +6,7 @@ use std::time::Duration;
 use forerun_server::Address;
 use forerun_server::simulation::{Listening, Peer, Readiness, Ready, WAKE, Wake};
 
-use super::{Conn, NOTHING, Net, Source, Style};
+use super::{Conn, NOTHING, Net, ReportStyle, Source};
 
 /// The server's end of a connection.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Write for SimSocket {
         conn.transferred_bytes += count as u64;
         let wanted: usize = parts.iter().map(|part| part.len()).sum();
         // Linux also records the need for space if a write was taken in part.
-        conn.wants_space |= count == 0 || (conn.style == Style::Epoll && count < wanted);
+        conn.wants_space |= count == 0 || (conn.style == ReportStyle::Epoll && count < wanted);
         match count {
             0 if wanted > 0 => Err(ErrorKind::WouldBlock.into()),
             count => Ok(count),
@@ -79,7 +79,7 @@ impl Drop for SimSocket {
         }
         conn.dropped = true;
         conn.s2c.ended = true;
-        conn.place = None;
+        conn.registration = None;
     }
 }
 
@@ -132,7 +132,7 @@ impl Drop for SimListener {
         let Some(bound) = state.listeners.get_mut(self.number) else {
             return;
         };
-        bound.place = None;
+        bound.registration = None;
         for id in std::mem::take(&mut bound.waiting) {
             state.conns[id].reset = true;
             state.conns[id].dropped = true;
@@ -153,7 +153,7 @@ impl Readiness for SimPoll {
 
     /// The caller calls it only if there is something to report or the time has come, so it never
     /// waits.
-    fn poll(&mut self, _: Option<Duration>, mut tell: impl FnMut(Ready)) -> io::Result<()> {
+    fn poll(&mut self, _: Option<Duration>, mut report: impl FnMut(Ready)) -> io::Result<()> {
         let mut reports = Vec::new();
         {
             let mut state = self.net.state();
@@ -177,25 +177,25 @@ impl Readiness for SimPoll {
                         let conn = &mut state.conns[id];
                         conn.queued = false;
                         let changes = std::mem::replace(&mut conn.changes, NOTHING);
-                        let Some((_, token)) = conn.place else {
+                        let Some((_, token)) = conn.registration else {
                             continue;
                         };
                         reports.push(match conn.style {
-                            Style::Strict => Ready { token, ..changes },
-                            Style::Epoll => conn.state(token),
+                            ReportStyle::Strict => Ready { token, ..changes },
+                            ReportStyle::Epoll => conn.state(token),
                         });
                     }
                 }
             }
         }
-        reports.into_iter().for_each(&mut tell);
+        reports.into_iter().for_each(&mut report);
         Ok(())
     }
 
     fn register(&self, socket: &mut SimSocket, token: usize) -> io::Result<()> {
         let mut state = self.net.state();
         let conn = &mut state.conns[socket.id];
-        conn.place = Some((self.number, token));
+        conn.registration = Some((self.number, token));
         conn.was_registered = true;
         let now = conn.state(token);
         state.change(socket.id, |changes| *changes = now);
@@ -203,13 +203,13 @@ impl Readiness for SimPoll {
     }
 
     fn register_listener(&self, listener: &mut SimListener, token: usize) -> io::Result<()> {
-        let place = Some((self.number, token));
-        self.net.state().listeners[listener.number].place = place;
+        let registration = Some((self.number, token));
+        self.net.state().listeners[listener.number].registration = registration;
         Ok(())
     }
 
     fn deregister(&self, socket: &mut SimSocket) -> io::Result<()> {
-        self.net.state().conns[socket.id].place = None;
+        self.net.state().conns[socket.id].registration = None;
         Ok(())
     }
 }

@@ -8,7 +8,8 @@ use rand::{Rng, SeedableRng};
 
 use super::variations::TLS_CAPACITY_MIN;
 use super::{
-    ClientPlan, DiskPlan, End, Event, Expiry, Key, LifePlan, Listeners, Op, Plan, Rate, Style, name,
+    ClientPlan, DiskPlan, End, Event, Expiry, Key, LifePlan, Listeners, Op, Plan, Rate,
+    ReportStyle, name,
 };
 
 /// The size that makes an answer of one key as long as the output that a server holds back.
@@ -17,7 +18,7 @@ const FULL_BYTES: usize = 64 << 10;
 /// The shortest value.
 const VALUE_BYTES_MIN: usize = 40;
 
-/// What most clients of a plan are like.
+/// The kind of most clients of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Workload {
     Mixed,
@@ -235,8 +236,8 @@ impl ClientPlan {
             },
             capacities,
             style: match rng.random_bool(0.6) {
-                true => Style::Strict,
-                false => Style::Epoll,
+                true => ReportStyle::Strict,
+                false => ReportStyle::Epoll,
             },
             send,
             read,
@@ -251,7 +252,7 @@ impl ClientPlan {
         }
     }
 
-    /// Requests for everything that these clients have set.
+    /// Requests that read everything that these clients have set.
     pub(super) fn reads_of(clients: &[ClientPlan]) -> Vec<Op> {
         let mut keys: Vec<Key> = clients
             .iter()

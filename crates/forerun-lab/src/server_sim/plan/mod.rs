@@ -1,6 +1,6 @@
-//! A plan: the server's options, its clients, and what happens meanwhile. It is data, so that a
-//! failing one can be made smaller. `draw` makes it from a seed, and `variations` adds what was
-//! invented later, so that old seeds keep most of their plans.
+//! A plan: the server's options, its clients, and what else happens during the run. It is data, so
+//! that a failing one can be made smaller. `draw` makes it from a seed, and `variations` changes it
+//! with random numbers of its own, so that old seeds keep most of their plans.
 
 mod draw;
 mod variations;
@@ -8,7 +8,7 @@ mod variations;
 use std::time::Duration;
 
 use super::disk::DiskPlan;
-use super::net::Style;
+use super::net::ReportStyle;
 
 /// A whole simulation.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct Plan {
     pub interrupts: u32,
     /// The state of the disk when the server starts, or starts the second time if it does.
     pub start_disk: DiskPlan,
-    /// The servers, one after the other, on the same disk. There is at least one.
+    /// The servers that run in turn on the same disk. There is at least one.
     pub lives: Vec<LifePlan>,
     pub clients: Vec<ClientPlan>,
     pub events: Vec<(Duration, Event)>,
@@ -116,7 +116,7 @@ pub struct ClientPlan {
     pub start: Duration,
     /// Capacities of the pipes to the server and back.
     pub capacities: (usize, usize),
-    pub style: Style,
+    pub style: ReportStyle,
     pub send: Rate,
     pub read: Rate,
     /// The maximum number of unanswered requests.
@@ -141,7 +141,7 @@ pub enum End {
     Quit,
     /// It closes its sending half, reads its answers and waits for the end.
     HalfClose,
-    /// It resets the connection at once, whatever is in transit.
+    /// It resets the connection at once, even if bytes are in transit.
     Reset,
     /// It stops in the middle of a request and closes its sending half.
     Truncate,
@@ -167,7 +167,7 @@ impl End {
 pub enum Key {
     /// A key that only this client sets.
     Own(u16),
-    /// A key of a client of the first server, which is gone.
+    /// A key of a client of the first server, which has ended.
     Of(usize, u16),
     /// A key that any client sets.
     Shared(u16),

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use super::draw::Workload;
 use super::{
     ClientPlan, Death, DeathCause, DeathMoment, DiskPlan, End, Event, Expiry, Key, LifePlan,
-    Listeners, Op, Plan, Rate, Style,
+    Listeners, Op, Plan, Rate, ReportStyle,
 };
 
 // Each derives the numbers of one variation from the seed.
@@ -186,7 +186,7 @@ impl Plan {
                 life: 0,
                 start: Duration::ZERO,
                 capacities: (4 << 20, 4 << 20),
-                style: Style::Epoll,
+                style: ReportStyle::Epoll,
                 send: Rate {
                     bytes_max: 256 << 10,
                     pause_max: Duration::from_millis(10),

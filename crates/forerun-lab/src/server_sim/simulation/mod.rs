@@ -2,28 +2,28 @@
 //! time.
 //!
 //! ```text
-//!   who can do something now?  acceptor, worker, client, snapshot ──> one of them, drawn ──> checks
-//!   nobody                     ──> a client that is owed something and could have it is stuck; else time advances
+//!   runnable:   acceptor, worker, client, snapshot ──> one of them, drawn ──> checks
+//!   none        ──> a client that is owed an answer is stuck; otherwise time advances
 //! ```
 
-mod ready;
-mod stop;
+mod runnable;
+mod shutdown;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forerun_cache::{Cache, CacheOptions};
-use forerun_server::simulation::Stepped;
+use forerun_server::simulation::SteppedServer;
 use forerun_server::{Listen, ServerOptions, SnapshotOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::checks::{Checks, Drain, Failure};
-use super::client::{Client, CloseSocket, ConnectionEnd, Env, Stage};
+use super::client::{Client, ClientStage, ClientView, CloseSocket, ConnectionEnd};
 use super::copies::Copies;
 use super::counts::Counts;
-use super::model::{Model, Stamp};
+use super::model::{Model, Moment};
 use super::net::{ClientSocket, Net};
 use super::plan::{DeathMoment, Event, Plan};
 use super::system::SimSystem;
@@ -36,7 +36,7 @@ pub const SNAPSHOT: &str = "/disk/snapshot";
 /// Where the copies of a running server are.
 const LIVE_SNAPSHOT: &str = "/disk/snapshot.live";
 /// Simulated time after which a drain cuts off clients that are still active.
-const LIFE: Duration = Duration::from_secs(90);
+const SERVING_TIME_MAX: Duration = Duration::from_secs(90);
 /// Steps after which the same happens.
 const STEPS_MAX: u64 = 8_000;
 /// Lines of history to keep.
@@ -47,8 +47,8 @@ impl CloseSocket for ClientSocket {
         ClientSocket::end(self);
     }
 
-    fn cut(&self) {
-        self.reset();
+    fn reset(&self) {
+        ClientSocket::reset(self);
     }
 }
 
@@ -78,7 +78,7 @@ pub struct Simulation<'p> {
     certificates: &'p Certificates,
     rng: SmallRng,
     sim: SimSystem,
-    server: Option<Stepped<SimSystem>>,
+    server: Option<SteppedServer<SimSystem>>,
     cache: Arc<Cache>,
     model: Model,
     clients: Vec<Client<ClientSocket>>,
@@ -91,7 +91,7 @@ pub struct Simulation<'p> {
     life: usize,
     /// The server has died while it served.
     is_dead: bool,
-    /// The number of the snapshot that the next server must load, with all that the model knows.
+    /// The number of the snapshot that the next server must load with all entries of the model.
     saved: Option<u64>,
     life_start: Duration,
     evictions_before: u64,
@@ -157,7 +157,7 @@ impl<'p> Simulation<'p> {
             if self.start()? {
                 match self.serve()? {
                     ServingEnd::Drained => self.stop()?,
-                    ServingEnd::Died => self.die()?,
+                    ServingEnd::Died => self.kill_server()?,
                 }
             }
             if self.life + 1 == self.plan.lives.len() {
@@ -176,7 +176,7 @@ impl<'p> Simulation<'p> {
             .push_back(format!("{:>9.3} s  {}", at.as_secs_f64(), line()));
     }
 
-    /// Starts a server. Returns false if it died before it served anybody.
+    /// Starts a server. Returns false if it died before it served a client.
     fn start(&mut self) -> Result<bool, Failure> {
         let listeners = self.plan.listeners;
         let listen = listeners.tls().iter().map(|&tls| {
@@ -205,10 +205,10 @@ impl<'p> Simulation<'p> {
         if let Some(DeathMoment::Start { calls }) = death {
             self.sim.die_after(calls);
         }
-        let started = Stepped::start(self.sim.clone(), &options, self.cache.clone());
+        let started = SteppedServer::start(self.sim.clone(), &options, self.cache.clone());
         if self.sim.is_dead() {
             self.sim.set_disk(Default::default());
-            self.die_in_start(started.ok());
+            self.kill_starting_server(started.ok());
             return Ok(false);
         }
         self.sim.live_on();
@@ -228,7 +228,7 @@ impl<'p> Simulation<'p> {
         self.drain_requested = None;
         self.paused_in_drain = Duration::ZERO;
         self.workers_ended = None;
-        self.take_over_saved();
+        self.restore_model();
         self.note(|| "the server starts".to_owned());
         Ok(true)
     }
@@ -246,14 +246,16 @@ impl<'p> Simulation<'p> {
             self.counts.steps += 1;
             self.apply_events()?;
             self.check_clock()?;
-            let at_rest = self.is_at_rest();
+            let at_rest = self.is_idle();
             let age = self.sim.time() - self.life_start;
             if self.drain_requested.is_none()
-                && (at_rest || age > LIFE || self.counts.steps > STEPS_MAX * (1 + self.life as u64))
+                && (at_rest
+                    || age > SERVING_TIME_MAX
+                    || self.counts.steps > STEPS_MAX * (1 + self.life as u64))
             {
                 self.drain();
             }
-            let ready = self.ready();
+            let ready = self.runnable();
             if ready.is_empty() {
                 self.check_stuck()?;
                 self.advance_time()?;
@@ -268,7 +270,7 @@ impl<'p> Simulation<'p> {
         }
     }
 
-    fn is_at_rest(&self) -> bool {
+    fn is_idle(&self) -> bool {
         let life = self.life;
         self.events.is_empty()
             && self
@@ -277,8 +279,8 @@ impl<'p> Simulation<'p> {
                 .filter(|client| client.plan.life == life)
                 .all(|client| {
                     // A server that is idle long enough closes clients that stay.
-                    client.is_at_rest()
-                        && !(self.plan.idle_timeout_s > 0 && client.stage == Stage::Open)
+                    client.is_idle()
+                        && !(self.plan.idle_timeout_s > 0 && client.stage == ClientStage::Open)
                 })
             && self.sim.task_count() == 0
     }
@@ -293,7 +295,7 @@ impl<'p> Simulation<'p> {
             && self.sim.task_count() == 0
             && !self.clients.iter().any(|client| {
                 client.plan.life == self.life
-                    && client.stage == Stage::Open
+                    && client.stage == ClientStage::Open
                     && client
                         .wire
                         .as_ref()
@@ -315,7 +317,7 @@ impl<'p> Simulation<'p> {
         }
         self.drain_requested = Some(self.sim.time());
         self.copies.forget_request();
-        self.checks.drain(&self.clients);
+        self.checks.begin_drain(&self.clients);
     }
 
     /// Applies outside events that are due.
@@ -332,7 +334,7 @@ impl<'p> Simulation<'p> {
                         server.snapshot();
                     }
                     if self.plan.snapshot && self.drain_requested.is_none() {
-                        self.copies.asked();
+                        self.copies.note_request();
                     }
                 }
                 Event::Disk(plan) => {
@@ -352,21 +354,21 @@ impl<'p> Simulation<'p> {
         Ok(())
     }
 
-    fn stamp(&self) -> Stamp {
-        Stamp {
+    fn moment(&self) -> Moment {
+        Moment {
             step: self.step,
             cache_s: self.cache.now(),
             evictions: self.evictions_before + self.cache.stats().evictions,
         }
     }
 
-    fn env(&self) -> Env {
-        let stamp = self.stamp();
+    fn env(&self) -> ClientView {
+        let moment = self.moment();
         let (unix_zero, cache_zero) = self.model.unix_zero;
-        Env {
+        ClientView {
             now: self.sim.time(),
-            stamp,
-            unix_s: unix_zero + u64::from(stamp.cache_s.saturating_sub(cache_zero)),
+            moment,
+            unix_s: unix_zero + u64::from(moment.cache_s.saturating_sub(cache_zero)),
         }
     }
 
@@ -392,10 +394,10 @@ impl<'p> Simulation<'p> {
                 }
                 let drains = self.drain_requested.is_some();
                 self.checks
-                    .acceptor(&self.sim, &self.cache, &self.clients, drains)?;
-                let stamp = self.stamp();
+                    .after_acceptor(&self.sim, &self.cache, &self.clients, drains)?;
+                let moment = self.moment();
                 let has_begun = self.sim.task_count() > before;
-                self.copies.acceptor(has_begun, stamp, copy)?;
+                self.copies.after_acceptor(has_begun, moment, copy)?;
             }
             Actor::Worker(number) => {
                 self.checks.before_worker(number, &self.clients);
@@ -413,20 +415,20 @@ impl<'p> Simulation<'p> {
                         .after_worker(number, &self.clients, &buffers, now, drains)?;
                     // The acceptor sets the clock until the workers drain, and then they do.
                     if server.is_draining(number) {
-                        self.checks.clock(&self.sim, &self.cache)?;
+                        self.checks.check_clock(&self.sim, &self.cache)?;
                     }
                 }
-                self.checks.memory(&self.cache, self.sim.time())?;
+                self.checks.check_memory(&self.cache, self.sim.time())?;
             }
         }
         self.check_copies()
     }
 
     fn check_copies(&mut self) -> Result<(), Failure> {
-        let stamp = self.stamp();
+        let moment = self.moment();
         let checked =
             self.copies
-                .check(&self.sim, LIVE_SNAPSHOT.as_ref(), stamp, &mut self.model)?;
+                .check(&self.sim, LIVE_SNAPSHOT.as_ref(), moment, &mut self.model)?;
         self.counts.snapshots += u64::from(checked);
         Ok(())
     }
@@ -436,8 +438,8 @@ impl<'p> Simulation<'p> {
         let certificates = self.certificates;
         let client = &mut self.clients[number];
         let id = client.plan.id;
-        let failed = |what| Failure::new("answer", format!("client {id}: {what}"));
-        if client.stage == Stage::Before {
+        let failed = |message| Failure::new("answer", format!("client {id}: {message}"));
+        if client.stage == ClientStage::Before {
             let tls = client.plan.tls;
             let net = &self.sim.net;
             let socket = net.connect(tls, client.plan.capacities, client.plan.style);
@@ -453,7 +455,7 @@ impl<'p> Simulation<'p> {
                 None if self.drain_requested.is_none() => {
                     return Err(Failure::new(
                         "refused",
-                        format!("nobody listens for client {id}"),
+                        format!("no server listens for client {id}"),
                     ));
                 }
                 None => client.refused(),
@@ -470,15 +472,16 @@ impl<'p> Simulation<'p> {
         if sends {
             client.send(env, &mut self.model).map_err(failed)?;
         }
-        if reads && readable && client.stage == Stage::Open {
+        if reads && readable && client.stage == ClientStage::Open {
             client.receive(env, &mut self.model).map_err(failed)?;
         }
         let (answers, stage) = (client.answered - answered, client.stage);
         self.counts.requests += answers;
-        if let Stage::Ended(how) = stage {
+        if let ClientStage::Ended(how) = stage {
             self.note(|| format!("client {id}: {how:?}"));
             let client = &self.clients[number];
-            self.checks.over(client, how, self.drain_requested)?;
+            self.checks
+                .connection_ended(client, how, self.drain_requested)?;
             if how == ConnectionEnd::Reset || client.has_sent_raw() {
                 self.counts.faults += 1;
             }

@@ -1,5 +1,5 @@
 //! Cuckoo hashing: a key is in one of N buckets of M slots, and an insertion moves other entries to
-//! make room.
+//! free a slot.
 //!
 //! ```text
 //!   key ─ hash ─┬─ first ────────▶ bucket  [ M keys │ M values ]
@@ -17,7 +17,7 @@
 //! that time. The last slot of a bucket shows whether it was ever full (`bucket.rs`). Below about
 //! 80% load, most buckets never were, so most lookups end at the first line, even for missing keys.
 
-mod bucket;
+mod keys_values_bucket;
 pub(super) mod path;
 mod probe;
 mod vertical;
@@ -27,9 +27,9 @@ use super::lookup::{self, Batch};
 use super::sentinel_entries::{SentinelEntries, any_sentinel, is_sentinel};
 use super::slab::Slab;
 use super::{BuildError, FixedTable, Full, Lookup, Word};
-use bucket::Bucket;
 use forerun_core::arch::Isa;
-use path::{Buckets, Look, Search, Slot};
+use keys_values_bucket::Bucket;
+use path::{BucketState, Buckets, Search, Slot};
 
 /// A table with N candidate buckets per key and M slots per bucket.
 #[derive(Debug)]
@@ -84,26 +84,26 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
     }
 
     /// A free slot for an absent key. Moves other entries if necessary.
-    fn make_room(&mut self, key: K) -> Result<Slot, Full> {
+    fn free_slot(&mut self, key: K) -> Result<Slot, Full> {
         let hash = key.hash(&self.constants);
         for bucket in self.choices(hash) {
-            if let Look::Free(slot) = self.look(bucket) {
+            if let BucketState::Free(slot) = self.bucket_state(bucket) {
                 return Ok(Slot { bucket, slot });
             }
         }
         let mut search = std::mem::replace(&mut self.search, Search::new());
         let found = search.run(self, self.choices(hash));
-        let room = found.map(|(room, moves)| {
+        let free_slot = found.map(|(free_slot, moves)| {
             for step in moves {
                 let from = self.buckets.get(step.from.bucket);
                 let (key, value) = (from.keys[step.from.slot], from.values[step.from.slot]);
                 let to = self.buckets.get_mut(step.to.bucket);
                 to.put(step.to.slot, key, value);
             }
-            room
+            free_slot
         });
         self.search = search;
-        room.ok_or(Full {
+        free_slot.ok_or(Full {
             entries: self.len(),
             slots: self.slots(),
         })
@@ -113,10 +113,10 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
 impl<K: Word, V: Word, const N: usize, const M: usize> Buckets for Cuckoo<K, V, N, M> {
     const SLOTS: usize = M;
 
-    fn look(&self, bucket: u32) -> Look {
+    fn bucket_state(&self, bucket: u32) -> BucketState {
         match self.buckets.get(bucket).vacancy() {
-            Some(slot) => Look::Free(slot),
-            None => Look::Full,
+            Some(slot) => BucketState::Free(slot),
+            None => BucketState::Full,
         }
     }
 
@@ -135,7 +135,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> FixedTable<K, V> for Cuck
             let old = &mut self.buckets.get_mut(bucket).values[slot];
             return Ok(Some(std::mem::replace(old, value)));
         }
-        let Slot { bucket, slot } = self.make_room(key)?;
+        let Slot { bucket, slot } = self.free_slot(key)?;
         self.buckets.get_mut(bucket).put(slot, key, value);
         self.entries += 1;
         Ok(None)

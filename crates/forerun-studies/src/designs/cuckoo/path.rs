@@ -3,7 +3,7 @@
 //! ```text
 //!   the new key's buckets, all full      [a0 a1 a2 a3]      [b0 b1 b2 b3]
 //!                                         │                     │
-//!   other buckets of their entries       [c …] [d …] …        [e …] [f _ …]  ◄─ room
+//!   other buckets of their entries       [c …] [d …] …        [e …] [f _ …]  ◄─ free slot
 //!
 //!   moves, last first:   f's bucket takes b3;  b3's slot takes the new key
 //! ```
@@ -29,8 +29,8 @@ struct Node {
     slot: u32,
 }
 
-/// What a search finds in a bucket.
-pub(in super::super) enum Look {
+/// A search's finding in a bucket.
+pub(in super::super) enum BucketState {
     /// This slot can take an entry.
     Free(usize),
     /// The bucket is full.
@@ -51,13 +51,13 @@ pub(in super::super) struct Slot {
     pub(in super::super) slot: usize,
 }
 
-/// What the search needs to know about a table.
+/// The interface through which the search sees a table.
 pub(in super::super) trait Buckets {
     /// Slots in a bucket.
     const SLOTS: usize;
 
     /// Whether a bucket has a free slot.
-    fn look(&self, bucket: u32) -> Look;
+    fn bucket_state(&self, bucket: u32) -> BucketState;
 
     /// The candidate buckets of the entry in a slot of a full bucket, in order, including that
     /// bucket.
@@ -102,8 +102,8 @@ impl Search {
             for slot in 0..B::SLOTS {
                 let entry = Slot { bucket: from, slot };
                 for bucket in table.choices(entry).filter(|&choice| choice != from) {
-                    if let Look::Free(room) = table.look(bucket) {
-                        return Some(self.path(at, entry, Slot { bucket, slot: room }));
+                    if let BucketState::Free(free) = table.bucket_state(bucket) {
+                        return Some(self.path(at, entry, Slot { bucket, slot: free }));
                     }
                     if self.nodes.len() < BUCKETS_MAX {
                         self.visit(bucket, at as u32, slot as u32);
@@ -147,10 +147,10 @@ impl Search {
         });
     }
 
-    /// The moves from a root to `room`, which takes the entry `last` of node `at`.
-    fn path(&mut self, at: usize, last: Slot, room: Slot) -> (Slot, &[Move]) {
+    /// The moves from a root to `free`, which takes the entry `last` of node `at`.
+    fn path(&mut self, at: usize, last: Slot, free: Slot) -> (Slot, &[Move]) {
         self.moves.clear();
-        let (mut free, mut entry, mut node) = (room, last, self.nodes[at]);
+        let (mut free, mut entry, mut node) = (free, last, self.nodes[at]);
         loop {
             self.moves.push(Move {
                 from: entry,

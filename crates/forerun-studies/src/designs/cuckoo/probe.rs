@@ -42,7 +42,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Probe<K, V> for Cuckoo<K,
     type Cursor = Cursor;
 
     #[inline(always)]
-    fn starts<S: Simd>(&self, simd: S, keys: &[K], starts: &mut [K]) {
+    fn start_buckets<S: Simd>(&self, simd: S, keys: &[K], starts: &mut [K]) {
         let vectors = keys.len() - keys.len() % K::Lanes::<S>::LEN;
         let len = K::Lanes::splat(simd, K::from_u64(u64::from(self.buckets.len())));
         let (whole, rest) = keys.split_at(vectors);
@@ -63,7 +63,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Probe<K, V> for Cuckoo<K,
     }
 
     #[inline(always)]
-    fn first<S: Simd>(&self, simd: S, key: K, start: K) -> Step<V, Cursor> {
+    fn probe_first<S: Simd>(&self, simd: S, key: K, start: K) -> Step<V, Cursor> {
         let bucket = self.buckets.get(start.to_u64() as u32);
         let (hit, value) = bucket.find(simd, key);
         Step {
@@ -75,14 +75,14 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Probe<K, V> for Cuckoo<K,
     }
 
     #[inline(always)]
-    fn aim(&self, key: K, cursor: Cursor) -> Cursor {
+    fn prefetch_next(&self, key: K, cursor: Cursor) -> Cursor {
         let bucket = self.choice(key, cursor.turn);
         self.buckets.prefetch(bucket);
         Cursor { bucket, ..cursor }
     }
 
     #[inline(always)]
-    fn further<S: Simd>(&self, simd: S, key: K, cursor: Cursor) -> Step<V, Cursor> {
+    fn probe_next<S: Simd>(&self, simd: S, key: K, cursor: Cursor) -> Step<V, Cursor> {
         let bucket = self.buckets.get(cursor.bucket);
         let (hit, value) = bucket.find(simd, key);
         let turn = cursor.turn + 1;
@@ -95,7 +95,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Probe<K, V> for Cuckoo<K,
     }
 
     #[inline(always)]
-    fn prefetch_whole(&self, key: K, start: K) {
+    fn prefetch_all(&self, key: K, start: K) {
         self.prefetch(start);
         for turn in 1..N as u32 {
             self.buckets.prefetch(self.choice(key, turn));
@@ -103,7 +103,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Probe<K, V> for Cuckoo<K,
     }
 
     #[inline(always)]
-    fn whole<S: Simd>(&self, simd: S, key: K, start: K) -> (bool, V) {
+    fn probe_all<S: Simd>(&self, simd: S, key: K, start: K) -> (bool, V) {
         let first = self.buckets.get(start.to_u64() as u32);
         let (mut hit, mut value) = first.find(simd, key);
         for turn in 1..N as u32 {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   keys          k0  k1  k2  k3
-//!   choice 0      gather a slot a lane:     =   ≠   ∅   ≠         k0 found, k2 absent: lanes closed
+//!   choice 0      gather a slot per lane:     =   ≠   ∅   ≠         k0 found, k2 absent: lanes closed
 //!   choice 1      gather the open lanes:        =       ≠         k1 found
 //!   choice 2      …                                     ∅         k3 absent
 //! ```
@@ -24,7 +24,7 @@ const LANES_MAX: usize = 16;
 /// Keys between a prefetch and its gather.
 const AHEAD: usize = 48;
 
-/// What is prefetched for later keys.
+/// The lines that are prefetched for later keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fetch {
     /// Prefetch nothing, because the table fits in a CPU cache.

@@ -1,6 +1,6 @@
 //! One key after the other, for tables that fit in a CPU cache, and as the baseline for batches.
 
-use super::waiting::BLOCK_MAX;
+use super::pending_keys::BLOCK_MAX;
 use super::{Batch, Probe};
 use crate::designs::Word;
 use forerun_core::arch::Simd;
@@ -14,7 +14,7 @@ pub(super) fn single<S: Simd, K: Word, V: Word>(
     batch: &mut Batch<'_, K, V>,
 ) {
     for i in 0..batch.len() {
-        let answer = probe.alone(simd, batch.keys[i]);
+        let answer = probe.lookup_single(simd, batch.keys[i]);
         batch.answer(i, answer);
     }
 }
@@ -32,8 +32,8 @@ pub(super) fn direct<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     while from < batch.len() {
         let to = batch.len().min(from + BLOCK_MAX);
         let starts = &mut starts[..to - from];
-        probe.starts(simd, &batch.keys[from..to], starts);
-        batch.whole(simd, probe, from, starts);
+        probe.start_buckets(simd, &batch.keys[from..to], starts);
+        batch.probe_all(simd, probe, from, starts);
         from = to;
     }
 }

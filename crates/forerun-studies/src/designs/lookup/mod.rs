@@ -1,8 +1,8 @@
-//! The strategies for a batch. Each is written once, for all designs that search a key's buckets
-//! one after the other.
+//! The strategies for a batch. Each is written once, for all designs that search a key's buckets in
+//! sequence.
 //!
 //! ```text
-//!   Single         a a'  b  c c' d …                      one key after the other
+//!   Single         a a'  b  c c' d …                      one key at a time
 //!   Direct         a+a' b+b' c+c' …                       every bucket of a key at once, no prefetch, no branch
 //!   Staged         pa pb pc pd │ a b c d │ pa' pc' │ a' c'  lock-step: prefetch all, compare all, then those left over
 //!   Pipelined      pa pb pc pd │ a pe │ b pf │ c pg │ …     a prefetch for each compare: as many in flight all the time
@@ -13,10 +13,10 @@
 //! prefetch all buckets of a key together, and compare them together without a branch.
 
 mod direct;
+mod pending_keys;
 mod pipelined;
 mod rolling;
 mod staged;
-mod waiting;
 
 use super::{Lookup, Word};
 use forerun_core::arch::{Isa, Simd, WithSimd, dispatch};
@@ -43,46 +43,51 @@ pub(super) struct Step<V, C> {
 pub(super) trait Probe<K: Word, V: Word>: Sync {
     /// Where a lookup starts.
     type Start: Copy + Default;
-    /// What a lookup keeps from one step to the next.
+    /// The state that a lookup keeps from one step to the next.
     type Cursor: Copy + Default;
 
     /// Where the lookups of some keys start. The slices are of one length.
-    fn starts<S: Simd>(&self, simd: S, keys: &[K], starts: &mut [Self::Start]);
+    fn start_buckets<S: Simd>(&self, simd: S, keys: &[K], starts: &mut [Self::Start]);
 
-    /// Prefetches what [`Probe::first`] reads.
+    /// Prefetches what [`Probe::probe_first`] reads.
     fn prefetch(&self, start: Self::Start);
 
     /// Reads the first bucket, without a branch where the design allows.
-    fn first<S: Simd>(&self, simd: S, key: K, start: Self::Start) -> Step<V, Self::Cursor>;
+    fn probe_first<S: Simd>(&self, simd: S, key: K, start: Self::Start) -> Step<V, Self::Cursor>;
 
-    /// Prefetches what [`Probe::further`] reads, and records its position.
-    fn aim(&self, key: K, cursor: Self::Cursor) -> Self::Cursor;
+    /// Prefetches what [`Probe::probe_next`] reads, and records its position.
+    fn prefetch_next(&self, key: K, cursor: Self::Cursor) -> Self::Cursor;
 
-    /// Reads a further bucket, which [`Probe::aim`] has prefetched.
-    fn further<S: Simd>(&self, simd: S, key: K, cursor: Self::Cursor) -> Step<V, Self::Cursor>;
+    /// Reads a further bucket, which [`Probe::prefetch_next`] has prefetched.
+    fn probe_next<S: Simd>(&self, simd: S, key: K, cursor: Self::Cursor) -> Step<V, Self::Cursor>;
 
-    /// Prefetches what [`Probe::whole`] reads, as far as that is known before anything is read.
-    fn prefetch_whole(&self, key: K, start: Self::Start);
+    /// Prefetches what [`Probe::probe_all`] reads, as far as that is known before anything is read.
+    fn prefetch_all(&self, key: K, start: Self::Start);
 
     /// The whole lookup, without an unpredictable branch where the design allows.
-    fn whole<S: Simd>(&self, simd: S, key: K, start: Self::Start) -> (bool, V);
+    fn probe_all<S: Simd>(&self, simd: S, key: K, start: Self::Start) -> (bool, V);
 
     /// Continues until the key is found or known to be absent.
     #[inline(always)]
-    fn walk<S: Simd>(&self, simd: S, key: K, mut step: Step<V, Self::Cursor>) -> (bool, V) {
+    fn finish_lookup<S: Simd>(
+        &self,
+        simd: S,
+        key: K,
+        mut step: Step<V, Self::Cursor>,
+    ) -> (bool, V) {
         while step.more {
-            let cursor = self.aim(key, step.next);
-            step = self.further(simd, key, cursor);
+            let cursor = self.prefetch_next(key, step.next);
+            step = self.probe_next(simd, key, cursor);
         }
         (step.hit, step.value)
     }
 
     /// The whole lookup. Reads each bucket only when it is needed.
     #[inline(always)]
-    fn alone<S: Simd>(&self, simd: S, key: K) -> (bool, V) {
+    fn lookup_single<S: Simd>(&self, simd: S, key: K) -> (bool, V) {
         let mut start = [Self::Start::default()];
-        self.starts(simd, &[key], &mut start);
-        self.walk(simd, key, self.first(simd, key, start[0]))
+        self.start_buckets(simd, &[key], &mut start);
+        self.finish_lookup(simd, key, self.probe_first(simd, key, start[0]))
     }
 }
 
@@ -119,7 +124,7 @@ impl<'a, K: Word, V: Word> Batch<'a, K, V> {
 
     /// Runs whole lookups for the keys from `from` on, one for each of `starts`.
     #[inline(always)]
-    fn whole<S: Simd, P: Probe<K, V>>(
+    fn probe_all<S: Simd, P: Probe<K, V>>(
         &mut self,
         simd: S,
         probe: &P,
@@ -132,7 +137,7 @@ impl<'a, K: Word, V: Word> Batch<'a, K, V> {
             .zip(&mut self.found[from..to]);
         let lookups = self.keys[from..to].iter().zip(starts).zip(answers);
         for ((&key, &start), (value, found)) in lookups {
-            (*found, *value) = probe.whole(simd, key, start);
+            (*found, *value) = probe.probe_all(simd, key, start);
         }
     }
 }
@@ -200,7 +205,7 @@ pub(super) fn get<P: Probe<K, V>, K: Word, V: Word>(isa: Isa, probe: &P, key: K)
         #[inline(always)]
         fn with<S: Simd>(self, simd: S) -> (bool, V) {
             let Get { probe, key } = self.0;
-            probe.alone(simd, key)
+            probe.lookup_single(simd, key)
         }
     }
     let (hit, value) = dispatch(isa, Work(Get { probe, key }, std::marker::PhantomData));

@@ -9,7 +9,7 @@
 //!   turn 3         w    c         …
 //! ```
 
-use super::waiting::{BLOCK_MAX, Waiting, compare};
+use super::pending_keys::{BLOCK_MAX, PendingKeys, compare};
 use super::{Batch, Probe};
 use crate::designs::Word;
 use forerun_core::arch::Simd;
@@ -32,7 +32,7 @@ pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
 ) {
     let mut ring = [[P::Start::default(); BLOCK]; BLOCKS_AHEAD];
     let mut cursors = [P::Cursor::default(); BLOCK_MAX];
-    let mut lists = [(); 2].map(|()| Waiting::<P::Cursor, WAITING>::new());
+    let mut lists = [(); 2].map(|()| PendingKeys::<P::Cursor, WAITING>::new());
     let [now, next] = &mut lists;
     let (mut now, mut next) = (now, next);
 
@@ -77,7 +77,7 @@ fn fetch<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     starts: &mut [P::Start; BLOCK],
 ) {
     let starts = &mut starts[..keys.len()];
-    probe.starts(simd, keys, starts);
+    probe.start_buckets(simd, keys, starts);
     for &start in &*starts {
         probe.prefetch(start);
     }
@@ -90,19 +90,19 @@ fn turn<S: Simd, K: Word, V: Word, P: Probe<K, V>, const N: usize>(
     simd: S,
     probe: &P,
     batch: &mut Batch<'_, K, V>,
-    now: &mut Waiting<P::Cursor, N>,
-    next: &mut Waiting<P::Cursor, N>,
+    now: &mut PendingKeys<P::Cursor, N>,
+    next: &mut PendingKeys<P::Cursor, N>,
 ) {
     for (index, cursor) in now.iter() {
         let key = batch.keys[index];
-        let step = probe.further(simd, key, cursor);
+        let step = probe.probe_next(simd, key, cursor);
         if !step.more {
             batch.answer(index, (step.hit, step.value));
-        } else if next.has_room_for(1) {
-            next.push(index, probe.aim(key, step.next));
+        } else if next.has_capacity_for(1) {
+            next.push(index, probe.prefetch_next(key, step.next));
         } else {
             // Rare: many keys of one batch need many buckets. This lookup runs to its end alone.
-            batch.answer(index, probe.walk(simd, key, step));
+            batch.answer(index, probe.finish_lookup(simd, key, step));
         }
     }
     now.clear();
@@ -125,7 +125,7 @@ pub(super) fn all<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
         let starts = &mut ring[from / BLOCK % BLOCKS_AHEAD];
         let here = *starts;
         fetch_whole(simd, probe, batch.ahead(from), starts);
-        batch.whole(simd, probe, from, &here[..to - from]);
+        batch.probe_all(simd, probe, from, &here[..to - from]);
         from = to;
     }
 }
@@ -139,8 +139,8 @@ fn fetch_whole<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     starts: &mut [P::Start; BLOCK],
 ) {
     let starts = &mut starts[..keys.len()];
-    probe.starts(simd, keys, starts);
+    probe.start_buckets(simd, keys, starts);
     for (&key, &start) in keys.iter().zip(&*starts) {
-        probe.prefetch_whole(key, start);
+        probe.prefetch_all(key, start);
     }
 }

@@ -13,7 +13,7 @@ const WINDOW: usize = 16;
 
 /// The next step of a lookup in the window.
 #[derive(Clone, Copy)]
-enum Stage<P, C> {
+enum LookupStage<P, C> {
     /// Before its first bucket.
     First(P),
     /// Before a further bucket.
@@ -30,11 +30,11 @@ pub(super) fn rolling<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     let len = batch.len();
     let start = |key: K| {
         let mut start = [P::Start::default()];
-        probe.starts(simd, &[key], &mut start);
+        probe.start_buckets(simd, &[key], &mut start);
         probe.prefetch(start[0]);
-        Stage::First(start[0])
+        LookupStage::First(start[0])
     };
-    let mut window = [(0, Stage::First(P::Start::default())); WINDOW];
+    let mut window = [(0, LookupStage::First(P::Start::default())); WINDOW];
     let mut live = WINDOW.min(len);
     for (i, slot) in window[..live].iter_mut().enumerate() {
         *slot = (i, start(batch.keys[i]));
@@ -45,11 +45,11 @@ pub(super) fn rolling<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
         let (i, stage) = window[at];
         let key = batch.keys[i];
         let step: Step<V, P::Cursor> = match stage {
-            Stage::First(start) => probe.first(simd, key, start),
-            Stage::Further(cursor) => probe.further(simd, key, cursor),
+            LookupStage::First(start) => probe.probe_first(simd, key, start),
+            LookupStage::Further(cursor) => probe.probe_next(simd, key, cursor),
         };
         if step.more {
-            window[at].1 = Stage::Further(probe.aim(key, step.next));
+            window[at].1 = LookupStage::Further(probe.prefetch_next(key, step.next));
         } else {
             batch.answer(i, (step.hit, step.value));
             if next_key < len {

@@ -1,7 +1,7 @@
 //! Groups in lock-step: prefetches for all keys of a group, then compares all. Between two groups
 //! the memory system is idle; `pipelined.rs` avoids that.
 
-use super::waiting::{BLOCK_MAX, Waiting, compare};
+use super::pending_keys::{BLOCK_MAX, PendingKeys, compare};
 use super::{Batch, Probe};
 use crate::designs::Word;
 use forerun_core::arch::Simd;
@@ -18,7 +18,7 @@ pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
 ) {
     let mut starts = [P::Start::default(); GROUP];
     let mut cursors = [P::Cursor::default(); GROUP];
-    let mut lists = [(); 2].map(|()| Waiting::<P::Cursor, GROUP>::new());
+    let mut lists = [(); 2].map(|()| PendingKeys::<P::Cursor, GROUP>::new());
     let [now, next] = &mut lists;
     let (mut now, mut next) = (now, next);
     let mut from = 0;
@@ -26,7 +26,7 @@ pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
         let to = batch.len().min(from + GROUP);
         let starts = &mut starts[..to - from];
         let keys = &batch.keys[from..to];
-        probe.starts(simd, keys, starts);
+        probe.start_buckets(simd, keys, starts);
         for &start in &*starts {
             probe.prefetch(start);
         }
@@ -36,10 +36,10 @@ pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
         while !now.is_empty() {
             for (index, cursor) in now.iter() {
                 let key = batch.keys[index];
-                let step = probe.further(simd, key, cursor);
+                let step = probe.probe_next(simd, key, cursor);
                 batch.answer(index, (step.hit, step.value));
                 if step.more {
-                    next.push(index, probe.aim(key, step.next));
+                    next.push(index, probe.prefetch_next(key, step.next));
                 }
             }
             now.clear();
@@ -62,11 +62,11 @@ pub(super) fn all<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
         let to = batch.len().min(from + GROUP);
         let starts = &mut starts[..to - from];
         let keys = &batch.keys[from..to];
-        probe.starts(simd, keys, starts);
+        probe.start_buckets(simd, keys, starts);
         for (&key, &start) in keys.iter().zip(&*starts) {
-            probe.prefetch_whole(key, start);
+            probe.prefetch_all(key, start);
         }
-        batch.whole(simd, probe, from, starts);
+        batch.probe_all(simd, probe, from, starts);
         from = to;
     }
 }

@@ -21,22 +21,21 @@
 //! libcuckoo), not the first one of a random walk. The number of buckets is a power of two, because
 //! the xor requires it.
 
-mod bucket;
 mod bucket_memory;
 #[cfg(all(loom, test))]
 mod loom_tests;
 mod probe;
-pub(super) mod sync;
+mod tagged_bucket;
 mod version_counters;
 
-use super::cuckoo::path::{Buckets, Look, Search, Slot};
+use super::cuckoo::path::{BucketState, Buckets, Search, Slot};
 use super::hasher::{Constants, scale};
 use super::lookup::{self, Batch};
+use super::sync::{Mutex, MutexGuard};
 use super::{BuildError, FixedTable, Full, Lookup, SharedTable, Word};
-use bucket::{Entries, SLOTS, Tags};
 use bucket_memory::Memory;
 use forerun_core::arch::Isa;
-use sync::{Mutex, MutexGuard};
+use tagged_bucket::{Entries, SLOTS, Tags};
 use version_counters::Versions;
 
 /// A table that one thread writes while others read it.
@@ -136,7 +135,7 @@ impl<K: Word, V: Word> MemC3<K, V> {
 
     /// A key's slot and value. A concurrent move may hide them.
     #[inline(always)]
-    fn look(&self, at: KeyBuckets, key: K) -> Option<(Slot, V)> {
+    fn bucket_state(&self, at: KeyBuckets, key: K) -> Option<(Slot, V)> {
         let found = self.look_in(at.bucket, at.tag, key);
         found.or_else(|| self.look_in(self.other(at.bucket, at.tag), at.tag, key))
     }
@@ -146,7 +145,7 @@ impl<K: Word, V: Word> MemC3<K, V> {
     fn read(&self, at: KeyBuckets, key: K) -> Option<V> {
         loop {
             let version = self.versions.stable_version(at.stripe);
-            let found = self.look(at, key);
+            let found = self.bucket_state(at, key);
             if self.versions.unchanged(at.stripe, version) {
                 return found.map(|(_, value)| value);
             }
@@ -162,18 +161,18 @@ impl<K: Word, V: Word> MemC3<K, V> {
     }
 
     /// A free slot for an absent key. Moves other entries if necessary.
-    fn make_room(&self, at: KeyBuckets, writer: &mut Writer) -> Option<Slot> {
+    fn free_slot(&self, at: KeyBuckets, writer: &mut Writer) -> Option<Slot> {
         let buckets = [at.bucket, self.other(at.bucket, at.tag)];
         for bucket in buckets {
-            if let Look::Free(slot) = Buckets::look(self, bucket) {
+            if let BucketState::Free(slot) = Buckets::bucket_state(self, bucket) {
                 return Some(Slot { bucket, slot });
             }
         }
-        let (room, moves) = writer.search.run(self, buckets.into_iter())?;
+        let (free_slot, moves) = writer.search.run(self, buckets.into_iter())?;
         for step in moves {
             self.move_entry(step.from, step.to);
         }
-        Some(room)
+        Some(free_slot)
     }
 
     /// Writes an entry to a free slot.
@@ -209,14 +208,14 @@ impl<K: Word, V: Word> MemC3<K, V> {
 impl<K: Word, V: Word> Buckets for MemC3<K, V> {
     const SLOTS: usize = SLOTS;
 
-    fn look(&self, bucket: u32) -> Look {
+    fn bucket_state(&self, bucket: u32) -> BucketState {
         let free = self
             .tags
             .get(bucket)
             .load()
             .iter()
             .position(|&tag| tag == 0);
-        free.map_or(Look::Full, Look::Free)
+        free.map_or(BucketState::Full, BucketState::Free)
     }
 
     fn choices(&self, at: Slot) -> impl Iterator<Item = u32> {
@@ -229,19 +228,19 @@ impl<K: Word, V: Word> SharedTable<K, V> for MemC3<K, V> {
     fn insert_shared(&self, key: K, value: V) -> Result<Option<V>, Full> {
         let mut writer = self.lock();
         let at = self.locate(key);
-        if let Some((slot, old)) = self.look(at, key) {
+        if let Some((slot, old)) = self.bucket_state(at, key) {
             let entries = self.entries.get(slot.bucket);
             self.versions
                 .write(at.stripe, || entries.store_value(slot.slot, value));
             return Ok(Some(old));
         }
-        let Some(room) = self.make_room(at, &mut writer) else {
+        let Some(free_slot) = self.free_slot(at, &mut writer) else {
             return Err(Full {
                 entries: writer.len,
                 slots: self.slots(),
             });
         };
-        self.fill(room, at, key, value);
+        self.fill(free_slot, at, key, value);
         writer.len += 1;
         Ok(None)
     }
@@ -249,7 +248,7 @@ impl<K: Word, V: Word> SharedTable<K, V> for MemC3<K, V> {
     fn remove_shared(&self, key: K) -> Option<V> {
         let mut writer = self.lock();
         let at = self.locate(key);
-        let (slot, value) = self.look(at, key)?;
+        let (slot, value) = self.bucket_state(at, key)?;
         self.free(slot, at);
         writer.len -= 1;
         Some(value)

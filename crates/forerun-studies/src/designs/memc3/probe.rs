@@ -49,7 +49,7 @@ impl<K: Word, V: Word> Probe<K, V> for MemC3<K, V> {
     type Cursor = Cursor;
 
     #[inline(always)]
-    fn starts<S: Simd>(&self, _: S, keys: &[K], starts: &mut [KeyBuckets]) {
+    fn start_buckets<S: Simd>(&self, _: S, keys: &[K], starts: &mut [KeyBuckets]) {
         for (&key, start) in keys.iter().zip(starts) {
             *start = self.locate(key);
         }
@@ -61,7 +61,7 @@ impl<K: Word, V: Word> Probe<K, V> for MemC3<K, V> {
     }
 
     #[inline(always)]
-    fn first<S: Simd>(&self, _: S, key: K, at: KeyBuckets) -> Step<V, Cursor> {
+    fn probe_first<S: Simd>(&self, _: S, key: K, at: KeyBuckets) -> Step<V, Cursor> {
         let version = self.versions.read(at.stripe);
         let cursor = Cursor { at, version };
         match self.look_in(at.bucket, at.tag, key) {
@@ -76,32 +76,32 @@ impl<K: Word, V: Word> Probe<K, V> for MemC3<K, V> {
     }
 
     #[inline(always)]
-    fn aim(&self, _: K, cursor: Cursor) -> Cursor {
+    fn prefetch_next(&self, _: K, cursor: Cursor) -> Cursor {
         self.prefetch_bucket(self.other(cursor.at.bucket, cursor.at.tag));
         cursor
     }
 
     #[inline(always)]
-    fn further<S: Simd>(&self, _: S, key: K, cursor: Cursor) -> Step<V, Cursor> {
+    fn probe_next<S: Simd>(&self, _: S, key: K, cursor: Cursor) -> Step<V, Cursor> {
         let bucket = self.other(cursor.at.bucket, cursor.at.tag);
         let found = self.look_in(bucket, cursor.at.tag, key);
         self.end(key, cursor, found.map(|(_, value)| value))
     }
 
     #[inline(always)]
-    fn prefetch_whole(&self, _: K, start: KeyBuckets) {
+    fn prefetch_all(&self, _: K, start: KeyBuckets) {
         self.prefetch_bucket(start.bucket);
         self.prefetch_bucket(self.other(start.bucket, start.tag));
     }
 
     #[inline(always)]
-    fn whole<S: Simd>(&self, _: S, key: K, start: KeyBuckets) -> (bool, V) {
+    fn probe_all<S: Simd>(&self, _: S, key: K, start: KeyBuckets) -> (bool, V) {
         let found = self.read(start, key);
         (found.is_some(), found.unwrap_or_default())
     }
 
     #[inline(always)]
-    fn alone<S: Simd>(&self, simd: S, key: K) -> (bool, V) {
-        self.whole(simd, key, self.locate(key))
+    fn lookup_single<S: Simd>(&self, simd: S, key: K) -> (bool, V) {
+        self.probe_all(simd, key, self.locate(key))
     }
 }

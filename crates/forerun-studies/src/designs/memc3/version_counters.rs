@@ -15,7 +15,7 @@
 //!
 //! There are no standalone fences, because ThreadSanitizer does not support them.
 
-use super::sync::{AtomicU32, Ordering, pause};
+use super::super::sync::{AtomicU32, Ordering, pause};
 
 /// Number of counters: the paper's 8,192, which fit into the first two cache levels.
 #[cfg(not(loom))]

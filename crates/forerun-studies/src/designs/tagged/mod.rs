@@ -2,7 +2,7 @@
 //! group.
 //!
 //! ```text
-//!   tags      │ t0 t1 … t15 │ t16 … t31 │ …      16 or 32 bytes a group, apart from the entries
+//!   tags      │ t0 t1 … t15 │ t16 … t31 │ …      16 or 32 bytes per group, apart from the entries
 //!   entries   │ k0 v0 │ k1 v1 │ … │ k15 v15 │ k16 v16 │ …
 //!
 //!   key ─ hash ─┬─ first ─▶ group g, then g + 1, … while the group was ever full
@@ -12,7 +12,7 @@
 //! The design follows Swiss tables (Kulukundis, "Designing a Fast, Efficient, Cache-friendly Hash
 //! Table, Step by Step", CppCon 2017), with groups at fixed positions and linear probing over them.
 //! Tags are stored apart from entries. One line holds the tags of four groups, so the tags of
-//! tables of some hundred MiB stay in the last-level cache, and a missing key costs one line of
+//! tables of a few hundred MiB stay in the last-level cache, and a missing key costs one line of
 //! tags. A found key costs two dependent lines. Tags in the same line as their entries would need
 //! either lines of three entries (`u64` to `u64`) or, for most entries, a second line anyway.
 //!

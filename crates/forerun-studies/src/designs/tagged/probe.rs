@@ -46,7 +46,7 @@ impl<K: Word, V: Word, T: Tag> Probe<K, V> for Tagged<K, V, T> {
     type Cursor = Cursor;
 
     #[inline(always)]
-    fn starts<S: Simd>(&self, _: S, keys: &[K], starts: &mut [Hash]) {
+    fn start_buckets<S: Simd>(&self, _: S, keys: &[K], starts: &mut [Hash]) {
         for (&key, start) in keys.iter().zip(starts) {
             *start = key.hash(&self.constants);
         }
@@ -58,14 +58,14 @@ impl<K: Word, V: Word, T: Tag> Probe<K, V> for Tagged<K, V, T> {
     }
 
     #[inline(always)]
-    fn first<S: Simd>(&self, simd: S, _: K, start: Hash) -> Step<V, Cursor> {
+    fn probe_first<S: Simd>(&self, simd: S, _: K, start: Hash) -> Step<V, Cursor> {
         let groups = self.tags.len();
         let left = GROUPS_MAX.min(groups) - 1;
         self.tags_step(simd, start.step, scale(start.first, groups), left)
     }
 
     #[inline(always)]
-    fn aim(&self, _: K, cursor: Cursor) -> Cursor {
+    fn prefetch_next(&self, _: K, cursor: Cursor) -> Cursor {
         if cursor.candidates != 0 {
             let slot = cursor.candidates.trailing_zeros() as usize % GROUP;
             let group = cursor.group;
@@ -82,7 +82,7 @@ impl<K: Word, V: Word, T: Tag> Probe<K, V> for Tagged<K, V, T> {
     }
 
     #[inline(always)]
-    fn further<S: Simd>(&self, simd: S, key: K, cursor: Cursor) -> Step<V, Cursor> {
+    fn probe_next<S: Simd>(&self, simd: S, key: K, cursor: Cursor) -> Step<V, Cursor> {
         if cursor.candidates == 0 {
             let step = key.hash(&self.constants).step;
             return self.tags_step(simd, step, cursor.group, cursor.left);
@@ -104,12 +104,12 @@ impl<K: Word, V: Word, T: Tag> Probe<K, V> for Tagged<K, V, T> {
     }
 
     #[inline(always)]
-    fn prefetch_whole(&self, _: K, start: Hash) {
+    fn prefetch_all(&self, _: K, start: Hash) {
         self.prefetch(start);
     }
 
     #[inline(always)]
-    fn whole<S: Simd>(&self, simd: S, key: K, start: Hash) -> (bool, V) {
-        self.walk(simd, key, self.first(simd, key, start))
+    fn probe_all<S: Simd>(&self, simd: S, key: K, start: Hash) -> (bool, V) {
+        self.finish_lookup(simd, key, self.probe_first(simd, key, start))
     }
 }

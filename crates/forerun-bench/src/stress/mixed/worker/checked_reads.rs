@@ -32,7 +32,7 @@ impl Worker<'_> {
         check_own(self.model, &key, found.as_deref(), "a get")
     }
 
-    /// A batch of this thread's keys, other threads' keys and keys that nobody owns, in any order,
+    /// A batch of this thread's keys, other threads' keys and keys without an owner, in any order,
     /// with some repeated.
     pub(super) fn multi_get(&mut self) -> anyhow::Result<()> {
         let length = match self.rng.random_range(0..10) {
@@ -44,7 +44,7 @@ impl Worker<'_> {
         for _ in 0..length {
             let key = match self.rng.random_range(0..10) {
                 0 if !keys.is_empty() => keys[self.rng.random_range(0..keys.len())].clone(),
-                1 => self.nobodys_key(),
+                1 => self.absent_key(),
                 2..5 => any_key(
                     self.rng.random_range(0..self.threads),
                     self.rng.random_range(0..KEYS),
@@ -88,7 +88,7 @@ impl Worker<'_> {
     }
 
     /// A key that is never written: between others, before all, after all, or empty.
-    fn nobodys_key(&mut self) -> Vec<u8> {
+    fn absent_key(&mut self) -> Vec<u8> {
         match self.rng.random_range(0..4) {
             0 => Vec::new(),
             1 => vec![0xff; 20],

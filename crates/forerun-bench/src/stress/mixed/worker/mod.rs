@@ -88,7 +88,7 @@ impl<'a> Worker<'a> {
         any_key(self.thread, number)
     }
 
-    /// A value that names its key, of any length.
+    /// A value of any length that contains its key.
     fn value(&mut self, key: &[u8]) -> Vec<u8> {
         let length = if self.rng.random_ratio(1, 500) {
             20_000

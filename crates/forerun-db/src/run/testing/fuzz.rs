@@ -1,0 +1,72 @@
+//! Fuzz targets: arbitrary bytes, read as each part of a run, must not cause a panic.
+
+use crate::comparator::KeyOrder;
+use crate::run::meta::{FOOTER_BYTES, Footer, RunMeta};
+use crate::run::{Filter, Page, PageKind, PageLocation, PageSearch, dump, page_search, unstore};
+
+/// Reads `bytes` as a page, valid or not, and searches it for `key`.
+///
+/// Returns whether the page is valid.
+pub fn read_page(bytes: &[u8], key: &[u8]) -> bool {
+    let good = Page::check(bytes).is_ok();
+    let page = Page::new(bytes);
+    // An invalid page may claim any number of rows. Reading them all would take long and show
+    // nothing.
+    let rows = page.rows();
+    if rows > bytes.len() {
+        return false;
+    }
+    for search in PageSearch::ALL {
+        let row = match page.kind() {
+            PageKind::Leaf => page_search::lower_bound(page, &KeyOrder::Bytewise, key, 7, search),
+            PageKind::Internal => page_search::child(page, &KeyOrder::Bytewise, key, 7, search),
+        };
+        assert!(!good || row <= page.rows());
+        let _ = page_search::find(page, &KeyOrder::Bytewise, key, 7, search);
+    }
+    let mut whole = Vec::new();
+    for row in 0..rows {
+        page.key_into(row, &mut whole);
+        page.prefetch_record(row);
+        let _ = (page.sequence(row), page.value(row), page.child(row));
+    }
+    if good {
+        assert!(!dump::page(page, usize::MAX).to_string().is_empty());
+        let _ = page.verify_order(&KeyOrder::Bytewise);
+    }
+    good
+}
+
+/// Reads `bytes` as a stored page, with a location that lets it reach the page's own check.
+pub fn read_stored(bytes: &[u8], raw_len: u16) {
+    let location = PageLocation {
+        offset: 32,
+        stored_len: bytes.len() as u32,
+        raw_len: u32::from(raw_len),
+    };
+    let mut into = vec![0; usize::from(raw_len)];
+    if unstore(0, location, bytes, &mut into).is_ok() {
+        assert!(Page::check(&into).is_ok());
+    }
+}
+
+/// Reads `bytes` as a run's metadata and as its footer.
+pub fn read_meta(bytes: &[u8]) {
+    if let Ok(meta) = RunMeta::decode(bytes) {
+        assert_eq!(meta.encode(), bytes);
+    }
+    if let Some(footer) = bytes.first_chunk::<FOOTER_BYTES>() {
+        let _ = Footer::decode(footer, 1000);
+    }
+}
+
+/// Reads `bytes` as a filter.
+pub fn read_filter(bytes: &[u8], hash: u64) {
+    if let Ok(filter) = Filter::decode(bytes) {
+        filter.prefetch(hash);
+        let _ = filter.may_contain(hash);
+        let mut again = Vec::new();
+        filter.encode_into(&mut again);
+        assert_eq!(again, bytes);
+    }
+}

@@ -1,0 +1,118 @@
+// Stores that a warp has made and the memory has not got yet: the weak ordering of a GPU's stores.
+//
+//   Warp ── held: | address, bytes, lanes | ...     the oldest first
+//
+// A store is visible at once to the lane that made it. It is visible to the rest of the device when
+// it lands, at a moment that the schedule chooses: stores to different places land in any order,
+// stores to one place in theirs. A fence and a release land the lane's stores. After a warp_sync,
+// the stores that one of its lanes had made before are stores of all of its lanes, so that a fence
+// by any of them lands them.
+#pragma once
+#include <algorithm>
+
+#include "machine.h"
+
+namespace forerun::shim {
+
+inline bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+    const auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
+    return x < y + b_bytes && y < x + a_bytes;
+}
+
+// Lands one store, or an older one to the same place.
+inline void land_store(Warp& warp, size_t which) {
+    auto& held = warp.held;
+    for (size_t older = 0; older < which; ++older) {
+        if (overlap(held[older].to, held[older].bytes, held[which].to, held[which].bytes))
+            which = older;
+    }
+    std::memcpy(held[which].to, held[which].value, held[which].bytes);
+    held.erase(held.begin() + long(which));
+}
+
+inline Warp& warp_of(const Lane& lane) { return lane.block->warps[lane.thread / 32]; }
+
+// Lands the stores that the lane has made or has synchronised with.
+inline void land_stores_of(const Lane& lane) {
+    Warp& warp = warp_of(lane);
+    for (size_t i = 0; i < warp.held.size();) {
+        if ((warp.held[i].lanes & lane.bit()) != 0) {
+            land_store(warp, i);
+            i = 0;
+        } else {
+            ++i;
+        }
+    }
+}
+
+inline void hold_store(void* to, const void* value, uint32_t bytes) {
+    Machine& machine = Machine::current();
+    const uint32_t max = machine.launch().stores_held;
+    if (max == 0) {
+        std::memcpy(to, value, bytes);
+        return;
+    }
+    Warp& warp = warp_of(machine.lane());
+    if (warp.held.size() >= max) land_store(warp, machine.random().below(warp.held.size()));
+    HeldStore store{static_cast<unsigned char*>(to), bytes, machine.lane().bit(), {}};
+    std::memcpy(store.value, value, bytes);
+    warp.held.push_back(store);
+}
+
+// What the lane reads: memory, under the stores of its own.
+inline void read_held(void* into, const void* from, uint32_t bytes) {
+    std::memcpy(into, from, bytes);
+    const Lane& lane = Machine::current().lane();
+    auto* const first = static_cast<const unsigned char*>(from);
+    for (const HeldStore& store : warp_of(lane).held) {
+        if ((store.lanes & lane.bit()) == 0 || !overlap(from, bytes, store.to, store.bytes))
+            continue;
+        const unsigned char* const begin = std::max<const unsigned char*>(first, store.to);
+        const unsigned char* const end =
+            std::min<const unsigned char*>(first + bytes, store.to + store.bytes);
+        std::memcpy(static_cast<unsigned char*>(into) + (begin - first),
+                    store.value + (begin - store.to), size_t(end - begin));
+    }
+}
+
+// Before an atomic operation, which takes place in memory: the lane's stores to that place.
+inline void land_stores_at(const void* place, uint32_t bytes) {
+    Warp& warp = warp_of(Machine::current().lane());
+    for (size_t i = 0; i < warp.held.size();) {
+        const HeldStore& store = warp.held[i];
+        const bool own = (store.lanes & Machine::current().lane().bit()) != 0;
+        if (own && overlap(place, bytes, store.to, store.bytes)) {
+            land_store(warp, i);
+            i = 0;
+        } else {
+            ++i;
+        }
+    }
+}
+
+// Lanes that synchronise take over each other's stores.
+inline void share_stores(Warp& warp, uint32_t lanes) {
+    for (HeldStore& store : warp.held) {
+        if ((store.lanes & lanes) != 0) store.lanes |= lanes;
+    }
+}
+
+// Touches the place, so that the sanitizers see an access of this type there.
+template <typename T> void touch(const T* place) {
+    const T value = *place;
+    asm volatile("" : : "m"(value));
+}
+
+template <typename T> T read_value(const T* from) {
+    touch(from);
+    T value;
+    read_held(&value, from, sizeof(T));
+    return value;
+}
+
+template <typename T> void write_value(T* to, T value) {
+    touch(to);
+    hold_store(to, &value, sizeof(T));
+}
+
+}  // namespace forerun::shim

@@ -1,0 +1,261 @@
+//! The orders of the kernels as models: `kernels/table/bucket.cuh` lists them.
+//!
+//! Each model is checked with the kernels' orders, and then fails without those that its test
+//! names, which shows that it needs them. A warp's lanes are threads here; starting and joining
+//! them models `warp_sync`. Relaxed accesses and fences mean in PTX what they mean here.
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
+use loom::thread;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+const LOCKED: u32 = 1;
+const VERSION: u32 = 8;
+
+/// The steps that order accesses. All of them are `true` in the kernels.
+#[derive(Clone, Copy, Debug)]
+struct Orders {
+    /// The fence after the lock's compare-and-swap.
+    lock: bool,
+    /// The fence before the word is stored.
+    unlock: bool,
+    /// The digest is stored with release.
+    publish: bool,
+    /// The fence between digests and keys, in a search beside writers.
+    search: bool,
+    /// The fence after the word, before what it guards is read.
+    version: bool,
+    /// The fence after the row, before the word is read again.
+    check: bool,
+    /// One lane reads the words for all.
+    one_lane: bool,
+}
+
+const KERNELS: Orders = Orders {
+    lock: true,
+    unlock: true,
+    publish: true,
+    search: true,
+    version: true,
+    check: true,
+    one_lane: true,
+};
+
+fn fence_if(wanted: bool) {
+    if wanted {
+        fence(AcqRel);
+    }
+}
+
+/// Runs the model in every execution with up to three switches of a thread that could go on.
+fn check(orders: Orders, model: fn(Orders)) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(move || model(orders));
+}
+
+/// Whether the model holds in every execution.
+fn holds(orders: Orders, model: fn(Orders)) -> bool {
+    catch_unwind(AssertUnwindSafe(|| check(orders, model))).is_ok()
+}
+
+/// Checks that a model holds, and that it fails with each of the weaker orders.
+fn needs(model: fn(Orders), weaker: &[Orders]) {
+    check(KERNELS, model);
+    for orders in weaker {
+        assert!(!holds(*orders, model), "the model holds with {orders:?}");
+    }
+}
+
+/// The word before the lock, if the attempt got it.
+fn try_lock(word: &AtomicU32, orders: Orders) -> Option<u32> {
+    let was = word.load(Relaxed);
+    if was & LOCKED != 0 {
+        return None;
+    }
+    word.compare_exchange(was, was | LOCKED, Relaxed, Relaxed)
+        .ok()?;
+    fence_if(orders.lock);
+    Some(was)
+}
+
+fn unlock(word: &AtomicU32, was: u32, orders: Orders) {
+    fence_if(orders.unlock);
+    word.store(was + VERSION, Relaxed);
+}
+
+/// Two writers change what the lock guards.
+fn lock_model(orders: Orders) {
+    let word = Arc::new(AtomicU32::new(0));
+    let entries = Arc::new(UnsafeCell::new(0u32));
+    let writer = move |(word, entries): (Arc<AtomicU32>, Arc<UnsafeCell<u32>>)| {
+        let Some(was) = try_lock(&word, orders) else {
+            return 0;
+        };
+        // SAFETY: the lock guards it; loom reports a race otherwise.
+        entries.with_mut(|entries| unsafe { *entries += 1 });
+        unlock(&word, was, orders);
+        1
+    };
+    let other = {
+        let shared = (word.clone(), entries.clone());
+        thread::spawn(move || writer(shared))
+    };
+    let mine = writer((word.clone(), entries.clone()));
+    let both = mine + other.join().unwrap();
+    // SAFETY: both writers have ended.
+    let counted = entries.with(|entries| unsafe { *entries });
+    assert_eq!(counted, both);
+    assert_eq!(word.load(Relaxed), both * VERSION);
+}
+
+#[test]
+fn the_lock_needs_its_fences() {
+    let weaker = [
+        Orders {
+            lock: false,
+            ..KERNELS
+        },
+        Orders {
+            unlock: false,
+            ..KERNELS
+        },
+    ];
+    needs(lock_model, &weaker);
+}
+
+/// The slot had key 1, which was erased. Key 2 with the same digest takes it while a search looks
+/// for each of them.
+fn publish_model(orders: Orders) {
+    const DIGEST: u32 = 77;
+    let slot = Arc::new((AtomicU32::new(1), AtomicU64::new(1), AtomicU32::new(0)));
+    let writer = {
+        let slot = slot.clone();
+        thread::spawn(move || {
+            let (digest, key, row) = &*slot;
+            row.store(5, Relaxed);
+            key.store(2, Relaxed);
+            digest.store(DIGEST, if orders.publish { Release } else { Relaxed });
+        })
+    };
+    let (digest, key, row) = &*slot;
+    if digest.load(Relaxed) == DIGEST {
+        fence_if(orders.search);
+        assert_eq!(key.load(Relaxed), 2, "the search found an erased key");
+        assert_eq!(row.load(Relaxed), 5, "the row comes after its key");
+    }
+    writer.join().unwrap();
+}
+
+#[test]
+fn a_published_entry_needs_the_release_and_the_searchs_fence() {
+    let weaker = [
+        Orders {
+            publish: false,
+            ..KERNELS
+        },
+        Orders {
+            search: false,
+            ..KERNELS
+        },
+    ];
+    needs(publish_model, &weaker);
+}
+
+struct Bucket {
+    word: AtomicU32,
+    row: [AtomicU32; 2],
+}
+
+impl Bucket {
+    fn new() -> Arc<Bucket> {
+        Arc::new(Bucket {
+            word: AtomicU32::new(0),
+            row: [AtomicU32::new(0), AtomicU32::new(0)],
+        })
+    }
+
+    /// Replaces the row in another thread.
+    fn written(bucket: &Arc<Bucket>, orders: Orders) -> thread::JoinHandle<()> {
+        let bucket = bucket.clone();
+        thread::spawn(move || {
+            let was = try_lock(&bucket.word, orders).unwrap();
+            bucket.row.iter().for_each(|word| word.store(1, Relaxed));
+            unlock(&bucket.word, was, orders);
+        })
+    }
+}
+
+/// A writer replaces a row of two words while a lane copies it.
+fn versioned_read_model(orders: Orders) {
+    let bucket = Bucket::new();
+    let writer = Bucket::written(&bucket, orders);
+    let before = bucket.word.load(Relaxed);
+    fence_if(orders.version);
+    let [first, second] = [0, 1].map(|part| bucket.row[part].load(Relaxed));
+    fence_if(orders.check);
+    let holds = before & LOCKED == 0 && bucket.word.load(Relaxed) == before;
+    assert!(!holds || first == second, "a mixed row");
+    writer.join().unwrap();
+}
+
+/// This model does not find weaker orders of the unlock and of the word's first read: loom does not
+/// show a row's old first word together with its new second one. The models of the lock and of a
+/// published entry need the same pair of fences.
+#[test]
+fn a_versioned_read_needs_its_fences_and_the_locks() {
+    let weaker = [
+        Orders {
+            lock: false,
+            ..KERNELS
+        },
+        Orders {
+            check: false,
+            ..KERNELS
+        },
+    ];
+    needs(versioned_read_model, &weaker);
+}
+
+/// The same with two lanes, each of which copies one word of the row.
+fn lanes_model(orders: Orders) {
+    let bucket = Bucket::new();
+    let writer = Bucket::written(&bucket, orders);
+    let words = bucket.word.load(Relaxed);
+    fence_if(orders.version);
+    let lane = move |bucket: &Bucket, part: usize| {
+        let mut before = words;
+        if !orders.one_lane {
+            before = bucket.word.load(Relaxed);
+            fence_if(orders.version);
+        }
+        let copied = bucket.row[part].load(Relaxed);
+        fence_if(orders.check);
+        let same = before & LOCKED == 0 && bucket.word.load(Relaxed) == before;
+        (copied, same)
+    };
+    let other = {
+        let bucket = bucket.clone();
+        thread::spawn(move || lane(&bucket, 1))
+    };
+    let (first, first_holds) = lane(&bucket, 0);
+    let (second, second_holds) = other.join().unwrap();
+    let holds = if orders.one_lane {
+        words & LOCKED == 0 && bucket.word.load(Relaxed) == words
+    } else {
+        first_holds && second_holds
+    };
+    assert!(!holds || first == second, "a mixed row");
+    writer.join().unwrap();
+}
+
+#[test]
+fn lanes_need_the_words_of_one_lane() {
+    let own_words = Orders {
+        one_lane: false,
+        ..KERNELS
+    };
+    needs(lanes_model, &[own_words]);
+}

@@ -1,0 +1,348 @@
+// A CUDA driver and an NVRTC for tests, without a device: libcuda.so and libnvrtc.so of
+// tests/driver.rs.
+//
+// Device memory is host memory, and work on a stream is done at once. Kernels do not run; their
+// launches are checked as the driver checks them. There are two devices, so two contexts. What
+// the driver requires of its caller is required here: a call that needs a context fails
+// without one or with another device's.
+//
+//   FAKE_DRIVER_VERSION=12020     the CUDA version that the driver supports (default 12020)
+//   FAKE_DRIVER_REFUSES=elf,ptx   the forms of images that it does not load
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+namespace {
+
+enum Result {
+    success = 0,
+    invalid_value = 1,
+    out_of_memory = 2,
+    invalid_context = 201,
+    unsupported_ptx_version = 222,
+    no_binary_for_gpu = 209,
+    not_found = 500,
+};
+
+using Handle = uintptr_t;
+constexpr int devices = 2;
+constexpr Handle first_context = 0x1000;
+constexpr size_t shared_without_opt_in = 48 << 10, shared_opt_in = 227 << 10;
+
+// The contexts that are current on a thread, the newest last.
+thread_local std::vector<Handle> current;
+
+std::mutex mutex;
+std::map<uintptr_t, size_t> allocations;                  // device memory
+std::map<std::string, std::pair<Handle, size_t>> kernels; // dynamic shared memory allowed
+Handle last_kernel = 0x100000;
+int modules_loaded = 0;
+std::string loads;  // one word for each try to load an image
+
+// Contexts 0x1000 and 0x1001.
+bool has_context() { return !current.empty() && current.back() != 0; }
+bool is_first() { return has_context() && current.back() == first_context; }
+
+bool refuses(const char* form) {
+    const char* refused = std::getenv("FAKE_DRIVER_REFUSES");
+    return refused != nullptr && std::strstr(refused, form) != nullptr;
+}
+void copy_text(char* to, int length, const char* from) {
+    std::strncpy(to, from, size_t(length) - 1);
+    to[length - 1] = 0;
+}
+
+}  // namespace
+
+#define API extern "C" int
+#define NEEDS_CONTEXT \
+    if (!is_first()) return invalid_context
+
+// For the tests: the images that were tried, in order.
+extern "C" const char* fakeLoads() { return loads.c_str(); }
+API cuInit(unsigned) { return success; }
+API cuDriverGetVersion(int* version) {
+    const char* text = std::getenv("FAKE_DRIVER_VERSION");
+    *version = text == nullptr ? 12020 : std::atoi(text);
+    return success;
+}
+API cuGetErrorName(int result, const char** name) {
+    *name = result == unsupported_ptx_version ? "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
+            : result == no_binary_for_gpu     ? "CUDA_ERROR_NO_BINARY_FOR_GPU"
+            : result == invalid_context       ? "CUDA_ERROR_INVALID_CONTEXT"
+                                              : "CUDA_ERROR_INVALID_VALUE";
+    return success;
+}
+API cuGetErrorString(int, const char** text) {
+    *text = "the fake driver refuses";
+    return success;
+}
+
+API cuDeviceGetCount(int* count) {
+    *count = devices;
+    return success;
+}
+API cuDeviceGet(int* device, int ordinal) {
+    *device = ordinal;
+    return ordinal < devices ? success : invalid_value;
+}
+API cuDeviceGetAttribute(int* value, int attribute, int) {
+    switch (attribute) {
+        case 75: *value = 9; break;                    // compute capability, major
+        case 76: *value = 0; break;                    // minor
+        case 16: *value = 132; break;                  // multiprocessors
+        case 39: *value = 2048; break;                 // threads per multiprocessor
+        case 97: *value = int(shared_opt_in); break;   // shared memory per block, opt-in
+        default: *value = 1;
+    }
+    return success;
+}
+API cuDeviceTotalMem_v2(size_t* bytes, int) {
+    *bytes = size_t(1) << 33;
+    return success;
+}
+API cuDeviceGetName(char* name, int length, int) {
+    copy_text(name, length, "fake");
+    return success;
+}
+API cuDeviceGetPCIBusId(char* name, int length, int) {
+    copy_text(name, length, "ffff:00:00.0");
+    return success;
+}
+
+API cuDevicePrimaryCtxRetain(Handle* context, int device) {
+    *context = first_context + Handle(device);
+    return success;
+}
+API cuDevicePrimaryCtxRelease_v2(int) { return success; }
+API cuCtxSetCurrent(Handle context) {
+    if (!current.empty()) current.pop_back();
+    if (context != 0) current.push_back(context);
+    return success;
+}
+API cuCtxGetCurrent(Handle* context) {
+    *context = current.empty() ? 0 : current.back();
+    return success;
+}
+API cuCtxPushCurrent_v2(Handle context) {
+    if (context == 0) return invalid_context;
+    current.push_back(context);
+    return success;
+}
+API cuCtxPopCurrent_v2(Handle* context) {
+    if (current.empty()) return invalid_context;
+    if (context != nullptr) *context = current.back();
+    current.pop_back();
+    return success;
+}
+API cuCtxSynchronize() {
+    NEEDS_CONTEXT;
+    return success;
+}
+API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+    NEEDS_CONTEXT;
+    *least = 0, *greatest = -5;
+    return success;
+}
+
+API cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+    NEEDS_CONTEXT;
+    const std::lock_guard<std::mutex> lock(mutex);
+    *address = reinterpret_cast<uint64_t>(::operator new(bytes, std::align_val_t(256)));
+    allocations[*address] = bytes;
+    return success;
+}
+API cuMemFree_v2(uint64_t address) {
+    NEEDS_CONTEXT;
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (allocations.erase(address) == 0) return invalid_value;
+    ::operator delete(reinterpret_cast<void*>(address), std::align_val_t(256));
+    return success;
+}
+API cuMemsetD8_v2(uint64_t address, unsigned char byte, size_t bytes) {
+    NEEDS_CONTEXT;
+    std::memset(reinterpret_cast<void*>(address), byte, bytes);
+    return success;
+}
+API cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
+    NEEDS_CONTEXT;
+    std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+    return success;
+}
+API cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
+    NEEDS_CONTEXT;
+    std::memcpy(to, reinterpret_cast<void*>(from), bytes);
+    return success;
+}
+API cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Handle) {
+    return cuMemcpyHtoD_v2(to, from, bytes);
+}
+API cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, Handle) {
+    return cuMemcpyDtoH_v2(to, from, bytes);
+}
+API cuMemHostAlloc(void** address, size_t bytes, unsigned) {
+    NEEDS_CONTEXT;
+    *address = ::operator new(bytes, std::align_val_t(4096));
+    return success;
+}
+API cuMemFreeHost(void* address) {
+    NEEDS_CONTEXT;
+    ::operator delete(address, std::align_val_t(4096));
+    return success;
+}
+API cuMemHostGetDevicePointer_v2(uint64_t* address, void* host, unsigned) {
+    NEEDS_CONTEXT;
+    *address = reinterpret_cast<uint64_t>(host);
+    return success;
+}
+API cuMemHostRegister_v2(void*, size_t, unsigned) {
+    NEEDS_CONTEXT;
+    return success;
+}
+API cuMemHostUnregister(void*) {
+    NEEDS_CONTEXT;
+    return success;
+}
+
+API cuStreamCreateWithPriority(Handle* stream, unsigned, int) {
+    NEEDS_CONTEXT;
+    *stream = 0x2000;
+    return success;
+}
+API cuStreamDestroy_v2(Handle) {
+    NEEDS_CONTEXT;
+    return success;
+}
+API cuStreamSynchronize(Handle) {
+    NEEDS_CONTEXT;
+    return success;
+}
+API cuStreamWaitEvent(Handle, Handle, unsigned) {
+    NEEDS_CONTEXT;
+    return success;
+}
+API cuStreamBeginCapture_v2(Handle, int) {
+    NEEDS_CONTEXT;
+    return success;
+}
+API cuStreamEndCapture(Handle, Handle* graph) {
+    NEEDS_CONTEXT;
+    *graph = 0x3000;
+    return success;
+}
+API cuGraphInstantiateWithFlags(Handle* exec, Handle, uint64_t) {
+    NEEDS_CONTEXT;
+    *exec = 0x3001;
+    return success;
+}
+API cuGraphLaunch(Handle, Handle) {
+    NEEDS_CONTEXT;
+    return success;
+}
+API cuGraphExecDestroy(Handle) {
+    NEEDS_CONTEXT;
+    return success;
+}
+API cuGraphDestroy(Handle) {
+    NEEDS_CONTEXT;
+    return success;
+}
+API cuEventCreate(Handle* event, unsigned) {
+    NEEDS_CONTEXT;
+    *event = 0x4000;
+    return success;
+}
+API cuEventRecord(Handle, Handle) {
+    NEEDS_CONTEXT;
+    return success;
+}
+API cuEventSynchronize(Handle) {
+    NEEDS_CONTEXT;
+    return success;
+}
+API cuEventQuery(Handle) {
+    NEEDS_CONTEXT;
+    return success;
+}
+API cuEventElapsedTime(float* ms, Handle, Handle) {
+    *ms = 1;
+    return success;
+}
+API cuEventDestroy_v2(Handle) {
+    NEEDS_CONTEXT;
+    return success;
+}
+
+API cuModuleLoadData(Handle* module, const void* image) {
+    NEEDS_CONTEXT;
+    const bool is_elf = std::memcmp(image, "\177ELF", 4) == 0;
+    loads += is_elf ? "elf " : "ptx ";
+    if (is_elf && refuses("elf")) return no_binary_for_gpu;
+    if (!is_elf && refuses("ptx")) return unsupported_ptx_version;
+    *module = Handle(0x5000 + ++modules_loaded);
+    return success;
+}
+API cuModuleGetFunction(Handle* function, Handle, const char* name) {
+    NEEDS_CONTEXT;
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto added = kernels.try_emplace(name, ++last_kernel, shared_without_opt_in);
+    *function = added.first->second.first;
+    return success;
+}
+API cuFuncGetAttribute(int* value, int attribute, Handle) {
+    NEEDS_CONTEXT;
+    *value = attribute == 1 ? 0 : 32;  // 1: static shared memory
+    return success;
+}
+API cuFuncSetAttribute(Handle function, int attribute, int value) {
+    NEEDS_CONTEXT;
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (auto& [name, kernel] : kernels) {
+        if (kernel.first != function) continue;
+        if (attribute != 8 || value < 0 || size_t(value) > shared_opt_in) return invalid_value;
+        kernel.second = size_t(value);
+        return success;
+    }
+    return not_found;
+}
+API cuLaunchKernel(Handle function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                   unsigned shared_bytes, Handle, void**, void**) {
+    NEEDS_CONTEXT;
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (auto& [name, kernel] : kernels) {
+        if (kernel.first == function) {
+            return shared_bytes <= kernel.second ? success : invalid_value;
+        }
+    }
+    return not_found;
+}
+
+// NVRTC, which compiles everything to an image with an ELF's first bytes.
+API nvrtcVersion(int* major, int* minor) {
+    *major = 12, *minor = 2;
+    return success;
+}
+API nvrtcCreateProgram(Handle* program, const char*, const char*, int, const char* const*,
+                       const char* const*) {
+    *program = 1;
+    return success;
+}
+API nvrtcDestroyProgram(Handle*) { return success; }
+API nvrtcCompileProgram(Handle, int, const char* const*) {
+    loads += "nvrtc ";
+    return success;
+}
+API nvrtcGetCUBINSize(Handle, size_t* bytes) {
+    *bytes = 8;
+    return success;
+}
+API nvrtcGetCUBIN(Handle, char* image) {
+    std::memcpy(image, "\177ELF", 4);
+    std::memset(image + 4, 0, 4);
+    return success;
+}

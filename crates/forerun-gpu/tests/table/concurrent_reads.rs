@@ -1,0 +1,274 @@
+//! Kernels of several streams at the same time: a reader returns whole rows, old or new.
+
+use crate::{Order, Shim, contents, row_of, rows_of, small};
+use forerun_gpu::table::params::{
+    ABSENT_INSERT, FOUND_ASSIGN_ROW, FOUND_ERASE, FOUND_SCORE, TableOp,
+};
+use forerun_gpu::table::{Backend, Candidates, GpuTable, Status, Width};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+fn bytes_of(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn read(shim: &Shim, address: u64, bytes: usize) -> Vec<u8> {
+    let mut all = vec![0; bytes];
+    shim.read(address, &mut all).unwrap();
+    all
+}
+
+fn names(width: Width) -> (String, String) {
+    let slots = width.slots();
+    (
+        format!("table_write_w{slots}"),
+        format!("table_find_rows_w{slots}"),
+    )
+}
+
+/// Permanent keys are found with one of their rows, never with a mixture. Others come and go.
+#[test]
+fn a_find_with_concurrent_writers_gives_a_whole_row_of_its_key() {
+    let mut changed = 0;
+    for seed in 0..40u64 {
+        let width = Width::ALL[seed as usize % 4];
+        let mut options = small(width, Candidates::Two, 2);
+        options.row_bytes = [48, 20, 6][seed as usize % 3];
+        let row_bytes = options.row_bytes;
+        let Some(shim) = Shim::start(Order::OneTile) else {
+            return;
+        };
+        let shim: Arc<Shim> = shim;
+        let mut table = GpuTable::on(shim.clone(), options).unwrap();
+        // The table is full of scores that new entries beat, except for the permanent keys.
+        let stay: Vec<u64> = (0..6).collect();
+        let rest: Vec<u64> = (100..400).collect();
+        table
+            .insert_or_assign(&stay, &rows_of(&stay, 0, row_bytes), Some(&[1000; 6]))
+            .unwrap();
+        table
+            .insert_or_assign(&rest, &rows_of(&rest, 0, row_bytes), Some(&[1; 300]))
+            .unwrap();
+
+        let mut writes: Vec<u64> = (500..524).collect();
+        writes.extend(&stay);
+        writes.extend(&stay);
+        let scores = vec![1000; writes.len()];
+        let write = TableOp {
+            table: *table.state(),
+            count: writes.len() as u64,
+            keys: shim.array(&bytes_of(&writes)),
+            rows_in: shim.array(&rows_of(&writes, 1, row_bytes)),
+            scores_in: shim.array(&bytes_of(&scores)),
+            actions: FOUND_ASSIGN_ROW | FOUND_SCORE | ABSENT_INSERT,
+            ..TableOp::default()
+        };
+        let gone: Vec<u64> = (100..116).collect();
+        let erase = TableOp {
+            table: *table.state(),
+            count: gone.len() as u64,
+            keys: shim.array(&bytes_of(&gone)),
+            actions: FOUND_ERASE,
+            ..TableOp::default()
+        };
+        let mut asked: Vec<u64> = stay.repeat(5);
+        asked.extend(510..520);
+        asked.extend(100..110);
+        let find = TableOp {
+            table: *table.state(),
+            count: asked.len() as u64,
+            keys: shim.array(&bytes_of(&asked)),
+            rows_out: shim.array(&vec![0; asked.len() * row_bytes as usize]),
+            status_out: shim.array(&vec![9; asked.len()]),
+            concurrent_writers: 1,
+            ..TableOp::default()
+        };
+        let (writer, finder) = names(width);
+        let kernels = [
+            (&*writer, 1, write),
+            (&*finder, 2, find),
+            (&*writer, 1, erase),
+        ];
+        shim.beside(32, seed, &kernels);
+
+        let rows = read(&shim, find.rows_out, asked.len() * row_bytes as usize);
+        let status = read(&shim, find.status_out, asked.len());
+        for (i, key) in asked.iter().enumerate() {
+            let row = &rows[i * row_bytes as usize..][..row_bytes as usize];
+            let found = status[i] == Status::Found as u8;
+            assert!(found || status[i] == Status::Absent as u8);
+            let (old, new) = (row_of(*key, 0, row_bytes), row_of(*key, 1, row_bytes));
+            assert!(
+                !found || row == old || row == new,
+                "seed {seed}: key {key} has a row of no time"
+            );
+            assert!(
+                found || *key >= 6,
+                "seed {seed}: key {key} was there all the time"
+            );
+            changed += u32::from(found && row == new);
+        }
+        let all = contents(&mut table);
+        stay.iter()
+            .for_each(|key| assert_eq!(all[key].1, row_of(*key, 1, row_bytes)));
+        gone.iter().for_each(|key| assert!(!all.contains_key(key)));
+    }
+    assert!(
+        changed > 0,
+        "no find ever came after a writer: nothing was tested"
+    );
+}
+
+/// One key is written, and erased if `erased`, while others look it up. All parts of a row that is
+/// found are of one write, whichever lanes copied them. A row that is absent is untouched, or zeros
+/// if the key was removed during the lookup.
+fn race_for_one_key(erased: bool) {
+    let (mut changed, mut absent, mut zeroed) = (BTreeSet::new(), 0, 0);
+    for seed in 0..60u64 {
+        let width = Width::ALL[3 - seed as usize % 2];
+        let mut options = small(width, Candidates::One, 1);
+        options.row_bytes = [128, 64, 36, 18][seed as usize % 4];
+        let row_bytes = options.row_bytes as usize;
+        let Some(shim) = Shim::start(Order::OneTile) else {
+            return;
+        };
+        let mut table = GpuTable::on(shim.clone(), options).unwrap();
+        let first = row_of(0, 0, options.row_bytes);
+        table.insert_or_assign(&[0], &first, None).unwrap();
+        let op = |keys: usize, actions: u32| TableOp {
+            table: *table.state(),
+            count: keys as u64,
+            keys: shim.array(&vec![0; keys * 8]),
+            actions,
+            ..TableOp::default()
+        };
+        let rows: Vec<u8> = (1..33)
+            .flat_map(|stamp| row_of(0, stamp, options.row_bytes))
+            .collect();
+        let write = TableOp {
+            rows_in: shim.array(&rows),
+            ..op(32, FOUND_ASSIGN_ROW | ABSENT_INSERT)
+        };
+        let erase = op(if erased { 16 } else { 0 }, FOUND_ERASE);
+        let find = TableOp {
+            rows_out: shim.array(&vec![7; 48 * row_bytes]),
+            scores_out: shim.array(&[7; 48 * 8]),
+            status_out: shim.array(&[9; 48]),
+            concurrent_writers: 1,
+            ..op(48, 0)
+        };
+        let (writer, finder) = names(width);
+        let kernels = [
+            (&*writer, 1, write),
+            (&*finder, 2, find),
+            (&*writer, 1, erase),
+        ];
+        shim.beside(32, seed, &kernels);
+        let (rows, scores, status) = (
+            read(&shim, find.rows_out, 48 * row_bytes),
+            read(&shim, find.scores_out, 48 * 8),
+            read(&shim, find.status_out, 48),
+        );
+        for (i, row) in rows.chunks_exact(row_bytes).enumerate() {
+            let score = &scores[i * 8..][..8];
+            if status[i] == Status::Found as u8 {
+                let stamp = (0..33).find(|stamp| *row == row_of(0, *stamp, options.row_bytes));
+                assert!(stamp.is_some(), "seed {seed}: a mixed row {row:?}");
+                assert_eq!(score, [0; 8]);
+                changed.insert(stamp);
+            } else {
+                let same = [0, 7]
+                    .into_iter()
+                    .find(|byte| row.iter().all(|b| b == byte));
+                assert!(same.is_some(), "seed {seed}: absent, with {row:?}");
+                assert!(score == [0; 8] || score == [7; 8]);
+                absent += 1;
+                zeroed += u32::from(same == Some(0));
+            }
+        }
+        contents(&mut table);
+    }
+    assert!(changed.len() > 10, "few rows were seen: {changed:?}");
+    assert_eq!(absent > 0 && zeroed > 0, erased, "{absent}, {zeroed}");
+}
+
+#[test]
+fn a_row_is_of_one_time_whichever_lanes_copied_it() {
+    race_for_one_key(false);
+}
+
+#[test]
+fn an_absent_row_is_untouched_or_zeros() {
+    race_for_one_key(true);
+}
+
+/// Inserts, erases and searches for slots at the same time, or a clear beside erases and searches,
+/// leave the table consistent.
+#[test]
+fn concurrent_operations_leave_the_table_consistent() {
+    for seed in 0..24u64 {
+        let width = Width::ALL[seed as usize % 4];
+        let options = small(
+            width,
+            if seed % 3 == 0 {
+                Candidates::One
+            } else {
+                Candidates::Two
+            },
+            2,
+        );
+        let Some(shim) = Shim::start(Order::OneTile) else {
+            return;
+        };
+        let mut table = GpuTable::on(shim.clone(), options).unwrap();
+        let keys: Vec<u64> = (0..150).collect();
+        table
+            .insert_or_assign(&keys, &rows_of(&keys, 0, 16), None)
+            .unwrap();
+        let op = |keys: Vec<u64>, actions: u32| TableOp {
+            table: *table.state(),
+            count: keys.len() as u64,
+            keys: shim.array(&bytes_of(&keys)),
+            rows_in: shim.array(&rows_of(&keys, 1, 16)),
+            slots_out: shim.array(&vec![0; keys.len() * 8]),
+            actions,
+            ..TableOp::default()
+        };
+        let insert = FOUND_ASSIGN_ROW | ABSENT_INSERT;
+        let (first, second) = (
+            op((0..60).collect(), insert),
+            op((30..90).collect(), insert),
+        );
+        let erase = op((40..80).rev().collect(), FOUND_ERASE);
+        let find = op((0..100).collect(), 0);
+        let slots = format!("table_find_slots_w{}", width.slots());
+        let (writer, _) = names(width);
+        let mut kernels = vec![
+            (&*writer, 1, erase),
+            (&*slots, 1, find),
+            ("table_find_thread", 1, find),
+        ];
+        if seed % 4 == 0 {
+            kernels.push(("table_clear", 1, erase));
+        } else {
+            kernels.extend([(&*writer, 1, first), (&*writer, 1, second)]);
+        }
+        shim.beside(32, seed, &kernels);
+        if seed % 4 == 0 {
+            assert_eq!(table.size().unwrap(), 0);
+        }
+        for (key, (_, row)) in contents(&mut table) {
+            let whole = row == row_of(key, 0, 16) || row == row_of(key, 1, 16);
+            assert!(whole, "seed {seed}: key {key}");
+        }
+        // Every entry is where a search finds it.
+        let there: Vec<u64> = contents(&mut table).into_keys().collect();
+        assert!(
+            table
+                .contains(&there)
+                .unwrap()
+                .into_iter()
+                .all(|found| found)
+        );
+    }
+}

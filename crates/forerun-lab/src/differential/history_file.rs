@@ -1,0 +1,245 @@
+//! Histories as text, so that a history that failed can be kept and played again.
+//!
+//! ```text
+//!   # what it found
+//!   step connection=0 padding=0 wait_s=0 compare=whole cuts=
+//!     set a 0 0 5 | \r\n | hello\r\n          words | end of the line | data block, if there is one
+//!     mg a c <cas C 0> <time T 500>           the latest version, a time of day in 500 seconds
+//! ```
+//!
+//! A command may have no words; `<empty>` is a word without bytes. Bytes that are not printable,
+//! spaces within a word, `|`, `<` and `\` are escaped.
+
+use std::fmt::Write;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::command::{Command, CompareMode, Step, Word};
+
+/// The letters of the flags whose argument is a version or a time of day.
+const LETTERS: [&str; 5] = ["", "C", "E", "T", "N"];
+
+/// How a step is compared, and its name in a file.
+const COMPARE_NAMES: [(CompareMode, &str); 3] = [
+    (CompareMode::Whole, "whole"),
+    (CompareMode::BlockMayBeRead, "block-may-be-read"),
+    (CompareMode::Unordered, "unordered"),
+];
+
+/// A history as text.
+pub(super) fn to_text(steps: &[Step]) -> String {
+    let mut text = String::new();
+    for step in steps {
+        let compare = COMPARE_NAMES.iter().find(|(one, _)| *one == step.compare);
+        let cuts: Vec<String> = step.cuts.iter().map(u16::to_string).collect();
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "step connection={} padding={} wait_s={} compare={} cuts={}",
+            step.connection,
+            step.padding,
+            step.wait_s,
+            compare.map_or("", |(_, name)| *name),
+            cuts.join(",")
+        );
+        for command in &step.commands {
+            let words: Vec<String> = command.words.iter().map(word_to_text).collect();
+            let _ = write!(
+                text,
+                "  {} | {}",
+                words.join(" "),
+                escape(&command.line_end)
+            );
+            if let Some(block) = &command.block {
+                let _ = write!(text, " | {}", escape(block));
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// Reads a history.
+///
+/// # Errors
+/// The line that is wrong.
+pub(super) fn from_text(text: &str) -> Result<Vec<Step>> {
+    let mut steps: Vec<Step> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let read = match line.strip_prefix("step ") {
+            _ if line.is_empty() || line.starts_with('#') => Ok(()),
+            Some(fields) => step_from_text(fields).map(|step| steps.push(step)),
+            None => command_from_text(line).and_then(|command| {
+                let step = steps
+                    .last_mut()
+                    .context("a command before the first step")?;
+                step.commands.push(command);
+                Ok(())
+            }),
+        };
+        read.with_context(|| format!("line {}: {line}", number + 1))?;
+    }
+    Ok(steps)
+}
+
+fn step_from_text(fields: &str) -> Result<Step> {
+    let mut step = Step::new(0, Vec::new());
+    for field in fields.split(' ') {
+        let (name, value) = field.split_once('=').context("a field is NAME=VALUE")?;
+        match name {
+            "connection" => step.connection = value.parse()?,
+            "padding" => step.padding = value.parse()?,
+            "wait_s" => step.wait_s = value.parse()?,
+            "cuts" if value.is_empty() => {}
+            "cuts" => step.cuts = value.split(',').map(str::parse).collect::<Result<_, _>>()?,
+            "compare" => {
+                let known = COMPARE_NAMES.iter().find(|(_, name)| *name == value);
+                step.compare = known.context("an unknown comparison")?.0;
+            }
+            _ => bail!("an unknown field"),
+        }
+    }
+    Ok(step)
+}
+
+fn command_from_text(line: &str) -> Result<Command> {
+    let line = line.strip_prefix("  ").context("a command is indented")?;
+    let mut parts = line.split(" | ");
+    let words = words_from_text(parts.next().unwrap_or_default())?;
+    let line_end = unescape(parts.next().context("the end of the line is missing")?)?;
+    let block = parts.next().map(unescape).transpose()?;
+    ensure!(parts.next().is_none(), "there are too many parts");
+    Ok(Command {
+        words,
+        line_end,
+        block,
+    })
+}
+
+fn word_to_text(word: &Word) -> String {
+    match word {
+        Word::Text(text) if text.is_empty() => "<empty>".to_owned(),
+        Word::Text(text) => escape(text),
+        Word::Cas { letter, back } => format!("<cas {letter} {back}>"),
+        Word::TimeOfDay { letter, offset_s } => format!("<time {letter} {offset_s}>"),
+    }
+}
+
+fn words_from_text(text: &str) -> Result<Vec<Word>> {
+    let mut words = Vec::new();
+    if text.is_empty() {
+        return Ok(words);
+    }
+    let mut rest = text;
+    loop {
+        let (word, after) = match rest.strip_prefix('<') {
+            Some(inner) => {
+                let (fields, after) = inner.split_once('>').context("a > is missing")?;
+                (special_word(fields)?, after)
+            }
+            None => {
+                let end = rest.find(' ').unwrap_or(rest.len());
+                (Word::Text(unescape(&rest[..end])?), &rest[end..])
+            }
+        };
+        words.push(word);
+        match after.strip_prefix(' ') {
+            Some(next) => rest = next,
+            None => {
+                ensure!(after.is_empty(), "words are separated by spaces");
+                return Ok(words);
+            }
+        }
+    }
+}
+
+/// A word in angle brackets: an empty one, or one that is known only when it is sent.
+fn special_word(fields: &str) -> Result<Word> {
+    if fields == "empty" {
+        return Ok(Word::Text(Vec::new()));
+    }
+    let mut fields = fields.split(' ');
+    let mut next = || fields.next().context("a field is missing");
+    let (kind, letter, value) = (next()?, next()?, next()?);
+    let letter = LETTERS.into_iter().find(|one| *one == letter);
+    let letter = letter.context("an unknown flag")?;
+    Ok(match kind {
+        "cas" => Word::Cas {
+            letter,
+            back: value.parse()?,
+        },
+        "time" => Word::TimeOfDay {
+            letter,
+            offset_s: value.parse()?,
+        },
+        _ => bail!("an unknown word"),
+    })
+}
+
+fn escape(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for &byte in bytes {
+        match byte {
+            b' ' | b'|' | b'<' => {
+                let _ = write!(text, "\\x{byte:02x}");
+            }
+            b'\'' | b'"' => text.push(byte.into()),
+            _ => {
+                let _ = write!(text, "{}", byte.escape_ascii());
+            }
+        }
+    }
+    text
+}
+
+fn unescape(text: &str) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'\\' {
+            bytes.push(byte);
+            continue;
+        }
+        bytes.push(match rest.next() {
+            Some(b'r') => b'\r',
+            Some(b'n') => b'\n',
+            Some(b't') => b'\t',
+            Some(b'\\') => b'\\',
+            Some(b'x') => {
+                let digits = [rest.next(), rest.next()].map(Option::unwrap_or_default);
+                u8::from_str_radix(std::str::from_utf8(&digits)?, 16)?
+            }
+            _ => bail!("an unknown escape"),
+        });
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::generate;
+    use super::super::known_differences::{EARLIER, LATER};
+    use super::*;
+
+    #[test]
+    fn a_history_is_read_as_it_was_written() {
+        for seed in 0..40 {
+            for version in [EARLIER, LATER] {
+                let steps = generate::history(seed, version);
+                let read = from_text(&to_text(&steps)).expect("it was written as text");
+                for (index, (read, step)) in read.iter().zip(&steps).enumerate() {
+                    assert_eq!(read, step, "seed {seed}, step {index}");
+                }
+                assert_eq!(read.len(), steps.len(), "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_line_is_named() {
+        let error = from_text("step connection=0\n  get a | \\q\n").expect_err("no such escape");
+        assert_eq!(error.to_string(), "line 2:   get a | \\q");
+        assert!(from_text("  get a | \\r\\n\n").is_err(), "no step");
+        assert!(from_text("step connection=x\n").is_err(), "no number");
+    }
+}

@@ -1,0 +1,409 @@
+//! The intended differences, each with its reason. The test accepts no others.
+//!
+//! docs/operate/protocol.md lists the same differences in the same words, and a test here compares
+//! the two. This file also implements what `Masked` differences allow;
+//! [`generate`](super::generate) leaves out those that are `NotGenerated`.
+
+use std::fmt;
+
+/// A version of memcached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(pub u32, pub u32, pub u32);
+
+impl Version {
+    /// Reads `memcached 1.6.18` or `1.6.18`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let numbers = text.trim().rsplit(' ').next()?;
+        let mut numbers = numbers
+            .splitn(3, '.')
+            .map(|part| part.chars().take_while(char::is_ascii_digit).collect());
+        let mut next = || numbers.next().and_then(|part: String| part.parse().ok());
+        Some(Self(next()?, next()?, next()?))
+    }
+
+    /// Whether its differences are listed. Versions between 1.6.18 and [`LATER`] have some of the
+    /// differences of either.
+    pub(super) fn is_listed(self) -> bool {
+        self == EARLIER || self >= LATER
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+/// The earlier version that this server is compared with.
+pub(super) const EARLIER: Version = Version(1, 6, 18);
+
+/// The first version that is compared as a later one: it knows more flags than 1.6.18 and parses
+/// lines differently.
+pub(super) const LATER: Version = Version(1, 6, 40);
+
+/// Which memcached differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Affected {
+    /// 1.6.18; later versions behave like this server.
+    Earlier,
+    /// 1.6.45; this server behaves like 1.6.18.
+    Later,
+    Any,
+}
+
+/// How the test treats a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Treatment {
+    /// Answers that differ only in this way count as equal.
+    Masked,
+    /// Histories do not contain it: after it, the servers would hold different items, and
+    /// everything that follows would differ.
+    NotGenerated,
+    /// It ends a history, for the same reason: its cause cannot be avoided.
+    Ends,
+}
+
+/// An intended difference.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Difference {
+    pub affected: Affected,
+    pub treatment: Treatment,
+    /// What differs and why, in the words of docs/operate/protocol.md.
+    pub text: &'static str,
+}
+
+const fn masked(affected: Affected, text: &'static str) -> Difference {
+    Difference {
+        affected,
+        treatment: Treatment::Masked,
+        text,
+    }
+}
+
+const fn not_generated(affected: Affected, text: &'static str) -> Difference {
+    Difference {
+        affected,
+        treatment: Treatment::NotGenerated,
+        text,
+    }
+}
+
+const fn ends(affected: Affected, text: &'static str) -> Difference {
+    Difference {
+        affected,
+        treatment: Treatment::Ends,
+        text,
+    }
+}
+
+/// All differences, in the order of docs/operate/protocol.md.
+pub(super) const DIFFERENCES: &[Difference] = &[
+    not_generated(
+        Affected::Earlier,
+        "The server implements the meta flags `E` (`mg`, `ms`, `md`, `ma`), `x` (`md`), `s` \
+         (`ms`), `C` (`mg`) and `N` of an append or prepend. 1.6.18 refuses or ignores them.",
+    ),
+    masked(
+        Affected::Earlier,
+        "If a storage command is refused because of its key, flags, time or version, or because it \
+         has too few or too many words, the server skips the data block if the line gives its \
+         length. 1.6.18 reads the block as commands, so anyone who can choose a key can inject \
+         commands.",
+    ),
+    not_generated(
+        Affected::Earlier,
+        "A quiet `ma` that creates a counter answers nothing. 1.6.18 answers `HD`.",
+    ),
+    masked(
+        Affected::Earlier,
+        "`exp` of `me` is the time left. 1.6.18 returns its negative.",
+    ),
+    ends(
+        Affected::Earlier,
+        "A number of 2^63 or more can be incremented and decremented regardless of the memory \
+         after it. 1.6.18 searches that memory for a minus sign, which an earlier item may have \
+         left there, and then answers that the value is not a number.",
+    ),
+    masked(
+        Affected::Later,
+        "1.6.45 words errors differently, and some errors begin with `SERVER_ERROR`.",
+    ),
+    not_generated(
+        Affected::Later,
+        "1.6.45 parses lines differently: it refuses numbers with a plus sign or white space, \
+         times beyond 32 bits, lines that end in a newline alone, `bget`, and `gat` without a key; \
+         it ignores extra words, and takes a key named `noreply` for the option.",
+    ),
+    masked(
+        Affected::Later,
+        "1.6.45 begins a metadump with `OK` and adds `flags=` to its lines.",
+    ),
+    not_generated(
+        Affected::Later,
+        "1.6.45 does not decode the key of `me key b`, and sends an empty line after the error if \
+         a key in a `get` is too long.",
+    ),
+    not_generated(
+        Affected::Any,
+        "If the first byte of a connection is 0x80, the server answers that it does not support \
+         the binary protocol. Memcached supports it.",
+    ),
+    not_generated(
+        Affected::Any,
+        "The server refuses client flags, lengths and settings of more than 32 bits. Memcached \
+         truncates them.",
+    ),
+    not_generated(
+        Affected::Any,
+        "The server refuses negative numbers where only positive ones are valid. Memcached accepts \
+         those below -2^63, which wrap around to positive numbers.",
+    ),
+    not_generated(
+        Affected::Any,
+        "`flush_all` with a delay takes effect when the delay is over, or at once if the delay is \
+         a Unix time in the past. It does not undo an earlier flush. Memcached flushes a second \
+         earlier, ignores a time in the past, and brings back the items of an earlier flush until \
+         the delay is over.",
+    ),
+    not_generated(
+        Affected::Any,
+        "A meta command with an opaque token that is too long changes nothing. Memcached executes \
+         some of them before it answers with the error.",
+    ),
+    not_generated(
+        Affected::Any,
+        "If an incremented number gets longer, the item keeps its claim and its stale mark, and \
+         gets the time of `ma`'s `T`. Memcached creates a new item without these marks, and sets \
+         the time of the old item.",
+    ),
+    not_generated(
+        Affected::Any,
+        "`incr`, `decr` and `ma` never shorten a value: they pad it with spaces. Memcached \
+         shortens it if an answer with the item waits to be sent, or if the thread that maintains \
+         its LRU holds the item, so the result depends on timing.",
+    ),
+    not_generated(
+        Affected::Any,
+        "A value that consists of white space is not a number. Memcached reads beyond its end, and \
+         uses what an earlier item left there.",
+    ),
+    not_generated(
+        Affected::Any,
+        "`ma` with `C` compares versions before it looks at the value. Memcached first answers \
+         that a value of more than half a MiB is not a number.",
+    ),
+    masked(
+        Affected::Any,
+        "The time left of an expired item is 0. Memcached returns a number near 2^32.",
+    ),
+    not_generated(
+        Affected::Any,
+        "`md x` keeps the item's time and marks, and gives it a new version because its value has \
+         changed. In memcached, the emptied item keeps its version and never expires unless `T` is \
+         given.",
+    ),
+    not_generated(
+        Affected::Any,
+        "`k` returns the key in base64 if the command has `b`. Memcached does so if `ms` stored \
+         the item with `b`, but not if `mg` or `ma` created it or if it was appended to.",
+    ),
+    not_generated(
+        Affected::Any,
+        "The server refuses base64 keys that are not well formed. Memcached skips characters that \
+         are not base64.",
+    ),
+    not_generated(
+        Affected::Any,
+        "If a line of keys contains a key that is too long, the answers before that line are still \
+         sent. If the line is longer than 16 KiB, so are the answers to its keys before the bad \
+         one. Memcached drops all answers that it has not sent yet.",
+    ),
+    not_generated(
+        Affected::Any,
+        "A line other than `get` and `gets` may have up to 16 KiB however it arrives, and a list \
+         of keys may have any length. Memcached closes the connection above 2 KiB unless the rest \
+         has already arrived.",
+    ),
+    not_generated(
+        Affected::Any,
+        "A dump of keys is answered in its turn, wherever it is in the pipeline. Memcached refuses \
+         a dump that follows other commands, and loses commands that it receives before the dump \
+         is over. 1.6.18 has no `mgdump`.",
+    ),
+    not_generated(
+        Affected::Any,
+        "`slabs`, `lru` and `extstore` depend on how memcached stores items. They are off, and so \
+         is `watch`.",
+    ),
+    not_generated(
+        Affected::Any,
+        "The largest value is `--max-item-size` minus the key and 32 bytes. Memcached's overhead \
+         is different.",
+    ),
+    masked(
+        Affected::Any,
+        "`version` answers the memcached version that the server follows, and then its own.",
+    ),
+    masked(
+        Affected::Any,
+        "`cls` and `size` of `me` and of dumps depend on how a server stores items.",
+    ),
+    masked(
+        Affected::Any,
+        "In `stats`, `cmd_meta` counts all meta commands; memcached counts only `me`. \
+         `total_items` counts every version of an item that was written, `touch` included. \
+         `curr_items`, `get_expired` and `get_flushed` depend on when a server reclaims expired \
+         and flushed items. Statistics of the process, its memory, threads and connections are \
+         each server's own.",
+    ),
+];
+
+/// Statistics of what clients do, which both servers count alike.
+const COMPARED_STATS: &[&str] = &[
+    "cmd_get",
+    "cmd_set",
+    "cmd_flush",
+    "cmd_touch",
+    "get_hits",
+    "get_misses",
+    "delete_misses",
+    "delete_hits",
+    "incr_misses",
+    "incr_hits",
+    "decr_misses",
+    "decr_hits",
+    "cas_misses",
+    "cas_hits",
+    "cas_badval",
+    "touch_hits",
+    "touch_misses",
+];
+
+/// Whether a line of an unordered answer is compared: for statistics, those that both servers count
+/// alike.
+pub(super) fn is_compared(line: &[u8]) -> bool {
+    let Some(rest) = line.strip_prefix(b"STAT ") else {
+        return true;
+    };
+    let name = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
+    COMPARED_STATS.iter().any(|one| one.as_bytes() == name)
+}
+
+/// A line of memcached's list of keys, without the parts that only a later version adds; `None` if
+/// the whole line is such a part.
+pub(super) fn without_additions(line: &[u8], memcached: Version) -> Option<&[u8]> {
+    if memcached < LATER {
+        return Some(line);
+    }
+    let fields = b" flags=";
+    let end = line
+        .windows(fields.len())
+        .rposition(|window| window == fields);
+    match end {
+        Some(end) if line.starts_with(b"key=") => Some(&line[..end]),
+        _ => (line != b"OK").then_some(line),
+    }
+}
+
+/// Whether a listed difference explains two different lines.
+pub(super) fn lines_are_equivalent(ours: &[u8], theirs: &[u8], memcached: Version) -> bool {
+    let is_error = |line: &[u8]| {
+        let starts = [&b"ERROR"[..], b"CLIENT_ERROR", b"SERVER_ERROR"];
+        starts.iter().any(|start| line.starts_with(start))
+    };
+    memcached >= LATER && is_error(ours) && is_error(theirs)
+}
+
+/// Whether memcached's answer ends a history: it refuses a command that this server executed on a
+/// number of 2^63 or more.
+pub(super) fn ends_a_history(theirs: &[u8], counted_high: bool, memcached: Version) -> bool {
+    memcached < LATER
+        && counted_high
+        && theirs == b"CLIENT_ERROR cannot increment or decrement non-numeric value"
+}
+
+/// The maximum duration of a history in seconds.
+const HISTORY_S_MAX: i64 = 3600;
+
+/// Whether two answers of the flag `t`, in seconds left, agree.
+pub(super) fn seconds_left_agree(ours: i64, theirs: i64, clock_s: u64) -> bool {
+    // The item's time has passed since memcached started, and the difference has 32 bits.
+    let wrapped = 1 << 32;
+    if ours == 0 && (wrapped - HISTORY_S_MAX..wrapped).contains(&theirs) {
+        return true;
+    }
+    times_agree(ours, theirs, clock_s)
+}
+
+/// Whether two values of `exp` in `me`, in seconds left, agree.
+pub(super) fn exp_agrees(ours: i64, theirs: i64, clock_s: u64, memcached: Version) -> bool {
+    let theirs = match memcached < LATER && theirs != -1 {
+        true => -theirs,
+        false => theirs,
+    };
+    times_agree(ours, theirs, clock_s)
+}
+
+/// Whether two times, in seconds, agree within the difference of two clocks. -1 means never; it is
+/// not a time.
+pub(super) fn times_agree(ours: i64, theirs: i64, clock_s: u64) -> bool {
+    (ours == -1) == (theirs == -1) && ours.abs_diff(theirs) <= clock_s
+}
+
+/// Whether two answers to `version` are the ones that each server must give.
+pub(super) fn versions_agree(ours: &[u8], theirs: &[u8], memcached: Version) -> bool {
+    let theirs = std::str::from_utf8(theirs).ok().and_then(Version::parse);
+    ours.starts_with(b"1.6.18-forerun-") && theirs == Some(memcached)
+}
+
+/// Whether a value in `me` and in dumps depends on how a server stores its items.
+pub(super) fn is_storage_specific(name: &[u8]) -> bool {
+    matches!(name, b"cls" | b"size")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The list entries in a section of docs/operate/protocol.md, each as one line.
+    fn entries() -> Vec<String> {
+        let text = include_str!("../../../../docs/operate/protocol.md");
+        let (_, part) = text
+            .split_once("\n## Differences from memcached\n")
+            .expect("the document has this part");
+        let part = part.split("\n## ").next().unwrap_or_default();
+        let mut entries: Vec<String> = Vec::new();
+        let mut is_entry = false;
+        for line in part.lines() {
+            if let Some(entry) = line.strip_prefix("- ") {
+                entries.push(entry.to_owned());
+                is_entry = true;
+            } else if let (true, Some(entry), true) =
+                (line.starts_with("  "), entries.last_mut(), is_entry)
+            {
+                entry.push(' ');
+                entry.push_str(line.trim());
+            } else {
+                is_entry = false;
+            }
+        }
+        entries
+    }
+
+    #[test]
+    fn the_document_lists_the_same_differences() {
+        let listed: Vec<&str> = DIFFERENCES.iter().map(|one| one.text).collect();
+        assert_eq!(entries(), listed);
+    }
+
+    #[test]
+    fn versions_are_read() {
+        assert_eq!(
+            Version::parse("memcached 1.6.18\n"),
+            Some(Version(1, 6, 18))
+        );
+        assert_eq!(Version::parse("1.6.45_3"), Some(Version(1, 6, 45)));
+        assert_eq!(Version::parse("memcached"), None);
+        assert!(Version(1, 6, 9) < Version(1, 6, 18));
+    }
+}

@@ -1,0 +1,150 @@
+//! The memory of all connections' own buffers, and its limit.
+//!
+//! ```text
+//!   a connection waits with bytes in its buffers  ──> Ticket::hold ──> counted here
+//!   the limit is reached                          ──> no connection is read until some is free again
+//!   and a connection moves no byte for STALL_S    ──> it is closed
+//! ```
+//!
+//! A connection that waits with empty buffers holds nothing: see
+//! [`Spare`](super::connection::Spare).
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::shared::ConnectionStats;
+
+/// While the limit is reached, a connection that holds buffers and has moved no byte for this long
+/// is closed.
+pub(crate) const STALL_S: u64 = 5;
+
+// All counts here are statistics or compared with a limit that may be exceeded by a turn. They
+// order nothing, so every access is relaxed.
+const RELAXED: Ordering = Ordering::Relaxed;
+
+/// The memory that a connection's own buffers take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BufferMemory {
+    /// An incomplete command, or commands that wait for a slow reader.
+    pub(crate) input_bytes: usize,
+    /// Answers that wait for a slow reader. Large values belong to the cache and do not count.
+    pub(crate) output_bytes: usize,
+}
+
+/// The buffers of all connections.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    limit_bytes: usize,
+    input: Side,
+    output: Side,
+    pauses: AtomicU64,
+}
+
+/// The input buffers of all connections, or their output buffers.
+#[derive(Debug, Default)]
+struct Side {
+    connections: AtomicUsize,
+    bytes: AtomicUsize,
+    closed: AtomicU64,
+}
+
+impl Side {
+    fn change(&self, from: usize, to: usize) {
+        if from == to {
+            return;
+        }
+        // Wraps around for a decrease.
+        self.bytes.fetch_add(to.wrapping_sub(from), RELAXED);
+        match (from, to) {
+            (0, _) => _ = self.connections.fetch_add(1, RELAXED),
+            (_, 0) => _ = self.connections.fetch_sub(1, RELAXED),
+            _ => {}
+        }
+    }
+}
+
+impl BufferMemory {
+    /// Whether a connection holds any memory.
+    pub(crate) fn is_some(self) -> bool {
+        self != BufferMemory::default()
+    }
+}
+
+impl Buffers {
+    pub(crate) fn new(limit_bytes: usize) -> Buffers {
+        Buffers {
+            limit_bytes,
+            input: Side::default(),
+            output: Side::default(),
+            pauses: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether the limit is reached.
+    pub(crate) fn is_full(&self) -> bool {
+        let bytes = self.input.bytes.load(RELAXED) + self.output.bytes.load(RELAXED);
+        bytes >= self.limit_bytes
+    }
+
+    /// The memory of one connection has changed.
+    pub(crate) fn change(&self, from: BufferMemory, to: BufferMemory) {
+        self.input.change(from.input_bytes, to.input_bytes);
+        self.output.change(from.output_bytes, to.output_bytes);
+    }
+
+    /// Counts a connection that is not read for now.
+    pub(crate) fn paused(&self) {
+        self.pauses.fetch_add(1, RELAXED);
+    }
+
+    /// Counts a connection that is closed for its buffers.
+    pub(crate) fn closed(&self, held: BufferMemory) {
+        let side = match held.output_bytes {
+            0 => &self.input,
+            _ => &self.output,
+        };
+        side.closed.fetch_add(1, RELAXED);
+    }
+
+    /// Fills in the figures of `stats`.
+    pub(crate) fn describe(&self, stats: &mut ConnectionStats) {
+        stats.response_obj_oom = self.output.closed.load(RELAXED);
+        stats.response_obj_count = self.output.connections.load(RELAXED) as u64;
+        stats.response_obj_bytes = self.output.bytes.load(RELAXED) as u64;
+        stats.read_buf_count = self.input.connections.load(RELAXED) as u64;
+        stats.read_buf_bytes = self.input.bytes.load(RELAXED) as u64;
+        stats.read_buf_oom = self.input.closed.load(RELAXED);
+        stats.read_buf_pauses = self.pauses.load(RELAXED);
+        stats.read_buf_limit_bytes = self.limit_bytes as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_follows_every_change_up_and_down() {
+        let buffers = Buffers::new(100);
+        let of = |input_bytes, output_bytes| BufferMemory {
+            input_bytes,
+            output_bytes,
+        };
+        buffers.change(of(0, 0), of(30, 50));
+        buffers.change(of(0, 0), of(0, 10));
+        assert!(!buffers.is_full());
+        buffers.change(of(30, 50), of(40, 60));
+        assert!(buffers.is_full());
+        let mut stats = ConnectionStats::default();
+        buffers.describe(&mut stats);
+        assert_eq!((stats.read_buf_count, stats.read_buf_bytes), (1, 40));
+        assert_eq!(
+            (stats.response_obj_count, stats.response_obj_bytes),
+            (2, 70)
+        );
+        buffers.change(of(40, 60), of(0, 0));
+        buffers.change(of(0, 10), of(0, 0));
+        buffers.describe(&mut stats);
+        assert_eq!((stats.read_buf_count, stats.read_buf_bytes), (0, 0));
+        assert_eq!((stats.response_obj_count, stats.response_obj_bytes), (0, 0));
+    }
+}

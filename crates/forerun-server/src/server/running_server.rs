@@ -1,0 +1,101 @@
+//! Answers the questions that sessions ask the server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forerun_cache::Cache;
+
+use crate::net::TlsFiles;
+use crate::shared::{ConnectionStats, RefreshError, ServerControl};
+use crate::system::System;
+
+use super::connections::Connections;
+
+/// The server as its sessions see it.
+pub(crate) struct RunningServer<S> {
+    system: S,
+    connections: Arc<Connections>,
+    tls: Option<Arc<TlsFiles>>,
+    /// Whether a thread is removing expired items.
+    crawling: Arc<AtomicBool>,
+}
+
+impl<S: System> RunningServer<S> {
+    pub(crate) fn new(
+        system: S,
+        connections: Arc<Connections>,
+        tls: Option<Arc<TlsFiles>>,
+    ) -> RunningServer<S> {
+        RunningServer {
+            system,
+            connections,
+            tls,
+            crawling: Arc::default(),
+        }
+    }
+}
+
+impl<S: System> ServerControl for RunningServer<S> {
+    fn connection_stats(&self) -> ConnectionStats {
+        let age = |tls: &Arc<TlsFiles>| {
+            let age = self.system.now().saturating_duration_since(tls.loaded_at());
+            age.as_secs()
+        };
+        ConnectionStats {
+            time_since_server_cert_refresh: self.tls.as_ref().map(age),
+            ..self.connections.stats()
+        }
+    }
+
+    fn refresh_certificates(&self) -> Result<(), RefreshError> {
+        let tls = self.tls.as_ref().ok_or(RefreshError::NoTls)?;
+        tls.reload(self.system.now()).map_err(|error| {
+            // The error names files of the server, which its clients need not know.
+            tracing::error!(%error, "cannot reload the certificates");
+            RefreshError::Unusable
+        })?;
+        tracing::info!("reloaded the certificates");
+        Ok(())
+    }
+
+    fn describe_connections(&self, line: &mut dyn FnMut(u64, &str, &str)) {
+        let now_s = self.connections.seconds(self.system.now());
+        self.connections.describe(now_s, line);
+    }
+
+    /// Runs on its own thread: a crawl takes about a second for ten million items.
+    fn crawl(&self, cache: &Arc<Cache>) -> bool {
+        // Relaxed, here and below: the thread that finds it false may begin, and no data depends on
+        // it.
+        if self.crawling.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        let over = ClearOnDrop(self.crawling.clone());
+        let cache = cache.clone();
+        let crawl = move || {
+            let _over = over;
+            let removed = cache.remove_expired();
+            tracing::info!(removed, "removed expired items");
+        };
+        // If no thread can be started, the closure is dropped, and with it the marker that a crawl
+        // is running.
+        if let Err(error) = self.system.spawn("crawler", Box::new(crawl)) {
+            tracing::error!(%error, "cannot start a thread to remove expired items");
+            return false;
+        }
+        true
+    }
+
+    fn is_crawling(&self) -> bool {
+        self.crawling.load(Ordering::Relaxed)
+    }
+}
+
+/// Clears the flag however the work ends.
+struct ClearOnDrop(Arc<AtomicBool>);
+
+impl Drop for ClearOnDrop {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}

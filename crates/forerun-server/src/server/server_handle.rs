@@ -1,0 +1,91 @@
+//! Requests to a running server from other threads: write a snapshot, reload the users, drain.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::system::Wake;
+use forerun_core::Owner;
+
+/// A handle to a server that any thread can use. [`Server::handle`](crate::Server::handle) makes
+/// one.
+///
+/// ```
+/// use forerun_cache::{Cache, CacheOptions};
+/// use forerun_server::{Listen, Server, ServerOptions};
+/// use std::sync::Arc;
+/// use std::thread;
+///
+/// let cache = Arc::new(Cache::new(CacheOptions::default())?);
+/// let options = ServerOptions::new(Listen::parse("127.0.0.1:0", 11211)?);
+/// let server = Server::start(options, cache)?;
+/// let handle = server.handle();
+/// let stopper = thread::spawn(move || handle.drain());
+/// server.wait()?;
+/// # stopper.join().unwrap();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ServerHandle {
+    /// A fork of the server's process shares the waker, so requests from a fork are ignored.
+    owner: Owner,
+    requests: Arc<Requests>,
+    waker: Arc<dyn Wake>,
+}
+
+#[derive(Debug, Default)]
+struct Requests {
+    drain: AtomicBool,
+    snapshot: AtomicBool,
+    reload_files: AtomicBool,
+}
+
+// The flags carry no data, and the wake-up that follows orders them, so relaxed would suffice.
+// Release and acquire make this correct without an argument about the kernel.
+impl ServerHandle {
+    pub(crate) fn new(waker: Arc<dyn Wake>) -> ServerHandle {
+        ServerHandle {
+            owner: Owner::this_process(),
+            requests: Arc::default(),
+            waker,
+        }
+    }
+
+    /// Like [`Server::drain`](crate::Server::drain).
+    pub fn drain(&self) {
+        self.request(&self.requests.drain);
+    }
+
+    /// Like [`Server::snapshot`](crate::Server::snapshot).
+    pub fn snapshot(&self) {
+        self.request(&self.requests.snapshot);
+    }
+
+    /// Like [`Server::reload_files`](crate::Server::reload_files).
+    pub fn reload_files(&self) {
+        self.request(&self.requests.reload_files);
+    }
+
+    /// Whether a reload was requested since the last call.
+    pub(crate) fn take_reload_files(&self) -> bool {
+        self.requests.reload_files.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn is_drain_requested(&self) -> bool {
+        self.requests.drain.load(Ordering::Acquire)
+    }
+
+    /// Whether a snapshot was requested since the last call.
+    pub(crate) fn take_snapshot(&self) -> bool {
+        self.requests.snapshot.swap(false, Ordering::AcqRel)
+    }
+
+    fn request(&self, flag: &AtomicBool) {
+        if !self.owner.is_this_process() {
+            return;
+        }
+        flag.store(true, Ordering::Release);
+        // This fails only if the acceptor's poll is gone. Then no thread is left to serve the
+        // request.
+        let _ = self.waker.wake();
+    }
+}

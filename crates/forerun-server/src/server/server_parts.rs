@@ -1,0 +1,186 @@
+//! Assembles a server before its threads start: reads files, binds listeners, and connects the
+//! parts.
+
+use std::sync::Arc;
+
+use forerun_cache::Cache;
+
+use crate::address::Address;
+use crate::auth::UserFile;
+use crate::error::Error;
+use crate::net::TlsFiles;
+use crate::settings::Settings;
+use crate::shared::Shared;
+use crate::system::{Listening, Readiness, System};
+
+use super::acceptor::{self, Acceptor, ListenerState, Maintenance};
+use super::buffers::Buffers;
+use super::connections::Connections;
+use super::options::ServerOptions;
+use super::running_server::RunningServer;
+use super::server_handle::ServerHandle;
+use super::snapshot_writer::SnapshotWriter;
+use super::worker::{Setup, Worker};
+
+/// By default the connections' own buffers take at most one byte in this many of the cache's limit.
+const BUFFERS_SHARE: usize = 8;
+/// However small the cache is, the limit is not below this.
+const BUFFER_LIMIT_BYTES_MIN: usize = 16 << 20;
+
+/// The acceptor, its workers, and the handles that the server keeps.
+pub(crate) struct ServerParts<S: System> {
+    pub(crate) acceptor: Acceptor<S>,
+    pub(crate) workers: Vec<Worker<S>>,
+    pub(crate) snapshot_writer: Option<SnapshotWriter<S>>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) handle: ServerHandle,
+    pub(crate) addresses: Vec<Address>,
+}
+
+impl<S: System> ServerParts<S> {
+    /// # Errors
+    /// Any [`Error`]. In that case nothing stays bound, and the snapshot is unchanged.
+    pub(crate) fn assemble(
+        system: S,
+        options: &ServerOptions,
+        cache: Arc<Cache>,
+    ) -> Result<ServerParts<S>, Error> {
+        options.check()?;
+        // The cache may be older than its server. Its clock is correct from here on.
+        system.tick(&cache);
+        let tls = options
+            .tls
+            .as_ref()
+            .map(|tls| TlsFiles::load(tls, system.now()))
+            .transpose()?
+            .map(Arc::new);
+        let users = options
+            .auth_file
+            .as_deref()
+            .map(UserFile::load)
+            .transpose()?
+            .map(Arc::new);
+        let snapshot = options.snapshot.clone();
+        let snapshot_writer =
+            snapshot.map(|snapshot| SnapshotWriter::new(system.clone(), snapshot));
+        if let Some(snapshot_writer) = &snapshot_writer {
+            snapshot_writer.restore(&cache)?;
+        }
+        let listeners = options
+            .listen
+            .iter()
+            .map(|listen| system.bind(listen, options.listen_backlog))
+            .collect::<Result<Vec<_>, _>>()?;
+        let addresses: Vec<Address> = listeners.iter().map(|one| one.address().clone()).collect();
+
+        let buffer_limit_bytes = options
+            .buffer_limit_bytes
+            .unwrap_or((cache.memory_limit_bytes() / BUFFERS_SHARE).max(BUFFER_LIMIT_BYTES_MIN));
+        let connections = Arc::new(Connections::new(
+            options.connection_limit,
+            Buffers::new(buffer_limit_bytes),
+            system.now(),
+        ));
+        let settings = reported_settings(options, &addresses, &cache);
+        let server = Box::new(RunningServer::new(
+            system.clone(),
+            connections.clone(),
+            tls.clone(),
+        ));
+        let shared = Arc::new(Shared::on(&system, settings, cache.clone(), server));
+        let start = |source| Error::Start {
+            what: "a poll",
+            source,
+        };
+        let (poll, waker) = system.poll(acceptor::EVENTS).map_err(start)?;
+        let handle = ServerHandle::new(waker);
+        let setup = Setup {
+            system: system.clone(),
+            shared: shared.clone(),
+            connections: connections.clone(),
+            handle: handle.clone(),
+            tls: tls.clone(),
+            users: users.clone(),
+            idle_timeout_s: options.idle_timeout.as_secs(),
+        };
+        let mut acceptor = Acceptor {
+            maintenance: Maintenance::new(system.now()),
+            system,
+            poll,
+            listeners: listener_states(listeners),
+            workers: Vec::new(),
+            threads: Vec::new(),
+            connections,
+            handle: handle.clone(),
+            cache,
+            snapshot_writer: snapshot_writer.clone(),
+            tls,
+            users,
+            drain_timeout: options.drain_timeout,
+            next_worker: 0,
+        };
+        for (number, state) in acceptor.listeners.iter_mut().enumerate() {
+            let registered = acceptor.poll.register_listener(&mut state.listener, number);
+            registered.map_err(start)?;
+        }
+        let mut workers = Vec::new();
+        for _ in 0..options.threads {
+            let (worker, handle) = Worker::new(setup.clone()).map_err(start)?;
+            workers.push(worker);
+            acceptor.workers.push(handle);
+        }
+        Ok(ServerParts {
+            acceptor,
+            workers,
+            snapshot_writer,
+            shared,
+            handle,
+            addresses,
+        })
+    }
+}
+
+fn listener_states<L: Listening>(listeners: Vec<L>) -> Vec<ListenerState<L>> {
+    let name = |listener: &L| listener.address().to_string().into();
+    listeners
+        .into_iter()
+        .map(|listener| ListenerState {
+            name: name(&listener),
+            listener,
+            ready: false,
+        })
+        .collect()
+}
+
+/// The settings, with the values that the options determine.
+fn reported_settings(options: &ServerOptions, addresses: &[Address], cache: &Cache) -> Settings {
+    let tcp = addresses.iter().find_map(|address| match address {
+        Address::Tcp(address) => Some(address.port()),
+        Address::Unix { .. } => None,
+    });
+    let unix = addresses.iter().find_map(|address| match address {
+        Address::Tcp(_) => None,
+        Address::Unix { path, .. } => Some(path.display().to_string()),
+    });
+    let interfaces: Vec<String> = addresses
+        .iter()
+        .filter_map(|address| match address {
+            Address::Tcp(address) => Some(address.ip().to_string()),
+            Address::Unix { .. } => None,
+        })
+        .collect();
+    Settings {
+        item_size_max_bytes: cache.options().max_item_bytes,
+        evictions: cache.options().when_full == forerun_cache::WhenFull::Evict,
+        auth_enabled: options.auth_file.is_some(),
+        max_connections: u32::try_from(options.connection_limit).unwrap_or(u32::MAX),
+        listen_backlog: options.listen_backlog,
+        tcp_port: tcp.unwrap_or(0),
+        unix_socket: unix,
+        interfaces: interfaces.join(","),
+        threads: options.threads as u32,
+        idle_timeout_s: u32::try_from(options.idle_timeout.as_secs()).unwrap_or(u32::MAX),
+        tls_enabled: options.tls.is_some(),
+        ..options.settings.clone()
+    }
+}

@@ -1,0 +1,240 @@
+//! Used by the fuzz target. The answers must not depend on how the input is cut into pieces, and
+//! memory must stay bounded.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use forerun_cache::{Cache, CacheOptions, Store};
+
+use crate::input::Input;
+use crate::output::Output;
+use crate::session::{Context, Session, SessionState};
+use crate::settings::Settings;
+use crate::shared::{NoServer, Shared};
+
+/// Maximum size of an output: the limit at which it is full, plus the largest item that is copied.
+/// The preloaded items have up to 300,000 bytes, and items that a client stores have at most the
+/// size limit.
+const OUTPUT_BYTES_MAX: usize = 512 << 10;
+
+/// Maximum length of the expanded commands.
+const STREAM_BYTES_MAX: usize = 1 << 20;
+
+/// Sends `bytes` to a session, once as a whole and once in pieces whose lengths follow from `cuts`,
+/// with a fast and a slow reader, and compares the answers. A byte 0xfe in `bytes` takes two
+/// operands, a count and a byte: it repeats that byte a hundred times the count.
+///
+/// # Panics
+/// If the answers differ, or if a buffer takes too much memory.
+pub fn fuzz_session(cuts: &[u8], bytes: &[u8]) {
+    let stream = expand(bytes);
+    if memchr::memmem::find(&stream, b"stats").is_some() {
+        // Statistics depend on time and on the number of batches.
+        return;
+    }
+    let whole = play(&stream, &[], usize::MAX);
+    let cut = play(&stream, cuts, usize::MAX);
+    assert!(
+        whole == cut,
+        "cut: {}\nwhole: {}",
+        cut.escape_ascii(),
+        whole.escape_ascii()
+    );
+    let slow = play(&stream, cuts, 997);
+    assert!(
+        whole == slow,
+        "slow: {}\nwhole: {}",
+        slow.escape_ascii(),
+        whole.escape_ascii()
+    );
+}
+
+fn expand(bytes: &[u8]) -> Vec<u8> {
+    let mut stream = Vec::new();
+    let mut rest = bytes.iter();
+    while let Some(&byte) = rest.next()
+        && stream.len() < STREAM_BYTES_MAX
+    {
+        match byte {
+            0xfe => {
+                let hundreds = rest.next().copied().unwrap_or(0);
+                let repeated = rest.next().copied().unwrap_or(b' ');
+                stream.resize(stream.len() + usize::from(hundreds) * 100, repeated);
+            }
+            byte => stream.push(byte),
+        }
+    }
+    stream
+}
+
+/// Returns the answers to `stream`. The stream arrives in pieces whose lengths follow from `cuts`,
+/// which repeat; without cuts it is one piece. The client reads `step` bytes at a time.
+fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
+    let options = CacheOptions::default()
+        .memory_limit_bytes(8 << 20)
+        .max_item_bytes(400_000)
+        .seed(1);
+    let Ok(cache) = Cache::new(options) else {
+        return Vec::new();
+    };
+    let cache = Arc::new(cache);
+    for (key, len) in [
+        (&b"a"[..], 1),
+        (b"b", 100),
+        (b"big", 30_000),
+        (b"huge", 300_000),
+    ] {
+        cache.store(Store::set(key, vec![b'1'; len].as_slice()));
+    }
+    let shared = Shared::new(Settings::default(), cache, Box::new(NoServer));
+    let mut context = Context::new(Arc::new(shared));
+    let (mut session, mut input, mut output) = (Session::new(), Input::new(), Output::new());
+    let mut answers = Vec::new();
+    let mut rest = stream;
+    let mut cuts = cuts.iter().cycle();
+    loop {
+        let len = cuts
+            .next()
+            .map_or(rest.len(), |&cut| usize::from(cut) * 3 + 1)
+            .min(rest.len());
+        let (piece, behind) = rest.split_at(len);
+        rest = behind;
+        for piece in piece.chunks(16 << 10) {
+            input.extend(piece);
+            loop {
+                let next = session.receive(&mut input, &mut output, &mut context);
+                let len = output.len();
+                assert!(len < OUTPUT_BYTES_MAX, "the output holds {len} bytes");
+                if matches!(next, SessionState::Closed | SessionState::Shutdown) {
+                    read(&mut output, &mut answers, usize::MAX);
+                    return answers;
+                }
+                if next == SessionState::NeedsInput {
+                    break;
+                }
+                read(&mut output, &mut answers, step);
+            }
+            read(&mut output, &mut answers, step);
+            assert!(
+                input.bytes().len() < crate::input::LINE_BYTES_MAX,
+                "the session consumes its whole input"
+            );
+        }
+        if rest.is_empty() {
+            session.end(&mut input, &mut output);
+            read(&mut output, &mut answers, usize::MAX);
+            return answers;
+        }
+    }
+}
+
+fn read(output: &mut Output, answers: &mut Vec<u8>, max: usize) {
+    let mut left = max;
+    while left > 0 && !output.is_empty() {
+        let mut slices = [IoSlice::new(&[])];
+        output.slices(&mut slices);
+        let count = slices[0].len().min(left);
+        answers.extend_from_slice(&slices[0][..count]);
+        output.advance(count);
+        left -= count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn words() -> impl Strategy<Value = Vec<u8>> {
+        let word = prop_oneof![
+            proptest::sample::select(vec![
+                &b"get "[..],
+                b"gets ",
+                b"gat 0 ",
+                b"mg ",
+                b"ms ",
+                b"ma ",
+                b"md ",
+                b"me ",
+                b"mn\r\n",
+                b"set ",
+                b"add ",
+                b"cas ",
+                b"append ",
+                b"incr ",
+                b"delete ",
+                b"touch ",
+                b"flush_all",
+                b"\r\n",
+                b"\r\n",
+                b"\n",
+                b" ",
+                b" ",
+                b"a ",
+                b"b ",
+                b"big ",
+                b"huge ",
+                b"0 ",
+                b"1 ",
+                b"5 ",
+                b"v ",
+                b"k ",
+                b"s ",
+                b"h ",
+                b"t ",
+                b"T5 ",
+                b"N5 ",
+                b"Oq ",
+                b"noreply",
+                b"hello\r\n",
+                b"x\r\n",
+                b"0 0 1\r\n1\r\n",
+                b"0 0 5\r\nhello\r\n",
+                b"get huge big a huge big\r\n",
+                b"mg big v\r\nmg huge v\r\n",
+                b"0 0 25500\r\n",
+                b"25500 c\r\n",
+                b"\xfe\xffx\r\n",
+                b"\xfe\xff ",
+                b"\xfe\x03k ",
+                b"get \xfe\xff ",
+                b"quit\r\n",
+                b"\x80\x0b\0\0\0\0\0\0\0\0\0\0abcd\0\0\0\0\0\0\0\0",
+                b"\x80\x0b",
+            ])
+            .prop_map(<[u8]>::to_vec),
+            proptest::collection::vec(any::<u8>(), 0..4),
+        ];
+        proptest::collection::vec(word, 0..40).prop_map(|words| words.concat())
+    }
+
+    #[test]
+    fn a_long_line_without_a_key_is_answered_the_same_however_it_is_split() {
+        fuzz_session(&[5, 9, 1, 32], b"get \xfe\xff \n");
+    }
+
+    #[test]
+    fn a_binary_request_is_refused_however_it_is_split() {
+        let mut request = [0; 30];
+        request[..2].copy_from_slice(&[0x80, 0x0b]);
+        request[12..16].copy_from_slice(b"abcd");
+        for len in [1, 2, 14, 16, 23, 24, 30] {
+            for cut in 0..8 {
+                fuzz_session(&[cut, 0], &request[..len]);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+
+        #[test]
+        fn answers_do_not_depend_on_how_the_input_is_cut_or_the_output_read(
+            cuts in proptest::collection::vec(any::<u8>(), 1..10),
+            bytes in words(),
+        ) {
+            fuzz_session(&cuts, &bytes);
+        }
+    }
+}
