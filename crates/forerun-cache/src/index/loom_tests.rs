@@ -4,8 +4,7 @@
 //!
 //! The index, its segments and the epochs are the real ones. An item is a cell that loom checks for
 //! races, because it cannot check the bytes of a block. The reader runs on a spawned thread and the
-//! writer on the model's first one: loom reorders a load with any earlier store to the same
-//! address, but a store only with the access right before it.
+//! writer on the model's first one; `loom_model::check` says why.
 //!
 //! A segment has two buckets here. A hash's home is bit 16, its tag the bits below.
 
@@ -21,27 +20,14 @@ use crate::budget::Budget;
 use crate::epoch::{Epochs, Pinned};
 use crate::generation::Flushes;
 use forerun_core::Pages;
+use forerun_core::sync::loom_model;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Minimum number of executions that a model must explore.
-const RUNS_MIN: usize = 5;
-
+/// Two preemptions suffice to reach every order of the few steps that matter.
 fn model(body: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    // Two preemptions suffice to reach every order of the few steps that matter.
-    builder.preemption_bound = builder.preemption_bound.or(Some(2));
-    builder.max_branches = 10_000;
-    let runs = std::sync::Arc::new(AtomicUsize::new(0));
-    let counted = std::sync::Arc::clone(&runs);
-    builder.check(move || {
-        counted.fetch_add(1, Ordering::Relaxed);
-        body();
-    });
-    // A model that runs once proves nothing.
-    assert!(runs.load(Ordering::Relaxed) > RUNS_MIN);
+    loom_model::check(2, body);
 }
 
 /// The contents of a cell: the key, which is also the hash, and a version of the value.

@@ -22,6 +22,8 @@
 //! in a simulation. Code may name them by either path, but a simulation switches threads only at
 //! the operations defined here.
 
+#[cfg(loom)]
+pub mod loom_model;
 mod number;
 #[cfg(not(feature = "sim"))]
 #[cfg_attr(

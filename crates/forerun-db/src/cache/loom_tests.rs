@@ -13,6 +13,7 @@
 
 use std::sync::Arc as StdArc;
 
+use forerun_core::sync::loom_model;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use loom::sync::{Arc, Mutex};
@@ -22,9 +23,7 @@ use super::frames::FrameNo;
 use super::page_words::{WordState, Words};
 
 fn model(body: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(body);
+    loom_model::check(3, body);
 }
 
 struct Cache {

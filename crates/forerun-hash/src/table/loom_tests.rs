@@ -2,10 +2,8 @@
 //! outcome that the memory model allows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-hash
 //! --release --lib loom_tests`.
 //!
-//! The reader runs on a spawned thread and the writer on the model's first one. Loom reorders a
-//! load with any earlier store to the same address, but a store only with the access right before
-//! it. If the writer were spawned, it would hide the reader's loads behind its own, and the model
-//! would run only once.
+//! The reader runs on a spawned thread and the writer on the model's first one;
+//! `loom_model::check` says why.
 //!
 //! A segment has two buckets here: a hash with top bit 0 has bucket 0 as its home.
 
@@ -14,25 +12,13 @@ use super::directory::View;
 use super::lookup::{Moved, try_find};
 use super::segment::{Segment, SlotRef};
 use forerun_core::Pages;
+use forerun_core::sync::loom_model;
 use loom::sync::Arc;
 use loom::thread;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Minimum number of executions that a model must explore.
-const RUNS_MIN: usize = 5;
-
+/// Three preemptions suffice to reach every order of the few steps that matter.
 fn model(body: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    // Three preemptions suffice to reach every order of the few steps that matter.
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    let runs = std::sync::Arc::new(AtomicUsize::new(0));
-    let counted = std::sync::Arc::clone(&runs);
-    builder.check(move || {
-        counted.fetch_add(1, Ordering::Relaxed);
-        body();
-    });
-    // A model that runs once proves nothing.
-    assert!(runs.load(Ordering::Relaxed) > RUNS_MIN);
+    loom_model::check(3, body);
 }
 
 fn segment() -> Arc<Segment> {

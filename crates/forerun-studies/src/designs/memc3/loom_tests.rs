@@ -1,31 +1,19 @@
 //! Models of the optimistic read. Loom runs them through every interleaving and every weak outcome
 //! it knows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-studies --release --lib loom_tests`.
 //!
-//! The writing threads of these models make the table's writes without the reads that precede them.
-//! Loom tries other orders of a store and the access right before it, so a read by the writer would
-//! hide the reader's.
+//! The writing threads of these models make the table's writes without the reads that precede them;
+//! `loom_model::check` says why.
 
 use super::{MemC3, Slot};
 use crate::designs::FixedTable;
 use forerun_core::arch::Isa;
+use forerun_core::sync::loom_model;
 use loom::sync::Arc;
 use loom::thread;
 
-/// Interleavings that a model must have tried.
-const RUNS_MIN: usize = 20;
-
 /// Two preemptions reach every order of the few steps that matter.
 fn model(body: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(2));
-    let runs = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let counted = std::sync::Arc::clone(&runs);
-    builder.check(move || {
-        counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        body();
-    });
-    // A model that runs once shows nothing.
-    assert!(runs.load(std::sync::atomic::Ordering::Relaxed) > RUNS_MIN);
+    loom_model::check(2, body);
 }
 
 fn table() -> Arc<MemC3<u64, u64>> {
