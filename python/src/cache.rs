@@ -84,8 +84,8 @@ impl Cache {
             StoreResult::Stored { cas } => Ok(Some(cas)),
             StoreResult::NotStored | StoreResult::Exists | StoreResult::NotFound => Ok(None),
             StoreResult::TooLarge => Err(invalid(format!(
-                "the item is too large for this cache: it may have at most {} bytes, and its key at \
-                 most {} (value: {}, key: {})",
+                "the item is too large for this cache: it may have at most {} bytes, and its key \
+                 at most {} (value: {}, key: {})",
                 cache.options().max_item_bytes,
                 forerun::cache::MAX_KEY_BYTES,
                 value.as_ref().len(),
