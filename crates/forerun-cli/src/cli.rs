@@ -4,8 +4,8 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    backup, check, checkpoint, compact, completions, delete, demo, dump, get, load, man, multiget,
-    put, replay, scan, serve, stats,
+    backup, check, checkpoint, compact, completions, delete, demo, dump, get, load, man, memcached,
+    multiget, put, replay, scan, serve, stats,
 };
 use crate::exit::{EXIT_CODES_HELP, Outcome};
 
@@ -50,6 +50,7 @@ pub enum Command {
     Dump(dump::Args),
     Replay(replay::Args),
     Serve(Box<serve::Args>),
+    Memcached(memcached::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -73,6 +74,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::Dump(args) => dump::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Memcached(args) => memcached::run(&args),
         Command::Completions(args) => completions::run(&args, &mut Cli::command()),
         Command::Man(args) => man::run(&args, Cli::command()),
     }

@@ -30,6 +30,7 @@ mod measure;
 mod open_store;
 pub mod output;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -38,6 +39,14 @@ pub use commands::serve;
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    let name = words.next();
+    if name.is_some_and(|name| Path::new(&name).file_name() == Some("memcached".as_ref())) {
+        return match commands::memcached::run_as_memcached(words) {
+            Ok(outcome) => outcome.exit_code(),
+            Err(error) => exit::report("memcached", &error),
+        };
+    }
     // On a usage error, clap prints its message here and exits with code 2.
     let cli = cli::Cli::parse();
     match cli::run(cli) {

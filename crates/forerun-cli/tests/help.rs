@@ -4,7 +4,7 @@ mod testing;
 
 use testing::Workspace;
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "demo",
     "load",
     "put",
@@ -21,6 +21,7 @@ const COMMANDS: [&str; 18] = [
     "dump",
     "replay",
     "serve",
+    "memcached",
     "completions",
     "man",
 ];

@@ -11,6 +11,7 @@ pub mod dump;
 pub mod get;
 pub mod load;
 pub mod man;
+pub mod memcached;
 pub mod multiget;
 pub mod put;
 pub mod replay;

@@ -89,6 +89,10 @@ pub struct Args {
     /// what it can in one turn and closes
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     drain_timeout: u32,
+    /// Limit of the memory of all connections' own buffers, in addition to the cache: 32MiB, or a
+    /// number of MiB [default: an eighth of the memory limit, at least 16 MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_buffer_limit)]
+    buffer_limit: Option<usize>,
     /// File with lines user:password; connections must authenticate as one of these users
     #[arg(short = 'Y', long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
@@ -117,6 +121,9 @@ pub struct Args {
     /// Maximum rate, in bytes per second, of copying the running cache (SIGUSR2)
     #[arg(long, value_name = "SIZE", requires = "snapshot", value_parser = parse_rate)]
     snapshot_rate: Option<NonZeroU64>,
+    /// Write the process's number to this file while the server runs
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
     /// Address of the metrics for Prometheus, over HTTP
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
@@ -186,6 +193,14 @@ fn parse_memory(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Parses a limit of buffers, which cannot be zero: nothing would ever be read.
+fn parse_buffer_limit(text: &str) -> Result<usize, String> {
+    match parse_memory(text)? {
+        0 => Err("it must be at least one byte".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
 /// Parses a rate of at least one byte per second.
 fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
@@ -245,6 +260,7 @@ impl Args {
             .listen_backlog(self.listen_backlog)
             .idle_timeout(Duration::from_secs(self.idle_timeout.into()))
             .drain_timeout(Duration::from_secs(self.drain_timeout.into()))
+            .buffer_limit_bytes(self.buffer_limit)
             .tls(self.tls.options())
             .auth_file(self.auth_file.clone())
             .snapshot(self.snapshot.clone().map(|path| {
@@ -327,6 +343,8 @@ mod tests {
     fn sizes_are_read_as_memcached_reads_them_and_as_people_write_them() {
         assert_eq!(parse_memory("64"), Ok(64 << 20));
         assert_eq!(parse_memory("1GiB"), Ok(1 << 30));
+        assert_eq!(parse_buffer_limit("32"), Ok(32 << 20));
+        assert!(parse_buffer_limit("0").is_err());
         assert!(parse_memory("lots").is_err());
         assert!(parse_memory("99999999999999999999").is_err());
         assert_eq!(parse_item_size("1m"), Ok(1 << 20));

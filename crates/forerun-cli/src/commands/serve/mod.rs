@@ -3,6 +3,7 @@
 mod args;
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -25,6 +26,14 @@ use crate::output::Out;
 
 /// Runs the command until a signal ends it.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    run_with(args, || Ok(()))
+}
+
+/// Runs the command, and `started` once the server accepts connections and has said so.
+pub fn run_with(
+    args: &Args,
+    started: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<Outcome> {
     let options = args.server()?;
     log(args);
     raise_descriptor_limit(args.descriptors());
@@ -33,6 +42,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let cache = Cache::new(args.cache()).context("cannot create the cache")?;
     let server = Server::start(options, Arc::new(cache)).context("cannot start the server")?;
     let signals = obey_signals(server.handle()).context("cannot handle signals")?;
+    // Removed when this function returns.
+    let _pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
 
     let mut out = Out::stdout();
     for address in server.addresses() {
@@ -42,10 +53,30 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         out.line(format_args!("metrics at http://{address}/metrics"))?;
     }
     out.finish()?;
+    started()?;
     let ended = server.wait();
     signals.close();
     ended.context("the server failed")?;
     Ok(Outcome::Done)
+}
+
+/// The file with the process's number, while the server runs.
+struct PidFile<'a>(&'a Path);
+
+impl PidFile<'_> {
+    fn write(path: &Path) -> anyhow::Result<PidFile<'_>> {
+        std::fs::write(path, format!("{}\n", std::process::id()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(PidFile(path))
+    }
+}
+
+impl Drop for PidFile<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "cannot remove the file");
+        }
+    }
 }
 
 /// Sends the log to standard error.
