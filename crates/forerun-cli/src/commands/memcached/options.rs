@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_file_has_options_comments_and_directives() {
-        let text = "# Run as a daemon.\n-d\n\nlogfile /var/log/memcached.log\n# -vv\n-m 64 # MiB\n  \
+        let text = "# Run as a daemon.\n-d\n\nlogfile /var/log/x.log\n# -vv\n-m 64 # MiB\n  \
                     -l 127.0.0.1,::1\n";
         assert_eq!(
             words_of_file(text),
