@@ -422,7 +422,7 @@ class Table:
         cache_bytes: _Size | None = None,
         device_capacity: int = 0,
         device: Literal["any", "cpu"] | int | None = None,
-        score: Literal["lru", "lfu", "custom"] = "lfu",
+        evict_strategy: Literal["lru", "lfu", "customized"] = "lfu",
         admission: Literal["always", "second_touch", "by_score"] = "second_touch",
         writes: Literal["through", "back"] = "through",
         when_full: Literal["refuse", "evict"] | None = None,

@@ -487,7 +487,7 @@ impl Cache {
         self.__len__()
     }
 
-    /// Returns all figures of the cache's statistics as a dict.
+    /// Returns all metrics of the cache's statistics as a dict.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         stats::dict(py, &self.open()?.stats())
     }

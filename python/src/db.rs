@@ -162,7 +162,7 @@ impl Db {
         run_long(slf.py(), "making a checkpoint", move || db.checkpoint(into))?.map_err(exception)
     }
 
-    /// Returns all figures of the store's statistics as a dict. Figures of a part begin with its
+    /// Returns all metrics of the store's statistics as a dict. Metrics of a part begin with its
     /// name, as in `cache_hits`; those of `levels` are sums over all levels.
     fn stats<'py>(slf: &Bound<'py, Db>) -> PyResult<Bound<'py, PyDict>> {
         let db = open(slf)?;

@@ -96,7 +96,7 @@ def test_lists_of_integers_keep_every_bit(table):
 
 
 def test_scores_are_not_negative():
-    table = forerun.Table(2, score="custom")
+    table = forerun.Table(2, evict_strategy="customized")
     rows = np.zeros((1, 2), np.float32)
     for scores in ([-1], np.array([-1])):
         with pytest.raises(forerun.errors.InvalidArgumentError, match="scores"):

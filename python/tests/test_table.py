@@ -136,7 +136,7 @@ def test_mismatched_arguments_are_refused_with_a_message(tmp_path):
     with refused:
         forerun.Table(4, "complex64")
     with refused:
-        forerun.Table(4, score="random")
+        forerun.Table(4, evict_strategy="random")
     with refused:
         forerun.Table(0)
     with refused:

@@ -31,7 +31,14 @@ fn benches_print_one_object_per_line() {
         ],
         &["server", "--quick", "--json", "--alone", "--keys", "1,10"],
         &[
-            "table", "--quick", "--json", "--budget", "1,0.1", "--batch", "64", "--score",
+            "table",
+            "--quick",
+            "--json",
+            "--budget",
+            "1,0.1",
+            "--batch",
+            "64",
+            "--evict-strategy",
             "lru,lfu",
         ],
         &[

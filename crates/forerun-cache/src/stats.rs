@@ -5,9 +5,9 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use forerun_core::figures;
+use forerun_core::metrics;
 
-figures! {
+metrics! {
     /// Counts since the cache was created, and its current contents. The counts of all threads are
     /// added up while the threads continue, so they come from about the same moment.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -191,7 +191,7 @@ fn stats_in_json_have_every_figure_of_the_text() {
     let text = workspace.succeeds(&["stats", "db"]);
     let json = workspace.succeeds(&["stats", "db", "--json"]);
     let stats: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
-    // A line of the text, and the JSON pointers of its figures.
+    // A line of the text, and the JSON pointers of its metrics.
     for (line, pointers) in [
         ("keys", &["/keys", "/key_bytes", "/value_bytes"][..]),
         (
@@ -224,11 +224,11 @@ fn stats_in_json_have_every_figure_of_the_text() {
     ] {
         assert!(text.lines().any(|found| found.starts_with(line)), "{text}");
         for pointer in pointers {
-            let figure = stats.pointer(pointer).and_then(serde_json::Value::as_u64);
-            assert!(figure.is_some(), "{pointer}: {json}");
+            let metric = stats.pointer(pointer).and_then(serde_json::Value::as_u64);
+            assert!(metric.is_some(), "{pointer}: {json}");
         }
     }
-    // Figures that the text shows only if they are not zero.
+    // Metrics that the text shows only if they are not zero.
     for pointer in [
         "/levels",
         "/keyspaces",

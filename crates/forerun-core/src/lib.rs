@@ -14,11 +14,11 @@
 
 pub mod arch;
 pub mod epoch;
-// Hidden because the macro `figures!` names its items; users see those that are exported below.
-#[doc(hidden)]
-pub mod figures;
+// Hidden because the macro `metrics!` names its items; users see those that are exported below.
 pub mod hashing;
 mod interleave;
+#[doc(hidden)]
+pub mod metrics;
 mod panic_message;
 mod planted_defects;
 mod process;
@@ -29,10 +29,10 @@ pub mod sync;
 mod touch;
 
 pub use arch::CACHE_LINE_BYTES;
-pub use figures::{Figure, FigureKind, Figures};
 pub use interleave::{
     Driver, MemoryOnly, Wait, block_on, block_on_with, interleave, interleave_with,
 };
+pub use metrics::{Metric, MetricKind, Metrics};
 pub use panic_message::panic_message;
 pub use process::{Forked, LeakedInFork, Owner, PerProcess, ProcessBound};
 pub use region::{Atomics, Backing, Pages, Region, RegionError, physical_memory_bytes};

@@ -24,7 +24,7 @@ mod streams;
 mod testing;
 
 use forerun_gpu::table::{
-    Candidates, Entries, GpuTable, Policy, ScoreBytes, TableError, TableOptions, Width,
+    Candidates, Entries, EvictStrategy, GpuTable, ScoreBytes, TableError, TableOptions, Width,
 };
 use shim::{Order, Shim};
 use std::collections::HashMap;
@@ -55,7 +55,7 @@ fn small(width: Width, candidates: Candidates, buckets: u64) -> TableOptions {
     TableOptions::new(u64::from(width.slots()) * buckets, 16)
         .width(width)
         .candidates(candidates)
-        .policy(Policy::Custom)
+        .evict_strategy(EvictStrategy::Customized)
         .score_bytes(ScoreBytes::Eight)
 }
 

@@ -4,13 +4,13 @@
 //!   session_counters! { … get_hits: outcomes ["get", "hit"], … }      one row per counter
 //!     ├─► Counters::get_hits            a thread adds to it
 //!     ├─► SessionStats::get_hits        the sum over all threads; serde writes it as JSON
-//!     ├─► Figures::each                 `stats`, under the row's name
+//!     ├─► Metrics::each                 `stats`, under the row's name
 //!     └─► SessionStats::counts_of       Prometheus: the row's family, with these labels
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forerun_core::figures;
+use forerun_core::metrics;
 
 /// A counter with one writing thread and any number of readers.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ macro_rules! session_counters {
             $($(#[doc = $doc])+ pub $name: Counter,)*
         }
 
-        figures! {
+        metrics! {
             /// Counts of all sessions, under memcached's names.
             #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
             #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -161,13 +161,13 @@ session_counters! {
 
 #[cfg(test)]
 mod tests {
-    use forerun_core::Figures;
+    use forerun_core::Metrics;
 
     use super::*;
 
     fn names() -> Vec<String> {
         let mut names = Vec::new();
-        SessionStats::default().each(&mut |figure, _| names.push(figure.name.to_string()));
+        SessionStats::default().each(&mut |metric, _| names.push(metric.name.to_string()));
         names
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use forerun_cache::{Cache, CacheStats, Expiry};
-use forerun_core::Figures;
+use forerun_core::Metrics;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use crate::counters::{Counters, SessionStats};
@@ -58,7 +58,7 @@ pub enum RefreshError {
 
 /// The server as its sessions see it. Sessions ask it for what only the server knows.
 pub trait ServerControl: Send + Sync {
-    /// The figures for `stats`.
+    /// The metrics for `stats`.
     fn connection_stats(&self) -> ConnectionStats {
         ConnectionStats::default()
     }

@@ -59,7 +59,7 @@ impl AdmissionFilter {
         let counts = match policies.admission {
             Admission::Always => false,
             Admission::SecondTouch => true,
-            Admission::ByScore => policies.score.counts_lookups(),
+            Admission::ByScore => policies.evict_strategy.counts_lookups(),
         };
         counts && policies.promotion == Promotion::OnFind
     }

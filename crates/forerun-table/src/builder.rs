@@ -3,6 +3,7 @@
 use crate::admission::AdmissionFilter;
 use crate::device_tier::Device;
 use crate::disk_tier::Store;
+use crate::evict_strategy::EvictStrategy;
 use crate::host::Host;
 use crate::inner::Inner;
 use crate::interrupt::Interrupt;
@@ -10,7 +11,6 @@ use crate::memory_budget::MemoryBudget;
 #[cfg(feature = "gpu")]
 use crate::options::DeviceChoice;
 use crate::options::{Admission, HostCapacity, Policies, Promotion, WhenFull, WritePolicy};
-use crate::policy::Score;
 use crate::table::Table;
 use crate::{Dtype, Error, Result, RowType};
 use forerun_core::Pages;
@@ -74,7 +74,7 @@ impl Builder {
                 // (docs/guide/table.md).
                 .run(RunOptions::default().page_bytes(RunOptions::MIN_PAGE_BYTES)),
             policies: Policies {
-                score: Score::default(),
+                evict_strategy: EvictStrategy::default(),
                 admission: Admission::default(),
                 promotion: Promotion::default(),
                 writes: WritePolicy::default(),
@@ -193,8 +193,8 @@ impl Builder {
     }
 
     /// Which rows the host tier evicts first. Default: the least used.
-    pub fn score(mut self, score: Score) -> Builder {
-        self.policies.score = score;
+    pub fn evict_strategy(mut self, strategy: EvictStrategy) -> Builder {
+        self.policies.evict_strategy = strategy;
         self
     }
 
@@ -288,7 +288,7 @@ impl Builder {
         };
         let mut policies = self.policies;
         policies.when_full = self.when_full.unwrap_or_default();
-        let (row_bytes, score) = (self.row.bytes(), policies.score);
+        let (row_bytes, strategy) = (self.row.bytes(), policies.evict_strategy);
         let mut capacity = self.host.unwrap_or(by_default);
         let mut store_options = self.store_options;
         let mut read_only = None;
@@ -298,11 +298,11 @@ impl Builder {
             let host_bytes = if matches!(self.below, Below::Nothing) {
                 bytes.saturating_sub(filter_bytes)
             } else {
-                let mut parts = MemoryBudget::with_store(bytes, filter_bytes, self.row, score)?;
+                let mut parts = MemoryBudget::with_store(bytes, filter_bytes, self.row, strategy)?;
                 if let Below::Path(path) = &self.below
                     && store_options.access == Access::ReadOnly
                 {
-                    let opened = parts.open_read_only(path, &store_options, self.row, score)?;
+                    let opened = parts.open_read_only(path, &store_options, self.row, strategy)?;
                     (read_only, parts) = (Some(opened.0), opened.1);
                 }
                 store_options = parts.limit(store_options);
@@ -314,7 +314,7 @@ impl Builder {
             Below::Nothing => 0,
             Below::Path(_) | Below::Db(_) => AdmissionFilter::bytes_per_row(&policies),
         };
-        let host = Host::new(row_bytes, capacity, filter_bytes, score, self.pages)?;
+        let host = Host::new(row_bytes, capacity, filter_bytes, strategy, self.pages)?;
         let (db, is_ours) = match (self.below, read_only) {
             (Below::Nothing, _) => (None, false),
             (Below::Path(_), Some(db)) => (Some(db), true),
@@ -322,7 +322,7 @@ impl Builder {
             (Below::Db(db), _) => (Some(db), false),
         };
         let store = db
-            .map(|db| Store::open(db, self.row, policies.score))
+            .map(|db| Store::open(db, self.row, policies.evict_strategy))
             .transpose()?;
         let inner = Inner::new(self.row, policies, self.interrupt, device, host, store)?;
         Table::start(inner, is_ours)

@@ -11,7 +11,7 @@
 //! its key, while the host tier has the newest version.
 
 #[cfg(feature = "gpu")]
-use crate::device_tier::{Exchange, Incoming};
+use crate::device_tier::{InsertBatch, InsertResult};
 use crate::host::Victim;
 use crate::inner::Inner;
 use crate::move_queue::PendingMoves;
@@ -37,46 +37,51 @@ impl Inner {
         for keys in keys.chunks(PROMOTION_BATCH) {
             self.host.prefetch(keys);
             let guard = self.key_locks.lock(keys.iter().copied());
-            let (mut incoming, mut slots) = (Incoming::default(), Vec::new());
+            let (mut batch, mut slots) = (InsertBatch::default(), Vec::new());
             for &key in keys {
                 self.host.read(key, |slot, row| {
                     let (uses, custom) = (self.host.uses(slot), self.host.score(slot));
-                    let score = self.policies.score.device_score(uses, custom);
-                    incoming.push(key, row, score);
+                    let score = self.policies.evict_strategy.device_score(uses, custom);
+                    batch.push(key, row, score);
                     slots.push(slot);
                 });
             }
-            let exchange = device
-                .exchange(&incoming, origin, |key| self.key_locks.version(key))
+            let result = device
+                .insert_and_evict(&batch, origin, |key| self.key_locks.version(key))
                 .unwrap_or_default();
             if self.store.is_some() {
                 // The device serves these rows from now on, so the host tier may evict them first.
-                let kept = slots.iter().zip(&exchange.kept);
-                kept.filter(|(_, kept)| **kept)
+                let present = slots.iter().zip(&result.present);
+                present
+                    .filter(|(_, present)| **present)
                     .for_each(|(&slot, _)| self.host.cool(slot));
             }
             drop(guard);
-            self.counters.device_promoted_rows.add(exchange.taken);
+            self.counters.device_promoted_rows.add(result.inserted_rows);
             self.counters
                 .device_unpromoted_rows
-                .add(keys.len() - exchange.taken);
-            self.demote_from_device(exchange);
+                .add(keys.len() - result.inserted_rows);
+            self.demote_from_device(result);
         }
     }
 
     /// Background rows that the device evicted to the host tier.
     #[cfg(feature = "gpu")]
-    fn demote_from_device(&self, exchange: Exchange) {
-        let left = &exchange.left;
-        self.counters.device_demoted_rows.add(left.len());
+    fn demote_from_device(&self, result: InsertResult) {
+        let evicted = &result.evicted;
+        self.counters.device_demoted_rows.add(evicted.len());
         // Without a store the host tier has all rows.
         let (Some(device), true) = (self.device(), self.store.is_some()) else {
             return;
         };
         let mut promotions = PromotionBatch::of(Origin::Device);
-        let scores = left.keys.iter().zip(&left.scores).zip(&exchange.versions);
+        let scores = evicted
+            .keys
+            .iter()
+            .zip(&evicted.scores)
+            .zip(&result.versions);
         for (((&key, &score), &version), row) in
-            scores.zip(left.rows.chunks_exact(self.row.bytes()))
+            scores.zip(evicted.rows.chunks_exact(self.row.bytes()))
         {
             promotions.push(key, version, row, score, device.uses(score));
         }

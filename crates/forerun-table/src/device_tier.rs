@@ -17,9 +17,9 @@
 //! else.
 
 use crate::admission::AdmissionFilter;
+use crate::evict_strategy::EvictStrategy;
 use crate::key_locks::Version;
 use crate::options::{DeviceChoice, Policies};
-use crate::policy::Score;
 use crate::promotion_batch::Origin;
 use crate::ring_pool::RingPool;
 use crate::stats::DeviceStats;
@@ -46,7 +46,7 @@ const TOUCH_EVERY: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Device {
     table: RwLock<GpuTable>,
-    score: Score,
+    strategy: EvictStrategy,
     row_bytes: usize,
     capacity: usize,
     /// The device's name.
@@ -56,7 +56,7 @@ pub(crate) struct Device {
     pub(crate) ring_pool: RingPool,
     admission_filter: AdmissionFilter,
     rows: AtomicUsize,
-    /// Rows inserted so far. The epochs of [`Score::Lfu`] are derived from it.
+    /// Rows inserted so far. The epochs of [`EvictStrategy::Lfu`] are derived from it.
     taken: AtomicU64,
     lookups: AtomicU64,
     /// Why the tier is disabled.
@@ -65,7 +65,7 @@ pub(crate) struct Device {
 
 /// Rows to be inserted.
 #[derive(Debug, Default)]
-pub(crate) struct Incoming {
+pub(crate) struct InsertBatch {
     keys: Vec<u64>,
     rows: Vec<u8>,
     scores: Vec<u64>,
@@ -73,17 +73,17 @@ pub(crate) struct Incoming {
 
 /// The result of an insertion, with the rows that it evicted.
 #[derive(Debug, Default)]
-pub(crate) struct Exchange {
+pub(crate) struct InsertResult {
     /// Which rows are on the device now.
-    pub(crate) kept: Vec<bool>,
+    pub(crate) present: Vec<bool>,
     /// How many of them were not there before.
-    pub(crate) taken: usize,
+    pub(crate) inserted_rows: usize,
     /// Evicted rows, with the versions of their keys at that time.
-    pub(crate) left: Entries,
+    pub(crate) evicted: Entries,
     pub(crate) versions: Vec<Version>,
 }
 
-impl Incoming {
+impl InsertBatch {
     pub(crate) fn push(&mut self, key: u64, row: &[u8], score: u64) {
         self.keys.push(key);
         self.rows.extend_from_slice(row);
@@ -91,12 +91,12 @@ impl Incoming {
     }
 }
 
-fn options(capacity: usize, row_bytes: usize, score: Score) -> TableOptions {
+fn options(capacity: usize, row_bytes: usize, strategy: EvictStrategy) -> TableOptions {
     let mut options = TableOptions::new(capacity as u64, row_bytes as u64);
     if capacity <= NARROW_ROWS {
         (options.width, options.candidates) = (Width::W16, Candidates::One);
     }
-    options.policy = score.device_policy();
+    options.evict_strategy = strategy.device_strategy();
     options
 }
 
@@ -111,7 +111,7 @@ impl Device {
         row_bytes: usize,
         policies: &Policies,
     ) -> Result<Device> {
-        let options = options(capacity, row_bytes, policies.score);
+        let options = options(capacity, row_bytes, policies.evict_strategy);
         let table = match choice {
             DeviceChoice::Any => GpuTable::open(options),
             DeviceChoice::Cpu => GpuTable::on_cpu(options),
@@ -131,7 +131,7 @@ impl Device {
         let row_bytes = table.options().row_bytes as usize;
         let gpu = table.gpu().cloned();
         Ok(Device {
-            score: policies.score,
+            strategy: policies.evict_strategy,
             row_bytes,
             capacity,
             name: match &gpu {
@@ -258,7 +258,7 @@ impl Device {
         let mut status = vec![Status::Absent; keys.len()];
         let answers = Answers {
             rows: Some(rows),
-            scores: self.score.is_custom().then_some(scores),
+            scores: self.strategy.is_custom().then_some(scores),
             status: Some(&mut status),
             ..Answers::default()
         };
@@ -278,46 +278,46 @@ impl Device {
 
     /// Inserts rows. Where buckets are full, each replaces a row with a lower score. Calls
     /// `version` for the keys of evicted rows while no other thread can write here.
-    pub(crate) fn exchange(
+    pub(crate) fn insert_and_evict(
         &self,
-        incoming: &Incoming,
+        rows: &InsertBatch,
         origin: Origin,
         version: impl Fn(u64) -> Version,
-    ) -> Option<Exchange> {
-        let mut status = vec![Status::Absent; incoming.keys.len()];
+    ) -> Option<InsertResult> {
+        let mut status = vec![Status::Absent; rows.keys.len()];
         // Relaxed, here and below: the counts order nothing.
         self.taken
-            .fetch_add(incoming.keys.len() as u64, Ordering::Relaxed);
+            .fetch_add(rows.keys.len() as u64, Ordering::Relaxed);
         // An explicitly requested row outranks the present ones until it is used or the epoch ends.
         let ahead = u64::from(origin == Origin::Asked);
         self.write(|table| {
             let batch = Batch {
-                scores: self.score.sends_scores().then_some(&incoming.scores),
+                scores: self.strategy.sends_scores().then_some(&rows.scores),
                 epoch: self.epoch() + ahead,
-                ..Batch::rows(&incoming.keys, &incoming.rows)
+                ..Batch::rows(&rows.keys, &rows.rows)
             };
             let answers = Answers {
                 status: Some(&mut status),
                 ..Answers::default()
             };
-            let left = table.apply(Operation::InsertAndEvict, &batch, answers)?;
-            let mut exchange = Exchange::default();
-            for (nth, row) in left.rows.chunks_exact(self.row_bytes).enumerate() {
-                let key = left.keys[nth];
+            let evicted = table.apply(Operation::InsertAndEvict, &batch, answers)?;
+            let mut result = InsertResult::default();
+            for (nth, row) in evicted.rows.chunks_exact(self.row_bytes).enumerate() {
+                let key = evicted.keys[nth];
                 // A new row that found no slot is returned as well.
-                if incoming.keys[left.positions[nth] as usize] != key {
-                    exchange.left.keys.push(key);
-                    exchange.left.scores.push(left.scores[nth]);
-                    exchange.left.rows.extend_from_slice(row);
-                    exchange.versions.push(version(key));
+                if rows.keys[evicted.positions[nth] as usize] != key {
+                    result.evicted.keys.push(key);
+                    result.evicted.scores.push(evicted.scores[nth]);
+                    result.evicted.rows.extend_from_slice(row);
+                    result.versions.push(version(key));
                 }
             }
             let count = |which| status.iter().filter(|&&status| status == which).count();
             let inserted = count(Status::Inserted);
-            exchange.taken = inserted + count(Status::Evicted);
+            result.inserted_rows = inserted + count(Status::Evicted);
             self.rows.fetch_add(inserted, Ordering::Relaxed);
-            exchange.kept = status.iter().map(|status| status.is_present()).collect();
-            Ok(exchange)
+            result.present = status.iter().map(|status| status.is_present()).collect();
+            Ok(result)
         })
     }
 
@@ -334,7 +334,7 @@ impl Device {
     /// Whether this batch of lookups should update the scores.
     pub(crate) fn wants_touches(&self) -> bool {
         let nth = self.lookups.fetch_add(1, Ordering::Relaxed);
-        self.score.follows_use() && nth.is_multiple_of(TOUCH_EVERY)
+        self.strategy.follows_use() && nth.is_multiple_of(TOUCH_EVERY)
     }
 
     /// Updates the scores of rows that were used.
@@ -346,7 +346,7 @@ impl Device {
         self.write(|table| table.apply(Operation::AssignScores, &batch, Answers::default()));
     }
 
-    /// How often the whole tier has been replaced, for [`Score::Lfu`].
+    /// How often the whole tier has been replaced, for [`EvictStrategy::Lfu`].
     fn epoch(&self) -> u64 {
         let epoch = self.taken.load(Ordering::Relaxed) / self.capacity as u64;
         // Device scores have 32 bits for the epoch, and one epoch is ahead.
@@ -355,7 +355,7 @@ impl Device {
 
     /// How often an evicted row had been used, derived from its score.
     pub(crate) fn uses(&self, score: u64) -> u16 {
-        self.score.uses_of_device_score(score)
+        self.strategy.uses_of_device_score(score)
     }
 
     /// Looks up the addresses of rows.

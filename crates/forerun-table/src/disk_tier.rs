@@ -8,8 +8,8 @@
 //!
 //! Big-endian keys sort in numeric order, so numbers near each other are on one page.
 
+use crate::evict_strategy::EvictStrategy;
 use crate::interrupt::Interrupt;
-use crate::policy::Score;
 use crate::{Dtype, Error, Result, RowType};
 use forerun_db::{Access, Db, Durability, Snapshot, Values, WriteBatch};
 
@@ -47,11 +47,11 @@ pub(crate) struct Rows {
 
 impl Store {
     /// Opens a table in a store that is new or already holds rows of this type.
-    pub(crate) fn open(db: Db, row: RowType, score: Score) -> Result<Store> {
+    pub(crate) fn open(db: Db, row: RowType, strategy: EvictStrategy) -> Result<Store> {
         if let Some(ttl) = db.default_keyspace().ttl() {
             return Err(Error::StoreTtl { ttl });
         }
-        let has_scores = score.is_custom();
+        let has_scores = strategy.is_custom();
         let description = describe(row, has_scores);
         match db.get(DESCRIPTION_KEY)? {
             Some(found) if found == description => {}

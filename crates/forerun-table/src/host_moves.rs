@@ -63,8 +63,8 @@ impl Inner {
     /// Promotes rows that are admitted and did not change.
     pub(crate) fn promote_to_host(&self, promotions: PromotionBatch) {
         let (asked, row_bytes) = (promotions.len(), self.row.bytes());
-        let by_score =
-            self.policies.admission == Admission::ByScore && !self.policies.score.admits_all();
+        let by_score = self.policies.admission == Admission::ByScore
+            && !self.policies.evict_strategy.admits_all();
         let rows = if by_score && promotions.origin() != Origin::Asked {
             self.outrank(&promotions)
         } else {
@@ -120,8 +120,8 @@ impl Inner {
     /// The positions of the rows to promote by score: the highest first, as many as there are free
     /// slots, and those that outrank a victim, which is evicted.
     fn outrank(&self, promotions: &PromotionBatch) -> Vec<usize> {
-        let score = self.policies.score;
-        let rank = |entry: &PromotedRow| score.candidate_rank(entry.uses, entry.score);
+        let strategy = self.policies.evict_strategy;
+        let rank = |entry: &PromotedRow| strategy.candidate_rank(entry.uses, entry.score);
         let mut order: Vec<usize> = (0..promotions.len()).collect();
         order.sort_by_key(|&at| std::cmp::Reverse(rank(&promotions.entries[at])));
         let free = self.host.capacity().saturating_sub(self.host.linked());

@@ -93,7 +93,7 @@ impl Inner {
 
     /// Whether the caller supplies the scores.
     pub(crate) fn has_scores(&self) -> bool {
-        self.policies.score.is_custom()
+        self.policies.evict_strategy.is_custom()
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
@@ -161,13 +161,14 @@ impl Inner {
     pub(crate) fn check_scores(&self, keys: &[u64], scores: &[u64]) -> Result<()> {
         if !self.has_scores() {
             return Err(Error::Conflict(
-                "the table computes its own scores; build it with Score::Custom to supply them",
+                "the table computes its own scores; build it with EvictStrategy::Customized to \
+                 supply them",
             ));
         }
         check_length("scores", scores.len(), keys, Some(keys.len()))
     }
 
-    /// The device tier's figures, and why it failed, if it did.
+    /// The device tier's metrics, and why it failed, if it did.
     pub(crate) fn device_stats(&self) -> Option<DeviceStats> {
         self.device.as_ref().map(Device::stats)
     }

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use forerun_core::figures;
+use forerun_core::metrics;
 
 const SUB_BITS: u32 = 3;
 const BUCKETS: usize = (65 - SUB_BITS as usize) << SUB_BITS;
@@ -30,7 +30,7 @@ impl Default for Latencies {
     }
 }
 
-figures! {
+metrics! {
     /// Durations of calls.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]

@@ -23,7 +23,7 @@
 //!   promotion_batch.rs              rows on their way to the host tier
 //!   background_moves.rs             the thread that promotes and demotes; move_queue.rs: its queue
 //!   admission.rs, ghosts.rs         which rows a lookup promotes
-//!   policy.rs                       scores: ranks, ages
+//!   evict_strategy.rs               ranks and ages of rows
 //!   options.rs, row_type.rs         capacities, policies; the type of rows
 //!   memory_budget.rs                one limit for all parts
 //!   close.rs, weak_table.rs         closing, handles that do not keep a table open
@@ -52,6 +52,7 @@ mod device_tier;
 mod device_tier;
 mod disk_tier;
 mod error;
+mod evict_strategy;
 mod find;
 mod find_scratch;
 #[cfg(feature = "gpu")]
@@ -69,7 +70,6 @@ mod memory_budget;
 mod misses;
 mod move_queue;
 mod options;
-mod policy;
 mod promotion_batch;
 #[cfg(feature = "gpu")]
 mod ring_pool;
@@ -87,6 +87,7 @@ pub use builder::Builder;
 #[cfg(feature = "gpu")]
 pub use device_tier::Pointers;
 pub use error::{Error, Failures, Result};
+pub use evict_strategy::{EvictStrategy, UnknownEvictStrategy};
 pub use forerun_db::Background;
 #[cfg(feature = "gpu")]
 pub use forerun_gpu::gather::Destination;
@@ -96,7 +97,6 @@ pub use options::DeviceChoice;
 pub use options::{
     Admission, EvictionCallback, HostCapacity, Promotion, Update, WhenFull, WritePolicy,
 };
-pub use policy::{Score, UnknownScore};
 pub use row_type::{Dtype, RowType, UnknownDtype};
 pub use snapshot::{Export, Rows, Snapshot};
 pub use stats::{Counts, DeviceStats, Stats};

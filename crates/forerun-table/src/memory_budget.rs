@@ -10,8 +10,8 @@
 //!
 //! The rows of the device tier are not part of it: they have memory of their own.
 
+use crate::evict_strategy::EvictStrategy;
 use crate::host::{bytes_min, chunk_rows_within};
-use crate::policy::Score;
 use crate::{Error, Result, RowType};
 use forerun_db::{Db, Options};
 use std::path::Path;
@@ -54,10 +54,10 @@ impl MemoryBudget {
         bytes: usize,
         taken_bytes: usize,
         row: RowType,
-        score: Score,
+        strategy: EvictStrategy,
     ) -> Result<MemoryBudget> {
-        let host_min = bytes_min(row.bytes(), score);
-        let memtables_min = memtables_bytes_min(host_min, row, score);
+        let host_min = bytes_min(row.bytes(), strategy);
+        let memtables_min = memtables_bytes_min(host_min, row, strategy);
         // The memory left after the pages must hold the other two parts, each with at least its
         // minimum.
         let needed_bytes = (host_min + memtables_min).saturating_mul(2) + taken_bytes;
@@ -73,7 +73,7 @@ impl MemoryBudget {
         let pages_bytes = bytes / PAGES_SHARE;
         let memtables_bytes = (bytes / MEMTABLES_SHARE)
             .min(MEMTABLES_BYTES_MAX)
-            .max(memtables_bytes_min(bytes - pages_bytes, row, score));
+            .max(memtables_bytes_min(bytes - pages_bytes, row, strategy));
         Ok(MemoryBudget {
             host_bytes: bytes - pages_bytes - memtables_bytes,
             pages_bytes,
@@ -84,10 +84,10 @@ impl MemoryBudget {
 
     /// Takes space from the rows for a log that a store keeps in its memtables; `None` if it was
     /// taken before, or there is none to take.
-    fn for_long_log(self, row: RowType, score: Score) -> Option<MemoryBudget> {
+    fn for_long_log(self, row: RowType, strategy: EvictStrategy) -> Option<MemoryBudget> {
         let both_bytes = self.host_bytes + self.memtables_bytes;
         // The minimum is an estimate, and does not include the admission filter.
-        let max_bytes = both_bytes.saturating_sub(2 * bytes_min(row.bytes(), score));
+        let max_bytes = both_bytes.saturating_sub(2 * bytes_min(row.bytes(), strategy));
         let memtables_bytes = ((both_bytes + self.pages_bytes) / LOG_SHARE).min(max_bytes);
         (memtables_bytes > self.memtables_bytes).then(|| MemoryBudget {
             host_bytes: both_bytes - memtables_bytes,
@@ -105,12 +105,12 @@ impl MemoryBudget {
         path: &Path,
         options: &Options,
         row: RowType,
-        score: Score,
+        strategy: EvictStrategy,
     ) -> Result<(Db, MemoryBudget)> {
         match Db::open(path, self.limit(options.clone())) {
             Ok(db) => Ok((db, self)),
-            Err(forerun_db::Error::MemoryLimit { .. }) => match self.for_long_log(row, score) {
-                Some(parts) => parts.open_read_only(path, options, row, score),
+            Err(forerun_db::Error::MemoryLimit { .. }) => match self.for_long_log(row, strategy) {
+                Some(parts) => parts.open_read_only(path, options, row, strategy),
                 None => Err(Error::LogMemory {
                     path: path.display().to_string(),
                     asked_bytes: self.asked_bytes,
@@ -132,8 +132,8 @@ impl MemoryBudget {
 
 /// The memory that memtables need for the rows of one write, in a table whose host tier has at most
 /// this many bytes: rows are written in chunks.
-fn memtables_bytes_min(host_bytes: usize, row: RowType, score: Score) -> usize {
-    let rows = chunk_rows_within(host_bytes, row.bytes(), score);
+fn memtables_bytes_min(host_bytes: usize, row: RowType, strategy: EvictStrategy) -> usize {
+    let rows = chunk_rows_within(host_bytes, row.bytes(), strategy);
     let chunk_bytes = rows * (row.bytes() + ENTRY_BYTES);
     // A memtable takes an eighth for itself.
     chunk_bytes + chunk_bytes / 8 + EMPTY_MEMTABLES_BYTES
@@ -148,7 +148,7 @@ mod tests {
     fn the_parts_add_up_to_the_budget() {
         for bytes in [4 << 20, 100 << 20, 2 << 30, 1 << 40] {
             let row = RowType::new(Dtype::F32, 16);
-            let parts = MemoryBudget::with_store(bytes, 0, row, Score::Lfu).unwrap();
+            let parts = MemoryBudget::with_store(bytes, 0, row, EvictStrategy::Lfu).unwrap();
             let MemoryBudget {
                 host_bytes,
                 pages_bytes,
@@ -167,28 +167,28 @@ mod tests {
     fn a_long_log_takes_at_most_half_of_the_row_budget() {
         let row = RowType::new(Dtype::F32, 16);
         for bytes in [4 << 20, 100 << 20, 2 << 30, 1 << 40] {
-            let parts = MemoryBudget::with_store(bytes, 0, row, Score::Lfu).unwrap();
-            let parts = parts.for_long_log(row, Score::Lfu).unwrap();
+            let parts = MemoryBudget::with_store(bytes, 0, row, EvictStrategy::Lfu).unwrap();
+            let parts = parts.for_long_log(row, EvictStrategy::Lfu).unwrap();
             assert_eq!(parts.memtables_bytes, bytes / 2);
             assert_eq!(parts.host_bytes + parts.pages_bytes, bytes / 2);
-            assert_eq!(parts.for_long_log(row, Score::Lfu), None);
+            assert_eq!(parts.for_long_log(row, EvictStrategy::Lfu), None);
         }
-        let host_min = bytes_min(row.bytes(), Score::Lfu);
-        let smallest = 2 * (host_min + memtables_bytes_min(host_min, row, Score::Lfu));
-        let parts = MemoryBudget::with_store(smallest, 0, row, Score::Lfu).unwrap();
-        if let Some(parts) = parts.for_long_log(row, Score::Lfu) {
+        let host_min = bytes_min(row.bytes(), EvictStrategy::Lfu);
+        let smallest = 2 * (host_min + memtables_bytes_min(host_min, row, EvictStrategy::Lfu));
+        let parts = MemoryBudget::with_store(smallest, 0, row, EvictStrategy::Lfu).unwrap();
+        if let Some(parts) = parts.for_long_log(row, EvictStrategy::Lfu) {
             assert!(parts.host_bytes >= 2 * host_min);
         }
     }
 
     #[test]
     fn the_minimum_for_wide_rows_is_that_of_a_small_chunk() {
-        let score = Score::Lfu;
+        let strategy = EvictStrategy::Lfu;
         for dim in [1 << 12, 1 << 16, 1 << 18] {
             let row = RowType::new(Dtype::F32, dim);
-            let host_min = bytes_min(row.bytes(), score);
+            let host_min = bytes_min(row.bytes(), strategy);
             let Err(Error::MemoryBudget { needed_bytes, .. }) =
-                MemoryBudget::with_store(1000, 0, row, score)
+                MemoryBudget::with_store(1000, 0, row, strategy)
             else {
                 panic!("1000 bytes for rows of {row}");
             };
@@ -202,12 +202,12 @@ mod tests {
         for dim in [1, 16, 4096, 1 << 18] {
             let row = RowType::new(Dtype::F32, dim);
             let Err(Error::MemoryBudget { needed_bytes, .. }) =
-                MemoryBudget::with_store(1000, 0, row, Score::Lfu)
+                MemoryBudget::with_store(1000, 0, row, EvictStrategy::Lfu)
             else {
                 panic!("1000 bytes for rows of {row}");
             };
-            MemoryBudget::with_store(needed_bytes, 0, row, Score::Lfu).unwrap();
-            MemoryBudget::with_store(needed_bytes - 1, 0, row, Score::Lfu).unwrap_err();
+            MemoryBudget::with_store(needed_bytes, 0, row, EvictStrategy::Lfu).unwrap();
+            MemoryBudget::with_store(needed_bytes - 1, 0, row, EvictStrategy::Lfu).unwrap_err();
         }
     }
 }

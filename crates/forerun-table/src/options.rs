@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forerun_db::Background;
 
-use crate::policy::Score;
+use crate::evict_strategy::EvictStrategy;
 
 /// The capacity of the host tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +49,10 @@ pub enum Admission {
     /// rows.
     #[default]
     SecondTouch,
-    /// Rows whose score is above that of the rows they would evict. With
-    /// [`Score::Lru`](crate::Score::Lru) the row in use is always the newest, so this equals
-    /// [`Admission::Always`]. (Under every admission policy, the device's table refuses a row whose
-    /// score is below all scores in its buckets.)
+    /// Rows whose score is above that of the rows they would evict. With [`EvictStrategy::Lru`] the
+    /// row in use is always the newest, so this equals [`Admission::Always`]. (Under every
+    /// admission policy, the device's table refuses a row whose score is below all scores in its
+    /// buckets.)
     ByScore,
 }
 
@@ -97,7 +97,7 @@ pub enum WhenFull {
     /// Keep all rows and refuse new ones with [`Error::Full`](crate::Error::Full).
     #[default]
     Refuse,
-    /// Evict the rows with the lowest [`Score`](crate::Score), as a cache does.
+    /// Evict the rows with the lowest [`EvictStrategy`], as a cache does.
     Evict,
     /// Evict rows and pass them to the caller.
     Callback(EvictionCallback),
@@ -125,7 +125,7 @@ pub enum Update {
 /// The policies by which rows move.
 #[derive(Clone, Debug)]
 pub(crate) struct Policies {
-    pub(crate) score: Score,
+    pub(crate) evict_strategy: EvictStrategy,
     pub(crate) admission: Admission,
     pub(crate) promotion: Promotion,
     pub(crate) writes: WritePolicy,

@@ -15,8 +15,8 @@ pub struct Rows {
     pub keys: Vec<u64>,
     /// Their rows, concatenated.
     pub rows: Vec<u8>,
-    /// Their scores if the table was built with [`Score::Custom`](crate::Score::Custom), otherwise
-    /// empty.
+    /// Their scores if the table was built with
+    /// [`EvictStrategy::Customized`](crate::EvictStrategy::Customized), otherwise empty.
     pub scores: Vec<u64>,
 }
 

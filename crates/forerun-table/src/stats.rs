@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forerun_core::figures;
+use forerun_core::metrics;
 
 use crate::latency::{Latencies, Latency};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident),* $(,)?) => {
-        figures! {
+        metrics! {
             /// Counts since the table was opened.
             #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
             #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -93,7 +93,7 @@ pub(crate) struct Clocks {
     pub(crate) write: Latencies,
 }
 
-figures! {
+metrics! {
     /// Description and contents of a device tier.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -113,7 +113,7 @@ figures! {
     }
 }
 
-figures! {
+metrics! {
     /// A table's contents, and its activity since it was opened.
     #[derive(Clone, Debug, Default)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]

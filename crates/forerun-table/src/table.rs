@@ -167,10 +167,10 @@ impl Table {
     }
 
     /// [`insert`](Table::insert) with the caller's scores, for
-    /// [`Score::Custom`](crate::Score::Custom).
+    /// [`EvictStrategy::Customized`](crate::EvictStrategy::Customized).
     ///
     /// # Errors
-    /// Those of [`insert`](Table::insert), and [`Error::Conflict`] with another score policy.
+    /// Those of [`insert`](Table::insert), and [`Error::Conflict`] with another eviction strategy.
     pub fn insert_with_scores(&self, keys: &[u64], rows: &[u8], scores: &[u64]) -> Result<()> {
         self.inner()?.insert(keys, rows, Some(scores))
     }
@@ -372,7 +372,7 @@ impl Table {
         self.inner()?.count()
     }
 
-    /// The table's figures since it was opened. All zeros in a fork.
+    /// The table's metrics since it was opened. All zeros in a fork.
     pub fn stats(&self) -> Stats {
         self.inner().map(|inner| inner.stats()).unwrap_or_default()
     }

@@ -3,7 +3,7 @@
 mod testing;
 
 use forerun_table::{
-    Admission, Background, Builder, Dtype, Score, Table, Update, WhenFull, WritePolicy,
+    Admission, Background, Builder, Dtype, EvictStrategy, Table, Update, WhenFull, WritePolicy,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -60,12 +60,12 @@ fn rows_are_promoted_one_tier_on_every_second_lookup() {
 
 #[test]
 fn a_row_evicted_from_the_device_moves_to_the_host_tier() {
-    for score in [Score::Lfu, Score::Lru] {
+    for strategy in [EvictStrategy::Lfu, EvictStrategy::Lru] {
         let directory = tempfile::tempdir().unwrap();
         let table = builder(directory.path())
             .host_capacity(50)
             .admission(Admission::Always)
-            .score(score)
+            .evict_strategy(strategy)
             .open()
             .unwrap();
         let keys: Vec<u64> = (0..1000).collect();
@@ -77,7 +77,7 @@ fn a_row_evicted_from_the_device_moves_to_the_host_tier() {
         assert_eq!(hits(&table, &keys[..16]), [16, 0, 0]);
         table.prefetch(&[500]).unwrap();
         assert_eq!(table.stats().counts.device_demoted_rows, 1);
-        assert_eq!(hits(&table, &keys[..16]), [15, 1, 0], "{score:?}");
+        assert_eq!(hits(&table, &keys[..16]), [15, 1, 0], "{strategy:?}");
         assert_eq!(table.find_ptr(&[500]).unwrap().len(), 1);
     }
 }
@@ -126,7 +126,7 @@ fn updating_a_row_held_only_on_the_device_reads_no_disk() {
     let directory = tempfile::tempdir().unwrap();
     let table = builder(directory.path())
         .host_capacity(20)
-        .score(Score::Custom)
+        .evict_strategy(EvictStrategy::Customized)
         .admission(Admission::Always)
         .open()
         .unwrap();
@@ -205,12 +205,12 @@ fn row_addresses_are_valid_and_block_writers() {
 #[test]
 fn the_device_ends_up_with_the_most_used_rows() {
     const ROWS: u64 = 2000;
-    for score in [Score::Lfu, Score::Lru] {
+    for strategy in [EvictStrategy::Lfu, EvictStrategy::Lru] {
         let directory = tempfile::tempdir().unwrap();
         let table = builder(directory.path())
             .device_capacity(100)
             .host_capacity(400)
-            .score(score)
+            .evict_strategy(strategy)
             .open()
             .unwrap();
         let keys: Vec<u64> = (0..ROWS).collect();
@@ -237,7 +237,7 @@ fn the_device_ends_up_with_the_most_used_rows() {
         let memory = device + share(after.host_hits, before.host_hits);
         // The hit rates of the best static choice of that many rows: log 101 / log 2000 and log 501
         // / log 2000.
-        assert!(device > 0.8 * 0.61, "{score:?}: {device} on the device");
-        assert!(memory > 0.85 * 0.82, "{score:?}: {memory} in memory");
+        assert!(device > 0.8 * 0.61, "{strategy:?}: {device} on the device");
+        assert!(memory > 0.85 * 0.82, "{strategy:?}: {memory} in memory");
     }
 }

@@ -5,7 +5,7 @@ mod testing;
 
 use forerun_db::io::fault::{ENOSPC, Fault, FaultIo};
 use forerun_db::{Background, Db, Options, ReverseBytewise};
-use forerun_table::{Admission, Dtype, Error, Score, Table, WritePolicy};
+use forerun_table::{Admission, Dtype, Error, EvictStrategy, Table, WritePolicy};
 use std::sync::Arc;
 use testing::versions;
 
@@ -94,7 +94,7 @@ fn a_store_of_another_order_takes_large_imports_as_well() {
     let db = Db::open_with_io(Arc::new(FaultIo::new()), "store", options).unwrap();
     let table = Table::builder(Dtype::I64, WORDS as u32)
         .db(db)
-        .score(Score::Custom)
+        .evict_strategy(EvictStrategy::Customized)
         .background(Background::Caller)
         .open()
         .unwrap();

@@ -5,7 +5,7 @@ mod testing;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{Background, Db, Options};
 use forerun_table::{
-    Admission, Dtype, Error, Promotion, Rows, Score, Table, Update, WhenFull, WritePolicy,
+    Admission, Dtype, Error, EvictStrategy, Promotion, Rows, Table, Update, WhenFull, WritePolicy,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ struct Shape {
     /// 0: no device tier. 1: one bucket.
     device_rows: usize,
     rows: usize,
-    score: Score,
+    strategy: EvictStrategy,
     admission: Admission,
     promotion: Promotion,
     writes: WritePolicy,
@@ -47,7 +47,11 @@ fn shapes() -> impl Strategy<Value = Shape> {
     (
         prop_oneof![Just(0usize), Just(1), 1usize..100, Just(300)],
         prop_oneof![1usize..8, 8usize..80],
-        prop_oneof![Just(Score::Lru), Just(Score::Lfu), Just(Score::Custom)],
+        prop_oneof![
+            Just(EvictStrategy::Lru),
+            Just(EvictStrategy::Lfu),
+            Just(EvictStrategy::Customized)
+        ],
         prop_oneof![
             Just(Admission::Always),
             Just(Admission::SecondTouch),
@@ -61,10 +65,10 @@ fn shapes() -> impl Strategy<Value = Shape> {
         prop_oneof![Just(Background::Caller), Just(Background::Threads)],
     )
         .prop_map(
-            |(device_rows, rows, score, admission, promotion, writes, background)| Shape {
+            |(device_rows, rows, strategy, admission, promotion, writes, background)| Shape {
                 device_rows,
                 rows,
-                score,
+                strategy,
                 admission,
                 promotion,
                 writes,
@@ -113,24 +117,25 @@ fn batch(pairs: &[(u64, u64)]) -> Rows {
     }
 }
 
-struct Beside {
+/// A table and the map with which its answers are compared.
+struct CheckedTable {
     shape: Shape,
     io: Arc<FaultIo>,
     table: Option<Table>,
     model: HashMap<u64, Vec<u8>>,
 }
 
-impl Beside {
-    fn new(shape: Shape) -> Beside {
+impl CheckedTable {
+    fn new(shape: Shape) -> CheckedTable {
         let io = Arc::new(FaultIo::new());
-        let mut beside = Beside {
+        let mut checked = CheckedTable {
             shape,
             io,
             table: None,
             model: HashMap::new(),
         };
-        beside.open();
-        beside
+        checked.open();
+        checked
     }
 
     fn open(&mut self) {
@@ -143,7 +148,7 @@ impl Beside {
             .device_capacity(shape.device_rows)
             .host_capacity(shape.rows)
             .db(db)
-            .score(shape.score)
+            .evict_strategy(shape.strategy)
             .admission(shape.admission)
             .promotion(shape.promotion)
             .writes(shape.writes)
@@ -175,7 +180,7 @@ impl Beside {
             }
             Op::Insert(pairs) => {
                 let rows = batch(&pairs);
-                if self.shape.score == Score::Custom {
+                if self.shape.strategy == EvictStrategy::Customized {
                     let table = self.table();
                     table
                         .insert_with_scores(&rows.keys, &rows.rows, &rows.scores)
@@ -280,19 +285,19 @@ proptest! {
 
     #[test]
     fn a_table_over_a_store_behaves_like_a_map(shape in shapes(), ops in ops()) {
-        let mut beside = Beside::new(shape);
+        let mut checked = CheckedTable::new(shape);
         for op in ops {
-            beside.apply(op);
+            checked.apply(op);
         }
-        check_all(beside.table(), &beside.model, &all_keys());
-        beside.table().wait_idle();
-        let stats = beside.table().stats();
+        check_all(checked.table(), &checked.model, &all_keys());
+        checked.table().wait_idle();
+        let stats = checked.table().stats();
         prop_assert!(stats.host_rows <= stats.host_capacity_rows);
         if let Some(device) = &stats.device {
             prop_assert!(device.rows <= device.capacity_rows && device.failure.is_none());
         }
         prop_assert_eq!(stats.counts.failed_keys + stats.counts.failed_moves, 0);
-        check_all(beside.table(), &beside.model, &all_keys());
+        check_all(checked.table(), &checked.model, &all_keys());
     }
 
     #[test]

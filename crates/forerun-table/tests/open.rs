@@ -3,7 +3,9 @@
 mod testing;
 
 use forerun_db::{Access, Backups, Create, Db, Options};
-use forerun_table::{Background, DeviceChoice, Dtype, Error, Score, Table, WhenFull, WritePolicy};
+use forerun_table::{
+    Background, DeviceChoice, Dtype, Error, EvictStrategy, Table, WhenFull, WritePolicy,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -75,7 +77,7 @@ fn a_store_of_other_rows_is_not_touched() {
     assert!(other.contains("4 x float32"), "{other}");
     let scored = Table::builder(Dtype::F32, 4)
         .path(&path)
-        .score(Score::Custom);
+        .evict_strategy(EvictStrategy::Customized);
     assert!(refusal(scored.open()).contains("without scores"));
     let table = Table::builder(Dtype::F32, 4).path(&path).open().unwrap();
     assert_eq!(find(&table, &[1])[0].as_ref().unwrap(), &Some(vec![1; 16]));

@@ -4,7 +4,9 @@
 mod testing;
 
 use forerun_db::Options;
-use forerun_table::{Admission, Background, Dtype, Score, Table, Update, WhenFull, WritePolicy};
+use forerun_table::{
+    Admission, Background, Dtype, EvictStrategy, Table, Update, WhenFull, WritePolicy,
+};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -166,7 +168,7 @@ fn over_a_store(
     device_rows: usize,
     writes: WritePolicy,
     background: Background,
-    score: Score,
+    strategy: EvictStrategy,
     admission: Admission,
 ) {
     let directory = tempfile::tempdir().unwrap();
@@ -180,7 +182,7 @@ fn over_a_store(
         .store_options(options)
         .writes(writes)
         .background(background)
-        .score(score)
+        .evict_strategy(strategy)
         .admission(admission)
         .open()
         .unwrap();
@@ -201,7 +203,7 @@ fn write_through_with_background_moves() {
         0,
         WritePolicy::WriteThrough,
         Background::Threads,
-        Score::Lfu,
+        EvictStrategy::Lfu,
         Admission::SecondTouch,
     );
 }
@@ -212,7 +214,7 @@ fn write_back_with_background_moves() {
         0,
         WritePolicy::WriteBack,
         Background::Threads,
-        Score::Lru,
+        EvictStrategy::Lru,
         Admission::Always,
     );
 }
@@ -223,7 +225,7 @@ fn write_back_with_moves_by_callers() {
         0,
         WritePolicy::WriteBack,
         Background::Caller,
-        Score::Lfu,
+        EvictStrategy::Lfu,
         Admission::ByScore,
     );
 }
@@ -234,7 +236,7 @@ fn device_tier_with_write_through_and_background_moves() {
         100,
         WritePolicy::WriteThrough,
         Background::Threads,
-        Score::Lfu,
+        EvictStrategy::Lfu,
         Admission::SecondTouch,
     );
 }
@@ -245,7 +247,7 @@ fn device_tier_with_write_back_and_moves_by_callers() {
         16,
         WritePolicy::WriteBack,
         Background::Caller,
-        Score::Lru,
+        EvictStrategy::Lru,
         Admission::Always,
     );
 }

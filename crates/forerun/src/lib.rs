@@ -104,7 +104,7 @@
 pub use forerun_core::arch::{Isa, ParseIsaError, isa};
 pub use forerun_core::size::{SizeError, format_size, parse_size};
 pub use forerun_core::{
-    Backing, Figure, FigureKind, Figures, Forked, Owner, Pages, PerProcess, ProcessBound,
+    Backing, Forked, Metric, MetricKind, Metrics, Owner, Pages, PerProcess, ProcessBound,
     RegionError,
 };
 pub use forerun_db::{
@@ -219,9 +219,10 @@ pub mod gpu {
 #[cfg(feature = "table")]
 pub mod table {
     pub use forerun_table::{
-        Admission, Builder, Counts, DeviceStats, Dtype, Error, EvictionCallback, Export, Failures,
-        HostCapacity, Latency, Promotion, Result, RowType, Rows, Score, Snapshot, Stats, Table,
-        TypedTable, UnknownDtype, UnknownScore, Update, WeakTable, WhenFull, WritePolicy, zerocopy,
+        Admission, Builder, Counts, DeviceStats, Dtype, Error, EvictStrategy, EvictionCallback,
+        Export, Failures, HostCapacity, Latency, Promotion, Result, RowType, Rows, Snapshot, Stats,
+        Table, TypedTable, UnknownDtype, UnknownEvictStrategy, Update, WeakTable, WhenFull,
+        WritePolicy, zerocopy,
     };
     #[cfg(feature = "gpu")]
     pub use forerun_table::{Destination, DeviceChoice, Pointers};

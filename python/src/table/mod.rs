@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   mod.rs      the class                     options.rs   how it is opened
-//!   access.rs   what its calls share          stats.rs     its figures       on_device.rs  lookups into a tensor on a GPU
+//!   access.rs   what its calls share          stats.rs     its metrics       on_device.rs  lookups into a tensor on a GPU
 //!   find_async.rs  lookups that are awaited
 //! ```
 
@@ -47,14 +47,15 @@ type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
 /// limit in bytes, including the index; give one of the two. `cache_bytes`: the size of the store's
 /// page cache. `device_capacity`: the maximum number of rows on the device, which is not part of
 /// `memory`; 0 for no device tier. `device`: "any" (the first GPU, or the CPU without one), "cpu",
-/// or the number of a GPU. `score`: which rows a tier evicts first: "lru", "lfu" or "custom" (the
-/// caller's `scores`). `admission`: which rows a lookup promotes: "always", "second_touch" (rows
-/// that were looked up before) or "by_score". `writes`: "through" writes each row to the store
-/// before the call returns; "back" writes it when it leaves memory, or at `flush`. `when_full`:
-/// what a full table without `path` does: "refuse" new rows, or "evict" others. `create`:
-/// "if_missing" or True creates a missing store, "never" or False raises `NotFoundError` for one,
-/// "must_be_new" raises `AlreadyExistsError` for an existing one. `read_only`: changes nothing in
-/// the directory, which may be on a read-only file system; every write raises an error.
+/// or the number of a GPU. `evict_strategy`: which rows a tier evicts first: "lru", "lfu" or
+/// "customized" (those with the lowest of the caller's `scores`). `admission`: which rows a lookup
+/// promotes: "always", "second_touch" (rows that were looked up before) or "by_score". `writes`:
+/// "through" writes each row to the store before the call returns; "back" writes it when it leaves
+/// memory, or at `flush`. `when_full`: what a full table without `path` does: "refuse" new rows, or
+/// "evict" others. `create`: "if_missing" or True creates a missing store, "never" or False raises
+/// `NotFoundError` for one, "must_be_new" raises `AlreadyExistsError` for an existing one.
+/// `read_only`: changes nothing in the directory, which may be on a read-only file system; every
+/// write raises an error.
 ///
 /// A size is a number of bytes, or a text such as "2GiB" or "512MB".
 #[pyclass(frozen, module = "forerun")]
@@ -76,14 +77,14 @@ impl Table {
     #[pyo3(
         signature = (
             dim, dtype=None, *, path=None, memory=None, host_capacity=None, host_bytes=None,
-            cache_bytes=None, device_capacity=0, device=None, score="lfu",
+            cache_bytes=None, device_capacity=0, device=None, evict_strategy="lfu",
             admission="second_touch", writes="through", when_full=None,
             create=CreateStore::DEFAULT, read_only=false
         ),
         text_signature = "(dim, dtype='float32', *, path=None, memory=None, host_capacity=None, \
-            host_bytes=None, cache_bytes=None, device_capacity=0, device=None, score='lfu', \
-            admission='second_touch', writes='through', when_full=None, create='if_missing', \
-            read_only=False)"
+            host_bytes=None, cache_bytes=None, device_capacity=0, device=None, \
+            evict_strategy='lfu', admission='second_touch', writes='through', when_full=None, \
+            create='if_missing', read_only=False)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
@@ -97,7 +98,7 @@ impl Table {
         cache_bytes: Option<Size>,
         device_capacity: usize,
         device: Option<Device>,
-        score: &str,
+        evict_strategy: &str,
         admission: &str,
         writes: &str,
         when_full: Option<&str>,
@@ -130,7 +131,7 @@ impl Table {
             ]
             .contains(&true);
         let policies = Policies {
-            score,
+            evict_strategy,
             admission,
             writes,
             when_full,
@@ -241,7 +242,7 @@ impl Table {
     }
 
     /// Writes rows and replaces any former rows of their keys. If a key repeats, its last row
-    /// counts. `scores` has one score per key, for a table with score="custom".
+    /// counts. `scores` has one score per key, for a table with evict_strategy="customized".
     #[pyo3(signature = (keys, rows, *, scores=None))]
     fn insert<'py>(
         &self,
@@ -348,11 +349,11 @@ impl Table {
             .map_err(table_exception)
     }
 
-    /// Returns all figures of the table's statistics as a dict. Those of the store below begin with
-    /// `store_`. The figures of a missing tier are 0.
+    /// Returns all metrics of the table's statistics as a dict. Those of the store below begin with
+    /// `store_`. The metrics of a missing tier are 0.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let table = self.open()?;
-        // The figures of a store are read under its locks.
+        // The metrics of a store are read under its locks.
         stats::dict(py, &py.detach(|| table.stats()))
     }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use forerun::table::{
-    Admission, Builder, DeviceChoice, Dtype, Score, UnknownDtype, WhenFull, WritePolicy,
+    Admission, Builder, DeviceChoice, Dtype, EvictStrategy, UnknownDtype, WhenFull, WritePolicy,
 };
 use forerun::{Access, Create};
 use pyo3::prelude::*;
@@ -53,7 +53,7 @@ pub(super) struct Sizes {
 
 /// The policies by which rows move between tiers, by name.
 pub(super) struct Policies<'a> {
-    pub(super) score: &'a str,
+    pub(super) evict_strategy: &'a str,
     pub(super) admission: &'a str,
     pub(super) writes: &'a str,
     pub(super) when_full: Option<&'a str>,
@@ -80,9 +80,10 @@ pub(super) fn dtype(object: &Bound<'_, PyAny>) -> PyResult<Dtype> {
     name.to_str()?.parse().map_err(|_| unknown())
 }
 
-fn score(name: &str) -> PyResult<Score> {
-    let known = || Score::ALL.map(Score::name).join(", ");
-    name.parse().map_err(|_| unknown("score", name, &known()))
+fn evict_strategy(name: &str) -> PyResult<EvictStrategy> {
+    let known = || EvictStrategy::ALL.map(EvictStrategy::name).join(", ");
+    name.parse()
+        .map_err(|_| unknown("evict_strategy", name, &known()))
 }
 
 pub(super) fn apply(
@@ -96,7 +97,7 @@ pub(super) fn apply(
     }
     builder = builder
         .device_capacity(sizes.device_capacity)
-        .score(score(policies.score)?)
+        .evict_strategy(evict_strategy(policies.evict_strategy)?)
         .admission(match policies.admission {
             "always" => Admission::Always,
             "second_touch" => Admission::SecondTouch,

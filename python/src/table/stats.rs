@@ -1,4 +1,4 @@
-//! A table's figures for Python.
+//! A table's metrics for Python.
 
 use forerun::format_size;
 use forerun::table::Stats;
@@ -9,14 +9,14 @@ use crate::stats;
 
 pub(super) fn dict<'py>(py: Python<'py>, table: &Stats) -> PyResult<Bound<'py, PyDict>> {
     let dict = stats::dict(py, table)?;
-    // What follows from several figures is a method in Rust.
+    // What follows from several metrics is a method in Rust.
     dict.set_item("memory_bytes", table.memory_bytes())?;
     dict.set_item("found_bytes", table.found_bytes())?;
     dict.set_item("moved_bytes", table.moved_bytes())?;
     Ok(dict)
 }
 
-/// The figures of a table's `repr`: its memory and capacity if they are limited, and what its tiers
+/// The metrics of a table's `repr`: its memory and capacity if they are limited, and what its tiers
 /// hold.
 pub(super) fn shown(stats: &Stats, has_limit: bool) -> Vec<String> {
     let mut shown = Vec::new();

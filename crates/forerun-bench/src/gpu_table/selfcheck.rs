@@ -10,8 +10,8 @@
 use super::keys::{key_of, rows_of};
 use anyhow::{Context, Result, ensure};
 use forerun_gpu::table::{
-    Answers, Batch, Candidates, Condition, DeviceBatch, Element, Entries, EntryBuffers, GpuTable,
-    Lookup, Operation, Policy, Scan, Status, TableOptions, Width,
+    Answers, Batch, Candidates, Condition, DeviceBatch, Element, Entries, EntryBuffers,
+    EvictStrategy, GpuTable, Lookup, Operation, Scan, Status, TableOptions, Width,
 };
 use forerun_gpu::{Command, DeviceBuffer, Gpu, Graph, Stream};
 use forerun_measure::progress::Progress;
@@ -35,7 +35,7 @@ fn form(width: Width, candidates: Candidates, slots: u64) -> TableOptions {
     TableOptions::new(slots, ROW_BYTES)
         .width(width)
         .candidates(candidates)
-        .policy(Policy::Custom)
+        .evict_strategy(EvictStrategy::Customized)
 }
 
 /// Compares tables made by `make` with the CPU's table.
@@ -432,8 +432,11 @@ mod tests {
 
     #[test]
     fn the_check_finds_a_table_that_keeps_something_else() {
-        let keeps_scores_by_time =
-            |options: TableOptions| Ok(GpuTable::on_cpu(options.policy(Policy::Lru))?);
+        let keeps_scores_by_time = |options: TableOptions| {
+            Ok(GpuTable::on_cpu(
+                options.evict_strategy(EvictStrategy::Lru),
+            )?)
+        };
         let results = compare(&keeps_scores_by_time, &Progress::hidden()).unwrap_err();
         assert!(
             format!("{results:#}").contains("answers otherwise"),

@@ -11,7 +11,7 @@ use super::table_study::{Buckets, Study};
 use crate::output::or;
 use crate::skew::Skew;
 use anyhow::{Result, ensure};
-use forerun_gpu::table::{Lookup, Policy, TableOptions, Width};
+use forerun_gpu::table::{EvictStrategy, Lookup, TableOptions, Width};
 
 /// The variants that a study measures in each setting.
 pub(super) fn variants_of(study: Study, args: &Args, buckets: Buckets) -> Vec<OpVariant> {
@@ -165,7 +165,7 @@ impl Setting {
         TableOptions::new(slots, self.row_bytes())
             .width(self.buckets.width)
             .candidates(self.buckets.candidates)
-            .policy(Policy::Lru)
+            .evict_strategy(EvictStrategy::Lru)
     }
 
     /// Whether a table made for the other setting will do, as it is filled.

@@ -5,7 +5,7 @@ use crate::output::{Output, Threads, Timing, or};
 use anyhow::{Result, ensure};
 use forerun_core::size::{parse_count, parse_size};
 use forerun_measure::size::parse_share;
-use forerun_table::{Admission, Dtype, RowType, Score};
+use forerun_table::{Admission, Dtype, EvictStrategy, RowType};
 use std::path::PathBuf;
 
 /// Lookups of rows in a table that is partly in memory and otherwise on disk
@@ -16,9 +16,9 @@ Examples:
   forerun-bench table --budget 1 --access uniform --batch 1024          all rows in memory, none \
   in a cache
   forerun-bench table --access zipf:1,trace:orm-busy.trace.xz --budget 0.5,0.1
-  forerun-bench table --score lru,lfu --admission always,second-touch --budget 0.1 --json
-  forerun-bench table --replay --access trace:orm-busy.trace.xz --score lru,lfu --admission \
-  always,second-touch,by-score
+  forerun-bench table --evict-strategy lru,lfu --admission always,second-touch --budget 0.1 --json
+  forerun-bench table --replay --access trace:orm-busy.trace.xz --evict-strategy lru,lfu \
+  --admission always,second-touch,by-score
 
 Rows have 64 float32 elements unless --dim says otherwise. A trace is a file of 4-byte big-endian \
 numbers, plain or compressed with xz; its table has one row for each number in it. A budget is the \
@@ -55,8 +55,8 @@ pub struct Args {
     pub threads: Threads,
 
     /// Which rows are demoted first: lru, lfu [default: lfu]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_score)]
-    pub score: Vec<Score>,
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_evict_strategy)]
+    pub evict_strategy: Vec<EvictStrategy>,
 
     /// Which rows are promoted: always, second-touch, by-score [default: second-touch]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_admission)]
@@ -153,10 +153,10 @@ pub(super) fn admission_name(admission: Admission) -> &'static str {
     }
 }
 
-fn parse_score(text: &str) -> Result<Score, String> {
-    let known = [Score::Lru, Score::Lfu];
-    let named = known.into_iter().find(|score| score.name() == text);
-    named.ok_or_else(|| format!("{text:?} is not a score: write lru or lfu"))
+fn parse_evict_strategy(text: &str) -> Result<EvictStrategy, String> {
+    let known = [EvictStrategy::Lru, EvictStrategy::Lfu];
+    let named = known.into_iter().find(|strategy| strategy.name() == text);
+    named.ok_or_else(|| format!("{text:?} is not an eviction strategy: write lru or lfu"))
 }
 
 fn parse_admission(text: &str) -> Result<Admission, String> {
@@ -233,9 +233,9 @@ mod tests {
 
     #[test]
     fn policies_round_trip_as_text() {
-        assert_eq!(parse_score("lru"), Ok(Score::Lru));
+        assert_eq!(parse_evict_strategy("lru"), Ok(EvictStrategy::Lru));
         assert_eq!(parse_admission("by-score"), Ok(Admission::ByScore));
-        assert!(parse_score("mru").unwrap_err().contains("mru"));
+        assert!(parse_evict_strategy("mru").unwrap_err().contains("mru"));
         assert!(parse_admission("never").unwrap_err().contains("never"));
     }
 }

@@ -6,7 +6,7 @@ use super::access::{Keys, push_row};
 use super::args::admission_name;
 use anyhow::{Context, Result};
 use forerun_db::{Db, Options};
-use forerun_table::{Admission, Background, RowType, Score, Table};
+use forerun_table::{Admission, Background, EvictStrategy, RowType, Table};
 use std::path::{Path, PathBuf};
 
 /// Rows loaded at a time.
@@ -99,7 +99,7 @@ pub struct Tally {
 #[derive(Clone, Copy, Debug)]
 pub struct ForerunTables {
     /// Which rows are demoted.
-    pub score: Score,
+    pub evict_strategy: EvictStrategy,
     /// Which rows are promoted.
     pub admission: Admission,
     /// Bytes of the store's pages, if not the table's default.
@@ -118,7 +118,7 @@ impl ForerunTables {
         let builder = Table::builder(requirements.row.dtype, requirements.row.dim)
             .host_capacity(rows.max(1) as usize)
             .path(store)
-            .score(self.score)
+            .evict_strategy(self.evict_strategy)
             .admission(self.admission)
             .background(self.background);
         let mut options = builder
@@ -137,7 +137,11 @@ impl Contender for ForerunTables {
     }
 
     fn policy(&self) -> String {
-        format!("{}, {}", self.score.name(), admission_name(self.admission))
+        format!(
+            "{}, {}",
+            self.evict_strategy.name(),
+            admission_name(self.admission)
+        )
     }
 
     fn load(&self, requirements: &StoreRequirements<'_>, report: &dyn Fn(u64)) -> Result<()> {

@@ -122,11 +122,11 @@ pub fn run_to(
 
 /// The requested policies.
 fn ours(args: &Args) -> Vec<ForerunTables> {
-    let scores = crate::output::or(&args.score, &[Default::default()]);
+    let strategies = crate::output::or(&args.evict_strategy, &[Default::default()]);
     let admissions = crate::output::or(&args.admission, &[Default::default()]);
-    let each = scores.iter().flat_map(|&score| {
+    let each = strategies.iter().flat_map(|&evict_strategy| {
         admissions.iter().map(move |&admission| ForerunTables {
-            score,
+            evict_strategy,
             admission,
             page_bytes: args.page,
             background: match args.replay {

@@ -33,7 +33,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
-use forerun_core::{CACHE_LINE_BYTES, Pages, figures};
+use forerun_core::{CACHE_LINE_BYTES, Pages, metrics};
 
 pub(crate) use frames::{Pin, pin, reclaim};
 pub(crate) use slots::PageSlots;
@@ -72,7 +72,7 @@ pub(crate) struct CacheOptions {
     pub(crate) pages: Pages,
 }
 
-figures! {
+metrics! {
     /// Counters and sizes of the page cache.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use forerun_core::sync::thread::{self, JoinHandle};
 
 use super::Inner;
-use super::work::Task;
+use super::background_work::Task;
 use crate::clock::Expiry;
 use crate::planted::{self, Defect};
 use crate::{Access, Background, Error, Result};

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use forerun_core::sync::{MutexGuard, PoisonError, time};
 
 use super::Inner;
+use super::background_work::{FailOn, Task};
 use super::directory::DirGuard;
 use super::install::Memtables;
 use super::keyspace_data::KeyspaceData;
 use super::snapshots::ReadPoint;
-use super::work::{FailOn, Task};
 use crate::planted::{self, Defect};
 use crate::tree::build::Build;
 use crate::tree::compact::compact;

@@ -19,11 +19,11 @@ use std::time::Duration;
 use forerun_core::sync::{MutexGuard, PoisonError, thread, time};
 
 use super::Inner;
+use super::background_work::{FailOn, Task};
 use super::keyspace_data::KeyspaceData;
 use super::memory::Size;
 use super::memtable_set::{FrozenMemTables, MemTableSet};
 use super::super_version::Table;
-use super::work::{FailOn, Task};
 use crate::planted::{self, Defect};
 use crate::ranges::RangeRef;
 use crate::tree::build::write_runs;

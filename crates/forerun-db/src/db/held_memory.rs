@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::work::Work;
+use super::background_work::BackgroundWork;
 
 /// The bytes of frozen memtables that are still held.
 #[derive(Debug)]
 pub(super) struct HeldMemory {
     bytes: AtomicUsize,
     /// Wakes the threads that wait for memory.
-    work: Arc<Work>,
+    work: Arc<BackgroundWork>,
 }
 
 /// A memtable's share of the held memory, until it is dropped.
@@ -22,7 +22,7 @@ pub(super) struct HeldBytes {
 }
 
 impl HeldMemory {
-    pub(super) fn new(work: Arc<Work>) -> HeldMemory {
+    pub(super) fn new(work: Arc<BackgroundWork>) -> HeldMemory {
         HeldMemory {
             bytes: AtomicUsize::new(0),
             work,

@@ -26,9 +26,9 @@ use std::sync::Arc;
 use forerun_core::ProcessBound;
 use forerun_core::sync::PoisonError;
 
+use super::background_work::{FailOn, Task};
 use super::keyspace_data::KeyspaceData;
 use super::published_sequence::Hole;
-use super::work::{FailOn, Task};
 use super::{Inner, Open};
 use crate::panics;
 use crate::run::{INGESTED_SEQUENCE, PendingRun, Run, RunWriter};

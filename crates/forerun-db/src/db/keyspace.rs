@@ -251,7 +251,7 @@ impl Keyspace {
         self.inner()?.compact_all(keyspace)
     }
 
-    /// Returns statistics of the keyspace. In a fork, all figures are zero.
+    /// Returns statistics of the keyspace. In a fork, all metrics are zero.
     pub fn stats(&self) -> KeyspaceStats {
         let inner = self.inner();
         inner

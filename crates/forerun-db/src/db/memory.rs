@@ -19,8 +19,8 @@ use std::time::Duration;
 use forerun_core::sync::{PoisonError, time};
 
 use super::Inner;
+use super::background_work::{FailOn, Task};
 use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet};
-use super::work::{FailOn, Task};
 use crate::planted::{self, Defect};
 use crate::{Background, Error, Result};
 

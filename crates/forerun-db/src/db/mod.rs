@@ -13,8 +13,8 @@
 //!   memtable_set.rs
 //! ```
 //!
-//! - `background.rs`, `work.rs`: the threads that flush and compact, and how threads wait for each
-//!   other.
+//! - `background.rs`, `background_work.rs`: the threads that flush and compact, and how
+//!   threads wait for each other.
 //! - `backoff.rs`: when failed work is retried.
 //! - `directory.rs`: the right to change the directory, which stays locked while anyone has it.
 //! - `maintenance.rs`: flushing, compacting, checking and copying on request.
@@ -22,6 +22,7 @@
 //! - `keyspace.rs`: the handle of a keyspace; `keyspace_data.rs`: the keyspace behind it.
 
 mod background;
+mod background_work;
 mod backoff;
 mod batch;
 mod batch_parts;
@@ -52,7 +53,6 @@ mod snapshots;
 mod stats;
 mod super_version;
 mod view;
-mod work;
 mod write;
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64};
@@ -75,6 +75,7 @@ use crate::tree::limiter::RateLimiter;
 use crate::{Access, Durability, Op, Options, RecoveryReport, Result};
 
 use background::Workers;
+use background_work::BackgroundWork;
 use closing::Open;
 use commit::Commit;
 use directory::Directory;
@@ -87,7 +88,6 @@ use snapshots::{Expired, Snapshots};
 use stats::Counters;
 use super_version::Table;
 use view::View;
-use work::Work;
 use write::Writer;
 
 // Hidden: for the fuzz targets.
@@ -179,7 +179,7 @@ struct Inner {
     snapshots: Snapshots,
     counters: Counters,
     recovery: RecoveryReport,
-    work: Arc<Work>,
+    work: Arc<BackgroundWork>,
     /// Memory of memtables that no longer take writes.
     held: Arc<HeldMemory>,
     /// Held during a flush, so that memtable sets become runs in order.
@@ -404,7 +404,7 @@ impl Db {
     }
 
     /// Returns statistics: the store's present contents, and counters since it was opened. In a
-    /// fork, all figures are zero.
+    /// fork, all metrics are zero.
     ///
     /// ```
     /// use forerun_db::{Db, Options};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use forerun_core::sync::{Mutex, RwLock};
 
+use super::background_work::BackgroundWork;
 use super::batch_parts::{Fits, Part, prepare};
 use super::directory::Directory;
 use super::held_memory::HeldMemory;
@@ -16,7 +17,6 @@ use super::keyspace_data::{KeyspaceData, KeyspaceSet};
 use super::memory::table_bytes_for;
 use super::memtable_set::MemTableSet;
 use super::snapshots::{Expired, Snapshots};
-use super::work::Work;
 use super::{Commit, Counters, Inner, PublishedSequence, Writer};
 use crate::cache::{CacheOptions, PageCache};
 use crate::clock::{Clock, Expiry};
@@ -34,7 +34,7 @@ use crate::tree::manifest::{self, Keyspace};
 use crate::tree::pending_edits::PendingEdits;
 use crate::tree::range_run::write_range_run;
 use crate::tree::retain::Retain;
-use crate::wal::closed;
+use crate::wal::clean_shutdown;
 use crate::wal::log_file;
 use crate::wal::record::Record;
 use crate::wal::recovery::{Flushed, RecoveryContext, inspect, recover};
@@ -97,9 +97,9 @@ pub(super) fn open_in(
     let first_needed = catalog.first_segment();
 
     let mut bad_mark = None;
-    let closed = match dir.closed {
+    let clean_shutdown = match dir.clean_shutdown {
         Some(Err(reason)) => {
-            let path = path.join(closed::NAME);
+            let path = path.join(clean_shutdown::NAME);
             if options.recovery != Recovery::SkipCorrupt {
                 return Err(Error::corrupt_file(&path, 0, reason));
             }
@@ -111,13 +111,13 @@ pub(super) fn open_in(
             });
             None
         }
-        Some(Ok(closed)) => Some(closed),
+        Some(Ok(shutdown)) => Some(shutdown),
         None => None,
     };
-    let is_marked_closed = dir.closed.is_some();
+    let is_marked_closed = dir.clean_shutdown.is_some();
     let circumstances = RecoveryContext {
         recovery: options.recovery,
-        closed,
+        clean_shutdown,
         power_lost: dir.power_lost(),
         flushed: Flushed {
             sequence: catalog.flushed_sequence(),
@@ -231,7 +231,7 @@ pub(super) fn open_in(
     let read_only = (options.access == Access::ReadOnly).then(|| Error::ReadOnly {
         path: path.to_owned(),
     });
-    let work = Arc::new(Work::default());
+    let work = Arc::new(BackgroundWork::default());
     Ok(Inner {
         io,
         path: path.to_owned(),

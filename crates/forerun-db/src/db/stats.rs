@@ -1,4 +1,4 @@
-//! Counters, and the figures that [`Db::stats`](crate::Db::stats) reports.
+//! Counters, and the metrics that [`Db::stats`](crate::Db::stats) reports.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use forerun_core::size::counted;
 use forerun_core::sync::thread_number;
-use forerun_core::{Backing, figures};
+use forerun_core::{Backing, metrics};
 
 use super::Inner;
 use super::keyspace_data::KeyspaceData;
@@ -100,7 +100,7 @@ impl Counters {
     }
 }
 
-figures! {
+metrics! {
     /// Counters of flushes, ingestions and compactions since the store was opened.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -136,7 +136,7 @@ impl TreeStats {
     }
 }
 
-figures! {
+metrics! {
     /// A level of the tree of runs.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -189,7 +189,7 @@ impl KeyspaceStats {
     }
 }
 
-figures! {
+metrics! {
     /// How often and how long writes waited because flushes and compactions did not keep up.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -204,7 +204,7 @@ figures! {
     }
 }
 
-figures! {
+metrics! {
     /// Statistics of a store: its present contents, and counters since it was opened.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]

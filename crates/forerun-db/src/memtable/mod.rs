@@ -36,7 +36,7 @@ mod loom_tests;
 use std::fmt;
 use std::sync::Arc;
 
-use forerun_core::{Backing, Pages, figures};
+use forerun_core::{Backing, Pages, metrics};
 
 pub use crate::comparator::{Bytewise, Comparator, ReverseBytewise};
 pub use crate::versions::Entry;
@@ -113,7 +113,7 @@ pub struct MemTable {
     checks: MemoryChecks,
 }
 
-figures! {
+metrics! {
     /// What a memtable holds and how much memory it uses.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]

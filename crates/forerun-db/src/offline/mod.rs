@@ -31,7 +31,7 @@ use crate::tree::manifest::{self, Keyspace, Manifest};
 use crate::tree::repair::{self, RepairReport};
 use crate::tree::salvage::DataLoss;
 use crate::tree::verify::{VerifyReport, verify_file};
-use crate::wal::closed::{self, Closed};
+use crate::wal::clean_shutdown::{self, CleanShutdown};
 use crate::wal::record::Record;
 use crate::wal::recovery::{Flushed, RecoveryContext, inspect};
 use crate::{
@@ -298,12 +298,14 @@ impl ClosedStore {
         manifest: &Manifest,
         checked: &mut CheckReport,
     ) -> Result<()> {
-        let closed = match &self.dir.closed {
-            Some(Ok(closed)) => Some(*closed),
+        let clean_shutdown = match &self.dir.clean_shutdown {
+            Some(Ok(shutdown)) => Some(*shutdown),
             Some(Err(reason)) => {
-                checked
-                    .problems
-                    .push(Error::corrupt_file(&path.join(closed::NAME), 0, *reason));
+                checked.problems.push(Error::corrupt_file(
+                    &path.join(clean_shutdown::NAME),
+                    0,
+                    *reason,
+                ));
                 None
             }
             None => None,
@@ -313,7 +315,7 @@ impl ClosedStore {
             io,
             path,
             manifest,
-            closed,
+            clean_shutdown,
             manifest.next_keyspace,
             &mut apply,
         ) {
@@ -338,7 +340,7 @@ impl ClosedStore {
         io: &Arc<dyn Io>,
         path: &Path,
         manifest: &Manifest,
-        closed: Option<Closed>,
+        clean_shutdown: Option<CleanShutdown>,
         next_keyspace: u32,
         apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
     ) -> Result<RecoveryReport> {
@@ -352,7 +354,7 @@ impl ClosedStore {
             .collect();
         let circumstances = RecoveryContext {
             recovery: Recovery::SkipCorrupt,
-            closed,
+            clean_shutdown,
             power_lost: self.dir.power_lost(),
             flushed: Flushed {
                 sequence: manifest.flushed_sequence,

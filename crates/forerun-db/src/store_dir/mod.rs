@@ -21,7 +21,7 @@ use crate::io::replace::replace_file;
 use crate::io::{Io, OpenMode, read_all};
 use crate::planted::{self, Defect};
 use crate::sealed::{Kind, VERSION_BYTES, put_bytes};
-use crate::wal::closed::{self, Closed};
+use crate::wal::clean_shutdown::{self, CleanShutdown};
 use crate::wal::log_file;
 use crate::{Error, Result};
 
@@ -54,7 +54,7 @@ pub(crate) struct StoreDir {
     /// Numbers of the log's segments, ascending.
     pub(crate) segments: Vec<u64>,
     /// The contents of `CLOSED`, or what is wrong with them; `None` if there is no such file.
-    pub(crate) closed: Option<Result<Closed, &'static str>>,
+    pub(crate) clean_shutdown: Option<Result<CleanShutdown, &'static str>>,
     lock: Lock,
 }
 
@@ -70,7 +70,7 @@ impl StoreDir {
         let lock = take(io, path, create, &STORE, &encode_format(comparator), &check)?;
         let mut dir = StoreDir {
             segments: Vec::new(),
-            closed: None,
+            clean_shutdown: None,
             lock,
         };
         dir.look(io, path)?;
@@ -83,7 +83,7 @@ impl StoreDir {
         look(io, path, Create::Never, &STORE, &check)?;
         let mut dir = StoreDir {
             segments: Vec::new(),
-            closed: None,
+            clean_shutdown: None,
             lock: Lock::share(io, path, LOCK)?,
         };
         dir.look(io, path)?;
@@ -99,8 +99,11 @@ impl StoreDir {
             .collect();
         segments.sort_unstable();
         self.segments = segments;
-        self.closed = match names.iter().any(|name| name == closed::NAME) {
-            true => Some(Closed::decode(&read(io, &path.join(closed::NAME))?)),
+        self.clean_shutdown = match names.iter().any(|name| name == clean_shutdown::NAME) {
+            true => Some(CleanShutdown::decode(&read(
+                io,
+                &path.join(clean_shutdown::NAME),
+            )?)),
             false => None,
         };
         Ok(())

@@ -22,7 +22,7 @@ use crate::planted::{self, Defect};
 use crate::store_dir;
 use crate::tree::limiter;
 use crate::tree::manifest::{Manifest, RunRecord};
-use crate::wal::closed::{self, Closed};
+use crate::wal::clean_shutdown::{self, CleanShutdown};
 use crate::wal::log_file;
 use crate::{Error, Result, run};
 
@@ -72,12 +72,17 @@ pub(crate) fn checkpoint(
             let Some((segment, len_bytes)) = log.segments.last().copied() else {
                 return Ok(());
             };
-            let closed = Closed {
+            let shutdown = CleanShutdown {
                 segment,
                 len_bytes,
                 last_sequence: log.last_sequence,
             };
-            Ok(replace_file(io, into, closed::NAME, &closed.encode())?)
+            Ok(replace_file(
+                io,
+                into,
+                clean_shutdown::NAME,
+                &shutdown.encode(),
+            )?)
         },
     )
 }

@@ -21,7 +21,7 @@ use crate::tree::levels::record;
 use crate::tree::repair::{RepairReport, repair};
 use crate::tree::salvage::DataLoss;
 use crate::tree::verify::{VerifyReport, verify_file, verify_levels, verify_run};
-use crate::wal::closed::Closed;
+use crate::wal::clean_shutdown::CleanShutdown;
 use crate::{Error, Result};
 
 impl Fixture {
@@ -433,9 +433,9 @@ fn a_checkpoint_is_a_store_of_its_own() {
         assert_eq!(io.read("/copy/wal-000003.log"), Some(vec![3; 100]));
         assert_eq!(io.read("/copy/wal-000004.log"), Some(vec![4; 60]));
         assert_eq!(io.read("/copy/FORMAT"), io.read("/db/FORMAT"));
-        let closed = Closed::decode(&io.read("/copy/CLOSED").unwrap()).unwrap();
+        let shutdown = CleanShutdown::decode(&io.read("/copy/CLOSED").unwrap()).unwrap();
         assert_eq!(
-            (closed.segment, closed.len_bytes, closed.last_sequence),
+            (shutdown.segment, shutdown.len_bytes, shutdown.last_sequence),
             (4, 60, fixture.sequence)
         );
         world_of(&fixture, &io).check();

@@ -3,13 +3,13 @@
 //! ```text
 //!   record.rs           a batch and its checksum: begun, sealed, read, searched for
 //!   log_file.rs         a file of records: its name and its header
-//!   closed.rs           where the log ended at a clean close
+//!   clean_shutdown.rs   where the log ended at a clean close
 //!   writer.rs           appends groups of records, begins files, undoes failed appends
 //!   recovery.rs         reads the log back and decides which bad bytes are damage
 //!   recovery_report.rs  what recovery found, for people and programs
 //! ```
 
-pub(crate) mod closed;
+pub(crate) mod clean_shutdown;
 pub(crate) mod log_file;
 pub(crate) mod record;
 pub(crate) mod recovery;

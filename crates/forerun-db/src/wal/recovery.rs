@@ -13,7 +13,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::closed::Closed;
+use super::clean_shutdown::CleanShutdown;
 use super::log_file::{self, Header};
 use super::record::{self, Record};
 use super::recovery_report::{CorruptRange, RecoveryReport};
@@ -42,7 +42,7 @@ pub(crate) struct RecoveryContext {
     /// How lenient to be.
     pub(crate) recovery: Recovery,
     /// The contents of `CLOSED`, if it exists.
-    pub(crate) closed: Option<Closed>,
+    pub(crate) clean_shutdown: Option<CleanShutdown>,
     /// Whether unsynced bytes may have been lost, in any order. They are not lost if only the
     /// process died.
     pub(crate) power_lost: bool,
@@ -142,17 +142,17 @@ fn replay<'a>(
         cut: None,
         starts: Vec::new(),
         report: RecoveryReport {
-            clean_close: circumstances.closed.is_some(),
+            clean_close: circumstances.clean_shutdown.is_some(),
             ..RecoveryReport::default()
         },
     };
     for (i, number) in numbers.iter().enumerate() {
         replay.segment(*number, i + 1 == numbers.len())?;
     }
-    if let Some(closed) = circumstances.closed
-        && replay.next_number <= closed.segment
+    if let Some(shutdown) = circumstances.clean_shutdown
+        && replay.next_number <= shutdown.segment
     {
-        let path = log_file::path(dir, closed.segment);
+        let path = log_file::path(dir, shutdown.segment);
         replay.damage(
             &path,
             0,
@@ -235,8 +235,8 @@ impl Replay<'_> {
         // not be.
         let is_synced = self
             .circumstances
-            .closed
-            .is_some_and(|closed| closed.segment == number && closed.len_bytes == len);
+            .clean_shutdown
+            .is_some_and(|shutdown| shutdown.segment == number && shutdown.len_bytes == len);
         let synced_len = if is_synced { len } else { 0 };
         self.tail = Some(TailSegment {
             path,
@@ -323,34 +323,35 @@ impl Replay<'_> {
 
     /// Whether the record of a clean close covers the byte at `offset`.
     fn is_closed_at(&self, path: &Path, offset: u64) -> bool {
-        self.circumstances.closed.is_some_and(|closed| {
-            closed.segment >= self.next_number
-                || (log_file::path(self.dir, closed.segment) == path && offset < closed.len_bytes)
+        self.circumstances.clean_shutdown.is_some_and(|shutdown| {
+            shutdown.segment >= self.next_number
+                || (log_file::path(self.dir, shutdown.segment) == path
+                    && offset < shutdown.len_bytes)
         })
     }
 
     /// Compares the end of a segment with what a clean close recorded.
     fn check_closed(&mut self, path: &Path, number: u64, len: u64) -> Result<()> {
-        let Some(closed) = self
+        let Some(shutdown) = self
             .circumstances
-            .closed
-            .filter(|closed| closed.segment == number)
+            .clean_shutdown
+            .filter(|shutdown| shutdown.segment == number)
         else {
             return Ok(());
         };
-        if len < closed.len_bytes {
+        if len < shutdown.len_bytes {
             let reason = format!(
                 "the segment ends here, but it had {} bytes when the store was closed",
-                closed.len_bytes
+                shutdown.len_bytes
             );
             self.damage(path, len, 0, reason)?;
-            self.next_sequence = self.next_sequence.max(closed.last_sequence + 1);
-        } else if len == closed.len_bytes && self.next_sequence != closed.last_sequence + 1 {
-            let (last, wanted) = (self.next_sequence - 1, closed.last_sequence);
+            self.next_sequence = self.next_sequence.max(shutdown.last_sequence + 1);
+        } else if len == shutdown.len_bytes && self.next_sequence != shutdown.last_sequence + 1 {
+            let (last, wanted) = (self.next_sequence - 1, shutdown.last_sequence);
             let reason =
                 format!("the log ends at sequence number {last}, but it was closed at {wanted}");
             self.damage(path, len, 0, reason)?;
-            self.next_sequence = self.next_sequence.max(closed.last_sequence + 1);
+            self.next_sequence = self.next_sequence.max(shutdown.last_sequence + 1);
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::closed::{self, Closed};
+use super::clean_shutdown::{self, CleanShutdown};
 use super::log_file::{self, Header};
 use super::record;
 use super::recovery::{Tail, TailSegment};
@@ -308,7 +308,7 @@ impl LogWriter {
     /// end.
     fn unmark_closed(&mut self) -> Result<(), Failure> {
         if self.is_marked_closed {
-            let path = self.dir.join(closed::NAME);
+            let path = self.dir.join(clean_shutdown::NAME);
             self.io
                 .remove(&path)
                 .map_err(|error| Failure::NotWritten(Error::io("remove", &path, error)))?;
@@ -329,12 +329,17 @@ impl LogWriter {
         confirmed.map_err(|failure| match failure {
             Failure::NotWritten(error) | Failure::Unknown(error) => error,
         })?;
-        let closed = Closed {
+        let shutdown = CleanShutdown {
             segment: self.tail.next_number - 1,
             len_bytes: self.tail.segment.as_ref().map_or(0, |segment| segment.len),
             last_sequence: self.tail.next_sequence - 1,
         };
-        replace_file(&*self.io, &self.dir, closed::NAME, &closed.encode())?;
+        replace_file(
+            &*self.io,
+            &self.dir,
+            clean_shutdown::NAME,
+            &shutdown.encode(),
+        )?;
         self.is_marked_closed = true;
         Ok(())
     }

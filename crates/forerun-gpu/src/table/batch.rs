@@ -87,9 +87,9 @@ pub enum Operation {
     Assign,
     /// Sets the row of a present key and keeps its score.
     AssignRows,
-    /// Updates the score of a present key by the policy and keeps its row.
+    /// Updates the score of a present key by the strategy and keeps its row.
     AssignScores,
-    /// Returns the row of a present key and updates its score by the policy.
+    /// Returns the row of a present key and updates its score by the strategy.
     FindAndUpdate,
     /// Pins the entry: nothing changes, erases or evicts it until it is unlocked.
     Lock,
@@ -97,7 +97,7 @@ pub enum Operation {
     Unlock,
     /// Erases the entry.
     Erase,
-    /// Like [`Operation::InsertOrAssign`], with the given scores under every policy: restores
+    /// Like [`Operation::InsertOrAssign`], with the given scores under every strategy: restores
     /// exported entries.
     Restore,
 }
@@ -251,7 +251,7 @@ pub struct Batch<'a> {
     pub scores: Option<&'a [u64]>,
     /// One flag per key, for [`Operation::AccumulateOrAssign`].
     pub flags: Option<&'a [u8]>,
-    /// The epoch of the epoch policies, up to 2^32 - 1.
+    /// The epoch of the epoch strategies, up to 2^32 - 1.
     pub epoch: u64,
 }
 

@@ -1,6 +1,6 @@
 //! Errors of a table.
 
-use super::score_policy::Policy;
+use super::evict_strategy::EvictStrategy;
 use crate::GpuError;
 use forerun_core::size::counted;
 use std::path::PathBuf;
@@ -35,10 +35,10 @@ pub enum TableError {
         max: u64,
     },
     /// Times and epochs do not fit 4 bytes.
-    #[error("scores of 4 bytes hold counts and given scores, but not those of {policy:?}")]
+    #[error("scores of 4 bytes hold counts and given scores, but not those of {evict_strategy:?}")]
     NarrowScores {
-        /// The policy.
-        policy: Policy,
+        /// The eviction strategy.
+        evict_strategy: EvictStrategy,
     },
     /// An array of a batch has the wrong length.
     #[error("{what}: {found} {unit} for {}, {expected} expected", counted(.keys, "key"))]

@@ -12,8 +12,8 @@
 
 use super::batch::Entries;
 use super::error::TableError;
+use super::evict_strategy::EvictStrategy;
 use super::gpu_table::GpuTable;
-use super::score_policy::Policy;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ impl GpuTable {
         header.extend_from_slice(MAGIC);
         header.extend_from_slice(&VERSION.to_le_bytes());
         header.extend_from_slice(&row_bytes.to_le_bytes());
-        header.extend_from_slice(&(self.options().policy as u32).to_le_bytes());
+        header.extend_from_slice(&(self.options().evict_strategy as u32).to_le_bytes());
         header.extend_from_slice(&self.options().score_bytes.bytes().to_le_bytes());
         header.extend_from_slice(&0u64.to_le_bytes());
         write_checked(&mut out, &header).map_err(io)?;
@@ -71,7 +71,7 @@ impl GpuTable {
     /// Inserts the entries of a file with their saved scores, and returns their number. If the
     /// table is too small for all of them, those with greater scores stay.
     ///
-    /// The file's table must have the same row size and policy.
+    /// The file's table must have the same row size and eviction strategy.
     ///
     /// # Errors
     /// The file is not a saved table, is damaged or truncated (earlier entries stay inserted); the
@@ -86,12 +86,12 @@ impl GpuTable {
             from: BufReader::new(file),
             offset: 0,
         };
-        let (row_bytes, policy) = reader.header()?;
+        let (row_bytes, strategy) = reader.header()?;
         let options = self.options();
-        if row_bytes != options.row_bytes || policy != Some(options.policy) {
+        if row_bytes != options.row_bytes || strategy != Some(options.evict_strategy) {
             let problem = format!(
-                "rows of {row_bytes} bytes, {policy:?}; this table has {} bytes, {:?}",
-                options.row_bytes, options.policy
+                "rows of {row_bytes} bytes, {strategy:?}; this table has {} bytes, {:?}",
+                options.row_bytes, options.evict_strategy
             );
             return Err(reader.fault(0, problem));
         }
@@ -182,7 +182,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    fn header(&mut self) -> Result<(u64, Option<Policy>), TableError> {
+    fn header(&mut self) -> Result<(u64, Option<EvictStrategy>), TableError> {
         let mut header = Vec::new();
         self.take(&mut header, HEADER_BYTES, "the header")?;
         if &header[..4] != MAGIC {
@@ -196,7 +196,10 @@ impl<R: Read> Reader<R> {
             ));
         }
         self.check(&header, "the header")?;
-        Ok((le_u64(&header[8..16]), Policy::of(le_u32(&header[16..20]))))
+        Ok((
+            le_u64(&header[8..16]),
+            EvictStrategy::of(le_u32(&header[16..20])),
+        ))
     }
 
     /// The next entries, or `None` at the end, which must confirm that there are `so_far`.

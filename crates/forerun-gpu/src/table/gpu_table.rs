@@ -449,7 +449,7 @@ fn form_of(options: &TableOptions, slots: u64) -> TableState {
             Candidates::Two => 2,
         },
         score_bytes: options.score_bytes.bytes(),
-        policy: options.policy as u32,
+        policy: options.evict_strategy as u32,
         row_bytes: options.row_bytes,
         row_stride_bytes: stride,
         rows_split: match stride {

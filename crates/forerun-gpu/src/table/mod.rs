@@ -34,6 +34,7 @@ mod candidate_slots;
 mod cpu;
 mod device_table;
 mod error;
+mod evict_strategy;
 mod file;
 mod gpu_table;
 mod kernel;
@@ -43,7 +44,6 @@ mod operations;
 mod options;
 pub mod params;
 mod score;
-mod score_policy;
 mod staging;
 mod table_command;
 mod traffic;
@@ -56,11 +56,11 @@ pub use batch::{Answers, Batch, Condition, Element, Entries, Lookup, Operation, 
 pub(crate) use candidate_slots::mix;
 pub use error::TableError;
 // Hidden: for the fuzz targets.
+pub use evict_strategy::EvictStrategy;
 #[doc(hidden)]
 pub use file::fuzz_table_file;
 pub use gpu_table::GpuTable;
 pub use options::{Candidates, ScoreBytes, TableOptions, Width};
-pub use score_policy::Policy;
 pub use table_command::{DeviceBatch, EntryBuffers, Scan, TableCommand};
 pub use traffic::{Requests, Traffic};
 

@@ -24,7 +24,8 @@ impl GpuTable {
     /// with their lowest score, unless the new score is lower. If a key repeats, the table keeps
     /// one of its rows, never a mix.
     ///
-    /// [`Policy::Custom`](super::Policy::Custom) and the counting policies use `scores`.
+    /// [`EvictStrategy::Customized`](super::EvictStrategy::Customized) and the counting strategies
+    /// use `scores`.
     ///
     /// # Errors
     /// Those of [`GpuTable::apply`].
@@ -129,7 +130,7 @@ impl GpuTable {
         self.apply_status(Operation::AccumulateOrAssign(element), &batch)
     }
 
-    /// Sets the rows of present keys, and their scores by the policy.
+    /// Sets the rows of present keys, and their scores by the strategy.
     ///
     /// # Errors
     /// Those of [`GpuTable::apply`].
@@ -146,7 +147,7 @@ impl GpuTable {
         self.apply_status(Operation::Assign, &batch)
     }
 
-    /// Sets the scores of present keys by the policy.
+    /// Sets the scores of present keys by the strategy.
     ///
     /// # Errors
     /// Those of [`GpuTable::apply`].
@@ -251,7 +252,7 @@ impl GpuTable {
         Ok(status.into_iter().map(Status::is_present).collect())
     }
 
-    /// Like [`GpuTable::find`], and updates the scores of present keys by the policy.
+    /// Like [`GpuTable::find`], and updates the scores of present keys by the strategy.
     ///
     /// # Errors
     /// Those of [`GpuTable::apply`].

@@ -1,7 +1,7 @@
 //! The options of a table.
 
 use super::error::TableError;
-use super::score_policy::Policy;
+use super::evict_strategy::EvictStrategy;
 
 /// Slots per bucket: the width of its row of digests, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,7 +45,8 @@ pub enum Candidates {
 /// The size of a score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScoreBytes {
-    /// Up to 2^32 - 1; greater scores are clamped. For [`Policy::Lfu`] and [`Policy::Custom`].
+    /// Up to 2^32 - 1; greater scores are clamped. For [`EvictStrategy::Lfu`] and
+    /// [`EvictStrategy::Customized`].
     Four,
     /// The full range of u64.
     Eight,
@@ -64,9 +65,9 @@ impl ScoreBytes {
 /// The options of a table. The defaults are two candidates of 128 slots and LRU.
 ///
 /// ```
-/// use forerun_gpu::table::{GpuTable, Policy, TableOptions};
+/// use forerun_gpu::table::{GpuTable, EvictStrategy, TableOptions};
 ///
-/// let options = TableOptions::new(100_000, 32).policy(Policy::Custom);
+/// let options = TableOptions::new(100_000, 32).evict_strategy(EvictStrategy::Customized);
 /// let table = GpuTable::on_cpu(options)?;
 /// assert!(table.capacity() >= 100_000 && table.capacity() % 256 == 0);
 /// # Ok::<(), forerun_gpu::table::TableError>(())
@@ -86,8 +87,8 @@ pub struct TableOptions {
     pub width: Width,
     /// Candidate buckets per key. Default: two.
     pub candidates: Candidates,
-    /// The eviction policy. Default: [`Policy::Lru`].
-    pub policy: Policy,
+    /// The eviction strategy. Default: [`EvictStrategy::Lru`].
+    pub evict_strategy: EvictStrategy,
     /// The size of a score. Default: 8 bytes.
     pub score_bytes: ScoreBytes,
     /// The maximum bytes of rows in device memory; other rows are in pinned host memory. Keys,
@@ -108,7 +109,7 @@ forerun_core::setters! {
         row_bytes: u64,
         width: Width,
         candidates: Candidates,
-        policy: Policy,
+        evict_strategy: EvictStrategy,
         score_bytes: ScoreBytes,
         device_row_bytes_max: u64,
     }
@@ -123,7 +124,7 @@ impl TableOptions {
             row_bytes,
             width: Width::W128,
             candidates: Candidates::Two,
-            policy: Policy::Lru,
+            evict_strategy: EvictStrategy::Lru,
             score_bytes: ScoreBytes::Eight,
             device_row_bytes_max: u64::MAX,
         }
@@ -143,10 +144,13 @@ impl TableOptions {
                 max: ROW_BYTES_MAX,
             });
         }
-        let narrow_fits = matches!(self.policy, Policy::Lfu | Policy::Custom);
+        let narrow_fits = matches!(
+            self.evict_strategy,
+            EvictStrategy::Lfu | EvictStrategy::Customized
+        );
         if self.score_bytes == ScoreBytes::Four && !narrow_fits {
             return Err(TableError::NarrowScores {
-                policy: self.policy,
+                evict_strategy: self.evict_strategy,
             });
         }
         Ok(())

@@ -40,7 +40,7 @@ pub struct TableState {
     pub candidates: u32,
     /// 4 or 8.
     pub score_bytes: u32,
-    /// The number of a [`Policy`](super::Policy).
+    /// The number of a [`EvictStrategy`](super::EvictStrategy).
     pub policy: u32,
 }
 
@@ -80,7 +80,7 @@ pub struct TableOp {
     pub out_scores: u64,
     /// u64 per entry, or 0.
     pub out_places: u64,
-    /// For the epoch policies.
+    /// For the epoch strategies.
     pub epoch: u64,
     /// For a scan.
     pub first_slot: u64,
@@ -114,7 +114,7 @@ pub const FOUND_ASSIGN_ROW: u32 = 1 << 0;
 pub const FOUND_ADD_ROW: u32 = 1 << 1;
 /// Outputs the row of a found key as it was before.
 pub const FOUND_READ_ROW: u32 = 1 << 2;
-/// Updates the score of a found key by the policy.
+/// Updates the score of a found key by the strategy.
 pub const FOUND_SCORE: u32 = 1 << 3;
 /// Erases a found key.
 pub const FOUND_ERASE: u32 = 1 << 4;
@@ -128,7 +128,7 @@ pub const ABSENT_INSERT: u32 = 1 << 7;
 pub const EVICTED_OUT: u32 = 1 << 8;
 /// Acts by each key's flag: only if found, or only if absent.
 pub const BY_FLAG: u32 = 1 << 9;
-/// Uses the given scores under every policy.
+/// Uses the given scores under every strategy.
 pub const SCORE_AS_GIVEN: u32 = 1 << 10;
 
 /// Counts entries.

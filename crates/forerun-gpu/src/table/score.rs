@@ -1,7 +1,7 @@
-//! Scores by the table's policy: `kernels/table/score.cuh` in Rust.
+//! Scores by the table's eviction strategy: `kernels/table/score.cuh` in Rust.
 
+use super::evict_strategy::EvictStrategy;
 use super::params::{SCORE_AS_GIVEN, TableOp};
-use super::score_policy::Policy;
 
 const LOW_32: u64 = 0xffff_ffff;
 
@@ -22,20 +22,20 @@ pub(crate) fn score_of(
     before: Option<u64>,
     time_ns: impl FnOnce() -> u64,
 ) -> u64 {
-    let policy = match op.actions & SCORE_AS_GIVEN {
-        0 => Policy::of(op.table.policy).unwrap_or(Policy::Custom),
-        _ => Policy::Custom,
+    let strategy = match op.actions & SCORE_AS_GIVEN {
+        0 => EvictStrategy::of(op.table.policy).unwrap_or(EvictStrategy::Customized),
+        _ => EvictStrategy::Customized,
     };
     let epoch = op.epoch << 32;
-    let score = match policy {
-        Policy::Lru => time_ns(),
-        Policy::Lfu => before.unwrap_or(0).saturating_add(given.unwrap_or(1)),
-        Policy::EpochLru => epoch | ((time_ns() >> 20) & LOW_32),
-        Policy::EpochLfu => {
+    let score = match strategy {
+        EvictStrategy::Lru => time_ns(),
+        EvictStrategy::Lfu => before.unwrap_or(0).saturating_add(given.unwrap_or(1)),
+        EvictStrategy::EpochLru => epoch | ((time_ns() >> 20) & LOW_32),
+        EvictStrategy::EpochLfu => {
             let low = before.unwrap_or(0) & LOW_32;
             epoch | low.saturating_add(given.unwrap_or(1)).min(LOW_32)
         }
-        Policy::Custom => given.or(before).unwrap_or(0),
+        EvictStrategy::Customized => given.or(before).unwrap_or(0),
     };
     held(op.table.score_bytes, score)
 }

@@ -227,14 +227,14 @@ impl CpuTable {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Candidates, GpuTable, Policy, TableOptions, Width};
+    use super::super::{Candidates, EvictStrategy, GpuTable, TableOptions, Width};
     use super::*;
 
     fn filled(width: Width, candidates: Candidates, share: f64) -> (GpuTable, Vec<u64>) {
         let options = TableOptions {
             width,
             candidates,
-            policy: Policy::Custom,
+            evict_strategy: EvictStrategy::Customized,
             ..TableOptions::new(1 << 14, 0)
         };
         let mut table = GpuTable::on_cpu(options).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::{Order, Shim, contents, on_shim, row_of, rows_of, small};
 use forerun_gpu::table::{
-    Backend, Candidates, Condition, Element, GpuTable, Policy, Status, Width,
+    Backend, Candidates, Condition, Element, EvictStrategy, GpuTable, Status, Width,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -108,7 +108,7 @@ fn a_storm_of_the_greatest_keys_and_of_equal_digests_loses_none() {
 #[test]
 fn sums_and_counts_lose_nothing() {
     for seed in 0..8 {
-        let options = small(Width::W32, Candidates::Two, 4).policy(Policy::Lfu);
+        let options = small(Width::W32, Candidates::Two, 4).evict_strategy(EvictStrategy::Lfu);
         let Some(mut table) = on_shim(Order::Seeded(seed), options) else {
             return;
         };
@@ -238,13 +238,13 @@ fn one_of_many_threads_locks_a_key() {
 
 #[test]
 fn the_latest_are_kept_by_time() {
-    for (seed, policy) in [Policy::Lru, Policy::EpochLru]
+    for (seed, strategy) in [EvictStrategy::Lru, EvictStrategy::EpochLru]
         .into_iter()
         .cycle()
         .take(4)
         .enumerate()
     {
-        let options = small(Width::W16, Candidates::One, 1).policy(policy);
+        let options = small(Width::W16, Candidates::One, 1).evict_strategy(strategy);
         let Some(kernels) = on_shim(Order::Seeded(seed as u64), options) else {
             return;
         };
@@ -259,10 +259,10 @@ fn the_latest_are_kept_by_time() {
                 let operation = forerun_gpu::table::Operation::InsertOrAssign;
                 table.apply(operation, &batch, Default::default()).unwrap();
                 let kept: BTreeSet<u64> = contents(&mut table).into_keys().collect();
-                assert_eq!(kept, keys.iter().copied().collect(), "{policy:?}");
+                assert_eq!(kept, keys.iter().copied().collect(), "{strategy:?}");
             }
-            // A touched entry outlives the others if the policy depends on time.
-            if policy == Policy::Lru {
+            // A touched entry outlives the others if the strategy depends on time.
+            if strategy == EvictStrategy::Lru {
                 table.find_and_update(&[70], &mut [0; 16], None).unwrap();
                 let keys: Vec<u64> = (200..215).collect();
                 table

@@ -3,8 +3,8 @@
 
 use crate::{Order, contents, on_shim, rows_of};
 use forerun_gpu::table::{
-    Answers, Batch, Candidates, Condition, Element, Entries, GpuTable, Lookup, Operation, Policy,
-    ScoreBytes, Status, TableOptions, Width,
+    Answers, Batch, Candidates, Condition, Element, Entries, EvictStrategy, GpuTable, Lookup,
+    Operation, ScoreBytes, Status, TableOptions, Width,
 };
 use proptest::prelude::*;
 
@@ -121,22 +121,32 @@ fn step() -> impl Strategy<Value = Step> {
 fn options() -> impl Strategy<Value = TableOptions> {
     let width = prop::sample::select(Width::ALL.to_vec());
     let candidates = prop::sample::select(vec![Candidates::One, Candidates::Two]);
-    // The policies that do not depend on time.
-    let policy = prop::sample::select(vec![Policy::Lfu, Policy::EpochLfu, Policy::Custom]);
+    // The strategies that do not depend on time.
+    let strategy = prop::sample::select(vec![
+        EvictStrategy::Lfu,
+        EvictStrategy::EpochLfu,
+        EvictStrategy::Customized,
+    ]);
     let row_bytes = prop::sample::select(vec![0u64, 4, 8, 12, 16, 36, 160]);
-    (width, candidates, policy, row_bytes, any::<bool>(), 0u64..3).prop_map(
-        |(width, candidates, policy, row_bytes, narrow, split)| {
+    (
+        width,
+        candidates,
+        strategy,
+        row_bytes,
+        any::<bool>(),
+        0u64..3,
+    )
+        .prop_map(|(width, candidates, strategy, row_bytes, narrow, split)| {
             TableOptions::new(256, row_bytes)
                 .width(width)
                 .candidates(candidates)
-                .policy(policy)
-                .score_bytes(match narrow && policy != Policy::EpochLfu {
+                .evict_strategy(strategy)
+                .score_bytes(match narrow && strategy != EvictStrategy::EpochLfu {
                     true => ScoreBytes::Four,
                     false => ScoreBytes::Eight,
                 })
                 .device_row_bytes_max([u64::MAX, 0, 70 * row_bytes][split as usize])
-        },
-    )
+        })
 }
 
 /// The answers of a step. An array that was not asked for is `None`.

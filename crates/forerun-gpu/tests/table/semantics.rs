@@ -2,7 +2,7 @@
 
 use crate::{Order, contents, on_shim, row_of, rows_of, small};
 use forerun_gpu::table::{
-    Answers, Batch, Candidates, Condition, Element, Entries, GpuTable, Operation, Policy,
+    Answers, Batch, Candidates, Condition, Element, Entries, EvictStrategy, GpuTable, Operation,
     ScoreBytes, Status, TableError, TableOptions, Width,
 };
 use proptest::prelude::*;
@@ -129,9 +129,9 @@ fn assignments_change_only_present_rows() {
 
 #[test]
 fn scores_follow_their_policies() {
-    let made = |policy, score_bytes| {
+    let made = |strategy, score_bytes| {
         let options = small(Width::W16, Candidates::One, 1)
-            .policy(policy)
+            .evict_strategy(strategy)
             .score_bytes(score_bytes);
         GpuTable::on_cpu(options).unwrap()
     };
@@ -154,45 +154,51 @@ fn scores_follow_their_policies() {
     use ScoreBytes::{Eight, Four};
     assert_eq!(
         scores(
-            &mut made(Policy::Lfu, Eight),
+            &mut made(EvictStrategy::Lfu, Eight),
             &[(0, None), (0, Some(5)), (0, None)]
         ),
         7
     );
     assert_eq!(
         scores(
-            &mut made(Policy::Lfu, Eight),
+            &mut made(EvictStrategy::Lfu, Eight),
             &[(0, None), (0, Some(u64::MAX))]
         ),
         u64::MAX
     );
     assert_eq!(
         scores(
-            &mut made(Policy::Lfu, Four),
+            &mut made(EvictStrategy::Lfu, Four),
             &[(0, None), (0, Some(u64::MAX))]
         ),
         0xffff_ffff
     );
     assert_eq!(
         scores(
-            &mut made(Policy::EpochLfu, Eight),
+            &mut made(EvictStrategy::EpochLfu, Eight),
             &[(1, Some(4)), (7, None)]
         ),
         7 << 32 | 5
     );
     assert_eq!(
-        scores(&mut made(Policy::Custom, Eight), &[(0, Some(9)), (0, None)]),
+        scores(
+            &mut made(EvictStrategy::Customized, Eight),
+            &[(0, Some(9)), (0, None)]
+        ),
         9
     );
     assert_eq!(
-        scores(&mut made(Policy::Custom, Four), &[(0, Some(1 << 40))]),
+        scores(
+            &mut made(EvictStrategy::Customized, Four),
+            &[(0, Some(1 << 40))]
+        ),
         0xffff_ffff
     );
     assert_eq!(
-        scores(&mut made(Policy::EpochLru, Eight), &[(3, None)]) >> 32,
+        scores(&mut made(EvictStrategy::EpochLru, Eight), &[(3, None)]) >> 32,
         3
     );
-    let mut lru = made(Policy::Lru, Eight);
+    let mut lru = made(EvictStrategy::Lru, Eight);
     let before = scores(&mut lru, &[(0, None)]);
     assert!(scores(&mut lru, &[(0, None)]) > before);
 }
@@ -353,7 +359,7 @@ fn wrong_batches_and_options_are_refused_by_name() {
     assert!(matches!(
         of(narrow),
         TableError::NarrowScores {
-            policy: Policy::Lru
+            evict_strategy: EvictStrategy::Lru
         }
     ));
     assert!(matches!(

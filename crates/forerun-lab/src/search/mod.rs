@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use args::SeedArgs;
-pub use run::{FailedSeed, Search, Tally, run_one, search};
+pub use run::{FailedSeed, Search, Totals, run_one, search};
 pub use worker::{WorkerArgs, work};
 
 /// What a simulator counts. Displayed as in "12 operations, 3 faults".

@@ -179,8 +179,8 @@ fn search_for_defect<D: Defect, C: Counts>(
     };
     while let Some(left) = TIME_MAX.checked_sub(started.elapsed()) {
         with.time = Some(left);
-        let (tally, found) = search::<C>(&with, &mut |_| {})?;
-        result.seeds += tally.seeds;
+        let (totals, found) = search::<C>(&with, &mut |_| {})?;
+        result.seeds += totals.seeds;
         result.seconds = started.elapsed().as_secs_f64();
         let Some(found) = found else { break };
         if run_one::<C>(found.seed, &without)?.finding.is_none() {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Counts, FailedSeed, Search, Tally};
+use super::{Counts, FailedSeed, Search, Totals};
 
 /// A bar on a terminal; nothing in a pipe.
 pub struct SearchProgress {
@@ -33,14 +33,14 @@ impl SearchProgress {
         }
     }
 
-    pub fn update<C>(&self, tally: &Tally<C>) {
+    pub fn update<C>(&self, totals: &Totals<C>) {
         self.bar.set_position(match self.seeds {
-            Some(_) => tally.seeds,
-            None => tally.seconds as u64,
+            Some(_) => totals.seeds,
+            None => totals.seconds as u64,
         });
-        let rate = tally.seeds as f64 / tally.seconds.max(0.001);
+        let rate = totals.seeds as f64 / totals.seconds.max(0.001);
         self.bar
-            .set_message(format!("{} seeds  {rate:.0}/s", tally.seeds));
+            .set_message(format!("{} seeds  {rate:.0}/s", totals.seeds));
     }
 
     pub fn finish(self) {
@@ -64,14 +64,14 @@ pub struct ShrunkSeed {
 /// Prints the results, and returns the exit code.
 pub fn print<C: Counts>(
     search: &Search,
-    tally: &Tally<C>,
+    totals: &Totals<C>,
     found: Option<&FailedSeed>,
     shrunk: Option<&ShrunkSeed>,
     is_json: bool,
 ) -> ExitCode {
     match is_json {
-        true => print_json(search, tally, found, shrunk),
-        false => print_text(search, tally, found, shrunk),
+        true => print_json(search, totals, found, shrunk),
+        false => print_text(search, totals, found, shrunk),
     }
     match found {
         None => ExitCode::SUCCESS,
@@ -86,7 +86,7 @@ pub fn repeat(search: &Search, seed: u64) -> String {
 
 fn print_text<C: Counts>(
     search: &Search,
-    tally: &Tally<C>,
+    totals: &Totals<C>,
     found: Option<&FailedSeed>,
     shrunk: Option<&ShrunkSeed>,
 ) {
@@ -109,11 +109,11 @@ fn print_text<C: Counts>(
             None => {}
         }
     }
-    let Tally {
+    let Totals {
         seeds,
         counts,
         seconds,
-    } = tally;
+    } = totals;
     println!(
         "{seeds} seeds, {counts} in {seconds:.1} s ({:.0} seeds/s): {}",
         *seeds as f64 / seconds.max(0.001),
@@ -126,7 +126,7 @@ fn print_text<C: Counts>(
 
 fn print_json<C: Counts>(
     search: &Search,
-    tally: &Tally<C>,
+    totals: &Totals<C>,
     found: Option<&FailedSeed>,
     shrunk: Option<&ShrunkSeed>,
 ) {
@@ -140,6 +140,6 @@ fn print_json<C: Counts>(
             "history": shrunk.map(|shrunk| &shrunk.history),
         })
     });
-    let object = serde_json::json!({ "tally": tally, "failure": failure });
+    let object = serde_json::json!({ "totals": totals, "failure": failure });
     println!("{object}");
 }

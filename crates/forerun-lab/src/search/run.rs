@@ -35,7 +35,7 @@ pub struct Search {
 
 /// The totals over the seeds.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-pub struct Tally<C> {
+pub struct Totals<C> {
     pub seeds: u64,
     #[serde(flatten)]
     pub counts: C,
@@ -51,7 +51,7 @@ pub struct FailedSeed {
     pub has_ended: bool,
 }
 
-impl<C: Counts> Tally<C> {
+impl<C: Counts> Totals<C> {
     fn add(&mut self, report: &Report<C>) {
         self.seeds += 1;
         self.counts += report.counts;
@@ -101,10 +101,10 @@ impl Drop for Worker {
 /// A worker process cannot be started, or ends before it has run its seeds.
 pub fn search<C: Counts>(
     search: &Search,
-    watch: &mut dyn FnMut(&Tally<C>),
-) -> anyhow::Result<(Tally<C>, Option<FailedSeed>)> {
+    watch: &mut dyn FnMut(&Totals<C>),
+) -> anyhow::Result<(Totals<C>, Option<FailedSeed>)> {
     let started = Instant::now();
-    let mut tally = Tally::default();
+    let mut totals = Totals::default();
     let (sender, events) = mpsc::channel();
     let jobs = search
         .jobs
@@ -132,7 +132,7 @@ pub fn search<C: Counts>(
                     Event::Message(_) if worker.is_done => {}
                     Event::Message(WorkerMessage::Begin(seed)) => worker.seed = Some(seed),
                     Event::Message(WorkerMessage::End(report)) => {
-                        tally.add(&report);
+                        totals.add(&report);
                         if let (Some(finding), Some(seed)) = (report.finding, worker.seed) {
                             break Some(FailedSeed {
                                 seed,
@@ -183,16 +183,16 @@ pub fn search<C: Counts>(
                 has_ended: false,
             });
         }
-        tally.seconds = started.elapsed().as_secs_f64();
-        watch(&tally);
+        totals.seconds = started.elapsed().as_secs_f64();
+        watch(&totals);
         if !is_over && search.time.is_some_and(|time| started.elapsed() >= time) {
             is_over = true;
             let idle = workers.iter_mut().filter(|worker| worker.seed.is_none());
             idle.for_each(Worker::end);
         }
     };
-    tally.seconds = started.elapsed().as_secs_f64();
-    Ok((tally, found))
+    totals.seconds = started.elapsed().as_secs_f64();
+    Ok((totals, found))
 }
 
 /// Starts a worker for every `jobs`th seed.

@@ -107,17 +107,17 @@ impl Copies {
         }
     }
 
-    /// Checks the copy that a dead server left: it must be intact, and the last one that the server
-    /// completed or a newer one.
+    /// Checks the copy that a crashed server left: it must be intact, and the last one that
+    /// the server completed or a newer one.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn check_after_death(&self, sim: &SimSystem, path: &Path) -> Result<(), Failure> {
+    pub fn check_after_crash(&self, sim: &SimSystem, path: &Path) -> Result<(), Failure> {
         let wrong = |message: String| Failure::new("durability", message);
         let left = sim.file_number(path);
         if left < self.completed {
             return Err(wrong(format!(
-                "copy {:?} was completed, and {left:?} is left after the server's death",
+                "copy {:?} was completed, and {left:?} is left after the server's crash",
                 self.completed
             )));
         }

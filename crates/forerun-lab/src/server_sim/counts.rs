@@ -14,7 +14,7 @@ pub struct Counts {
     /// Snapshots that were checked.
     pub snapshots: u64,
     /// Servers that were killed or lost their power.
-    pub deaths: u64,
+    pub crashes: u64,
     pub steps: u64,
 }
 
@@ -25,7 +25,7 @@ impl AddAssign for Counts {
         self.requests += other.requests;
         self.faults += other.faults;
         self.snapshots += other.snapshots;
-        self.deaths += other.deaths;
+        self.crashes += other.crashes;
         self.steps += other.steps;
     }
 }
@@ -36,12 +36,12 @@ impl fmt::Display for Counts {
             requests,
             faults,
             snapshots,
-            deaths,
+            crashes,
             steps,
         } = self;
         write!(
             f,
-            "{requests} requests, {faults} faults, {snapshots} snapshots, {deaths} deaths, \
+            "{requests} requests, {faults} faults, {snapshots} snapshots, {crashes} crashes, \
              {steps} steps"
         )
     }

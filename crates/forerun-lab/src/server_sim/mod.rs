@@ -90,7 +90,7 @@ pub fn command(args: &ServerSimArgs) -> anyhow::Result<ExitCode> {
         return planted::command::<Defect, Counts>(which, &search);
     }
     let progress = search::report::SearchProgress::new(&search);
-    let (tally, found) = search::search::<Counts>(&search, &mut |tally| progress.update(tally))?;
+    let (totals, found) = search::search::<Counts>(&search, &mut |totals| progress.update(totals))?;
     progress.finish();
     let shrunk = match &found {
         // A plan that does not end must not be played in this process.
@@ -101,7 +101,7 @@ pub fn command(args: &ServerSimArgs) -> anyhow::Result<ExitCode> {
     };
     Ok(search::report::print(
         &search,
-        &tally,
+        &totals,
         found.as_ref(),
         shrunk.as_ref(),
         args.seeds.json,

@@ -51,15 +51,15 @@ fn describe(plan: &Plan) -> Vec<String> {
     if plan.interrupts > 0 {
         lines.push(format!("one call in {} is interrupted", plan.interrupts));
     }
-    for (number, life) in plan.lives.iter().enumerate() {
-        lines.push(format!("server {}: {life:?}", number + 1));
+    for (number, incarnation) in plan.incarnations.iter().enumerate() {
+        lines.push(format!("server {}: {incarnation:?}", number + 1));
     }
     for client in &plan.clients {
         lines.push(format!(
             "client {} (server {}{}{}) from {:?}, pipes {:?}, {:?}, sends {} bytes / {:?}, reads \
              {} bytes / {:?}, window {}, ends: {:?}",
             client.id,
-            client.life + 1,
+            client.incarnation + 1,
             if client.tls { ", TLS" } else { "" },
             if client.tls12 { " 1.2" } else { "" },
             client.start,

@@ -74,25 +74,25 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
     if plan.threads > 1 {
         push(&|plan| plan.threads = 1);
     }
-    for number in (0..plan.lives.len()).filter(|_| plan.lives.len() > 1) {
+    for number in (0..plan.incarnations.len()).filter(|_| plan.incarnations.len() > 1) {
         push(&|plan| {
-            plan.lives.remove(number);
-            plan.clients.retain(|client| client.life != number);
+            plan.incarnations.remove(number);
+            plan.clients.retain(|client| client.incarnation != number);
             for client in &mut plan.clients {
-                client.life -= usize::from(client.life > number);
+                client.incarnation -= usize::from(client.incarnation > number);
             }
         });
     }
-    for number in 0..plan.lives.len() {
-        if plan.lives[number].death.is_some() {
-            push(&|plan| plan.lives[number].death = None);
+    for number in 0..plan.incarnations.len() {
+        if plan.incarnations[number].crash.is_some() {
+            push(&|plan| plan.incarnations[number].crash = None);
         }
     }
     let snapshots = plan
         .events
         .iter()
         .any(|(_, event)| matches!(event, Event::Snapshot));
-    if plan.snapshot && !snapshots && plan.lives.len() == 1 {
+    if plan.snapshot && !snapshots && plan.incarnations.len() == 1 {
         push(&|plan| plan.snapshot = false);
     }
     if plan.clients.iter().any(|client| client.tls12) {

@@ -27,7 +27,7 @@ struct State {
     cache_start: Duration,
     disk_plan: DiskPlan,
     disk: Disk,
-    /// How many more calls of the disk succeed before the process dies.
+    /// How many more calls of the disk succeed before the process crashes.
     calls_left: Option<u64>,
     tasks: Vec<Task>,
 }
@@ -138,13 +138,13 @@ impl SimSystem {
         self.state().calls_left = Some(calls);
     }
 
-    /// Cancels the planned death of the process.
+    /// Cancels the planned crash of the process.
     pub fn live_on(&self) {
         self.state().calls_left = None;
     }
 
-    /// Whether the process has died at a call of the disk.
-    pub fn is_dead(&self) -> bool {
+    /// Whether the process has crashed at a call of the disk.
+    pub fn is_crashed(&self) -> bool {
         self.state().calls_left == Some(0)
     }
 
@@ -218,7 +218,7 @@ impl SimSystem {
             None => self.advance(delay),
         }
         match &mut self.state().calls_left {
-            Some(0) => Err(io::Error::other("the process is dead")),
+            Some(0) => Err(io::Error::other("the process has crashed")),
             Some(left) => {
                 *left -= 1;
                 Ok(())

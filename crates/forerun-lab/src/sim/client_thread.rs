@@ -20,7 +20,7 @@ use super::program::{Op, Step, StepKeyspace};
 use super::reads::OpenStore;
 use super::runtime;
 use super::simulation::{
-    AcknowledgedWrites, LifeEnd, Opened, Outcome, STORE, Simulation, Stop, violation,
+    AcknowledgedWrites, IncarnationEnd, Opened, Outcome, STORE, Simulation, Stop, violation,
 };
 use super::stamps::MinVisible;
 use super::wall_clock::Span;
@@ -31,7 +31,7 @@ pub const FIRST_PRIVATE: KeyspaceId = 100;
 /// The length of one key of each thread: more than a page.
 const LONG_KEY_BYTES: usize = 4200;
 
-/// What a thread knows about the store, across lives.
+/// What a thread knows about the store, across incarnations.
 #[derive(Clone, Debug)]
 pub struct ThreadModel {
     pub thread: usize,
@@ -179,7 +179,7 @@ impl<'s> ClientThread<'s> {
     /// Takes the steps until one of them finds something wrong.
     pub fn run(mut self, steps: &[Step]) -> ThreadModel {
         for step in steps {
-            if self.simulation.is_over() || self.simulation.io().is_dead() {
+            if self.simulation.is_over() || self.simulation.io().is_crashed() {
                 break;
             }
             let mut taken = self.refresh().and_then(|()| self.step(&step.op));
@@ -188,7 +188,7 @@ impl<'s> ClientThread<'s> {
             }
             match taken {
                 Ok(()) => {}
-                Err(Stop::Dead) => break,
+                Err(Stop::Crashed) => break,
                 Err(Stop::Violation(text)) => {
                     let thread = self.model.thread;
                     self.simulation
@@ -215,8 +215,8 @@ impl<'s> ClientThread<'s> {
                     self.find_private();
                     return self.resolve();
                 }
-                None if self.simulation.is_over() || self.simulation.io().is_dead() => {
-                    return Err(Stop::Dead);
+                None if self.simulation.is_over() || self.simulation.io().is_crashed() => {
+                    return Err(Stop::Crashed);
                 }
                 // It is being opened.
                 None => runtime::sleep(Duration::from_millis(5)),
@@ -236,7 +236,7 @@ impl<'s> ClientThread<'s> {
                     model.opening = self.opened.number;
                     return self
                         .simulation
-                        .resolve(model, &observed, read, LifeEnd::Kept);
+                        .resolve(model, &observed, read, IncarnationEnd::Kept);
                 }
                 Err(error) => {
                     let doing = "read the store after it was opened";
@@ -273,7 +273,7 @@ impl<'s> ClientThread<'s> {
 
     /// Whether the process is still alive. If not, it never saw the result of the last call.
     pub fn is_alive(&self) -> bool {
-        !self.simulation.io().is_dead()
+        !self.simulation.io().is_crashed()
     }
 
     /// Records that everything that was acknowledged before `start` is on stable storage.

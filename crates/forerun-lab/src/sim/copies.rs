@@ -19,7 +19,7 @@ use super::stamps::{MinVisible, STAMP_KEY, decode};
 /// One in this many restored stores is not opened at once.
 const UNOPENED_ONE_IN: u32 = 3;
 
-/// The copies that a thread made, across lives.
+/// The copies that a thread made, across incarnations.
 #[derive(Clone, Debug, Default)]
 pub struct Copies {
     made: u32,
@@ -143,7 +143,7 @@ impl ClientThread<'_> {
         });
         let known = &mut self.model.copies.backups;
         match kept {
-            Ok(_) if self.simulation.io().is_dead() => {
+            Ok(_) if self.simulation.io().is_crashed() => {
                 known.clear();
                 Ok(())
             }
@@ -248,11 +248,11 @@ impl Simulation {
                 return Ok(Err(error));
             }
             let expected = &known[&number];
-            // Some are not opened before the process dies or the power is lost.
+            // Some are not opened before the process crashes or the power is lost.
             if !model.copies.made.is_multiple_of(UNOPENED_ONE_IN) {
                 self.check_copy(io, &into, model, expected)?;
             }
-            if !io.is_dead() {
+            if !io.is_crashed() {
                 model.copies.restored = Some((into, expected.clone()));
             }
         }
@@ -272,8 +272,8 @@ impl Simulation {
             Ok(Err(why)) => violation(format!("the copy {}: {why}", path.display())),
             Err(error) => {
                 let doing = format!("read the copy {}", path.display());
-                match io.is_dead() {
-                    true => Err(Stop::Dead),
+                match io.is_crashed() {
+                    true => Err(Stop::Crashed),
                     false => self.allow(&error, None, &doing),
                 }
             }
@@ -389,7 +389,7 @@ impl Simulation {
     pub fn unknown_files(&self) -> Vec<String> {
         let mut files = self.files_in(STORE.as_ref());
         let is_known = |name: &String| {
-            // An unfinished file that a death leaves behind stays until the file is written again.
+            // An unfinished file that a crash leaves behind stays until the file is written again.
             let whole = name.strip_suffix(".new").unwrap_or(name);
             matches!(whole, "FORMAT" | "LOCK" | "MANIFEST" | "CLOSED")
                 || name.starts_with("wal-") && name.ends_with(".log")

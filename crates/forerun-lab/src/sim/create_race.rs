@@ -86,7 +86,7 @@ impl Race<'_> {
     }
 
     fn use_store(&self, db: Db, key: u8) -> Outcome {
-        let is_alive = || !self.simulation.io().is_dead();
+        let is_alive = || !self.simulation.io().is_crashed();
         if self.holders.fetch_add(1, SeqCst) > 0 && is_alive() {
             return violation("two threads have a new store open at the same time");
         }

@@ -1,10 +1,10 @@
 //! Damage: bytes of a run, of the log or of the manifest are overwritten on the disk while the
-//! store is open, after it was closed, or after its process died. A reader gets the right value or
-//! an error that names a damaged file, never a wrong value. Then the store is repaired. It holds
+//! store is open, after it was closed, or after its process crashed. A reader gets the right value
+//! or an error that names a damaged file, never a wrong value. Then the store is repaired. It holds
 //! the same entries as before, except those that the repair reported as lost.
 //!
 //! ```text
-//!   the last life ──> open ──> steps ──> close or death ──> damage ──> check, read ──┐
+//!   the last incarnation ──> open ──> steps ──> close or crash ──> damage ──> check, read ──┐
 //!                                  └──> damage, read ──┘      check, read <── repair <──┘
 //! ```
 
@@ -78,7 +78,7 @@ pub fn run(
     };
     drop(keyspaces);
     let io = match damage.when {
-        StoreState::Died => {
+        StoreState::Crashed => {
             io.die();
             drop(db);
             let after = io.after_kill();
@@ -110,7 +110,8 @@ fn check_and_repair(
     let is_log = |path: &PathBuf| path.extension().is_some_and(|of| of == "log");
     // If the end of an unclosed log is lost, it may look as if it was never written. Without a log,
     // everything that is not in runs is lost.
-    let is_cut = when == StoreState::Died && damaged.iter().any(is_log) || !simulation.keeps_all();
+    let is_cut =
+        when == StoreState::Crashed && damaged.iter().any(is_log) || !simulation.keeps_all();
     let losses = match is_cut {
         true => Losses::Anywhere,
         false => Losses::None,

@@ -10,8 +10,8 @@ use rand::{Rng, SeedableRng};
 
 use super::key_order::KeyOrder;
 use super::program::{
-    CallFilter, Change, ChangeKind, Death, End, FaultKind, KeyspaceShape, Life, Op, PlannedFault,
-    Program, ReadDirection, Step, StepKeyspace, StoreShape,
+    CallFilter, Change, ChangeKind, Crash, End, FaultKind, Incarnation, KeyspaceShape, Op,
+    PlannedFault, Program, ReadDirection, Step, StepKeyspace, StoreShape,
 };
 
 /// The number of keys that each thread has in each keyspace.
@@ -30,7 +30,7 @@ pub fn shared_name(number: usize) -> String {
     }
 }
 
-/// The maximum number of threads in a life.
+/// The maximum number of threads in an incarnation.
 pub const THREADS: usize = 5;
 
 /// Draws the program of a seed.
@@ -49,12 +49,14 @@ pub fn draw(seed: u64) -> Program {
     if seed % 16 == 13 {
         store.make_levels_small();
     }
-    let lives = draw.random.random_range(1..=3);
-    let lives = (0..lives).map(|_| draw.life(&store)).collect();
+    let incarnations = draw.random.random_range(1..=3);
+    let incarnations = (0..incarnations)
+        .map(|_| draw.incarnation(&store))
+        .collect();
     let mut program = Program {
         seed,
         store,
-        lives,
+        incarnations,
         opens_read_only: false,
         damage: None,
     };
@@ -148,7 +150,7 @@ impl Draw {
         }
     }
 
-    fn life(&mut self, store: &StoreShape) -> Life {
+    fn incarnation(&mut self, store: &StoreShape) -> Incarnation {
         let threads = self.random.random_range(1..=THREADS);
         let max_steps = self.of(&[6, 15, 30]);
         let threads: Vec<Vec<Step>> = (0..threads)
@@ -171,16 +173,16 @@ impl Draw {
         let end = match self.random.random_range(0..6) {
             0 => End::Close,
             1 => End::Drop,
-            2 | 3 => End::Death {
-                how: Death::Process,
+            2 | 3 => End::Crash {
+                how: Crash::Process,
                 at_call,
             },
-            _ => End::Death {
-                how: Death::Power,
+            _ => End::Crash {
+                how: Crash::Power,
                 at_call,
             },
         };
-        Life {
+        Incarnation {
             options: None,
             recovery: Recovery::DropTail,
             threads,

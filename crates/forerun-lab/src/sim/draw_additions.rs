@@ -8,7 +8,7 @@ use rand::Rng;
 
 use super::draw::{Draw, THREADS};
 use super::program::{
-    BytePattern, CallFilter, Damage, DamagedFile, End, FaultKind, Life, Op, Overwrite,
+    BytePattern, CallFilter, Damage, DamagedFile, End, FaultKind, Incarnation, Op, Overwrite,
     PlannedFault, Program, ReadDirection, Step, StoreShape, StoreState,
 };
 
@@ -16,10 +16,11 @@ impl Draw {
     /// Draws the first parts that were added.
     pub fn add(&mut self, program: &mut Program) {
         program.opens_read_only = self.one_in(2);
-        // Programs with deaths or faults get such clocks last, so that older seeds stay the same.
-        let is_in_doubt =
-            |life: &Life| matches!(life.end, End::Death { .. }) || !life.faults.is_empty();
-        let has_doubts = program.lives.iter().any(is_in_doubt);
+        // Programs with crashes or faults get such clocks last, so that older seeds stay the same.
+        let is_in_doubt = |incarnation: &Incarnation| {
+            matches!(incarnation.end, End::Crash { .. }) || !incarnation.faults.is_empty()
+        };
+        let has_doubts = program.incarnations.iter().any(is_in_doubt);
         if program.has_ttl() && self.one_in(2) && !has_doubts {
             self.set_clocks_back(program);
         }
@@ -48,9 +49,9 @@ impl Draw {
             for keyspace in keyspaces.chain([&mut program.store.private]) {
                 keyspace.ttl_s = None;
             }
-            for life in &mut program.lives {
+            for incarnation in &mut program.incarnations {
                 let sets_clock = |of: &PlannedFault| matches!(of.kind, FaultKind::ClockBack { .. });
-                life.faults.retain(|planned| !sets_clock(planned));
+                incarnation.faults.retain(|planned| !sets_clock(planned));
             }
         }
         for _ in 0..self.random.random_range(0..8) {
@@ -66,7 +67,7 @@ impl Draw {
                 CallFilter::Manifest,
                 CallFilter::Runs,
             ]);
-            let life = self.random.random_range(0..program.lives.len());
+            let incarnation = self.random.random_range(0..program.incarnations.len());
             let planned = PlannedFault {
                 id: self.id(),
                 at: self.random.random_range(0..300),
@@ -76,7 +77,7 @@ impl Draw {
                     errno: self.of(&[forerun_db::io::fault::EIO, forerun_db::io::fault::ENOSPC]),
                 },
             };
-            program.lives[life].faults.push(planned);
+            program.incarnations[incarnation].faults.push(planned);
         }
     }
 
@@ -88,36 +89,36 @@ impl Draw {
         if self.ingests {
             // A thread that never writes does not wait for ingestions, so it reads in the middle of
             // them.
-            for life in &mut program.lives {
-                if life.threads.len() < THREADS {
+            for incarnation in &mut program.incarnations {
+                if incarnation.threads.len() < THREADS {
                     let steps = self.random.random_range(20..60);
                     let steps = (0..steps).map(|_| Step {
                         id: self.id(),
                         op: self.read_now(&program.store),
                     });
-                    life.threads.push(steps.collect());
+                    incarnation.threads.push(steps.collect());
                 }
             }
         }
     }
 
-    /// Draws the options that a store is opened with after its first life.
+    /// Draws the options that a store is opened with after its first incarnation.
     pub fn add_options(&mut self, program: &mut Program) {
-        for number in 1..program.lives.len() {
+        for number in 1..program.incarnations.len() {
             let recovery = self.of(&[
                 Recovery::DropTail,
                 Recovery::DropTail,
                 Recovery::SkipCorrupt,
             ]);
-            program.lives[number].recovery = recovery;
+            program.incarnations[number].recovery = recovery;
             if !self.ingests && self.one_in(2) {
                 let options = self.other_options(&program.store);
-                program.lives[number].options = Some(Box::new(options));
+                program.incarnations[number].options = Some(Box::new(options));
             }
         }
-        for life in &mut program.lives {
-            if matches!(life.end, End::Close | End::Drop) && self.one_in(3) {
-                life.end_fault = Some(self.end_fault());
+        for incarnation in &mut program.incarnations {
+            if matches!(incarnation.end, End::Close | End::Drop) && self.one_in(3) {
+                incarnation.end_fault = Some(self.end_fault());
             }
         }
     }
@@ -158,10 +159,10 @@ impl Draw {
         options
     }
 
-    /// Sets the clock back once in each life.
+    /// Sets the clock back once in each incarnation.
     fn set_clocks_back(&mut self, program: &mut Program) {
-        for life in &mut program.lives {
-            let steps = life.threads.iter().map(Vec::len).sum::<usize>() as u64;
+        for incarnation in &mut program.incarnations {
+            let steps = incarnation.threads.iter().map(Vec::len).sum::<usize>() as u64;
             let planned = PlannedFault {
                 id: self.id(),
                 at: self.random.random_range(0..20 + 12 * steps),
@@ -169,7 +170,7 @@ impl Draw {
                     seconds: self.of(&[1, 2, 5, 30, 100_000]),
                 },
             };
-            life.faults.push(planned);
+            incarnation.faults.push(planned);
         }
     }
 
@@ -272,7 +273,7 @@ impl Draw {
             StoreState::Open,
             StoreState::Closed,
             StoreState::Closed,
-            StoreState::Died,
+            StoreState::Crashed,
         ]);
         let steps = self.of(&[2, 6, 15]);
         let threads = (0..THREADS).map(|_| {
@@ -319,8 +320,8 @@ impl Draw {
 
     /// Inserts a step at a random position.
     fn insert(&mut self, program: &mut Program, op: Op) {
-        let life = self.random.random_range(0..program.lives.len());
-        let threads = &mut program.lives[life].threads;
+        let incarnation = self.random.random_range(0..program.incarnations.len());
+        let threads = &mut program.incarnations[incarnation].threads;
         let thread = self.random.random_range(0..threads.len());
         let steps = &mut threads[thread];
         let index = self.random.random_range(0..=steps.len());

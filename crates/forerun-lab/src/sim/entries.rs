@@ -7,7 +7,7 @@ use super::key_order::KeyOrder;
 use super::wall_clock::{Span, WallClock};
 
 /// The number of a keyspace: shared ones in the order of their list, private ones by thread and
-/// life.
+/// incarnation.
 pub type KeyspaceId = u32;
 pub type Key = Vec<u8>;
 /// The keys of keyspaces, with their values.
@@ -44,8 +44,8 @@ impl Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
     Acknowledged,
-    /// It failed, or was in progress when the process died. It is not visible, but may be visible
-    /// after the next opening.
+    /// It failed, or was in progress when the process crashed. It is not visible, but may be
+    /// visible after the next opening.
     InDoubt,
     /// It is missing: it was refused, or it was in doubt and the next opening did not find it.
     Absent,

@@ -1,5 +1,5 @@
 //! The file system of a simulation. It is in memory, fails and fills up as the program plans, stops
-//! when the machine dies, and counts open files.
+//! when the machine crashes, and counts open files.
 
 use std::ffi::OsString;
 use std::io;
@@ -35,7 +35,7 @@ pub struct SimIo {
 
 #[derive(Debug, Default)]
 struct State {
-    is_dead: AtomicBool,
+    is_crashed: AtomicBool,
     /// Calls that the disk failed since faults were last planned.
     failures: Mutex<Vec<Failure>>,
     calls: AtomicU64,
@@ -51,7 +51,7 @@ struct Plan {
     failing: Vec<(CallFilter, u32, Fault)>,
     /// The disk is full for this many more calls.
     full: u32,
-    dies_at: Option<u64>,
+    crashes_at: Option<u64>,
     /// How many of the planned faults happened.
     happened: u64,
 }
@@ -99,7 +99,7 @@ impl SimIo {
         }
     }
 
-    /// The machine as found after the process died.
+    /// The machine as found after the process crashed.
     pub fn after_kill(&self) -> SimIo {
         self.die();
         self.with_disk(self.disk.kill())
@@ -122,20 +122,20 @@ impl SimIo {
 
     /// Kills the process now: its calls have no effect from here on.
     pub fn die(&self) {
-        if !self.state.is_dead.swap(true, SeqCst) {
+        if !self.state.is_crashed.swap(true, SeqCst) {
             self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
             // This call fails, as planned, and so does every call after it.
             let _ = self.disk.list("/".as_ref());
         }
     }
 
-    pub fn is_dead(&self) -> bool {
-        self.state.is_dead.load(SeqCst)
+    pub fn is_crashed(&self) -> bool {
+        self.state.is_crashed.load(SeqCst)
     }
 
     /// Whether the disk failed a call since faults were last planned.
     pub fn has_failed(&self) -> bool {
-        self.is_dead() || !self.failures().is_empty()
+        self.is_crashed() || !self.failures().is_empty()
     }
 
     /// Whether the disk returned this error for this file or directory during the operation `op`.
@@ -204,7 +204,7 @@ impl SimIo {
                 ..*planned
             })
             .collect();
-        plan.dies_at = dies_after.map(|after| after + now);
+        plan.crashes_at = dies_after.map(|after| after + now);
         self.failures().clear();
     }
 
@@ -255,9 +255,9 @@ impl SimIo {
                 self.disk.set_capacity_bytes(None);
             }
         }
-        if plan.dies_at == Some(call) && !self.is_dead() {
+        if plan.crashes_at == Some(call) && !self.is_crashed() {
             // This call is the last one, and a write takes half of its bytes.
-            self.state.is_dead.store(true, SeqCst);
+            self.state.is_crashed.store(true, SeqCst);
             self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
             return;
         }

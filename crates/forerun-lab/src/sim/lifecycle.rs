@@ -1,5 +1,5 @@
-//! The lives of the store in sequence, each from an opening to its end, and the checks between
-//! them.
+//! The incarnations of the store in sequence, each from an opening to its end, and the checks
+//! between them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,67 +13,70 @@ use super::client_thread::{ClientThread, PrivateKeyspace, ThreadModel};
 use super::draw::THREADS;
 use super::entries::Observed;
 use super::faults::SimIo;
-use super::program::{Death, End, FaultKind, Life};
+use super::program::{Crash, End, FaultKind, Incarnation};
 use super::quiescent::{check_entries, check_quiescent};
 use super::reads::OpenStore;
 use super::runtime;
-use super::simulation::{LifeEnd, Opened, Outcome, STORE, Simulation, Stop, violation};
+use super::simulation::{IncarnationEnd, Opened, Outcome, STORE, Simulation, Stop, violation};
 use super::wall_clock::Span;
 
 /// Runs a simulation's program to its end or to the first violation, which it reports.
 pub fn run(simulation: &Arc<Simulation>) {
-    match run_lives(simulation) {
+    match run_incarnations(simulation) {
         Ok(()) => {}
         Err(Stop::Violation(text)) => simulation.report(text),
-        Err(Stop::Dead) => {
-            simulation.report("the process died although nothing killed it".to_owned())
+        Err(Stop::Crashed) => {
+            simulation.report("the process crashed although nothing killed it".to_owned())
         }
     }
     // All threads of the store must end, even after a finding.
     drop(simulation.set_store(None));
 }
 
-fn run_lives(simulation: &Arc<Simulation>) -> Outcome {
+fn run_incarnations(simulation: &Arc<Simulation>) -> Outcome {
     let mut models: Vec<ThreadModel> = (0..THREADS).map(ThreadModel::new).collect();
-    let mut ended = LifeEnd::Kept;
-    for (number, life) in simulation.program.lives.iter().enumerate() {
+    let mut ended = IncarnationEnd::Kept;
+    for (number, incarnation) in simulation.program.incarnations.iter().enumerate() {
         simulation.note(|| {
-            let Life {
+            let Incarnation {
                 faults,
                 end,
                 end_fault,
                 ..
-            } = life;
-            format!("life {number}: {faults:?}, {end:?}, {end_fault:?}")
+            } = incarnation;
+            format!("incarnation {number}: {faults:?}, {end:?}, {end_fault:?}")
         });
-        ended = run_life(simulation, number, life, &mut models, ended)?;
+        ended = run_incarnation(simulation, number, incarnation, &mut models, ended)?;
         if simulation.is_over() {
             return Ok(());
         }
     }
-    simulation.note(|| "the last life".to_owned());
-    run_last_life(simulation, models, ended)
+    simulation.note(|| "the last incarnation".to_owned());
+    run_last_incarnation(simulation, models, ended)
 }
 
-fn run_life(
+fn run_incarnation(
     simulation: &Arc<Simulation>,
     number: usize,
-    life: &Life,
+    incarnation: &Incarnation,
     models: &mut Vec<ThreadModel>,
-    before: LifeEnd,
-) -> Outcome<LifeEnd> {
+    before: IncarnationEnd,
+) -> Outcome<IncarnationEnd> {
     let io = simulation.io();
-    let options = life.options.as_deref();
-    simulation.set_options(options.unwrap_or(&simulation.program.store), life.recovery);
-    let (panics, faults): (Vec<_>, Vec<_>) = life
+    let options = incarnation.options.as_deref();
+    simulation.set_options(
+        options.unwrap_or(&simulation.program.store),
+        incarnation.recovery,
+    );
+    let (panics, faults): (Vec<_>, Vec<_>) = incarnation
         .faults
         .iter()
         .partition(|planned| matches!(planned.kind, FaultKind::Panic { .. }));
-    let death = match life.end {
-        End::Death { how, at_call } => Some((how, at_call)),
+    let crash = match incarnation.end {
+        End::Crash { how, at_call } => Some((how, at_call)),
         End::Close | End::Drop => None,
     };
-    io.plan(&faults, death.and_then(|(_, at_call)| at_call));
+    io.plan(&faults, crash.and_then(|(_, at_call)| at_call));
     if let Some(planned) = panics.first()
         && let FaultKind::Panic { count } = planned.kind
     {
@@ -88,21 +91,21 @@ fn run_life(
     let was_opened = start.is_ok();
     match start {
         Ok(()) => {
-            run_threads(simulation, life, models)?;
+            run_threads(simulation, incarnation, models)?;
             if simulation.is_over() {
-                return Ok(LifeEnd::Kept);
+                return Ok(IncarnationEnd::Kept);
             }
         }
-        Err(Stop::Dead) => {}
+        Err(Stop::Crashed) => {}
         Err(other) => return Err(other),
     }
-    if let Some(fault) = life.end_fault
-        && death.is_none()
+    if let Some(fault) = incarnation.end_fault
+        && crash.is_none()
         && was_opened
-        && !io.is_dead()
+        && !io.is_crashed()
     {
-        close_under_fault(simulation, &io, life.end, fault)?;
-        return Ok(LifeEnd::Kept);
+        close_under_fault(simulation, &io, incarnation.end, fault)?;
+        return Ok(IncarnationEnd::Kept);
     }
     let panicked = simulation.panics.happened() - panics_before;
     simulation.panics.end_faults();
@@ -111,23 +114,23 @@ fn run_life(
         .faults
         .fetch_add(io.end_faults() + panicked, SeqCst);
     let has_failed = io.has_failed() || panicked > 0;
-    if !io.is_dead() {
+    if !io.is_crashed() {
         check_quiescent(simulation, models, has_failed)?;
     }
-    match (io.is_dead(), death) {
+    match (io.is_crashed(), crash) {
         (false, None) => {
-            close(simulation, &io, life.end, has_failed)?;
-            Ok(LifeEnd::Kept)
+            close(simulation, &io, incarnation.end, has_failed)?;
+            Ok(IncarnationEnd::Kept)
         }
-        (_, death) => {
-            let how = death.map_or(Death::Process, |(how, _)| how);
+        (_, crash) => {
+            let how = crash.map_or(Crash::Process, |(how, _)| how);
             let ended = match how {
-                Death::Power => LifeEnd::PowerLost,
-                Death::Process if was_opened => LifeEnd::Kept,
-                // No thread has read the state that the previous life left.
-                Death::Process => before,
+                Crash::Power => IncarnationEnd::PowerLost,
+                Crash::Process if was_opened => IncarnationEnd::Kept,
+                // No thread has read the state that the previous incarnation left.
+                Crash::Process => before,
             };
-            end_by_death(simulation, number, how, models, ended)
+            end_by_crash(simulation, number, how, models, ended)
         }
     }
 }
@@ -144,14 +147,14 @@ fn check_opening(
     simulation: &Simulation,
     opened: &Opened,
     models: &mut [ThreadModel],
-    ended: LifeEnd,
+    ended: IncarnationEnd,
     adopt: Adopt,
 ) -> Outcome {
     simulation.compare_with_read_only(opened)?;
-    let keeps_all = simulation.keeps_all() && ended == LifeEnd::Kept;
+    let keeps_all = simulation.keeps_all() && ended == IncarnationEnd::Kept;
     let stamps = &simulation.stamps;
     simulation.with_stamps(opened, |found| match adopt {
-        Adopt::Yes => stamps.resolve(found, keeps_all, ended == LifeEnd::PowerLost),
+        Adopt::Yes => stamps.resolve(found, keeps_all, ended == IncarnationEnd::PowerLost),
         Adopt::No => stamps.check_opening(found, keeps_all),
     })?;
     for model in models {
@@ -173,10 +176,10 @@ fn check_opening(
     Ok(())
 }
 
-fn after(ended: LifeEnd, thread: usize, why: &str) -> String {
+fn after(ended: IncarnationEnd, thread: usize, why: &str) -> String {
     let what = match ended {
-        LifeEnd::Kept => "after an opening",
-        LifeEnd::PowerLost => "after the power was lost",
+        IncarnationEnd::Kept => "after an opening",
+        IncarnationEnd::PowerLost => "after the power was lost",
     };
     format!("{what}, of thread {thread}: {why}")
 }
@@ -191,7 +194,7 @@ impl Simulation {
         model: &mut ThreadModel,
         observed: &Observed,
         read: Span,
-        ended: LifeEnd,
+        ended: IncarnationEnd,
     ) -> Outcome {
         let thread = model.thread;
         let floor = self.floor(thread);
@@ -234,15 +237,15 @@ impl Simulation {
 
 fn run_threads(
     simulation: &Arc<Simulation>,
-    life: &Life,
+    incarnation: &Incarnation,
     models: &mut Vec<ThreadModel>,
 ) -> Outcome {
     let Some(opened) = simulation.store() else {
         return violation("the store is not open");
     };
     let mut threads = Vec::new();
-    let mut rest = models.split_off(life.threads.len().min(models.len()));
-    for (model, steps) in models.drain(..).zip(&life.threads) {
+    let mut rest = models.split_off(incarnation.threads.len().min(models.len()));
+    for (model, steps) in models.drain(..).zip(&incarnation.threads) {
         let (simulation, opened, steps) =
             (Arc::clone(simulation), Arc::clone(&opened), steps.clone());
         let name = format!("user {}", model.thread);
@@ -381,19 +384,19 @@ fn check_closed(simulation: &Simulation, io: &SimIo, has_failed: bool) -> Outcom
     }
 }
 
-/// Ends a life by the death of the process or by a loss of power. The possible results are checked
-/// on several disks; the next life continues with one of them.
-fn end_by_death(
+/// Ends an incarnation by the crash of the process or by a loss of power. The possible results are
+/// checked on several disks; the next incarnation continues with one of them.
+fn end_by_crash(
     simulation: &Simulation,
     number: usize,
-    how: Death,
+    how: Crash,
     models: &mut [ThreadModel],
-    ended: LifeEnd,
-) -> Outcome<LifeEnd> {
+    ended: IncarnationEnd,
+) -> Outcome<IncarnationEnd> {
     const DISKS: u64 = 3;
     let io = simulation.io();
     io.die();
-    simulation.counts.deaths.fetch_add(1, SeqCst);
+    simulation.counts.crashes.fetch_add(1, SeqCst);
     drop(simulation.set_store(None));
     let (open, _) = io.open_files();
     if open > 0 {
@@ -402,8 +405,8 @@ fn end_by_death(
         ));
     }
     let disks = match how {
-        Death::Process => vec![io.after_kill()],
-        Death::Power => {
+        Crash::Process => vec![io.after_kill()],
+        Crash::Power => {
             let seed = simulation
                 .program
                 .seed
@@ -443,12 +446,12 @@ fn check_unclosed(simulation: &Simulation, io: &SimIo) -> Outcome {
     match check_with_io(Arc::new(io.clone()), STORE, &simulation.options()) {
         Ok(checked) => match checked.problems.first() {
             None => Ok(()),
-            Some(problem) => violation(format!("the store is damaged after a death: {problem}")),
+            Some(problem) => violation(format!("the store is damaged after a crash: {problem}")),
         },
         // The store was just being created.
         Err(Error::NotAStore { .. }) => Ok(()),
         Err(error) => violation(format!(
-            "the store cannot be checked after a death: {error}"
+            "the store cannot be checked after a crash: {error}"
         )),
     }
 }
@@ -465,12 +468,12 @@ fn check_log_is_short(simulation: &Simulation) -> Outcome {
     }
 }
 
-/// A life without faults: all entries must be there, including those that faults had made
+/// An incarnation without faults: all entries must be there, including those that faults had made
 /// unavailable.
-fn run_last_life(
+fn run_last_incarnation(
     simulation: &Arc<Simulation>,
     mut models: Vec<ThreadModel>,
-    ended: LifeEnd,
+    ended: IncarnationEnd,
 ) -> Outcome {
     let io = simulation.io();
     io.plan(&[], None);
@@ -502,7 +505,7 @@ fn run_last_life(
     check_log_is_short(simulation)?;
     check_quiescent(simulation, &mut models, false)?;
     close(simulation, &io, End::Close, false)?;
-    // Files that a death left unfinished have been written again.
+    // Files that a crash left unfinished have been written again.
     let mut unfinished = simulation.files_in(Path::new(STORE));
     unfinished.retain(|name| matches!(name.as_str(), "MANIFEST.new" | "CLOSED.new"));
     if !unfinished.is_empty() {
@@ -513,6 +516,12 @@ fn run_last_life(
     };
     simulation.note(|| format!("damage: {:?}, {:?}", damage.when, damage.overwrites));
     let opened = simulation.open()?;
-    check_opening(simulation, &opened, &mut models, LifeEnd::Kept, Adopt::Yes)?;
+    check_opening(
+        simulation,
+        &opened,
+        &mut models,
+        IncarnationEnd::Kept,
+        Adopt::Yes,
+    )?;
     super::damage::run(simulation, damage, opened, models)
 }

@@ -2,7 +2,7 @@
 //! its threads and those of its clients run by one seeded scheduler.
 //!
 //! ```text
-//!   seed ── draw ──> program: options, keyspaces, threads of steps, faults, deaths
+//!   seed ── draw ──> program: options, keyspaces, threads of steps, faults, crashes
 //!             │
 //!             └──> runtime ──> lifecycle ──> client threads ──> Db ──> faults ──> FaultIo
 //!                                                │  writes, reads, copies
@@ -111,7 +111,7 @@ pub fn command(args: &SimArgs) -> anyhow::Result<ExitCode> {
         search.worker_args = only_args(only);
     }
     let progress = report::SearchProgress::new(&search);
-    let (tally, found) = search::search::<Counts>(&search, &mut |tally| progress.update(tally))?;
+    let (totals, found) = search::search::<Counts>(&search, &mut |totals| progress.update(totals))?;
     progress.finish();
     let shrunk = match &found {
         Some(found) if !args.seeds.no_shrink => {
@@ -121,7 +121,7 @@ pub fn command(args: &SimArgs) -> anyhow::Result<ExitCode> {
     };
     Ok(report::print(
         &search,
-        &tally,
+        &totals,
         found.as_ref(),
         shrunk.as_ref(),
         args.seeds.json,
@@ -154,7 +154,7 @@ pub struct Counts {
     pub operations: u64,
     /// Faults that happened.
     pub faults: u64,
-    /// Deaths of the process and losses of power.
+    /// Crashes of the process and losses of power.
     pub kills: u64,
 }
 
@@ -205,7 +205,7 @@ pub fn simulate(seed: u64, only: Option<&KeptIds>, is_traced: bool) -> Report {
         counts: Counts {
             operations: counts.operations.load(SeqCst),
             faults: counts.faults.load(SeqCst),
-            kills: counts.deaths.load(SeqCst),
+            kills: counts.crashes.load(SeqCst),
         },
         trace: simulation.take_trace(),
     }

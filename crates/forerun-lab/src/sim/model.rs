@@ -7,7 +7,7 @@
 //! ```
 //!
 //! While the store is open, the base with every acknowledged write applied is visible. After a
-//! death, it is the base with the first n writes applied, where n is at least the floor and each
+//! crash, it is the base with the first n writes applied, where n is at least the floor and each
 //! write in doubt among them may be applied or not.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   program ── store: options, keyspaces
-//!           ├─ lives: from an opening to an end (close, drop, death of the process, loss of power)
+//!           ├─ incarnations: from an opening to an end (close, drop, crash of the process, loss of power)
 //!           │    ├─ threads: steps
 //!           │    └─ faults: calls of the file system that fail, comparisons that panic
 //!           └─ damage: steps, and bytes that are overwritten afterwards
@@ -28,7 +28,7 @@ use super::key_order::KeyOrder;
 pub struct Program {
     pub seed: u64,
     pub store: StoreShape,
-    pub lives: Vec<Life>,
+    pub incarnations: Vec<Incarnation>,
     /// Whether the store is opened read-only before it is reopened.
     pub opens_read_only: bool,
     /// The damage done to the disk at the very end.
@@ -70,7 +70,7 @@ pub struct KeyspaceShape {
 
 /// From an opening of the store to its end.
 #[derive(Clone, Debug)]
-pub struct Life {
+pub struct Incarnation {
     /// The options, if they differ from [`Program::store`]. The files on the disk stay as they are.
     pub options: Option<Box<StoreShape>>,
     pub recovery: Recovery,
@@ -84,22 +84,22 @@ pub struct Life {
     pub end_id: u32,
 }
 
-/// How a life ends after its threads have ended.
+/// How an incarnation ends after its threads have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Close,
     /// The last handle is dropped.
     Drop,
-    /// The process dies, or the power is lost, at a call of the file system or when the threads are
-    /// done.
-    Death {
-        how: Death,
+    /// The process crashes, or the power is lost, at a call of the file system or when the threads
+    /// are done.
+    Crash {
+        how: Crash,
         at_call: Option<u64>,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Death {
+pub enum Crash {
     Process,
     Power,
 }
@@ -311,7 +311,7 @@ pub enum ChangeKind {
 #[derive(Clone, Copy, Debug)]
 pub struct PlannedFault {
     pub id: u32,
-    /// After this many calls of the file system, or comparisons, in this life.
+    /// After this many calls of the file system, or comparisons, in this incarnation.
     pub at: u64,
     pub kind: FaultKind,
 }
@@ -358,14 +358,14 @@ pub enum CallFilter {
 impl Program {
     /// The program with only these steps and faults.
     pub fn keep(mut self, kept: &KeptIds) -> Program {
-        for life in &mut self.lives {
-            for thread in &mut life.threads {
+        for incarnation in &mut self.incarnations {
+            for thread in &mut incarnation.threads {
                 thread.retain(|step| kept.has(step.id));
             }
-            life.faults.retain(|planned| kept.has(planned.id));
-            if !kept.has(life.end_id) {
-                life.end = End::Close;
-                life.end_fault = None;
+            incarnation.faults.retain(|planned| kept.has(planned.id));
+            if !kept.has(incarnation.end_id) {
+                incarnation.end = End::Close;
+                incarnation.end_fault = None;
             }
         }
         if let Some(damage) = &mut self.damage {
@@ -385,18 +385,21 @@ impl Program {
 
     /// Whether the clock is set back.
     pub fn sets_clock_back(&self) -> bool {
-        let mut faults = self.lives.iter().flat_map(|life| &life.faults);
+        let mut faults = self
+            .incarnations
+            .iter()
+            .flat_map(|incarnation| &incarnation.faults);
         faults.any(|planned| matches!(planned.kind, FaultKind::ClockBack { .. }))
     }
 
     /// The numbers of its steps and faults.
     pub fn ids(&self) -> Vec<u32> {
         let mut ids = Vec::new();
-        for life in &self.lives {
-            ids.extend(life.threads.iter().flatten().map(|step| step.id));
-            ids.extend(life.faults.iter().map(|planned| planned.id));
-            if life.end != End::Close || life.end_fault.is_some() {
-                ids.push(life.end_id);
+        for incarnation in &self.incarnations {
+            ids.extend(incarnation.threads.iter().flatten().map(|step| step.id));
+            ids.extend(incarnation.faults.iter().map(|planned| planned.id));
+            if incarnation.end != End::Close || incarnation.end_fault.is_some() {
+                ids.push(incarnation.end_id);
             }
         }
         if let Some(damage) = &self.damage {
@@ -422,7 +425,7 @@ pub struct Damage {
 pub enum StoreState {
     Open,
     Closed,
-    Died,
+    Crashed,
 }
 
 /// The bytes of a file that are overwritten.

@@ -13,7 +13,7 @@ use super::compare::compare;
 use super::program::{Change, ChangeKind, Op, ReadDirection, Step, StepKeyspace};
 use super::reads::read;
 use super::runtime;
-use super::simulation::{LifeEnd, Opened, Outcome, STORE, Simulation, Stop, violation};
+use super::simulation::{IncarnationEnd, Opened, Outcome, STORE, Simulation, Stop, violation};
 
 /// The maximum memory of an open run, in addition to cached pages: its filter, a word for each
 /// page, and its root page, which has at most 4 KiB of rows or one row with a key of 4 KB and a
@@ -56,7 +56,7 @@ pub fn check_quiescent(
         } else {
             // This thread ended before another one closed and reopened the store.
             model.opening = opened.number;
-            simulation.resolve(model, &observed, read, LifeEnd::Kept)?;
+            simulation.resolve(model, &observed, read, IncarnationEnd::Kept)?;
         }
     }
     match poisoned {
@@ -138,7 +138,7 @@ fn check_limits(simulation: &Simulation, db: &Db) -> Outcome {
     }
 }
 
-/// Checks the figures of a store that was compacted while no thread read it: runs hold exactly the
+/// Checks the metrics of a store that was compacted while no thread read it: runs hold exactly the
 /// entries that a scan returns, except that some may have expired.
 pub fn check_entries(simulation: &Simulation, opened: &Opened) -> Outcome {
     let stats = opened.db.stats();

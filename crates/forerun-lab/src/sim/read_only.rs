@@ -1,4 +1,4 @@
-//! Read-only openings of a store that was closed and of one whose process died. They change no
+//! Read-only openings of a store that was closed and of one whose process crashed. They change no
 //! byte, keep writers out, and return what the next opening for writing returns.
 
 use std::collections::BTreeMap;

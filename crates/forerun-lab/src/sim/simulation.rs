@@ -28,8 +28,8 @@ pub const STORE: &str = "/store";
 /// Why a thread stops.
 #[derive(Clone, Debug)]
 pub enum Stop {
-    /// The process died.
-    Dead,
+    /// The process crashed.
+    Crashed,
     /// The store broke one of its guarantees.
     Violation(String),
 }
@@ -70,16 +70,16 @@ impl Opened {
 /// The first of a thread's writes that may be missing, by how the store ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Floor {
-    /// After the process died.
+    /// After the process crashed.
     pub killed: usize,
     /// After the power was lost.
     pub power_lost: usize,
 }
 
-/// How the last life of the store ended.
+/// How the last incarnation of the store ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LifeEnd {
-    /// It was closed, or the process died: everything that it wrote is there.
+pub enum IncarnationEnd {
+    /// It was closed, or the process crashed: everything that it wrote is there.
     Kept,
     /// The power was lost.
     PowerLost,
@@ -87,10 +87,10 @@ pub enum LifeEnd {
 
 impl Floor {
     /// The number of writes that are certainly there after this end.
-    pub fn after(self, ended: LifeEnd) -> usize {
+    pub fn after(self, ended: IncarnationEnd) -> usize {
         match ended {
-            LifeEnd::Kept => self.killed,
-            LifeEnd::PowerLost => self.power_lost,
+            IncarnationEnd::Kept => self.killed,
+            IncarnationEnd::PowerLost => self.power_lost,
         }
     }
 }
@@ -125,7 +125,7 @@ pub struct Simulation {
 pub struct Counts {
     pub operations: AtomicU64,
     pub faults: AtomicU64,
-    pub deaths: AtomicU64,
+    pub crashes: AtomicU64,
 }
 
 /// How many writes of each thread were acknowledged at a moment.
@@ -165,12 +165,12 @@ impl Simulation {
         lock(&self.io).clone()
     }
 
-    /// Replaces a dead machine by another one.
+    /// Replaces a crashed machine by another one.
     pub fn set_io(&self, io: SimIo) {
         *lock(&self.io) = io;
     }
 
-    /// The options of the current life.
+    /// The options of the current incarnation.
     pub fn options(&self) -> Options {
         lock(&self.options).clone()
     }
@@ -192,7 +192,7 @@ impl Simulation {
     /// Opens the store with its shared keyspaces. Planned failures are retried.
     ///
     /// # Errors
-    /// [`Stop::Violation`]; [`Stop::Dead`].
+    /// [`Stop::Violation`]; [`Stop::Crashed`].
     pub fn open(&self) -> Outcome<Arc<Opened>> {
         // More than the calls that can fail: each of a few faults lasts for up to 50.
         const TRIES: usize = 1000;
@@ -206,7 +206,7 @@ impl Simulation {
                         Some(range) => violation(format!("the log has damage: {range:?}")),
                     };
                 }
-                Err(_) if io.is_dead() => return Err(Stop::Dead),
+                Err(_) if io.is_crashed() => return Err(Stop::Crashed),
                 // Another thread may be testing whether the store can be opened twice.
                 Err(Error::Locked { .. }) => {}
                 Err(error) => self.allow(&error, None, "open the store")?,
@@ -234,11 +234,11 @@ impl Simulation {
     /// Checks that an error is an allowed one.
     ///
     /// # Errors
-    /// [`Stop::Violation`] if it is not; [`Stop::Dead`] if the process died.
+    /// [`Stop::Violation`] if it is not; [`Stop::Crashed`] if the process crashed.
     pub fn allow(&self, error: &Error, opened: Option<&Opened>, doing: &str) -> Outcome {
         let io = self.io();
-        if io.is_dead() {
-            return Err(Stop::Dead);
+        if io.is_crashed() {
+            return Err(Stop::Crashed);
         }
         let is_closing = opened.is_some_and(|opened| opened.is_closing.load(SeqCst));
         if let (Error::Poisoned { .. }, Some(opened)) = (error, opened) {
@@ -310,16 +310,16 @@ impl Simulation {
     }
 
     /// Records which of a thread's writes an opening found.
-    pub fn resolved(&self, thread: usize, opening: u64, writes: usize, ended: LifeEnd) {
+    pub fn resolved(&self, thread: usize, opening: u64, writes: usize, ended: IncarnationEnd) {
         lock(&self.acknowledged)[thread] = (opening, writes);
         let floor = &mut lock(&self.floors)[thread];
         floor.power_lost = match ended {
-            LifeEnd::PowerLost => writes,
-            LifeEnd::Kept => floor.power_lost.min(writes),
+            IncarnationEnd::PowerLost => writes,
+            IncarnationEnd::Kept => floor.power_lost.min(writes),
         };
         floor.killed = match (ended, self.keeps_all()) {
-            (LifeEnd::PowerLost, _) | (_, true) => writes,
-            (LifeEnd::Kept, false) => floor.killed.min(writes),
+            (IncarnationEnd::PowerLost, _) | (_, true) => writes,
+            (IncarnationEnd::Kept, false) => floor.killed.min(writes),
         };
     }
 
@@ -371,7 +371,7 @@ impl Simulation {
         stay.map(|(number, _)| number as KeyspaceId).collect()
     }
 
-    /// Whether all acknowledged writes survive a close and the death of the process.
+    /// Whether all acknowledged writes survive a close and the crash of the process.
     pub fn keeps_all(&self) -> bool {
         self.program.store.wal == WalMode::On
     }

@@ -2,7 +2,7 @@
 //! batch.
 //!
 //! A reader at one moment sees the same number everywhere, and none older than the last one
-//! acknowledged before it began. After a death, the number is not older than the last one that was
+//! acknowledged before it began. After a crash, the number is not older than the last one that was
 //! durable.
 
 use std::collections::BTreeMap;

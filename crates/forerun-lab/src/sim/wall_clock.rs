@@ -31,7 +31,7 @@ impl Span {
     }
 }
 
-/// The clock. It keeps running when the process dies or the power is lost.
+/// The clock. It keeps running when the process crashes or the power is lost.
 #[derive(Debug, Default)]
 pub struct WallClock(Mutex<Vec<Setting>>);
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::text::Metrics;
+use super::text::Exporter;
 use crate::error::Error;
 
 /// Maximum size of a request's head.
@@ -32,7 +32,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Error::Listen`], or [`Error::Start`] if the thread cannot be started.
-    pub(crate) fn start(address: SocketAddr, metrics: Metrics) -> Result<Endpoint, Error> {
+    pub(crate) fn start(address: SocketAddr, metrics: Exporter) -> Result<Endpoint, Error> {
         let failed = |source| Error::Listen {
             address: address.to_string(),
             source,
@@ -82,7 +82,7 @@ impl Drop for Endpoint {
     }
 }
 
-fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
+fn answer(mut stream: TcpStream, metrics: &Exporter) -> io::Result<()> {
     stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     let head = read_head(&mut stream)?;
     let mut words = head.split(|byte| *byte == b' ');

@@ -4,4 +4,4 @@ mod http;
 mod text;
 
 pub(crate) use http::Endpoint;
-pub(crate) use text::Metrics;
+pub(crate) use text::Exporter;

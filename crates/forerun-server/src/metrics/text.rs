@@ -5,7 +5,7 @@ use std::iter::zip;
 use std::sync::Arc;
 
 use forerun_core::sync::time;
-use forerun_core::{FigureKind, Figures};
+use forerun_core::{MetricKind, Metrics};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -18,18 +18,18 @@ use crate::shared::Shared;
 
 /// The metrics of one server. Each scrape reads them again.
 #[derive(Debug)]
-pub(crate) struct Metrics {
+pub(crate) struct Exporter {
     registry: Registry,
 }
 
 #[derive(Debug)]
 struct ServerCollector(Arc<Shared>);
 
-impl Metrics {
-    pub(crate) fn new(shared: Arc<Shared>) -> Metrics {
+impl Exporter {
+    pub(crate) fn new(shared: Arc<Shared>) -> Exporter {
         let mut registry = Registry::with_prefix("forerun");
         registry.register_collector(Box::new(ServerCollector(shared)));
-        Metrics { registry }
+        Exporter { registry }
     }
 
     /// Returns the metrics as OpenMetrics text.
@@ -148,14 +148,14 @@ fn connections(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result
     encoder.gauge("uptime_seconds", "Seconds since the start", uptime_s)
 }
 
-/// Every figure of the cache's statistics, under its name in [`forerun_cache::CacheStats`].
+/// Every metric of the cache's statistics, under its name in [`forerun_cache::CacheStats`].
 fn cache(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result {
     let mut result = Ok(());
-    shared.cache.stats().each(&mut |figure, value| {
-        let (name, help) = (format!("cache_{}", figure.name), figure.help());
-        result = result.and_then(|()| match figure.kind {
-            FigureKind::Counter => encoder.counter(&name, &help, value),
-            FigureKind::Gauge => encoder.gauge(&name, &help, value),
+    shared.cache.stats().each(&mut |metric, value| {
+        let (name, help) = (format!("cache_{}", metric.name), metric.help());
+        result = result.and_then(|()| match metric.kind {
+            MetricKind::Counter => encoder.counter(&name, &help, value),
+            MetricKind::Gauge => encoder.gauge(&name, &help, value),
         });
     });
     result
@@ -212,18 +212,18 @@ mod tests {
     #[test]
     fn every_figure_of_the_cache_is_a_metric() {
         let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
-        let metrics = Metrics::new(Arc::new(Shared::new(
+        let metrics = Exporter::new(Arc::new(Shared::new(
             Default::default(),
             cache.clone(),
             Box::new(NoServer),
         )));
         let text = metrics.text().expect("a text");
-        cache.stats().each(&mut |figure, _| {
-            let kind = match figure.kind {
-                FigureKind::Counter => "counter",
-                FigureKind::Gauge => "gauge",
+        cache.stats().each(&mut |metric, _| {
+            let kind = match metric.kind {
+                MetricKind::Counter => "counter",
+                MetricKind::Gauge => "gauge",
             };
-            let family = format!("# TYPE forerun_cache_{} {kind}\n", figure.name);
+            let family = format!("# TYPE forerun_cache_{} {kind}\n", metric.name);
             assert!(text.contains(&family), "{family}{text}");
         });
     }
@@ -232,7 +232,7 @@ mod tests {
     fn every_counter_of_the_sessions_is_a_metric() {
         let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
         let shared = Arc::new(Shared::new(Default::default(), cache, Box::new(NoServer)));
-        let metrics = Metrics::new(shared.clone());
+        let metrics = Exporter::new(shared.clone());
         let mut value = 1_000_000;
         shared.register().each(&mut |name, counter| {
             value += 1;
@@ -253,7 +253,7 @@ mod tests {
         cache.store(Store::set(b"key", b"value"));
         let shared = Shared::new(Default::default(), cache, Box::new(NoServer));
         shared.register().get_hits.add(3);
-        let text = Metrics::new(Arc::new(shared)).text().expect("a text");
+        let text = Exporter::new(Arc::new(shared)).text().expect("a text");
         assert!(
             text.contains("forerun_outcomes_total{command=\"get\",outcome=\"hit\"} 3\n"),
             "{text}"

@@ -105,7 +105,7 @@ impl Buffers {
         side.closed.fetch_add(1, RELAXED);
     }
 
-    /// Fills in the figures of `stats`.
+    /// Fills in the metrics of `stats`.
     pub(crate) fn describe(&self, stats: &mut ConnectionStats) {
         stats.response_obj_oom = self.output.closed.load(RELAXED);
         stats.response_obj_count = self.output.connections.load(RELAXED) as u64;

@@ -39,7 +39,7 @@ use forerun_core::ProcessBound;
 
 use crate::address::Address;
 use crate::error::Error;
-use crate::metrics::{Endpoint, Metrics};
+use crate::metrics::{Endpoint, Exporter};
 use crate::os_system::OsSystem;
 use crate::shared::Shared;
 use crate::snapshot_error::SnapshotError;
@@ -114,7 +114,7 @@ impl Server {
         } = ServerParts::assemble(OsSystem, &options, cache)?;
         let start = |what| move |source| Error::Start { what, source };
         let metrics = match options.metrics {
-            Some(address) => Some(Endpoint::start(address, Metrics::new(shared.clone()))?),
+            Some(address) => Some(Endpoint::start(address, Exporter::new(shared.clone()))?),
             None => None,
         };
         for (number, worker) in workers.into_iter().enumerate() {

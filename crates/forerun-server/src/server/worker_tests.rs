@@ -20,16 +20,16 @@ use crate::system::{Listening, Ready};
 /// Maximum number of bytes that a connection may read in one turn: eight buffers.
 const TURN_BYTES_MAX: u64 = 8 * (64 << 10);
 
-/// A system with endless sockets. Every poll reports every socket and takes ten seconds.
+/// A system whose sockets always have data. Every poll reports every socket and takes ten seconds.
 #[derive(Clone, Debug)]
-struct Endless {
+struct BusySystem {
     start: Instant,
     polls: Arc<AtomicU64>,
 }
 
 /// A client that sends an endless value and reads all answers.
 #[derive(Debug)]
-struct Babbler {
+struct BusySocket {
     read: Arc<AtomicU64>,
 }
 
@@ -42,7 +42,7 @@ struct Waker;
 #[derive(Debug)]
 struct NoListener;
 
-impl Read for Babbler {
+impl Read for BusySocket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         // The value is too large to store, so reading it costs little.
         const REQUEST: &[u8] = b"set k 0 0 1000000000\r\n";
@@ -55,7 +55,7 @@ impl Read for Babbler {
     }
 }
 
-impl Write for Babbler {
+impl Write for BusySocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Ok(bytes.len())
     }
@@ -72,7 +72,7 @@ impl Wake for Waker {
 }
 
 impl Readiness for Poll {
-    type Socket = Babbler;
+    type Socket = BusySocket;
     type Listener = NoListener;
 
     fn poll(&mut self, _: Option<Duration>, mut tell: impl FnMut(Ready)) -> io::Result<()> {
@@ -88,7 +88,7 @@ impl Readiness for Poll {
         Ok(())
     }
 
-    fn register(&self, _: &mut Babbler, _: usize) -> io::Result<()> {
+    fn register(&self, _: &mut BusySocket, _: usize) -> io::Result<()> {
         Ok(())
     }
 
@@ -96,15 +96,15 @@ impl Readiness for Poll {
         Ok(())
     }
 
-    fn deregister(&self, _: &mut Babbler) -> io::Result<()> {
+    fn deregister(&self, _: &mut BusySocket) -> io::Result<()> {
         Ok(())
     }
 }
 
 impl Listening for NoListener {
-    type Socket = Babbler;
+    type Socket = BusySocket;
 
-    fn accept(&self) -> io::Result<(Babbler, Peer)> {
+    fn accept(&self) -> io::Result<(BusySocket, Peer)> {
         Err(ErrorKind::WouldBlock.into())
     }
 
@@ -117,14 +117,14 @@ impl Listening for NoListener {
     }
 }
 
-impl Endless {
+impl BusySystem {
     fn second(&self) -> u32 {
         10 * self.polls.load(Ordering::Relaxed) as u32
     }
 }
 
-impl System for Endless {
-    type Socket = Babbler;
+impl System for BusySystem {
+    type Socket = BusySocket;
     type Listener = NoListener;
     type Poll = Poll;
     type File = Cursor<Vec<u8>>;
@@ -184,11 +184,11 @@ impl System for Endless {
 
 /// A worker with one connection, the acceptor's handle to it, and the number of bytes that the
 /// connection has read.
-fn babbled_at() -> (Worker<Endless>, WorkerHandle<Babbler>, Arc<AtomicU64>) {
+fn worker_with_busy_client() -> (Worker<BusySystem>, WorkerHandle<BusySocket>, Arc<AtomicU64>) {
     let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
     let shared = Shared::new(Settings::default(), cache, Box::new(NoServer));
     let connections = Arc::new(Connections::new(1, Buffers::new(1 << 20), time::now()));
-    let system = Endless {
+    let system = BusySystem {
         start: time::now(),
         polls: Arc::default(),
     };
@@ -207,7 +207,7 @@ fn babbled_at() -> (Worker<Endless>, WorkerHandle<Babbler>, Arc<AtomicU64>) {
         .admit(Peer::Unix, &"unix".into(), 0)
         .expect("the limit is not reached");
     handle.send(Message::Take {
-        socket: Babbler { read: read.clone() },
+        socket: BusySocket { read: read.clone() },
         ticket,
         tls: false,
     });
@@ -216,7 +216,7 @@ fn babbled_at() -> (Worker<Endless>, WorkerHandle<Babbler>, Arc<AtomicU64>) {
 }
 
 /// Returns the number of bytes read during a step.
-fn step(worker: &mut Worker<Endless>, read: &AtomicU64) -> u64 {
+fn step(worker: &mut Worker<BusySystem>, read: &AtomicU64) -> u64 {
     let before = read.load(Ordering::Relaxed);
     worker.step().expect("the poll works");
     read.load(Ordering::Relaxed) - before
@@ -224,7 +224,7 @@ fn step(worker: &mut Worker<Endless>, read: &AtomicU64) -> u64 {
 
 #[test]
 fn a_connection_gets_one_turn_a_step_however_often_it_is_called() {
-    let (mut worker, _handle, read) = babbled_at();
+    let (mut worker, _handle, read) = worker_with_busy_client();
     for _ in 0..5 {
         // The connection has more to do since its last turn, and the poll reports it as well.
         let bytes = step(&mut worker, &read);
@@ -234,7 +234,7 @@ fn a_connection_gets_one_turn_a_step_however_often_it_is_called() {
 
 #[test]
 fn a_drain_does_not_serve_one_connection_for_long_while_others_wait() {
-    let (mut worker, handle, read) = babbled_at();
+    let (mut worker, handle, read) = worker_with_busy_client();
     let deadline = worker.setup.system.now() + Duration::from_secs(3600);
     handle.send(Message::Drain(deadline));
     let bytes = step(&mut worker, &read);
@@ -253,7 +253,7 @@ fn a_drain_does_not_serve_one_connection_for_long_while_others_wait() {
 
 #[test]
 fn items_expire_while_the_server_drains() {
-    let (mut worker, handle, read) = babbled_at();
+    let (mut worker, handle, read) = worker_with_busy_client();
     let deadline = worker.setup.system.now() + Duration::from_secs(3600);
     handle.send(Message::Drain(deadline));
     for _ in 0..5 {
@@ -266,7 +266,7 @@ fn items_expire_while_the_server_drains() {
 
 #[test]
 fn requests_that_a_drain_finds_waiting_see_the_current_time() {
-    let (mut worker, handle, read) = babbled_at();
+    let (mut worker, handle, read) = worker_with_busy_client();
     let deadline = worker.setup.system.now() + Duration::from_secs(3600);
     handle.send(Message::Drain(deadline));
     step(&mut worker, &read);

@@ -1,11 +1,11 @@
 //! `stats`, under memcached's names, which clients and exporters expect.
 //!
-//! Figures that memcached reports per slab class are reported here for the whole cache, as class 1,
-//! since items of all sizes share blocks. docs/operate/protocol.md explains each figure.
+//! Metrics that memcached reports per slab class are reported here for the whole cache, as class 1,
+//! since items of all sizes share blocks. docs/operate/protocol.md explains each metric.
 
 use std::fmt::{Display, Write};
 
-use forerun_core::Figures;
+use forerun_core::Metrics;
 use forerun_core::sync::time;
 
 use crate::protocol::replies;
@@ -95,10 +95,10 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("read_buf_pauses", connections.read_buf_pauses);
     lines.put("read_buf_limit_bytes", connections.read_buf_limit_bytes);
     let idle_kicks = (settings.idle_timeout_s > 0).then_some(connections.idle_kicks);
-    sessions.each(&mut |figure, value| {
-        lines.put(&figure.name, value);
-        // Figures from elsewhere, at their places in memcached's order.
-        match &*figure.name {
+    sessions.each(&mut |metric, value| {
+        lines.put(&metric.name, value);
+        // Metrics from elsewhere, at their places in memcached's order.
+        match &*metric.name {
             "get_misses" => {
                 lines.put("get_expired", cache.get_expired);
                 lines.put("get_flushed", 0);

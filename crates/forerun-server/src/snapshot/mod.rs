@@ -46,7 +46,7 @@ const CAS_GAP: u64 = 1 << 32;
 /// Upper limit for the CAS numbers of a file, so that enough numbers stay unused.
 const CAS_MAX: u64 = u64::MAX >> 1;
 
-/// Figures of a snapshot that was written or read.
+/// Metrics of a snapshot that was written or read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SnapshotStats {
@@ -83,7 +83,7 @@ pub(crate) fn write_to_system<S: System>(
     system.tick(cache);
     let mut pacer = Pacer::new(system, pace);
     let stats = write_to(cache, &mut file, system.unix_s(), |file, written| {
-        pacer.rest(file, written)
+        pacer.throttle(file, written)
     });
     let stats = match stats {
         Err(_) if planted::is(Defect::FailedWriteKept) => SnapshotStats::default(),

@@ -1,8 +1,8 @@
 //! Limits how fast a snapshot is written while the server is running.
 //!
 //! ```text
-//!   at once      copy, write ▏rest ▏copy, write ▏rest ▏ …      at most half a core, in bursts too short for a worker to notice
-//!   at a rate    copy, write ▏rest …            ▏copy, write ▏ at most this many bytes per second
+//!   at once      copy, write ▏pause ▏copy, write ▏pause ▏ …      at most half a core, in bursts too short for a worker to notice
+//!   at a rate    copy, write ▏pause …            ▏copy, write ▏ at most this many bytes per second
 //!   sync, uncache    each 2 MiB                                so neither a sync nor the removal takes the core for long
 //! ```
 //!
@@ -23,9 +23,9 @@ use crate::system::System;
 
 /// Bytes between two syncs. A sync of this size takes the core for 0.3 ms.
 const SYNC_BYTES: u64 = 2 << 20;
-/// The longest rest after a burst. A burst takes longer than this only if it waited for the disk,
-/// and such a wait counts as a rest too.
-const REST_MAX: Duration = Duration::from_millis(2);
+/// The longest pause after a burst. A burst takes longer than this only if it waited for the disk,
+/// and such a wait counts as a pause too.
+const PAUSE_MAX: Duration = Duration::from_millis(2);
 /// How often a writer that waits for its rate checks whether to hurry.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -44,7 +44,7 @@ pub(crate) enum Pace {
     },
 }
 
-/// Makes the writer rest between bursts.
+/// Makes the writer pause between bursts.
 pub(super) struct Pacer<'s, S> {
     system: &'s S,
     pace: Pace,
@@ -65,11 +65,11 @@ impl<'s, S: System> Pacer<'s, S> {
         }
     }
 
-    /// Rests after a burst. The file has `written_bytes` so far.
+    /// Pauses after a burst. The file has `written_bytes` so far.
     ///
     /// # Errors
     /// The error of a sync.
-    pub(super) fn rest(&mut self, file: &S::File, written_bytes: u64) -> io::Result<()> {
+    pub(super) fn throttle(&mut self, file: &S::File, written_bytes: u64) -> io::Result<()> {
         let Pace::Live { rate, hurry } = &self.pace else {
             return Ok(());
         };
@@ -83,7 +83,7 @@ impl<'s, S: System> Pacer<'s, S> {
             self.synced_bytes = written_bytes;
         }
         let now = self.system.now();
-        let burst = now.duration_since(self.resumed).min(REST_MAX);
+        let burst = now.duration_since(self.resumed).min(PAUSE_MAX);
         if !burst.is_zero() {
             thread::sleep(burst);
         }

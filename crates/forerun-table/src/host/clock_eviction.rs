@@ -20,7 +20,7 @@ use forerun_core::sync::PoisonError;
 /// Slots examined for each row to evict.
 const WINDOW: usize = 4;
 
-/// Generations of [`Score::Lru`] per turnover of the tier.
+/// Generations of [`EvictStrategy::Lru`] per turnover of the tier.
 const GENERATIONS: u64 = 16;
 
 /// A candidate for eviction.
@@ -67,13 +67,13 @@ impl Host {
 
     fn rank(&self, slot: usize, now: u8) -> u64 {
         let mark = self.marks[slot].load(Ordering::Relaxed);
-        self.score.host_rank(mark, now, self.score(slot as u32))
+        self.strategy.host_rank(mark, now, self.score(slot as u32))
     }
 
     fn age(&self, slot: usize, now: u8) {
         let mark = &self.marks[slot];
         let before = mark.load(Ordering::Relaxed);
-        let after = self.score.aged_mark(before, now);
+        let after = self.strategy.aged_mark(before, now);
         if after != before {
             mark.store(after, Ordering::Relaxed);
         }
@@ -90,12 +90,12 @@ impl Host {
 mod tests {
     use super::super::{RowMeta, Slots};
     use super::*;
+    use crate::evict_strategy::EvictStrategy;
     use crate::options::HostCapacity;
-    use crate::policy::Score;
     use forerun_core::Pages;
 
-    fn host(rows: usize, score: Score) -> Host {
-        Host::new(8, HostCapacity::Rows(rows), 0, score, Pages::Small).unwrap()
+    fn host(rows: usize, strategy: EvictStrategy) -> Host {
+        Host::new(8, HostCapacity::Rows(rows), 0, strategy, Pages::Small).unwrap()
     }
 
     fn put(host: &Host, key: u64, score: u64) {
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_least_used_rows_are_evicted_first_and_counts_age() {
-        let host = host(8, Score::Lfu);
+        let host = host(8, EvictStrategy::Lfu);
         (0..8).for_each(|key| put(&host, key, 0));
         for _ in 0..3 {
             touch(&host, &[0, 1, 2, 3, 4, 5]);
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_rows_are_evicted_first() {
-        let host = host(16, Score::Lru);
+        let host = host(16, EvictStrategy::Lru);
         (0..16).for_each(|key| put(&host, key, 0));
         touch(&host, &[0, 1, 2, 3]);
         assert_eq!(keys(&host.choose(4)), [4, 5, 6, 7]);
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn rows_with_the_lowest_custom_scores_are_evicted_first() {
-        let host = host(8, Score::Custom);
+        let host = host(8, EvictStrategy::Customized);
         (0..8).for_each(|key| put(&host, key, 100 - key));
         touch(&host, &[7, 7, 7]);
         assert_eq!(keys(&host.choose(2)), [6, 7]);
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn choosing_more_than_there_are_returns_every_linked_slot() {
-        let host = host(300, Score::Lfu);
+        let host = host(300, EvictStrategy::Lfu);
         (0..5).for_each(|key| put(&host, key, 0));
         assert!(host.unlink(3, &mut host.reserve_none().unwrap()));
         assert_eq!(keys(&host.choose(100)), [0, 1, 2, 4]);

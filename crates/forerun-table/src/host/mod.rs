@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   row_slab.rs        key -> slot -> row
-//!   metadata           slot -> | key 8 | state 1 | mark 1 | score 8, for Score::Custom |   one array for each field
+//!   metadata           slot -> | key 8 | state 1 | mark 1 | score 8, for EvictStrategy::Customized |   one array for each field
 //!   clock_eviction.rs  a clock over the slots: evicts the lowest-ranked rows that its hand passes
 //! ```
 //!
@@ -20,8 +20,8 @@ mod row_slab;
 pub(crate) use clock_eviction::Victim;
 pub(crate) use row_slab::{Slots, stride_bytes};
 
+use crate::evict_strategy::{EvictStrategy, USES_MAX};
 use crate::options::HostCapacity;
-use crate::policy::{Score, USES_MAX};
 use crate::{Error, Result};
 use forerun_core::sync::Mutex;
 use forerun_core::{Atomics, Pages, physical_memory_bytes};
@@ -46,7 +46,7 @@ const SPARE_MAX: usize = 1 << 16;
 #[derive(Debug)]
 pub(crate) struct Host {
     slab: RowSlab,
-    score: Score,
+    strategy: EvictStrategy,
     capacity: usize,
     keys: Atomics<AtomicU64>,
     state: Atomics<AtomicU8>,
@@ -55,7 +55,7 @@ pub(crate) struct Host {
     scores: Atomics<AtomicU64>,
     linked: AtomicUsize,
     dirty: AtomicUsize,
-    /// Rows linked so far: the time of [`Score::Lru`].
+    /// Rows linked so far: the time of [`EvictStrategy::Lru`].
     links: AtomicU64,
     hand: Mutex<usize>,
 }
@@ -87,20 +87,20 @@ const CHUNK_BYTES: usize = 16 << 20;
 const CHUNK_ROWS: usize = 1024;
 
 /// Metadata bytes per row: index, key, state, mark, score.
-fn metadata_bytes(score: Score) -> usize {
+fn metadata_bytes(strategy: EvictStrategy) -> usize {
     let index_bytes = INDEX_BYTES;
-    let score_bytes = if score.is_custom() { 8 } else { 0 };
+    let score_bytes = if strategy.is_custom() { 8 } else { 0 };
     index_bytes + 8 + 1 + 1 + score_bytes
 }
 
 /// The bytes of a row and its metadata.
-fn slot_bytes(row_bytes: usize, score: Score) -> usize {
-    stride_bytes(row_bytes) + metadata_bytes(score)
+fn slot_bytes(row_bytes: usize, strategy: EvictStrategy) -> usize {
+    stride_bytes(row_bytes) + metadata_bytes(strategy)
 }
 
 /// About the minimum bytes of a host tier: a few rows and their spare slots.
-pub(crate) fn bytes_min(row_bytes: usize, score: Score) -> usize {
-    slot_bytes(row_bytes, score) * (SPARE_MIN + 17)
+pub(crate) fn bytes_min(row_bytes: usize, strategy: EvictStrategy) -> usize {
+    slot_bytes(row_bytes, strategy) * (SPARE_MIN + 17)
 }
 
 /// The maximum number of rows that one call inserts, evicts or flushes at once, in a tier of this
@@ -111,8 +111,8 @@ fn chunk_rows(capacity: usize, row_bytes: usize) -> usize {
 }
 
 /// The upper bound of [`chunk_rows`] for a tier of this many bytes.
-pub(crate) fn chunk_rows_within(bytes: usize, row_bytes: usize, score: Score) -> usize {
-    chunk_rows(bytes / slot_bytes(row_bytes, score), row_bytes)
+pub(crate) fn chunk_rows_within(bytes: usize, row_bytes: usize, strategy: EvictStrategy) -> usize {
+    chunk_rows(bytes / slot_bytes(row_bytes, strategy), row_bytes)
 }
 
 fn rows_at_once(row_bytes: usize) -> usize {
@@ -176,18 +176,18 @@ impl Host {
         row_bytes: usize,
         capacity: HostCapacity,
         filter_bytes: usize,
-        score: Score,
+        strategy: EvictStrategy,
         pages: Pages,
     ) -> Result<Host> {
-        let each = slot_bytes(row_bytes, score) + filter_bytes;
+        let each = slot_bytes(row_bytes, strategy) + filter_bytes;
         let rows = rows(capacity, each)?;
         match capacity {
-            HostCapacity::Rows(_) => Host::with_rows(row_bytes, rows, false, score, pages),
-            HostCapacity::Memory => Host::with_rows(row_bytes, rows, true, score, pages),
+            HostCapacity::Rows(_) => Host::with_rows(row_bytes, rows, false, strategy, pages),
+            HostCapacity::Memory => Host::with_rows(row_bytes, rows, true, strategy, pages),
             HostCapacity::Bytes(bytes) => {
                 let mut rows = rows;
                 loop {
-                    let host = Host::with_rows(row_bytes, rows, false, score, pages)?;
+                    let host = Host::with_rows(row_bytes, rows, false, strategy, pages)?;
                     // The index is made in whole segments, so it may be larger than estimated.
                     let needed = host.memory_bytes() + rows * filter_bytes;
                     let excess = needed.saturating_sub(bytes);
@@ -210,7 +210,7 @@ impl Host {
         row_bytes: usize,
         capacity: usize,
         is_ample: bool,
-        score: Score,
+        strategy: EvictStrategy,
         pages: Pages,
     ) -> Result<Host> {
         let spare = spare(capacity);
@@ -220,10 +220,10 @@ impl Host {
         } else {
             slots
         };
-        let scores = if score.is_custom() { slots } else { 0 };
+        let scores = if strategy.is_custom() { slots } else { 0 };
         Ok(Host {
             slab: RowSlab::new(row_bytes, slots as u32, index_rows, pages)?,
-            score,
+            strategy,
             capacity,
             keys: Atomics::new(slots, pages)?,
             state: Atomics::new(slots, pages)?,
@@ -245,7 +245,7 @@ impl Host {
         found: &mut [bool],
         slots: &mut Slots,
     ) -> usize {
-        if !self.score.follows_use() {
+        if !self.strategy.follows_use() {
             return self.slab.find(keys, rows, place, found, slots, |_| ());
         }
         let now = self.generation();
@@ -254,7 +254,7 @@ impl Host {
             // Relaxed, here and for all marks: they are hints and order nothing. Store only a
             // change, since a store takes the line away from other readers.
             let before = mark.load(Ordering::Relaxed);
-            let after = self.score.used_mark(before, now);
+            let after = self.strategy.used_mark(before, now);
             if after != before {
                 mark.store(after, Ordering::Relaxed);
             }
@@ -323,7 +323,7 @@ impl Host {
             }
             None => meta.uses.min(u16::from(USES_MAX)) as u8,
         };
-        let mark = self.score.first_mark(first, self.generation());
+        let mark = self.strategy.first_mark(first, self.generation());
         self.marks[slot].store(mark, Ordering::Relaxed);
         self.state[slot].store(state, Ordering::Relaxed);
         self.linked.fetch_add(1, Ordering::Relaxed);
@@ -397,19 +397,19 @@ impl Host {
     #[cfg(feature = "gpu")]
     pub(crate) fn uses(&self, slot: u32) -> u8 {
         let mark = self.marks[slot as usize].load(Ordering::Relaxed);
-        self.score.uses_of_mark(mark)
+        self.strategy.uses_of_mark(mark)
     }
 
     /// Makes a slot's row one of the first to be evicted.
     #[cfg(feature = "gpu")]
     pub(crate) fn cool(&self, slot: u32) {
-        let mark = self.score.coldest_mark(self.generation());
+        let mark = self.strategy.coldest_mark(self.generation());
         self.marks[slot as usize].store(mark, Ordering::Relaxed);
     }
 
     /// Makes a slot's row one of the last to be evicted.
     pub(crate) fn heat(&self, slot: u32) {
-        let mark = self.score.hottest_mark(self.generation());
+        let mark = self.strategy.hottest_mark(self.generation());
         self.marks[slot as usize].store(mark, Ordering::Relaxed);
     }
 
@@ -457,7 +457,7 @@ impl Host {
     /// The part of these bytes that is in use, not counting the unused ends of pages.
     pub(crate) fn used_bytes(&self) -> usize {
         let used = self.slab.used_slots();
-        let entries = used * (metadata_bytes(self.score) - INDEX_BYTES);
+        let entries = used * (metadata_bytes(self.strategy) - INDEX_BYTES);
         self.slab.used_bytes() + entries
     }
 

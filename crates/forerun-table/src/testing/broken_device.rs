@@ -1,8 +1,8 @@
 //! A device on which nothing runs, for tests.
 
 use crate::device_tier::Device;
+use crate::evict_strategy::EvictStrategy;
 use crate::options::Policies;
-use crate::policy::Score;
 use forerun_db::Background;
 use forerun_gpu::table::params::TableOp;
 use forerun_gpu::table::{Backend, BufferKind, GpuTable, TableError, TableLaunch, TableOptions};
@@ -39,7 +39,7 @@ impl Backend for Broken {
 /// A tier that fails at the first operation.
 pub(crate) fn broken(row_bytes: u64) -> Device {
     let policies = Policies {
-        score: Score::Lru,
+        evict_strategy: EvictStrategy::Lru,
         admission: Default::default(),
         promotion: Default::default(),
         writes: Default::default(),

@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 
 use super::variations::TLS_CAPACITY_MIN;
 use super::{
-    ClientPlan, DiskPlan, End, Event, Expiry, Key, LifePlan, Listeners, Op, Plan, Rate,
+    ClientPlan, DiskPlan, End, Event, Expiry, IncarnationPlan, Key, Listeners, Op, Plan, Rate,
     ReportStyle, name,
 };
 
@@ -62,7 +62,7 @@ impl Plan {
             let before = clients.clone();
             for id in count..count + rng.random_range(1..4) {
                 let mut client = ClientPlan::draw(rng, id, Workload::Mixed, max_item_bytes, tls);
-                client.life = 1;
+                client.incarnation = 1;
                 let reads = ClientPlan::reads_of(&before);
                 client.ops.splice(0..0, reads);
                 client.send = Rate::GREEDY;
@@ -81,10 +81,10 @@ impl Plan {
             events.push((span.mul_f64(rng.random::<f64>()), Event::Drain));
         }
         events.sort_by_key(|(at, _)| *at);
-        let mut lives = vec![LifePlan::default()];
+        let mut incarnations = vec![IncarnationPlan::default()];
         if let Some(rest_s) = restart_after_s {
-            lives[0].rest_s = rest_s;
-            lives.push(LifePlan::default());
+            incarnations[0].rest_s = rest_s;
+            incarnations.push(IncarnationPlan::default());
         }
         let mut plan = Plan {
             seed,
@@ -113,7 +113,7 @@ impl Plan {
                 },
                 false => DiskPlan::default(),
             },
-            lives,
+            incarnations,
             clients,
             events,
         };
@@ -228,7 +228,7 @@ impl ClientPlan {
         ];
         ClientPlan {
             id,
-            life: 0,
+            incarnation: 0,
             tls,
             start: match kind {
                 Workload::ManyClients => Duration::from_micros(rng.random_range(0..300)),

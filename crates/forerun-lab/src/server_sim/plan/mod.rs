@@ -27,7 +27,7 @@ pub struct Plan {
     /// The state of the disk when the server starts, or starts the second time if it does.
     pub start_disk: DiskPlan,
     /// The servers that run in turn on the same disk. There is at least one.
-    pub lives: Vec<LifePlan>,
+    pub incarnations: Vec<IncarnationPlan>,
     pub clients: Vec<ClientPlan>,
     pub events: Vec<(Duration, Event)>,
 }
@@ -70,24 +70,24 @@ impl Listeners {
 
 /// One server.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LifePlan {
+pub struct IncarnationPlan {
     /// `None`: it drains.
-    pub death: Option<Death>,
+    pub crash: Option<Crash>,
     /// Seconds until the next server starts.
     pub rest_s: u64,
     /// How far the wall clock is set in these seconds.
     pub clock_jump_s: i64,
 }
 
-/// How a server dies.
+/// How a server crashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Death {
-    pub cause: DeathCause,
-    pub moment: DeathMoment,
+pub struct Crash {
+    pub cause: CrashCause,
+    pub moment: CrashMoment,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeathCause {
+pub enum CrashCause {
     /// The process is killed: what it has written stays.
     Kill,
     /// Power is lost: what was not synced may be gone.
@@ -95,7 +95,7 @@ pub enum DeathCause {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeathMoment {
+pub enum CrashMoment {
     /// While it starts, after this many calls of the disk.
     Start { calls: u64 },
     /// When it would drain.
@@ -110,7 +110,7 @@ pub struct ClientPlan {
     /// Its number, which is part of its keys: it stays the same when other clients are left out.
     pub id: usize,
     /// Which of the servers it uses.
-    pub life: usize,
+    pub incarnation: usize,
     /// Whether it connects to the listener with TLS.
     pub tls: bool,
     pub start: Duration,

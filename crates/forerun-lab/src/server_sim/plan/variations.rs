@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 
 use super::draw::Workload;
 use super::{
-    ClientPlan, Death, DeathCause, DeathMoment, DiskPlan, End, Event, Expiry, Key, LifePlan,
+    ClientPlan, Crash, CrashCause, CrashMoment, DiskPlan, End, Event, Expiry, IncarnationPlan, Key,
     Listeners, Op, Plan, Rate, ReportStyle,
 };
 
@@ -17,7 +17,7 @@ use super::{
 const SNAPSHOT_SALT: u64 = u64::MAX;
 const TLS_SALT: u64 = 0x544c_5331;
 const LISTENERS_SALT: u64 = 0x424f_5448;
-const LIVES_SALT: u64 = 0x4c49_5645;
+const INCARNATIONS_SALT: u64 = 0x4c49_5645;
 const CLOCK_SALT: u64 = 0x434c_4f43;
 const MEMORY_SALT: u64 = 0x4d45_4d4f;
 
@@ -38,7 +38,7 @@ impl Plan {
         self.vary_clock(&mut rng(CLOCK_SALT));
         self.vary_memory_limit(&mut rng(MEMORY_SALT));
         if self.snapshot {
-            self.vary_lives(&mut rng(LIVES_SALT));
+            self.vary_incarnations(&mut rng(INCARNATIONS_SALT));
         }
     }
 
@@ -109,35 +109,35 @@ impl Plan {
     }
 
     /// Adds more servers on the same disk, some of which die.
-    fn vary_lives(&mut self, rng: &mut SmallRng) {
+    fn vary_incarnations(&mut self, rng: &mut SmallRng) {
         if !rng.random_bool(0.15) {
             return;
         }
         let tls = self.listeners == Listeners::Tls;
         for _ in 0..rng.random_range(1..4) {
-            let life = self.lives.len();
-            self.lives.push(LifePlan::default());
+            let incarnation = self.incarnations.len();
+            self.incarnations.push(IncarnationPlan::default());
             let reads = ClientPlan::reads_of(&self.clients);
             for _ in 0..rng.random_range(1..3) {
                 let id = self.clients.iter().map(|client| client.id + 1).max();
                 let id = id.unwrap_or_default();
                 let mut client =
                     ClientPlan::draw(rng, id, Workload::Mixed, self.max_item_bytes, tls);
-                client.life = life;
+                client.incarnation = incarnation;
                 client.ops.splice(0..0, reads.iter().cloned());
                 client.send = Rate::GREEDY;
                 client.read = Rate::GREEDY;
                 self.clients.push(client);
             }
         }
-        let last = self.lives.len() - 1;
-        for life in &mut self.lives[..last] {
-            life.rest_s = rng.random_range(0..20);
+        let last = self.incarnations.len() - 1;
+        for incarnation in &mut self.incarnations[..last] {
+            incarnation.rest_s = rng.random_range(0..20);
             if rng.random_bool(0.3) {
-                life.clock_jump_s = rng.random_range(-5000..5000);
+                incarnation.clock_jump_s = rng.random_range(-5000..5000);
             }
             if rng.random_bool(0.6) {
-                life.death = Some(Death::draw(rng));
+                incarnation.crash = Some(Crash::draw(rng));
             }
         }
         if rng.random_bool(0.5) {
@@ -183,7 +183,7 @@ impl Plan {
             });
             self.clients.push(ClientPlan {
                 id,
-                life: 0,
+                incarnation: 0,
                 start: Duration::ZERO,
                 capacities: (4 << 20, 4 << 20),
                 style: ReportStyle::Epoll,
@@ -209,21 +209,21 @@ impl Plan {
     }
 }
 
-impl Death {
-    fn draw(rng: &mut SmallRng) -> Death {
-        Death {
+impl Crash {
+    fn draw(rng: &mut SmallRng) -> Crash {
+        Crash {
             cause: match rng.random_bool(0.5) {
-                true => DeathCause::Kill,
-                false => DeathCause::PowerLoss,
+                true => CrashCause::Kill,
+                false => CrashCause::PowerLoss,
             },
             moment: match rng.random_range(0..4) {
-                0 => DeathMoment::Start {
+                0 => CrashMoment::Start {
                     calls: rng.random_range(0..12),
                 },
-                1 => DeathMoment::LastSnapshot {
+                1 => CrashMoment::LastSnapshot {
                     calls: rng.random_range(0..12),
                 },
-                _ => DeathMoment::Serving,
+                _ => CrashMoment::Serving,
             },
         }
     }

@@ -25,7 +25,7 @@ use super::copies::Copies;
 use super::counts::Counts;
 use super::model::{Model, Moment};
 use super::net::{ClientSocket, Net};
-use super::plan::{DeathMoment, Event, Plan};
+use super::plan::{CrashMoment, Event, Plan};
 use super::system::SimSystem;
 use super::wire::{Certificates, Wire};
 
@@ -56,7 +56,7 @@ impl CloseSocket for ClientSocket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServingEnd {
     Drained,
-    Died,
+    Crashed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,9 +88,9 @@ pub struct Simulation<'p> {
     workers: Vec<PollWait>,
     events: VecDeque<(Duration, Event)>,
     step: u64,
-    life: usize,
-    /// The server has died while it served.
-    is_dead: bool,
+    incarnation: usize,
+    /// The server has crashed while it served.
+    is_crashed: bool,
     /// The number of the snapshot that the next server must load with all entries of the model.
     saved: Option<u64>,
     life_start: Duration,
@@ -133,8 +133,8 @@ impl<'p> Simulation<'p> {
             workers: Vec::new(),
             events: events.into(),
             step: 0,
-            life: 0,
-            is_dead: false,
+            incarnation: 0,
+            is_crashed: false,
             saved: None,
             life_start: Duration::ZERO,
             evictions_before: 0,
@@ -157,13 +157,13 @@ impl<'p> Simulation<'p> {
             if self.start()? {
                 match self.serve()? {
                     ServingEnd::Drained => self.stop()?,
-                    ServingEnd::Died => self.kill_server()?,
+                    ServingEnd::Crashed => self.kill_server()?,
                 }
             }
-            if self.life + 1 == self.plan.lives.len() {
+            if self.incarnation + 1 == self.plan.incarnations.len() {
                 return Ok(());
             }
-            self.begin_next_life()?;
+            self.begin_next_incarnation()?;
         }
     }
 
@@ -176,7 +176,7 @@ impl<'p> Simulation<'p> {
             .push_back(format!("{:>9.3} s  {}", at.as_secs_f64(), line()));
     }
 
-    /// Starts a server. Returns false if it died before it served a client.
+    /// Starts a server. Returns false if it crashed before it served a client.
     fn start(&mut self) -> Result<bool, Failure> {
         let listeners = self.plan.listeners;
         let listen = listeners.tls().iter().map(|&tls| {
@@ -197,16 +197,16 @@ impl<'p> Simulation<'p> {
                 .live_bytes_per_s(None)
         });
         self.sim.begin_cache();
-        if self.plan.lives.len() == 1 || self.life == 1 {
+        if self.plan.incarnations.len() == 1 || self.incarnation == 1 {
             self.sim.set_disk(self.plan.start_disk);
         }
         self.copies = Copies::default();
-        let death = self.death_moment();
-        if let Some(DeathMoment::Start { calls }) = death {
+        let crash = self.crash_moment();
+        if let Some(CrashMoment::Start { calls }) = crash {
             self.sim.die_after(calls);
         }
         let started = SteppedServer::start(self.sim.clone(), &options, self.cache.clone());
-        if self.sim.is_dead() {
+        if self.sim.is_crashed() {
             self.sim.set_disk(Default::default());
             self.kill_starting_server(started.ok());
             return Ok(false);
@@ -224,7 +224,7 @@ impl<'p> Simulation<'p> {
         };
         self.workers = vec![self.acceptor; self.plan.threads];
         self.life_start = self.sim.time();
-        self.is_dead = false;
+        self.is_crashed = false;
         self.drain_requested = None;
         self.paused_in_drain = Duration::ZERO;
         self.workers_ended = None;
@@ -233,14 +233,14 @@ impl<'p> Simulation<'p> {
         Ok(true)
     }
 
-    /// Runs until the server has drained or has died.
+    /// Runs until the server has drained or has crashed.
     fn serve(&mut self) -> Result<ServingEnd, Failure> {
         loop {
             if self.is_drained() {
                 return Ok(ServingEnd::Drained);
             }
-            if self.is_dead {
-                return Ok(ServingEnd::Died);
+            if self.is_crashed {
+                return Ok(ServingEnd::Crashed);
             }
             self.step += 1;
             self.counts.steps += 1;
@@ -251,7 +251,7 @@ impl<'p> Simulation<'p> {
             if self.drain_requested.is_none()
                 && (at_rest
                     || age > SERVING_TIME_MAX
-                    || self.counts.steps > STEPS_MAX * (1 + self.life as u64))
+                    || self.counts.steps > STEPS_MAX * (1 + self.incarnation as u64))
             {
                 self.drain();
             }
@@ -271,12 +271,12 @@ impl<'p> Simulation<'p> {
     }
 
     fn is_idle(&self) -> bool {
-        let life = self.life;
+        let incarnation = self.incarnation;
         self.events.is_empty()
             && self
                 .clients
                 .iter()
-                .filter(|client| client.plan.life == life)
+                .filter(|client| client.plan.incarnation == incarnation)
                 .all(|client| {
                     // A server that is idle long enough closes clients that stay.
                     client.is_idle()
@@ -294,7 +294,7 @@ impl<'p> Simulation<'p> {
             && server.acceptor_timeout().is_none()
             && self.sim.task_count() == 0
             && !self.clients.iter().any(|client| {
-                client.plan.life == self.life
+                client.plan.incarnation == self.incarnation
                     && client.stage == ClientStage::Open
                     && client
                         .wire
@@ -307,8 +307,8 @@ impl<'p> Simulation<'p> {
         if self.drain_requested.is_some() {
             return;
         }
-        if self.death_moment() == Some(DeathMoment::Serving) {
-            self.is_dead = true;
+        if self.crash_moment() == Some(CrashMoment::Serving) {
+            self.is_crashed = true;
             return;
         }
         self.note(|| "drain".to_owned());

@@ -37,7 +37,7 @@ impl Simulation<'_> {
     /// When a client can next do something, as far as is known now.
     fn client_due(&self, number: usize) -> Option<Duration> {
         let client = &self.clients[number];
-        if client.plan.life != self.life {
+        if client.plan.incarnation != self.incarnation {
             return None;
         }
         match (client.stage, &client.wire) {
@@ -65,11 +65,11 @@ impl Simulation<'_> {
     /// would wait forever.
     pub(super) fn check_stuck(&mut self) -> Result<(), Failure> {
         let now = self.sim.time();
-        let life = self.life;
+        let incarnation = self.incarnation;
         let open = self
             .clients
             .iter()
-            .filter(|client| client.plan.life == life);
+            .filter(|client| client.plan.incarnation == incarnation);
         self.checks.check_stuck(open, now)
     }
 

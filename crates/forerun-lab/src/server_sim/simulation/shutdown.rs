@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use forerun_server::simulation::{SteppedServer, System};
 
-use super::super::plan::{DeathCause, DeathMoment};
+use super::super::plan::{CrashCause, CrashMoment};
 use super::super::system::SimSystem;
 use super::{Drain, Failure, LIVE_SNAPSHOT, SNAPSHOT, Simulation, new_cache};
 
@@ -30,7 +30,7 @@ impl Simulation<'_> {
             return Ok(());
         };
         self.abandon_clients();
-        if let Some(DeathMoment::LastSnapshot { calls }) = self.death_moment() {
+        if let Some(CrashMoment::LastSnapshot { calls }) = self.crash_moment() {
             self.sim.die_after(calls);
         }
         let ended = server.finish();
@@ -38,7 +38,7 @@ impl Simulation<'_> {
         self.note(|| format!("the server ended: {ended:?}"));
         if let Err(error) = &ended
             && !self.sim.disk_may_fail()
-            && !self.sim.is_dead()
+            && !self.sim.is_crashed()
         {
             let message = format!("the server did not end as it should: {error}");
             return Err(Failure::new("end", message));
@@ -49,13 +49,13 @@ impl Simulation<'_> {
                 "the last snapshot was reported as written, and a loss of power would take it";
             return Err(Failure::new("durability", message));
         }
-        let is_dead = self.sim.is_dead();
+        let is_crashed = self.sim.is_crashed();
         self.sim.end_process();
-        if is_dead {
+        if is_crashed {
             self.lose_power_if_planned();
-            self.counts.deaths += 1;
+            self.counts.crashes += 1;
             self.copies
-                .check_after_death(&self.sim, LIVE_SNAPSHOT.as_ref())?;
+                .check_after_crash(&self.sim, LIVE_SNAPSHOT.as_ref())?;
         }
         self.saved = self.sim.file_number(SNAPSHOT.as_ref());
         if is_written && self.saved.is_none() {
@@ -77,14 +77,14 @@ impl Simulation<'_> {
         self.abandon_clients();
         self.sim.end_process();
         self.lose_power_if_planned();
-        self.counts.deaths += 1;
+        self.counts.crashes += 1;
         self.saved = None;
         if self.sim.file_number(SNAPSHOT.as_ref()).is_some() {
-            let message = "a server that died leaves a snapshot that the next one would load";
+            let message = "a server that crashed leaves a snapshot that the next one would load";
             return Err(Failure::new("stale", message));
         }
         self.copies
-            .check_after_death(&self.sim, LIVE_SNAPSHOT.as_ref())
+            .check_after_crash(&self.sim, LIVE_SNAPSHOT.as_ref())
     }
 
     /// Kills a server that is starting and has not served any client.
@@ -92,26 +92,26 @@ impl Simulation<'_> {
         drop(server);
         self.sim.end_process();
         self.lose_power_if_planned();
-        self.counts.deaths += 1;
+        self.counts.crashes += 1;
         let left = self.sim.file_number(SNAPSHOT.as_ref());
         self.saved = self.saved.filter(|saved| left == Some(*saved));
     }
 
     /// Lets time pass, and prepares the next server.
-    pub(super) fn begin_next_life(&mut self) -> Result<(), Failure> {
-        let life = self.plan.lives[self.life];
-        self.sim.advance(Duration::from_secs(life.rest_s));
-        self.sim.jump_wall_clock(life.clock_jump_s);
+    pub(super) fn begin_next_incarnation(&mut self) -> Result<(), Failure> {
+        let incarnation = self.plan.incarnations[self.incarnation];
+        self.sim.advance(Duration::from_secs(incarnation.rest_s));
+        self.sim.jump_wall_clock(incarnation.clock_jump_s);
         self.evictions_before += self.cache.stats().evictions;
         self.cache = new_cache(self.plan)?;
-        self.life += 1;
+        self.incarnation += 1;
         self.sim.net.forget_server();
         Ok(())
     }
 
     /// Tells the model what the server that has just started has loaded.
     pub(super) fn restore_model(&mut self) {
-        if self.life == 0 {
+        if self.incarnation == 0 {
             return;
         }
         if self.saved.take().is_none() {
@@ -127,13 +127,15 @@ impl Simulation<'_> {
         self.model.restart(cache_then..=self.written_s, shift_s);
     }
 
-    pub(super) fn death_moment(&self) -> Option<DeathMoment> {
-        self.plan.lives[self.life].death.map(|death| death.moment)
+    pub(super) fn crash_moment(&self) -> Option<CrashMoment> {
+        self.plan.incarnations[self.incarnation]
+            .crash
+            .map(|crash| crash.moment)
     }
 
     fn lose_power_if_planned(&mut self) {
-        let death = self.plan.lives[self.life].death;
-        if death.is_some_and(|death| death.cause == DeathCause::PowerLoss) {
+        let crash = self.plan.incarnations[self.incarnation].crash;
+        if crash.is_some_and(|crash| crash.cause == CrashCause::PowerLoss) {
             self.note(|| "power is lost".to_owned());
             self.sim.lose_power(&mut self.rng);
         } else {
@@ -142,9 +144,9 @@ impl Simulation<'_> {
     }
 
     fn abandon_clients(&mut self) {
-        let life = self.life;
+        let incarnation = self.incarnation;
         for client in &mut self.clients {
-            if client.plan.life == life {
+            if client.plan.incarnation == incarnation {
                 client.abandon(&mut self.model);
             }
         }

@@ -1,35 +1,35 @@
-//! Structs of statistics whose figures are listed once.
+//! Structs of statistics whose metrics are listed once.
 //!
 //! ```text
-//!   figures! { … counter hits: u64, … }      one row per figure
+//!   metrics! { … counter hits: u64, … }      one row per metric
 //!     ├─► pub hits: u64                      a public field, with the row's documentation
-//!     └─► Figures::each                      name, kind, help and value: Python, Prometheus
+//!     └─► Metrics::each                      name, kind, help and value: Python, Prometheus
 //! ```
 //!
-//! JSON comes from serde, which reads the fields. So one row adds a figure everywhere.
+//! JSON comes from serde, which reads the fields. So one row adds a metric everywhere.
 
 /// The description of a number in a struct of statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Figure {
+pub struct Metric {
     /// The field's name, after the names of the groups that contain it: `cache_hits`. A unit comes
     /// last: `used_bytes`, `stalled_us`.
     pub name: String,
     /// How the number changes.
-    pub kind: FigureKind,
+    pub kind: MetricKind,
     documentation: &'static str,
 }
 
-/// How a figure changes.
+/// How a metric changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FigureKind {
+pub enum MetricKind {
     /// It only grows.
     Counter,
     /// It grows and shrinks.
     Gauge,
 }
 
-impl Figure {
+impl Metric {
     /// The first sentence of the field's documentation, without its full stop.
     pub fn help(&self) -> String {
         let text = self.documentation.trim();
@@ -40,11 +40,11 @@ impl Figure {
     }
 }
 
-/// Statistics whose figures can be listed. [`figures!`](crate::figures!) implements it.
-pub trait Figures {
-    /// Calls `visit` with each figure and its value, in the order of the fields. The figures are
+/// Statistics whose metrics can be listed. [`metrics!`](crate::metrics!) implements it.
+pub trait Metrics {
+    /// Calls `visit` with each metric and its value, in the order of the fields. The metrics are
     /// always the same: those of an absent part are 0.
-    fn each(&self, visit: &mut dyn FnMut(Figure, u64));
+    fn each(&self, visit: &mut dyn FnMut(Metric, u64));
 
     /// Subtracts the counters of `earlier`, which leaves their growth since then. Gauges stay.
     fn subtract(&mut self, earlier: &Self)
@@ -52,23 +52,23 @@ pub trait Figures {
         Self: Sized;
 }
 
-impl<T: Figures + Default> Figures for Option<T> {
-    fn each(&self, visit: &mut dyn FnMut(Figure, u64)) {
+impl<T: Metrics + Default> Metrics for Option<T> {
+    fn each(&self, visit: &mut dyn FnMut(Metric, u64)) {
         match self {
-            Some(figures) => figures.each(visit),
+            Some(metrics) => metrics.each(visit),
             None => T::default().each(visit),
         }
     }
 
     fn subtract(&mut self, earlier: &Self) {
-        if let (Some(figures), Some(earlier)) = (self, earlier) {
-            figures.subtract(earlier);
+        if let (Some(metrics), Some(earlier)) = (self, earlier) {
+            metrics.subtract(earlier);
         }
     }
 }
 
-impl<T: Figures> Figures for Box<T> {
-    fn each(&self, visit: &mut dyn FnMut(Figure, u64)) {
+impl<T: Metrics> Metrics for Box<T> {
+    fn each(&self, visit: &mut dyn FnMut(Metric, u64)) {
         (**self).each(visit);
     }
 
@@ -77,44 +77,44 @@ impl<T: Figures> Figures for Box<T> {
     }
 }
 
-/// The figures of a list are the sums over its elements.
-impl<T: Figures + Default> Figures for Vec<T> {
-    fn each(&self, visit: &mut dyn FnMut(Figure, u64)) {
+/// The metrics of a list are the sums over its elements.
+impl<T: Metrics + Default> Metrics for Vec<T> {
+    fn each(&self, visit: &mut dyn FnMut(Metric, u64)) {
         let mut sums = Vec::new();
-        T::default().each(&mut |figure, _| sums.push((figure, 0)));
-        for figures in self {
+        T::default().each(&mut |metric, _| sums.push((metric, 0)));
+        for metrics in self {
             let mut sums = sums.iter_mut();
-            figures.each(&mut |_, value| {
+            metrics.each(&mut |_, value| {
                 if let Some((_, sum)) = sums.next() {
                     *sum += value;
                 }
             });
         }
-        for (figure, sum) in sums {
-            visit(figure, sum);
+        for (metric, sum) in sums {
+            visit(metric, sum);
         }
     }
 
     fn subtract(&mut self, earlier: &Self) {
-        for (figures, earlier) in self.iter_mut().zip(earlier) {
-            figures.subtract(earlier);
+        for (metrics, earlier) in self.iter_mut().zip(earlier) {
+            metrics.subtract(earlier);
         }
     }
 }
 
 /// Declares a struct of statistics with public fields. Each row is a field:
 ///
-/// - `counter name: u64` or `gauge name: usize` is a figure. A gauge may also be a `bool`, which
+/// - `counter name: u64` or `gauge name: usize` is a metric. A gauge may also be a `bool`, which
 ///   counts as 0 or 1.
 /// - `group name: Type` is another struct of statistics, or an `Option`, `Box` or `Vec` of one. The
-///   names of its figures begin with the name of the group.
-/// - `flat name: Type` is a group whose figures keep their names.
-/// - `other name: Type` is a field that is not a figure.
+///   names of its metrics begin with the name of the group.
+/// - `flat name: Type` is a group whose metrics keep their names.
+/// - `other name: Type` is a field that is not a metric.
 ///
 /// ```
-/// use forerun_core::{Figures, figures};
+/// use forerun_core::{Metrics, metrics};
 ///
-/// figures! {
+/// metrics! {
 ///     /// The contents of a store.
 ///     #[derive(Debug, Default)]
 ///     pub struct StoreStats {
@@ -127,7 +127,7 @@ impl<T: Figures + Default> Figures for Vec<T> {
 ///     }
 /// }
 ///
-/// figures! {
+/// metrics! {
 ///     /// Pages.
 ///     #[derive(Debug, Default)]
 ///     pub struct PageStats {
@@ -139,7 +139,7 @@ impl<T: Figures + Default> Figures for Vec<T> {
 /// let mut stats = StoreStats::default();
 /// stats.pages.reads = 7;
 /// let mut listed = Vec::new();
-/// stats.each(&mut |figure, value| listed.push((figure.name.clone(), figure.help(), value)));
+/// stats.each(&mut |metric, value| listed.push((metric.name.clone(), metric.help(), value)));
 /// let row = |name: &str, help: &str, value| (name.to_owned(), help.to_owned(), value);
 /// assert_eq!(
 ///     listed,
@@ -147,7 +147,7 @@ impl<T: Figures + Default> Figures for Vec<T> {
 /// );
 /// ```
 #[macro_export]
-macro_rules! figures {
+macro_rules! metrics {
     (
         $(#[$meta:meta])*
         $vis:vis struct $Struct:ident {
@@ -167,31 +167,31 @@ macro_rules! figures {
             )*
         }
 
-        impl $crate::Figures for $Struct {
-            fn each(&self, visit: &mut dyn FnMut($crate::Figure, u64)) {
-                $($crate::figures!(@each $kind $name self visit (concat!($($doc, "\n"),+)));)*
+        impl $crate::Metrics for $Struct {
+            fn each(&self, visit: &mut dyn FnMut($crate::Metric, u64)) {
+                $($crate::metrics!(@each $kind $name self visit (concat!($($doc, "\n"),+)));)*
             }
 
             fn subtract(&mut self, earlier: &Self) {
-                $($crate::figures!(@subtract $kind $name self earlier);)*
+                $($crate::metrics!(@subtract $kind $name self earlier);)*
             }
         }
     };
     (@each counter $name:ident $self:ident $visit:ident ($doc:expr)) => {
-        $crate::figures::visit_one(
-            stringify!($name), $crate::FigureKind::Counter, $doc, $self.$name, $visit,
+        $crate::metrics::visit_one(
+            stringify!($name), $crate::MetricKind::Counter, $doc, $self.$name, $visit,
         )
     };
     (@each gauge $name:ident $self:ident $visit:ident ($doc:expr)) => {
-        $crate::figures::visit_one(
-            stringify!($name), $crate::FigureKind::Gauge, $doc, $self.$name, $visit,
+        $crate::metrics::visit_one(
+            stringify!($name), $crate::MetricKind::Gauge, $doc, $self.$name, $visit,
         )
     };
     (@each group $name:ident $self:ident $visit:ident ($doc:expr)) => {
-        $crate::figures::visit_group(stringify!($name), &$self.$name, $visit)
+        $crate::metrics::visit_group(stringify!($name), &$self.$name, $visit)
     };
     (@each flat $name:ident $self:ident $visit:ident ($doc:expr)) => {
-        $crate::Figures::each(&$self.$name, $visit)
+        $crate::Metrics::each(&$self.$name, $visit)
     };
     (@each other $name:ident $self:ident $visit:ident ($doc:expr)) => {};
     (@subtract counter $name:ident $self:ident $earlier:ident) => {
@@ -200,11 +200,11 @@ macro_rules! figures {
     (@subtract gauge $name:ident $self:ident $earlier:ident) => {};
     (@subtract other $name:ident $self:ident $earlier:ident) => {};
     (@subtract $group:ident $name:ident $self:ident $earlier:ident) => {
-        $crate::Figures::subtract(&mut $self.$name, &$earlier.$name)
+        $crate::Metrics::subtract(&mut $self.$name, &$earlier.$name)
     };
 }
 
-/// The value of a figure's field. For [`figures!`](crate::figures!).
+/// The value of a metric's field. For [`metrics!`](crate::metrics!).
 #[doc(hidden)]
 pub trait FigureValue {
     fn into_u64(self) -> u64;
@@ -228,29 +228,29 @@ impl FigureValue for bool {
     }
 }
 
-/// Visits one figure. For [`figures!`](crate::figures!).
+/// Visits one metric. For [`metrics!`](crate::metrics!).
 #[doc(hidden)]
 pub fn visit_one(
     name: &str,
-    kind: FigureKind,
+    kind: MetricKind,
     documentation: &'static str,
     value: impl FigureValue,
-    visit: &mut dyn FnMut(Figure, u64),
+    visit: &mut dyn FnMut(Metric, u64),
 ) {
-    let figure = Figure {
+    let metric = Metric {
         name: name.to_owned(),
         kind,
         documentation,
     };
-    visit(figure, value.into_u64());
+    visit(metric, value.into_u64());
 }
 
-/// Visits the figures of a group. For [`figures!`](crate::figures!).
+/// Visits the metrics of a group. For [`metrics!`](crate::metrics!).
 #[doc(hidden)]
-pub fn visit_group(group: &str, figures: &impl Figures, visit: &mut dyn FnMut(Figure, u64)) {
-    figures.each(&mut |mut figure, value| {
-        figure.name = format!("{group}_{}", figure.name);
-        visit(figure, value);
+pub fn visit_group(group: &str, metrics: &impl Metrics, visit: &mut dyn FnMut(Metric, u64)) {
+    metrics.each(&mut |mut metric, value| {
+        metric.name = format!("{group}_{}", metric.name);
+        visit(metric, value);
     });
 }
 
@@ -258,7 +258,7 @@ pub fn visit_group(group: &str, figures: &impl Figures, visit: &mut dyn FnMut(Fi
 mod tests {
     use super::*;
 
-    figures! {
+    metrics! {
         /// A part.
         #[derive(Clone, Debug, Default, PartialEq)]
         struct Part {
@@ -270,7 +270,7 @@ mod tests {
         }
     }
 
-    figures! {
+    metrics! {
         /// The whole.
         #[derive(Clone, Debug, Default, PartialEq)]
         struct Whole {
@@ -293,7 +293,7 @@ mod tests {
 
     fn listed(whole: &Whole) -> Vec<(String, u64)> {
         let mut listed = Vec::new();
-        whole.each(&mut |figure, value| listed.push((figure.name, value)));
+        whole.each(&mut |metric, value| listed.push((metric.name, value)));
         listed
     }
 
@@ -325,14 +325,14 @@ mod tests {
 
     #[test]
     fn a_figure_has_its_kind_and_the_first_sentence_of_its_documentation() {
-        let mut figures = Vec::new();
-        Part::default().each(&mut |figure, _| figures.push((figure.kind, figure.help())));
+        let mut metrics = Vec::new();
+        Part::default().each(&mut |metric, _| metrics.push((metric.kind, metric.help())));
         let expected = [
-            (FigureKind::Counter, "Requests that found something"),
-            (FigureKind::Gauge, "Bytes in use"),
+            (MetricKind::Counter, "Requests that found something"),
+            (MetricKind::Gauge, "Bytes in use"),
         ];
         assert_eq!(
-            figures,
+            metrics,
             expected.map(|(kind, help)| (kind, help.to_owned()))
         );
     }

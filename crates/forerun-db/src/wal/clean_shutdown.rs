@@ -19,7 +19,7 @@ const MAGIC: [u8; 8] = *b"FORE-END";
 
 /// The contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Closed {
+pub(crate) struct CleanShutdown {
     /// Number of the last segment; 0 if there was none.
     pub(crate) segment: u64,
     /// Its length in bytes.
@@ -28,7 +28,7 @@ pub(crate) struct Closed {
     pub(crate) last_sequence: u64,
 }
 
-impl Closed {
+impl CleanShutdown {
     pub(crate) fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[0..8].copy_from_slice(&MAGIC);
@@ -40,14 +40,14 @@ impl Closed {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Closed, &'static str> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<CleanShutdown, &'static str> {
         if bytes.len() != BYTES {
             return Err("it is not 36 bytes long");
         }
         if bytes[..8] != MAGIC || crc32c::crc32c(&bytes[..32]) != u32_at(bytes, 32) {
             return Err("its checksum does not match");
         }
-        Ok(Closed {
+        Ok(CleanShutdown {
             segment: u64_at(bytes, 8),
             len_bytes: u64_at(bytes, 16),
             last_sequence: u64_at(bytes, 24),
@@ -61,17 +61,17 @@ mod tests {
 
     #[test]
     fn a_record_round_trips_and_every_flipped_bit_is_detected() {
-        let closed = Closed {
+        let shutdown = CleanShutdown {
             segment: 2,
             len_bytes: 700,
             last_sequence: 31,
         };
-        let good = closed.encode();
-        assert_eq!(Closed::decode(&good), Ok(closed));
+        let good = shutdown.encode();
+        assert_eq!(CleanShutdown::decode(&good), Ok(shutdown));
         for bit in 0..good.len() * 8 {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(Closed::decode(&bad).is_err(), "bit {bit}");
+            assert!(CleanShutdown::decode(&bad).is_err(), "bit {bit}");
         }
     }
 }

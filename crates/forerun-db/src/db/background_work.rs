@@ -29,8 +29,8 @@ pub(super) enum Task {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Work {
-    state: Mutex<WorkState>,
+pub(super) struct BackgroundWork {
+    state: Mutex<BackgroundState>,
     changed: Condvar,
     /// Whether the store is being closed. Set under the lock, for sleepers; threads in the middle
     /// of long work read it without the lock.
@@ -38,7 +38,7 @@ pub(super) struct Work {
 }
 
 #[derive(Debug, Default)]
-struct WorkState {
+struct BackgroundState {
     /// How often the store's state has changed.
     events: u64,
     /// Why flushes and compactions fail, until one succeeds. A failure that concerns one keyspace
@@ -72,7 +72,7 @@ impl FailOn {
     }
 }
 
-impl WorkState {
+impl BackgroundState {
     fn failing(&mut self, task: Task) -> &mut Option<Failing> {
         match task {
             Task::Flush => &mut self.flush,
@@ -81,7 +81,7 @@ impl WorkState {
     }
 }
 
-impl Work {
+impl BackgroundWork {
     /// The event count now; `None` once the store is being closed.
     pub(super) fn event_count(&self) -> Option<EventCount> {
         let state = self.lock();
@@ -199,12 +199,15 @@ impl Work {
     /// [`wait`](Self::wait) with a timeout.
     pub(super) fn wait_timeout(&self, seen: EventCount, limit: Duration) {
         let state = self.lock();
-        let is_same = |state: &mut WorkState| state.events == seen.0 && !self.is_stopping();
+        let is_same = |state: &mut BackgroundState| state.events == seen.0 && !self.is_stopping();
         let waited = self.changed.wait_timeout_while(state, limit, is_same);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn wait_for_change<'a>(&self, state: MutexGuard<'a, WorkState>) -> MutexGuard<'a, WorkState> {
+    fn wait_for_change<'a>(
+        &self,
+        state: MutexGuard<'a, BackgroundState>,
+    ) -> MutexGuard<'a, BackgroundState> {
         let woken = self.changed.wait(state);
         woken.unwrap_or_else(PoisonError::into_inner)
     }
@@ -228,7 +231,7 @@ impl Work {
         &self.is_stopping
     }
 
-    fn lock(&self) -> MutexGuard<'_, WorkState> {
+    fn lock(&self) -> MutexGuard<'_, BackgroundState> {
         // Nothing panics while the lock is held, so a poisoned lock is still consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -240,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_worker_sleeps_until_new_work_or_close() {
-        let work = Work::default();
+        let work = BackgroundWork::default();
         let seen = work.event_count().unwrap();
         work.notify();
         work.sleep(Task::Flush, seen, None);
@@ -256,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_failed_tries_again_after_a_while_whatever_others_do() {
-        let work = Work::default();
+        let work = BackgroundWork::default();
         let begun = Instant::now();
         work.note_failed(Task::Flush, Error::LogOff);
         let seen = work.event_count().unwrap();
@@ -272,7 +275,7 @@ mod tests {
 
     #[test]
     fn waiters_learn_of_new_and_repeated_failures() {
-        let work = Work::default();
+        let work = BackgroundWork::default();
         work.note_failed(Task::Flush, Error::LogOff);
         assert!(work.check(Task::Flush, FailOn::Repeated).is_ok());
         let asked = Instant::now();

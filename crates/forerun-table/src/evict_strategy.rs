@@ -1,20 +1,20 @@
-//! Score policies: which rows a tier evicts first.
+//! Eviction strategies: which rows a tier evicts first.
 //!
 //! ```text
-//!   host tier     mark, one byte per row      Lru: generation of the last use    Lfu: uses, at most 15    Custom: unused
-//!   device tier   score, up to 8 bytes      Lru: the device's clock            Lfu: epoch and uses      Custom: the caller's
+//!   host tier     mark, one byte per row      Lru: generation of the last use    Lfu: uses, at most 15    Customized: unused
+//!   device tier   score, up to 8 bytes      Lru: the device's clock            Lfu: epoch and uses      Customized: the caller's
 //! ```
 //!
-//! A new policy is a variant of [`Score`] and an arm in each function here. It also needs a policy
-//! in `forerun_gpu::table` and its CUDA kernels, and its name in the type stub of the Python
-//! package and in the help text of `forerun-bench table`. The command line and Python parse the
-//! names that are defined here.
+//! A new strategy is a variant of [`EvictStrategy`] and an arm in each function here. It also needs
+//! a variant in `forerun_gpu::table` and its CUDA kernels, and its name in the type stub of the
+//! Python package and in the help text of `forerun-bench table`. The command line and Python parse
+//! the names that are defined here. The terms are HierarchicalKV's.
 
 use std::fmt;
 use std::str::FromStr;
 
 #[cfg(feature = "gpu")]
-use forerun_gpu::table::Policy;
+use forerun_gpu::table::EvictStrategy as DeviceStrategy;
 
 /// The maximum count of a row's uses.
 pub(crate) const USES_MAX: u8 = 15;
@@ -27,7 +27,7 @@ const AGE_MAX: u8 = 128;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
-pub enum Score {
+pub enum EvictStrategy {
     /// The least recently used. The host tier measures recency in sixteenths of a turnover of its
     /// rows.
     Lru,
@@ -37,48 +37,52 @@ pub enum Score {
     Lfu,
     /// The lowest score, which the caller supplies with each row and the store keeps. A row without
     /// a score has 0.
-    Custom,
+    Customized,
 }
 
-impl Score {
-    /// All policies.
-    pub const ALL: [Score; 3] = [Score::Lru, Score::Lfu, Score::Custom];
+impl EvictStrategy {
+    /// All strategies.
+    pub const ALL: [EvictStrategy; 3] = [
+        EvictStrategy::Lru,
+        EvictStrategy::Lfu,
+        EvictStrategy::Customized,
+    ];
 
-    /// The name of the policy.
+    /// The name of the strategy.
     pub const fn name(self) -> &'static str {
         match self {
-            Score::Lru => "lru",
-            Score::Lfu => "lfu",
-            Score::Custom => "custom",
+            EvictStrategy::Lru => "lru",
+            EvictStrategy::Lfu => "lfu",
+            EvictStrategy::Customized => "customized",
         }
     }
 
     /// Whether the caller supplies the scores.
     pub(crate) fn is_custom(self) -> bool {
-        self == Score::Custom
+        self == EvictStrategy::Customized
     }
 
     /// Whether a row in use always outranks a row in the tier.
     pub(crate) fn admits_all(self) -> bool {
-        self == Score::Lru
+        self == EvictStrategy::Lru
     }
 
     /// Whether [`Admission::ByScore`](crate::Admission) has to count the lookups of keys that are
     /// not in the tier.
     pub(crate) fn counts_lookups(self) -> bool {
-        self == Score::Lfu
+        self == EvictStrategy::Lfu
     }
 
     /// Whether hits change the rank of a row.
     pub(crate) fn follows_use(self) -> bool {
-        self != Score::Custom
+        self != EvictStrategy::Customized
     }
 
     /// The mark of a row that is linked in generation `now`, given the number of its earlier uses.
     pub(crate) fn first_mark(self, uses: u8, now: u8) -> u8 {
         match self {
-            Score::Lru => now,
-            Score::Lfu | Score::Custom => uses,
+            EvictStrategy::Lru => now,
+            EvictStrategy::Lfu | EvictStrategy::Customized => uses,
         }
     }
 
@@ -86,18 +90,18 @@ impl Score {
     #[inline]
     pub(crate) fn used_mark(self, mark: u8, now: u8) -> u8 {
         match self {
-            Score::Lru => now,
-            Score::Lfu => (mark + 1).min(USES_MAX),
-            Score::Custom => mark,
+            EvictStrategy::Lru => now,
+            EvictStrategy::Lfu => (mark + 1).min(USES_MAX),
+            EvictStrategy::Customized => mark,
         }
     }
 
     /// The mark of a row that the clock passes without evicting it.
     pub(crate) fn aged_mark(self, mark: u8, now: u8) -> u8 {
         match self {
-            Score::Lru if now.wrapping_sub(mark) > AGE_MAX => now.wrapping_sub(AGE_MAX),
-            Score::Lfu => mark / 2,
-            Score::Lru | Score::Custom => mark,
+            EvictStrategy::Lru if now.wrapping_sub(mark) > AGE_MAX => now.wrapping_sub(AGE_MAX),
+            EvictStrategy::Lfu => mark / 2,
+            EvictStrategy::Lru | EvictStrategy::Customized => mark,
         }
     }
 
@@ -105,16 +109,16 @@ impl Score {
     #[cfg(any(test, feature = "gpu"))]
     pub(crate) fn coldest_mark(self, now: u8) -> u8 {
         match self {
-            Score::Lru => now.wrapping_sub(AGE_MAX),
-            Score::Lfu | Score::Custom => 0,
+            EvictStrategy::Lru => now.wrapping_sub(AGE_MAX),
+            EvictStrategy::Lfu | EvictStrategy::Customized => 0,
         }
     }
 
     /// The mark of a row to be evicted among the last.
     pub(crate) fn hottest_mark(self, now: u8) -> u8 {
         match self {
-            Score::Lru => now,
-            Score::Lfu | Score::Custom => USES_MAX,
+            EvictStrategy::Lru => now,
+            EvictStrategy::Lfu | EvictStrategy::Customized => USES_MAX,
         }
     }
 
@@ -122,8 +126,8 @@ impl Score {
     #[cfg(feature = "gpu")]
     pub(crate) fn uses_of_mark(self, mark: u8) -> u8 {
         match self {
-            Score::Lfu => mark,
-            Score::Lru | Score::Custom => 0,
+            EvictStrategy::Lfu => mark,
+            EvictStrategy::Lru | EvictStrategy::Customized => 0,
         }
     }
 
@@ -131,44 +135,44 @@ impl Score {
     /// score.
     pub(crate) fn host_rank(self, mark: u8, now: u8, custom: u64) -> u64 {
         match self {
-            Score::Lru => u64::from(u8::MAX - now.wrapping_sub(mark)),
-            Score::Lfu => u64::from(mark),
-            Score::Custom => custom,
+            EvictStrategy::Lru => u64::from(u8::MAX - now.wrapping_sub(mark)),
+            EvictStrategy::Lfu => u64::from(mark),
+            EvictStrategy::Customized => custom,
         }
     }
 
     /// The rank with which a row competes for a place in the host tier.
     pub(crate) fn candidate_rank(self, uses: u16, custom: u64) -> u64 {
         match self {
-            Score::Custom => custom,
-            Score::Lfu | Score::Lru => u64::from(uses),
+            EvictStrategy::Customized => custom,
+            EvictStrategy::Lfu | EvictStrategy::Lru => u64::from(uses),
         }
     }
 
-    /// The policy of the device's table.
+    /// The strategy of the device's table.
     #[cfg(feature = "gpu")]
-    pub(crate) fn device_policy(self) -> Policy {
+    pub(crate) fn device_strategy(self) -> DeviceStrategy {
         match self {
-            Score::Lru => Policy::Lru,
+            EvictStrategy::Lru => DeviceStrategy::Lru,
             // Counts of an epoch rank above all counts of earlier ones: uses fade, as they do in
             // the host tier.
-            Score::Lfu => Policy::EpochLfu,
-            Score::Custom => Policy::Custom,
+            EvictStrategy::Lfu => DeviceStrategy::EpochLfu,
+            EvictStrategy::Customized => DeviceStrategy::Customized,
         }
     }
 
     /// Whether rows take a score along to the device.
     #[cfg(feature = "gpu")]
     pub(crate) fn sends_scores(self) -> bool {
-        self != Score::Lru
+        self != EvictStrategy::Lru
     }
 
     /// The score that a row takes along to the device.
     #[cfg(feature = "gpu")]
     pub(crate) fn device_score(self, uses: u8, custom: u64) -> u64 {
         match self {
-            Score::Custom => custom,
-            Score::Lru | Score::Lfu => u64::from(uses.max(1)),
+            EvictStrategy::Customized => custom,
+            EvictStrategy::Lru | EvictStrategy::Lfu => u64::from(uses.max(1)),
         }
     }
 
@@ -176,32 +180,34 @@ impl Score {
     #[cfg(feature = "gpu")]
     pub(crate) fn uses_of_device_score(self, score: u64) -> u16 {
         match self {
-            Score::Lfu => (score & 0xffff_ffff).min(u64::from(u16::MAX)) as u16,
-            Score::Lru | Score::Custom => 1,
+            EvictStrategy::Lfu => (score & 0xffff_ffff).min(u64::from(u16::MAX)) as u16,
+            EvictStrategy::Lru | EvictStrategy::Customized => 1,
         }
     }
 }
 
-impl fmt::Display for Score {
+impl fmt::Display for EvictStrategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-/// A name that does not belong to any score policy.
+/// A name that does not belong to any eviction strategy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown score policy {0:?}; available: {list}",
-    list = Score::ALL.map(Score::name).join(", ")
+    "unknown eviction strategy {0:?}; available: {list}",
+    list = EvictStrategy::ALL.map(EvictStrategy::name).join(", ")
 )]
-pub struct UnknownScore(pub String);
+pub struct UnknownEvictStrategy(pub String);
 
-impl FromStr for Score {
-    type Err = UnknownScore;
+impl FromStr for EvictStrategy {
+    type Err = UnknownEvictStrategy;
 
-    fn from_str(name: &str) -> Result<Score, UnknownScore> {
-        let named = Score::ALL.into_iter().find(|score| score.name() == name);
-        named.ok_or_else(|| UnknownScore(name.to_owned()))
+    fn from_str(name: &str) -> Result<EvictStrategy, UnknownEvictStrategy> {
+        let named = EvictStrategy::ALL
+            .into_iter()
+            .find(|strategy| strategy.name() == name);
+        named.ok_or_else(|| UnknownEvictStrategy(name.to_owned()))
     }
 }
 
@@ -211,48 +217,48 @@ mod tests {
 
     #[test]
     fn names_read_back_and_an_unknown_one_lists_the_known() {
-        for score in Score::ALL {
-            assert_eq!(score.name().parse(), Ok(score));
+        for strategy in EvictStrategy::ALL {
+            assert_eq!(strategy.name().parse(), Ok(strategy));
         }
-        let error = "mru".parse::<Score>().unwrap_err().to_string();
+        let error = "mru".parse::<EvictStrategy>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "unknown score policy \"mru\"; available: lru, lfu, custom"
+            "unknown eviction strategy \"mru\"; available: lru, lfu, customized"
         );
     }
 
     #[test]
     fn a_hit_never_lowers_a_rank_and_age_never_raises_it() {
-        for score in Score::ALL {
+        for strategy in EvictStrategy::ALL {
             for now in [0u8, 5, 127, 128, 255] {
                 // Only generations up to the maximum age occur.
-                let oldest = if score == Score::Lru {
+                let oldest = if strategy == EvictStrategy::Lru {
                     AGE_MAX
                 } else {
                     USES_MAX
                 };
                 for step in 0..=oldest {
-                    let mark = if score == Score::Lru {
+                    let mark = if strategy == EvictStrategy::Lru {
                         now.wrapping_sub(step)
                     } else {
                         step
                     };
-                    let rank = |mark| score.host_rank(mark, now, 7);
+                    let rank = |mark| strategy.host_rank(mark, now, 7);
                     assert!(
-                        rank(score.used_mark(mark, now)) >= rank(mark),
-                        "{score:?} {mark}"
+                        rank(strategy.used_mark(mark, now)) >= rank(mark),
+                        "{strategy:?} {mark}"
                     );
                     assert!(
-                        rank(score.aged_mark(mark, now)) <= rank(mark),
-                        "{score:?} {mark}"
+                        rank(strategy.aged_mark(mark, now)) <= rank(mark),
+                        "{strategy:?} {mark}"
                     );
                     assert!(
-                        rank(score.coldest_mark(now)) <= rank(mark),
-                        "{score:?} {mark}"
+                        rank(strategy.coldest_mark(now)) <= rank(mark),
+                        "{strategy:?} {mark}"
                     );
                     assert!(
-                        rank(score.hottest_mark(now)) >= rank(mark),
-                        "{score:?} {mark}"
+                        rank(strategy.hottest_mark(now)) >= rank(mark),
+                        "{strategy:?} {mark}"
                     );
                 }
             }
@@ -263,12 +269,12 @@ mod tests {
     fn the_oldest_rows_stay_the_oldest_when_generations_wrap_around() {
         let mut mark = 10;
         for now in 11..=u8::MAX {
-            mark = Score::Lru.aged_mark(mark, now);
+            mark = EvictStrategy::Lru.aged_mark(mark, now);
         }
         for now in 0..=200 {
-            mark = Score::Lru.aged_mark(mark, now);
+            mark = EvictStrategy::Lru.aged_mark(mark, now);
             assert_eq!(
-                Score::Lru.host_rank(mark, now, 0),
+                EvictStrategy::Lru.host_rank(mark, now, 0),
                 u64::from(u8::MAX - AGE_MAX)
             );
         }

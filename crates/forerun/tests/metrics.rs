@@ -1,14 +1,14 @@
-//! Each struct of statistics lists its figures once: what Rust lists, and so Python and Prometheus,
+//! Each struct of statistics lists its metrics once: what Rust lists, and so Python and Prometheus,
 //! is what JSON contains.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use forerun::cache::{Cache, CacheOptions, Store};
 use forerun::table::{Dtype, Table};
-use forerun::{Db, FigureKind, Figures, Options};
+use forerun::{Db, MetricKind, Metrics, Options};
 use serde_json::{Value, to_value};
 
-/// The numbers of a JSON object under the names of figures, and the parts that are absent.
+/// The numbers of a JSON object under the names of metrics, and the parts that are absent.
 #[derive(Default)]
 struct Numbers {
     values: BTreeMap<String, u64>,
@@ -21,7 +21,7 @@ impl Numbers {
     fn add(&mut self, name: &str, value: &Value, flat: &[&str]) {
         match value {
             Value::Number(number) => {
-                let number = number.as_u64().expect("figures are whole numbers");
+                let number = number.as_u64().expect("metrics are whole numbers");
                 *self.values.entry(name.to_owned()).or_default() += number;
             }
             Value::Bool(is) => *self.values.entry(name.to_owned()).or_default() += u64::from(*is),
@@ -46,15 +46,15 @@ impl Numbers {
     }
 }
 
-/// Checks that the figures of `stats` are the numbers of `json`, except for `others`. The figures
+/// Checks that the metrics of `stats` are the numbers of `json`, except for `others`. The metrics
 /// of an absent part are 0.
-fn check(stats: &impl Figures, json: Value, flat: &[&str], others: &[&str]) {
+fn check(stats: &impl Metrics, json: Value, flat: &[&str], others: &[&str]) {
     let mut expected = Numbers::default();
     expected.add("", &json, flat);
     let mut names = BTreeSet::new();
-    stats.each(&mut |figure, value| {
-        let name = &figure.name;
-        assert!(!figure.help().is_empty(), "{name} has no help");
+    stats.each(&mut |metric, value| {
+        let name = &metric.name;
+        assert!(!metric.help().is_empty(), "{name} has no help");
         assert!(names.insert(name.clone()), "{name} is listed twice");
         let is_absent = expected.absent.iter().any(|part| name.starts_with(part));
         let number = expected.values.remove(name).or(is_absent.then_some(0));
@@ -93,11 +93,11 @@ fn the_figures_of_a_cache_are_the_numbers_of_its_json() {
     let stats = cache.stats();
     check(&stats, to_value(stats).unwrap(), &[], &[]);
     let mut kinds = BTreeMap::new();
-    stats.each(&mut |figure, _| {
-        kinds.insert(figure.name, figure.kind);
+    stats.each(&mut |metric, _| {
+        kinds.insert(metric.name, metric.kind);
     });
-    assert_eq!(kinds["get_hits"], FigureKind::Counter);
-    assert_eq!(kinds["items"], FigureKind::Gauge);
+    assert_eq!(kinds["get_hits"], MetricKind::Counter);
+    assert_eq!(kinds["items"], MetricKind::Gauge);
 }
 
 #[test]
