@@ -15,6 +15,7 @@ use crate::backup_results::{Backup, BackupList, BackupVerifyReport, RemovedBacku
 use crate::db::{self, Db};
 use crate::engine_handle::EngineHandle;
 use crate::errors::{closed, exception, forked, invalid, is_forked, table_exception};
+use crate::numeric_arguments;
 use crate::store_options::CreateStore;
 use crate::table::Table;
 
@@ -123,7 +124,12 @@ impl Backups {
     /// Restores a backup, by default the newest, as a store in the directory `into`, which must be
     /// empty or missing. All data is checked while it is copied. Returns the backup.
     #[pyo3(signature = (into, *, number=None))]
-    fn restore(&self, py: Python<'_>, into: PathBuf, number: Option<u64>) -> PyResult<Backup> {
+    fn restore(
+        &self,
+        py: Python<'_>,
+        into: PathBuf,
+        #[pyo3(from_py_with = numeric_arguments::number)] number: Option<u64>,
+    ) -> PyResult<Backup> {
         let restore = move |backups: &mut forerun::Backups| backups.restore(number, into);
         let backup = self.run(py, "restoring a backup", restore)?;
         backup.map(Backup::from).map_err(exception)
@@ -131,7 +137,11 @@ impl Backups {
 
     /// Keeps the `newest` newest backups. Removes all others, and the files that no remaining
     /// backup needs.
-    fn purge_old(&self, py: Python<'_>, newest: usize) -> PyResult<RemovedBackups> {
+    fn purge_old(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = numeric_arguments::newest)] newest: usize,
+    ) -> PyResult<RemovedBackups> {
         let removed = self.run(py, "removing backups", move |backups| {
             backups.purge_old(newest)
         })?;
@@ -139,7 +149,11 @@ impl Backups {
     }
 
     /// Removes a backup, and the files that no other backup needs.
-    fn delete(&self, py: Python<'_>, number: u64) -> PyResult<RemovedBackups> {
+    fn delete(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = numeric_arguments::backup::number)] number: u64,
+    ) -> PyResult<RemovedBackups> {
         let delete = move |backups: &mut forerun::Backups| backups.delete(number);
         let removed = self.run(py, "removing a backup", delete)?;
         removed.map(RemovedBackups::from).map_err(exception)

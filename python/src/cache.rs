@@ -19,6 +19,7 @@ use crate::engine_handle::drop_detached;
 use crate::errors::{cache_exception, closed, forked, invalid, is_forked, too_large};
 use crate::items::{Shown, default_of, key_error};
 use crate::keys::{Batch, Bytes, entries_of};
+use crate::numeric_arguments;
 use crate::rows::{Rows, expect_no_found};
 use crate::stats;
 use crate::store_options::{Size, bytes_of};
@@ -216,7 +217,7 @@ impl Cache {
         py: Python<'_>,
         key: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
-        ttl_seconds: Option<u32>,
+        #[pyo3(from_py_with = numeric_arguments::ttl_seconds)] ttl_seconds: Option<u32>,
     ) -> PyResult<Option<u64>> {
         self.store(py, (key, value), ttl_seconds, StoreMode::Set, None)
     }
@@ -228,7 +229,7 @@ impl Cache {
         py: Python<'_>,
         key: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
-        ttl_seconds: Option<u32>,
+        #[pyo3(from_py_with = numeric_arguments::ttl_seconds)] ttl_seconds: Option<u32>,
     ) -> PyResult<Option<u64>> {
         self.store(py, (key, value), ttl_seconds, StoreMode::Add, None)
     }
@@ -240,7 +241,7 @@ impl Cache {
         py: Python<'_>,
         key: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
-        ttl_seconds: Option<u32>,
+        #[pyo3(from_py_with = numeric_arguments::ttl_seconds)] ttl_seconds: Option<u32>,
     ) -> PyResult<Option<u64>> {
         self.store(py, (key, value), ttl_seconds, StoreMode::Replace, None)
     }
@@ -253,8 +254,8 @@ impl Cache {
         py: Python<'_>,
         key: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
-        version: u64,
-        ttl_seconds: Option<u32>,
+        #[pyo3(from_py_with = numeric_arguments::version)] version: u64,
+        #[pyo3(from_py_with = numeric_arguments::ttl_seconds)] ttl_seconds: Option<u32>,
     ) -> PyResult<Option<u64>> {
         self.store(py, (key, value), ttl_seconds, StoreMode::Set, Some(version))
     }
@@ -266,7 +267,7 @@ impl Cache {
         py: Python<'_>,
         keys: &Bound<'_, PyAny>,
         values: &Bound<'_, PyAny>,
-        ttl_seconds: Option<u32>,
+        #[pyo3(from_py_with = numeric_arguments::ttl_seconds)] ttl_seconds: Option<u32>,
     ) -> PyResult<()> {
         let (keys, values) = (Batch::keys(keys)?, Batch::values(values)?);
         let pairs = Batch::pairs(&keys, &values)?;
@@ -349,7 +350,7 @@ impl Cache {
         py: Python<'py>,
         key: &Bound<'py, PyAny>,
         default: &Bound<'py, PyAny>,
-        ttl_seconds: Option<u32>,
+        #[pyo3(from_py_with = numeric_arguments::ttl_seconds)] ttl_seconds: Option<u32>,
     ) -> PyResult<Bound<'py, PyAny>> {
         loop {
             if let Some(value) = self.get(py, key, None)? {
@@ -371,7 +372,7 @@ impl Cache {
         &self,
         py: Python<'_>,
         other: &Bound<'_, PyAny>,
-        ttl_seconds: Option<u32>,
+        #[pyo3(from_py_with = numeric_arguments::ttl_seconds)] ttl_seconds: Option<u32>,
     ) -> PyResult<()> {
         let (keys, values) = entries_of(other)?;
         self.set_many(py, keys.as_any(), values.as_any(), ttl_seconds)
@@ -384,7 +385,7 @@ impl Cache {
         &self,
         py: Python<'_>,
         key: &Bound<'_, PyAny>,
-        ttl_seconds: Option<u32>,
+        #[pyo3(from_py_with = numeric_arguments::ttl_seconds)] ttl_seconds: Option<u32>,
     ) -> PyResult<bool> {
         let (cache, key) = (self.open()?, Bytes::new(key, "key")?);
         let expiry = expiry(&cache, ttl_seconds);
@@ -397,7 +398,7 @@ impl Cache {
         &self,
         py: Python<'_>,
         key: &Bound<'_, PyAny>,
-        delta: u64,
+        #[pyo3(from_py_with = numeric_arguments::delta)] delta: u64,
     ) -> PyResult<Option<u64>> {
         let key = Bytes::new(key, "key")?;
         self.count(py, Arithmetic::increment(key.as_ref(), delta))
@@ -410,7 +411,7 @@ impl Cache {
         &self,
         py: Python<'_>,
         key: &Bound<'_, PyAny>,
-        delta: u64,
+        #[pyo3(from_py_with = numeric_arguments::delta)] delta: u64,
     ) -> PyResult<Option<u64>> {
         let key = Bytes::new(key, "key")?;
         self.count(py, Arithmetic::decrement(key.as_ref(), delta))

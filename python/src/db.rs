@@ -11,6 +11,7 @@ use crate::background_call::run_long;
 use crate::batch::WriteBatch;
 use crate::errors::{exception, invalid, is_forked};
 use crate::keyspace::{Keyspace, durability_of};
+use crate::numeric_arguments;
 use crate::read_source::{ReadSource, open_in_stored_order};
 use crate::snapshot::SnapshotView;
 use crate::stats;
@@ -58,7 +59,7 @@ impl Db {
         memory_limit_bytes: Option<Size>,
         memtable_bytes: Option<Size>,
         cache_bytes: Option<Size>,
-        ttl_seconds: Option<f64>,
+        #[pyo3(from_py_with = numeric_arguments::store_ttl_seconds)] ttl_seconds: Option<f64>,
         read_only: bool,
     ) -> PyResult<PyClassInitializer<Db>> {
         let (default, durability) = (Options::default(), durability_of(durability)?);
@@ -94,7 +95,7 @@ impl Db {
     fn keyspace(
         slf: &Bound<'_, Db>,
         name: &str,
-        ttl_seconds: Option<f64>,
+        #[pyo3(from_py_with = numeric_arguments::store_ttl_seconds)] ttl_seconds: Option<f64>,
     ) -> PyResult<Py<Keyspace>> {
         let db = open(slf)?;
         let keyspace = match ttl_of(ttl_seconds)? {

@@ -35,6 +35,7 @@ pub(crate) fn exception(error: forerun::Error) -> PyErr {
         | E::BadOption { .. }
         | E::KeyspaceName { .. }
         | E::KeyspaceTtl { .. }
+        | E::InsideStore { .. }
         | E::LogOff => InvalidArgumentError::new_err(words),
         E::NotAStore { .. }
         | E::UnknownKeyspace { .. }

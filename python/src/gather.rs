@@ -11,6 +11,7 @@ use pyo3::types::PyDict;
 use crate::cuda::{CallersStream, Host, Indices, Tensor, copy_rows, stream_of};
 use crate::dlpack::is_on_cuda;
 use crate::errors::{gather_exception, invalid, unknown};
+use crate::numeric_arguments;
 use crate::pairs::{Given, two_of};
 use crate::rows::{readable_rows, writable_rows};
 use crate::versions::Changed;
@@ -205,7 +206,7 @@ pub(crate) fn gather(
     device: &Bound<'_, PyAny>,
     pairs: &Bound<'_, PyAny>,
     absent: &str,
-    threads: usize,
+    #[pyo3(from_py_with = numeric_arguments::threads)] threads: usize,
     stream: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<CopyCounts>> {
     let (absent, options) = how(absent, threads)?;
@@ -232,7 +233,7 @@ pub(crate) fn scatter(
     host: &Bound<'_, PyAny>,
     pairs: &Bound<'_, PyAny>,
     absent: &str,
-    threads: usize,
+    #[pyo3(from_py_with = numeric_arguments::threads)] threads: usize,
     stream: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<CopyCounts>> {
     let (absent, options) = how(absent, threads)?;

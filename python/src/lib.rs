@@ -43,6 +43,7 @@ mod keys;
 mod keyspace;
 mod measure;
 mod numbers;
+mod numeric_arguments;
 mod pairs;
 mod read_source;
 mod reader;

@@ -57,7 +57,7 @@ def test_one_budget_holds_for_rows_index_and_pages(tmp_path, writes):
         limits = ["host_bytes", "store_cache_capacity_bytes", "store_memtables_limit_bytes"]
         assert sum(stats[name] for name in limits) == limit
         assert (
-            'memory="' in repr(table)
+            'memory="8MiB"' in repr(table)
             and "host_capacity=" in repr(table)
             and str(tmp_path) in repr(table)
         )

@@ -2,6 +2,11 @@
 
 mod testing;
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 use testing::Workspace;
 
 #[test]
@@ -58,4 +63,32 @@ fn an_unwritable_page_is_reported_at_the_start() {
         reported.contains("cannot write the page no/such/folder.html"),
         "{reported}"
     );
+}
+
+#[test]
+fn an_interrupted_demo_leaves_no_temporary_directory() {
+    let workspace = Workspace::new();
+    std::fs::create_dir(workspace.path("tmp")).expect("a directory can be made");
+    let temporary = || {
+        let entries = std::fs::read_dir(workspace.path("tmp")).expect("the directory is there");
+        entries.count()
+    };
+    // Without `--quick` it runs for long enough to be interrupted.
+    let mut demo = workspace
+        .command(&["demo"])
+        .env("TMPDIR", workspace.path("tmp"))
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the command can be started");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while temporary() == 0 {
+        assert!(Instant::now() < deadline, "no temporary directory appears");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // The handler is installed right after the directory is created.
+    std::thread::sleep(Duration::from_millis(300));
+    kill_process(Pid::from_child(&demo), Signal::INT).expect("the demo is running");
+    let status = demo.wait().expect("the command can be waited for");
+    assert_eq!(status.signal(), Some(Signal::INT.as_raw()), "{status}");
+    assert_eq!(temporary(), 0);
 }

@@ -164,6 +164,18 @@ pub enum Error {
         /// The path that was opened.
         path: PathBuf,
     },
+    /// A copy of a store was requested inside the store's own directory.
+    #[error(
+        "{} is inside the store {}; choose a directory outside it",
+        .path.display(),
+        .store.display()
+    )]
+    InsideStore {
+        /// The directory of the copy.
+        path: PathBuf,
+        /// The store's directory.
+        store: PathBuf,
+    },
     /// The store was written by a newer release.
     #[error(
         "{} has format version {found}; this release reads up to version {supported}",

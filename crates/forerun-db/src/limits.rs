@@ -12,5 +12,9 @@ pub const MAX_KEYSPACES: usize = 1024;
 /// Longest name of a keyspace: 255 bytes. Only the store's own has an empty one.
 pub const MAX_KEYSPACE_NAME_BYTES: usize = 255;
 
+/// The minimum of [`Options::memtable_bytes`](crate::Options::memtable_bytes): a memtable's index
+/// and a short entry.
+pub(crate) const MEMTABLE_BYTES_MIN: usize = 1 << 10;
+
 /// Longest batch, encoded: 2 GiB minus one byte.
 pub const MAX_BATCH_BYTES: usize = (1 << 31) - 1;

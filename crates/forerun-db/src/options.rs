@@ -10,6 +10,7 @@ use forerun_core::{Pages, setters};
 use crate::comparator::KeyOrder;
 use crate::comparator::{Bytewise, Comparator, ReverseBytewise};
 use crate::io::ReadBackend;
+use crate::limits::MEMTABLE_BYTES_MIN;
 use crate::memtable::MemoryChecks;
 use crate::run::RunOptions;
 use crate::store_dir::Create;
@@ -214,7 +215,7 @@ pub struct Options {
     pub memory_limit_bytes: usize,
     /// The size in bytes at which a memtable is full, is flushed to a run, and is replaced by a new
     /// one. At most half of `memory_limit_bytes` is used. A memtable reserves address space of this
-    /// size at once, and memory as it fills. Default: 64 MiB.
+    /// size at once, and memory as it fills. At least 1 KiB. Default: 64 MiB.
     pub memtable_bytes: usize,
     /// The maximum memory for pages of runs and their filters, in bytes. Filters use at most three
     /// quarters of it; a run whose filter does not fit is searched without it: see
@@ -390,6 +391,10 @@ impl Options {
     pub(crate) fn check(&self) -> Result<()> {
         self.tree.check()?;
         check_ttl(self.ttl)?;
+        check_bytes("memtable_bytes", self.memtable_bytes, MEMTABLE_BYTES_MIN)?;
+        // At most half of this limit is one memtable.
+        let limit_min = 2 * MEMTABLE_BYTES_MIN;
+        check_bytes("memory_limit_bytes", self.memory_limit_bytes, limit_min)?;
         if self.access == Access::ReadOnly && self.create == Create::MustBeNew {
             return Err(Error::BadOption {
                 option: "create",
@@ -501,6 +506,16 @@ fn check_ttl(ttl: Option<Duration>) -> Result<()> {
             reason: format!("{ttl:?} is not a whole number of seconds, at least 1"),
         }),
         _ => Ok(()),
+    }
+}
+
+fn check_bytes(option: &'static str, bytes: usize, bytes_min: usize) -> Result<()> {
+    match bytes >= bytes_min {
+        true => Ok(()),
+        false => Err(Error::BadOption {
+            option,
+            reason: format!("{bytes} bytes are too few: at least {bytes_min} are needed"),
+        }),
     }
 }
 

@@ -333,6 +333,60 @@ fn a_prefix_scan_ends_with_its_prefix_also_in_reverse_order_and_at_the_last_byte
 }
 
 #[test]
+fn sizes_that_no_memtable_can_have_are_invalid_options() {
+    for (name, options) in [
+        ("memtable_bytes", Options::default().memtable_bytes(0)),
+        ("memtable_bytes", Options::default().memtable_bytes(1000)),
+        (
+            "memory_limit_bytes",
+            Options::default().memory_limit_bytes(0),
+        ),
+    ] {
+        match open(&FaultIo::new(), &options) {
+            Err(Error::BadOption { option, reason }) => {
+                assert_eq!(option, name);
+                assert!(reason.contains("too few"), "{reason}");
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    let smallest = Options::default()
+        .memtable_bytes(1 << 10)
+        .memory_limit_bytes(2 << 10);
+    let db = open(&FaultIo::new(), &smallest).unwrap();
+    db.put(b"key", b"value").unwrap();
+    assert_eq!(db.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
+fn a_checkpoint_inside_the_store_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, link) = (
+        directory.path().join("store"),
+        directory.path().join("link"),
+    );
+    let db = Db::open(&store, Options::default()).unwrap();
+    std::os::unix::fs::symlink(&store, &link).unwrap();
+    fs::create_dir(store.join("empty")).unwrap();
+    let before = contents(&store);
+    for inside in [
+        store.join("copy"),
+        store.join("empty"),
+        link.join("copy"),
+        store.join("../store/copy"),
+    ] {
+        let refused = db.checkpoint(&inside);
+        assert!(
+            matches!(refused, Err(Error::InsideStore { .. })),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(contents(&store), before);
+    // A name that begins like the store's is another directory.
+    db.checkpoint(directory.path().join("store-2")).unwrap();
+}
+
+#[test]
 fn keys_and_values_over_their_limits_are_refused() {
     let db = open(
         &FaultIo::new(),

@@ -30,8 +30,10 @@ use crate::export::{Export, TableItems};
 use crate::interrupt;
 use crate::items::Shown;
 use crate::numbers::{Key, Numbers};
+use crate::numeric_arguments;
 use crate::store_options::{CreateStore, Size};
 use options::{Device, Policies, Sizes, StoreLocation};
+use stats::MemoryLimit;
 
 /// The result of `find`: the rows, and which keys were found.
 type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
@@ -65,8 +67,8 @@ pub(crate) struct Table {
     /// Whether a lookup may wait for the disk or the device.
     waits: bool,
     path: Option<PathBuf>,
-    /// Whether its memory has a limit other than the machine's.
-    has_limit: bool,
+    /// The limit of its memory, if that is not the machine's.
+    limit: Option<MemoryLimit>,
     /// `None` once it is closed.
     table: RwLock<Option<forerun::table::Table>>,
 }
@@ -89,14 +91,14 @@ impl Table {
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
         py: Python<'_>,
-        dim: u32,
+        #[pyo3(from_py_with = numeric_arguments::dim)] dim: u32,
         dtype: Option<&Bound<'_, PyAny>>,
         path: Option<PathBuf>,
         memory: Option<Size>,
-        host_capacity: Option<usize>,
+        #[pyo3(from_py_with = numeric_arguments::host_capacity)] host_capacity: Option<usize>,
         host_bytes: Option<Size>,
         cache_bytes: Option<Size>,
-        device_capacity: usize,
+        #[pyo3(from_py_with = numeric_arguments::device_capacity)] device_capacity: usize,
         device: Option<Device>,
         evict_strategy: &str,
         admission: &str,
@@ -123,13 +125,13 @@ impl Table {
                 false => Access::ReadWrite,
             },
         };
-        let has_limit = path.is_some()
-            || [
-                host_capacity.is_some(),
-                host_bytes.is_some(),
-                memory.is_some(),
-            ]
-            .contains(&true);
+        let limit = match memory {
+            Some(Size(bytes)) => Some(MemoryLimit::Budget(bytes as u64)),
+            None => {
+                let has_parts = host_capacity.is_some() || host_bytes.is_some();
+                (path.is_some() || has_parts).then_some(MemoryLimit::Parts)
+            }
+        };
         let policies = Policies {
             evict_strategy,
             admission,
@@ -147,7 +149,7 @@ impl Table {
             dim,
             waits,
             path,
-            has_limit,
+            limit,
             table: RwLock::new(Some(table)),
         })
     }
@@ -328,7 +330,11 @@ impl Table {
 
     /// Iterates over all rows, as pairs of arrays: up to `batch` keys, and their rows.
     #[pyo3(signature = (batch=65_536))]
-    fn export(&self, py: Python<'_>, batch: usize) -> PyResult<Export> {
+    fn export(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = numeric_arguments::batch)] batch: usize,
+    ) -> PyResult<Export> {
         let table = self.open()?;
         let export = py.detach(|| table.export(batch)).map_err(table_exception)?;
         Ok(Export::new(export, self.dtype, self.dim))
@@ -480,7 +486,7 @@ impl Table {
         match self.open() {
             Ok(table) => {
                 let stats = py.detach(|| table.stats());
-                parts.extend(stats::shown(&stats, self.has_limit));
+                parts.extend(stats::shown(&stats, self.limit));
             }
             Err(_) if self.is_closed() => parts.push("closed".to_owned()),
             // A forked child cannot use its parent's table.

@@ -7,16 +7,28 @@ use forerun::table::{
 };
 use forerun::{Access, Create};
 use pyo3::prelude::*;
+use pyo3::{Borrowed, FromPyObject};
 
 use crate::errors::{invalid, unknown};
+use crate::numeric_arguments;
 use crate::store_options::{CreateStore, Size, bytes_of};
 
 /// The device of the device tier: "any" (the first GPU, or the CPU without one), "cpu", or a GPU's
 /// number.
-#[derive(FromPyObject)]
 pub(crate) enum Device {
     Number(usize),
     Name(String),
+}
+
+impl<'py> FromPyObject<'_, 'py> for Device {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Device> {
+        match object.extract() {
+            Ok(name) => Ok(Device::Name(name)),
+            Err(_) => numeric_arguments::device(&object).map(Device::Number),
+        }
+    }
 }
 
 impl Device {

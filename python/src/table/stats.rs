@@ -16,13 +16,25 @@ pub(super) fn dict<'py>(py: Python<'py>, table: &Stats) -> PyResult<Bound<'py, P
     Ok(dict)
 }
 
+/// What limits a table's memory.
+#[derive(Clone, Copy)]
+pub(super) enum MemoryLimit {
+    /// The argument `memory`, in bytes.
+    Budget(u64),
+    /// The limits of its parts, whose sum is the table's.
+    Parts,
+}
+
 /// The metrics of a table's `repr`: its memory and capacity if they are limited, and what its tiers
 /// hold.
-pub(super) fn shown(stats: &Stats, has_limit: bool) -> Vec<String> {
+pub(super) fn shown(stats: &Stats, limit: Option<MemoryLimit>) -> Vec<String> {
     let mut shown = Vec::new();
-    if has_limit {
-        let limit = format_size(stats.memory_limit_bytes);
-        shown.push(format!("memory={limit:?}"));
+    if let Some(limit) = limit {
+        let bytes = match limit {
+            MemoryLimit::Budget(bytes) => bytes,
+            MemoryLimit::Parts => stats.memory_limit_bytes,
+        };
+        shown.push(format!("memory={:?}", format_size(bytes)));
         shown.push(format!("host_capacity={}", stats.host_capacity_rows));
     }
     shown.push(format!("host_rows={}", stats.host_rows));

@@ -16,7 +16,7 @@ use crate::tree::catalog::CatalogSnapshot;
 use crate::tree::checkpoint::LogEnd;
 use crate::tree::verify::{VerifyReport, verify_levels};
 use crate::wal::log_file;
-use crate::{Error, Result, panics};
+use crate::{Error, Result, panics, store_dir};
 
 /// The files that a backup copies, and the page cache and the stop flag for its verification.
 pub(crate) struct BackupSource<'a> {
@@ -45,6 +45,12 @@ impl Db {
 impl Inner {
     /// Makes a copy of the store, as it is now, in `into`. Reads and writes continue.
     pub(super) fn checkpoint(&self, into: &Path) -> Result<()> {
+        if self.contains(into) {
+            return Err(Error::InsideStore {
+                path: into.to_owned(),
+                store: self.path.clone(),
+            });
+        }
         // After a flush, little of the log is left to copy. Without a log, only the flush makes the
         // entries durable.
         self.flush_all()?;
@@ -66,6 +72,21 @@ impl Inner {
             return Err(self.poisoned());
         }
         catalog.checkpoint(into, &log, self.work.stop_flag())
+    }
+
+    /// Whether a path is inside the store's directory.
+    fn contains(&self, path: &Path) -> bool {
+        let Ok(store) = self.io.canonicalize(&self.path) else {
+            return false;
+        };
+        match self.io.canonicalize(path) {
+            Ok(path) => path != store && path.starts_with(&store),
+            // A directory that does not exist yet is where its parent is.
+            Err(_) => {
+                let parent = self.io.canonicalize(store_dir::parent(path));
+                parent.is_ok_and(|parent| parent.starts_with(&store))
+            }
+        }
     }
 
     /// Returns where the log ends, between two groups of records. Segments that the manifest no

@@ -129,6 +129,7 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::AlreadyExists`](crate::Error::AlreadyExists): `into` is not empty.
+    /// [`Error::InsideStore`](crate::Error::InsideStore): `into` is inside the store's directory.
     /// [`Error::Io`](crate::Error::Io): the partial copy is removed.
     /// [`Error::Poisoned`](crate::Error::Poisoned): the log may end with a write that failed. Also
     /// the errors of [`flush`](Self::flush).

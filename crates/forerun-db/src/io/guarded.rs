@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Io, IoFile, OpenMode};
@@ -61,6 +61,10 @@ impl Io for GuardedIo {
     fn boot_id(&self) -> Option<u128> {
         // Without a number, recovery assumes that the power was lost.
         guard("boot_id", || Ok(self.0.boot_id())).unwrap_or(None)
+    }
+
+    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
+        guard("canonicalize", || self.0.canonicalize(path))
     }
 
     fn opened_by(&self, path: &Path) -> Vec<u32> {

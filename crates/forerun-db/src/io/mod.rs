@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use os::OsIo;
@@ -79,6 +79,12 @@ pub trait Io: Send + Sync + fmt::Debug {
     /// It is called once per batch, so it must be cheap.
     fn unix_time_s(&self) -> u64 {
         system_time_s()
+    }
+
+    /// The absolute path of an existing file or directory, without symbolic links. By default the
+    /// path as it is.
+    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
+        Ok(path.to_owned())
     }
 
     /// The other processes that have a file open, if the system reports them.

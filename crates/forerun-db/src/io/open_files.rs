@@ -308,6 +308,10 @@ impl Io for OpenFiles {
         self.0.io.boot_id()
     }
 
+    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
+        self.0.io.canonicalize(path)
+    }
+
     fn opened_by(&self, path: &Path) -> Vec<u32> {
         self.0.io.opened_by(path)
     }

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forerun_core::Owner;
@@ -38,6 +38,10 @@ impl Io for OsIo {
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         std::fs::create_dir(path)
+    }
+
+    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
+        std::fs::canonicalize(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

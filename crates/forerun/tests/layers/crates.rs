@@ -259,6 +259,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "spinner",
             "interrupt",
             "errors",
+            "numeric_arguments",
             "engine_handle",
             "cache_handle",
             "cache_lookup",

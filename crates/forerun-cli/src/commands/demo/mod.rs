@@ -5,11 +5,13 @@
 //! city_lookups  loads it, opens it again, looks up some of it
 //! mod           compares batches with single lookups, on the cities and then on a store larger than the CPU caches
 //! report_page   the results as a page with plots
+//! temporary     a directory that is removed at the end, also when a signal ends the demo
 //! ```
 
 mod cities;
 mod city_lookups;
 mod report_page;
+mod temporary;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -70,8 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .create(true)
         .open(&args.report)
         .with_context(|| format!("cannot write the page {}", args.report.display()))?;
-    let temporary = tempfile::Builder::new().prefix("forerun-demo-").tempdir();
-    let temporary = temporary.context("cannot create a temporary directory")?;
+    let temporary = temporary::Directory::new()?;
     let dir = args
         .dir
         .clone()
