@@ -58,6 +58,16 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// A daemon, by its process number. It gets SIGTERM when this is dropped, also if a test fails.
+struct Daemon(String);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let mut kill = Command::new("kill");
+        kill.arg(&self.0).status().expect("there is kill");
+    }
+}
+
 #[test]
 fn a_daemon_listens_when_its_command_returns_and_removes_its_pid_file_at_the_end() {
     let workspace = Workspace::new();
@@ -85,19 +95,19 @@ fn a_daemon_listens_when_its_command_returns_and_removes_its_pid_file_at_the_end
     .output()
     .expect("it starts");
     assert!(status.success() && stdout.is_empty(), "{}", text(&stderr));
+    let pid = std::fs::read_to_string(workspace.path("pid")).expect("a file");
+    let daemon = Daemon(pid.trim().to_owned());
     let warning = "forerun: ignored, without a meaning here: -L, -o modern\n";
     assert!(text(&stderr).starts_with(warning), "{}", text(&stderr));
-    let pid = std::fs::read_to_string(workspace.path("pid")).expect("a file");
     // In a session of its own, so a terminal's end does not reach it.
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).expect("it runs");
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.0)).expect("it runs");
     let session = stat
         .rsplit(") ")
         .next()
         .and_then(|rest| rest.split(' ').nth(3));
-    assert_eq!(session, Some(pid.trim()));
+    assert_eq!(session, Some(daemon.0.as_str()));
     assert_eq!(ask(&port, "set k 0 0 1\r\nv\r\nquit\r\n"), "STORED\r\n");
-    let killed = Command::new("kill").arg(pid.trim()).status();
-    assert!(killed.expect("there is kill").success());
+    drop(daemon);
     until("the file of the process number stays", || {
         !workspace.path("pid").exists()
     });
