@@ -164,6 +164,25 @@ pub(crate) const CRATES: &[Layers] = &[
         one_idea: &[],
     },
     Layers {
+        name: "forerun-raft",
+        modules: &[
+            "error",
+            "install_order",
+            "records",
+            "writer",
+            "request",
+            "kv_keyspaces",
+            "kv_reader",
+            "log_store",
+            "snapshot_stream",
+            "snapshot_data",
+            "state_machine",
+            "type_config",
+            "open",
+        ],
+        one_idea: &[],
+    },
+    Layers {
         name: "forerun-server",
         modules: &[
             "planted",
