@@ -35,13 +35,17 @@ use crate::{Error, Result, error};
 /// - [`Error::Format`]: another version of this crate wrote the data.
 /// - [`Error::KeyspaceInUse`]: the store has such a keyspace, but no Raft data.
 /// - [`Error::BadRecord`]: a record is damaged.
-/// - [`Error::Db`], [`Error::Thread`].
+/// - [`Error::Db`]: for example if the store has no write-ahead log (`WalMode::Off`), without which
+///   nothing is durable. [`Error::Thread`].
 pub fn open<C: RaftTypeConfig>(db: &Db) -> Result<(LogStore<C>, StateMachine<C>)> {
     let (log, meta) = (db.keyspace("log")?, db.keyspace("meta")?);
     match meta.get(records::FORMAT)? {
         None => create(db, &log, &meta)?,
         Some(format) => check_format(&format)?,
     }
+    // A killed process may have left log entries that are not synced. Once openraft has read them,
+    // it counts them as durable.
+    db.flush_wal()?;
     let current = meta.get(records::KV)?.map(String::from_utf8);
     let Some(Ok(current)) = current else {
         return Err(bad_record(records::KV, "it is no name"));

@@ -93,6 +93,12 @@ impl Cluster {
         Ok(())
     }
 
+    /// The process of a node that runs.
+    pub fn process(&self, id: u64) -> anyhow::Result<&Child> {
+        let process = self.processes.get(&id);
+        process.with_context(|| format!("node {id} does not run"))
+    }
+
     /// The directory of a node's store.
     pub fn store(&self, id: u64) -> PathBuf {
         self.directory.join(format!("node-{id}"))

@@ -80,17 +80,22 @@ impl Client {
         let deadline = Instant::now() + timeout;
         loop {
             let address = &self.addresses[self.next.get()];
+            let other = (self.next.get() + 1) % self.addresses.len();
             match self.post(address, path, body) {
                 Err(CallError::NotDone(reason)) => {
                     let leader = self.addresses.iter().position(|address| *address == reason);
-                    let other = (self.next.get() + 1) % self.addresses.len();
                     self.next.set(leader.unwrap_or(other));
                     if Instant::now() >= deadline {
                         return Err(CallError::NotDone(reason));
                     }
                     std::thread::sleep(PAUSE);
                 }
-                result => return result,
+                Err(error) => {
+                    // It may be cut off.
+                    self.next.set(other);
+                    return Err(error);
+                }
+                Ok(answer) => return Ok(answer),
             }
         }
     }

@@ -67,7 +67,8 @@ fn demonstrate() -> anyhow::Result<()> {
     let mut cluster = Cluster::start(3, directory.path(), 5000, child)?;
     let client = cluster.client();
     let leader = cluster.leader()?;
-    println!("three nodes; node {leader} is the leader");
+    let process = cluster.process(leader)?.id();
+    println!("three processes; node {leader}, process {process}, is the leader");
 
     client.write(
         &[

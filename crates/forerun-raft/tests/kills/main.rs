@@ -1,10 +1,15 @@
-//! Three processes, of which one or all are killed in every round, while clients write and read.
-//! The history must be linearizable, and at the end all nodes must have the same entries.
+//! Three processes, of which one or all are killed or one is stopped for a while in every round,
+//! while clients write and read. The history must be linearizable, and at the end all nodes must
+//! have the same entries.
+//!
+//! A leader that is stopped and goes on later believes that it is still the leader, like one that
+//! was cut off from the others.
 //!
 //! `FORERUN_RAFT_KILLS` is the number of rounds.
 
 mod clients;
 mod linearizability;
+mod stopped;
 
 #[path = "../../examples/replicated/cluster.rs"]
 mod cluster;
@@ -26,8 +31,9 @@ use forerun_db::{Db, Options};
 use node::NodeOptions;
 
 const CLIENTS: u64 = 4;
-/// Rounds without `FORERUN_RAFT_KILLS`: the leader, a follower, and all nodes are killed.
-const ROUNDS: u64 = 3;
+/// Rounds without `FORERUN_RAFT_KILLS`: the leader, a follower, and all nodes are killed, and the
+/// leader is stopped.
+const ROUNDS: u64 = 4;
 /// Few, so that a node that was down for a while needs a snapshot.
 const ENTRIES_PER_SNAPSHOT: u64 = 100;
 /// Operations that must succeed before and after a kill.
@@ -100,10 +106,16 @@ fn run_round(cluster: &mut Cluster, history: &History, round: u64) -> anyhow::Re
     await_progress(history)?;
     let leader = cluster.leader()?;
     let follower = cluster.running().into_iter().find(|id| *id != leader);
-    let victims = match round % 3 {
+    let victims = match round % 4 {
         0 => vec![leader],
         1 => vec![follower.context("a follower runs")?],
-        _ => cluster.running(),
+        2 => cluster.running(),
+        _ => {
+            let stopped = stopped::stop(cluster.process(leader)?)?;
+            await_progress(history)?;
+            drop(stopped);
+            return await_progress(history);
+        }
     };
     for &victim in &victims {
         cluster.kill(victim)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::fixture::{Model, Node, entry, log_id, try_open};
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Db, Options};
+use forerun_db::{Db, Options, WalMode};
 use forerun_raft::{MAX_REQUEST_BYTES, Request, Response};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
 use openraft::{RaftLogReader, Vote};
@@ -39,6 +39,24 @@ async fn an_acknowledged_entry_and_a_vote_survive_a_power_loss() {
             Some(Vote::new_committed(3, 1))
         );
     }
+}
+
+/// openraft acknowledges the entries that it finds at its start.
+#[tokio::test]
+async fn entries_that_a_restarted_node_has_found_survive_a_power_loss() {
+    let io = FaultIo::new();
+    let mut node = Node::open(&io);
+    node.machine
+        .apply([entry(1, 0, numbered(0))])
+        .await
+        .unwrap();
+    let io = io.kill();
+    drop(node);
+
+    let mut node = Node::open(&io);
+    assert_eq!(node.applied_index().await, Some(0));
+    let mut node = Node::open(&io.crash(0));
+    assert_eq!(node.applied_index().await, Some(0));
 }
 
 #[tokio::test]
@@ -145,6 +163,20 @@ async fn many_large_entries_are_written_in_several_steps() {
         assert_eq!(responses.len() as u64, part.end - part.start);
     }
     assert_eq!(node.entries().len(), 8);
+}
+
+#[test]
+fn a_store_without_a_write_ahead_log_is_refused() {
+    let io = FaultIo::new();
+    drop(Node::open(&io));
+    for io in [FaultIo::new(), io.kill()] {
+        let options = Options::default().wal(WalMode::Off);
+        let db = Db::open_with_io(Arc::new(io), "/store", options).unwrap();
+        let opened = forerun_raft::open::<forerun_raft::TypeConfig>(&db);
+        let error = opened.err().unwrap();
+        let expected = matches!(error, forerun_raft::Error::Db(forerun_db::Error::LogOff));
+        assert!(expected, "{error}");
+    }
 }
 
 #[test]

@@ -1,0 +1,22 @@
+//! Stops a process for a while.
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A process that goes on when this is dropped.
+pub struct Stopped {
+    process: Pid,
+}
+
+/// Stops a process with SIGSTOP.
+pub fn stop(process: &std::process::Child) -> anyhow::Result<Stopped> {
+    let process = Pid::from_child(process);
+    kill_process(process, Signal::STOP)?;
+    Ok(Stopped { process })
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // If this fails, the process has ended.
+        let _ = kill_process(self.process, Signal::CONT);
+    }
+}
