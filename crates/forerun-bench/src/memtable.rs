@@ -156,6 +156,7 @@ impl Engine for MemTableEngine {
         let table = MemTable::new(
             MemTableConfig::default()
                 .limit_bytes(limit_bytes)
+                .hash_index(true)
                 .pages(self.pages),
         )?;
         Ok(Box::new(TableStore {

@@ -21,11 +21,26 @@ fn table(checks: MemoryChecks, comparator: Arc<dyn Comparator>) -> MemTable {
 }
 
 fn limited(limit_bytes: usize, checks: MemoryChecks, comparator: Arc<dyn Comparator>) -> MemTable {
+    config(limit_bytes, checks, comparator, false)
+}
+
+/// A table with a hash index, where there can be one.
+fn indexed(comparator: Arc<dyn Comparator>) -> MemTable {
+    config(256 << 20, MemoryChecks::Off, comparator, true)
+}
+
+fn config(
+    limit_bytes: usize,
+    checks: MemoryChecks,
+    comparator: Arc<dyn Comparator>,
+    hash_index: bool,
+) -> MemTable {
     let pages = Pages::Small;
     let config = MemTableConfig::default()
         .limit_bytes(limit_bytes)
         .comparator(comparator)
         .checks(checks)
+        .hash_index(hash_index)
         .pages(pages);
     MemTable::new(config).unwrap()
 }
@@ -228,8 +243,12 @@ proptest! {
             keys.sort();
         }
         for order in orders() {
-            for checks in [MemoryChecks::Off, MemoryChecks::Paranoid] {
-                let table = table(checks, order.clone());
+            let tables = [
+                table(MemoryChecks::Off, order.clone()),
+                table(MemoryChecks::Paranoid, order.clone()),
+                indexed(order.clone()),
+            ];
+            for table in tables {
                 let model = fill(&table, &writes, chunk);
                 check_batch(&table, &model, &keys, snapshot);
                 check_cursor(&table, &model, &keys, snapshot, &*order);
@@ -259,7 +278,7 @@ fn large_memtables_use_their_index_for_every_kind_of_key() {
     ];
     for shape in shapes {
         for order in orders() {
-            let table = table(MemoryChecks::Off, order.clone());
+            let table = indexed(order.clone());
             let write = |n: u64| {
                 (
                     shape(n),
@@ -286,8 +305,13 @@ fn large_memtables_use_their_index_for_every_kind_of_key() {
 
 #[test]
 fn chains_of_thousands_of_versions_answer_every_snapshot() {
-    for checks in [MemoryChecks::Off, MemoryChecks::Paranoid] {
-        let table = table(checks, Arc::new(Bytewise));
+    let bytewise = || Arc::new(Bytewise);
+    let tables = [
+        table(MemoryChecks::Off, bytewise()),
+        table(MemoryChecks::Paranoid, bytewise()),
+        indexed(bytewise()),
+    ];
+    for table in tables {
         let mut writes: Vec<Write> = vec![(b"a".to_vec(), Some(b"first".to_vec()))];
         for n in 0_u64..4000 {
             writes.push((
@@ -496,7 +520,7 @@ fn keys_over_their_limit_are_refused() {
 fn a_published_key_is_found_by_every_later_batch_of_every_thread() {
     const THREADS: u64 = 4;
     const KEYS: u64 = 20_000;
-    let table = table(MemoryChecks::Off, Arc::new(Bytewise));
+    let table = indexed(Arc::new(Bytewise));
     let sequences = AtomicU64::new(1);
     // The keys published so far, for the other threads to pick from: key number + 1, or 0.
     let published: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();

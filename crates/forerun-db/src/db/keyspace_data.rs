@@ -144,6 +144,7 @@ impl KeyspaceData {
             comparator: Arc::clone(&self.comparator),
             checks: options.checks,
             pages,
+            hash_index: false,
         };
         // A memtable asks the comparator for its name.
         panics::catch_if(self.order.may_panic(), "creating a memtable", || {

@@ -94,6 +94,14 @@ impl Arena {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// The place at an offset, which must lie within the region.
+    #[inline(always)]
+    pub(super) fn at(&self, offset: usize) -> NonNull<u8> {
+        debug_assert!(offset < self.region.len());
+        // SAFETY: the region's base is not null, and no object wraps around the address space.
+        unsafe { NonNull::new_unchecked(self.region.as_ptr().wrapping_add(offset)) }
+    }
+
     /// How far a place lies from the start of the arena.
     pub(super) fn offset(&self, place: NonNull<u8>) -> usize {
         place.as_ptr().addr() - self.region.as_ptr().addr()

@@ -20,6 +20,7 @@ fn paranoid(writes: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> MemTable {
         comparator: Arc::new(Bytewise),
         checks: MemoryChecks::Paranoid,
         pages: Pages::Small,
+        hash_index: false,
     })
     .unwrap();
     for (sequence, (key, value)) in (1..).zip(writes) {

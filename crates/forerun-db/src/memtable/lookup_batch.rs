@@ -5,6 +5,8 @@
 use forerun_core::interleave;
 
 use super::descent::{Descent, Lookup, entries, find, find_alone, start};
+use super::hash_index::HashIndex;
+use super::hash_lookup;
 use super::memory_checks::{Checked, Visit};
 use super::node::{Node, Stands, Target};
 #[cfg(any(test, feature = "study"))]
@@ -130,7 +132,7 @@ const FINGER_FROM: usize = 128;
 /// Below twice `CACHED_BYTES`, the fewest keys for which interleaving pays.
 const INTERLEAVE_FROM: usize = 8;
 
-/// The concrete strategy that `Auto` stands for.
+/// The strategy that `Auto` stands for where there is no hash index.
 fn choose(list: &SkipList, keys: usize) -> Strategy {
     match (list.arena().used_bytes(), keys) {
         (_, 0..=1) => Strategy::Single,
@@ -144,6 +146,7 @@ fn choose(list: &SkipList, keys: usize) -> Strategy {
 /// Runs a batch with a strategy.
 pub(super) fn run<'a, V: Visit, K: BatchKey>(
     list: &'a SkipList,
+    hash_index: Option<&HashIndex>,
     batch: &Batch<'_, K>,
     strategy: Strategy,
     mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
@@ -164,7 +167,14 @@ pub(super) fn run<'a, V: Visit, K: BatchKey>(
             let sorted = batch.sorted(list);
             interleaved::<V, K>(list, batch, |turn| sorted[turn].position, sink);
         }
-        Strategy::Auto => run::<V, K>(list, batch, choose(list, batch.keys.len()), sink),
+        Strategy::Index | Strategy::Auto => match (hash_index, &batch.keys) {
+            (Some(index), [_]) => {
+                let (key, read_point) = (batch.key(0), batch.read_point(0));
+                sink(0, hash_lookup::find(list, index, key, read_point));
+            }
+            (Some(index), _) => hash_lookup::find_all(list, index, batch, sink),
+            (None, keys) => run::<V, K>(list, None, batch, choose(list, keys.len()), sink),
+        },
     }
 }
 

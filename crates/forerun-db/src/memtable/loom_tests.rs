@@ -16,7 +16,7 @@ use crate::comparator::{Bytewise, KeyOrder};
 use crate::versions::Kind;
 
 /// Three preemptions reach every order of the few steps that matter, in seconds instead of hours.
-fn model(body: impl Fn() + Send + Sync + 'static) {
+pub(super) fn model(body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(3));
     builder.check(body);

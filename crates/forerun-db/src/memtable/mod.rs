@@ -2,7 +2,10 @@
 //!
 //! ```text
 //!   mod.rs               what the store uses
-//!   prepared.rs          a batch of writes: drafted, then numbered and linked
+//!   prepared.rs          a batch of writes: drafted, then numbered, linked and indexed
+//!   hash_lookup.rs       point lookups, through the hash index
+//!   hash_index.rs        from a key to its newest version; hash_bucket.rs: one line of it
+//!   hash_addressing.rs   which bucket a key has, and where that bucket is
 //!   lookup_batch.rs      a batch of lookups; strategy.rs: how it is run; partition.rs: for measurements
 //!   skip_list_cursor.rs  entries in order, in both directions
 //!   descent.rs           the one search loop, which awaits each node before reading it
@@ -17,6 +20,10 @@
 
 mod arena;
 mod descent;
+mod hash_addressing;
+mod hash_bucket;
+mod hash_index;
+mod hash_lookup;
 mod lookup_batch;
 mod memory_checks;
 mod node;
@@ -31,11 +38,16 @@ mod strategy;
 #[cfg(all(test, not(loom)))]
 mod corruption_tests;
 #[cfg(all(test, loom))]
+mod hash_index_loom_tests;
+#[cfg(all(test, not(loom)))]
+mod hash_index_tests;
+#[cfg(all(test, loom))]
 mod loom_tests;
 
 use std::fmt;
 use std::sync::Arc;
 
+use forerun_core::sync::random_seed;
 use forerun_core::{Backing, Pages, metrics};
 
 pub use crate::comparator::{Bytewise, Comparator, ReverseBytewise};
@@ -47,6 +59,7 @@ pub use prepared::Prepared;
 pub use strategy::{Strategy, UnknownStrategy};
 
 use self::arena::Full;
+use self::hash_index::HashIndex;
 use self::lookup_batch::{Batch, BatchKey};
 use self::memory_checks::{Checked, Corrupt, Paranoid, Trusting};
 use self::node::{Node, Seal};
@@ -68,16 +81,23 @@ pub struct MemTableConfig {
     pub checks: MemoryChecks,
     /// The pages to request from the operating system.
     pub pages: Pages,
+    /// Whether lookups go through a hash index. It takes about 14 bytes per key and time when a key
+    /// is inserted, and a lookup reads two places in memory instead of walking the skip list.
+    ///
+    /// A table has no hash index if its comparator may treat different keys as equal, if every
+    /// entry that a lookup visits is checked, or if its limit exceeds 32 GiB.
+    pub hash_index: bool,
 }
 
 impl Default for MemTableConfig {
-    /// 1 GiB, bytewise order, no checks, huge pages.
+    /// 1 GiB, bytewise order, no checks, huge pages, no hash index.
     fn default() -> Self {
         MemTableConfig {
             limit_bytes: 1 << 30,
             comparator: Arc::new(Bytewise),
             checks: MemoryChecks::Off,
             pages: Pages::Huge,
+            hash_index: false,
         }
     }
 }
@@ -88,6 +108,7 @@ forerun_core::setters! {
         comparator: Arc<dyn Comparator>,
         checks: MemoryChecks,
         pages: Pages,
+        hash_index: bool,
     }
 }
 
@@ -110,6 +131,8 @@ forerun_core::setters! {
 /// ```
 pub struct MemTable {
     list: SkipList,
+    /// If it was asked for and is possible: see [`MemTableConfig`].
+    hash_index: Option<HashIndex>,
     checks: MemoryChecks,
 }
 
@@ -154,18 +177,22 @@ impl MemTable {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if the system does not grant the address space,
-    /// [`Error::MemoryLimit`] if the limit is too small for an empty table (512 bytes suffice).
+    /// [`Error::MemoryLimit`] if the limit is too small for an empty table (512 bytes suffice, or
+    /// 2 KiB with a hash index).
     pub fn new(config: MemTableConfig) -> Result<MemTable> {
         let MemTableConfig {
             limit_bytes,
             comparator,
             checks,
             pages,
+            hash_index,
         } = config;
         let seal = match checks {
             MemoryChecks::Off => Seal::None,
             MemoryChecks::Paranoid => Seal::Checksum,
         };
+        let has_index =
+            hash_index && checks == MemoryChecks::Off && comparator.equal_means_identical();
         let list = SkipList::new(limit_bytes, pages, KeyOrder::new(comparator), seal).map_err(
             |error| match error {
                 NewListError::Region(error) => Error::OutOfMemory {
@@ -175,7 +202,16 @@ impl MemTable {
                 NewListError::Full(full) => memory_limit(full, limit_bytes),
             },
         )?;
-        Ok(MemTable { list, checks })
+        let hash_index = match has_index {
+            true => HashIndex::new(list.arena(), random_seed())
+                .map_err(|full| memory_limit(full, limit_bytes))?,
+            false => None,
+        };
+        Ok(MemTable {
+            list,
+            hash_index,
+            checks,
+        })
     }
 
     /// Copies a batch of writes into the table's memory without making it visible;
@@ -189,11 +225,26 @@ impl MemTable {
     /// [`Error::ValueTooLong`]; [`Error::BatchChanged`] if the iterator and its clones differ.
     /// After an error the table holds nothing of the batch.
     pub fn prepare<'op>(&self, ops: impl Iterator<Item = Op<'op>> + Clone) -> Result<Prepared<'_>> {
+        self.prepare_within(ops, &|_| true)
+    }
+
+    /// [`prepare`](Self::prepare) that asks `may_take` before the hash index takes memory for good.
+    /// Without the memory, lookups are slower.
+    fn prepare_within<'op>(
+        &self,
+        ops: impl Iterator<Item = Op<'op>> + Clone,
+        may_take: &dyn Fn(usize) -> bool,
+    ) -> Result<Prepared<'_>> {
         ops.clone().try_for_each(|op| op.check_lengths())?;
-        Prepared::new(&self.list, ops).map_err(|refused| match refused {
+        let prepared = Prepared::new(&self.list, self.hash_index.as_ref(), ops);
+        let prepared = prepared.map_err(|refused| match refused {
             Refused::Full(full) => memory_limit(full, self.list.arena().region().len()),
             Refused::Changed => Error::BatchChanged,
-        })
+        })?;
+        if let Some(index) = &self.hash_index {
+            index.make_space(self.list.arena(), prepared.len(), may_take);
+        }
+        Ok(prepared)
     }
 
     /// The newest version of `key` with a sequence number of at most `snapshot`.
@@ -206,8 +257,11 @@ impl MemTable {
 
     /// [`get`](Self::get) for entries that expire: the key of an expired entry counts as deleted.
     pub(crate) fn get_as_of(&self, key: &[u8], read_point: ReadPoint) -> Result<Lookup<'_>> {
-        with_checks!(self, V => descent::find_alone::<V>(&self.list, key, read_point))
-            .map_err(corrupt_entry)
+        let found = match &self.hash_index {
+            Some(index) => hash_lookup::find(&self.list, index, key, read_point),
+            None => with_checks!(self, V => descent::find_alone::<V>(&self.list, key, read_point)),
+        };
+        found.map_err(corrupt_entry)
     }
 
     /// Looks up every key and passes each answer to `sink`, with the position of its key in `keys`,
@@ -238,6 +292,7 @@ impl MemTable {
         let batch = Batch { keys, read_point };
         with_checks!(self, V => lookup_batch::run::<V, K>(
             &self.list,
+            self.hash_index.as_ref(),
             &batch,
             strategy,
             |position, lookup| sink(position, lookup.map_err(corrupt_entry)),

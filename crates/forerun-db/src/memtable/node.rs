@@ -128,6 +128,9 @@ pub(super) const ALIGN_BYTES: usize = align_of::<Link>();
 /// How many bytes after the header [`Node::prefetch_rest`] prefetches.
 pub(super) const REST_BYTES: usize = 2 * CACHE_LINE_BYTES;
 
+/// How many bytes of a key [`Node::prefetch_key`] prefetches.
+const SHORT_KEY_BYTES: usize = 32;
+
 /// The links that [`Node::levels_past`] examines: one cache line of them.
 const PAST_AT_ONCE: usize = 4;
 
@@ -303,6 +306,14 @@ impl<'a> Node<'a> {
         let header = self.header.as_ptr();
         prefetch_read(header.cast::<Link>().wrapping_sub(level + 1));
         prefetch_read(header);
+    }
+
+    /// Prefetches the lines of the header and of a key of ordinary length.
+    #[inline(always)]
+    pub(super) fn prefetch_key(self) {
+        let header = self.header.as_ptr().cast::<u8>();
+        prefetch_read(header);
+        prefetch_read(header.wrapping_add(HEADER_BYTES + SHORT_KEY_BYTES - 1));
     }
 
     /// Prefetches the lines after the header's: enough for a key and value of ordinary length.

@@ -21,6 +21,7 @@ use forerun_core::sync::random_seed;
 use forerun_core::{block_on, interleave};
 
 use super::arena::Full;
+use super::hash_index::HashIndex;
 use super::node::{Draft, MAX_HEIGHT, Node, Seen};
 use super::skip_list::SkipList;
 use crate::versions::Kind;
@@ -46,6 +47,7 @@ pub(super) enum Refused {
 #[must_use = "nothing is visible before it is published"]
 pub struct Prepared<'a> {
     list: &'a SkipList,
+    hash_index: Option<&'a HashIndex>,
     first: Option<Node<'a>>,
     entries: usize,
     block: NonNull<u8>,
@@ -58,6 +60,7 @@ unsafe impl Send for Prepared<'_> {}
 impl<'a> Prepared<'a> {
     pub(super) fn new<'op>(
         list: &'a SkipList,
+        hash_index: Option<&'a HashIndex>,
         ops: impl Iterator<Item = Op<'op>> + Clone,
     ) -> Result<Self, Refused> {
         // The heights are drawn twice from one seed: once to compute the size, once to write.
@@ -76,6 +79,7 @@ impl<'a> Prepared<'a> {
         let (block, block_bytes) = allocated.map_err(Refused::Full)?;
         let mut prepared = Prepared {
             list,
+            hash_index,
             first: None,
             entries: 0,
             block,
@@ -143,7 +147,8 @@ impl<'a> Prepared<'a> {
     /// its own, ascending. There must be at least as many numbers as entries.
     pub(crate) fn publish_as(self, sequences: impl Iterator<Item = u64>) {
         let prepared = ManuallyDrop::new(self);
-        let list = prepared.list;
+        let (list, hash_index) = (prepared.list, prepared.hash_index);
+        let new_keys = Cell::new(0);
         let mut next = prepared.first;
         let nodes = std::iter::from_fn(move || {
             let node = next?;
@@ -152,15 +157,24 @@ impl<'a> Prepared<'a> {
             next = unsafe { node.link(0) }.load().next;
             Some(node)
         });
-        let insertions = nodes.zip(sequences).map(|(node, sequence)| {
+        let new_keys = &new_keys;
+        let insertions = nodes.zip(sequences).map(|(node, sequence)| async move {
+            let hash = hash_index.map(|index| index.hash_and_prefetch(list.arena(), node.key()));
             // SAFETY: `new` drafted the node in this list's arena, the chain yields it once, and
             // `self` is consumed.
-            unsafe { list.insert(node, sequence) }
+            unsafe { list.insert(node, sequence) }.await;
+            if let (Some(index), Some(hash)) = (hash_index, hash) {
+                let is_new = index.insert(list.arena(), hash, node);
+                new_keys.set(new_keys.get() + usize::from(is_new));
+            }
         });
         if prepared.entries < INTERLEAVE_FROM {
             insertions.for_each(block_on);
         } else {
             interleave::<IN_FLIGHT, _>(insertions, |_, ()| ());
+        }
+        if let Some(index) = hash_index {
+            index.count(new_keys.get());
         }
         list.count(prepared.entries);
     }

@@ -14,8 +14,10 @@ const STUDY: usize = if cfg!(any(test, feature = "study")) {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// One key after the other: the baseline, and the best choice where there is nothing to
-    /// overlap.
+    /// Through the hash index, in stages that run over the batch: hash, tags, entry. Where a table
+    /// has no hash index, like `Auto`.
+    Index,
+    /// One ordered search after the other: the baseline.
     Single,
     /// Sorted, each search starting from the path of the one before it (RocksDB pull request
     /// 14428).
@@ -30,14 +32,16 @@ pub enum Strategy {
     /// fetch.
     #[cfg(any(test, feature = "study"))]
     InterleavedSorted,
-    /// The strategy that measured best for a batch of this size on a table of this size.
+    /// The hash index, or where a table has none, the strategy that measured best for a batch of
+    /// this size on a table of this size.
     #[default]
     Auto,
 }
 
 impl Strategy {
     /// Every strategy, for tests and measurements.
-    pub const ALL: [Strategy; 4 + STUDY] = [
+    pub const ALL: [Strategy; 5 + STUDY] = [
+        Strategy::Index,
         Strategy::Single,
         Strategy::Finger,
         #[cfg(any(test, feature = "study"))]
@@ -51,6 +55,7 @@ impl Strategy {
     /// The strategy's name, as [`FromStr`] reads it.
     pub fn name(self) -> &'static str {
         match self {
+            Strategy::Index => "index",
             Strategy::Single => "single",
             Strategy::Finger => "finger",
             #[cfg(any(test, feature = "study"))]

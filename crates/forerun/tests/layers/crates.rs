@@ -67,6 +67,8 @@ pub(crate) const CRATES: &[Layers] = &[
             ("memtable::skip_list", "memtable::skip_list_index"),
             // The batch is answered by one of several strategies; this one has its own file.
             ("memtable::lookup_batch", "memtable::partition"),
+            // A batch is answered through the hash index where there is one.
+            ("memtable::hash_lookup", "memtable::lookup_batch"),
         ],
     },
     Layers {

@@ -1,0 +1,446 @@
+//! The hash index: from a key to its newest version, beside the skip list.
+//!
+//! ```text
+//!   hash of a key   │ tag: 16 bits │        …        │ number of the bucket: the low bits │
+//!
+//!   buckets         0 │ 1 │ … │ s │ … │ 2^k - 1 │ 2^k │ … │ n - 1 │        n of them
+//!                               └── splits into s and n ──────────►│
+//!
+//!   chunks          │ 8 buckets, 1 spare │ 8, 1 │ … │ 16, 2 │ …       in the arena, found through
+//!                                                                    a directory
+//! ```
+//!
+//! The index grows by linear hashing (Litwin, "Linear Hashing: A New Tool for File and Table
+//! Addressing", VLDB 1980): bucket s = n - 2^k is split, its entries whose hash has bit k move to
+//! the new bucket n, and n is counted. Nothing else moves. A reader that finds no entry looks
+//! whether its key's bucket is still the same, and searches again if not: n is counted before an
+//! entry is taken out of the bucket that is split.
+//!
+//! A bucket that is full continues in a spare line of the chunks. Where there is none either, or
+//! no memory for a chunk, the bucket is marked incomplete, and keys that it lacks are searched in
+//! the skip list.
+//!
+//! An entry is put into the index after it was linked into the list and before its writer returns.
+//! It replaces an older version of its key; the older ones follow it in the list.
+
+use std::ptr::NonNull;
+
+use forerun_core::sync::modelled::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use forerun_core::sync::modelled::{hint, thread};
+
+use super::arena::{Arena, Full};
+use super::hash_addressing::{
+    CHUNK_BUCKETS, GROUP, KeyHasher, Place, SPLIT_FROM, bucket_of, buckets_for, spares_in, tag,
+};
+use super::hash_bucket::Line;
+use super::node::{ALIGN_BYTES, Node};
+
+/// Where lines start. Locations of lines are counted in this unit.
+const LINE_UNIT_BYTES: usize = align_of::<Line>();
+
+/// The least memory of an entry in the list. It bounds how many buckets can be needed.
+const MIN_ENTRY_BYTES: usize = 40;
+
+/// An index of the entries of one list.
+pub(super) struct HashIndex {
+    hasher: KeyHasher,
+    /// The locations of the chunks, in the arena; 0 where there is none yet.
+    directory: NonNull<AtomicU32>,
+    max_chunks: usize,
+    /// The number of buckets.
+    buckets: AtomicUsize,
+    /// The number of spare lines in use.
+    spares: AtomicUsize,
+    /// The number of chunks.
+    chunks: AtomicUsize,
+    /// Keys in the index. Relaxed: it decides only when to grow.
+    keys: AtomicUsize,
+    /// Whether a thread is splitting buckets. It is a lock.
+    is_growing: AtomicBool,
+}
+
+// SAFETY: the directory is in the arena of the list to which the index belongs, which is dropped
+// with it; everything that changes is atomic.
+unsafe impl Send for HashIndex {}
+// SAFETY: as above.
+unsafe impl Sync for HashIndex {}
+
+/// What the index knows of a key.
+#[derive(Clone, Copy)]
+pub(super) enum Indexed<'a> {
+    /// Its newest version.
+    At(Node<'a>),
+    /// No version of it is in the table.
+    Missing,
+    /// The bucket is incomplete; the list knows.
+    Unknown,
+}
+
+impl HashIndex {
+    /// An empty index; the seed selects its hash function. There is none for an arena larger than
+    /// its offsets reach.
+    pub(super) fn new(arena: &Arena, seed: u64) -> Result<Option<HashIndex>, Full> {
+        let limit_bytes = arena.region().len();
+        if limit_bytes / ALIGN_BYTES > u32::MAX as usize {
+            return Ok(None);
+        }
+        let max_buckets = limit_bytes / (MIN_ENTRY_BYTES * SPLIT_FROM);
+        let max_chunks = Place::of(max_buckets).chunk + 1;
+        let directory_bytes = (max_chunks * size_of::<AtomicU32>()).next_multiple_of(ALIGN_BYTES);
+        let directory = arena.allocate(directory_bytes)?.cast::<AtomicU32>();
+        for chunk in 0..max_chunks {
+            // SAFETY: the directory was just allocated for so many.
+            unsafe { directory.add(chunk).write(AtomicU32::new(0)) };
+        }
+        let index = HashIndex {
+            hasher: KeyHasher::new(seed),
+            directory,
+            max_chunks,
+            buckets: AtomicUsize::new(GROUP),
+            spares: AtomicUsize::new(0),
+            chunks: AtomicUsize::new(0),
+            keys: AtomicUsize::new(0),
+            is_growing: AtomicBool::new(false),
+        };
+        index.add_chunk(arena, Place::of(0), &|_| true)?;
+        for bucket in 0..GROUP {
+            // SAFETY: the first chunk has so many buckets, and nobody else has the index.
+            unsafe { index.place(arena, bucket).write(Line::new()) };
+        }
+        Ok(Some(index))
+    }
+
+    #[inline(always)]
+    pub(super) fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash(key)
+    }
+
+    /// Hashes a key and prefetches its bucket.
+    #[inline(always)]
+    pub(super) fn hash_and_prefetch(&self, arena: &Arena, key: &[u8]) -> u64 {
+        let hash = self.hash(key);
+        self.bucket(arena, hash, self.buckets()).prefetch();
+        hash
+    }
+
+    /// The number of buckets now.
+    #[inline(always)]
+    pub(super) fn buckets(&self) -> usize {
+        // Acquire: pairs with the release in `split`, so that all of them are visible.
+        self.buckets.load(Ordering::Acquire)
+    }
+
+    /// The bucket of a hash, when there are so many buckets.
+    #[inline(always)]
+    pub(super) fn bucket<'a>(&self, arena: &'a Arena, hash: u64, buckets: usize) -> &'a Line {
+        // SAFETY: buckets below their number have been written, and lines live as long as the
+        // arena.
+        unsafe { self.place(arena, bucket_of(hash, buckets)).as_ref() }
+    }
+
+    /// The line that overflows another.
+    #[inline(always)]
+    pub(super) fn overflow<'a>(&self, arena: &'a Arena, line: u32) -> &'a Line {
+        // SAFETY: a line that overflows another was written before it was put there.
+        unsafe { line_at(arena, line).as_ref() }
+    }
+
+    /// Where a bucket or spare line is.
+    #[inline(always)]
+    fn place(&self, arena: &Arena, bucket: usize) -> NonNull<Line> {
+        let place = Place::of(bucket);
+        debug_assert!(place.chunk < self.max_chunks);
+        // SAFETY: a bucket's chunk is within the directory, which does not change its length.
+        let chunk = unsafe { self.directory.add(place.chunk).as_ref() };
+        // Relaxed: the chunk was written before the bucket was counted.
+        let first = line_at(arena, chunk.load(Ordering::Relaxed));
+        // SAFETY: the chunk has this line.
+        unsafe { first.add(place.line) }
+    }
+
+    /// What the index knows of a key.
+    #[inline]
+    pub(super) fn find<'a>(&self, arena: &'a Arena, hash: u64, key: &[u8]) -> Indexed<'a> {
+        let tag = tag(hash);
+        let mut buckets = self.buckets();
+        loop {
+            let mut line = self.bucket(arena, hash, buckets);
+            let mut is_incomplete = false;
+            loop {
+                let tags = line.tags();
+                for slot in tags.matching(tag) {
+                    let node = node_at(arena, line.offset(slot));
+                    node.prefetch_rest();
+                    if node.key() == key {
+                        return Indexed::At(node);
+                    }
+                }
+                is_incomplete |= tags.is_incomplete();
+                match tags.overflow() {
+                    0 => break,
+                    next => line = self.overflow(arena, next),
+                }
+            }
+            if is_incomplete {
+                return Indexed::Unknown;
+            }
+            let now = self.buckets();
+            if bucket_of(hash, now) == bucket_of(hash, buckets) {
+                return Indexed::Missing;
+            }
+            // The bucket was split meanwhile.
+            buckets = now;
+        }
+    }
+
+    /// Adds an entry that is in the list by now. If there is an entry of its key, the newer of the
+    /// two stays. Returns whether the key is new.
+    pub(super) fn insert(&self, arena: &Arena, hash: u64, node: Node<'_>) -> bool {
+        let first = self.lock(arena, hash);
+        let is_new = self.insert_locked(arena, first, hash, node);
+        first.unlock();
+        is_new
+    }
+
+    /// Locks the bucket of a hash.
+    fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> &'a Line {
+        loop {
+            let buckets = self.buckets();
+            let line = self.bucket(arena, hash, buckets);
+            line.lock();
+            // A bucket is counted before the one that it was split from is unlocked.
+            if bucket_of(hash, self.buckets()) == bucket_of(hash, buckets) {
+                return line;
+            }
+            line.unlock();
+        }
+    }
+
+    fn insert_locked(&self, arena: &Arena, first: &Line, hash: u64, node: Node<'_>) -> bool {
+        let (tag, offset) = (tag(hash), offset_of(arena, node));
+        let mut with_space = None;
+        let mut line = first;
+        loop {
+            let tags = line.tags();
+            for slot in tags.matching(tag) {
+                let other = node_at(arena, line.offset(slot));
+                if other.key() == node.key() {
+                    if other.sequence() < node.sequence() {
+                        line.replace(slot, offset);
+                    }
+                    return false;
+                }
+            }
+            if with_space.is_none() && tags.has_space() {
+                with_space = Some(line);
+            }
+            match tags.overflow() {
+                0 => break,
+                next => line = self.overflow(arena, next),
+            }
+        }
+        match with_space {
+            Some(line) => {
+                line.add(tag, offset);
+            }
+            None => self.add_to_spare(arena, first, line, tag, offset),
+        }
+        true
+    }
+
+    /// Adds an entry to a new line behind the last of a bucket, whose first line is locked.
+    fn add_to_spare(&self, arena: &Arena, first: &Line, last: &Line, tag: u16, offset: u32) {
+        match self.take_spare(arena) {
+            Some(spare) => {
+                // SAFETY: the line has just been taken for this call alone.
+                let line = unsafe {
+                    spare.write(Line::new());
+                    spare.as_ref()
+                };
+                line.add(tag, offset);
+                last.set_overflow(location_of(arena, spare));
+            }
+            None => first.set_incomplete(),
+        }
+    }
+
+    /// A spare line, for the caller alone.
+    fn take_spare(&self, arena: &Arena) -> Option<NonNull<Line>> {
+        // Acquire: pairs with the release in `add_chunk`, so that the chunk is in the directory.
+        let spares = spares_in(self.chunks.load(Ordering::Acquire));
+        // Relaxed: the exchange hands out each number once.
+        let taken = self
+            .spares
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+                (taken < spares).then_some(taken + 1)
+            });
+        // Spare line i is in the chunk of bucket 8 i.
+        let bucket = taken.ok()? * CHUNK_BUCKETS;
+        let place = Place::of(bucket);
+        let behind = place.chunk_buckets - place.line + place.line / CHUNK_BUCKETS;
+        // SAFETY: the chunk has its spare lines behind its buckets.
+        Some(unsafe { self.place(arena, bucket).add(behind) })
+    }
+
+    /// Counts keys that were added.
+    pub(super) fn count(&self, added: usize) {
+        self.keys.fetch_add(added, Ordering::Relaxed);
+    }
+
+    /// Splits buckets until there are enough for `more` keys. `may_take` is asked before memory is
+    /// taken; it counts the memory if it agrees. Where memory is lacking, the index stays smaller.
+    pub(super) fn make_space(&self, arena: &Arena, more: usize, may_take: &dyn Fn(usize) -> bool) {
+        let wanted = buckets_for(self.keys.load(Ordering::Relaxed) + more);
+        // Relaxed: see below for the one who splits.
+        while wanted >= self.buckets.load(Ordering::Relaxed) + GROUP {
+            // Acquire and Release: whoever grows the index sees what the one before did.
+            if self.is_growing.swap(true, Ordering::Acquire) {
+                let is_close = wanted / 2 < self.buckets.load(Ordering::Relaxed);
+                if is_close {
+                    return;
+                }
+                hint::spin_loop();
+                thread::yield_now();
+                continue;
+            }
+            let mut has_memory = true;
+            while has_memory && wanted >= self.buckets.load(Ordering::Relaxed) + GROUP {
+                has_memory = self.split_group(arena, may_take);
+            }
+            self.is_growing.store(false, Ordering::Release);
+            if !has_memory {
+                return;
+            }
+        }
+    }
+
+    /// Splits the next buckets. The caller holds `is_growing`. Returns whether there was memory.
+    fn split_group(&self, arena: &Arena, may_take: &dyn Fn(usize) -> bool) -> bool {
+        let buckets = self.buckets.load(Ordering::Relaxed);
+        let place = Place::of(buckets);
+        // Relaxed: only the holder of `is_growing` adds chunks.
+        let is_new = place.chunk >= self.chunks.load(Ordering::Relaxed);
+        if is_new && self.add_chunk(arena, place, may_take).is_err() {
+            return false;
+        }
+        let split = buckets - (1 << buckets.ilog2());
+        let lines: [NonNull<Line>; GROUP] = std::array::from_fn(|i| self.place(arena, split + i));
+        // SAFETY: these buckets are counted.
+        let lines = lines.map(|line| unsafe { line.as_ref() });
+        lines.iter().for_each(|line| line.prefetch());
+        for line in lines {
+            for slot in line.tags().used() {
+                node_at(arena, line.offset(slot)).prefetch_key();
+            }
+        }
+        for (i, line) in lines.into_iter().enumerate() {
+            self.split(arena, line, buckets + i);
+        }
+        true
+    }
+
+    /// Adds bucket number `buckets`, splitting the one whose first line is `first`. The caller
+    /// holds `is_growing`.
+    fn split(&self, arena: &Arena, first: &Line, buckets: usize) {
+        let bit = buckets.ilog2();
+        let moves = |offset| self.hash(node_at(arena, offset).key()) >> bit & 1 == 1;
+        let place = self.place(arena, buckets);
+        // SAFETY: the chunk has this bucket, and it is not yet counted, so nobody else uses it.
+        let new = unsafe {
+            place.write(Line::new());
+            place.as_ref()
+        };
+        first.lock();
+        if first.tags().is_incomplete() {
+            new.set_incomplete();
+        }
+        let mut last = new;
+        let lines = || std::iter::successors(Some(first), |line| self.next(arena, line));
+        for line in lines() {
+            let tags = line.tags();
+            for slot in tags.used() {
+                let offset = line.offset(slot);
+                if moves(offset) && !last.add(tags.tag(slot), offset) {
+                    self.add_to_spare(arena, new, last, tags.tag(slot), offset);
+                    last = self.next(arena, last).unwrap_or(last);
+                }
+            }
+        }
+        // Release: publishes the bucket. It is counted before its entries leave the other.
+        self.buckets.store(buckets + 1, Ordering::Release);
+        for line in lines() {
+            for slot in line.tags().used() {
+                if moves(line.offset(slot)) {
+                    line.remove(slot);
+                }
+            }
+        }
+        first.unlock();
+    }
+
+    fn next<'a>(&self, arena: &'a Arena, line: &Line) -> Option<&'a Line> {
+        match line.tags().overflow() {
+            0 => None,
+            next => Some(self.overflow(arena, next)),
+        }
+    }
+
+    /// Takes memory for a chunk.
+    fn add_chunk(
+        &self,
+        arena: &Arena,
+        place: Place,
+        may_take: &dyn Fn(usize) -> bool,
+    ) -> Result<(), Full> {
+        let lines = place.chunk_buckets + place.chunk_buckets / CHUNK_BUCKETS;
+        let len_bytes = lines * size_of::<Line>();
+        let full = Full {
+            needed_bytes: len_bytes,
+            used_bytes: arena.used_bytes(),
+        };
+        if place.chunk >= self.max_chunks {
+            return Err(full);
+        }
+        let end_of = |start: usize| {
+            start
+                .next_multiple_of(LINE_UNIT_BYTES)
+                .saturating_add(len_bytes)
+        };
+        // What is counted includes the padding in front.
+        let counted_bytes = len_bytes + LINE_UNIT_BYTES - ALIGN_BYTES;
+        if !may_take(counted_bytes) {
+            return Err(full);
+        }
+        let (start, taken_bytes) = arena.allocate_with(end_of)?;
+        // SAFETY: the chunk ends where the memory taken does.
+        let first = unsafe { start.add(taken_bytes - len_bytes) }.cast::<Line>();
+        // SAFETY: the chunk is within the directory, as was just checked.
+        let chunk = unsafe { self.directory.add(place.chunk).as_ref() };
+        // Relaxed: published with the bucket, or with the number of chunks.
+        chunk.store(location_of(arena, first), Ordering::Relaxed);
+        // Release: pairs with the acquire in `take_spare`.
+        self.chunks.store(place.chunk + 1, Ordering::Release);
+        Ok(())
+    }
+}
+
+#[inline(always)]
+pub(super) fn node_at(arena: &Arena, offset: u32) -> Node<'_> {
+    let header = arena.at(offset as usize * ALIGN_BYTES).cast();
+    // SAFETY: a slot whose tag was set has the offset of a node of this arena, and every later
+    // value of it too.
+    unsafe { Node::from_raw(header) }
+}
+
+fn offset_of(arena: &Arena, node: Node<'_>) -> u32 {
+    (arena.offset(node.into_raw().cast()) / ALIGN_BYTES) as u32
+}
+
+#[inline(always)]
+fn line_at(arena: &Arena, location: u32) -> NonNull<Line> {
+    arena.at(location as usize * LINE_UNIT_BYTES).cast()
+}
+
+fn location_of(arena: &Arena, line: NonNull<Line>) -> u32 {
+    (arena.offset(line.cast()) / LINE_UNIT_BYTES) as u32
+}

@@ -1,0 +1,108 @@
+//! Models of the hash index's memory orderings, run like those in `loom_tests.rs`. The index
+//! starts with one bucket; a second one is split off it while others read or write.
+
+use forerun_core::Pages;
+use loom::sync::Arc;
+use loom::thread;
+
+use super::arena::Arena;
+use super::hash_addressing::bucket_of;
+use super::hash_index::{HashIndex, Indexed};
+use super::loom_tests::model;
+use super::node::{Draft, Node, Seal};
+use crate::versions::Kind;
+
+/// So many keys need a second bucket.
+const TWO_BUCKETS: usize = 10;
+
+struct Table {
+    arena: Arena,
+    index: HashIndex,
+}
+
+impl Table {
+    fn new() -> Arc<Table> {
+        let arena = Arena::new(1 << 16, Pages::Small).unwrap();
+        let index = HashIndex::new(&arena, 1).unwrap().unwrap();
+        Arc::new(Table { arena, index })
+    }
+
+    /// A key that moves to the second bucket, or one that does not.
+    fn key(&self, moves: bool, number: u8) -> [u8; 2] {
+        let keys = (0..=u8::MAX).map(|byte| [number, byte]);
+        let bucket = |key: &[u8; 2]| bucket_of(self.index.hash(key), 2);
+        let mut fitting = keys.filter(|key| bucket(key) == usize::from(moves));
+        fitting.next().expect("half of the keys move")
+    }
+
+    fn insert(&self, key: &[u8], sequence: u64) {
+        let draft = Draft {
+            key,
+            value: key,
+            kind: Kind::Value,
+            height: 1,
+            seal: Seal::None,
+        };
+        let place = self.arena.allocate(draft.size_bytes()).unwrap();
+        // SAFETY: the bytes were just allocated for this draft.
+        let node: Node<'_> = unsafe { draft.write(&self.arena, place) };
+        // SAFETY: the node is new.
+        unsafe { node.number(sequence, Seal::None) };
+        self.index.insert(&self.arena, self.index.hash(key), node);
+    }
+
+    /// The sequence number of a key's newest version.
+    fn find(&self, key: &[u8]) -> Option<u64> {
+        match self.index.find(&self.arena, self.index.hash(key), key) {
+            Indexed::At(node) => Some(node.sequence()),
+            Indexed::Missing => None,
+            Indexed::Unknown => panic!("the bucket has space"),
+        }
+    }
+
+    fn grow(&self) {
+        self.index.make_space(&self.arena, TWO_BUCKETS, &|_| true);
+    }
+}
+
+#[test]
+fn a_reader_finds_every_entry_while_its_bucket_is_split() {
+    model(|| {
+        let table = Table::new();
+        let (moving, staying) = (table.key(true, 0), table.key(false, 1));
+        table.insert(&moving, 1);
+        table.insert(&staying, 2);
+        let (one, other) = (table.clone(), table.clone());
+        let grower = thread::spawn(move || one.grow());
+        let reader = thread::spawn(move || {
+            assert_eq!(other.find(&moving), Some(1));
+            assert_eq!(other.find(&staying), Some(2));
+        });
+        grower.join().unwrap();
+        reader.join().unwrap();
+        assert_eq!(table.index.buckets(), 2);
+        assert_eq!(table.find(&moving), Some(1));
+        assert_eq!(table.find(&staying), Some(2));
+    });
+}
+
+#[test]
+fn two_keys_inserted_together_are_both_found() {
+    model(|| {
+        let table = Table::new();
+        let keys = [table.key(false, 0), table.key(false, 1)];
+        let threads = keys.map(|key| {
+            let table = table.clone();
+            thread::spawn(move || {
+                table.insert(&key, 1);
+                assert_eq!(table.find(&key), Some(1));
+            })
+        });
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        for key in keys {
+            assert_eq!(table.find(&key), Some(1));
+        }
+    });
+}

@@ -1,0 +1,171 @@
+//! Lookups through the hash index, a batch in three stages.
+//!
+//! ```text
+//!   hash    the key's hash           asks for the bucket's line
+//!   match   tags of the bucket       asks for the node's lines
+//!   answer  the key, the versions    passes the value on
+//!
+//!   turn    0   1   2  …  8   9  …  16  17
+//!   hash    k0  k1  k2    k8  k9    k16 k17
+//!   match                 k0  k1    k8  k9
+//!   answer                          k0  k1       eight keys apart, so their misses overlap
+//! ```
+//!
+//! Every key takes the same few steps, so the stages run as one loop over the batch: there is no
+//! barrier between them at which nothing is in flight.
+
+use super::arena::Arena;
+use super::descent::{Lookup, find_alone, prefetch_value};
+use super::hash_addressing::tag;
+use super::hash_bucket::Line;
+use super::hash_index::{HashIndex, Indexed, node_at};
+use super::lookup_batch::{Batch, BatchKey};
+use super::memory_checks::{Checked, Trusting};
+use super::node::{Node, REST_BYTES};
+use super::skip_list::SkipList;
+use crate::versions::ReadPoint;
+
+/// How many keys a stage runs ahead of the next.
+const AHEAD: usize = 12;
+
+/// Keys between the first stage and the last, rounded up.
+const RING: usize = 32;
+const _: () = assert!(RING > 2 * AHEAD && RING.is_power_of_two());
+
+/// Versions that a lookup walks back one by one. If the one that its snapshot sees is older still,
+/// it is searched in the list.
+const WALKED: usize = 8;
+
+/// Looks up one key.
+#[inline(always)]
+pub(super) fn find<'a>(
+    list: &'a SkipList,
+    index: &HashIndex,
+    key: &[u8],
+    read_point: ReadPoint,
+) -> Checked<Lookup<'a>> {
+    let hash = index.hash(key);
+    match index.find(list.arena(), hash, key) {
+        Indexed::At(node) => version(list, node, key, read_point),
+        Indexed::Missing => Ok(Lookup::Missing),
+        Indexed::Unknown => find_alone::<Trusting>(list, key, read_point),
+    }
+}
+
+/// A key on its way through the stages.
+#[derive(Clone, Copy)]
+struct InFlight<'a> {
+    hash: u64,
+    line: &'a Line,
+    node: Option<Node<'a>>,
+}
+
+/// Looks up a batch.
+pub(super) fn find_all<'a, K: BatchKey>(
+    list: &'a SkipList,
+    index: &HashIndex,
+    batch: &Batch<'_, K>,
+    mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
+) {
+    let arena = list.arena();
+    let len = batch.keys.len();
+    let buckets = index.buckets();
+    let hash = |position: usize| {
+        let hash = index.hash(batch.key(position));
+        let line = index.bucket(arena, hash, buckets);
+        line.prefetch();
+        InFlight {
+            hash,
+            line,
+            node: None,
+        }
+    };
+    if len == 0 {
+        return;
+    }
+    let mut ring = [hash(0); RING];
+    for turn in 0..len + 2 * AHEAD {
+        if turn < len {
+            ring[turn % RING] = hash(turn);
+        }
+        if let Some(position) = turn.checked_sub(AHEAD)
+            && position < len
+        {
+            let key = &mut ring[position % RING];
+            key.node = first_match(arena, index, key);
+        }
+        if let Some(position) = turn.checked_sub(2 * AHEAD) {
+            let InFlight { hash, node, .. } = ring[position % RING];
+            let (key, read_point) = (batch.key(position), batch.read_point(position));
+            let found = match node {
+                Some(node) if node.key() == key => version(list, node, key, read_point),
+                // No tag matched, or one of another key: rarely more than one line is involved.
+                _ => match index.find(arena, hash, key) {
+                    Indexed::At(node) => version(list, node, key, read_point),
+                    Indexed::Missing => Ok(Lookup::Missing),
+                    Indexed::Unknown => find_alone::<Trusting>(list, key, read_point),
+                },
+            };
+            sink(position, found);
+        }
+    }
+}
+
+/// The first node whose tag matches. Its lines are prefetched, or those where the search continues.
+#[inline(always)]
+fn first_match<'a>(arena: &'a Arena, index: &HashIndex, key: &InFlight<'a>) -> Option<Node<'a>> {
+    let tags = key.line.tags();
+    if let Some(slot) = tags.matching(tag(key.hash)).first() {
+        let node = node_at(arena, key.line.offset(slot));
+        node.prefetch_key();
+        node.prefetch_rest();
+        return Some(node);
+    }
+    match tags.overflow() {
+        0 => {}
+        next => index.overflow(arena, next).prefetch(),
+    }
+    None
+}
+
+/// The newest version of a key that the read point sees, from its newest version on.
+#[inline(always)]
+fn version<'a>(
+    list: &'a SkipList,
+    newest: Node<'a>,
+    key: &[u8],
+    read_point: ReadPoint,
+) -> Checked<Lookup<'a>> {
+    if newest.sequence() <= read_point.sequence {
+        let lookup = Lookup::of(newest, read_point.expired_sequence);
+        if let Lookup::Value(value) = lookup
+            && value.len() > REST_BYTES
+        {
+            prefetch_value(value);
+        }
+        return Ok(lookup);
+    }
+    older_version(list, newest, key, read_point)
+}
+
+#[cold]
+#[inline(never)]
+fn older_version<'a>(
+    list: &'a SkipList,
+    newest: Node<'a>,
+    key: &[u8],
+    read_point: ReadPoint,
+) -> Checked<Lookup<'a>> {
+    let mut node = newest;
+    for _ in 0..WALKED {
+        // SAFETY: every node has level 0.
+        match unsafe { node.link(0) }.load().next {
+            Some(older) if older.key() == key => node = older,
+            _ => return Ok(Lookup::Missing),
+        }
+        if node.sequence() <= read_point.sequence {
+            return Ok(Lookup::of(node, read_point.expired_sequence));
+        }
+    }
+    find_alone::<Trusting>(list, key, read_point)
+}
