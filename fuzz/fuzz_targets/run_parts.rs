@@ -1,5 +1,5 @@
-//! Reads the parts of a run's file other than pages: its metadata, its footer and its filter; also
-//! a stored page.
+//! Reads the parts of a run's file other than pages: its metadata, its footer, its filter and its
+//! index; also a stored page.
 
 #![no_main]
 
@@ -9,5 +9,11 @@ fuzz_target!(|input: (&[u8], u64)| {
     let (bytes, number) = input;
     forerun_db::run::testing::fuzz::read_meta(bytes);
     forerun_db::run::testing::fuzz::read_filter(bytes, number);
+    forerun_db::run::testing::fuzz::read_index(
+        bytes,
+        number,
+        (number >> 40) as u32,
+        1 << (number >> 16 & 31),
+    );
     forerun_db::run::testing::fuzz::read_stored(bytes, number as u16);
 });

@@ -2,7 +2,8 @@
 //! page cache.
 //!
 //! A strategy is a page search (`plain`, `prefetch1`, ...) with one key at a time, or the same
-//! search for a batch of keys in flight together (`multiget-plain`, ...). The bench can also
+//! search for a batch of keys in flight together (`multiget-plain`, ...). `index` finds records by
+//! the run's index: one key at a time at batches of one, and otherwise together. The bench can also
 //! measure peers: see [`run_with`].
 
 use crate::engine::{Engine, Reader, Store, StoreRequirements, Writer};
@@ -17,14 +18,14 @@ use anyhow::{Context, Result, bail};
 use forerun_core::Pages;
 use forerun_core::size::parse_size;
 use forerun_db::run::{Compression, PageSearch, RunOptions};
-use forerun_db::tree::OneRun;
+use forerun_db::tree::{OneRun, RunLookup};
 use forerun_db::{Bytewise, Comparator, ReverseBytewise, Values};
 use forerun_measure::progress::Progress;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Lookups in one run in the page cache, by page search, one key at a time and batched
+/// Lookups in one run in the page cache, by page search or index, one key at a time and batched
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(after_help = "\
 Examples:
@@ -155,6 +156,9 @@ pub struct RunEngine {
     pub dir: PathBuf,
 }
 
+/// The strategy that finds records by the run's index.
+const INDEX: &str = "index";
+
 /// The prefix in the names of batched strategies.
 const BATCHED: &str = "multiget-";
 
@@ -166,7 +170,8 @@ impl Engine for RunEngine {
     fn strategies(&self) -> Vec<String> {
         let alone = PageSearch::ALL.map(|search| search.to_string());
         let batched = PageSearch::ALL.map(|search| format!("{BATCHED}{search}"));
-        alone.into_iter().chain(batched).collect()
+        let all = alone.into_iter().chain(batched);
+        all.chain([INDEX.to_owned()]).collect()
     }
 
     fn open(&self, _: &StoreRequirements) -> Result<Box<dyn Store>> {
@@ -210,10 +215,17 @@ struct RunStore {
 impl Store for RunStore {
     fn reader(&self, strategy: &str) -> Result<Box<dyn Reader + '_>> {
         let search = strategy.strip_prefix(BATCHED);
+        let (how, batched) = match strategy {
+            INDEX => (RunLookup::Index, true),
+            _ => {
+                let name = search.unwrap_or(strategy);
+                (RunLookup::Pages(name.parse()?), search.is_some())
+            }
+        };
         Ok(Box::new(RunReader {
             run: &self.run,
-            batched: search.is_some(),
-            search: search.unwrap_or(strategy).parse()?,
+            how,
+            batched,
             values: Values::new(),
         }))
     }
@@ -229,18 +241,17 @@ impl Store for RunStore {
 
 struct RunReader<'a> {
     run: &'a OneRun,
+    how: RunLookup,
     batched: bool,
-    search: PageSearch,
     values: Values,
 }
 
 impl Reader for RunReader<'_> {
     fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
-        match self.batched {
-            true => self
-                .run
-                .multi_get_values(keys, self.search, &mut self.values),
-            false => self.run.get_values(keys, self.search, &mut self.values),
+        let together = self.batched && (self.how != RunLookup::Index || keys.len() > 1);
+        match together {
+            true => self.run.multi_get_values(keys, self.how, &mut self.values),
+            false => self.run.get_values(keys, self.how, &mut self.values),
         }
         Ok(self.values.found())
     }

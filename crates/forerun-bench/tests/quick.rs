@@ -106,7 +106,7 @@ fn the_memtable_bench_takes_lists_of_shapes_and_adds_the_baseline() {
 }
 
 #[test]
-fn the_btree_bench_measures_every_page_search_alone_and_batched() {
+fn the_btree_bench_measures_every_page_search_alone_and_batched_and_the_index() {
     for (shape, order) in [
         ("--key-bytes 9,16", "bytewise"),
         ("--key-bytes 60,100 --prefix-bytes 40", "bytewise"),
@@ -116,9 +116,10 @@ fn the_btree_bench_measures_every_page_search_alone_and_batched() {
             "btree --quick --json --batch 1,8 --threads 1,2 --access uniform,zipf:0.99 --order \
              {order} {shape}"
         ));
-        // Four searches, alone and batched, with two batches, numbers of threads, accesses, hit
-        // rates and key lengths.
-        assert_eq!(rows.len(), 4 * 2 * 2 * 2 * 2 * 2 * 2);
+        // Four searches, alone and batched, and the index, with two batches, numbers of threads,
+        // accesses, hit rates and key lengths.
+        assert_eq!(rows.len(), (4 * 2 + 1) * 2 * 2 * 2 * 2 * 2);
+        assert!(rows.iter().any(|row| row.strategy == "index"));
         for row in &rows {
             assert_eq!((row.bench.as_str(), row.keys), ("btree", 5000));
             assert!(row.keys_per_second > 0.0 && row.speedup_vs_single.is_some());

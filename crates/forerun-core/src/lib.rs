@@ -35,5 +35,7 @@ pub use interleave::{
 pub use metrics::{Metric, MetricKind, Metrics};
 pub use panic_message::panic_message;
 pub use process::{Forked, LeakedInFork, Owner, PerProcess, ProcessBound};
-pub use region::{Atomics, Backing, Pages, Region, RegionError, physical_memory_bytes};
+pub use region::{
+    Atomics, Backing, CacheLine, CacheLines, Pages, Region, RegionError, physical_memory_bytes,
+};
 pub use touch::{Touch, suspend, touch};

@@ -217,8 +217,10 @@ pub struct Options {
     /// one. At most half of `memory_limit_bytes` is used. A memtable reserves address space of this
     /// size at once, and memory as it fills. At least 1 KiB. Default: 64 MiB.
     pub memtable_bytes: usize,
-    /// The maximum memory for pages of runs and their filters, in bytes. Filters use at most three
-    /// quarters of it; a run whose filter does not fit is searched without it: see
+    /// The maximum memory for pages of runs, their indexes and filters, in bytes. Indexes use at
+    /// most a quarter of it; a run whose index does not fit uses its filter. Filters use at most
+    /// three quarters; a run whose filter does not fit either is searched without it: see
+    /// [`LevelStats::indexed_runs`](crate::LevelStats::indexed_runs) and
     /// [`LevelStats::unfiltered_runs`](crate::LevelStats::unfiltered_runs). Every open run also
     /// needs its root page and eight bytes per page in memory. That is counted here, but needed
     /// even if it exceeds the limit. Default: 256 MiB.
@@ -234,8 +236,8 @@ pub struct Options {
     pub max_open_files: Option<usize>,
     /// The page size for the memory of memtables and cache. Default: huge pages.
     pub pages: Pages,
-    /// How runs are written. Default: pages of 16 KiB, compressed with LZ4, and filters of 10 bits
-    /// per key.
+    /// How runs are written. Default: pages of 16 KiB, compressed with LZ4, an index, and filters
+    /// of 10 bits per key.
     pub run: RunOptions,
     /// How long entries live, in whole seconds, at least one. Each read uses the system clock: an
     /// entry is found for at least this long and is gone a second later, wherever it is stored and

@@ -125,6 +125,7 @@ fn json_of_run(run: &RunDescription) -> Value {
         "leaf_pages": run.leaf_pages,
         "internal_pages": run.internal_pages,
         "filter_bytes": run.filter_bytes,
+        "index_bytes": run.index_bytes,
         "root": {
             "offset": run.root_offset,
             "stored_bytes": run.root_stored_bytes,

@@ -19,8 +19,10 @@ mod map;
 mod map;
 
 mod atomics;
+mod cache_lines;
 
 pub use atomics::{Atomic, Atomics};
+pub use cache_lines::{CacheLine, CacheLines};
 
 use std::alloc::Layout;
 use std::fmt;

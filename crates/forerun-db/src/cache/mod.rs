@@ -46,6 +46,10 @@ use s3_fifo::S3Fifo;
 /// Pages get at least a quarter of the budget, however much memory other things take.
 const MIN_PAGES_SHARE: usize = 4;
 
+/// Indexes are loaded while everything but pages, with them, takes at most this share of the
+/// budget. Where memory is that scarce, it is worth more as pages; filters take a sixth of it.
+const INDEXES_SHARE: usize = 4;
+
 /// The share of the frames that is evicted ahead of need. It has a minimum, but not more than a
 /// quarter of all frames, and a maximum: one chunk of a batch may read that many pages while its
 /// own pin prevents more frames from becoming free.
@@ -251,8 +255,18 @@ impl PageCache {
 
     /// Charges optional memory, such as a filter's, if that leaves pages their quarter.
     pub(crate) fn try_charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
-        let state = self.lock();
         let max = self.capacity_bytes - self.capacity_bytes / MIN_PAGES_SHARE;
+        self.try_charge_within(bytes, max)
+    }
+
+    /// Charges an index's memory, if everything that is charged then stays within the indexes'
+    /// share.
+    pub(crate) fn try_charge_index(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
+        self.try_charge_within(bytes, self.capacity_bytes / INDEXES_SHARE)
+    }
+
+    fn try_charge_within(self: &Arc<Self>, bytes: usize, max: usize) -> Option<Charge> {
+        let state = self.lock();
         let fits = bytes == 0 || state.charged_bytes.saturating_add(bytes) <= max;
         fits.then(|| self.charge_state(state, bytes))
     }

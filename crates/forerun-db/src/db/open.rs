@@ -77,6 +77,7 @@ pub(super) fn open_in(
         cache: Arc::clone(&cache),
         backend: options.reads,
         search: PageSearch::default(),
+        use_index: true,
     };
     static STORES: AtomicU64 = AtomicU64::new(1);
     // Relaxed: the numbers only have to differ.

@@ -148,7 +148,10 @@ metrics! {
         gauge entries: u64,
         /// Bytes of the files of these runs.
         gauge bytes: u64,
-        /// Runs whose filter is not in memory, because
+        /// Runs whose index is in memory, so that a lookup of one key searches no pages. The others
+        /// have none, or [`Options::cache_bytes`](crate::Options::cache_bytes) is too small for it.
+        gauge indexed_runs: usize,
+        /// Runs with neither index nor filter in memory, because
         /// [`Options::cache_bytes`](crate::Options::cache_bytes) is too small. Every lookup of a
         /// key in their range searches them.
         gauge unfiltered_runs: usize,
@@ -342,6 +345,7 @@ fn add_levels(stats: &mut Vec<LevelStats>, levels: &Levels) {
         stats[level].runs += 1;
         stats[level].entries += run.meta().entries;
         stats[level].bytes += run.meta().file_bytes;
+        stats[level].indexed_runs += usize::from(run.index().is_some());
         stats[level].unfiltered_runs += usize::from(!run.has_filter());
     }
 }

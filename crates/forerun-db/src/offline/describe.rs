@@ -161,6 +161,7 @@ fn describe_run(run: &Run) -> RunDescription {
         leaf_pages: meta.leaf_pages,
         internal_pages: meta.internal_pages,
         filter_bytes: run.filter_bytes(),
+        index_bytes: run.index_bytes(),
         root_offset: root.offset,
         root_stored_bytes: u64::from(root.stored_len),
         root_raw_bytes: u64::from(root.raw_len),

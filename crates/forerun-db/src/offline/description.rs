@@ -115,6 +115,8 @@ pub struct RunDescription {
     pub internal_pages: u32,
     /// The size of its filter in bytes.
     pub filter_bytes: usize,
+    /// The size of its index in bytes; 0 if it has none.
+    pub index_bytes: usize,
     /// Where the root page begins in the file.
     pub root_offset: u64,
     /// Bytes of the root page in the file.
@@ -250,6 +252,7 @@ impl fmt::Display for RunDescription {
             self.leaf_pages, self.internal_pages
         )?;
         writeln!(f, "filter         {} bytes", self.filter_bytes)?;
+        writeln!(f, "index          {} bytes", self.index_bytes)?;
         writeln!(
             f,
             "root           page {} at {}, {} bytes, {} in memory",

@@ -2,12 +2,18 @@
 
 use std::path::Path;
 
+use forerun_core::Pages;
 use proptest::prelude::*;
 
+use super::lookup::Found;
 use super::page::{Page, PageKind};
 use super::page_tests::{Entry, entries, orders, sorted};
 use super::reader::Run;
-use super::{Compression, PageSearch, RunMeta, RunOptions, RunWriter, filter, page_search};
+use super::{
+    Compression, PageSearch, Probe, RunMeta, RunOptions, RunWriter, SearchKey, filter,
+    indexed_record, page_search,
+};
+use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
 use crate::io::fault::{EIO, ENOSPC, Fault, FaultIo};
 use crate::io::{Io, OpenMode};
@@ -147,7 +153,7 @@ fn check(order: &KeyOrder, options: RunOptions, entries: &[Entry]) {
         assert!(page.bytes().len() <= limit || page.rows() <= least);
     }
     for (at, entry) in entries.iter().enumerate() {
-        assert!(run.may_contain(filter::hash(&entry.key)));
+        assert_ne!(run.probe(filter::hash(&entry.key)), Probe::Absent);
         // Only some targets, to save time: this version exactly, an older view, a newer one, and a
         // neighboring key.
         let mut beside = entry.key.clone();
@@ -167,6 +173,21 @@ fn check(order: &KeyOrder, options: RunOptions, entries: &[Entry]) {
                     expected,
                     "{key:?} @{sequence} by {by}"
                 );
+            }
+            if let Probe::At(place) = run.probe(filter::hash(key)) {
+                let leaf = &pages[place.page as usize];
+                let target = SearchKey::new(key, sequence);
+                let found = indexed_record::find_at(&run, leaf, place, &target);
+                // Everything up to the reader's `expired_sequence`, 0, has expired.
+                let live = |entry: &Entry| entry.sequence > 0;
+                let value = expected
+                    .as_ref()
+                    .map(|entry| entry.value.as_deref().filter(|_| live(entry)));
+                match found {
+                    None => {}
+                    Some(Found::Value(found)) => assert_eq!(value, Some(Some(found))),
+                    Some(_) => assert_eq!(value, Some(None)),
+                }
             }
         }
     }
@@ -355,16 +376,83 @@ fn keys_that_are_equal_with_other_bytes_are_found_whatever_the_filter_would_say(
     let pages = pages(&run).unwrap();
     for entry in &entries {
         let key = entry.key.to_ascii_uppercase();
-        assert!(run.may_contain(filter::hash(&key)));
+        assert_eq!(run.probe(filter::hash(&key)), Probe::Anywhere);
         let found = find(&run, &pages, &key, 100, PageSearch::KeyPrefixes);
         assert_eq!(found.as_ref(), Some(entry));
     }
 }
 
+#[test]
+fn an_index_has_the_newest_version_of_each_key_and_older_ones_are_searched_for() {
+    let order = KeyOrder::Bytewise;
+    let io = FaultIo::new();
+    let mut entries = Vec::new();
+    for entry in numbered(500, |n| vec![n as u8; 30]) {
+        for sequence in [9, 5] {
+            entries.push(Entry {
+                sequence,
+                ..entry.clone()
+            });
+        }
+    }
+    write(&io, &order, options(4096, Compression::None), &entries).unwrap();
+    let run = open(&io, &order).unwrap();
+    let pages = pages(&run).unwrap();
+    let index = run.read_index().unwrap().unwrap();
+    assert_eq!(index.keys(), 500);
+    let mut found = [0; 2];
+    for entry in &entries {
+        let Probe::At(place) = run.probe(filter::hash(&entry.key)) else {
+            panic!("the index misses a key");
+        };
+        let leaf = &pages[place.page as usize];
+        for (at, sequence) in [9, 8].into_iter().enumerate() {
+            let target = SearchKey::new(&entry.key, sequence);
+            if let Some(got) = indexed_record::find_at(&run, leaf, place, &target) {
+                assert_eq!(got, Found::Value(entry.value.as_deref().unwrap()));
+                found[at] += 1;
+            }
+        }
+    }
+    // Some keys share a tag with another one of their bucket.
+    assert!(found[0] > 950 && found[1] == 0, "{found:?}");
+}
+
+#[test]
+fn without_the_option_or_without_room_there_is_no_index() {
+    let order = KeyOrder::Bytewise;
+    let io = FaultIo::new();
+    let entries = numbered(2000, |_| vec![7; 10]);
+    let with_index = RunOptions::default();
+    let indexed = write(&io, &order, with_index, &entries).unwrap();
+    // A quarter of this cache is less than the index needs.
+    let tiny = PageCache::new(CacheOptions {
+        capacity_bytes: 40 << 10,
+        page_bytes: 16 << 10,
+        pages: Pages::Small,
+    });
+    let tiny = tiny.unwrap();
+    let run = Run::open(&io, Path::new(PATH), 7, order.clone(), &tiny).unwrap();
+    assert!(run.index_bytes() > 10 << 10 && run.index().is_none() && run.has_filter());
+    let plain = write(&io, &order, with_index.index(false), &entries).unwrap();
+    let run = open(&io, &order).unwrap();
+    assert!(run.index_bytes() == 0 && run.index().is_none() && run.has_filter());
+    assert_eq!(
+        indexed.file_bytes - plain.file_bytes,
+        2000_u64.div_ceil(9) * 64
+    );
+}
+
 /// A damaged file either fails with an error that names it and an offset in it, or the damage does
 /// not matter.
 fn damage(io: &FaultIo, order: &KeyOrder, expected: &[Entry]) -> Option<u64> {
-    let read = open(io, order).and_then(|run| read(&run));
+    let read = open(io, order).and_then(|run| {
+        let entries = read(&run)?;
+        // Opening a run with a damaged index is not an error.
+        let index = run.read_index();
+        assert!(index.is_ok() || run.index().is_none(), "never believed");
+        index.map(|_| entries)
+    });
     match read {
         Ok(entries) => {
             assert_eq!(entries, expected, "never a wrong answer");

@@ -43,6 +43,8 @@ pub(crate) struct ReadContext {
     pub(crate) cache: Arc<PageCache>,
     pub(crate) backend: ReadBackend,
     pub(crate) search: PageSearch,
+    /// Whether lookups read the records that indexes find. Without it, indexes only rule runs out.
+    pub(crate) use_index: bool,
 }
 
 impl PageSource for Run {

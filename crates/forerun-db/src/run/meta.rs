@@ -2,13 +2,16 @@
 //!
 //! ```text
 //!   header   │ magic │ version │ 0 │ salt │ checksum │                                              32 bytes
-//!   footer   │ magic │ version │ pages │ root: offset, stored, raw │ filter │ meta │ salt │ checksum │ 64 bytes
+//!   footer   │ magic │ version │ pages │ root: offset, stored, raw │ filter │ index │ meta │ salt │ checksum │ 72 bytes
 //! ```
 //!
 //! [`RunMeta`] and [`Footer`] decode to exactly what was encoded.
 
+use std::cmp::Ordering;
+
 use forerun_core::sync::random_seed;
 
+use super::record_index::LocationBits;
 use super::stored::{PageLocation, checksum};
 use crate::versions::MAX_SEQUENCE;
 use crate::{MAX_KEY_BYTES, Result};
@@ -17,9 +20,9 @@ use crate::{MAX_KEY_BYTES, Result};
 pub(super) const HEADER_BYTES: usize = 32;
 
 /// Bytes in the footer.
-pub(super) const FOOTER_BYTES: usize = 64;
+pub(super) const FOOTER_BYTES: usize = 72;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_MAGIC: [u8; 8] = *b"FORE-RUN";
 const FOOTER_MAGIC: [u8; 8] = *b"RUN-FOOT";
 
@@ -82,6 +85,11 @@ impl RunMeta {
     /// The number of pages.
     pub(crate) fn pages(&self) -> u32 {
         self.leaf_pages.saturating_add(self.internal_pages)
+    }
+
+    /// How the locations in the run's index are divided.
+    pub(super) fn location_bits(&self) -> LocationBits {
+        LocationBits::new(self.leaf_pages, self.page_bytes)
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -223,11 +231,25 @@ pub(super) fn encode_header(salt: u64) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// Checks a header, and that it belongs to the run with this salt.
-pub(super) fn check_header(bytes: &[u8; HEADER_BYTES], salt: u64) -> Result<(), &'static str> {
+/// Checks that a header is a run's of this version. Headers keep their layout in every version.
+pub(super) fn check_version(bytes: &[u8; HEADER_BYTES]) -> Result<(), &'static str> {
     if bytes[..8] != HEADER_MAGIC {
         return Err("this is not a run");
     }
+    let mut fields = Fields(&bytes[8..]);
+    let version = fields.u32()?;
+    // Damage to the version is not another version.
+    let is_whole = checksum(0, 0, &bytes[..24]).to_le_bytes() == bytes[24..];
+    match version.cmp(&VERSION) {
+        Ordering::Less if is_whole => Err("the run's format is from before the first release"),
+        Ordering::Greater if is_whole => Err("the run's format is newer than this release"),
+        _ => Ok(()),
+    }
+}
+
+/// Checks a header, and that it belongs to the run with this salt.
+pub(super) fn check_header(bytes: &[u8; HEADER_BYTES], salt: u64) -> Result<(), &'static str> {
+    check_version(bytes)?;
     match *bytes == encode_header(salt) {
         true => Ok(()),
         false => Err("the run's header is damaged or belongs to another run"),
@@ -241,7 +263,9 @@ pub(super) struct Footer {
     pub(super) root: PageLocation,
     /// Where the filter begins, directly after the root.
     pub(super) filter_offset: u64,
-    /// Where the metadata begins, directly after the filter.
+    /// Where the index begins, directly after the filter.
+    pub(super) index_offset: u64,
+    /// Where the metadata begins, directly after the index.
     pub(super) meta_offset: u64,
     pub(super) salt: u64,
 }
@@ -257,10 +281,11 @@ impl Footer {
         bytes[24..28].copy_from_slice(&self.root.stored_len.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.root.raw_len.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.filter_offset.to_le_bytes());
-        bytes[40..48].copy_from_slice(&self.meta_offset.to_le_bytes());
-        bytes[48..56].copy_from_slice(&self.salt.to_le_bytes());
-        let sum = checksum(self.salt, offset, &bytes[..56]);
-        bytes[56..].copy_from_slice(&sum.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.index_offset.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.meta_offset.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.salt.to_le_bytes());
+        let sum = checksum(self.salt, offset, &bytes[..64]);
+        bytes[64..].copy_from_slice(&sum.to_le_bytes());
         (bytes, sum)
     }
 
@@ -279,6 +304,7 @@ impl Footer {
                 raw_len: fields.u32()?,
             },
             filter_offset: fields.u64()?,
+            index_offset: fields.u64()?,
             meta_offset: fields.u64()?,
             salt: fields.u64()?,
         };
@@ -286,7 +312,7 @@ impl Footer {
         if bytes[..8] != FOOTER_MAGIC {
             return Err("the file does not end with a run's footer");
         }
-        if checksum(footer.salt, offset, &bytes[..56]) != sum {
+        if checksum(footer.salt, offset, &bytes[..64]) != sum {
             return Err("the footer's checksum does not match");
         }
         if version != VERSION {
@@ -300,7 +326,8 @@ impl Footer {
             && u64::from(footer.pages) <= pages_bytes / PageLocation::MIN_STORED_BYTES
             && footer.root.offset >= HEADER_BYTES as u64
             && footer.root.end() == footer.filter_offset
-            && footer.filter_offset <= footer.meta_offset
+            && footer.filter_offset <= footer.index_offset
+            && footer.index_offset <= footer.meta_offset
             && footer.meta_offset <= offset;
         match sound {
             true => Ok((footer, sum)),
@@ -381,6 +408,7 @@ mod tests {
             pages,
             root,
             filter_offset: root.end(),
+            index_offset: root.end(),
             meta_offset: root.end(),
             salt: 7,
         };
@@ -411,12 +439,21 @@ mod tests {
                 raw_len: 900,
             },
             filter_offset: 832,
+            index_offset: 850,
             meta_offset: 900,
             salt,
         };
         let (bytes, sum) = footer.encode(1000);
         assert_eq!(Footer::decode(&bytes, 1000), Ok((footer, sum)));
         assert!(Footer::decode(&bytes, 1001).is_err());
+        for (version, reason) in [(1_u32, "before the first release"), (3, "newer")] {
+            let mut other = good;
+            other[8..12].copy_from_slice(&version.to_le_bytes());
+            assert_eq!(check_version(&other), Ok(()), "damage");
+            let sum = checksum(0, 0, &other[..24]);
+            other[24..].copy_from_slice(&sum.to_le_bytes());
+            assert!(check_version(&other).unwrap_err().contains(reason));
+        }
         for bit in 0..good.len() * 8 {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);

@@ -1,19 +1,21 @@
 //! Runs: immutable sorted files of versions, each a B-tree of pages.
 //!
 //! ```text
-//!   file    │ header │ leaf 0 │ leaf 1 │ … │ internal │ leaf … │ … │ root │ filter │ meta │ footer │
+//!   file    │ header │ leaf 0 │ leaf 1 │ … │ internal │ leaf … │ … │ root │ filter │ index │ meta │ footer │
 //!
-//!   lookup  filter ─ may be here ─> root ─> internal ─> leaf: first version not before (key, sequence)
+//!   lookup  index ─> record in a resident leaf
+//!           filter ─ may be here ─> root ─> internal ─> leaf: first version not before (key, sequence)
 //!
 //!   page.rs            a page, byte by byte; page_builder.rs builds it, page_check.rs validates it
 //!   page_search/       finds a key in a page
 //!   filter.rs          rules out keys that cannot be in the run
+//!   record_index.rs    finds a key's record by the key's hash; key_places.rs gathers what it is built from
 //!   stored.rs          a page in the file: checksum, compression
 //!   meta.rs            metadata, header, footer
 //!   writer.rs          writes versions to a file; run_output.rs buffers, pending.rs numbers versions last
 //!   reader.rs          opens a file as a run
 //!   obsolete_files.rs  removes files of obsolete runs
-//!   lookup.rs          finds a key in runs
+//!   lookup.rs          finds a key in runs; indexed_record.rs reads a record that an index has found
 //!   cursor.rs          all versions of a run, in order; level_cursor.rs: of a level
 //!   dump.rs            prints a page
 //! ```
@@ -25,6 +27,8 @@ pub(crate) mod dump;
 #[cfg(test)]
 mod file_tests;
 mod filter;
+pub(crate) mod indexed_record;
+mod key_places;
 pub(crate) mod level_cursor;
 pub(crate) mod lookup;
 mod meta;
@@ -37,8 +41,8 @@ mod page_search;
 mod page_tests;
 mod pending;
 mod reader;
+mod record_index;
 mod run_output;
-
 mod stored;
 // Hidden: for the fuzz targets.
 #[doc(hidden)]
@@ -54,8 +58,11 @@ pub(crate) use page_search::PageSearch;
 #[cfg(feature = "study")]
 pub use page_search::PageSearch;
 pub(crate) use pending::{INGESTED_SEQUENCE, PendingRun};
-pub(crate) use reader::Run;
+pub(crate) use reader::{Probe, Run};
+pub(crate) use record_index::{Place, RecordIndex};
 pub(crate) use stored::{PageLocation, unstore};
+#[cfg(test)]
+pub(crate) use stored::{TRAILER_BYTES, checksum};
 pub(crate) use writer::RunWriter;
 
 use std::path::{Path, PathBuf};
@@ -82,6 +89,11 @@ pub struct RunOptions {
     /// Filter bits for each key, at most 64; 0 means no filter. With the default of 10, the filter
     /// passes one missing key in 100.
     pub filter_bits_per_key: u32,
+    /// Whether runs have an index from a key's hash to its record, with which a lookup of one key
+    /// searches no pages. It takes 57 bits for each key in the file, and as many in memory, where
+    /// [`Options::cache_bytes`](crate::Options::cache_bytes) limits it. Without it, files are
+    /// smaller. Default: true.
+    pub index: bool,
 }
 
 impl Default for RunOptions {
@@ -90,12 +102,18 @@ impl Default for RunOptions {
             page_bytes: 16 << 10,
             compression: Compression::default(),
             filter_bits_per_key: 10,
+            index: true,
         }
     }
 }
 
 forerun_core::setters! {
-    RunOptions { page_bytes: usize, compression: Compression, filter_bits_per_key: u32 }
+    RunOptions {
+        page_bytes: usize,
+        compression: Compression,
+        filter_bits_per_key: u32,
+        index: bool,
+    }
 }
 
 impl RunOptions {

@@ -56,18 +56,29 @@ pub(super) const LONG_SUFFIX: usize = (1 << (32 - OFFSET_BITS)) - 1;
 pub(super) const LEAF_RECORD_BYTES: usize = 12;
 pub(super) const INTERNAL_RECORD_BYTES: usize = 24;
 
-/// Values of a tag's lowest byte.
+/// Values of the lowest bit of a version's tag. The seven bits above hold the suffix's length.
 pub(super) const DELETION: u8 = 0;
 pub(super) const VALUE: u8 = 1;
+
+/// A separator's lowest byte of the tag.
 pub(super) const SEPARATOR: u8 = 255;
 
-/// The tag of a version.
+/// A suffix length in a version's tag that means "this long or longer".
+pub(super) const LONG_TAG_SUFFIX: usize = 127;
+
+/// The tag of a version, before its suffix is known.
 pub(super) fn version_tag(sequence: u64, kind: Kind) -> u64 {
     let kind = match kind {
         Kind::Deletion => DELETION,
         Kind::Value => VALUE,
     };
     sequence << 8 | u64::from(kind)
+}
+
+/// A version's tag with the length of its suffix.
+#[inline]
+pub(super) fn with_suffix_len(tag: u64, suffix_len: usize) -> u64 {
+    tag | (suffix_len.min(LONG_TAG_SUFFIX) as u64) << 1
 }
 
 /// The tag of a separator.
@@ -249,6 +260,11 @@ impl<'a> Page<'a> {
         }
     }
 
+    /// A record's offset in the page.
+    pub(crate) fn record_offset(&self, row: usize) -> u32 {
+        self.record(row).at as u32
+    }
+
     #[cold]
     fn long_record(&self, at: usize, len_at: usize) -> Record {
         Record {
@@ -344,7 +360,7 @@ impl<'a> Page<'a> {
         let record = self.record(row);
         let start = record.suffix + record.suffix_len;
         let value = self.slice(start..start + self.u32_at(record.at + 8) as usize);
-        (self.tag(&record) as u8 == VALUE).then_some(value)
+        (self.tag(&record) as u8 & 1 == VALUE).then_some(value)
     }
 
     /// Whether a leaf's row is a value or a deletion.

@@ -170,7 +170,11 @@ impl PageBuilder {
             // The group's last row sets the fence.
             page[HEADER_BYTES + group * 4..][..4].copy_from_slice(&key_prefix.to_le_bytes());
 
-            page.extend_from_slice(&staged.tag.to_le_bytes());
+            let tag = match self.kind {
+                PageKind::Leaf => with_suffix_len(staged.tag, suffix.len()),
+                PageKind::Internal => staged.tag,
+            };
+            page.extend_from_slice(&tag.to_le_bytes());
             match self.kind {
                 PageKind::Leaf => {
                     page.extend_from_slice(&(staged.value_len as u32).to_le_bytes());

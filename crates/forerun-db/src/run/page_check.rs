@@ -106,11 +106,13 @@ impl Page<'_> {
     /// Checks a leaf's record, and returns its value's length.
     fn check_version(&self, record: &Record) -> Result<usize, &'static str> {
         let value_len = self.u32_at(record.at + 8) as usize;
-        match self.tag(record) as u8 {
-            VALUE => Ok(value_len),
-            DELETION if value_len == 0 => Ok(0),
-            DELETION => Err("a deletion has a value"),
-            _ => Err("a version is neither a value nor a deletion"),
+        let low = self.tag(record) as u8;
+        if u64::from(low) != with_suffix_len(u64::from(low & 1), record.suffix_len) {
+            return Err("a version's tag contradicts the length of its key");
+        }
+        match low & 1 {
+            DELETION if value_len > 0 => Err("a deletion has a value"),
+            _ => Ok(value_len),
         }
     }
 

@@ -1,8 +1,8 @@
 //! A run whose pages are written before its versions get their sequence number.
 //!
 //! ```text
-//!   finish_later   │ header │ pages … │ root │ filter │                        synced; not a run yet: it has no footer
-//!   finish(@7)     │ header │ pages … │ root │ filter │ meta: all @7 │ footer │ synced; small, whatever the run's size
+//!   finish_later   │ header │ pages … │ root │ filter │ index │                        synced; not a run yet: it has no footer
+//!   finish(@7)     │ header │ pages … │ root │ filter │ index │ meta: all @7 │ footer │ synced; small, whatever the run's size
 //! ```
 //!
 //! An ingestion takes its number last, and the run itself stores it. So every program that opens,
@@ -21,12 +21,13 @@ use crate::{Error, Result};
 /// The sequence number stored with an ingestion's versions. The real one comes later.
 pub(crate) const INGESTED_SEQUENCE: u64 = 1;
 
-/// The missing part of a run's file: its metadata, after the filter.
+/// The missing part of a run's file: its metadata, after the index.
 #[derive(Debug)]
 pub(super) struct PendingMeta {
     pub(super) meta: RunMeta,
     pub(super) root: PageLocation,
     pub(super) filter_offset: u64,
+    pub(super) index_offset: u64,
 }
 
 impl PendingMeta {
@@ -39,6 +40,7 @@ impl PendingMeta {
             pages: meta.pages(),
             root: self.root,
             filter_offset: self.filter_offset,
+            index_offset: self.index_offset,
             meta_offset,
             salt: out.salt,
         };

@@ -1,8 +1,8 @@
 //! Opens the file of a run.
 //!
 //! ```text
-//!   footer ─> header, metadata, filter, root   read and checked on open, kept while the run is open;
-//!                                              the filter only if it fits the cache's budget
+//!   footer ─> header, metadata, root           read and checked on open, kept while the run is open
+//!             index, or else filter            the same, if they fit the cache's budget
 //!   pages below the root                       read on demand, kept by the cache
 //! ```
 
@@ -13,14 +13,29 @@ use std::sync::Arc;
 use forerun_core::sync::OnceLock;
 
 use super::filter::Filter;
-use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header};
+use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header, check_version};
 use super::obsolete_files::ObsoleteFiles;
-use super::page::{LINE_BYTES, Page, PageKind};
+use super::page::{LEAF_RECORD_BYTES, LINE_BYTES, Page, PageKind};
+use super::record_index::{Place, RecordIndex};
 use super::stored::{PageLocation, TRAILER_BYTES, plain_bytes, unstore};
 use crate::cache::{Charge, PageCache, PageSlots};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
 use crate::io::{Io, IoFile, OpenMode};
 use crate::{Error, Result};
+
+/// The longest record to prefetch; the hardware prefetcher follows longer ones.
+const MAX_PREFETCH_BYTES: u64 = 4 * LINE_BYTES as u64;
+
+/// What an index or a filter says about a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Probe {
+    /// It is not in the run.
+    Absent,
+    /// It may be in the run.
+    Anywhere,
+    /// If it is in the run, its newest version is probably here.
+    At(Place),
+}
 
 /// An open run.
 #[derive(Debug)]
@@ -37,6 +52,12 @@ pub(crate) struct Run {
     filter_range: Range<u64>,
     /// Set once the filter fits into the cache's budget. Without it, the run may hold any key.
     filter: OnceLock<(Filter, Charge)>,
+    /// Where the index is in the file.
+    index_range: Range<u64>,
+    /// Set once the index fits into its share of the cache's budget: `None` if it is damaged.
+    index: OnceLock<Option<(RecordIndex, Charge)>>,
+    /// Bytes of an average record, up to a few lines.
+    usual_record_bytes: usize,
     root: LineAligned,
     root_location: PageLocation,
     slots: PageSlots,
@@ -48,7 +69,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Opens the run in a file. Reads and checks everything except the pages below the root.
+    /// Opens the run in a file. Reads and checks everything except the pages below the root, and
+    /// except an index for which there is no room. A damaged index is reported and not used.
     ///
     /// # Errors
     /// [`Error::CorruptFile`] if the bytes are not what was written, [`Error::ComparatorMismatch`]
@@ -61,16 +83,19 @@ impl Run {
         cache: &Arc<PageCache>,
     ) -> Result<Run> {
         let run = Run::open_without_filter(io, path, number, order, cache)?;
+        run.load_index()?;
         let filter = run.read_filter()?;
-        if let Some(charge) = cache.try_charge(filter.bytes()) {
+        if run.index().is_none()
+            && let Some(charge) = cache.try_charge(filter.bytes())
+        {
             // No other thread has the run yet.
             let _ = run.filter.set((filter, charge));
         }
         Ok(run)
     }
 
-    /// [`open`](Self::open) that neither reads nor checks the filter. A run whose filter is damaged
-    /// still has all of its entries.
+    /// [`open`](Self::open) that neither reads nor checks the filter and the index. A run with
+    /// damage to them still has all of its entries.
     pub(crate) fn open_without_filter(
         io: &dyn Io,
         path: &Path,
@@ -84,7 +109,8 @@ impl Run {
         let part = |from: u64, to: u64| read_part(&*file, path, from, to);
         check_comparator(path, &meta.comparator, &order)?;
 
-        let filter_range = footer.filter_offset..footer.meta_offset;
+        let filter_range = footer.filter_offset..footer.index_offset;
+        let index_range = footer.index_offset..footer.meta_offset;
 
         let stored = part(footer.root.offset, footer.root.end())?;
         let mut root = LineAligned::zeros(footer.root.raw_len as usize)?;
@@ -94,6 +120,7 @@ impl Run {
 
         let slots = PageSlots::new(cache, meta.pages() as usize);
         let charge = cache.charge(footer.root.raw_len as usize);
+        let usual_record_bytes = meta.raw_bytes / meta.entries.max(1) + LEAF_RECORD_BYTES as u64;
         Ok(Run {
             number,
             path: path.to_owned(),
@@ -104,6 +131,9 @@ impl Run {
             pages_end: footer.filter_offset,
             filter_range,
             filter: OnceLock::new(),
+            index_range,
+            index: OnceLock::new(),
+            usual_record_bytes: usual_record_bytes.min(MAX_PREFETCH_BYTES) as usize,
             root,
             root_location: footer.root,
             slots,
@@ -168,21 +198,90 @@ impl Run {
         &self.order
     }
 
-    /// Whether a key with this hash may be in the run.
+    /// Whether and where a key with this hash may be in the run, by the index or else the filter.
     #[inline(always)]
-    pub(crate) fn may_contain(&self, hash: u64) -> bool {
+    pub(crate) fn probe(&self, hash: u64) -> Probe {
+        if let Some(index) = self.index() {
+            return index.find(hash).map_or(Probe::Absent, Probe::At);
+        }
         match self.filter.get() {
-            Some((filter, _)) => filter.may_contain(hash),
-            None => true,
+            Some((filter, _)) if !filter.may_contain(hash) => Probe::Absent,
+            _ => Probe::Anywhere,
         }
     }
 
-    /// Prefetches the line that [`may_contain`](Self::may_contain) reads.
+    /// Prefetches the line that [`probe`](Self::probe) reads.
     #[inline(always)]
-    pub(crate) fn prefetch_filter(&self, hash: u64) {
-        if let Some((filter, _)) = self.filter.get() {
+    pub(crate) fn prefetch_probe(&self, hash: u64) {
+        if let Some(index) = self.index() {
+            index.prefetch(hash);
+        } else if let Some((filter, _)) = self.filter.get() {
             filter.prefetch(hash);
         }
+    }
+
+    /// The index, if it is in memory.
+    #[inline(always)]
+    pub(crate) fn index(&self) -> Option<&RecordIndex> {
+        match self.index.get() {
+            Some(Some((index, _))) => Some(index),
+            _ => None,
+        }
+    }
+
+    /// Bytes of an average record, at most four lines.
+    #[inline(always)]
+    pub(crate) fn usual_record_bytes(&self) -> usize {
+        self.usual_record_bytes
+    }
+
+    /// The index's size in the file without its trailer; 0 if the run has none.
+    pub(crate) fn index_bytes(&self) -> usize {
+        let stored = self.index_range.end - self.index_range.start;
+        (stored as usize).saturating_sub(TRAILER_BYTES)
+    }
+
+    /// Where the index is in the file.
+    #[cfg(test)]
+    pub(crate) fn index_range(&self) -> Range<u64> {
+        self.index_range.clone()
+    }
+
+    /// Reads the index from the file, whether it is in memory or not.
+    ///
+    /// # Errors
+    /// [`Error::CorruptFile`] if it is damaged, [`Error::OutOfMemory`], [`Error::Io`].
+    pub(crate) fn read_index(&self) -> Result<Option<RecordIndex>> {
+        let at = &self.index_range;
+        let bytes = read_part(&*self.file, &self.path, at.start, at.end)?;
+        let index = plain_bytes(self.salt, at.start, &bytes).and_then(|bytes| match bytes {
+            [] => Ok(None),
+            bytes => RecordIndex::decode(bytes, self.meta.location_bits()).map(Some),
+        });
+        index.map_err(|reason| self.corrupt(at.start, reason))
+    }
+
+    /// Loads the index if it is not in memory and its share of the cache's budget has space for it.
+    fn load_index(&self) -> Result<()> {
+        let cache = self.slots.cache();
+        if self.index_bytes() == 0 || self.index.get().is_some() {
+            return Ok(());
+        }
+        let Some(charge) = cache.try_charge_index(RecordIndex::memory_bytes(self.index_bytes()))
+        else {
+            return Ok(());
+        };
+        let index = match self.read_index() {
+            Ok(index) => index.map(|index| (index, charge)),
+            Err(error @ Error::CorruptFile { .. }) => {
+                tracing::warn!(%error, "a run's index is damaged; lookups search its pages");
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        // Another thread may have loaded it first.
+        let _ = self.index.set(index);
+        Ok(())
     }
 
     /// The filter's size in memory, whether it is loaded or not.
@@ -197,16 +296,18 @@ impl Run {
         self.filter_range.clone()
     }
 
-    /// Whether the filter is in memory.
+    /// Whether the filter is in memory, or the index, which does the same.
     pub(crate) fn has_filter(&self) -> bool {
-        self.filter.get().is_some()
+        self.filter.get().is_some() || self.index().is_some()
     }
 
-    /// Loads the filter if it is not in memory and the cache's budget has space for it.
+    /// Loads the index, or else the filter, if it is not in memory and the cache's budget has space
+    /// for it.
     ///
     /// # Errors
     /// As [`open`](Self::open). The run remains usable.
     pub(crate) fn load_filter(&self) -> Result<()> {
+        self.load_index()?;
         if self.has_filter() {
             return Ok(());
         }
@@ -310,6 +411,7 @@ fn read_ends(io: &dyn Io, path: &Path) -> Result<(Box<dyn IoFile>, Footer, RunMe
     let (mut head, mut foot) = ([0; HEADER_BYTES], [0; FOOTER_BYTES]);
     read_exact(&*file, path, footer_offset, &mut foot)?;
     read_exact(&*file, path, 0, &mut head)?;
+    check_version(&head).map_err(corrupt(0))?;
     let (footer, checksum) =
         Footer::decode(&foot, footer_offset).map_err(corrupt(footer_offset))?;
     check_header(&head, footer.salt).map_err(corrupt(0))?;

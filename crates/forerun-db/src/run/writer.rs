@@ -5,21 +5,23 @@
 //!                                               ├─> buffer ─> file
 //!          internal page above ─full──> stored ─┘
 //!
-//!   file: │ header │ leaf │ leaf │ internal │ … │ root │ filter │ meta │ footer │
+//!   file: │ header │ leaf │ leaf │ internal │ … │ root │ filter │ index │ meta │ footer │
 //! ```
 //!
 //! The writer's memory holds one leaf and one internal page per level under construction, and a
-//! small write buffer. Until the end it also holds eight bytes per key for the filter, and a
-//! separator for each internal page above the leaves.
+//! small write buffer. Until the end it also holds ten bytes per key for the filter and the index
+//! (`key_places.rs`), and a separator for each internal page above the leaves.
 
 use std::path::Path;
 
 use super::filter::{self, Filter};
+use super::key_places::KeyPlaces;
 use super::meta::{Contents, RunMeta, encode_header, new_salt};
-use super::page::{PageKind, separator_tag, version_tag};
+use super::page::{Page, PageKind, separator_tag, version_tag};
 use super::page_builder::{PageBuilder, Payload};
 use super::page_search::shared_len;
 use super::pending::{PendingMeta, PendingRun};
+use super::record_index::RecordIndex;
 use super::run_output::RunOutput;
 use super::stored::PageLocation;
 use super::{Compression, RunOptions};
@@ -42,8 +44,8 @@ pub(crate) struct RunWriter {
     parents: Vec<Child>,
     /// A page that has been laid out.
     page: Vec<u8>,
-    /// The hash of each key, for the filter.
-    hashes: Vec<u64>,
+    /// The hash and the place of each key, for the filter and the index.
+    places: KeyPlaces,
     /// The last version added.
     last_key: Vec<u8>,
     last_sequence: u64,
@@ -158,7 +160,7 @@ impl RunWriter {
             above: Level::new(order, &options, 0),
             parents: Vec::new(),
             page: Vec::new(),
-            hashes: Vec::new(),
+            places: KeyPlaces::default(),
             last_key: Vec::new(),
             last_sequence: 0,
             meta: RunMeta {
@@ -197,13 +199,13 @@ impl RunWriter {
             self.finish_leaf()?;
             self.separator = self.separator_before(key);
         }
-        self.leaf.add(key, version_tag(sequence, kind), payload);
         if (first || keys.is_lt())
-            && self.options.filter_bits_per_key > 0
+            && (self.options.filter_bits_per_key > 0 || self.options.index)
             && filter::fits(&self.order)
         {
-            self.hashes.push(filter::hash(key));
+            self.places.add(filter::hash(key), self.leaf.rows());
         }
+        self.leaf.add(key, version_tag(sequence, kind), payload);
         let meta = &mut self.meta;
         meta.entries += 1;
         meta.deletions += u64::from(kind == Kind::Deletion);
@@ -282,7 +284,7 @@ impl RunWriter {
         Ok(PendingRun::new(out, rest))
     }
 
-    /// Stores the last pages and the filter.
+    /// Stores the last pages, the filter and the index.
     fn finish_pages(mut self) -> Result<(RunOutput, PendingMeta)> {
         if self.meta.entries == 0 {
             let path = self.out.path;
@@ -292,21 +294,32 @@ impl RunWriter {
         let root = self.finish_levels()?;
         let filter_offset = self.out.offset();
         let mut filter = Vec::new();
-        Filter::build(&self.hashes, self.options.filter_bits_per_key).encode_into(&mut filter);
+        let hashes = self.places.hashes();
+        Filter::build(hashes, self.options.filter_bits_per_key).encode_into(&mut filter);
         self.out.stored(&filter, Compression::None)?;
 
         let mut meta = self.meta;
+        let index_offset = self.out.offset();
+        let index = match self.options.index && meta.holds == Contents::Keys {
+            true => self.places.index(meta.location_bits()),
+            false => None,
+        };
+        let index = index.as_ref().map_or(&[][..], RecordIndex::bytes);
+        self.out.stored(index, Compression::None)?;
+
         meta.largest = self.last_key;
         let rest = PendingMeta {
             meta,
             root,
             filter_offset,
+            index_offset,
         };
         Ok((self.out, rest))
     }
 
     fn finish_leaf(&mut self) -> Result<()> {
         self.leaf.finish(0, &mut self.page);
+        self.places.finish_leaf(Page::new(&self.page));
         let location = self.out.page(&self.page)?;
         self.page.shrink_to(4 * self.options.page_limit_bytes());
         self.meta.leaf_pages += 1;

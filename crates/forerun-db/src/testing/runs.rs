@@ -63,6 +63,7 @@ pub(crate) fn run(
             _ => Compression::Lz4,
         },
         filter_bits_per_key: if number.is_multiple_of(3) { 0 } else { 10 },
+        index: !number.is_multiple_of(4),
     };
     let name = match order {
         KeyOrder::Bytewise => "forerun.bytewise",

@@ -273,6 +273,7 @@ pub(crate) const RUN_OPTIONS: RunOptions = RunOptions {
     page_bytes: 4096,
     compression: Compression::None,
     filter_bits_per_key: 10,
+    index: true,
 };
 
 pub(crate) fn store_options(order: &KeyOrder, tree: TreeOptions) -> Options {

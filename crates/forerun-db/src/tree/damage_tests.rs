@@ -25,7 +25,7 @@ use crate::wal::clean_shutdown::CleanShutdown;
 use crate::{Error, Result};
 
 impl Fixture {
-    fn verify(&self) -> VerifyReport {
+    pub(super) fn verify(&self) -> VerifyReport {
         let dir = Path::new(DIR);
         verify_levels(
             &self.io,
@@ -39,12 +39,12 @@ impl Fixture {
     }
 
     /// Repairs what is on disk, as another process would.
-    fn repair(&self) -> Result<RepairReport> {
+    pub(super) fn repair(&self) -> Result<RepairReport> {
         let options = store_options(&self.order, self.options);
         self.with_build(self.options.run_bytes, |build| repair(build, &options))
     }
 
-    fn run_path(&self, place: usize) -> std::path::PathBuf {
+    pub(super) fn run_path(&self, place: usize) -> std::path::PathBuf {
         let runs: Vec<u64> = self.levels().runs().map(|(_, run)| run.number()).collect();
         run::path(Path::new(DIR), runs[place % runs.len()])
     }

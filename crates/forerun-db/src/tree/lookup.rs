@@ -1,13 +1,16 @@
 //! Lookups of one key, or of a batch of keys, in the runs of a tree.
 //!
 //! ```text
-//!   stage 1   find the candidate runs of all keys, newest first: by key range, then by filter.
-//!             Prefetch the filters' lines first, and test them some keys later
-//!   stage 2   one coroutine per key (run/lookup.rs), W in flight, from the newest candidate to the oldest
-//!             until one has an answer
+//!   stage 1   the candidate runs of all keys, newest first, by key range; prefetch a line of each
+//!             run's index, or of its filter
+//!   stage 2   rule runs out; where an index has found a key's record in its newest candidate and
+//!             the leaf is in memory, prefetch the record
+//!   stage 3   compare these records: most lookups end here
+//!   stage 4   the others, one coroutine per key (run/lookup.rs), W in flight, from the newest
+//!             candidate to the oldest until one has an answer
 //! ```
 //!
-//! `get` runs the same coroutine alone.
+//! `get` takes the same steps for one key.
 
 use forerun_core::{block_on_with, interleave_with};
 
@@ -15,7 +18,7 @@ use crate::Result;
 use crate::cache;
 use crate::cache::driver::Reads;
 use crate::run::lookup::{Found, ReadContext, find_in};
-use crate::run::{Run, SearchKey};
+use crate::run::{Place, Probe, Run, SearchKey, indexed_record};
 use crate::tree::levels::Levels;
 
 /// Lookups in flight. In memory, 8 to 64 perform the same within 5%. A batch that waits for a disk
@@ -26,8 +29,8 @@ const IN_FLIGHT: usize = 48;
 /// Keys looked up under one pin. Pages evicted under the pin become free only when it ends.
 const CHUNK_KEYS: usize = 256;
 
-/// Keys between prefetching a filter's line and testing it.
-const FILTER_PREFETCH_DISTANCE: usize = 16;
+/// Keys that go through the first three stages together.
+const BLOCK_KEYS: usize = 32;
 
 /// Looks keys up, and passes each result to `on_result` with its position, in any order.
 pub(crate) fn multi_get(
@@ -46,86 +49,153 @@ fn multi_get_in_flight<const W: usize>(
     context: &ReadContext,
     mut on_result: impl FnMut(usize, Result<Found<'_>>),
 ) {
-    let mut first = 0;
-    while first < keys.len() {
-        let chunk = &keys[first..keys.len().min(first + CHUNK_KEYS)];
-        first += look_up_chunk::<W>(tree, chunk, context, |position, found| {
-            on_result(first + position, found);
+    let mut searches = Searches::default();
+    for (at, chunk) in keys.chunks(CHUNK_KEYS).enumerate() {
+        let first = at * CHUNK_KEYS;
+        searches.clear();
+        find_records(tree, chunk, context, &mut searches, |position, found| {
+            on_result(first + position, Ok(found));
         });
+        let mut begun = 0;
+        while begun < searches.len() {
+            begun += search::<W>(&searches, begun, chunk, context, |position, found| {
+                on_result(first + position, found);
+            });
+        }
     }
 }
 
-/// The runs that may hold each key of a chunk.
-struct Candidates<'g> {
+/// Lookups that no index has answered.
+#[derive(Default)]
+struct Searches<'g> {
+    /// The positions of their keys.
+    positions: Vec<u32>,
+    /// The runs that may hold each key, newest first.
     runs: Vec<&'g Run>,
     /// Where each key's runs end.
     ends: Vec<u32>,
 }
 
-impl<'g> Candidates<'g> {
-    fn new(tree: &'g Levels, keys: &'g [SearchKey<'_>]) -> Self {
-        let mut of = Candidates {
-            runs: Vec::with_capacity(2 * keys.len()),
-            ends: Vec::with_capacity(keys.len()),
-        };
-        // First by key range, then, some keys later, by filter. The runs that pass move to the
-        // front.
-        let mut by_range: [u32; FILTER_PREFETCH_DISTANCE] = [0; FILTER_PREFETCH_DISTANCE];
-        let mut all: Vec<&'g Run> = Vec::with_capacity(FILTER_PREFETCH_DISTANCE * 4);
-        for group in keys.chunks(FILTER_PREFETCH_DISTANCE) {
-            all.clear();
-            for (key, end) in group.iter().zip(&mut by_range) {
-                for run in tree.candidates(key.key) {
-                    run.prefetch_filter(key.hash);
-                    all.push(run);
-                }
-                *end = all.len() as u32;
-            }
-            let mut from = 0;
-            for (key, end) in group.iter().zip(by_range) {
-                let candidates = all[from..end as usize].iter();
-                let may_hold =
-                    |run: &&&Run| run.may_contain(key.hash) && run.is_visible(key.sequence);
-                of.runs.extend(candidates.filter(may_hold));
-                of.ends.push(of.runs.len() as u32);
-                from = end as usize;
-            }
-        }
-        of
+impl<'g> Searches<'g> {
+    fn clear(&mut self) {
+        self.positions.clear();
+        self.runs.clear();
+        self.ends.clear();
     }
 
-    fn of(&self, position: usize) -> &[&'g Run] {
-        let from = match position {
+    fn len(&self) -> usize {
+        self.positions.len()
+    }
+
+    fn push(&mut self, position: usize, runs: &[&'g Run]) {
+        self.positions.push(position as u32);
+        self.runs.extend_from_slice(runs);
+        self.ends.push(self.runs.len() as u32);
+    }
+
+    fn runs(&self, at: usize) -> &[&'g Run] {
+        let from = match at {
             0 => 0,
-            _ => self.ends[position - 1],
+            _ => self.ends[at - 1],
         };
-        &self.runs[from as usize..self.ends[position] as usize]
+        &self.runs[from as usize..self.ends[at] as usize]
     }
 }
 
-/// Looks up the keys of a chunk and returns how many it has looked up. It stops early if the cache
-/// is so small that these lookups fill it.
-fn look_up_chunk<const W: usize>(
-    tree: &Levels,
+/// A record that an index has found, in a leaf in memory.
+type Record<'g> = (&'g [u8], Place);
+
+/// The first three stages: answers what the indexes can answer, and adds the rest to `searches`.
+fn find_records<'t>(
+    tree: &'t Levels,
+    keys: &[SearchKey<'_>],
+    context: &ReadContext,
+    searches: &mut Searches<'t>,
+    mut on_found: impl FnMut(usize, Found<'_>),
+) {
+    let pin = cache::pin();
+    let reads = Reads::new(&context.cache, &pin, context.backend);
+    // The candidates of a block's keys, and where those of each key end.
+    let mut runs: Vec<&'t Run> = Vec::with_capacity(2 * BLOCK_KEYS);
+    let mut ends = [0; BLOCK_KEYS];
+    let mut records: [Option<Record<'_>>; BLOCK_KEYS] = [None; BLOCK_KEYS];
+    for (block, keys) in keys.chunks(BLOCK_KEYS).enumerate() {
+        let first = block * BLOCK_KEYS;
+        runs.clear();
+        for (key, end) in keys.iter().zip(&mut ends) {
+            for run in tree.candidates(key.key) {
+                run.prefetch_probe(key.hash);
+                runs.push(run);
+            }
+            *end = runs.len();
+        }
+        // The candidates that pass move to the front.
+        let (mut from, mut kept) = (0, 0);
+        for ((key, end), record) in keys.iter().zip(&mut ends).zip(&mut records) {
+            let begin = kept;
+            *record = None;
+            for at in from..*end {
+                let run = runs[at];
+                let probe = run.probe(key.hash);
+                if probe == Probe::Absent || !run.is_visible(key.sequence) {
+                    continue;
+                }
+                if kept == begin
+                    && let Probe::At(place) = probe
+                    && context.use_index
+                    && let Some(leaf) = indexed_record::resident(run, &reads, place)
+                {
+                    indexed_record::prefetch(run, leaf, place);
+                    *record = Some((leaf, place));
+                }
+                runs[kept] = run;
+                kept += 1;
+            }
+            from = std::mem::replace(end, kept);
+        }
+        let mut begin = 0;
+        for (at, (key, end)) in keys.iter().zip(ends).enumerate() {
+            let runs = &runs[begin..end];
+            begin = end;
+            let Some(newest) = runs.first() else {
+                on_found(first + at, Found::Missing);
+                continue;
+            };
+            let found = records[at]
+                .and_then(|(leaf, place)| indexed_record::find_at(newest, leaf, place, key));
+            match found {
+                Some(found) => on_found(first + at, found),
+                None => searches.push(first + at, runs),
+            }
+        }
+    }
+}
+
+/// The last stage, from the search `begun` on. Returns how many lookups it has made: it stops early
+/// if the cache is so small that these lookups fill it.
+fn search<const W: usize>(
+    searches: &Searches<'_>,
+    begun: usize,
     keys: &[SearchKey<'_>],
     context: &ReadContext,
     mut on_result: impl FnMut(usize, Result<Found<'_>>),
 ) -> usize {
-    let candidates = Candidates::new(tree, keys);
     let pin = cache::pin();
     let reads = Reads::new(&context.cache, &pin, context.backend);
-    let mut begun = 0;
+    let mut next = begun;
     let lookups = std::iter::from_fn(|| {
-        let key = keys.get(begun)?;
-        if begun > 0 && reads.should_end_batch() {
+        let position = *searches.positions.get(next)?;
+        if next > begun && reads.should_end_batch() {
             return None;
         }
-        let runs = candidates.of(begun);
-        begun += 1;
+        let runs = searches.runs(next);
+        next += 1;
+        let key = &keys[position as usize];
         Some(find_in(runs, key, context.search, &reads))
     });
-    interleave_with::<W, _, _>(&reads, lookups, |position, found| {
-        on_result(position, found.map_err(|error| *error));
+    interleave_with::<W, _, _>(&reads, lookups, |at, found| {
+        let position = searches.positions[begun + at];
+        on_result(position as usize, found.map_err(|error| *error));
     });
     let should_end_batch = reads.should_end_batch();
     drop(reads);
@@ -133,7 +203,7 @@ fn look_up_chunk<const W: usize>(
     if should_end_batch {
         cache::reclaim();
     }
-    begun
+    next - begun
 }
 
 /// Looks one key up and passes the result to `take`.
@@ -145,13 +215,23 @@ pub(crate) fn get<T>(
 ) -> Result<T> {
     let candidates = tree.candidates(key.key);
     for run in candidates.clone() {
-        run.prefetch_filter(key.hash);
+        run.prefetch_probe(key.hash);
     }
     let pin = cache::pin();
     let reads = Reads::new(&context.cache, &pin, context.backend);
     for run in candidates {
-        if !run.may_contain(key.hash) || !run.is_visible(key.sequence) {
+        let probe = run.probe(key.hash);
+        if probe == Probe::Absent || !run.is_visible(key.sequence) {
             continue;
+        }
+        if let Probe::At(place) = probe
+            && context.use_index
+            && let Some(leaf) = indexed_record::resident(run, &reads, place)
+        {
+            indexed_record::prefetch(run, leaf, place);
+            if let Some(found) = indexed_record::find_at(run, leaf, place, &key) {
+                return Ok(take(found));
+            }
         }
         let found = block_on_with(&reads, find_in(&[run], &key, context.search, &reads));
         match found.map_err(|error| *error)? {

@@ -75,6 +75,7 @@ fn context(cache: &Arc<PageCache>, backend: ReadBackend, search: PageSearch) -> 
         cache: Arc::clone(cache),
         backend,
         search,
+        use_index: true,
     }
 }
 
@@ -98,12 +99,18 @@ fn check(
         let of_key = versions.get(key.key).map_or(&[][..], Vec::as_slice);
         answer(tree.order(), of_key, key)
     };
-    for (key, found) in keys.iter().zip(multi(tree, keys, context)) {
-        assert_eq!(found.unwrap(), expected(key), "{:?}", key);
-    }
-    for key in keys.iter().take(20) {
-        let found = get(tree, *key, context, owned).unwrap();
-        assert_eq!(found, expected(key));
+    for use_index in [true, false] {
+        let context = &ReadContext {
+            use_index,
+            ..context.clone()
+        };
+        for (key, found) in keys.iter().zip(multi(tree, keys, context)) {
+            assert_eq!(found.unwrap(), expected(key), "{:?}", key);
+        }
+        for key in keys.iter().take(20) {
+            let found = get(tree, *key, context, owned).unwrap();
+            assert_eq!(found, expected(key));
+        }
     }
 }
 
@@ -164,6 +171,44 @@ proptest! {
             for backend in ReadBackend::ALL {
                 check(&tree, &map, &keys, &context(&cache, backend, search));
             }
+        }
+    }
+}
+
+#[test]
+fn an_index_leads_to_the_leaf_without_the_pages_above_it() {
+    for order in &orders() {
+        let io = FaultIo::new();
+        let cache = cache(1_000);
+        let versions: Vec<_> = (0..3_000)
+            .map(|n| held(&key(n), n as u64 + 1, Some(&[n as u8; 200])))
+            .collect();
+        let run = run(&io, "/".as_ref(), 1, order, &cache, &versions);
+        assert!(run.index().is_some() && run.meta().internal_pages > 1);
+        let tree = Levels::with_runs(order.clone(), [(0, run)]);
+        let keys: Vec<_> = (0..3_000).map(key).collect();
+        let keys: Vec<_> = keys.iter().map(|key| SearchKey::new(key, 10_000)).collect();
+        let context = context(&cache, ReadBackend::Auto, PageSearch::KeyPrefixes);
+        let pages = |context: &ReadContext, together: bool| {
+            let before = cache.stats().hits;
+            match together {
+                true => drop(multi(&tree, &keys, context)),
+                false => keys.iter().for_each(|key| {
+                    get(&tree, *key, context, owned).unwrap();
+                }),
+            }
+            cache.stats().hits - before
+        };
+        // The first batch reads the pages.
+        pages(&context, true);
+        let plain = ReadContext {
+            use_index: false,
+            ..context.clone()
+        };
+        for together in [true, false] {
+            // A few keys have the tag of another one before them, and are searched for.
+            assert!(pages(&context, together) < 3_150);
+            assert!(pages(&plain, together) >= 6_000);
         }
     }
 }

@@ -30,6 +30,8 @@ pub(crate) mod checkpoint;
 pub(crate) mod compact;
 #[cfg(test)]
 mod damage_tests;
+#[cfg(test)]
+mod index_damage_tests;
 pub(crate) mod key_bounds;
 pub(crate) mod levels;
 pub(crate) mod limiter;
@@ -50,7 +52,7 @@ pub(crate) mod salvage;
 pub(crate) mod verify;
 
 #[cfg(feature = "study")]
-pub use one_run::{Add, OneRun};
+pub use one_run::{Add, OneRun, RunLookup};
 
 /// Fuzz target: decodes `bytes` as a manifest's body and returns how many runs it names. Whatever
 /// decodes must encode to the same bytes.

@@ -23,6 +23,15 @@ pub struct OneRun {
     cache: Arc<PageCache>,
 }
 
+/// How a lookup finds its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunLookup {
+    /// By the run's index; what that cannot answer, by the default search.
+    Index,
+    /// By a search through the pages from the root.
+    Pages(PageSearch),
+}
+
 /// Adds an entry, in order.
 pub type Add<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
 
@@ -77,7 +86,7 @@ impl OneRun {
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let mut values = Values::new();
         for keys in keys.chunks(1024) {
-            self.multi_get_values(keys, PageSearch::default(), &mut values);
+            self.multi_get_values(keys, RunLookup::Pages(PageSearch::default()), &mut values);
             for value in values.iter() {
                 value?;
             }
@@ -98,8 +107,8 @@ impl OneRun {
     }
 
     /// Looks keys up one at a time and copies the values found.
-    pub fn get_values(&self, keys: &[&[u8]], search: PageSearch, values: &mut Values) {
-        let context = self.context(search);
+    pub fn get_values(&self, keys: &[&[u8]], how: RunLookup, values: &mut Values) {
+        let context = self.context(how);
         values.reset(keys.len());
         for (position, key) in keys.iter().enumerate() {
             let key = SearchKey::new(key, MAX_SEQUENCE);
@@ -115,8 +124,8 @@ impl OneRun {
     }
 
     /// Looks keys up as a batch, and copies the values found.
-    pub fn multi_get_values(&self, keys: &[&[u8]], search: PageSearch, values: &mut Values) {
-        let context = self.context(search);
+    pub fn multi_get_values(&self, keys: &[&[u8]], how: RunLookup, values: &mut Values) {
+        let context = self.context(how);
         values.reset(keys.len());
         let keys: Vec<SearchKey<'_>> = keys
             .iter()
@@ -134,11 +143,16 @@ impl OneRun {
         );
     }
 
-    fn context(&self, search: PageSearch) -> ReadContext {
+    fn context(&self, how: RunLookup) -> ReadContext {
+        let (search, use_index) = match how {
+            RunLookup::Index => (PageSearch::default(), true),
+            RunLookup::Pages(search) => (search, false),
+        };
         ReadContext {
             cache: Arc::clone(&self.cache),
             backend: ReadBackend::Auto,
             search,
+            use_index,
         }
     }
 }

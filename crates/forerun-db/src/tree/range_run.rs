@@ -41,6 +41,7 @@ pub(crate) fn write_range_run(
         // Keys are never looked up in it.
         options: RunOptions {
             filter_bits_per_key: 0,
+            index: false,
             ..build.options
         },
         ..*build

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   manifest ──> levels: disjoint, in order; a damaged run does not stop the others
-//!   file     ──> header, footer, meta, filter, root
+//!   file     ──> header, footer, meta, filter, index, root
 //!   pages    ──> root, depth first, in file order: each page once, adjacent to the
 //!                one before, between its separators, with its rows in order
-//!   versions ──> counted, looked up in the filter, compared with the metadata
+//!   versions ──> counted, looked up in the filter and the index, compared with the metadata
 //! ```
 
 use forerun_core::sync::atomic::AtomicBool;
@@ -17,7 +17,8 @@ use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
 use crate::run::{
-    Contents, Filter, INGESTED_SEQUENCE, Page, PageKind, PageLocation, Run, RunMeta, SearchKey,
+    Contents, Filter, INGESTED_SEQUENCE, Page, PageKind, PageLocation, Place, RecordIndex, Run,
+    RunMeta, SearchKey,
 };
 use crate::tree::catalog::open_run;
 use crate::tree::levels::{Levels, record};
@@ -112,9 +113,9 @@ pub(crate) fn verify_file(
 /// # Errors
 /// [`Error::CorruptFile`] for the first problem, [`Error::Io`], [`Error::Closed`].
 pub(crate) fn verify_run(run: &Run, stop: &AtomicBool, verified: &mut VerifyReport) -> Result<()> {
-    // The filter may not be in memory.
-    let filter = run.read_filter()?;
-    Walk::new(run, &filter, stop, verified).run()
+    // They may not be in memory.
+    let (filter, index) = (run.read_filter()?, run.read_index()?);
+    Walk::new(run, &filter, index.as_ref(), stop, verified).run()
 }
 
 impl VerifyReport {
@@ -143,6 +144,9 @@ const DEPTH_LIMIT: usize = 40;
 struct Walk<'a> {
     run: &'a Run,
     filter: &'a Filter,
+    index: Option<&'a RecordIndex>,
+    /// Keys found so far.
+    keys: u64,
     stop: &'a AtomicBool,
     verified: &'a mut VerifyReport,
     /// Which pages have been read.
@@ -165,12 +169,15 @@ impl<'a> Walk<'a> {
     fn new(
         run: &'a Run,
         filter: &'a Filter,
+        index: Option<&'a RecordIndex>,
         stop: &'a AtomicBool,
         verified: &'a mut VerifyReport,
     ) -> Walk<'a> {
         Walk {
             run,
             filter,
+            index,
+            keys: 0,
             stop,
             verified,
             seen: vec![false; run.meta().pages() as usize],
@@ -209,6 +216,10 @@ impl<'a> Walk<'a> {
         if end != range.end {
             return Err(self.run.corrupt(end, "there are bytes after the last page"));
         }
+        if self.index.is_some_and(|index| index.keys() != self.keys) {
+            let reason = "the index has keys that the run does not have";
+            return Err(self.run.corrupt(range.end, reason));
+        }
         self.compare_meta()
     }
 
@@ -237,7 +248,7 @@ impl<'a> Walk<'a> {
         let page = Page::new(&bytes);
         let is_leaf = number < self.run.meta().leaf_pages;
         match (page.kind(), is_leaf) {
-            (PageKind::Leaf, true) => self.leaf(page, location, from, to),
+            (PageKind::Leaf, true) => self.leaf(page, number, location, from, to),
             (PageKind::Internal, false) => self.internal(page, number, location, from, to),
             _ => Err(self.bad(location, "its kind does not match its number")),
         }
@@ -289,6 +300,7 @@ impl<'a> Walk<'a> {
     fn leaf(
         &mut self,
         page: Page<'_>,
+        number: u32,
         location: PageLocation,
         from: Option<Bound<'_>>,
         to: Option<Bound<'_>>,
@@ -298,21 +310,32 @@ impl<'a> Walk<'a> {
             page.key_into(row, &mut key);
             let sequence = page.sequence(row);
             let at = (&key[..], sequence);
+            let mut is_newest = true;
             if let Some((last_key, last_sequence)) = &self.last {
                 let by_key = self.run.order().compare(last_key, &key);
                 if by_key.then(sequence.cmp(last_sequence)).is_ge() {
                     return Err(self.bad(location, "a version is out of order"));
                 }
-                self.sum.repeats_keys |= by_key.is_eq();
+                is_newest = by_key.is_lt();
+                self.sum.repeats_keys |= !is_newest;
             }
             if from.is_some_and(|from| self.order(at, from).is_lt())
                 || to.is_some_and(|to| self.order(at, to).is_ge())
             {
                 return Err(self.bad(location, "a version is outside its separators"));
             }
-            if !self.filter.may_contain(SearchKey::new(&key, sequence).hash) {
+            let hash = SearchKey::new(&key, sequence).hash;
+            if !self.filter.may_contain(hash) {
                 return Err(self.bad(location, "the filter misses one of its keys"));
             }
+            let place = Place {
+                page: number,
+                offset: page.record_offset(row),
+            };
+            if is_newest && self.index.is_some_and(|index| !index.has(hash, place)) {
+                return Err(self.bad(location, "the index misses one of its keys"));
+            }
+            self.keys += u64::from(is_newest);
             self.sum.entries += 1;
             self.sum.deletions += u64::from(page.version_kind(row) == Kind::Deletion);
             self.sum.raw_bytes += (key.len() + page.value(row).len()) as u64;

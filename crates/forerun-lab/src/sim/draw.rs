@@ -135,10 +135,16 @@ impl Draw {
                 KeyOrder::Folding,
             ]),
             ttl_s: self.of(&[None, None, Some(1), Some(3), Some(20)]),
-            run: RunOptions::default()
-                .page_bytes(4 << 10)
-                .compression(self.of(&[Compression::None, Compression::Lz4]))
-                .filter_bits_per_key(self.of(&[0, 2, 10])),
+            run: {
+                let compression = self.of(&[Compression::None, Compression::Lz4]);
+                let filter_bits = self.of(&[0, 2, 10]);
+                RunOptions::default()
+                    .page_bytes(4 << 10)
+                    .compression(compression)
+                    .filter_bits_per_key(filter_bits)
+                    // No draw of its own, so that the programs of recorded seeds stay the same.
+                    .index(filter_bits != 2)
+            },
             tree: TreeOptions::default()
                 .level0_runs(level0_runs)
                 .level0_slow_runs(level0_runs + self.random.random_range(1..6))

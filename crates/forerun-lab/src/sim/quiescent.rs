@@ -15,9 +15,9 @@ use super::reads::read;
 use super::runtime;
 use super::simulation::{IncarnationEnd, Opened, Outcome, STORE, Simulation, Stop, violation};
 
-/// The maximum memory of an open run, in addition to cached pages: its filter, a word for each
-/// page, and its root page, which has at most 4 KiB of rows or one row with a key of 4 KB and a
-/// value of 5 KB.
+/// The maximum memory of an open run, in addition to cached pages: its index and its filter, a word
+/// for each page, and its root page, which has at most 4 KiB of rows or one row with a key of 4 KB
+/// and a value of 5 KB.
 const RUN_MAX_BYTES: usize = 12 << 10;
 
 /// The minimum that a cache reserves for pages: one frame, or this fraction of the cache.

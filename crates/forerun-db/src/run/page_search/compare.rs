@@ -116,7 +116,7 @@ impl Compare for ByComparator<'_> {
 
 /// The first 16 bytes as a big-endian integer. Fewer bytes are padded with zeros.
 #[inline(always)]
-pub(super) fn packed(bytes: &[u8]) -> u128 {
+pub(in super::super) fn packed(bytes: &[u8]) -> u128 {
     match bytes.first_chunk() {
         Some(chunk) => u128::from_be_bytes(*chunk),
         None => padded(bytes),
@@ -147,7 +147,7 @@ fn padded(bytes: &[u8]) -> u128 {
 
 /// The bits of a [`packed`] integer that hold its first `len` bytes.
 #[inline(always)]
-pub(super) fn mask(len: usize) -> u128 {
+pub(in super::super) fn mask(len: usize) -> u128 {
     match u32::try_from(len * 8) {
         Ok(bits) => !u128::MAX.checked_shr(bits).unwrap_or(0),
         Err(_) => u128::MAX,

@@ -21,7 +21,7 @@ mod plain_bisection;
 #[cfg(any(test, feature = "study"))]
 mod prefetch_distance;
 
-pub(super) use compare::shared_len;
+pub(super) use compare::{mask, packed, shared_len};
 pub(super) use key_prefixes::{
     Step, find_group, find_in, key_prefix_of, prefix_matches, rows_before_in,
 };

@@ -2,7 +2,10 @@
 
 use crate::comparator::KeyOrder;
 use crate::run::meta::{FOOTER_BYTES, Footer, RunMeta};
-use crate::run::{Filter, Page, PageKind, PageLocation, PageSearch, dump, page_search, unstore};
+use crate::run::record_index::LocationBits;
+use crate::run::{
+    Filter, Page, PageKind, PageLocation, PageSearch, RecordIndex, dump, page_search, unstore,
+};
 
 /// Reads `bytes` as a page, valid or not, and searches it for `key`.
 ///
@@ -68,5 +71,19 @@ pub fn read_filter(bytes: &[u8], hash: u64) {
         let mut again = Vec::new();
         filter.encode_into(&mut again);
         assert_eq!(again, bytes);
+    }
+}
+
+/// Reads `bytes` as the index of a run with this many leaves and this limit for pages.
+pub fn read_index(bytes: &[u8], hash: u64, leaf_pages: u32, page_bytes: u32) {
+    let bits = LocationBits::new(leaf_pages, page_bytes);
+    if let Ok(index) = RecordIndex::decode(bytes, bits) {
+        assert_eq!(index.bytes(), bytes);
+        index.prefetch(hash);
+        if let Some(place) = index.find(hash) {
+            assert!(place.page < leaf_pages);
+            // Another key with the same tag may come first, but the place is this hash's too.
+            assert!(index.has(hash, place) && index.keys() > 0);
+        }
     }
 }
