@@ -43,6 +43,9 @@ pub struct ConnectionStats {
     pub read_buf_limit_bytes: u64,
     /// `None` without TLS.
     pub time_since_server_cert_refresh: Option<u64>,
+    /// When the first of the server's certificates expires, in seconds since 1970. `None` without
+    /// TLS.
+    pub server_cert_not_after_unix_s: Option<u64>,
 }
 
 /// Why a server did not read its certificates again.

@@ -57,7 +57,7 @@ impl ValueBuffer {
         if wanted_bytes <= held_bytes {
             return Ok(());
         }
-        let max_bytes = cache.buffer_bytes_max();
+        let max_bytes = cache.value_buffer_limit_bytes();
         if !self.share.raise_to(wanted_bytes, max_bytes) {
             return Err(Error::BuffersFull { max_bytes });
         }

@@ -91,9 +91,9 @@ impl Cache {
         Ok(ValueBuffer::new(bytes, len_bytes, &self.budget))
     }
 
-    /// The memory that all buffers together may take: a quarter of the limit, or one value of the
-    /// largest size if that is more.
-    pub(crate) fn buffer_bytes_max(&self) -> usize {
+    /// The memory that all [`ValueBuffer`]s together may take, in bytes: a quarter of the memory
+    /// limit, or one value of the largest size if that is more.
+    pub fn value_buffer_limit_bytes(&self) -> usize {
         let one_bytes = self.runs.charge_bytes(self.options().max_item_bytes);
         one_bytes.max(self.budget.limit_bytes() / BUFFERS_SHARE)
     }

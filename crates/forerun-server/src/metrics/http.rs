@@ -1,5 +1,5 @@
-//! A minimal HTTP/1.1 server for scrapers: `GET /metrics`, one request per connection, one
-//! connection at a time.
+//! A minimal HTTP/1.1 server for scrapers and health checks: `GET /metrics`, `GET /health`, one
+//! request per connection, one connection at a time.
 
 use forerun_core::sync::{
     thread::{self, JoinHandle},
@@ -94,8 +94,16 @@ fn answer(mut stream: TcpStream, metrics: &Exporter) -> io::Result<()> {
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
             metrics.text().map_err(io::Error::other)?,
         ),
+        (Some(b"GET" | b"HEAD"), Some(b"/health")) => {
+            let (status, body) = match metrics.is_serving() {
+                true => ("200 OK", "serving\n"),
+                false => ("503 Service Unavailable", "shutting down\n"),
+            };
+            (status, "text/plain", body.to_owned())
+        }
         (Some(b"GET" | b"HEAD"), Some(_)) => {
-            let body = "Metrics are at /metrics.\n".to_owned();
+            let body = "Metrics are at /metrics, and the state of the server at /health.\n";
+            let body = body.to_owned();
             ("404 Not Found", "text/plain", body)
         }
         (_, Some(_)) => ("405 Method Not Allowed", "text/plain", String::new()),

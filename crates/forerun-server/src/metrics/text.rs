@@ -11,6 +11,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use crate::counters::SessionStats;
@@ -20,6 +21,7 @@ use crate::shared::Shared;
 #[derive(Debug)]
 pub(crate) struct Exporter {
     registry: Registry,
+    shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
@@ -28,8 +30,15 @@ struct ServerCollector(Arc<Shared>);
 impl Exporter {
     pub(crate) fn new(shared: Arc<Shared>) -> Exporter {
         let mut registry = Registry::with_prefix("forerun");
-        registry.register_collector(Box::new(ServerCollector(shared)));
-        Exporter { registry }
+        let version = vec![("version", env!("CARGO_PKG_VERSION"))];
+        registry.register("build", "The version of the server", Info::new(version));
+        registry.register_collector(Box::new(ServerCollector(shared.clone())));
+        Exporter { registry, shared }
+    }
+
+    /// Whether the server accepts connections. A server that drains does not.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.shared.server.connection_stats().accepting_conns
     }
 
     /// Returns the metrics as OpenMetrics text.
@@ -143,6 +152,10 @@ fn connections(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result
         ),
     ] {
         encoder.gauge(name, help, value)?;
+    }
+    if let Some(unix_s) = stats.server_cert_not_after_unix_s {
+        let help = "When the first certificate of the chain expires, in seconds since 1970";
+        encoder.gauge("certificate_expiry_timestamp_seconds", help, unix_s)?;
     }
     let uptime_s = time::elapsed(shared.started).as_secs();
     encoder.gauge("uptime_seconds", "Seconds since the start", uptime_s)

@@ -1,5 +1,6 @@
 //! Sockets: listeners, and connections with or without TLS.
 
+mod certificate_expiry;
 mod listener;
 mod tls;
 mod transport;

@@ -14,6 +14,8 @@ use rustls::{RootCertStore, ServerConfig};
 
 use crate::error::Error;
 
+use super::certificate_expiry::not_after_unix_s;
+
 /// Whether clients must show a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -77,12 +79,12 @@ impl TlsOptions {
         }
     }
 
-    /// Reads the files and builds rustls's configuration.
+    /// Reads the files and builds rustls's configuration. `now` is when that is.
     ///
     /// # Errors
     /// [`Error::Tls`] with the file that cannot be read, has no usable content, or does not match
     /// the others.
-    pub(crate) fn load(&self) -> Result<Arc<ServerConfig>, Error> {
+    fn load(&self, now: Instant) -> Result<Loaded, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let versions: &[&rustls::SupportedProtocolVersion] = match self.min_version {
             MinVersion::Tls12 => &[&rustls::version::TLS12, &rustls::version::TLS13],
@@ -107,12 +109,17 @@ impl TlsOptions {
             }
         };
         let chain = certificates(&self.certificates)?;
+        let not_after_unix_s = chain.iter().filter_map(|one| not_after_unix_s(one)).min();
         let key =
             PrivateKeyDer::from_pem_file(&self.key).map_err(|error| wrong(&self.key, error))?;
         let config = builder
             .with_single_cert(chain, key)
             .map_err(|error| wrong(&self.certificates, error))?;
-        Ok(Arc::new(config))
+        Ok(Loaded {
+            config: Arc::new(config),
+            at: now,
+            not_after_unix_s,
+        })
     }
 
     fn roots(&self) -> Result<RootCertStore, Error> {
@@ -138,6 +145,8 @@ pub(crate) struct TlsFiles {
 struct Loaded {
     config: Arc<ServerConfig>,
     at: Instant,
+    /// When the first certificate of the chain expires, in seconds since 1970.
+    not_after_unix_s: Option<u64>,
 }
 
 impl TlsFiles {
@@ -146,10 +155,9 @@ impl TlsFiles {
     /// # Errors
     /// [`Error::Tls`], as [`TlsOptions::load`].
     pub(crate) fn load(options: &TlsOptions, now: Instant) -> Result<TlsFiles, Error> {
-        let config = options.load()?;
         Ok(TlsFiles {
             options: options.clone(),
-            loaded: RwLock::new(Loaded { config, at: now }),
+            loaded: RwLock::new(options.load(now)?),
         })
     }
 
@@ -159,9 +167,9 @@ impl TlsFiles {
     /// # Errors
     /// [`Error::Tls`], as [`TlsOptions::load`].
     pub(crate) fn reload(&self, now: Instant) -> Result<(), Error> {
-        let config = self.options.load()?;
+        let loaded = self.options.load(now)?;
         // The whole value is replaced at once, so a panic elsewhere cannot leave half of it.
-        *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Loaded { config, at: now };
+        *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(())
     }
 
@@ -175,6 +183,12 @@ impl TlsFiles {
     pub(crate) fn loaded_at(&self) -> Instant {
         let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
         loaded.at
+    }
+
+    /// When the first certificate of the chain in use expires, in seconds since 1970.
+    pub(crate) fn not_after_unix_s(&self) -> Option<u64> {
+        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        loaded.not_after_unix_s
     }
 }
 

@@ -4,7 +4,8 @@
 //! ```text
 //!   listeners ──> accept ──> a ticket, or "too many" ──> the workers in turn
 //!   each second ──> the cache's clock; memory returned to the system if the limit was lowered
-//!               ──> stalled connections closed if the buffers have reached their limit
+//!               ──> a copy of the cache written if one is due
+//!               ──> connections without progress closed if they hold memory that others need
 //!   now and then ──> memory prefaulted before the workers need it
 //!   asked to drain ──> close listeners ──> workers finish ──> snapshot ──> end
 //! ```
@@ -24,7 +25,7 @@ use crate::system::{Listening, Readiness, System};
 use super::connections::Connections;
 use super::server_handle::ServerHandle;
 use super::snapshot_writer::SnapshotWriter;
-use super::worker::{Message, WorkerHandle};
+use super::worker::{Message, WorkerHandle, are_uploads_crowded};
 
 /// Maximum number of listener events that one poll reports.
 pub(crate) const EVENTS: usize = 64;
@@ -64,6 +65,8 @@ pub(crate) struct Acceptor<S: System> {
 /// Periodic work and its due times.
 pub(crate) struct Maintenance {
     next_tick: Instant,
+    /// When a copy of the cache is written by itself.
+    next_copy: Option<Instant>,
     /// Whether accepting pauses because the system refuses connections.
     paused: bool,
     /// Whether more memory must be returned to the system.
@@ -73,9 +76,11 @@ pub(crate) struct Maintenance {
 }
 
 impl Maintenance {
-    pub(crate) fn new(now: Instant) -> Maintenance {
+    /// The first copy of the cache is written at `next_copy`.
+    pub(crate) fn new(now: Instant, next_copy: Option<Instant>) -> Maintenance {
         Maintenance {
             next_tick: now + TICK,
+            next_copy,
             paused: false,
             shrinks: false,
             prefault_interval: PREFAULT_INTERVAL_MAX,
@@ -167,7 +172,8 @@ impl<S: System> Acceptor<S> {
         }
         self.maintenance.paused = self.accept();
         self.maintain();
-        if self.handle.take_snapshot()
+        // Both are asked: a request and a due copy are one copy.
+        if self.handle.take_snapshot() | self.is_copy_due()
             && let Some(snapshot_writer) = &self.snapshot_writer
         {
             snapshot_writer.write_live(&self.cache);
@@ -176,6 +182,17 @@ impl<S: System> Acceptor<S> {
             self.reload_files();
         }
         Ok(())
+    }
+
+    /// Whether a copy of the cache is due. If it is, sets the time of the next one.
+    fn is_copy_due(&mut self) -> bool {
+        let now = self.system.now();
+        let is_due = self.maintenance.next_copy.is_some_and(|due| now >= due);
+        if is_due {
+            let snapshot_writer = self.snapshot_writer.as_ref();
+            self.maintenance.next_copy = snapshot_writer.and_then(|one| one.next_live(now));
+        }
+        is_due
     }
 
     /// Reads the files of users and certificates again. A file that cannot be used changes nothing.
@@ -217,7 +234,9 @@ impl<S: System> Acceptor<S> {
             self.system.tick(&self.cache);
             maintenance.next_tick = now + TICK;
         }
-        if ticks && self.connections.buffers().is_full() {
+        let is_crowded =
+            || self.connections.buffers().is_crowded() || are_uploads_crowded(&self.cache);
+        if ticks && is_crowded() {
             for worker in &self.workers {
                 worker.send(Message::CloseStalled);
             }

@@ -2,20 +2,26 @@
 //!
 //! ```text
 //!   a connection waits with bytes in its buffers  ──> Ticket::hold ──> counted here
-//!   the limit is reached                          ──> no connection is read until some is free again
-//!   and a connection moves no byte for STALL_S    ──> it is closed
+//!   4/5 of the limit (crowded)  ──> connections that have had to wait for their reader are not read
+//!                               ──> connections that hold memory and make no progress are closed
+//!   the limit (full)            ──> a connection whose turn takes more memory is closed
 //! ```
 //!
 //! A connection that waits with empty buffers holds nothing: see
-//! [`Spare`](super::connection::Spare).
+//! [`Spare`](super::connection::Spare). Such a connection is read however crowded the buffers are,
+//! so readers that are slow on purpose never stop the service for others.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::shared::ConnectionStats;
 
-/// While the limit is reached, a connection that holds buffers and has moved no byte for this long
+/// While memory is short, a connection that holds some of it and has made no progress for this long
 /// is closed.
 pub(crate) const STALL_S: u64 = 5;
+
+/// A connection that holds memory makes progress by giving all of it back, or by moving this many
+/// bytes. Less is not progress: a client could send or read a byte now and then to keep the memory.
+pub(crate) const PROGRESS_BYTES: u64 = 64 << 10;
 
 // All counts here are statistics or compared with a limit that may be exceeded by a turn. They
 // order nothing, so every access is relaxed.
@@ -67,6 +73,11 @@ impl BufferMemory {
     pub(crate) fn is_some(self) -> bool {
         self != BufferMemory::default()
     }
+
+    /// Input and output together.
+    pub(crate) fn bytes(self) -> usize {
+        self.input_bytes + self.output_bytes
+    }
 }
 
 impl Buffers {
@@ -79,10 +90,19 @@ impl Buffers {
         }
     }
 
+    /// Whether the limit is near: connections that hold memory must give it back before they get
+    /// more.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.bytes() >= self.limit_bytes / 5 * 4
+    }
+
     /// Whether the limit is reached.
     pub(crate) fn is_full(&self) -> bool {
-        let bytes = self.input.bytes.load(RELAXED) + self.output.bytes.load(RELAXED);
-        bytes >= self.limit_bytes
+        self.bytes() >= self.limit_bytes
+    }
+
+    fn bytes(&self) -> usize {
+        self.input.bytes.load(RELAXED) + self.output.bytes.load(RELAXED)
     }
 
     /// The memory of one connection has changed.
@@ -131,7 +151,7 @@ mod tests {
         };
         buffers.change(of(0, 0), of(30, 50));
         buffers.change(of(0, 0), of(0, 10));
-        assert!(!buffers.is_full());
+        assert!(buffers.is_crowded() && !buffers.is_full());
         buffers.change(of(30, 50), of(40, 60));
         assert!(buffers.is_full());
         let mut stats = ConnectionStats::default();
@@ -146,5 +166,6 @@ mod tests {
         buffers.describe(&mut stats);
         assert_eq!((stats.read_buf_count, stats.read_buf_bytes), (0, 0));
         assert_eq!((stats.response_obj_count, stats.response_obj_bytes), (0, 0));
+        assert!(!buffers.is_crowded());
     }
 }

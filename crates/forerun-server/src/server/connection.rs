@@ -17,7 +17,7 @@ use crate::planted::{self, Defect};
 use crate::session::{Context, Session, SessionState};
 use crate::system::Ready;
 
-use super::buffers::BufferMemory;
+use super::buffers::{BufferMemory, PROGRESS_BYTES};
 use super::connections::Ticket;
 
 /// Reads per turn, each of up to an input's size, before other connections get their turn.
@@ -45,6 +45,12 @@ pub(crate) struct Connection<K> {
     /// Whether the session stopped at a full output. It continues before anything more is read.
     unfinished: bool,
     phase: Phase,
+    /// Whether answers ever had to wait for the client to read them.
+    has_waited: bool,
+    /// Bytes that the client's side took or gave since the connection last made progress.
+    moved_bytes: u64,
+    /// When it last made progress (see [`PROGRESS_BYTES`]), in seconds on the server's clock.
+    progress_s: u64,
     /// Whether the connection is already in its worker's queue.
     pub(crate) is_queued: bool,
 }
@@ -120,12 +126,26 @@ impl<K: Read + Write> Connection<K> {
             writable: true,
             unfinished: false,
             phase: Phase::Serving,
+            has_waited: false,
+            moved_bytes: 0,
+            progress_s: 0,
             is_queued: false,
         }
     }
 
     pub(crate) fn socket(&mut self) -> &mut K {
         self.transport.socket()
+    }
+
+    /// Whether the connection holds memory that others wait for: buffers of its own, or a value
+    /// that has not arrived in full.
+    pub(crate) fn holds_memory(&self) -> bool {
+        self.ticket.held().is_some() || self.session.is_receiving_value()
+    }
+
+    /// When it last made progress, in seconds on the server's clock.
+    pub(crate) fn progress_s(&self) -> u64 {
+        self.progress_s
     }
 
     /// Memory of the connection's own buffers.
@@ -198,6 +218,11 @@ impl<K: Read + Write> Connection<K> {
             held.output_bytes += TLS_BUFFER_BYTES;
         }
         self.ticket.hold(held);
+        self.has_waited |= held.output_bytes > 0;
+        if !self.holds_memory() || self.moved_bytes >= PROGRESS_BYTES {
+            self.moved_bytes = 0;
+            self.progress_s = turns.now_s;
+        }
         turn
     }
 
@@ -217,11 +242,13 @@ impl<K: Read + Write> Connection<K> {
                 if self.phase == Phase::Closing {
                     return self.close_notify(turns);
                 }
-                // A slow reader's answers take memory. While all of them together take as much as
-                // they may, nothing is read that could need an answer.
+                // A slow reader's answers take memory. While all of them together take almost as
+                // much as they may, nothing is read from such a client that could need an answer.
+                // Others are read: most answers fit into the socket.
                 if self.readable
                     && self.phase == Phase::Serving
-                    && self.ticket.connections().buffers().is_full()
+                    && self.has_waited
+                    && self.ticket.connections().buffers().is_crowded()
                 {
                     return Ok(TurnResult::Pause);
                 }
@@ -305,6 +332,7 @@ impl<K: Read + Write> Connection<K> {
             Ok(0) => Ok(Arrived::End),
             Ok(count) => {
                 self.input.filled(count);
+                self.moved_bytes += count as u64;
                 turns.context.counters().bytes_read.add(count as u64);
                 // A short read has emptied a plain socket, and the poll reports later bytes again.
                 // This saves a call.
@@ -376,6 +404,7 @@ impl<K: Read + Write> Connection<K> {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(sent) => {
                     self.output.advance(sent);
+                    self.moved_bytes += sent as u64;
                     turns.context.counters().bytes_written.add(sent as u64);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,

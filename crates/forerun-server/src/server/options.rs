@@ -77,6 +77,9 @@ pub struct SnapshotOptions {
     /// `None` means as fast as possible without delaying the workers. The file at the end is always
     /// written at the speed of the disk.
     pub live_bytes_per_s: Option<NonZeroU64>,
+    /// How often a running server writes a copy by itself; fractions of a second are rounded up.
+    /// Default: never.
+    pub live_interval: Option<Duration>,
 }
 
 forerun_core::setters! {
@@ -101,6 +104,7 @@ forerun_core::setters! {
     SnapshotOptions { ignore_bad: bool } into {
         path: PathBuf,
         live_bytes_per_s: Option<NonZeroU64>,
+        live_interval: Option<Duration>,
     }
 }
 
@@ -112,6 +116,7 @@ impl SnapshotOptions {
             path: path.into(),
             ignore_bad: false,
             live_bytes_per_s: None,
+            live_interval: None,
         }
     }
 }
@@ -148,6 +153,10 @@ impl ServerOptions {
         }
         if self.threads == 0 || self.threads > 1024 {
             return wrong("threads", "must be between 1 and 1024");
+        }
+        let live_interval = self.snapshot.as_ref().and_then(|one| one.live_interval);
+        if live_interval == Some(Duration::ZERO) {
+            return wrong("snapshot interval", "must be longer than zero");
         }
         if self.connection_limit == 0 {
             return wrong("connection limit", "must be at least 1");

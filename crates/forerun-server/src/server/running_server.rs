@@ -43,6 +43,7 @@ impl<S: System> ServerControl for RunningServer<S> {
         };
         ConnectionStats {
             time_since_server_cert_refresh: self.tls.as_ref().map(age),
+            server_cert_not_after_unix_s: self.tls.as_ref().and_then(|tls| tls.not_after_unix_s()),
             ..self.connections.stats()
         }
     }

@@ -104,7 +104,12 @@ impl<S: System> ServerParts<S> {
             idle_timeout_s: options.idle_timeout.as_secs(),
         };
         let mut acceptor = Acceptor {
-            maintenance: Maintenance::new(system.now()),
+            maintenance: Maintenance::new(
+                system.now(),
+                snapshot_writer
+                    .as_ref()
+                    .and_then(|one| one.next_live(system.now())),
+            ),
             system,
             poll,
             listeners: listener_states(listeners),

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   start   FILE ──> cache, then FILE is removed, because the first command makes it stale
-//!   asked   cache ──> FILE.live, a copy that no start reads
+//!   asked, or at an interval
+//!           cache ──> FILE.live, a copy that no start reads
 //!   end     cache ──> FILE
 //! ```
 //!
@@ -79,6 +80,11 @@ impl<S: System> SnapshotWriter<S> {
     /// Removes the file that was read: it is stale as soon as a client can connect.
     pub(crate) fn invalidate(&self) -> Result<(), SnapshotError> {
         remove(&self.system, &self.options.path)
+    }
+
+    /// When the next copy is due by itself, if the last one was due at `now`.
+    pub(crate) fn next_live(&self, now: Instant) -> Option<Instant> {
+        now.checked_add(self.options.live_interval?)
     }
 
     /// Writes the file at the end of the server.

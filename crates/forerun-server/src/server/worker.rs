@@ -12,6 +12,7 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forerun_cache::Cache;
 use forerun_core::sync::mpsc::{Receiver, Sender, channel};
 use slab::Slab;
 
@@ -47,7 +48,7 @@ pub(crate) enum Message<K> {
         /// Whether it uses TLS.
         tls: bool,
     },
-    /// Close connections that hold buffers and move no byte, until others have room.
+    /// Close connections that hold memory and make no progress, until others have room.
     CloseStalled,
     /// Answer the requests that have arrived, close all connections by this time, then end.
     Drain(Instant),
@@ -158,7 +159,7 @@ impl<S: System> Worker<S> {
         let timeout = self.timeout();
         let mut turn = take(&mut self.turn);
         turn.append(&mut self.again);
-        if !self.setup.connections.buffers().is_full() {
+        if !self.setup.connections.buffers().is_crowded() {
             turn.append(&mut self.paused);
         }
         let mut called = false;
@@ -236,13 +237,22 @@ impl<S: System> Worker<S> {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
+        let held_bytes = connection.ticket.held().bytes();
         let mut turns = Turns {
             context: &mut self.context,
             users: self.setup.users.as_deref(),
             spare: &mut self.spare,
             now_s,
         };
-        match what(connection, &mut turns) {
+        let turn = what(connection, &mut turns);
+        let held = connection.ticket.held();
+        if held.bytes() > held_bytes
+            && self.deadline.is_none()
+            && self.setup.connections.buffers().is_full()
+        {
+            return self.close_for_memory(key);
+        }
+        match turn {
             TurnResult::Wait => {}
             TurnResult::Again => self.queue(key),
             TurnResult::Pause => self.pause(key),
@@ -276,34 +286,40 @@ impl<S: System> Worker<S> {
         }
     }
 
-    /// Closes connections that hold buffers and have moved no byte for a while, the most silent
-    /// first, until the buffers have room.
+    /// Closes connections that hold memory and have made no progress for a while, those without
+    /// progress for the longest time first, until there is room.
     fn close_stalled(&mut self) {
         let now_s = self.now_s();
         let mut stalled: Vec<(u64, usize)> = self
             .connections
             .iter()
-            .map(|(key, connection)| (&connection.ticket, key))
-            .filter(|(ticket, _)| ticket.held().is_some())
-            .map(|(ticket, key)| (ticket.last_heard_s(), key))
-            .filter(|(heard_s, _)| now_s.saturating_sub(*heard_s) >= STALL_S)
+            .filter(|(_, connection)| connection.holds_memory())
+            .map(|(key, connection)| (connection.progress_s(), key))
+            .filter(|(progress_s, _)| now_s.saturating_sub(*progress_s) >= STALL_S)
             .collect();
         stalled.sort_unstable();
         for (_, key) in stalled {
-            let buffers = self.setup.connections.buffers();
-            if !buffers.is_full() {
+            let setup = &self.setup;
+            if !setup.connections.buffers().is_crowded()
+                && !are_uploads_crowded(&setup.shared.cache)
+            {
                 break;
             }
-            if let Some(connection) = self.connections.get(key) {
-                let ticket = &connection.ticket;
-                tracing::warn!(
-                    peer = %ticket.peer(),
-                    "closed a connection that moved no byte while the buffers are at their limit"
-                );
-                buffers.closed(ticket.held());
-            }
-            self.close(key);
+            self.close_for_memory(key);
         }
+    }
+
+    /// Closes a connection because memory is short.
+    fn close_for_memory(&mut self, key: usize) {
+        if let Some(connection) = self.connections.get(key) {
+            let ticket = &connection.ticket;
+            tracing::warn!(
+                peer = %ticket.peer(),
+                "closed a connection because the memory of connections is at its limit"
+            );
+            self.setup.connections.buffers().closed(ticket.held());
+        }
+        self.close(key);
     }
 
     fn close(&mut self, key: usize) {
@@ -421,6 +437,11 @@ impl<S: System> Worker<S> {
             self.close(key);
         }
     }
+}
+
+/// Whether values that have not arrived in full take so much memory that others may be refused.
+pub(crate) fn are_uploads_crowded(cache: &Cache) -> bool {
+    cache.stats().buffer_bytes as usize > cache.value_buffer_limit_bytes() / 2
 }
 
 #[cfg(test)]

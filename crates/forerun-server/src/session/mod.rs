@@ -151,6 +151,11 @@ impl Session {
         !matches!(self.state, State::Opening | State::Command | State::Closed)
     }
 
+    /// Whether a value has arrived in part. That part takes memory of the cache.
+    pub fn is_receiving_value(&self) -> bool {
+        matches!(self.state, State::Store(_))
+    }
+
     /// Executes all complete commands in `input` and appends the answers to `output` in order. All
     /// lookups up to the next write form one batch, whether they came in one command or many.
     pub fn receive(

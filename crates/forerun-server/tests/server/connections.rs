@@ -138,11 +138,25 @@ fn metrics_are_served_over_http() {
         answer.contains("forerun_outcomes_total{command=\"get\",outcome=\"miss\"} 1\n"),
         "{answer}"
     );
+    let version = format!(
+        "forerun_build_info{{version=\"{}\"}} 1\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert!(answer.contains(&version), "{answer}");
+    let health = get("GET /health HTTP/1.1\r\n\r\n");
+    assert!(
+        health.starts_with("HTTP/1.1 200 ") && health.ends_with("\r\nserving\n"),
+        "{health}"
+    );
     assert!(get("GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
     assert!(get("PUT /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
     // A client that never finishes its request delays the others only for a bounded time.
     let _never = TcpStream::connect(address).expect("it accepts");
     assert!(get("GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
+    server.drain();
+    until("it is still said to serve", || {
+        get("GET /health HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 503 ")
+    });
 }
 
 #[test]

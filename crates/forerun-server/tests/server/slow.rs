@@ -2,13 +2,15 @@
 //! memory.
 
 use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forerun_cache::{Cache, CacheOptions};
 use forerun_server::Server;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::test_server::{TIMEOUT, ask, connect, options, rest, start, stat};
+use super::test_server::{TIMEOUT, ask, connect, options, rest, start, stat, until};
 
 /// These tests measure the memory of their process, so they run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -28,41 +30,58 @@ fn resident_bytes() -> u64 {
     pages * 4096
 }
 
-#[test]
-fn a_client_that_never_reads_costs_bounded_memory() {
-    let _alone = alone();
-    let server = start(options());
-    let mut other = connect(&server);
+/// A request for 100 kB, if `k` has 10 kB.
+fn greedy_line() -> String {
+    "get".to_owned() + &" k".repeat(10) + "\r\n"
+}
+
+/// Stores 10 kB under `k`.
+fn store_10_kb(stream: &mut TcpStream) {
     let value = "x".repeat(10_000);
     ask(
-        &mut other,
+        stream,
         &format!("set k 0 0 10000\r\n{value}\r\n"),
         "STORED\r\n",
     );
-    let before = resident_bytes();
-    // 40 clients send requests for 100 kB per line until the server stops reading.
-    let line = "get".to_owned() + &" k".repeat(10) + "\r\n";
-    let mut greedy: Vec<_> = (0..40).map(|_| connect(&server)).collect();
-    for stream in &mut greedy {
-        stream.set_nonblocking(true).expect("it can be");
-        let start = Instant::now();
-        let mut refused = 0;
-        while refused < 3 && start.elapsed() < TIMEOUT {
-            match stream.write(line.repeat(100).as_bytes()) {
-                Ok(_) => refused = 0,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    refused += 1;
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-                Err(error) => panic!("{error}"),
+}
+
+/// Sends greedy lines until the server stops reading, or closes the connection. Returns whether it
+/// stopped. The stream does not block afterwards.
+fn send_until_refused(stream: &mut TcpStream) -> bool {
+    let lines = greedy_line().repeat(1000);
+    stream.set_nonblocking(true).expect("it can be");
+    let start = Instant::now();
+    let mut refused = 0;
+    while refused < 3 && start.elapsed() < TIMEOUT {
+        match stream.write(lines.as_bytes()) {
+            Ok(_) => refused = 0,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                refused += 1;
+                std::thread::sleep(Duration::from_millis(2));
             }
+            Err(_) => return false,
         }
-        assert_eq!(refused, 3, "it is still read from");
+    }
+    assert_eq!(refused, 3, "it is still read from");
+    true
+}
+
+#[test]
+fn a_client_that_never_reads_costs_bounded_memory() {
+    const READERS: usize = 16;
+    let _alone = alone();
+    let server = start(options());
+    let mut other = connect(&server);
+    store_10_kb(&mut other);
+    let before = resident_bytes();
+    let mut greedy: Vec<_> = (0..READERS).map(|_| connect(&server)).collect();
+    for stream in &mut greedy {
+        assert!(send_until_refused(stream), "it was closed");
     }
     let grown = resident_bytes().saturating_sub(before);
     assert!(
-        grown < 40 * (300 << 10),
-        "{grown} bytes for 40 readers that do not read"
+        grown < READERS as u64 * (300 << 10),
+        "{grown} bytes for {READERS} readers that do not read"
     );
     // Other clients do not wait for these, which still do not read.
     ask(&mut other, "mn\r\n", "MN\r\n");
@@ -74,45 +93,28 @@ fn all_slow_readers_together_cost_bounded_memory_and_do_not_stop_the_server() {
     let _alone = alone();
     let server = start(options().buffer_limit_bytes(Some(LIMIT as usize)));
     let mut other = connect(&server);
-    let value = "x".repeat(10_000);
-    ask(
-        &mut other,
-        &format!("set k 0 0 10000\r\n{value}\r\n"),
-        "STORED\r\n",
-    );
-    // Far more clients than the limit allows send until the server stops reading.
-    let line = "get".to_owned() + &" k".repeat(10) + "\r\n";
-    let mut greedy: Vec<_> = (0..60).map(|_| connect(&server)).collect();
-    for stream in &mut greedy {
-        stream.set_nonblocking(true).expect("it can be");
-        let start = Instant::now();
-        let mut refused = 0;
-        while refused < 3 && start.elapsed() < TIMEOUT {
-            match stream.write(line.repeat(100).as_bytes()) {
-                Ok(_) => refused = 0,
-                // The server may close it in the meantime.
-                Err(error) if error.kind() != ErrorKind::WouldBlock => break,
-                Err(_) => {
-                    refused += 1;
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-            }
-        }
-    }
-    // The others are served as soon as readers that do not read have been closed.
+    store_10_kb(&mut other);
     let number = |other: &mut _, name: &str| stat(other, name).parse::<u64>().expect("a number");
     let held =
         |other: &mut _| number(other, "response_obj_bytes") + number(other, "read_buf_bytes");
-    // Each worker may exceed the limit by one connection.
+    // Each worker may exceed the limit by one connection, for a moment.
     let held_bytes_max = LIMIT + 2 * (400 << 10);
-    let start = Instant::now();
-    while number(&mut other, "response_obj_oom") == 0 {
-        assert!(start.elapsed() < TIMEOUT, "no stalled reader was closed");
+    // Far more clients than the limit allows. This one is served all the time.
+    let mut greedy: Vec<_> = (0..40).map(|_| connect(&server)).collect();
+    for stream in &mut greedy {
+        send_until_refused(stream);
         assert!(held(&mut other) < held_bytes_max);
+    }
+    assert!(
+        number(&mut other, "response_obj_oom") > 0,
+        "none was closed"
+    );
+    // Those that were not closed at once are closed because they never read.
+    let start = Instant::now();
+    while held(&mut other) > LIMIT / 5 * 4 {
+        assert!(start.elapsed() < TIMEOUT, "stalled readers keep the memory");
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert!(held(&mut other) < held_bytes_max);
-    assert!(number(&mut other, "read_buf_pauses") > 0);
     drop(greedy);
     let start = Instant::now();
     while number(&mut other, "response_obj_bytes") > 0 {
@@ -121,6 +123,86 @@ fn all_slow_readers_together_cost_bounded_memory_and_do_not_stop_the_server() {
     }
     assert_eq!(number(&mut other, "response_obj_count"), 0);
     ask(&mut other, "mn\r\n", "MN\r\n");
+}
+
+#[test]
+fn readers_that_read_a_little_now_and_then_do_not_stop_others() {
+    let _alone = alone();
+    let server = start(options().buffer_limit_bytes(Some(1 << 20)));
+    let mut other = connect(&server);
+    store_10_kb(&mut other);
+    let mut greedy: Vec<_> = (0..40).map(|_| connect(&server)).collect();
+    greedy.retain_mut(send_until_refused);
+    assert!(!greedy.is_empty());
+    // Enough to count as progress, and far too little to empty what the server holds.
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = over.clone();
+    let reader = std::thread::spawn(move || {
+        let mut piece = vec![0; 200 << 10];
+        // Relaxed: the flag publishes nothing else.
+        while !is_over.load(Ordering::Relaxed) {
+            for stream in &mut greedy {
+                let _ = stream.read(&mut piece);
+                let _ = stream.write(greedy_line().as_bytes());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    let start = Instant::now();
+    let mut slowest = Duration::ZERO;
+    // Longer than a stalled reader would be tolerated.
+    while start.elapsed() < Duration::from_secs(8) {
+        let asked = Instant::now();
+        ask(&mut other, "mn\r\n", "MN\r\n");
+        // New clients are served too.
+        ask(&mut connect(&server), "get none\r\n", "END\r\n");
+        slowest = slowest.max(asked.elapsed());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    over.store(true, Ordering::Relaxed);
+    reader.join().expect("it reads");
+    assert!(slowest < Duration::from_secs(3), "{slowest:?}");
+}
+
+#[test]
+fn an_upload_without_progress_does_not_keep_the_memory_of_uploads() {
+    let _alone = alone();
+    let options_of_cache = CacheOptions::default()
+        .memory_limit_bytes(64 << 20)
+        .max_item_bytes(16 << 20);
+    let cache = Arc::new(Cache::new(options_of_cache).expect("a cache"));
+    let server = Server::start(options(), cache.clone()).expect("it starts");
+    // All uploads together may take 16 MiB. One takes 12 MiB of that, and then a byte now and then.
+    let mut slow = connect(&server);
+    let length = 15 << 20;
+    slow.write_all(format!("set slow 0 0 {length}\r\n").as_bytes())
+        .expect("it is sent");
+    slow.write_all(&vec![b's'; 12 << 20]).expect("it is sent");
+    until("the upload arrives", || {
+        cache.stats().buffer_bytes >= 12 << 20
+    });
+    let sender = std::thread::spawn(move || {
+        while slow.write_all(b"s").is_ok() {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    });
+    let value = "v".repeat(8 << 20);
+    let mut other = connect(&server);
+    let request = format!("set k 0 0 {}\r\n{value}\r\n", value.len());
+    until("others can never upload", || {
+        other.write_all(request.as_bytes()).expect("it is sent");
+        let mut answer = String::new();
+        let mut byte = [0];
+        while !answer.ends_with("\r\n") {
+            other.read_exact(&mut byte).expect("it answers");
+            answer.push(char::from(byte[0]));
+        }
+        let refused = "SERVER_ERROR out of memory storing object\r\n";
+        assert!(answer == "STORED\r\n" || answer == refused, "{answer}");
+        answer == "STORED\r\n"
+    });
+    sender.join().expect("it sends");
+    assert_eq!(stat(&mut other, "read_buf_oom"), "1");
 }
 
 #[test]

@@ -215,6 +215,25 @@ fn no_snapshot_is_left_while_a_server_runs_on_it() {
 }
 
 #[test]
+fn copies_are_written_at_their_interval() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cache.snapshot");
+    let snapshot = SnapshotOptions::new(path).live_interval(Some(Duration::from_secs(1)));
+    let server = start(options().snapshot(snapshot.clone()));
+    let live = dir.path().join("cache.snapshot.live");
+    for _ in 0..2 {
+        until("no copy is written", || live.exists());
+        fs::remove_file(&live).expect("it is there");
+    }
+    drop(server);
+    let never = options().snapshot(snapshot.live_interval(Some(Duration::ZERO)));
+    assert!(matches!(
+        Server::start(never, cache()),
+        Err(Error::Option { .. })
+    ));
+}
+
+#[test]
 fn a_server_that_does_not_start_leaves_the_snapshot() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("cache.snapshot");

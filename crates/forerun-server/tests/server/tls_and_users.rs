@@ -37,9 +37,8 @@ fn commands_go_through_tls_whatever_their_size() {
     );
 }
 
-#[test]
-fn plain_and_tls_listeners_coexist_and_noise_is_refused() {
-    let certificates = Certificates::new();
+/// A server with a listener for TLS and one without, and the address of the latter.
+fn start_with_plain_listener(certificates: &Certificates) -> (Server, String) {
     let mut options = options();
     options
         .listen
@@ -47,7 +46,14 @@ fn plain_and_tls_listeners_coexist_and_noise_is_refused() {
     options.tls = Some(certificates.options(VerifyClient::No));
     let server = start(options);
     let plain = server.addresses()[1].to_string();
-    let mut stream = TcpStream::connect(plain).expect("it accepts");
+    (server, plain)
+}
+
+#[test]
+fn plain_and_tls_listeners_coexist_and_noise_is_refused() {
+    let certificates = Certificates::new();
+    let (server, plain) = start_with_plain_listener(&certificates);
+    let mut stream = TcpStream::connect(&plain).expect("it accepts");
     ask(&mut stream, "mn\r\n", "MN\r\n");
     let mut noise = connect(&server);
     noise.write_all(b"get key\r\n").expect("it is sent");
@@ -96,12 +102,7 @@ fn is_trusted(certificates: &Certificates, server: &Server) -> bool {
 #[test]
 fn certificates_are_replaced_while_sessions_are_open() {
     let certificates = Certificates::new();
-    let mut options = options();
-    options
-        .listen
-        .extend(Listen::parse("notls:127.0.0.1:0", 0).expect("it is an address"));
-    options.tls = Some(certificates.options(VerifyClient::No));
-    let server = start(options);
+    let (server, plain) = start_with_plain_listener(&certificates);
     let mut first = certificates.client(None, &server);
     ask(&mut first, "mn\r\n", "MN\r\n");
 
@@ -110,8 +111,7 @@ fn certificates_are_replaced_while_sessions_are_open() {
         !is_trusted(&certificates, &server),
         "no reload was requested yet"
     );
-    let plain = server.addresses()[1].to_string();
-    let mut operator = TcpStream::connect(plain).expect("it accepts");
+    let mut operator = TcpStream::connect(&plain).expect("it accepts");
     ask(&mut operator, "refresh_certs\r\n", "OK\r\n");
     assert!(is_trusted(&certificates, &server));
     let age = stat(&mut operator, "time_since_server_cert_refresh");

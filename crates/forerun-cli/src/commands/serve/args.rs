@@ -124,7 +124,15 @@ pub struct Args {
     /// Write the process's number to this file while the server runs
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
-    /// Address of the metrics for Prometheus, over HTTP
+    /// Write a copy of the running cache to FILE.live at this interval
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        requires = "snapshot",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    snapshot_interval: Option<u32>,
+    /// Address of the metrics for Prometheus, over HTTP, and of /health
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
     /// Format of the log
@@ -267,6 +275,10 @@ impl Args {
                 SnapshotOptions::new(path)
                     .ignore_bad(self.snapshot_ignore_bad)
                     .live_bytes_per_s(self.snapshot_rate)
+                    .live_interval(
+                        self.snapshot_interval
+                            .map(|seconds| Duration::from_secs(seconds.into())),
+                    )
             }))
             .metrics(self.metrics)
             .settings(
