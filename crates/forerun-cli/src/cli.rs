@@ -5,7 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     backup, check, checkpoint, compact, completions, delete, demo, dump, get, load, man, memcached,
-    multiget, put, replay, scan, serve, stats,
+    multiget, put, replay, scan, serve, stats, top,
 };
 use crate::exit::{EXIT_CODES_HELP, Outcome};
 
@@ -51,6 +51,7 @@ pub enum Command {
     Replay(replay::Args),
     Serve(Box<serve::Args>),
     Memcached(memcached::Args),
+    Top(top::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -75,6 +76,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::Replay(args) => replay::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Memcached(args) => memcached::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Completions(args) => completions::run(&args, &mut Cli::command()),
         Command::Man(args) => man::run(&args, Cli::command()),
     }

@@ -4,7 +4,7 @@ mod testing;
 
 use testing::Workspace;
 
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 20] = [
     "demo",
     "load",
     "put",
@@ -22,6 +22,7 @@ const COMMANDS: [&str; 19] = [
     "replay",
     "serve",
     "memcached",
+    "top",
     "completions",
     "man",
 ];

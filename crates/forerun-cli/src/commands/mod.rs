@@ -18,3 +18,4 @@ pub mod replay;
 pub mod scan;
 pub mod serve;
 pub mod stats;
+pub mod top;

@@ -261,6 +261,33 @@ mod tests {
     }
 
     #[test]
+    fn the_dashboard_and_the_alerts_use_metrics_that_exist() {
+        let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
+        let shared = Shared::new(Default::default(), cache, Box::new(NoServer));
+        let text = Exporter::new(Arc::new(shared)).text().expect("a text");
+        for (file, uses) in [
+            (
+                include_str!("../../../../packaging/grafana-dashboard.json"),
+                20,
+            ),
+            (
+                include_str!("../../../../packaging/prometheus-alerts.yml"),
+                10,
+            ),
+        ] {
+            let words = file.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let names: Vec<&str> = words.filter(|word| word.starts_with("forerun_")).collect();
+            assert!(names.len() > uses, "{names:?}");
+            for name in names {
+                // Only a server with TLS has this one.
+                let is_of_tls = name == "forerun_certificate_expiry_timestamp_seconds";
+                let sample = |end| text.contains(&format!("\n{name}{end}"));
+                assert!(is_of_tls || sample(' ') || sample('{'), "{name}");
+            }
+        }
+    }
+
+    #[test]
     fn every_metric_is_in_the_documentation_and_has_its_value() {
         let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
         cache.store(Store::set(b"key", b"value"));

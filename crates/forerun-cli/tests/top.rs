@@ -1,0 +1,71 @@
+//! `forerun top` against a server, and against none.
+
+mod testing;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::Stdio;
+
+use testing::Workspace;
+
+#[test]
+fn a_server_is_shown_with_its_rates() {
+    let workspace = Workspace::new();
+    let mut server = workspace
+        .command(&["serve", "--port", "0", "--threads", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    let stdout = server.stdout.take().expect("it was asked for");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    let address = line
+        .trim()
+        .strip_prefix("listening on ")
+        .expect("an address")
+        .to_owned();
+    // A client that reads until it is stopped.
+    let mut client = TcpStream::connect(&address).expect("it accepts");
+    client
+        .write_all(b"set k 0 0 1\r\nv\r\n")
+        .expect("it is sent");
+    let mut stored = [0; 8];
+    client.read_exact(&mut stored).expect("it answers");
+    let load = std::thread::spawn(move || {
+        let mut answer = [0; 13 + 3 + 5];
+        while client.write_all(b"get k none\r\n").is_ok() && client.read_exact(&mut answer).is_ok()
+        {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    });
+    let ran = workspace.run(&["top", &address, "--count", "2"]);
+    // A server that does not answer is shown beside one that does.
+    let with_another = workspace.run(&["top", &address, "127.0.0.1:1", "--count", "1"]);
+    server.kill().expect("it runs");
+    server.wait().expect("it ends");
+    load.join().expect("it loads");
+    let text = String::from_utf8(ran.stdout).expect("it is text");
+    assert_eq!(ran.code, 0, "{text}{}", ran.stderr);
+    assert!(
+        text.starts_with(&format!("{address}  1.6.18-forerun-")),
+        "{text}"
+    );
+    assert_eq!(text.matches("\n  memory  ").count(), 2, "{text}");
+    assert!(text.contains("/s, 50.0% found\n"), "{text}");
+    assert!(text.contains("; most from 127.0.0.1 2\n"), "{text}");
+    assert!(!text.contains('\x1b'), "{text}");
+    let text = String::from_utf8(with_another.stdout).expect("it is text");
+    assert_eq!(with_another.code, 1, "{text}");
+    assert!(
+        text.contains("\n\n127.0.0.1:1  does not answer: "),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_server_needs_a_port() {
+    let ran = Workspace::new().run(&["top", "localhost"]);
+    assert_eq!(ran.code, 2, "{}", ran.stderr);
+    assert!(ran.stderr.contains("HOST:PORT"), "{}", ran.stderr);
+}
