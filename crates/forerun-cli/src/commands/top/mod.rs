@@ -76,7 +76,7 @@ impl Watched<'_> {
                 text
             }
             Err(error) => {
-                // A server that has started anew counts from zero.
+                // A server that was restarted counts from zero.
                 self.last = None;
                 format!("{}  {error}\n", self.name)
             }
