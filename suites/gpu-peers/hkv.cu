@@ -14,12 +14,17 @@ namespace {
 using Table = nv::merlin::HashTable<uint64_t, float, uint64_t, nv::merlin::EvictStrategy::kLru,
                                     nv::merlin::Sm80>;
 
-std::unique_ptr<Table> made(const Setting& setting) {
+// By default each call takes the table's lock, for which it launches a kernel and waits. A caller that
+// orders its own calls can do without.
+enum class ApiLock { on, off };
+
+std::unique_ptr<Table> made(const Setting& setting, ApiLock lock) {
     nv::merlin::HashTableOptions options;
     options.init_capacity = options.max_capacity = setting.slots;
     options.dim = setting.dim;
     options.max_hbm_for_vectors = setting.slots * setting.dim * sizeof(float);
     options.device_id = setting.device;
+    options.api_lock = lock == ApiLock::on;
     // By default it makes one allocation per bucket, which takes minutes.
     options.num_of_buckets_per_alloc =
         std::max<uint64_t>(std::min<uint64_t>(1024, setting.slots / 128), 1);
@@ -49,9 +54,9 @@ void fill(Table& table, Keys& keys, const Setting& setting, double load,
     }
 }
 
-void run(const Setting& setting, double load) {
+void run(const Setting& setting, double load, ApiLock lock) {
     const uint64_t n = setting.batch, values = n * setting.dim;
-    std::unique_ptr<Table> table = made(setting);
+    std::unique_ptr<Table> table = made(setting, lock);
     OnDevice<uint64_t> keys_in(std::max<uint64_t>(n, 1 << 20)), evicted(n), evicted_scores(n),
         absent(n);
     OnDevice<float> rows(values), rows_out(values);
@@ -144,8 +149,9 @@ void run(const Setting& setting, double load) {
          {}},
     };
     measure(setting, keys, writers, timer, give, put_back);
+    const char* const engine = lock == ApiLock::on ? "hierarchicalkv" : "hierarchicalkv-unlocked";
     for (const std::vector<Operation>* all : {&lookups, &writers}) {
-        for (const Operation& op : *all) print(setting, "hierarchicalkv", "1x128", load, op);
+        for (const Operation& op : *all) print(setting, engine, "1x128", load, op);
     }
 }
 
@@ -154,5 +160,7 @@ void run(const Setting& setting, double load) {
 int main(int count, char** words) {
     const Setting setting = parse(count, words);
     PEERS_CHECK(cudaSetDevice(setting.device));
-    for (const double load : setting.loads) run(setting, load);
+    for (const double load : setting.loads) {
+        for (const ApiLock lock : {ApiLock::on, ApiLock::off}) run(setting, load, lock);
+    }
 }
