@@ -1,9 +1,9 @@
 //! Embeds the kernels: always as source, and as machine code if a CUDA compiler is found.
 //!
 //! ```text
-//!   kernels/all.cu ─ flatten ─ kernels.cu ─┬─ nvcc -arch=sm_80 ─ sm_80.cubin
-//!                                          ├─ nvcc -arch=sm_90 ─ sm_90.cubin       embedded.rs lists the images made
-//!                                          └─ nvcc -arch=compute_90 ─ 90.ptx, for devices newer than these
+//!   kernels/all.cu ─ flatten ─ kernels.cu ─┬─ nvcc -ptx ─ 80.ptx ─ nvcc -cubin ─ sm_80.cubin
+//!                                          └─ nvcc -ptx ─ 90.ptx ─ nvcc -cubin ─ sm_90.cubin
+//!   embedded.rs    the images made, and the version of CUDA that the compiler belongs to
 //! ```
 //!
 //! With the feature `study`, the root is `kernels/study.cu`, which adds the kernels of the benches.
@@ -11,6 +11,9 @@
 //! The compiler is `FORERUN_NVCC` (`none`: no compiler), otherwise `nvcc` of `CUDA_HOME`, otherwise
 //! of `PATH`. A compiler that is named explicitly must work. If one that was merely found fails,
 //! the build prints a warning and continues without it. Without a compiler, nothing is run.
+//!
+//! A driver does not load code of a newer major version of CUDA. `.ci/nvcc12` is a compiler of CUDA
+//! 12.0, whose code every supported driver loads.
 
 use std::collections::HashSet;
 use std::env;
@@ -19,12 +22,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Name, architecture and form of each image.
-const IMAGES: &[(&str, &str, &str)] = &[
-    ("sm_80.cubin", "-arch=sm_80", "-cubin"),
-    ("sm_90.cubin", "-arch=sm_90", "-cubin"),
-    ("90.ptx", "-arch=compute_90", "-ptx"),
-];
+/// The architectures.
+const ARCHITECTURES: [&str; 2] = ["80", "90"];
 
 fn main() -> Result<(), String> {
     println!("cargo::rerun-if-changed=build.rs");
@@ -42,22 +41,22 @@ fn main() -> Result<(), String> {
     let flat = out.join("kernels.cu");
     fs::write(&flat, &source).map_err(|e| format!("{}: {e}", flat.display()))?;
 
-    let made = match nvcc() {
-        None => Vec::new(),
+    let compiler = match nvcc() {
+        None => None,
         Some((nvcc, named)) => match compile(&nvcc, &flat, &out) {
-            Ok(()) => IMAGES.iter().map(|(name, ..)| *name).collect(),
+            Ok(version) => Some(version),
             Err(error) if named => return Err(error),
             Err(error) => {
                 println!(
                     "cargo::warning=the kernels will be compiled on first use: {}",
                     error.lines().next().unwrap_or_default()
                 );
-                Vec::new()
+                None
             }
         },
     };
     let embedded = out.join("embedded.rs");
-    fs::write(&embedded, list(&made)).map_err(|e| format!("{}: {e}", embedded.display()))
+    fs::write(&embedded, list(compiler)).map_err(|e| format!("{}: {e}", embedded.display()))
 }
 
 /// Returns the file with its includes inlined, each once (as `#pragma once` says), but a `.list`
@@ -120,47 +119,74 @@ fn nvcc() -> Option<(PathBuf, bool)> {
         .map(|found| (found, false))
 }
 
-fn compile(nvcc: &Path, source: &Path, out: &Path) -> Result<(), String> {
-    for (name, architecture, form) in IMAGES {
+/// Makes all images and returns the compiler's version of CUDA, 12000 for 12.0.
+fn compile(nvcc: &Path, source: &Path, out: &Path) -> Result<u32, String> {
+    let run = |arguments: &[&str], from: &Path, to: &Path| {
         let output = Command::new(nvcc)
-            .args(["-std=c++17", "-O3", architecture, form, "-o"])
-            .arg(out.join(name))
-            .arg(source)
+            .args(["-std=c++17", "-O3"])
+            .args(arguments)
+            .arg("-o")
+            .arg(to)
+            .arg(from)
             .output()
             .map_err(|e| format!("{}: {e}", nvcc.display()))?;
         if !output.status.success() {
             return Err(format!(
-                "{} {architecture} failed, {}:\n{}",
+                "{} {} failed, {}:\n{}",
                 nvcc.display(),
+                arguments.join(" "),
                 output.status,
                 String::from_utf8_lossy(&output.stderr)
             ));
         }
+        Ok(())
+    };
+    let mut version = None;
+    for number in ARCHITECTURES {
+        let ptx = out.join(format!("{number}.ptx"));
+        let cubin = out.join(format!("sm_{number}.cubin"));
+        run(&["-ptx", &format!("-arch=compute_{number}")], source, &ptx)?;
+        run(&["-cubin", &format!("-arch=sm_{number}")], &ptx, &cubin)?;
+        let text = fs::read_to_string(&ptx).map_err(|e| format!("{}: {e}", ptx.display()))?;
+        version = cuda_version(&text);
+        if version.is_none() {
+            return Err(format!("{}: no version of CUDA", ptx.display()));
+        }
     }
-    Ok(())
+    version.ok_or_else(|| "no architecture".to_owned())
+}
+
+/// The version that a compiler writes at the top of PTX: `// Cuda compilation tools, release 12.0`.
+fn cuda_version(ptx: &str) -> Option<u32> {
+    let (_, rest) = ptx.split_once("Cuda compilation tools, release ")?;
+    let (major, rest) = rest.split_once('.')?;
+    let minor = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    Some(major.parse::<u32>().ok()? * 1000 + minor.parse::<u32>().ok()? * 10)
 }
 
 /// The file that `src/cubin/mod.rs` includes. PTX is text and must end with a zero byte.
-fn list(made: &[&str]) -> String {
+fn list(compiler: Option<u32>) -> String {
     let mut text = String::new();
-    for (constant, name) in [
-        ("SM_80", "sm_80.cubin"),
-        ("SM_90", "sm_90.cubin"),
-        ("PTX_90", "90.ptx"),
-    ] {
-        let zero = if name.ends_with(".ptx") { "\\0" } else { "" };
-        let value = match made.contains(&name) {
-            false => "None".to_owned(),
-            true if zero.is_empty() => {
-                format!("Some(include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}\")))")
-            }
-            true => format!(
-                "Some(concat!(include_str!(concat!(env!(\"OUT_DIR\"), \"/{name}\")), \
-                 \"{zero}\").as_bytes())"
+    for number in ARCHITECTURES {
+        let (cubin, ptx) = match compiler {
+            None => ("None".to_owned(), "None".to_owned()),
+            Some(_) => (
+                format!("Some(include_bytes!(concat!(env!(\"OUT_DIR\"), \"/sm_{number}.cubin\")))"),
+                format!(
+                    "Some(concat!(include_str!(concat!(env!(\"OUT_DIR\"), \"/{number}.ptx\")), \
+                     \"\\0\").as_bytes())"
+                ),
             ),
         };
-        let _ = writeln!(text, "const {constant}: Option<&[u8]> = {value};");
+        let _ = writeln!(text, "const SM_{number}: Option<&[u8]> = {cubin};");
+        let _ = writeln!(text, "const PTX_{number}: Option<&[u8]> = {ptx};");
     }
+    // Without images no version is used.
+    let version = compiler.unwrap_or_default();
+    let _ = writeln!(
+        text,
+        "const COMPILER: CudaVersion = CudaVersion({version});"
+    );
     text.push_str(
         "const SOURCE: &str = include_str!(concat!(env!(\"OUT_DIR\"), \"/kernels.cu\"));\n",
     );

@@ -17,9 +17,7 @@ template <typename T> void store(T* to, T value) {
 }
 template <typename T> T load_global(const T* from) { return load(from); }
 template <typename T> void store_global(T* to, T value) { store(to, value); }
-template <L2Fetch FETCH = L2Fetch::line_part, typename T> T load_once(const T* from) {
-    return load(from);
-}
+template <typename T> T load_once(const T* from) { return load(from); }
 template <typename T> void store_streaming(T* to, T value) { store(to, value); }
 
 inline u8* dynamic_shared() { return shim::Machine::current().block().dynamic.get(); }

@@ -50,6 +50,20 @@ pub enum GpuError {
         /// The required version.
         needed: CudaVersion,
     },
+    /// The driver is older than the kernels' compiler, so it does not load what that has made.
+    #[error(
+        "the NVIDIA driver is too old for the kernels of this program: it supports CUDA {found}, \
+         but CUDA {needed} or later is required. A newer driver, or NVRTC of CUDA {found} or older, \
+         would do; {nvrtc}"
+    )]
+    KernelsTooNew {
+        /// The supported version.
+        found: CudaVersion,
+        /// The required version.
+        needed: CudaVersion,
+        /// Why compiling the kernels on this machine did not help.
+        nvrtc: String,
+    },
     /// The device is older than the kernels require.
     #[error(
         "{name} has compute capability {}.{}, but {}.{} or later is required",

@@ -6,8 +6,7 @@
 //   store_streaming              the same, for data that is unlikely to be read soon (st.global.cs)
 //
 // load_once is not ld.global.nc: a read through that path may be delayed until after later stores.
-// ptxas did so to save registers, which defeated "all loads, then all stores". L2Fetch widens what
-// a load brings into L2. It is a hint, useful if neighbours are read soon after.
+// ptxas did so to save registers, which defeated "all loads, then all stores".
 //
 // The host may read what a kernel stores to host memory once the kernel has ended and the host has
 // waited for it (event or stream). Nothing here makes it visible earlier.
@@ -20,8 +19,6 @@ namespace forerun {
 struct alignas(16) Bytes16 {
     u32 x, y, z, w;
 };
-
-enum class L2Fetch { line_part, bytes_64, bytes_128, bytes_256 };
 
 // The integer or block of this many bytes.
 template <u32 BYTES> struct UnitOf;
@@ -91,9 +88,6 @@ namespace instruction {
 
 FORERUN_LOAD(load, "ld.global")
 FORERUN_LOAD(load_once, "ld.global.L1::no_allocate")
-FORERUN_LOAD(load_once_64, "ld.global.L1::no_allocate.L2::64B")
-FORERUN_LOAD(load_once_128, "ld.global.L1::no_allocate.L2::128B")
-FORERUN_LOAD(load_once_256, "ld.global.L1::no_allocate.L2::256B")
 FORERUN_STORE(store, "st.global")
 FORERUN_STORE(store_streaming, "st.global.cs")
 
@@ -108,14 +102,9 @@ template <typename T> FORERUN_DEVICE T load_global(const T* from) {
     instruction::load(reinterpret_cast<const Unit<sizeof(T)>*>(from), value);
     return T(value);
 }
-template <L2Fetch FETCH = L2Fetch::line_part, typename T>
-FORERUN_DEVICE T load_once(const T* from) {
+template <typename T> FORERUN_DEVICE T load_once(const T* from) {
     Unit<sizeof(T)> value;
-    const auto* unit = reinterpret_cast<const Unit<sizeof(T)>*>(from);
-    if constexpr (FETCH == L2Fetch::line_part) instruction::load_once(unit, value);
-    if constexpr (FETCH == L2Fetch::bytes_64) instruction::load_once_64(unit, value);
-    if constexpr (FETCH == L2Fetch::bytes_128) instruction::load_once_128(unit, value);
-    if constexpr (FETCH == L2Fetch::bytes_256) instruction::load_once_256(unit, value);
+    instruction::load_once(reinterpret_cast<const Unit<sizeof(T)>*>(from), value);
     return T(value);
 }
 template <typename T> FORERUN_DEVICE void store_global(T* to, T value) {

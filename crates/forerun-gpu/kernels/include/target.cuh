@@ -6,7 +6,7 @@
 //   FORERUN_KERNEL(threads)   an entry point, for blocks of at most this many threads
 //   FORERUN_KERNEL_WITHIN(threads, registers)   the same, with about this many registers per thread at most
 //   FORERUN_SHARED(T, name)   a variable that the block shares, uninitialised
-//   FORERUN_HOPPER            bulk copies, barriers in shared memory and 16-byte compare-and-swap are available (sm_90)
+//   FORERUN_HOPPER            bulk copies and barriers in shared memory are available (sm_90)
 #pragma once
 
 #if defined(FORERUN_SHIM)

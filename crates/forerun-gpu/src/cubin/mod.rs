@@ -1,22 +1,51 @@
-//! The kernels' machine code: embedded at build time, or compiled by NVRTC from the source.
+//! The kernels' code: embedded at build time, or compiled by NVRTC from the source.
 //!
-//! | the device | compiler found at build time | none found |
-//! |---|---|---|
-//! | 8.x | the cubin for 8.0, which all of 8.x run | NVRTC, for the device, once: the cubin is kept on disk |
-//! | 9.x | the cubin for 9.0 | the same |
-//! | newer | PTX for 9.0, which the driver compiles and keeps | the same |
+//! | the device | in this order, until the driver loads one |
+//! |---|---|
+//! | 8.x | machine code for 8.0, PTX for 8.0, NVRTC |
+//! | 9.x | machine code for 9.0, PTX for 9.0, NVRTC |
+//! | newer | PTX for 9.0, NVRTC |
+//!
+//! A driver loads machine code of its own major version of CUDA and of older ones, and PTX of its
+//! own version and of older ones, which it compiles and keeps. Only a build that found a compiler
+//! has embedded code. `.ci/nvcc12` is one whose code every supported driver loads.
 //!
 //! The source is always embedded in one piece, so a program needs no file of this crate at run
 //! time. NVRTC is a library of the CUDA toolkit. It is loaded at run time, and only if it is
-//! needed.
+//! needed; its machine code is kept on disk.
 
 mod disk_cache;
 mod nvrtc;
 
+use crate::CudaVersion;
 use disk_cache::Cache;
-use std::borrow::Cow;
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
+
+/// All kernels in the form that `cuModuleLoadData` takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Code<B> {
+    /// Machine code (an ELF file), or PTX with a terminating zero.
+    pub(crate) image: B,
+    /// The oldest driver that loads it.
+    pub(crate) needed: CudaVersion,
+}
+
+impl<B> Code<B> {
+    /// Machine code, made by a compiler of this version.
+    pub(crate) fn machine(image: B, compiler: CudaVersion) -> Code<B> {
+        let needed = CudaVersion(compiler.0 / 1000 * 1000);
+        Code { image, needed }
+    }
+
+    /// PTX, made by a compiler of this version.
+    pub(crate) fn ptx(image: B, compiler: CudaVersion) -> Code<B> {
+        Code {
+            image,
+            needed: compiler,
+        }
+    }
+}
 
 /// Why the machine code is missing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,43 +86,46 @@ pub(crate) enum CubinError {
     },
 }
 
-/// One image with all kernels for a device of this compute capability, in the form that
-/// `cuModuleLoadData` takes: a cubin, or PTX with a terminating zero.
-pub(crate) fn image(capability: (u32, u32)) -> Result<Cow<'static, [u8]>, CubinError> {
-    match embedded(capability) {
-        Some(image) => Ok(Cow::Borrowed(image)),
-        None => compiled(capability, Cache::of_user().as_ref()).map(Cow::Owned),
-    }
+/// The embedded code that fits a device of this compute capability, the best first.
+pub(crate) fn embedded(capability: (u32, u32)) -> Vec<Code<&'static [u8]>> {
+    let (machine, ptx) = match capability.0 {
+        8 => (SM_80, PTX_80),
+        9 => (SM_90, PTX_90),
+        10.. => (None, PTX_90),
+        _ => (None, None),
+    };
+    let machine = machine.map(|image| Code::machine(image, COMPILER));
+    machine
+        .into_iter()
+        .chain(ptx.map(|image| Code::ptx(image, COMPILER)))
+        .collect()
 }
 
-/// Like [`image`], but compiled on this machine even if an image was embedded. It serves drivers
-/// that are older than the compiler that made the embedded image.
-pub(crate) fn recompiled(capability: (u32, u32)) -> Result<Vec<u8>, CubinError> {
-    compiled(capability, Cache::of_user().as_ref())
-}
-
-fn embedded(capability: (u32, u32)) -> Option<&'static [u8]> {
-    match capability.0 {
-        8 => SM_80,
-        9 => SM_90,
-        10.. => PTX_90,
-        _ => None,
-    }
+/// Machine code compiled by NVRTC on this machine.
+pub(crate) fn compiled(capability: (u32, u32)) -> Result<Code<Vec<u8>>, CubinError> {
+    compiled_with(capability, Cache::of_user().as_ref())
 }
 
 /// Reads the image from the cache, or compiles it with NVRTC and caches it.
-fn compiled(capability: (u32, u32), cache: Option<&Cache>) -> Result<Vec<u8>, CubinError> {
+fn compiled_with(
+    capability: (u32, u32),
+    cache: Option<&Cache>,
+) -> Result<Code<Vec<u8>>, CubinError> {
     let compiler = nvrtc::Compiler::load().ok_or(CubinError::NoCompiler { capability })?;
     let version = compiler.version()?;
+    let of_version = |image| {
+        let (major, minor) = (version.0.unsigned_abs(), version.1.unsigned_abs());
+        Code::machine(image, CudaVersion(major * 1000 + minor * 10))
+    };
     let key = disk_cache::Key::of(&(SOURCE, capability, version, nvrtc::OPTIONS));
     if let Some(image) = cache.and_then(|cache| cache.get(&key)) {
-        return Ok(image);
+        return Ok(of_version(image));
     }
     let image = compiler.compile(SOURCE, capability)?;
     if let Some(cache) = cache {
         cache.put(&key, &image);
     }
-    Ok(image)
+    Ok(of_version(image))
 }
 
 #[cfg(test)]
@@ -163,20 +195,45 @@ mod tests {
     }
 
     #[test]
-    fn embedded_images_have_every_kernel_and_fit_their_devices() {
-        for (capability, image) in [((8, 0), SM_80), ((9, 0), SM_90)] {
-            assert_eq!(embedded(capability), image);
-            assert_eq!(embedded((capability.0, 6)), image);
-            let Some(image) = image else { continue };
-            assert!(image.starts_with(ELF));
+    fn embedded_code_has_every_kernel_and_fits_its_devices() {
+        for (capability, machine, ptx, target) in [
+            ((8, 0), SM_80, PTX_80, ".target sm_80"),
+            ((9, 0), SM_90, PTX_90, ".target sm_90"),
+        ] {
+            let all = embedded(capability);
+            let images: Vec<_> = all.iter().map(|code| code.image).collect();
+            assert_eq!(images, machine.into_iter().chain(ptx).collect::<Vec<_>>());
+            assert_eq!(embedded((capability.0, 6)), all);
+            let (Some(machine), Some(ptx)) = (machine, ptx) else {
+                assert!(machine.is_none() && ptx.is_none());
+                continue;
+            };
+            assert!(machine.starts_with(ELF));
+            assert!(holds(ptx, target) && ptx.ends_with(b"\0"));
             for name in expected_names(capability) {
-                assert!(holds(image, name), "{name}, {capability:?}");
+                assert!(holds(machine, name) && holds(ptx, name), "{name}, {target}");
             }
         }
-        assert_eq!(embedded((7, 5)), None);
-        assert_eq!(embedded((12, 0)), PTX_90);
-        if let Some(ptx) = PTX_90 {
-            assert!(holds(ptx, ".target sm_90") && ptx.ends_with(b"\0"));
+        assert_eq!(embedded((7, 5)), []);
+        let newest: Vec<_> = embedded((12, 0)).iter().map(|code| code.image).collect();
+        assert_eq!(newest, PTX_90.into_iter().collect::<Vec<_>>());
+    }
+
+    /// What .ci/kernels requires of the build that it makes.
+    #[test]
+    fn code_of_the_oldest_compiler_loads_with_every_supported_driver() {
+        if let Some(expected) = std::env::var_os("FORERUN_EXPECT_COMPILER") {
+            assert_eq!(expected.into_string(), Ok(COMPILER.to_string()));
+            assert_eq!(embedded((9, 0)).len(), 2);
+        }
+        for code in [(8, 0), (9, 0), (12, 0)].into_iter().flat_map(embedded) {
+            let major = CudaVersion(COMPILER.0 / 1000 * 1000);
+            let expected = if code.image.starts_with(ELF) {
+                major
+            } else {
+                COMPILER
+            };
+            assert_eq!(code.needed, expected);
         }
     }
 
@@ -186,14 +243,14 @@ mod tests {
         let cache = Cache::at(folder.path().join("kernels"));
         let kept = || std::fs::read_dir(folder.path().join("kernels")).map_or(0, |d| d.count());
         for (at, capability) in [(8, 0), (9, 0)].into_iter().enumerate() {
-            match compiled(capability, Some(&cache)) {
-                Ok(image) => {
-                    assert!(image.starts_with(ELF));
+            match compiled_with(capability, Some(&cache)) {
+                Ok(code) => {
+                    assert!(code.image.starts_with(ELF) && code.needed.0 % 1000 == 0);
                     for name in expected_names(capability) {
-                        assert!(holds(&image, name), "{name}, {capability:?}");
+                        assert!(holds(&code.image, name), "{name}, {capability:?}");
                     }
                     assert_eq!(kept(), at + 1);
-                    assert_eq!(compiled(capability, Some(&cache)), Ok(image));
+                    assert_eq!(compiled_with(capability, Some(&cache)), Ok(code));
                     assert_eq!(kept(), at + 1);
                 }
                 Err(error) => {
@@ -207,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_device_unknown_to_nvrtc_is_an_error_with_nvrtcs_message() {
-        match compiled((3, 5), None) {
+        match compiled_with((3, 5), None) {
             Err(CubinError::NoCompiler { .. }) => assert!(!nvrtc_is_expected()),
             Err(error @ CubinError::Compile { .. }) => {
                 assert!(error.to_string().contains("3.5"), "{error}");

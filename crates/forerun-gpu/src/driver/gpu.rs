@@ -1,7 +1,8 @@
 //! A device, its primary context, and its properties.
 
 use super::api::{self, check};
-use super::module::{Image, Kernel};
+use super::image::Image;
+use super::module::Kernel;
 use crate::{CudaVersion, GpuError};
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
 use forerun_core::Owner;

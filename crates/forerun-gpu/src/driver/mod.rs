@@ -3,7 +3,8 @@
 //! ```text
 //!   api.rs            loading the driver; its results as errors; functions that older drivers lack
 //!   gpu.rs            a device with its context and properties
-//!   module.rs         kernels of one compiled image, and their launch
+//!   image.rs          loading the kernels: machine code, PTX or NVRTC's
+//!   module.rs         one loaded image, its kernels, and their launch
 //!   device_memory.rs  device buffers
 //!   pinned.rs         pinned and registered host memory
 //!   stream.rs         streams and events
@@ -28,6 +29,7 @@ pub(crate) mod api;
 mod device_memory;
 mod gpu;
 mod graph;
+mod image;
 mod locate;
 mod module;
 mod pinned;

@@ -1,53 +1,10 @@
-//! Kernels of one compiled image, and their launch.
+//! One loaded image, its kernels, and their launch.
 
 use super::api::check;
 use super::stream::Stream;
-use crate::{Gpu, GpuError, cubin};
+use crate::{Gpu, GpuError};
 use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute as Attribute, CUmodule};
-use forerun_core::sync::{Mutex, PoisonError};
-use std::collections::HashMap;
 use std::ffi::CString;
-
-/// This crate's kernels on one device. Each is looked up on first use.
-pub(crate) struct Image {
-    module: Module,
-    found: Mutex<HashMap<&'static str, Kernel>>,
-}
-
-impl Image {
-    /// Loads the machine code that fits the device. If the driver is too old for the embedded code,
-    /// a compiler of the driver's age compiles the source.
-    pub(crate) fn load(gpu: &Gpu) -> Result<Image, GpuError> {
-        let capability = gpu.info().compute_capability;
-        let wrap = |error: cubin::CubinError| GpuError::Kernels(error.to_string());
-        let code = cubin::image(capability).map_err(wrap)?;
-        let module = match Module::load(gpu, &code) {
-            Ok(module) => module,
-            Err(refused) => {
-                let code = cubin::recompiled(capability).map_err(|error| {
-                    GpuError::Kernels(format!("{refused}; compiling them again failed: {error}"))
-                })?;
-                Module::load(gpu, &code)?
-            }
-        };
-        Ok(Image {
-            module,
-            found: Mutex::default(),
-        })
-    }
-
-    /// The kernel with this name.
-    pub(crate) fn kernel(&self, name: &'static str) -> Result<Kernel, GpuError> {
-        // A panic elsewhere leaves the map consistent.
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernel) = found.get(name) {
-            return Ok(*kernel);
-        }
-        let kernel = self.module.kernel(name)?;
-        found.insert(name, kernel);
-        Ok(kernel)
-    }
-}
 
 /// One compiled image, loaded on one device.
 pub(crate) struct Module {

@@ -8,6 +8,10 @@
 //
 //   FAKE_DRIVER_VERSION=12020     the CUDA version that the driver supports (default 12020)
 //   FAKE_DRIVER_REFUSES=elf,ptx   the forms of images that it does not load
+//   FAKE_DRIVER_OUT_OF_MEMORY=1   it has no memory for images
+//
+// An image that says cuda=13000 was made by a compiler of that version. As the driver does, this
+// one loads machine code up to its own major version, and PTX up to its own version.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +19,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -43,6 +48,7 @@ std::map<std::string, std::pair<Handle, size_t>> kernels; // dynamic shared memo
 Handle last_kernel = 0x100000;
 int modules_loaded = 0;
 std::string loads;  // one word for each try to load an image
+std::string calls;  // one word for each copy, launch and wait
 
 // Contexts 0x1000 and 0x1001.
 bool has_context() { return !current.empty() && current.back() != 0; }
@@ -51,6 +57,14 @@ bool is_first() { return has_context() && current.back() == first_context; }
 bool refuses(const char* form) {
     const char* refused = std::getenv("FAKE_DRIVER_REFUSES");
     return refused != nullptr && std::strstr(refused, form) != nullptr;
+}
+int driver_version() {
+    const char* text = std::getenv("FAKE_DRIVER_VERSION");
+    return text == nullptr ? 12020 : std::atoi(text);
+}
+// Of the compiler that made an image, 0 if it does not say so.
+int image_version(const char* image) {
+    return std::strncmp(image + 4, "cuda=", 5) == 0 ? std::atoi(image + 9) : 0;
 }
 void copy_text(char* to, int length, const char* from) {
     std::strncpy(to, from, size_t(length) - 1);
@@ -65,10 +79,15 @@ void copy_text(char* to, int length, const char* from) {
 
 // For the tests: the images that were tried, in order.
 extern "C" const char* fakeLoads() { return loads.c_str(); }
+// The copies, launches and waits since the last call of this function.
+extern "C" const char* fakeCalls() {
+    static std::string last;
+    last = std::exchange(calls, "");
+    return last.c_str();
+}
 API cuInit(unsigned) { return success; }
 API cuDriverGetVersion(int* version) {
-    const char* text = std::getenv("FAKE_DRIVER_VERSION");
-    *version = text == nullptr ? 12020 : std::atoi(text);
+    *version = driver_version();
     return success;
 }
 API cuGetErrorName(int result, const char** name) {
@@ -171,11 +190,13 @@ API cuMemsetD8_v2(uint64_t address, unsigned char byte, size_t bytes) {
 }
 API cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
     NEEDS_CONTEXT;
+    calls += "in ";
     std::memcpy(reinterpret_cast<void*>(to), from, bytes);
     return success;
 }
 API cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
     NEEDS_CONTEXT;
+    calls += "out ";
     std::memcpy(to, reinterpret_cast<void*>(from), bytes);
     return success;
 }
@@ -220,6 +241,7 @@ API cuStreamDestroy_v2(Handle) {
 }
 API cuStreamSynchronize(Handle) {
     NEEDS_CONTEXT;
+    calls += "wait ";
     return success;
 }
 API cuStreamWaitEvent(Handle, Handle, unsigned) {
@@ -281,9 +303,12 @@ API cuEventDestroy_v2(Handle) {
 API cuModuleLoadData(Handle* module, const void* image) {
     NEEDS_CONTEXT;
     const bool is_elf = std::memcmp(image, "\177ELF", 4) == 0;
+    const int made_by = image_version(static_cast<const char*>(image));
     loads += is_elf ? "elf " : "ptx ";
-    if (is_elf && refuses("elf")) return no_binary_for_gpu;
-    if (!is_elf && refuses("ptx")) return unsupported_ptx_version;
+    if (std::getenv("FAKE_DRIVER_OUT_OF_MEMORY") != nullptr) return out_of_memory;
+    if (is_elf && (refuses("elf") || made_by / 1000 > driver_version() / 1000))
+        return no_binary_for_gpu;
+    if (!is_elf && (refuses("ptx") || made_by > driver_version())) return unsupported_ptx_version;
     *module = Handle(0x5000 + ++modules_loaded);
     return success;
 }
@@ -313,6 +338,7 @@ API cuFuncSetAttribute(Handle function, int attribute, int value) {
 API cuLaunchKernel(Handle function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                    unsigned shared_bytes, Handle, void**, void**) {
     NEEDS_CONTEXT;
+    calls += "launch ";
     const std::lock_guard<std::mutex> lock(mutex);
     for (auto& [name, kernel] : kernels) {
         if (kernel.first == function) {

@@ -391,28 +391,6 @@ TEST("the sanitizers watch the lanes' memory") {
 #endif
 }
 
-// 16 bytes at once: a counter and its complement, updated by compare-and-swap.
-struct Wide {
-    Bytes16* pair;
-};
-void wide_swap(Wide io) {
-    for (bool done = false; !done;) {
-        const Bytes16 was = load(io.pair);  // a torn read does no harm: the swap detects it
-        const Bytes16 next = {was.x + 1, ~(was.x + 1), was.z + 2, ~(was.z + 2)};
-        const Bytes16 found = atomic_compare_exchange(io.pair, was, next);
-        done = found.x == was.x && found.y == was.y && found.z == was.z && found.w == was.w;
-    }
-}
-
-TEST("a compare-and-swap of 16 bytes keeps them together") {
-    for (u64 seed = 0; seed < seeds; ++seed) {
-        Bytes16 pair = {0, ~0u, 0, ~0u};
-        const Outcome outcome = Machine::run(with_seed(seed, 2, 32), wide_swap, Wide{&pair});
-        CHECK(outcome.ok() && pair.x == 64 && pair.y == ~64u && pair.z == 128 && pair.w == ~128u,
-              "%u %s", pair.x, outcome.failure.c_str());
-    }
-}
-
 void atomics(Io io) {
     atomic_min(io.out, thread_in_block() + 3);
     atomic_max(io.out + 1, thread_in_block());
