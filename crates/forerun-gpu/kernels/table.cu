@@ -1,8 +1,9 @@
 // The hash table's kernels: one for each line of table.list, whose columns select one of the forms
 // below.
 #include "table/find_pipeline.cuh"
+#include "table/find_rows.cuh"
+#include "table/find_slots.cuh"
 #include "table/find_thread.cuh"
-#include "table/find_tiles.cuh"
 #include "table/scan.cuh"
 #include "table/write.cuh"
 
@@ -16,9 +17,9 @@ template <u32 KIND, u32 WIDTH> FORERUN_DEVICE void run_table(const TableOp& op) 
     } else if constexpr (KIND == 2) {
         find_by_seed_rule(op);
     } else if constexpr (KIND == 3) {
-        Finder<WIDTH, false>(op).run();
+        find_slots<WIDTH>(op);
     } else if constexpr (KIND == 4) {
-        Finder<WIDTH, true>(op).run();
+        RowFinder<WIDTH>(op).run();
     } else if constexpr (KIND == 5) {
         Writer<WIDTH>(op).run();
     } else if constexpr (KIND == 6) {

@@ -43,14 +43,18 @@ template <typename T> T atomic_exchange(T* to, typename shim::Same<T>::Type valu
 template <typename T>
 T atomic_compare_exchange(T* to, typename shim::Same<T>::Type expected,
                           typename shim::Same<T>::Type value) {
-    return shim::atomically(
-        to, [=](T was) { return std::memcmp(&was, &expected, sizeof(T)) == 0 ? value : was; });
+    return shim::atomically(to, [=](T was) { return was == expected ? value : was; });
 }
 
 template <typename T> T load_relaxed(const T* from) {
     static_assert(sizeof(T) >= 4, "accesses of other sizes would race with these");
     shim::Machine::current().point();
     return shim::read_value(from);
+}
+template <typename T> T load_relaxed_if(u32 wanted, const T* from) {
+    T value;
+    std::memset(&value, shim::poison, sizeof value);
+    return wanted != 0 ? load_relaxed(from) : value;
 }
 template <typename T> T load_acquire(const T* from) { return load_relaxed(from); }
 template <typename T> void store_relaxed(T* to, typename shim::Same<T>::Type value) {

@@ -151,6 +151,11 @@ template <typename T> u32 match(u32 mask, T value, shim::Site site = shim::Site:
 template <typename T> T shuffle(u32 mask, T value, u32 from, shim::Site site = shim::Site::here()) {
     return shim::exchange("shuffle", site, mask, value, from % 32);
 }
+template <u32 LANES, typename T>
+T shuffle_in(T value, u32 from, shim::Site site = shim::Site::here()) {
+    const u32 first = thread_in_block() % 32 / LANES * LANES;
+    return shim::exchange("shuffle_in", site, 0xffffffffu, value, first + from % LANES);
+}
 template <typename T>
 T shuffle_up(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {
     const u32 lane = thread_in_block() % 32;
@@ -168,5 +173,6 @@ T shuffle_xor(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {
 
 inline u32 ones(u32 mask) { return u32(__builtin_popcount(mask)); }
 inline u32 lowest(u32 mask) { return u32(__builtin_ctz(mask)); }
+inline u32 highest(u32 mask) { return mask == 0 ? ~0u : 31 - u32(__builtin_clz(mask)); }
 
 }  // namespace forerun

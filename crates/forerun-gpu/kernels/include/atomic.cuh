@@ -1,9 +1,10 @@
 // Atomics at device scope, and fences. Each operation returns the previous value.
 //
 //   atomic_add, _min, _max, _and, _or, _xor, _exchange      u32 and u64, relaxed
-//   atomic_compare_exchange                           u32 and u64; Bytes16 on Hopper; relaxed
+//   atomic_compare_exchange                           u32 and u64; relaxed
 //   load_relaxed, load_acquire, store_relaxed, store_release      u32 and u64
 //   load_relaxed, store_relaxed                                   Bytes16, word by word
+//   load_relaxed_if(wanted, from)                                 u64 and Bytes16, without a branch
 //   fence(), fence_system()                           acquire and release: earlier accesses are
 //                                                     visible before later ones, to the device's
 //                                                     threads, or to the host's as well
@@ -28,23 +29,6 @@ template <typename T> FORERUN_DEVICE T atomic_exchange(T* to, T value) {
 template <typename T> FORERUN_DEVICE T atomic_compare_exchange(T* to, T expected, T value) {
     return atomicCAS(to, expected, value);
 }
-
-#if FORERUN_HOPPER
-FORERUN_DEVICE Bytes16 atomic_compare_exchange(Bytes16* to, Bytes16 expected, Bytes16 value) {
-    Bytes16 was;
-    asm volatile(
-        "{\n .reg .b64 low, high;\n .reg .b128 was, expected, value;\n"
-        " mov.b64 low, {%5, %6};\n mov.b64 high, {%7, %8};\n mov.b128 expected, {low, high};\n"
-        " mov.b64 low, {%9, %10};\n mov.b64 high, {%11, %12};\n mov.b128 value, {low, high};\n"
-        " atom.global.relaxed.gpu.cas.b128 was, [%4], expected, value;\n"
-        " mov.b128 {low, high}, was;\n mov.b64 {%0, %1}, low;\n mov.b64 {%2, %3}, high;\n}"
-        : "=r"(was.x), "=r"(was.y), "=r"(was.z), "=r"(was.w)
-        : "l"(to), "r"(expected.x), "r"(expected.y), "r"(expected.z), "r"(expected.w), "r"(value.x),
-          "r"(value.y), "r"(value.z), "r"(value.w)
-        : "memory");
-    return was;
-}
-#endif
 
 #define FORERUN_ORDERED(T, TYPE, CONSTRAINT)                                                       \
     FORERUN_DEVICE T load_relaxed(const T* from) {                                                 \
@@ -79,6 +63,29 @@ FORERUN_DEVICE Bytes16 load_relaxed(const Bytes16* from) {
                  : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                  : "l"(from)
                  : "memory");
+    return value;
+}
+
+// These load only if `wanted` is not 0; otherwise the result is arbitrary and the address need not be
+// valid. They are no branches, so that the lanes of a warp stay together.
+FORERUN_DEVICE Bytes16 load_relaxed_if(u32 wanted, const Bytes16* from) {
+    Bytes16 value;
+    asm volatile(
+        "{\n .reg .pred wanted;\n setp.ne.u32 wanted, %5, 0;\n"
+        " @wanted ld.relaxed.gpu.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+        : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+        : "l"(from), "r"(wanted)
+        : "memory");
+    return value;
+}
+FORERUN_DEVICE u64 load_relaxed_if(u32 wanted, const u64* from) {
+    u64 value;
+    asm volatile(
+        "{\n .reg .pred wanted;\n setp.ne.u32 wanted, %2, 0;\n"
+        " @wanted ld.relaxed.gpu.u64 %0, [%1];\n}"
+        : "=l"(value)
+        : "l"(from), "r"(wanted)
+        : "memory");
     return value;
 }
 

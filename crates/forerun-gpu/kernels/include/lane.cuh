@@ -34,6 +34,10 @@ template <typename T> FORERUN_DEVICE u32 match(u32 mask, T value) {
 template <typename T> FORERUN_DEVICE T shuffle(u32 mask, T value, u32 from) {
     return __shfl_sync(mask, value, from);
 }
+// The value of lane `from` of the caller's group of LANES neighbours. All lanes of the warp call it.
+template <u32 LANES, typename T> FORERUN_DEVICE T shuffle_in(T value, u32 from) {
+    return __shfl_sync(0xffffffffu, value, from, LANES);
+}
 template <typename T> FORERUN_DEVICE T shuffle_up(u32 mask, T value, u32 by) {
     return __shfl_up_sync(mask, value, by);
 }
@@ -46,6 +50,12 @@ template <typename T> FORERUN_DEVICE T shuffle_xor(u32 mask, T value, u32 by) {
 
 FORERUN_DEVICE u32 ones(u32 mask) { return __popc(mask); }
 FORERUN_DEVICE u32 lowest(u32 mask) { return __ffs(mask) - 1; }  // the mask must not be 0
+// ~0 if the mask is 0.
+FORERUN_DEVICE u32 highest(u32 mask) {
+    u32 bit;
+    asm("bfind.u32 %0, %1;" : "=r"(bit) : "r"(mask));
+    return bit;
+}
 
 }  // namespace forerun
 

@@ -1,4 +1,4 @@
-// Finding with tiles: one tile of lanes per key, four keys in flight per tile, and one aligned
+// Finding rows with tiles: one tile of lanes per key, four keys in flight per tile, and one aligned
 // request per probe.
 //
 //   a warp, width 128:   tile 0: keys 0 4 8 12    tile 1: keys 1 5 9 13    tile 2: ...    tile 3: ...
@@ -9,34 +9,24 @@
 //
 //   in each: digests of all four ─ keys behind equal digests of all four ─ compare
 //
-// Whether narrow is better depends on how full the table is, which the kernel reads from the table
-// itself. A miss reads a key only if a digest, one of 254 values, is equal by chance.
-//
 // Rows: each lane copies 16 bytes of each of the tile's four rows at a time with cp.async, and
 // loads the next 64 bytes while it stores the last. A row counts only if its bucket's word has not
 // changed since before the digests were read.
 #pragma once
 #include "../include/async.cuh"
+#include "find_slots.cuh"
 #include "write.cuh"
 
 namespace forerun::table {
 
-// Whether to search one sector first, which is the default while the table is at most 7/8 full. Up
-// to that load, a narrow search takes fewer requests and fewer bytes with every bucket width
-// (counted; see docs/internals/gpu-table.md).
-FORERUN_DEVICE bool is_narrow(const TableOp& op) {
-    if (op.lookup != lookup_by_load) return op.lookup == lookup_narrow;
-    return load_relaxed(&control_of(op.table)->size) * 8 <= op.table.buckets * op.table.width * 7;
-}
-
-template <u32 WIDTH, bool ROWS> class Finder {
+template <u32 WIDTH> class RowFinder {
   public:
     static constexpr u32 lanes = WIDTH / 16;
     static constexpr u32 tiles_a_warp = warp_lanes / lanes;
     // Keys per tile; with tiles of one lane, 32 tiles share the warp.
-    static constexpr u32 in_flight = ROWS && lanes == 1 ? 1 : 4;
+    static constexpr u32 in_flight = lanes == 1 ? 1 : 4;
 
-    FORERUN_DEVICE explicit Finder(const TableOp& op)
+    FORERUN_DEVICE explicit RowFinder(const TableOp& op)
         : op(op),
           t(op.table),
           count(tile.from(keys_in(op), 0)),
@@ -47,11 +37,9 @@ template <u32 WIDTH, bool ROWS> class Finder {
         for (u64 first = warp_in_grid() * group; first < count; first += warps_in_grid() * group) {
             begin(first + tile.first / lanes);
             search();
-            if constexpr (ROWS) {
-                copy_rows();
-                give_scores();
-                if (checks()) check_rows();
-            }
+            copy_rows();
+            give_scores();
+            if (checks()) check_rows();
             finish();
         }
     }
@@ -76,7 +64,7 @@ template <u32 WIDTH, bool ROWS> class Finder {
 
     FORERUN_DEVICE u64 number(u32 k) const { return base + k * tiles_a_warp; }
     FORERUN_DEVICE static bool has(u32 mask, u32 k) { return (mask >> k & 1) != 0; }
-    FORERUN_DEVICE bool checks() const { return ROWS && op.concurrent_writers != 0; }
+    FORERUN_DEVICE bool checks() const { return op.concurrent_writers != 0; }
 
     FORERUN_DEVICE void begin(u64 first) {
         base = first;
@@ -166,8 +154,6 @@ template <u32 WIDTH, bool ROWS> class Finder {
             chunk[k] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
             if (takes_part(keys, k, round)) chunk[k] = load_digests(t, first_slot(k));
         }
-        // The digests before the keys. Copied rows are checked, which covers this.
-        if (!ROWS && op.concurrent_writers != 0) fence();
 #pragma unroll
         for (u32 k = 0; k < in_flight; ++k) {
             same[k] = match_16(chunk[k], (mark[k] & 0xff));

@@ -95,11 +95,38 @@ FORERUN_DEVICE u32 digests_with(const Bytes16& chunk, u64 slot, u32 digest) {
     return (was & ~(0xffu << digest_shift(slot))) | digest << digest_shift(slot);
 }
 
-// Bit b: byte b of the word equals `digest`. The sum carries into no neighbour, so it is exact.
+// Bit 7 of byte b is clear if that byte of the word equals the pattern's. The sum carries into no
+// neighbour, so it is exact: a lookup beside writers must not take a slot whose digest is another
+// one. The other bits are arbitrary.
+FORERUN_DEVICE u32 unequal_4(u32 word, u32 pattern) {
+    const u32 x = word ^ pattern;
+    return ((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x;
+}
+// The slots of a chunk with the pattern's digest: bit 8b + 4 + j stands for byte b of word j.
+FORERUN_DEVICE u32 marks_of(const Bytes16& chunk, u32 pattern) {
+    const u32 x = unequal_4(chunk.x, pattern), y = unequal_4(chunk.y, pattern);
+    const u32 z = unequal_4(chunk.z, pattern), w = unequal_4(chunk.w, pattern);
+    const u32 low = (y & 0x80808080u) | (x >> 1 & 0x7f7f7f7fu);
+    const u32 high = (w & 0x80808080u) | (z >> 1 & 0x7f7f7f7fu);
+    return ~((high & 0xc0c0c0c0u) | (low >> 2 & 0x3f3f3f3fu)) & 0xf0f0f0f0u;
+}
+// The slot, within the chunk, of the highest mark, if there is one; and the marks without it.
+FORERUN_DEVICE u32 slot_of_mark(u32 marks) {
+    const u32 bit = highest(marks);
+    return (bit & 3) * 4 + (bit >> 3);
+}
+FORERUN_DEVICE u32 without_mark(u32 marks) { return marks & ~(1u << (highest(marks) & 31)); }
+// Whether a digest is 0. The borrow of a difference can only come from a byte that is 0.
+FORERUN_DEVICE bool has_empty(const Bytes16& chunk) {
+    const u32 x = (chunk.x - 0x01010101u) & ~chunk.x, y = (chunk.y - 0x01010101u) & ~chunk.y;
+    const u32 z = (chunk.z - 0x01010101u) & ~chunk.z, w = (chunk.w - 0x01010101u) & ~chunk.w;
+    return ((x | y | z | w) & 0x80808080u) != 0;
+}
+
+// Bit b: byte b of the word equals `digest`.
 FORERUN_DEVICE u32 match_4(u32 word, u32 digest) {
-    const u32 x = word ^ digest * 0x01010101u;
-    const u32 zero = ~(((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x | 0x7f7f7f7fu);
-    return (zero >> 7) * 0x10204080u >> 28;
+    const u32 equal = ~(unequal_4(word, digest * 0x01010101u) | 0x7f7f7f7fu);
+    return (equal >> 7) * 0x10204080u >> 28;
 }
 // Bit b: slot b of the chunk has that digest.
 FORERUN_DEVICE u32 match_16(const Bytes16& chunk, u32 digest) {

@@ -5,9 +5,9 @@ use super::batch::Lookup;
 use super::error::TableError;
 use super::params::{LOOKUP_BY_LOAD, LOOKUP_NARROW, LOOKUP_WIDE};
 
-/// Keys in flight per tile (`kernels/table/find_tiles.cuh`).
+/// Keys in flight per tile of the lookup of rows (`kernels/table/find_rows.cuh`).
 const IN_FLIGHT: u64 = 4;
-/// Threads per block of the kernels that work with tiles or by key, as in `kernels/table.list`.
+/// Threads per block of the kernels that work by key, as in `kernels/table.list`.
 const TILE_THREADS: u32 = 128;
 /// Threads per block of the kernels that scan all slots.
 const SCAN_THREADS: u32 = 256;
@@ -75,8 +75,7 @@ pub(crate) fn find_slots(
         "table_find_slots_w64",
         "table_find_slots_w128",
     ];
-    let tiles = u64::from(TILE_THREADS / (width / 16)) * IN_FLIGHT;
-    let by_tiles = launch(of_width(width, names), TILE_THREADS, keys, tiles, max);
+    let by_tiles = by_key(of_width(width, names));
     Ok(match lookup {
         Lookup::ByLoad => (by_tiles, LOOKUP_BY_LOAD),
         Lookup::Narrow => (by_tiles, LOOKUP_NARROW),

@@ -176,14 +176,13 @@ impl CpuTable {
             Lookup::Narrow if home && width > SECTOR_BYTES => {
                 let sector = place.start..place.start + SECTOR_BYTES;
                 traffic.ask_digests(SECTOR_BYTES);
-                let scan = self.scan_bucket(traffic, bucket, sector.clone(), place, key, false);
+                let scan = self.scan_bucket(traffic, bucket, sector, place, key, false);
                 if scan.found || scan.empty {
                     return scan.found;
                 }
-                traffic.ask_digests(width - SECTOR_BYTES);
-                let before = self.scan_bucket(traffic, bucket, 0..sector.start, place, key, false);
-                let after = self.scan_bucket(traffic, bucket, sector.end..width, place, key, false);
-                before.found || after.found
+                traffic.ask_digests(width);
+                self.scan_bucket(traffic, bucket, 0..width, place, key, false)
+                    .found
             }
             _ => {
                 traffic.ask_digests(width.max(SECTOR_BYTES));

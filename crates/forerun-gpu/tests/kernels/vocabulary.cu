@@ -14,9 +14,6 @@ template <typename T> FORERUN_DEVICE void every_access(u64 address) {
     store(memory + 1, load(memory));
     store_global(memory + 2, load_global(memory));
     store_streaming(memory + 3, load_once(memory));
-    store_global(memory + 4, load_once<L2Fetch::bytes_64>(memory));
-    store_global(memory + 5, load_once<L2Fetch::bytes_128>(memory));
-    store_global(memory + 6, load_once<L2Fetch::bytes_256>(memory));
 }
 
 template <typename T> FORERUN_DEVICE void every_atomic(u64 address) {
@@ -27,6 +24,7 @@ template <typename T> FORERUN_DEVICE void every_atomic(u64 address) {
            atomic_compare_exchange(memory, T(7), T(8));
     store_relaxed(memory + 1, load_relaxed(memory) + sum);
     store_release(memory + 2, load_acquire(memory) + sum);
+    if constexpr (sizeof(T) == 8) sum += load_relaxed_if(u32(sum), memory);
     fence();
     fence_system();
 }
@@ -36,6 +34,7 @@ template <typename T> FORERUN_DEVICE T every_shuffle(T value) {
     value += shuffle(all_lanes, value, 3) + shuffle_up(all_lanes, value, 1) +
              shuffle_down(all_lanes, value, 2);
     value += shuffle_xor(all_lanes, value, 4) + match(all_lanes, value);
+    value += shuffle_in<8>(value, 5) + highest(mask | 1);
     return value + any(all_lanes, mask != 0) + all(all_lanes, mask == 0) + ones(mask) +
            (mask == 0 ? 0 : lowest(mask));
 }
@@ -57,6 +56,8 @@ FORERUN_KERNEL(64) every_word(forerun::u64 address) {
     store(at<u32>(address), every_shuffle(lane_in_warp()) + warp_in_block());
     store(at<u64>(address), every_shuffle(thread_in_grid()) + warp_in_grid() + warps_in_grid());
 
+    store(at<Bytes16>(address), load_relaxed_if(lane_in_warp(), at<Bytes16>(address)));
+
     u8* const stage = dynamic_shared();
     copy_async<4>(stage, at<u8>(address));
     copy_async<8>(stage + 8, at<u8>(address));
@@ -70,8 +71,6 @@ FORERUN_KERNEL(64) every_word(forerun::u64 address) {
     store(at<u32>(address), shared);
 
 #if FORERUN_HOPPER
-    const Bytes16 wide = {1, 2, 3, 4};
-    store(at<Bytes16>(address), atomic_compare_exchange(at<Bytes16>(address), wide, wide));
     auto* const barrier = reinterpret_cast<Barrier*>(stage + 64);
     barrier_init(barrier, 2);
     async_fence();
