@@ -10,10 +10,22 @@ use fake_driver::has_fake_driver;
 use forerun_gpu::gather::{
     CopySpec, DeviceCopyOptions, DevicePairs, IndexType, KernelVersion, RowCopy, gather,
 };
-use forerun_gpu::table::{GpuTable, TableOptions};
+use forerun_gpu::table::{DeviceBatch, GpuTable, Lookup, TableError, TableOptions};
 use forerun_gpu::{
     DeviceBuffer, Event, Gpu, GpuError, Graph, Piece, PinnedBuffer, Stream, Transfer,
 };
+
+/// The copies, launches and waits since the last call, in order.
+fn calls() -> String {
+    type Calls = extern "C" fn() -> *const std::ffi::c_char;
+    // SAFETY: the fake driver is loaded, has this function, and returns a string that ends with a
+    // zero and stays until the next call.
+    let text = unsafe {
+        let calls = sys::culib().get::<Calls>(b"fakeCalls").unwrap();
+        std::ffi::CStr::from_ptr(calls())
+    };
+    text.to_str().unwrap().trim_end().to_owned()
+}
 
 /// The context that is current on this thread, null for none.
 fn current() -> sys::CUcontext {
@@ -127,5 +139,68 @@ fn a_smaller_copy_leaves_a_larger_one_its_shared_memory() {
     assert_eq!(large.plan().kernel, small.plan().kernel);
     for copy in [&large, &small] {
         gpu.scope(|scope| scope.enqueue(&stream, copy)).unwrap();
+    }
+}
+
+#[test]
+fn a_host_batch_is_one_copy_in_one_launch_one_copy_out_and_one_wait() {
+    if !has_fake_driver(
+        "a_host_batch_is_one_copy_in_one_launch_one_copy_out_and_one_wait",
+        &[],
+    ) {
+        return;
+    }
+    let gpu = Gpu::open(0).unwrap();
+    let mut table = GpuTable::on_gpu(&gpu, TableOptions::new(4096, 16)).unwrap();
+    let keys: Vec<u64> = (0..1024).collect();
+    let mut rows = vec![7; 1024 * 16];
+    // The first call loads the kernels and allocates.
+    table.find(&keys, &mut rows).unwrap();
+    for _ in 0..2 {
+        calls();
+        table.find(&keys, &mut rows).unwrap();
+        assert_eq!(calls(), "in launch out wait");
+    }
+    // No kernel ran, so no key was found, and the rows are what they were.
+    assert!(rows.iter().all(|byte| *byte == 7));
+    table.find_ptr(&keys).unwrap();
+    assert_eq!(calls(), "in launch out wait");
+    table.contains(&keys).unwrap();
+    assert_eq!(calls(), "in launch out wait");
+    table.find_missed(&keys, &mut rows).unwrap();
+    assert_eq!(calls(), "in launch out wait");
+    table.insert_or_assign(&keys, &rows, None).unwrap();
+    assert_eq!(calls(), "in launch out wait");
+}
+
+#[test]
+fn the_pipeline_is_refused_beside_writers() {
+    if !has_fake_driver("the_pipeline_is_refused_beside_writers", &[]) {
+        return;
+    }
+    let gpu = Gpu::open(0).unwrap();
+    let table = GpuTable::on_gpu(&gpu, TableOptions::new(4096, 16)).unwrap();
+    let keys = DeviceBuffer::from_slice(&gpu, &[0; 64]).unwrap();
+    let rows = DeviceBuffer::new(&gpu, 8 * 16).unwrap();
+    let batch = DeviceBatch::new(&keys, 8);
+    let with_rows = DeviceBatch {
+        rows_out: Some(&rows),
+        ..DeviceBatch::new(&keys, 8)
+    };
+    for lookup in Lookup::ALL {
+        let is_pipeline = matches!(lookup, Lookup::Pipeline | Lookup::SeedRule);
+        table.lookup_command(lookup, &batch, false).unwrap();
+        // Rows are always found with tiles.
+        table.lookup_command(lookup, &with_rows, true).unwrap();
+        match table.lookup_command(lookup, &batch, true) {
+            Ok(_) => assert!(!is_pipeline, "{lookup:?}"),
+            Err(error @ TableError::BesideWriters { .. }) => {
+                assert!(
+                    is_pipeline && error.to_string().contains(lookup.name()),
+                    "{error}"
+                );
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 }

@@ -10,6 +10,7 @@ use super::params::TableOp;
 use crate::driver::{DeviceBuffer, HostMemory, Launch, PinnedBuffer, Stream};
 use crate::{Gpu, GpuError};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -33,6 +34,20 @@ pub struct TableLaunch {
     pub threads: u32,
     /// Dynamic shared memory per block.
     pub shared_bytes: u32,
+}
+
+/// What a launch takes from host memory and gives back, in one piece of device memory.
+pub struct HostBatch<'a> {
+    /// Its device address.
+    pub address: u64,
+    /// Bytes to copy in, from the start.
+    pub input_bytes: u64,
+    /// Bytes to copy back. They may overlap those copied in.
+    pub output: Range<u64>,
+    /// Writes the bytes to copy in.
+    pub fill: &'a mut dyn FnMut(&mut [u8]),
+    /// Gets the bytes copied back.
+    pub take: &'a mut dyn FnMut(&[u8]),
 }
 
 /// Runs the kernels of a table. Calls take effect in order; `read` waits for earlier ones.
@@ -67,6 +82,25 @@ pub trait Backend: Send {
     /// # Errors
     /// The device's error.
     fn launch(&self, launch: TableLaunch, op: &TableOp) -> Result<(), TableError>;
+    /// Copies a batch in, launches a kernel and copies the answers back.
+    ///
+    /// # Errors
+    /// The device's error.
+    fn run(
+        &self,
+        launch: TableLaunch,
+        op: &TableOp,
+        batch: HostBatch<'_>,
+    ) -> Result<(), TableError> {
+        let mut input = vec![0; batch.input_bytes as usize];
+        (batch.fill)(&mut input);
+        self.write(batch.address, &input)?;
+        self.launch(launch, op)?;
+        let mut output = vec![0; (batch.output.end - batch.output.start) as usize];
+        self.read(batch.address + batch.output.start, &mut output)?;
+        (batch.take)(&output);
+        Ok(())
+    }
     /// The maximum useful number of blocks of a kernel.
     fn blocks_max(&self) -> u32;
     /// The device, if there is one.
@@ -92,6 +126,8 @@ pub(crate) struct GpuBackend {
     stream: Stream,
     /// Allocations by device address.
     held: Mutex<BTreeMap<u64, Buffer>>,
+    /// The host's side of a batch, as large as the largest so far.
+    pinned: Mutex<Option<PinnedBuffer>>,
 }
 
 impl GpuBackend {
@@ -99,12 +135,27 @@ impl GpuBackend {
         Ok(GpuBackend {
             stream: Stream::new(gpu)?,
             held: Mutex::default(),
+            pinned: Mutex::default(),
         })
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<u64, Buffer>> {
         // A panic elsewhere leaves the map consistent.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks that an allocation contains a range of device addresses.
+    fn expect_allocated(&self, address: u64, bytes: u64) -> Result<(), GpuError> {
+        let held = self.held();
+        let found = held.range(..=address).next_back();
+        match found {
+            Some((start, held)) if held.len() >= (address - start).saturating_add(bytes) => Ok(()),
+            _ => Err(GpuError::OutOfBounds {
+                offset: address,
+                len: bytes,
+                buffer_len: found.map_or(0, |(_, held)| held.len()),
+            }),
+        }
     }
 
     /// Calls `work` with the allocation that contains a range of device addresses.
@@ -196,6 +247,46 @@ impl Backend for GpuBackend {
         // (cuMemFree waits for it). `DeviceTable` lays out each array with the length that the
         // count requires.
         Ok(unsafe { kernel.launch(&self.stream, grid, op) }?)
+    }
+
+    fn run(
+        &self,
+        launch: TableLaunch,
+        op: &TableOp,
+        batch: HostBatch<'_>,
+    ) -> Result<(), TableError> {
+        let bytes = batch.input_bytes.max(batch.output.end) as usize;
+        // A panic elsewhere leaves the buffer usable: each batch fills it again.
+        let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = match &mut *pinned {
+            Some(memory) if memory.len() >= bytes => memory,
+            smaller => {
+                // Free the old one before the new one is allocated.
+                *smaller = None;
+                let len = bytes.next_power_of_two().max(1 << 16);
+                smaller.insert(PinnedBuffer::new(self.stream.gpu(), len)?)
+            }
+        };
+        (batch.fill)(&mut memory.as_mut_slice()[..batch.input_bytes as usize]);
+        self.expect_allocated(batch.address, bytes as u64)?;
+        let (start, end) = (batch.output.start as usize, batch.output.end as usize);
+        // SAFETY: the device's bytes are inside an allocation, and the host's inside `memory`. Both
+        // stay until the wait below, and nothing else uses the host's, which are locked.
+        let enqueued =
+            unsafe { memory.copy_to(&self.stream, batch.address, 0..batch.input_bytes as usize) }
+                .map_err(TableError::from)
+                .and_then(|()| self.launch(launch, op))
+                .and_then(|()| {
+                    let from = batch.address + batch.output.start;
+                    // SAFETY: as above.
+                    Ok(unsafe { memory.copy_from(&self.stream, from, start..end) }?)
+                });
+        // Also after a failure: a copy may be under way.
+        let waited = self.stream.synchronize();
+        enqueued?;
+        waited?;
+        (batch.take)(&memory.as_slice()[start..end]);
+        Ok(())
     }
 
     fn blocks_max(&self) -> u32 {

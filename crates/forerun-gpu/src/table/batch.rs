@@ -227,6 +227,12 @@ impl Lookup {
         Lookup::SeedRule,
     ];
 
+    /// Whether operations that change entries may run at the same time. The pipeline copies with
+    /// cp.async, which has no order that a writer could rely on.
+    pub fn may_run_beside_writers(self) -> bool {
+        !matches!(self, Lookup::Pipeline | Lookup::SeedRule)
+    }
+
     /// The name on a command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -407,6 +413,13 @@ impl Entries {
     /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
+    }
+
+    pub(crate) fn append(&mut self, mut more: Entries) {
+        self.keys.append(&mut more.keys);
+        self.scores.append(&mut more.scores);
+        self.rows.append(&mut more.rows);
+        self.positions.append(&mut more.positions);
     }
 
     pub(crate) fn clear(&mut self) {

@@ -3,14 +3,13 @@
 //! ```text
 //!   arrays     digests │ keys │ scores │ words │ pins │ control      rows          rows on the host
 //!              one allocation, initially zeroed                      one           one, if there are any
-//!   staging    keys │ rows │ scores │ answers │ entry output         one, made on first use, of bounded size
+//!   staging    what a batch brings and takes (host_batch.rs)         one, made on first use, of bounded size
 //! ```
-//!
-//! A batch that does not fit into staging memory is processed in parts.
 
 use super::backend::{Backend, BufferKind, TableLaunch};
-use super::batch::{Answers, Batch, Condition, Entries, Lookup, Operation, Status};
+use super::batch::{Answers, Batch, Condition, Entries, Lookup, Operation};
 use super::error::TableError;
+use super::host_batch::Keyed;
 use super::kernel;
 use super::params::{EVICTED_OUT, SCAN_EXPORT, TableOp, TableState};
 use super::staging::{EntryLayout, Layout};
@@ -56,9 +55,6 @@ pub(crate) struct DeviceTable {
     staging: Mutex<Option<(Memory, u64)>>,
 }
 
-/// Chooses the kernel for a part of the keys and completes its op.
-type Prepare<'p> = dyn Fn(&Range<usize>, &mut TableOp) -> Result<TableLaunch, TableError> + 'p;
-
 /// The offsets of the arrays in the first allocation, and its length.
 struct Arrays {
     at: [u64; 6],
@@ -84,10 +80,6 @@ impl Arrays {
             bytes: layout.bytes,
         })
     }
-}
-
-fn bytes_of(words: &[u64]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
 impl DeviceTable {
@@ -146,43 +138,43 @@ impl DeviceTable {
     }
 
     /// Keys per part, so that everything that accompanies them fits into staging memory.
-    fn keys_a_part(&self) -> usize {
+    pub(super) fn keys_a_part(&self) -> usize {
         (STAGING_BYTES / (3 * self.row_bytes() + 96)).max(1) as usize
     }
 
-    /// Reads the entries that a launch returned, at most `max`. Their positions count from `first`.
-    fn read_entries(
-        &self,
-        op: &TableOp,
-        max: u64,
-        first: u64,
-        into: &mut Entries,
-    ) -> Result<(), TableError> {
+    /// Reads the entries that a scan returned, at most `max`.
+    fn read_entries(&self, op: &TableOp, max: u64, into: &mut Entries) -> Result<(), TableError> {
         let mut count = [0];
         self.read_words(op.out_count, &mut count)?;
         let n = count[0].min(max) as usize;
-        let (old, old_rows) = (into.keys.len(), into.rows.len());
+        let old = into.keys.len();
         into.keys.resize(old + n, 0);
         self.read_words(op.out_keys, &mut into.keys[old..])?;
         into.positions.resize(old + n, 0);
         self.read_words(op.out_places, &mut into.positions[old..])?;
-        into.positions[old..]
-            .iter_mut()
-            .for_each(|place| *place += first);
-        if op.out_scores != 0 {
-            into.scores.resize(old + n, 0);
-            self.read_words(op.out_scores, &mut into.scores[old..])?;
+        into.scores.resize(old + n, 0);
+        self.read_words(op.out_scores, &mut into.scores[old..])?;
+        self.read_rows(op.out_rows, n, into)
+    }
+
+    /// Reads the rows of entries.
+    pub(super) fn read_rows(
+        &self,
+        address: u64,
+        entries: usize,
+        into: &mut Entries,
+    ) -> Result<(), TableError> {
+        if address == 0 || entries == 0 {
+            return Ok(());
         }
-        if op.out_rows != 0 {
-            into.rows
-                .resize(old_rows + n * self.row_bytes() as usize, 0);
-            self.backend.read(op.out_rows, &mut into.rows[old_rows..])?;
-        }
-        Ok(())
+        let old = into.rows.len();
+        into.rows
+            .resize(old + entries * self.row_bytes() as usize, 0);
+        self.backend.read(address, &mut into.rows[old..])
     }
 
     /// Calls `work` with this many bytes of staging memory.
-    fn staged<T>(
+    pub(super) fn staged<T>(
         &self,
         bytes: u64,
         work: impl FnOnce(u64) -> Result<T, TableError>,
@@ -211,115 +203,6 @@ impl DeviceTable {
         Ok(())
     }
 
-    /// Runs a kernel on keys, one part at a time.
-    fn keyed(
-        &self,
-        batch: &Batch<'_>,
-        answers: &mut Answers<'_>,
-        rest: Option<&mut Entries>,
-        prepare: &Prepare<'_>,
-    ) -> Result<(), TableError> {
-        let mut rest = rest;
-        let step = self.keys_a_part();
-        for first in (0..batch.keys.len()).step_by(step) {
-            let part = first..(first + step).min(batch.keys.len());
-            self.keyed_part(batch, part, answers, rest.as_deref_mut(), prepare)?;
-        }
-        Ok(())
-    }
-
-    fn keyed_part(
-        &self,
-        batch: &Batch<'_>,
-        part: Range<usize>,
-        answers: &mut Answers<'_>,
-        rest: Option<&mut Entries>,
-        prepare: &Prepare<'_>,
-    ) -> Result<(), TableError> {
-        let row_bytes = self.row_bytes();
-        let first = part.start;
-        let batch = batch.part(part.clone(), row_bytes as usize);
-        let n = batch.keys.len() as u64;
-        let mut layout = Layout::default();
-        let keys = layout.take(n * 8);
-        let rows_in = layout.take_if(batch.rows.is_some(), n * row_bytes);
-        let scores_in = layout.take_if(batch.scores.is_some(), n * 8);
-        let flags = layout.take_if(batch.flags.is_some(), n);
-        let rows_out = layout.take_if(answers.rows.is_some(), n * row_bytes);
-        let scores_out = layout.take_if(answers.scores.is_some(), n * 8);
-        let slots_out = layout.take_if(answers.slots.is_some(), n * 8);
-        let pointers_out = layout.take_if(answers.pointers.is_some(), n * 8);
-        let status_out = layout.take_if(answers.status.is_some(), n);
-        let given = EntryLayout::take(&mut layout, rest.is_some(), n, row_bytes);
-        self.staged(layout.bytes, |base| {
-            let backend = &self.backend;
-            let at = |place: Option<u64>| Layout::place(base, place);
-            let mut op = TableOp {
-                table: self.state,
-                count: n,
-                keys: base + keys,
-                rows_in: at(rows_in),
-                scores_in: at(scores_in),
-                flags: at(flags),
-                rows_out: at(rows_out),
-                scores_out: at(scores_out),
-                slots_out: at(slots_out),
-                pointers_out: at(pointers_out),
-                status_out: at(status_out),
-                epoch: batch.epoch,
-                ..TableOp::default()
-            };
-            given.enter(base, &mut op);
-            backend.write(op.keys, &bytes_of(batch.keys))?;
-            if let Some(rows) = batch.rows {
-                backend.write(op.rows_in, rows)?;
-            }
-            if let Some(scores) = batch.scores {
-                backend.write(op.scores_in, &bytes_of(scores))?;
-            }
-            if let Some(flags) = batch.flags {
-                backend.write(op.flags, flags)?;
-            }
-            // The answers of absent keys stay as they are.
-            let row_part = part.start * row_bytes as usize..part.end * row_bytes as usize;
-            if let Some(rows) = &answers.rows {
-                backend.write(op.rows_out, &rows[row_part.clone()])?;
-            }
-            if let Some(scores) = &answers.scores {
-                backend.write(op.scores_out, &bytes_of(&scores[part.clone()]))?;
-            }
-            if op.out_count != 0 {
-                backend.zero(op.out_count, 8)?;
-            }
-            let launch = prepare(&part, &mut op)?;
-            backend.launch(launch, &op)?;
-
-            if let Some(rows) = &mut answers.rows {
-                backend.read(op.rows_out, &mut rows[row_part])?;
-            }
-            if let Some(scores) = &mut answers.scores {
-                self.read_words(op.scores_out, &mut scores[part.clone()])?;
-            }
-            if let Some(slots) = &mut answers.slots {
-                self.read_words(op.slots_out, &mut slots[part.clone()])?;
-            }
-            if let Some(pointers) = &mut answers.pointers {
-                self.read_words(op.pointers_out, &mut pointers[part.clone()])?;
-            }
-            if let Some(status) = &mut answers.status {
-                let mut bytes = vec![0; n as usize];
-                backend.read(op.status_out, &mut bytes)?;
-                for (status, byte) in status[part.clone()].iter_mut().zip(bytes) {
-                    *status = Status::of(byte);
-                }
-            }
-            match rest {
-                Some(rest) => self.read_entries(&op, n, first as u64, rest),
-                None => Ok(()),
-            }
-        })
-    }
-
     /// Rows go to a device address if one is given.
     pub(crate) fn find(
         &self,
@@ -335,14 +218,18 @@ impl DeviceTable {
         let mut found = Entries::default();
         let wants_missed = missed.is_some();
         let rest = if wants_missed { Some(&mut found) } else { None };
-        self.keyed(&Batch::of(keys), answers, rest, &|part, op| {
+        let batch = Batch::of(keys);
+        let keyed = Keyed {
+            batch: &batch,
+            actions: 0,
+            with_rest: wants_missed,
+        };
+        self.keyed(keyed, answers, rest, &|part, op| {
             let n = part.len() as u64;
             if let Some(address) = rows_at {
                 op.rows_out = address + part.start as u64 * self.row_bytes();
             }
-            op.concurrent_writers = 1;
-            // Missing entries have only keys and positions.
-            (op.out_rows, op.out_scores) = (0, 0);
+            op.concurrent_writers = lookup.may_run_beside_writers().into();
             let (launch, number) = kernel::find_slots(lookup, width, n, max)?;
             op.lookup = number;
             Ok(match with_rows || wants_missed {
@@ -368,7 +255,12 @@ impl DeviceTable {
         let width = self.state.width;
         let max = self.backend.blocks_max();
         let gives = operation.actions() & EVICTED_OUT != 0;
-        self.keyed(batch, answers, gives.then_some(rest), &|part, op| {
+        let keyed = Keyed {
+            batch,
+            actions: operation.actions(),
+            with_rest: gives,
+        };
+        self.keyed(keyed, answers, gives.then_some(rest), &|part, op| {
             op.actions = operation.actions();
             op.element = operation.element() as u32;
             Ok(kernel::write(width, part.len() as u64, max))
@@ -393,12 +285,9 @@ impl DeviceTable {
         while first < slots.end {
             let n = step.min(slots.end - first);
             let mut layout = Layout::default();
-            let given = EntryLayout::take(
-                &mut layout,
-                true,
-                if exports { n } else { 0 },
-                self.row_bytes(),
-            );
+            let exported = if exports { n } else { 0 };
+            let mut given = EntryLayout::take(&mut layout, exported, true);
+            given.take_rows(&mut layout, self.row_bytes());
             met += self.staged(layout.bytes, |base| {
                 let mut op = TableOp {
                     table: self.state,
@@ -417,7 +306,7 @@ impl DeviceTable {
                 self.backend.launch(launch, &op)?;
                 if exports {
                     let before = out.len();
-                    self.read_entries(&op, n, 0, out)?;
+                    self.read_entries(&op, n, out)?;
                     return Ok((out.len() - before) as u64);
                 }
                 let mut count = [0];

@@ -1,5 +1,6 @@
 //! Errors of a table.
 
+use super::batch::Lookup;
 use super::evict_strategy::EvictStrategy;
 use crate::GpuError;
 use forerun_core::size::counted;
@@ -84,6 +85,15 @@ pub enum TableError {
     Lookup {
         /// Slots per bucket.
         width: u32,
+    },
+    /// The lookup copies in a way that has no order with writers.
+    #[error(
+        "the lookup {:?} must not run beside operations that change entries; choose another one",
+        lookup.name()
+    )]
+    BesideWriters {
+        /// The lookup.
+        lookup: Lookup,
     },
     /// The table is not on the CPU, so memory requests are not counted.
     #[error("the memory requests of lookups are counted only in a table on the CPU")]

@@ -37,6 +37,7 @@ mod error;
 mod evict_strategy;
 mod file;
 mod gpu_table;
+mod host_batch;
 mod kernel;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -50,7 +51,7 @@ mod traffic;
 
 // Hidden: for tests, which run a table on a device that fails.
 #[doc(hidden)]
-pub use backend::{Backend, BufferKind, TableLaunch};
+pub use backend::{Backend, BufferKind, HostBatch, TableLaunch};
 pub use batch::{Answers, Batch, Condition, Element, Entries, Lookup, Operation, Status};
 #[cfg(feature = "study")]
 pub(crate) use candidate_slots::mix;

@@ -27,39 +27,36 @@ impl Layout {
 
 /// Staging memory for output entries.
 pub(super) struct EntryLayout {
-    at: Option<[u64; 5]>,
+    /// Their number, a u64.
+    pub(super) count: u64,
+    pub(super) keys: u64,
+    pub(super) places: u64,
+    pub(super) scores: Option<u64>,
+    entries: u64,
+    rows: Option<u64>,
 }
 
 impl EntryLayout {
-    pub(super) fn take(
-        layout: &mut Layout,
-        wanted: bool,
-        entries: u64,
-        row_bytes: u64,
-    ) -> EntryLayout {
-        let lengths = [
-            8,
-            entries * 8,
-            entries * row_bytes,
-            entries * 8,
-            entries * 8,
-        ];
+    pub(super) fn take(layout: &mut Layout, entries: u64, with_scores: bool) -> EntryLayout {
         EntryLayout {
-            at: wanted.then(|| lengths.map(|bytes| layout.take(bytes))),
+            count: layout.take(8),
+            keys: layout.take(entries * 8),
+            places: layout.take(entries * 8),
+            scores: layout.take_if(with_scores, entries * 8),
+            entries,
+            rows: None,
         }
     }
 
+    pub(super) fn take_rows(&mut self, layout: &mut Layout, row_bytes: u64) {
+        self.rows = layout.take_if(row_bytes != 0, self.entries * row_bytes);
+    }
+
     pub(super) fn enter(&self, base: u64, op: &mut TableOp) {
-        if let Some([count, keys, rows, scores, places]) = self.at {
-            op.out_count = base + count;
-            op.out_keys = base + keys;
-            op.out_rows = if op.table.row_bytes == 0 {
-                0
-            } else {
-                base + rows
-            };
-            op.out_scores = base + scores;
-            op.out_places = base + places;
-        }
+        op.out_count = base + self.count;
+        op.out_keys = base + self.keys;
+        op.out_places = base + self.places;
+        op.out_scores = Layout::place(base, self.scores);
+        op.out_rows = Layout::place(base, self.rows);
     }
 }

@@ -159,7 +159,7 @@ impl GpuTable {
     ///
     /// # Errors
     /// Those of [`GpuTable::command`]; the pipelined lookup with buckets that are not 128 slots
-    /// wide.
+    /// wide; a lookup that must not run beside writers, with `concurrent_writers`.
     pub fn lookup_command<'a>(
         &'a self,
         lookup: Lookup,
@@ -179,6 +179,9 @@ impl GpuTable {
                 operation: "find_missed",
                 what: "a lookup with tiles",
             });
+        }
+        if concurrent_writers && !with_rows && !lookup.may_run_beside_writers() {
+            return Err(TableError::BesideWriters { lookup });
         }
         let op = TableOp {
             lookup: strategy,
