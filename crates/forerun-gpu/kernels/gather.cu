@@ -23,7 +23,7 @@ FORERUN_DEVICE void copy_rows(const GatherParams& p) {
     } else {
         static_assert(VERSION == 6, "versions are 0 to 6");
 #if FORERUN_HOPPER
-        bulk_rows<(ROWS > 1)>(p);
+        bulk_rows(p);
 #endif
     }
 }

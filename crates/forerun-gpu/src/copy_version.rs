@@ -7,10 +7,8 @@
 //! | v2 | a warp | load, store, load, store |
 //! | v3 | a warp | all loads, then all stores |
 //! | v4 | a warp that strides over the rows | as v3; any grid, so it can be limited |
-//! | v5-r1, -r2, -r4 | a warp, that many rows at once | as v4, each beginning on a line of 128 bytes across the link (32 for units of one byte) |
-//! | v5-r1-a64, ... | the same | on a line of 64 bytes |
-//! | v6-row | the bulk copy unit, one operation per row | through shared memory; compute capability 9.0 |
-//! | v6-runs | the same, one operation per run of neighbouring rows | |
+//! | v5-r1, v5-r2 | a warp, one or two rows at once | as v4, each beginning on a line of 128 bytes across the link (32 for units of one byte) |
+//! | v6 | the bulk copy unit, one operation per run of neighbouring rows | through shared memory; compute capability 9.0 |
 //!
 //! V0 to V4 are the steps of a published study from which this one starts. They are kept so that
 //! its measurements can be repeated.
@@ -31,17 +29,12 @@ pub enum KernelVersion {
     V4,
     V5R1,
     V5R2,
-    V5R4,
-    V5R1A64,
-    V5R2A64,
-    V5R4A64,
-    V6Row,
-    V6Runs,
+    V6,
 }
 
 impl KernelVersion {
     /// All versions, the oldest first.
-    pub const ALL: [KernelVersion; 13] = [
+    pub const ALL: [KernelVersion; 8] = [
         KernelVersion::V0,
         KernelVersion::V1,
         KernelVersion::V2,
@@ -49,12 +42,7 @@ impl KernelVersion {
         KernelVersion::V4,
         KernelVersion::V5R1,
         KernelVersion::V5R2,
-        KernelVersion::V5R4,
-        KernelVersion::V5R1A64,
-        KernelVersion::V5R2A64,
-        KernelVersion::V5R4A64,
-        KernelVersion::V6Row,
-        KernelVersion::V6Runs,
+        KernelVersion::V6,
     ];
 
     /// The name, as [`FromStr`] reads it.
@@ -67,12 +55,7 @@ impl KernelVersion {
             KernelVersion::V4 => "v4",
             KernelVersion::V5R1 => "v5-r1",
             KernelVersion::V5R2 => "v5-r2",
-            KernelVersion::V5R4 => "v5-r4",
-            KernelVersion::V5R1A64 => "v5-r1-a64",
-            KernelVersion::V5R2A64 => "v5-r2-a64",
-            KernelVersion::V5R4A64 => "v5-r4-a64",
-            KernelVersion::V6Row => "v6-row",
-            KernelVersion::V6Runs => "v6-runs",
+            KernelVersion::V6 => "v6",
         }
     }
 
@@ -89,7 +72,7 @@ impl KernelVersion {
 
     /// Whether rows go through the bulk copy unit.
     pub(crate) fn is_bulk(&self) -> bool {
-        matches!(self, KernelVersion::V6Row | KernelVersion::V6Runs)
+        *self == KernelVersion::V6
     }
 }
 
@@ -241,23 +224,17 @@ fn parse_entry(line: &'static str) -> Option<KernelEntry> {
     let mut words = rest.split_once(')')?.0.split(',').map(str::trim);
     let name = words.next()?;
     let mut number = || words.next()?.parse::<u32>().ok();
-    let (number_of, unit, rows, align, threads) =
+    let (number_of, unit, rows, _align, threads) =
         (number()?, number()?, number()?, number()?, number()?);
-    let version = match (number_of, rows, align) {
-        (0, ..) => KernelVersion::V0,
-        (1, ..) => KernelVersion::V1,
-        (2, ..) => KernelVersion::V2,
-        (3, ..) => KernelVersion::V3,
-        (4, ..) => KernelVersion::V4,
-        (5, 1, 64) => KernelVersion::V5R1A64,
-        (5, 2, 64) => KernelVersion::V5R2A64,
-        (5, 4, 64) => KernelVersion::V5R4A64,
-        // 128 bytes, except with units of one byte: a warp's request then has 32.
-        (5, 1, _) => KernelVersion::V5R1,
-        (5, 2, _) => KernelVersion::V5R2,
-        (5, 4, _) => KernelVersion::V5R4,
-        (6, 1, _) => KernelVersion::V6Row,
-        (6, ..) => KernelVersion::V6Runs,
+    let version = match (number_of, rows) {
+        (0, _) => KernelVersion::V0,
+        (1, _) => KernelVersion::V1,
+        (2, _) => KernelVersion::V2,
+        (3, _) => KernelVersion::V3,
+        (4, _) => KernelVersion::V4,
+        (5, 1) => KernelVersion::V5R1,
+        (5, 2) => KernelVersion::V5R2,
+        (6, _) => KernelVersion::V6,
         _ => return None,
     };
     Some(KernelEntry {

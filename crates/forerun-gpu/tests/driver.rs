@@ -128,12 +128,12 @@ fn a_smaller_copy_leaves_a_larger_one_its_shared_memory() {
     let indices = DeviceBuffer::from_slice(&gpu, &[0; 16]).unwrap();
     let copy = |row_bytes: u64| -> RowCopy<'_> {
         let mut spec = CopySpec::dense(row_bytes, 8, 8);
-        spec.kernel.version = Some(KernelVersion::V6Row);
+        spec.kernel.version = Some(KernelVersion::V6);
         let pairs = DevicePairs::interleaved(&indices, 0, IndexType::I32, &[2, 2]).unwrap();
         gather(&host, &device, &spec, &pairs, &DeviceCopyOptions::default()).unwrap()
     };
-    let large = copy(1 << 14);
-    let small = copy(1 << 11);
+    let large = copy(1 << 11);
+    let small = copy(48);
     let sizes = [&large, &small].map(|copy| copy.plan().shared_bytes);
     assert!(sizes[0] > sizes[1] && sizes[1] > 48 << 10, "{sizes:?}");
     assert_eq!(large.plan().kernel, small.plan().kernel);

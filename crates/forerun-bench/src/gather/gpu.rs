@@ -55,14 +55,14 @@ impl CopyMethod {
 
     /// The methods of a study; the contiguous copy comes first.
     pub(super) fn of(study: Study, args: &Args) -> Vec<CopyMethod> {
-        use KernelVersion::{V3, V4, V5R1, V5R1A64, V5R2, V5R4, V6Row, V6Runs};
+        use KernelVersion::{V3, V4, V5R1, V5R2, V6};
         let versions: &[KernelVersion] = match study {
             Study::Seed => &KernelVersion::ALL,
-            Study::Indices => &[V3, V4, V5R1, V6Row, V6Runs],
-            Study::RowBytes => &[V3, V4, V5R1, V5R2, V5R4, V6Row],
-            Study::Direction => &[V3, V4, V5R1, V5R2, V6Row],
-            Study::Offset => &[V3, V5R1, V5R1A64],
-            Study::Multiprocessors => &[V4, V5R1, V5R2, V5R4, V6Row, V6Runs],
+            Study::Indices => &[V3, V4, V5R1, V6],
+            Study::RowBytes => &[V3, V4, V5R1, V5R2, V6],
+            Study::Direction => &[V3, V4, V5R1, V5R2, V6],
+            Study::Offset => &[V3, V5R1],
+            Study::Multiprocessors => &[V4, V5R1, V5R2, V6],
             Study::MatrixProduct => &[],
         };
         let versions = if args.version.is_empty() {

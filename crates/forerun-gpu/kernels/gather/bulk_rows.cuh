@@ -6,9 +6,9 @@
 //             [store] [store][load ][load ][load ][load ][load ][load ]     the loads of the last `lag` pieces are in
 //                ^ being read   ^ the next to be stored      ^ newest       flight, the stores of the two before are being read
 //
-// A run is one row or, with RUNS, neighbouring pairs of the list whose rows are adjacent in both
-// memories: one operation then carries several rows. Lane 0 operates the ring. The other lanes wait
-// for it where the next pairs are distributed.
+// A run is one row, or neighbouring pairs of the list whose rows are adjacent in both memories: one
+// operation then carries several rows. Lane 0 operates the ring. The other lanes wait for it where
+// the next pairs are distributed.
 //
 // Shared memory of a block: `stages` x (StageHead) per warp, for all warps; then `stages` x
 // stage_bytes per warp, for all warps. src/gather/params.rs has the same formula for the host.
@@ -99,7 +99,7 @@ FORERUN_DEVICE u32 run_starts(const GatherParams& p, const Row& row) {
     return ballot(all_lanes, !goes_on);
 }
 
-template <bool RUNS> FORERUN_DEVICE void bulk_rows(const GatherParams& p) {
+FORERUN_DEVICE void bulk_rows(const GatherParams& p) {
     const u64 n = pair_count(p);
     const u32 lane = lane_in_warp();
     Walk walk(warp_in_grid(), (n + warp_lanes - 1) / warp_lanes, p.layers);
@@ -111,7 +111,7 @@ template <bool RUNS> FORERUN_DEVICE void bulk_rows(const GatherParams& p) {
         const u64 i = walk.item * warp_lanes + lane;
         const Pair pair = i < n ? pair_at(p, walk.layer, i) : pair_of(p, no_pair_words);
         const Row row = row_of(p, walk.layer, pair, true);
-        const u32 starts = RUNS ? run_starts(p, row) : all_lanes;
+        const u32 starts = run_starts(p, row);
         const u32 copies = ballot(all_lanes, row.action == Action::copy);
 
         for (u32 left = copies & starts; left != 0; left &= left - 1) {

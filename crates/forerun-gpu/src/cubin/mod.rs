@@ -163,7 +163,7 @@ mod tests {
                 there.then_some(rest.split(',').next()?)
             });
         let names: Vec<_> = listed.collect();
-        assert!(names.len() >= 31 + 17, "{names:?}");
+        assert!(names.len() >= 24 + 17, "{names:?}");
         names
     }
 

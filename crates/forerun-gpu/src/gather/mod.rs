@@ -50,7 +50,7 @@ pub use crate::memory_type::{MemoryType, PointerAttributes};
 pub use known_memory::{KnownMemory, Locate};
 pub use launch_checks::{Target, check_request};
 pub use op::{DeviceCopyOptions, DeviceMap, DevicePairs, DeviceWord, RowCopy, gather, scatter};
-pub use plan::{DEFAULT_MULTIPROCESSORS, IN_FLIGHT_BYTES, Plan, Work, plan};
+pub use plan::{DEFAULT_THREADS, IN_FLIGHT_BYTES, Plan, Work, plan};
 pub use request::{
     Absent, CopySpec, CountAt, Direction, IndexType, KernelChoice, Layers, MapAt, MapUpdate,
     PairsAt, Request, RowLayout,

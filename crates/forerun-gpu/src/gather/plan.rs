@@ -10,10 +10,12 @@
 //!   bytes in flight = blocks x warps per block x rows in flight per warp x bytes of a row (at most what a warp holds)
 //! ```
 //!
-//! By default the plan takes V5 with lines of 128 bytes, the largest unit that fits, up to
-//! [`DEFAULT_MULTIPROCESSORS`] blocks, and the fewest rows in flight that reach that goal. **This
-//! is a prediction from the link's arithmetic: none of it has been measured on a GPU yet.** The
-//! plan's `why` says so as well.
+//! By default the plan takes V5 with lines of 128 bytes, the largest unit that fits, and the fewest
+//! rows in flight that reach that goal. Its blocks have 256 threads, an eighth of a multiprocessor's,
+//! so that they run beside those of other kernels: a larger block would wait for a multiprocessor
+//! with that much room. By default there are up to [`DEFAULT_THREADS`] threads in all. **This is a
+//! prediction from the link's arithmetic: none of it has been measured on a GPU yet.** The plan's
+//! `why` says so as well.
 
 use super::request::{Direction, KernelChoice};
 use crate::DeviceInfo;
@@ -21,8 +23,10 @@ use crate::copy_version::{AccessWidth, KernelEntry, KernelVersion, kernel, units
 use crate::gather_error::GatherError;
 use std::fmt;
 
-/// The default maximum number of multiprocessors for a copy. Predicted.
-pub const DEFAULT_MULTIPROCESSORS: u32 = 8;
+/// The default maximum number of threads for a copy: 32 blocks of 256, or 8 of 1,024. Predicted.
+pub const DEFAULT_THREADS: u32 = 8192;
+/// The default maximum number of blocks for versions whose blocks are smaller still.
+const DEFAULT_BLOCKS_MAX: u32 = 32;
 
 /// Bytes that should be in flight at a time. Predicted.
 pub const IN_FLIGHT_BYTES: u64 = 128 << 10;
@@ -133,7 +137,7 @@ impl fmt::Display for Plan {
 /// };
 /// let rows = Work::new(Direction::Gather, 656, 262_144, 256);
 /// let plan = plan(&rows, &KernelChoice::default(), &h100)?;
-/// assert_eq!((plan.version, plan.blocks), (KernelVersion::V5R1, 8));
+/// assert_eq!((plan.version, plan.blocks, plan.threads), (KernelVersion::V5R1, 32, 256));
 /// println!("{plan}");
 /// # Ok::<(), forerun_gpu::gather::GatherError>(())
 /// ```
@@ -156,16 +160,17 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
             });
         }
     }
-    let cap = choice
-        .multiprocessors
-        .unwrap_or(DEFAULT_MULTIPROCESSORS)
-        .min(device.multiprocessors);
+    let cap_of = |entry: &KernelEntry| {
+        let default = (DEFAULT_THREADS / entry.threads).min(DEFAULT_BLOCKS_MAX);
+        let cap = choice.multiprocessors.unwrap_or(default);
+        cap.min(device.multiprocessors)
+    };
     let (entry, why) = match choice.version {
         Some(version) => (
             asked_for(version, choice.unit, largest)?,
             "requested explicitly".into(),
         ),
-        None => default_kernel(work, choice.unit.unwrap_or(largest), cap)?,
+        None => default_kernel(work, choice.unit.unwrap_or(largest), cap_of)?,
     };
     let version = entry.version;
     if device.compute_capability < entry.capability {
@@ -204,7 +209,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
                 let fit = if version.is_bulk() { 1 } else { fit.max(1) };
                 u64::from(device.multiprocessors * fit)
             }
-            _ => u64::from(cap),
+            _ => u64::from(cap_of(entry)),
         };
         wanted.min(max) as u32
     } else if let Some(cap) = choice.multiprocessors {
@@ -247,28 +252,14 @@ fn asked_for(
 fn default_kernel(
     work: &Work,
     unit: AccessWidth,
-    cap: u32,
+    cap_of: impl Fn(&KernelEntry) -> u32,
 ) -> Result<(&'static KernelEntry, String), GatherError> {
-    let mut last = None;
-    for version in [
-        KernelVersion::V5R1,
-        KernelVersion::V5R2,
-        KernelVersion::V5R4,
-    ] {
-        let entry = asked_for(version, Some(unit), unit)?;
-        let bytes = in_flight_bytes(entry, work.row_bytes, cap.into());
-        last = Some((entry, bytes));
-        if bytes >= IN_FLIGHT_BYTES {
-            break;
-        }
+    let bytes_of = |entry| in_flight_bytes(entry, work.row_bytes, cap_of(entry).into());
+    let mut entry = asked_for(KernelVersion::V5R1, Some(unit), unit)?;
+    if bytes_of(entry) < IN_FLIGHT_BYTES {
+        entry = asked_for(KernelVersion::V5R2, Some(unit), unit)?;
     }
-    let Some((entry, bytes)) = last else {
-        return Err(GatherError::NoKernel {
-            version: KernelVersion::V5R1,
-            unit,
-            has: Vec::new(),
-        });
-    };
+    let (bytes, cap) = (bytes_of(entry), cap_of(entry));
     let across = match work.direction {
         Direction::Gather => "reads",
         Direction::Scatter => "writes",
@@ -301,12 +292,9 @@ fn in_flight_bytes(entry: &KernelEntry, row_bytes: u64, blocks: u64) -> u64 {
 
 /// The stages of the bulk versions.
 fn stages(plan: &mut Plan, row_bytes: u64) {
-    let piece = match plan.version {
-        // A run has up to 32 rows.
-        KernelVersion::V6Runs => row_bytes.saturating_mul(32),
-        _ => row_bytes,
-    };
-    plan.stage_bytes = piece.next_multiple_of(128).min(STAGE_BYTES_MAX) as u32;
+    // A run has up to 32 rows.
+    let run = row_bytes.min(STAGE_BYTES_MAX) * 32;
+    plan.stage_bytes = run.next_multiple_of(128).min(STAGE_BYTES_MAX) as u32;
     plan.shared_bytes = plan.threads / WARP as u32 * STAGES * (STAGE_HEAD_BYTES + plan.stage_bytes);
 }
 
@@ -353,13 +341,16 @@ mod tests {
             choose(&work, choice).unwrap()
         };
         assert_eq!(plan_of(656, None).version, KernelVersion::V5R1);
-        assert_eq!(plan_of(656, Some(4)).version, KernelVersion::V5R2);
-        assert_eq!(plan_of(64, None).version, KernelVersion::V5R4);
+        assert_eq!(plan_of(656, Some(16)).version, KernelVersion::V5R2);
+        assert_eq!(plan_of(64, None).version, KernelVersion::V5R2);
         assert!(plan_of(64, None).why.contains("short of"));
+        assert!(!plan_of(656, Some(16)).why.contains("short of"));
         let plan = plan_of(656, None);
         assert!(plan.why.contains("not yet measured on a GPU"), "{plan}");
         assert!(plan.in_flight_bytes >= IN_FLIGHT_BYTES);
-        assert_eq!((plan.blocks, plan.unit), (8, AccessWidth::B16));
+        assert_eq!((plan.blocks, plan.unit), (32, AccessWidth::B16));
+        // A copy does not wait for a multiprocessor that is almost empty.
+        assert_eq!(plan.threads, 256);
     }
 
     #[test]
@@ -391,7 +382,8 @@ mod tests {
             (KernelVersion::V2, 8192),
             (KernelVersion::V3, 8192),
             (KernelVersion::V4, 8),
-            (KernelVersion::V6Row, 8),
+            (KernelVersion::V5R2, 32),
+            (KernelVersion::V6, 32),
         ] {
             let plan = choose(&work, version(of)).unwrap();
             assert_eq!((plan.version, plan.blocks), (of, blocks));
@@ -412,12 +404,10 @@ mod tests {
     #[test]
     fn stages_fit_shared_memory_whatever_the_row() {
         for row_bytes in [16, 64, 656, 4096, 1 << 20] {
-            for of in [KernelVersion::V6Row, KernelVersion::V6Runs] {
-                let work = Work::new(Direction::Gather, row_bytes, 1000, 256);
-                let plan = choose(&work, version(of)).unwrap();
-                assert!(plan.stage_bytes.is_multiple_of(128) && plan.stage_bytes > 0);
-                assert!(plan.shared_bytes <= 227 << 10, "{plan:?}");
-            }
+            let work = Work::new(Direction::Gather, row_bytes, 1000, 256);
+            let plan = choose(&work, version(KernelVersion::V6)).unwrap();
+            assert!(plan.stage_bytes.is_multiple_of(128) && plan.stage_bytes > 0);
+            assert!(plan.shared_bytes <= 227 << 10, "{plan:?}");
         }
     }
 
@@ -455,8 +445,8 @@ mod tests {
             ),
             (
                 &work,
-                version(KernelVersion::V6Row),
-                "no kernel v6-row with 8-byte units, only with 16",
+                version(KernelVersion::V6),
+                "no kernel v6 with 8-byte units, only with 16",
             ),
             (
                 &work,
@@ -475,7 +465,7 @@ mod tests {
         }
         let old = plan(
             &Work::new(Direction::Gather, 656, 100, 256),
-            &version(KernelVersion::V6Row),
+            &version(KernelVersion::V6),
             &device((8, 0)),
         );
         let refusal = old.unwrap_err().to_string();

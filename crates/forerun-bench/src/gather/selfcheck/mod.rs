@@ -38,7 +38,7 @@ fn choices(gpu: &Gpu, case: &Case) -> Vec<KernelChoice> {
     };
     let mut choices = Vec::new();
     for version in KernelVersion::ALL {
-        let bulk = matches!(version, KernelVersion::V6Row | KernelVersion::V6Runs);
+        let bulk = version == KernelVersion::V6;
         let old = bulk && gpu.info().compute_capability < (9, 0);
         let capped = case.multiprocessors.is_some() && !version.can_be_capped();
         if old || capped {
@@ -74,9 +74,7 @@ pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
     for direction in [Direction::Gather, Direction::Scatter] {
         for version in KernelVersion::ALL {
             let choice = KernelChoice::default().version(version);
-            if matches!(version, KernelVersion::V6Row | KernelVersion::V6Runs)
-                && gpu.info().compute_capability < (9, 0)
-            {
+            if version == KernelVersion::V6 && gpu.info().compute_capability < (9, 0) {
                 lines.push(format!(
                     "{version} left out: the device does not support it"
                 ));
@@ -248,9 +246,7 @@ fn far(gpu: &Gpu, stream: &Stream) -> Result<String> {
     let shape = [ours.len() as u64, 2];
     let mut versions = 0;
     for version in KernelVersion::ALL {
-        if matches!(version, KernelVersion::V6Row | KernelVersion::V6Runs)
-            && gpu.info().compute_capability < (9, 0)
-        {
+        if version == KernelVersion::V6 && gpu.info().compute_capability < (9, 0) {
             continue;
         }
         device.fill(0)?;
