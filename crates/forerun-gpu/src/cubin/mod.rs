@@ -135,8 +135,9 @@ mod tests {
     const ELF: &[u8] = b"\x7fELF";
 
     /// The kernels of `study`.
-    const STUDY_LISTS: [&str; 2] = [
+    const STUDY_LISTS: [&str; 3] = [
         include_str!("../../kernels/busy.list"),
+        include_str!("../../kernels/litmus.list"),
         include_str!("../../kernels/roofline.list"),
     ];
 

@@ -85,7 +85,6 @@ TEST("v3 against plain loops") { each(3); }
 TEST("v4 against plain loops") { each(4); }
 TEST("v5 with one row in flight against plain loops") { each(5, 1); }
 TEST("v5 with two rows in flight against plain loops") { each(5, 2); }
-TEST("v5 with four rows in flight against plain loops") { each(5, 4); }
 TEST("v6 against plain loops") { each(6); }
 
 // Memory that is allocated only where it is touched.

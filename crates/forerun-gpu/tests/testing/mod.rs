@@ -45,6 +45,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
         "roofline",
         &["kernels/roofline.cu", "tests/kernels/roofline.cpp"],
     ),
+    ("litmus", &["kernels/litmus.cu", "tests/kernels/litmus.cpp"]),
     (
         "gather",
         &[

@@ -1,0 +1,28 @@
+//! The orders that the table's kernels rely on, tried on a device. Without one, nothing is run.
+
+use forerun_gpu::study::LitmusTest;
+use forerun_gpu::{Gpu, GpuError};
+
+#[test]
+fn no_reader_sees_what_the_orders_forbid() -> Result<(), GpuError> {
+    let gpu = match Gpu::open(0) {
+        Err(error) if error.is_absent() => {
+            eprintln!("litmus tests: {error}: NOT RUN");
+            return Ok(());
+        }
+        opened => opened?,
+    };
+    for test in LitmusTest::ALL {
+        let seen = test.run(&gpu, true, 1 << 18, 100)?;
+        let without = test.run(&gpu, false, 1 << 18, 100)?;
+        // Whether a device shows the outcome at all; this one may not.
+        eprintln!("{test:?}: {seen:?}; without the orders: {without:?}");
+        assert_eq!(seen.forbidden, 0, "{test:?}: {seen:?}");
+        let cells = 100 << 18;
+        let all = seen.nothing + seen.all + seen.active;
+        assert_eq!(all, cells, "{test:?}: {seen:?}");
+        // The writers and the readers must have met.
+        assert!(seen.nothing != 0 && seen.all != 0, "{test:?}: {seen:?}");
+    }
+    Ok(())
+}
