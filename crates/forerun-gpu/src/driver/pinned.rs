@@ -268,44 +268,6 @@ impl<'a> Registered<'a> {
         unsafe { std::slice::from_raw_parts(self.host.as_ptr(), self.len) }
     }
 
-    /// Puts a copy of these bytes to device memory on a stream.
-    ///
-    /// # Safety
-    /// The device's bytes, as many as the range has, must be allocated. They and this buffer must
-    /// stay so, and nothing else may use them, until the stream has finished.
-    pub(crate) unsafe fn copy_to(
-        &self,
-        stream: &Stream,
-        device: u64,
-        bytes: Range<usize>,
-    ) -> Result<(), GpuError> {
-        let from = &self.as_slice()[bytes];
-        let _current = self.gpu.bind()?;
-        // SAFETY: the host's bytes are inside the buffer. The caller guarantees the rest.
-        check("cuMemcpyHtoDAsync", unsafe {
-            sys::cuMemcpyHtoDAsync_v2(device, from.as_ptr().cast(), from.len(), stream.handle())
-        })
-    }
-
-    /// Puts a copy from device memory to these bytes on a stream.
-    ///
-    /// # Safety
-    /// As for [`PinnedBuffer::copy_to`].
-    pub(crate) unsafe fn copy_from(
-        &mut self,
-        stream: &Stream,
-        device: u64,
-        bytes: Range<usize>,
-    ) -> Result<(), GpuError> {
-        let to = &mut self.as_mut_slice()[bytes];
-        let (to, len) = (to.as_mut_ptr().cast(), to.len());
-        let _current = self.gpu.bind()?;
-        // SAFETY: the host's bytes are inside the buffer. The caller guarantees the rest.
-        check("cuMemcpyDtoHAsync", unsafe {
-            sys::cuMemcpyDtoHAsync_v2(to, device, len, stream.handle())
-        })
-    }
-
     /// The bytes, mutably.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and see `PinnedBuffer::as_mut_slice`.

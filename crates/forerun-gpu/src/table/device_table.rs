@@ -6,7 +6,7 @@
 //!   staging    what a batch brings and takes (host_batch.rs)         one, made on first use, of bounded size
 //! ```
 
-use super::backend::{Backend, BufferKind, TableLaunch};
+use super::backend::{Backend, BufferKind};
 use super::batch::{Answers, Batch, Condition, Entries, Lookup, Operation};
 use super::error::TableError;
 use super::host_batch::Keyed;

@@ -56,8 +56,8 @@ pub use batch::{Answers, Batch, Condition, Element, Entries, Lookup, Operation, 
 #[cfg(feature = "study")]
 pub(crate) use candidate_slots::mix;
 pub use error::TableError;
-// Hidden: for the fuzz targets.
 pub use evict_strategy::EvictStrategy;
+// Hidden: for the fuzz targets.
 #[doc(hidden)]
 pub use file::fuzz_table_file;
 pub use gpu_table::GpuTable;
