@@ -124,6 +124,26 @@ impl GpuTable {
         }
     }
 
+    /// Whether there are no entries.
+    ///
+    /// # Errors
+    /// The device's error.
+    pub fn is_empty(&self) -> Result<bool, TableError> {
+        Ok(self.size()? == 0)
+    }
+
+    /// Sets the capacity up to which the table may grow ([`TableOptions::max_capacity`]). A table
+    /// does not shrink: below its capacity, the new limit only keeps it from growing.
+    ///
+    /// # Errors
+    /// The capacity is greater than any table can have.
+    pub fn set_max_capacity(&mut self, max_capacity: u64) -> Result<(), TableError> {
+        let options = self.options.max_capacity(max_capacity);
+        options.check()?;
+        self.options = options;
+        Ok(())
+    }
+
     /// Entries per slot, from 0 to 1.
     ///
     /// # Errors

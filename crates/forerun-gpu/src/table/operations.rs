@@ -276,6 +276,30 @@ impl GpuTable {
         Ok(status)
     }
 
+    /// The addresses of the rows of present keys, whose scores are updated by the strategy; 0 for
+    /// absent keys. They are valid as long as those of [`GpuTable::find_ptr`].
+    ///
+    /// # Errors
+    /// Those of [`GpuTable::apply`].
+    pub fn find_and_update_ptr(
+        &mut self,
+        keys: &[u64],
+        scores: Option<&[u64]>,
+    ) -> Result<(Vec<u64>, Vec<Status>), TableError> {
+        let batch = Batch {
+            scores,
+            ..Batch::of(keys)
+        };
+        let (mut pointers, mut status) = (vec![0; keys.len()], vec![Status::Absent; keys.len()]);
+        let answers = Answers {
+            pointers: Some(&mut pointers),
+            status: Some(&mut status),
+            ..Answers::default()
+        };
+        self.apply(Operation::FindAndUpdate, &batch, answers)?;
+        Ok((pointers, status))
+    }
+
     /// Pins entries: nothing changes, erases or evicts them until they are unlocked. Lookups find
     /// them.
     ///

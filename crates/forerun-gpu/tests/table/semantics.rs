@@ -275,6 +275,60 @@ fn reserve_moves_every_entry_with_its_score() {
 }
 
 #[test]
+fn the_maximum_of_a_table_can_be_changed() {
+    let mut table = table();
+    assert!(table.is_empty().unwrap());
+    let capacity = table.capacity();
+    assert!(table.reserve(capacity * 2).is_err());
+    table.set_max_capacity(capacity * 4).unwrap();
+    let keys: Vec<u64> = (0..capacity * 2).collect();
+    table
+        .insert_or_assign(&keys, &rows_of(&keys, 0, 16), Some(&keys))
+        .unwrap();
+    assert!(!table.is_empty().unwrap() && table.capacity() > capacity);
+    // Below the capacity it only keeps the table from growing.
+    let grown = table.capacity();
+    table.set_max_capacity(1).unwrap();
+    table
+        .insert_or_assign(&keys, &rows_of(&keys, 1, 16), Some(&keys))
+        .unwrap();
+    assert_eq!(table.capacity(), grown);
+    let refused = table.set_max_capacity(u64::MAX);
+    assert!(matches!(refused, Err(TableError::Capacity { .. })));
+}
+
+#[test]
+fn addresses_of_updated_rows_are_those_of_the_lookup() {
+    // Addresses exist on a device only.
+    let options = small(Width::W32, Candidates::Two, 8);
+    let Some(mut table) = on_shim(Order::OneTile, options) else {
+        return;
+    };
+    let keys: Vec<u64> = (0..50).collect();
+    table
+        .insert_or_assign(&keys, &rows_of(&keys, 0, 16), Some(&keys))
+        .unwrap();
+    let asked: Vec<u64> = (40..60).collect();
+    let scores = vec![1000; 20];
+    let (pointers, status) = table.find_and_update_ptr(&asked, Some(&scores)).unwrap();
+    assert_eq!(pointers, table.find_ptr(&asked).unwrap());
+    for (i, status) in status.into_iter().enumerate() {
+        let is_there = i < 10;
+        assert_eq!(status == Status::Found, is_there);
+        assert_eq!(pointers[i] != 0, is_there);
+    }
+    let mut found = vec![0; 10];
+    let answers = Answers {
+        scores: Some(&mut found),
+        ..Answers::default()
+    };
+    table
+        .lookup(Default::default(), &asked[..10], answers)
+        .unwrap();
+    assert_eq!(found, [1000; 10]);
+}
+
+#[test]
 fn a_growable_table_grows_before_it_evicts() {
     let mut options = small(Width::W32, Candidates::Two, 8);
     options.max_capacity = 3000;
