@@ -97,7 +97,9 @@ pub trait Backend: Send {
         self.write(batch.address, &input)?;
         self.launch(launch, op)?;
         let mut output = vec![0; (batch.output.end - batch.output.start) as usize];
-        self.read(batch.address + batch.output.start, &mut output)?;
+        if !output.is_empty() {
+            self.read(batch.address + batch.output.start, &mut output)?;
+        }
         (batch.take)(&output);
         Ok(())
     }
@@ -142,6 +144,29 @@ impl GpuBackend {
     fn held(&self) -> MutexGuard<'_, BTreeMap<u64, Buffer>> {
         // A panic elsewhere leaves the map consistent.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts both copies of a batch and the launch on the stream. The caller waits for it before it
+    /// uses `memory` again.
+    fn enqueue(
+        &self,
+        launch: TableLaunch,
+        op: &TableOp,
+        batch: &HostBatch<'_>,
+        memory: &mut PinnedBuffer,
+    ) -> Result<(), TableError> {
+        let input = 0..batch.input_bytes as usize;
+        // SAFETY: the device's bytes are inside an allocation, and the host's inside `memory`. The
+        // caller, which has both locked, waits before anything else uses them.
+        unsafe { memory.copy_to(&self.stream, batch.address, input) }?;
+        self.launch(launch, op)?;
+        let output = batch.output.start as usize..batch.output.end as usize;
+        if !output.is_empty() {
+            let from = batch.address + batch.output.start;
+            // SAFETY: as above.
+            unsafe { memory.copy_from(&self.stream, from, output) }?;
+        }
+        Ok(())
     }
 
     /// Checks that an allocation contains a range of device addresses.
@@ -269,23 +294,13 @@ impl Backend for GpuBackend {
         };
         (batch.fill)(&mut memory.as_mut_slice()[..batch.input_bytes as usize]);
         self.expect_allocated(batch.address, bytes as u64)?;
-        let (start, end) = (batch.output.start as usize, batch.output.end as usize);
-        // SAFETY: the device's bytes are inside an allocation, and the host's inside `memory`. Both
-        // stay until the wait below, and nothing else uses the host's, which are locked.
-        let enqueued =
-            unsafe { memory.copy_to(&self.stream, batch.address, 0..batch.input_bytes as usize) }
-                .map_err(TableError::from)
-                .and_then(|()| self.launch(launch, op))
-                .and_then(|()| {
-                    let from = batch.address + batch.output.start;
-                    // SAFETY: as above.
-                    Ok(unsafe { memory.copy_from(&self.stream, from, start..end) }?)
-                });
+        let enqueued = self.enqueue(launch, op, &batch, memory);
         // Also after a failure: a copy may be under way.
         let waited = self.stream.synchronize();
         enqueued?;
         waited?;
-        (batch.take)(&memory.as_slice()[start..end]);
+        let output = batch.output.start as usize..batch.output.end as usize;
+        (batch.take)(&memory.as_slice()[output]);
         Ok(())
     }
 
