@@ -13,9 +13,10 @@ what a line calls belongs to it. Which parts run depends on the table:
     second     a lane's second equal digest: counted with the part that it is in
     missed     only find_missed needs it: not counted
 
-What has no name always runs. Code for a warp whose lanes are not together is not counted. The counts are upper limits: they have all steps of a part, even if
-no key of the warp needs them. A loop over the slots of a full row would not count, so the kernels
-that have one (a thread per key, HierarchicalKV's pipeline) are not counted here.
+What has no name always runs. Code for a warp whose lanes are not together is not counted. The
+counts are upper limits: they have all steps of a part, even if no key of the warp needs them. A
+loop over the slots of a full row would not count, so the kernels that have one (a thread per key,
+HierarchicalKV's pipeline) are not counted here.
 """
 
 import collections
@@ -89,7 +90,8 @@ def main(folder, disassembly):
         if (name := re.match(r"table_find_slots_w(\d+)", section))
     }
     faults = []
-    print(f"{'issue slots per key':<24}" + "".join(f"{f'{c} at {l}':>10}" for l in LIMITS for c in "12"))
+    titles = "".join(f"{f'{c} at {load}':>10}" for load in LIMITS for c in "12")
+    print(f"{'issue slots per key':<24}{titles}")
     for width, section in sorted(sections.items()):
         name = f"table_find_slots_w{width}"
         counts = parts_of(section, lines)
@@ -103,7 +105,9 @@ def main(folder, disassembly):
                 found = slots_in(counts, None, 1) + rows * slots_in(counts, round_of, turns)
                 cells += f"{found:>10.1f}"
                 if found > limit:
-                    faults.append(f"{name}, load {load}: {found:.1f} slots per key, {limit} allowed")
+                    faults.append(
+                        f"{name}, load {load}: {found:.1f} slots per key, {limit} allowed"
+                    )
         print(f"{name:<24}{cells}")
         missing = {"row", "some", "second", "missed"} - has
         if missing:

@@ -14,8 +14,8 @@ namespace {
 using Table = nv::merlin::HashTable<uint64_t, float, uint64_t, nv::merlin::EvictStrategy::kLru,
                                     nv::merlin::Sm80>;
 
-// By default each call takes the table's lock, for which it launches a kernel and waits. A caller that
-// orders its own calls can do without.
+// By default each call takes the table's lock, for which it launches a kernel and waits. A caller
+// that orders its own calls can do without.
 enum class ApiLock { on, off };
 
 std::unique_ptr<Table> made(const Setting& setting, ApiLock lock) {

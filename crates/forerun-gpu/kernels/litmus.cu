@@ -5,7 +5,7 @@
 //   even blocks write the cells, odd ones read them, all in the same order
 //
 //   publish    writer: x = 1, release: y = 1             reader: y, fence, x
-//   row        writer: y = 1, fence, x = 1, fence, y = 2     reader: y, fence, x, fence, y
+//   row        writer: y = 1, fence, x = 1, fence, y = 2 reader: y, fence, x, fence, y
 //
 //   outcome    0: nothing of the writer    1: all of it    2: forbidden    3: the writer was active
 //

@@ -53,8 +53,8 @@ pub enum GpuError {
     /// The driver is older than the kernels' compiler, so it does not load what that has made.
     #[error(
         "the NVIDIA driver is too old for the kernels of this program: it supports CUDA {found}, \
-         but CUDA {needed} or later is required. A newer driver, or NVRTC of CUDA {found} or older, \
-         would do; {nvrtc}"
+         but CUDA {needed} or later is required. Install a newer driver, or NVRTC of CUDA {found} \
+         or older: {nvrtc}"
     )]
     KernelsTooNew {
         /// The supported version.

@@ -34,7 +34,8 @@ template <typename T> FORERUN_DEVICE u32 match(u32 mask, T value) {
 template <typename T> FORERUN_DEVICE T shuffle(u32 mask, T value, u32 from) {
     return __shfl_sync(mask, value, from);
 }
-// The value of lane `from` of the caller's group of LANES neighbours. All lanes of the warp call it.
+// The value of lane `from` of the caller's group of LANES neighbours. All lanes of the warp make
+// the call.
 template <u32 LANES, typename T> FORERUN_DEVICE T shuffle_in(T value, u32 from) {
     return __shfl_sync(0xffffffffu, value, from, LANES);
 }

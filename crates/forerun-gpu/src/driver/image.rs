@@ -178,8 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_older_than_the_kernels_is_named_with_the_version_they_need() {
-        let name = "driver::image::tests::a_driver_older_than_the_kernels_is_named_with_the_version_they_need";
+    fn an_old_driver_is_named_with_the_version_that_is_needed() {
+        let name = "driver::image::tests::an_old_driver_is_named_with_the_version_that_is_needed";
         if !has_fake_driver(name, &[("FAKE_DRIVER_VERSION", "12020")]) {
             return;
         }

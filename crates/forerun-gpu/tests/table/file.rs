@@ -61,7 +61,7 @@ fn a_file_of_another_kind_of_table_is_refused_with_both_named() {
     let said = GpuTable::on_cpu(options).unwrap().load(&path).unwrap_err();
     assert!(
         said.to_string()
-            .contains("Some(Custom); this table has 16 bytes, Lfu"),
+            .contains("Some(Customized); this table has 16 bytes, Lfu"),
         "{said}"
     );
     assert!(matches!(
