@@ -86,9 +86,9 @@ template <typename Test> FORERUN_DEVICE void run_litmus(const LitmusParams& p) {
 }  // namespace litmus
 }  // namespace forerun
 
-#define KERNEL(name, test, ordered, threads, registers)                                  \
-    FORERUN_KERNEL_WITHIN(threads, registers) name(const forerun::LitmusParams p) {      \
-        forerun::litmus::run_litmus<forerun::litmus::test<(ordered) != 0>>(p);                           \
+#define KERNEL(name, test, ordered, threads, registers)                                \
+    FORERUN_KERNEL_WITHIN(threads, registers) name(const forerun::LitmusParams p) {    \
+        forerun::litmus::run_litmus<forerun::litmus::test<(ordered) != 0>>(p);         \
     }
 #include "litmus.list"
 #undef KERNEL

@@ -6,10 +6,10 @@
 //!   staging    what a batch brings and takes (host_batch.rs)         one, made on first use, of bounded size
 //! ```
 
-use super::backend::{Backend, BufferKind};
+use super::backend::{Backend, BufferKind, HostBatch, TableLaunch};
 use super::batch::{Answers, Batch, Condition, Entries, Lookup, Operation};
 use super::error::TableError;
-use super::host_batch::Keyed;
+use super::host_batch::{Keyed, PartLayout};
 use super::kernel;
 use super::params::{EVICTED_OUT, SCAN_EXPORT, TableOp, TableState};
 use super::staging::{EntryLayout, Layout};
@@ -54,6 +54,9 @@ pub(crate) struct DeviceTable {
     _arrays: [Memory; 3],
     staging: Mutex<Option<(Memory, u64)>>,
 }
+
+/// Chooses the kernel for a part of the keys and completes its op.
+type Prepare<'p> = dyn Fn(&Range<usize>, &mut TableOp) -> Result<TableLaunch, TableError> + 'p;
 
 /// The offsets of the arrays in the first allocation, and its length.
 struct Arrays {
@@ -138,7 +141,7 @@ impl DeviceTable {
     }
 
     /// Keys per part, so that everything that accompanies them fits into staging memory.
-    pub(super) fn keys_a_part(&self) -> usize {
+    fn keys_a_part(&self) -> usize {
         (STAGING_BYTES / (3 * self.row_bytes() + 96)).max(1) as usize
     }
 
@@ -158,7 +161,7 @@ impl DeviceTable {
     }
 
     /// Reads the rows of entries.
-    pub(super) fn read_rows(
+    fn read_rows(
         &self,
         address: u64,
         entries: usize,
@@ -174,7 +177,7 @@ impl DeviceTable {
     }
 
     /// Calls `work` with this many bytes of staging memory.
-    pub(super) fn staged<T>(
+    fn staged<T>(
         &self,
         bytes: u64,
         work: impl FnOnce(u64) -> Result<T, TableError>,
@@ -201,6 +204,71 @@ impl DeviceTable {
             *word = u64::from_ne_bytes(*bytes);
         }
         Ok(())
+    }
+
+    /// Runs a kernel on keys, one part at a time.
+    fn keyed(
+        &self,
+        keyed: Keyed<'_>,
+        answers: &mut Answers<'_>,
+        rest: Option<&mut Entries>,
+        prepare: &Prepare<'_>,
+    ) -> Result<(), TableError> {
+        let mut rest = rest;
+        let step = self.keys_a_part();
+        for first in (0..keyed.batch.keys.len()).step_by(step) {
+            let part = first..(first + step).min(keyed.batch.keys.len());
+            let entries = self.keyed_part(&keyed, part, answers, prepare)?;
+            if let Some(rest) = rest.as_deref_mut() {
+                rest.append(entries);
+            }
+        }
+        Ok(())
+    }
+
+    fn keyed_part(
+        &self,
+        keyed: &Keyed<'_>,
+        part: Range<usize>,
+        answers: &mut Answers<'_>,
+        prepare: &Prepare<'_>,
+    ) -> Result<Entries, TableError> {
+        let row_bytes = self.row_bytes();
+        let batch = keyed.batch.part(part.clone(), row_bytes as usize);
+        let of_part = Keyed {
+            batch: &batch,
+            ..*keyed
+        };
+        let n = batch.keys.len() as u64;
+        let layout = PartLayout::of(&of_part, n, row_bytes, answers);
+        self.staged(layout.bytes, |base| {
+            let mut op = TableOp {
+                table: *self.state(),
+                count: n,
+                epoch: batch.epoch,
+                ..TableOp::default()
+            };
+            layout.enter(base, &mut op);
+            let launch = prepare(&part, &mut op)?;
+            let mut entries = Entries::default();
+            self.backend().run(
+                launch,
+                &op,
+                HostBatch {
+                    address: base,
+                    input_bytes: layout.input_bytes,
+                    output: layout.output.clone(),
+                    fill: &mut |bytes| layout.fill(&batch, bytes),
+                    take: &mut |bytes| {
+                        let rows = row_bytes as usize;
+                        entries = layout.take(&of_part, &batch, bytes, rows, answers, &part);
+                    },
+                },
+            )?;
+            let count = entries.keys.len();
+            self.read_rows(op.out_rows, count, &mut entries)?;
+            Ok(entries)
+        })
     }
 
     /// Rows go to a device address if one is given.

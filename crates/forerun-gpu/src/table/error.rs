@@ -1,6 +1,5 @@
 //! Errors of a table.
 
-use super::batch::Lookup;
 use super::evict_strategy::EvictStrategy;
 use crate::GpuError;
 use forerun_core::size::counted;
@@ -88,12 +87,12 @@ pub enum TableError {
     },
     /// The lookup copies in a way that has no order with writers.
     #[error(
-        "the lookup {:?} must not run beside operations that change entries; choose another one",
-        lookup.name()
+        "the lookup {lookup:?} must not run beside operations that change entries; choose another \
+         one"
     )]
     BesideWriters {
-        /// The lookup.
-        lookup: Lookup,
+        /// The name of the lookup.
+        lookup: &'static str,
     },
     /// The table is not on the CPU, so memory requests are not counted.
     #[error("the memory requests of lookups are counted only in a table on the CPU")]

@@ -9,16 +9,10 @@
 //! The count of entries goes in as zero. Rows of entries, which a batch may have many or none of,
 //! are read afterwards. A batch that does not fit into staging memory is processed in parts.
 
-use super::backend::{HostBatch, TableLaunch};
 use super::batch::{Answers, Batch, Entries, Status};
-use super::device_table::DeviceTable;
-use super::error::TableError;
 use super::params::{BY_FLAG, FOUND_READ_ROW, TableOp};
 use super::staging::{EntryLayout, Layout};
 use std::ops::Range;
-
-/// Chooses the kernel for a part of the keys and completes its op.
-type Prepare<'p> = dyn Fn(&Range<usize>, &mut TableOp) -> Result<TableLaunch, TableError> + 'p;
 
 /// An operation by key.
 #[derive(Clone, Copy)]
@@ -47,7 +41,7 @@ impl Keyed<'_> {
 }
 
 /// The offsets in staging memory of what a part has.
-struct PartLayout {
+pub(super) struct PartLayout {
     keys: u64,
     rows_in: Option<u64>,
     scores_in: Option<u64>,
@@ -58,13 +52,18 @@ struct PartLayout {
     scores_out: Option<u64>,
     slots_out: Option<u64>,
     pointers_out: Option<u64>,
-    input_bytes: u64,
-    output: Range<u64>,
-    bytes: u64,
+    pub(super) input_bytes: u64,
+    pub(super) output: Range<u64>,
+    pub(super) bytes: u64,
 }
 
 impl PartLayout {
-    fn of(keyed: &Keyed<'_>, n: u64, row_bytes: u64, answers: &Answers<'_>) -> PartLayout {
+    pub(super) fn of(
+        keyed: &Keyed<'_>,
+        n: u64,
+        row_bytes: u64,
+        answers: &Answers<'_>,
+    ) -> PartLayout {
         let batch = keyed.batch;
         let mut layout = Layout::default();
         let keys = layout.take(n * 8);
@@ -105,7 +104,7 @@ impl PartLayout {
         }
     }
 
-    fn enter(&self, base: u64, op: &mut TableOp) {
+    pub(super) fn enter(&self, base: u64, op: &mut TableOp) {
         let at = |place: Option<u64>| Layout::place(base, place);
         op.keys = base + self.keys;
         op.rows_in = at(self.rows_in);
@@ -121,7 +120,7 @@ impl PartLayout {
         }
     }
 
-    fn fill(&self, batch: &Batch<'_>, bytes: &mut [u8]) {
+    pub(super) fn fill(&self, batch: &Batch<'_>, bytes: &mut [u8]) {
         put_words(batch.keys, bytes, self.keys);
         if let (Some(rows), Some(at)) = (batch.rows, self.rows_in) {
             bytes[at as usize..][..rows.len()].copy_from_slice(rows);
@@ -138,7 +137,7 @@ impl PartLayout {
     }
 
     /// Copies the answers, and returns the entries without their rows.
-    fn take(
+    pub(super) fn take(
         &self,
         keyed: &Keyed<'_>,
         batch: &Batch<'_>,
@@ -213,73 +212,6 @@ fn word(bytes: &[u8], i: usize) -> u64 {
     let mut words = [0];
     get_words(&bytes[i * 8..], &mut words);
     words[0]
-}
-
-impl DeviceTable {
-    /// Runs a kernel on keys, one part at a time.
-    pub(super) fn keyed(
-        &self,
-        keyed: Keyed<'_>,
-        answers: &mut Answers<'_>,
-        rest: Option<&mut Entries>,
-        prepare: &Prepare<'_>,
-    ) -> Result<(), TableError> {
-        let mut rest = rest;
-        let step = self.keys_a_part();
-        for first in (0..keyed.batch.keys.len()).step_by(step) {
-            let part = first..(first + step).min(keyed.batch.keys.len());
-            let entries = self.keyed_part(&keyed, part, answers, prepare)?;
-            if let Some(rest) = rest.as_deref_mut() {
-                rest.append(entries);
-            }
-        }
-        Ok(())
-    }
-
-    fn keyed_part(
-        &self,
-        keyed: &Keyed<'_>,
-        part: Range<usize>,
-        answers: &mut Answers<'_>,
-        prepare: &Prepare<'_>,
-    ) -> Result<Entries, TableError> {
-        let row_bytes = self.row_bytes();
-        let batch = keyed.batch.part(part.clone(), row_bytes as usize);
-        let of_part = Keyed {
-            batch: &batch,
-            ..*keyed
-        };
-        let n = batch.keys.len() as u64;
-        let layout = PartLayout::of(&of_part, n, row_bytes, answers);
-        self.staged(layout.bytes, |base| {
-            let mut op = TableOp {
-                table: *self.state(),
-                count: n,
-                epoch: batch.epoch,
-                ..TableOp::default()
-            };
-            layout.enter(base, &mut op);
-            let launch = prepare(&part, &mut op)?;
-            let mut entries = Entries::default();
-            self.backend().run(
-                launch,
-                &op,
-                HostBatch {
-                    address: base,
-                    input_bytes: layout.input_bytes,
-                    output: layout.output.clone(),
-                    fill: &mut |bytes| layout.fill(&batch, bytes),
-                    take: &mut |bytes| {
-                        let rows = row_bytes as usize;
-                        entries = layout.take(&of_part, &batch, bytes, rows, answers, &part);
-                    },
-                },
-            )?;
-            let count = entries.keys.len();
-            self.read_rows(op.out_rows, count, &mut entries)?;
-            Ok(entries)
-        })
-    }
 }
 
 #[cfg(test)]

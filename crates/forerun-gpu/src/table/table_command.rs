@@ -181,7 +181,9 @@ impl GpuTable {
             });
         }
         if concurrent_writers && !with_rows && !lookup.may_run_beside_writers() {
-            return Err(TableError::BesideWriters { lookup });
+            return Err(TableError::BesideWriters {
+                lookup: lookup.name(),
+            });
         }
         let op = TableOp {
             lookup: strategy,

@@ -110,10 +110,10 @@ pub(crate) const CRATES: &[Layers] = &[
         name: "forerun-gpu",
         modules: &[
             "copy_version",
-            "cubin",
             "gather_error",
             "memory_type",
             "error",
+            "cubin",
             "driver",
             "gather",
             "table",
@@ -121,6 +121,7 @@ pub(crate) const CRATES: &[Layers] = &[
         ],
         one_idea: &[
             // A device keeps its loaded kernels, which belong to its context.
+            ("driver::gpu", "driver::image"),
             ("driver::gpu", "driver::module"),
         ],
     },
