@@ -68,7 +68,10 @@ template <bool ORDERED> struct Row {
     }
 };
 
-template <typename Test> FORERUN_DEVICE void run_litmus(const LitmusParams& p) {
+template <u32 TEST, bool ORDERED> struct Chosen : Publish<ORDERED> {};
+template <bool ORDERED> struct Chosen<1, ORDERED> : Row<ORDERED> {};
+
+template <u32 TEST, bool ORDERED> FORERUN_DEVICE void run_litmus(const LitmusParams& p) {
     const u64 pairs = blocks_in_grid() / 2, threads = pairs * threads_in_block();
     const u64 first = u64(block_in_grid() / 2) * threads_in_block() + thread_in_block();
     const bool writes = block_in_grid() % 2 == 0;
@@ -76,9 +79,9 @@ template <typename Test> FORERUN_DEVICE void run_litmus(const LitmusParams& p) {
         u32* const x = at<u32>(p.cells) + i * 2 * line_words;
         u32* const y = x + line_words;
         if (writes) {
-            Test::write(x, y);
+            Chosen<TEST, ORDERED>::write(x, y);
         } else {
-            atomic_add(at<u64>(p.outcomes) + Test::read(x, y), u64(1));
+            atomic_add(at<u64>(p.outcomes) + Chosen<TEST, ORDERED>::read(x, y), u64(1));
         }
     }
 }
@@ -88,7 +91,7 @@ template <typename Test> FORERUN_DEVICE void run_litmus(const LitmusParams& p) {
 
 #define KERNEL(name, test, ordered, threads, registers)                                \
     FORERUN_KERNEL_WITHIN(threads, registers) name(const forerun::LitmusParams p) {    \
-        forerun::litmus::run_litmus<forerun::litmus::test<(ordered) != 0>>(p);         \
+        forerun::litmus::run_litmus<test, (ordered) != 0>(p);                          \
     }
 #include "litmus.list"
 #undef KERNEL

@@ -13,9 +13,9 @@
 //! By default the plan takes V5 with lines of 128 bytes, the largest unit that fits, and the fewest
 //! rows in flight that reach that goal. Its blocks have 256 threads, an eighth of those of a
 //! multiprocessor, so that they run beside those of other kernels: a larger block would wait for a
-//! multiprocessor with that much room. By default there are up to [`DEFAULT_THREADS`] threads in all. **This is a
-//! prediction from the link's arithmetic: none of it has been measured on a GPU yet.** The plan's
-//! `why` says so as well.
+//! multiprocessor with that much room. By default there are up to [`DEFAULT_THREADS`] threads in
+//! all. **This is a prediction from the link's arithmetic: none of it has been measured on a GPU
+//! yet.** The plan's `why` says so as well.
 
 use super::request::{Direction, KernelChoice};
 use crate::DeviceInfo;

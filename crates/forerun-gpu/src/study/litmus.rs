@@ -150,8 +150,9 @@ mod tests {
         for test in LitmusTest::ALL {
             for ordered in [true, false] {
                 let line = format!(
-                    "KERNEL({}, {test:?}, {}, {THREADS},",
+                    "KERNEL({}, {}, {}, {THREADS},",
                     test.kernel(ordered),
+                    test as u32,
                     u32::from(ordered)
                 );
                 assert!(list.contains(&line), "{line}");
