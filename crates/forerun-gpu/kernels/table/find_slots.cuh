@@ -23,8 +23,8 @@
 namespace forerun::table {
 
 // Whether to search one sector first, which is the default while the table is at most 7/8 full. Up
-// to that load, a narrow search takes fewer requests and fewer bytes with every bucket width
-// (counted; see docs/internals/gpu-table.md).
+// to that load, a narrow search takes fewer bytes with every bucket width (counted; see
+// docs/internals/gpu-table.md).
 FORERUN_DEVICE bool is_narrow(const TableOp& op) {
     if (op.lookup != lookup_by_load) return op.lookup == lookup_narrow;
     return load_relaxed(&control_of(op.table)->size) * 8 <= op.table.buckets * op.table.width * 7;
