@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   roofline, memtable, btree, ycsb/, hash/, gather/, gpu_table/, gpu_roofline,
-//!   server/, cache/, table/     the benches: Args and run()
+//!   server/, client/, cache/, table/     the benches: Args and run()
 //!   lookup_args                 the options that memtable and btree share
 //!   lookup_workloads            lookups and inserts over any engine
 //!   loaded_engine               its store between the turns
@@ -42,6 +42,7 @@
 
 pub mod btree;
 pub mod cache;
+pub mod client;
 pub mod engine;
 pub mod gather;
 pub mod gpu_roofline;

@@ -35,6 +35,7 @@ Examples:
   forerun-bench btree --keys 10M --batch 1,64 --report btree.html
   forerun-bench ycsb --records 1M --workload b,c --batch 1,64
   forerun-bench server --value-bytes 64 --keys 1,10,100    compared with memcached
+  forerun-bench client --servers 1,4 --keys 100            a client of several servers
   forerun-bench table --rows 10M --budget 1,0.1
   forerun-bench stress --crash --cycles 200                kills a store's process and checks the \
   store

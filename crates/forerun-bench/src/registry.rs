@@ -5,7 +5,8 @@
 use anyhow::Result;
 use clap::Subcommand;
 use forerun_bench::{
-    btree, cache, gather, gpu_roofline, gpu_table, hash, memtable, roofline, server, table, ycsb,
+    btree, cache, client, gather, gpu_roofline, gpu_table, hash, memtable, roofline, server, table,
+    ycsb,
 };
 
 macro_rules! benches {
@@ -41,6 +42,7 @@ benches! {
     gpu_table,
     gpu_roofline,
     server,
+    client,
     cache,
     table,
 }

@@ -31,6 +31,15 @@ fn benches_print_one_object_per_line() {
         ],
         &["server", "--quick", "--json", "--alone", "--keys", "1,10"],
         &[
+            "client",
+            "--quick",
+            "--json",
+            "--servers",
+            "1,3",
+            "--keys",
+            "1,20",
+        ],
+        &[
             "table",
             "--quick",
             "--json",

@@ -1,0 +1,162 @@
+//! The connections of one call: at most one to each server. Calls at the same time use different
+//! sets, and a set is kept for the next call.
+
+use std::io;
+use std::time::Instant;
+
+use forerun_core::sync::{Mutex, PoisonError};
+
+use crate::error::Failure;
+use crate::net::{Connection, Peer, Resolver, Tls};
+use crate::options::Credentials;
+use crate::protocol::compose;
+
+/// Sets that are kept. More exist while more calls run at the same time.
+const IDLE_SETS_MAX: usize = 64;
+/// The positions of a batch that a set keeps memory for.
+const POSITIONS_KEPT: usize = 64 << 10;
+
+/// Connections, and the memory of a batch.
+#[derive(Debug)]
+pub(crate) struct ConnectionSet {
+    pub(crate) connections: Vec<Option<Connection>>,
+    pub(crate) positions: Positions,
+}
+
+/// The keys of a batch by server.
+#[derive(Debug, Default)]
+pub(crate) struct Positions {
+    servers: Vec<u32>,
+    /// Where each server's keys begin in `order`, and their end.
+    pub(crate) begins: Vec<usize>,
+    /// The positions of keys, by server, and within a server in the caller's order.
+    pub(crate) order: Vec<u32>,
+    /// Which of `order` have an answer.
+    pub(crate) answered: Vec<bool>,
+}
+
+impl Positions {
+    /// Groups `keys` keys by server. `servers_of` calls its argument with the server of each key,
+    /// in order.
+    pub(crate) fn group(
+        &mut self,
+        keys: usize,
+        servers: usize,
+        servers_of: impl FnOnce(&mut dyn FnMut(usize)),
+    ) {
+        self.servers.clear();
+        self.servers.reserve(keys);
+        self.begins.clear();
+        self.begins.resize(servers + 1, 0);
+        servers_of(&mut |server| {
+            self.servers.push(server as u32);
+            self.begins[server] += 1;
+        });
+        // From counts to ends, which the loop below turns into begins.
+        let mut end = 0;
+        for count in &mut self.begins {
+            end += *count;
+            *count = end;
+        }
+        self.order.clear();
+        self.order.resize(keys, 0);
+        for (at, server) in self.servers.iter().enumerate().rev() {
+            let begin = &mut self.begins[*server as usize];
+            *begin -= 1;
+            self.order[*begin] = at as u32;
+        }
+        self.answered.clear();
+        self.answered.resize(keys, false);
+    }
+}
+
+/// How connections are made.
+#[derive(Debug)]
+pub(crate) struct Connector<'a> {
+    pub(crate) resolver: &'a Resolver,
+    pub(crate) host: &'a str,
+    pub(crate) tls: Option<&'a Tls>,
+    pub(crate) credentials: Option<&'a Credentials>,
+}
+
+impl Connector<'_> {
+    /// A new connection, whose request begins with the password if there is one, and the further
+    /// addresses of the server.
+    fn open(&self, now: Instant) -> io::Result<(Connection, Vec<Peer>)> {
+        let mut peers = self.resolver.peers()?;
+        loop {
+            let peer = peers.remove(0);
+            match Connection::open(&peer, self.host, self.tls, now) {
+                Ok(mut connection) => {
+                    if let Some(credentials) = self.credentials {
+                        compose::authenticate(credentials, connection.output());
+                        connection.authenticates = true;
+                    }
+                    return Ok((connection, peers));
+                }
+                Err(error) if peers.is_empty() => return Err(error),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl ConnectionSet {
+    /// Takes the connection to a server out of the set, or begins to connect.
+    ///
+    /// # Errors
+    /// [`Failure::Connect`].
+    pub(crate) fn take(
+        &mut self,
+        server: usize,
+        connector: &Connector<'_>,
+        now: Instant,
+    ) -> Result<(Connection, Vec<Peer>), Failure> {
+        if let Some(mut connection) = self.connections[server].take()
+            && connection.is_usable(now)
+        {
+            return Ok((connection, Vec::new()));
+        }
+        connector.open(now).map_err(Failure::Connect)
+    }
+}
+
+/// The sets that no call uses.
+#[derive(Debug, Default)]
+pub(crate) struct IdleSets(Mutex<Vec<ConnectionSet>>);
+
+impl IdleSets {
+    pub(crate) fn take(&self, servers: usize) -> ConnectionSet {
+        let idle = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        idle.unwrap_or_else(|| ConnectionSet {
+            connections: (0..servers).map(|_| None).collect(),
+            positions: Positions::default(),
+        })
+    }
+
+    pub(crate) fn put(&self, mut set: ConnectionSet) {
+        if set.positions.order.capacity() > POSITIONS_KEPT {
+            set.positions = Positions::default();
+        }
+        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE_SETS_MAX {
+            idle.push(set);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_grouped_by_server_in_their_order() {
+        let mut positions = Positions::default();
+        for _ in 0..2 {
+            positions.group(5, 3, |tell| [2, 0, 2, 2, 0].into_iter().for_each(tell));
+            assert_eq!(positions.order, [1, 4, 0, 2, 3]);
+            assert_eq!(positions.begins, [0, 2, 2, 5]);
+            assert_eq!(positions.answered, [false; 5]);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What a request expects as its answer.
+
+mod command_conversation;
+mod lookup_conversation;
+
+pub(crate) use command_conversation::{Answer, CommandConversation};
+pub(crate) use lookup_conversation::{KEYS_PER_LINE, LookupBatch, LookupConversation};
+
+use crate::error::Failure;
+use crate::protocol::reply::{MetaFlags, NoReply, Reply};
+
+/// Whether more replies are expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    More,
+    Done,
+}
+
+/// Reads the replies to one request. After an error the connection cannot be used.
+pub(crate) trait Conversation {
+    /// What the conversations of a round share.
+    type Shared;
+
+    /// Reads the next reply.
+    ///
+    /// # Errors
+    /// [`Failure::Malformed`] if it does not belong to the request, [`Failure::Refused`] if it is
+    /// an error after which the rest of the answer is unknown.
+    fn reply(&mut self, reply: Reply<'_>, shared: &mut Self::Shared) -> Result<Step, Failure>;
+
+    /// Reads the line of a reply whose value is too long to be read.
+    ///
+    /// # Errors
+    /// As [`Conversation::reply`].
+    fn oversized(
+        &mut self,
+        reply: Reply<'_>,
+        value_bytes: u64,
+        shared: &mut Self::Shared,
+    ) -> Result<(), Failure>;
+}
+
+fn unexpected(reply: &Reply<'_>) -> Failure {
+    Failure::Malformed(format!("not an answer to the request: {}", name(reply)))
+}
+
+fn refused(line: &[u8]) -> Failure {
+    Failure::Refused(shown(line))
+}
+
+/// A line of a server for a message. Its length is bounded by that of a line.
+pub(crate) fn shown(line: &[u8]) -> String {
+    line[..line.len().min(200)].escape_ascii().to_string()
+}
+
+fn name(reply: &Reply<'_>) -> &'static str {
+    match reply {
+        Reply::Value { .. } => "VALUE",
+        Reply::MetaValue { .. } => "VA",
+        Reply::Meta { .. } => "a meta reply",
+        Reply::Line(_) => "a classic reply",
+        Reply::Number(_) => "a number",
+        Reply::Error { .. } => "an error",
+    }
+}
+
+fn meta_flags(words: &[u8]) -> Result<MetaFlags, Failure> {
+    MetaFlags::read(words).map_err(|NoReply(what)| Failure::malformed(what, words))
+}

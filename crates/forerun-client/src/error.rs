@@ -1,0 +1,142 @@
+//! Errors of calls, and why a server did not answer.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The list of servers is empty.
+    #[error("a client needs at least one server")]
+    NoServers,
+    /// The text is not a server's address.
+    #[error("{text:?} is not the address of a server: {reason}")]
+    Address {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An option has an invalid value.
+    #[error("{option}: {reason}")]
+    Option {
+        /// The option's name.
+        option: &'static str,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// A file for TLS cannot be used.
+    #[error("TLS: {}: {reason}", path.display())]
+    TlsFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A key cannot be sent. Nothing was sent to any server.
+    #[error("key {index}: {reason}")]
+    Key {
+        /// Its position in the batch; 0 for a single key.
+        index: usize,
+        /// What is wrong with it.
+        reason: KeyError,
+    },
+    /// A batch has more than 2^32 - 1 keys.
+    #[error("a batch has at most 4294967295 keys, not {0}")]
+    TooManyKeys(usize),
+    /// The value is longer than `max_value_bytes`. It was not read.
+    #[error("the value has {bytes} bytes, more than max_value_bytes, {limit}")]
+    Oversized {
+        /// Its length.
+        bytes: u64,
+        /// The limit.
+        limit: usize,
+    },
+    /// The server did not answer, or refused. A write may or may not have happened, unless the
+    /// failure is [`Failure::Ejected`], [`Failure::Refused`] or [`Failure::Connect`].
+    #[error("server {server}: {failure}")]
+    Server {
+        /// The server's address.
+        server: String,
+        /// What happened.
+        failure: Failure,
+    },
+    /// This process is a fork of the one that made the client.
+    #[error(transparent)]
+    Forked(#[from] forerun_core::Forked),
+}
+
+/// What is wrong with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// It has no bytes.
+    #[error("it is empty")]
+    Empty,
+    /// It is too long for the protocol.
+    #[error("it has {bytes} bytes, where {limit} are allowed")]
+    Long {
+        /// Its length.
+        bytes: usize,
+        /// The limit: 250, or 186 if the meta protocol sends it as base64.
+        limit: usize,
+    },
+    /// The classic protocol cannot send this byte in a key.
+    #[error(
+        "byte {byte:#04x} at {at} is white space or a control character; the meta protocol can \
+         send it"
+    )]
+    Byte {
+        /// The byte.
+        byte: u8,
+        /// Its position.
+        at: usize,
+    },
+}
+
+/// Why a server did not answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// It failed before, and was not asked.
+    #[error("it failed before and is left out for another {retry_in:?}")]
+    Ejected {
+        /// The time until a call tries it again.
+        retry_in: Duration,
+    },
+    /// It cannot be connected to, or its name has no address.
+    #[error("cannot connect: {0}")]
+    Connect(io::Error),
+    /// The connection failed.
+    #[error("the connection failed: {0}")]
+    Io(io::Error),
+    /// It closed the connection before it answered.
+    #[error("it closed the connection")]
+    Closed,
+    /// It did not answer in time.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// It sent something that is not an answer to the request.
+    #[error("a malformed answer: {0}")]
+    Malformed(String),
+    /// It answered with an error. It still runs, so it is not ejected.
+    #[error("it answered {0:?}")]
+    Refused(String),
+    /// It does not accept the user or the password.
+    #[error("authentication failed: it answered {0:?}")]
+    Authentication(String),
+}
+
+impl Failure {
+    /// Whether the server counts as failing. A server that answers with an error is alive.
+    pub(crate) fn is_of_server(&self) -> bool {
+        !matches!(self, Failure::Ejected { .. } | Failure::Refused(_))
+    }
+
+    pub(crate) fn malformed(what: &str, line: &[u8]) -> Failure {
+        let shown = &line[..line.len().min(60)];
+        Failure::Malformed(format!("{what}: {}", shown.escape_ascii()))
+    }
+}

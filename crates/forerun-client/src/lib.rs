@@ -1,0 +1,57 @@
+//! A client of memcached servers: Forerun's own and memcached itself.
+//!
+//! [`Client::get_many`] asks all servers of a batch at once: it sends every request before it reads
+//! the first answer, so a batch over many servers takes about as long as one over one server.
+//!
+//! ```text
+//!   server_address   Endpoint, weight          ring/       which server has a key: ketama, rendezvous
+//!   options, tls     ClientOptions             health      which servers are left out for a while
+//!   values           Values, Sink, Report      protocol/   requests; replies, from the bytes so far
+//!   commands         the calls of Client       conversation/  what a request expects as its answer
+//!   ring_client      a call, from its keys     net/        sockets that never block, connections, names
+//!                    to its report             round       sends to all, polls, reads from all
+//! ```
+//!
+//! # Guarantees
+//! - A call ends within [`ClientOptions::timeout`], whatever servers do. Names are resolved when
+//!   the client is made, and later in the background.
+//! - A connection whose answer was not read to its end is closed, so an answer never belongs to
+//!   another request. In the meta protocol each answer also repeats a number of its request.
+//! - A connection's buffer has at most `max_value_bytes` and 64 KiB. It grows as bytes arrive: a
+//!   length that is only announced takes no memory.
+//! - Bytes from a server never cause a panic: they are [`Failure::Malformed`].
+
+#![forbid(unsafe_code)]
+
+mod commands;
+mod connection_set;
+mod conversation;
+mod error;
+mod expiry;
+mod health;
+mod net;
+mod new_value;
+mod options;
+mod protocol;
+mod ring;
+mod ring_client;
+mod round;
+mod server_address;
+#[cfg(feature = "tls")]
+mod tls;
+mod values;
+
+pub use commands::CasResult;
+pub use error::{Error, Failure, KeyError};
+pub use expiry::Expiry;
+pub use new_value::NewValue;
+pub use options::{ClientOptions, Credentials, EjectedKeys, Protocol};
+pub use ring_client::Client;
+// Hidden: for the fuzz targets.
+#[doc(hidden)]
+pub use protocol::reply::fuzz_replies;
+pub use ring::{Placement, Ring};
+pub use server_address::{DEFAULT_PORT, Endpoint, ServerAddress};
+#[cfg(feature = "tls")]
+pub use tls::TlsOptions;
+pub use values::{Lookup, Report, ServerFailure, Sink, Unanswered, Value, ValueBuf, Values};

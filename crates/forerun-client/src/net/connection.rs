@@ -1,0 +1,252 @@
+//! A connection: its socket, the bytes to send, and the bytes received.
+//!
+//! ```text
+//!   output   │ sent │ to be sent │                        compose, then send
+//!   input    │ parsed │ received │ free        │          receive, then parse
+//!                    begin      end           len
+//! ```
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use super::socket::{Peer, Socket, Tls};
+use crate::error::Failure;
+use crate::protocol::reply::{NoReply, Parsed, parse};
+
+/// The input buffer's size while no longer value arrives.
+const INPUT_BYTES: usize = 64 << 10;
+/// An output buffer that is larger is freed after its request.
+const OUTPUT_BYTES_KEPT: usize = 64 << 10;
+/// A connection that was not used for this long may have been closed by its server.
+const CHECK_AFTER: Duration = Duration::from_millis(100);
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interest {
+    /// For the connection to be made, or for space to send.
+    Write,
+    /// For an answer.
+    Read,
+    /// For both.
+    Both,
+}
+
+/// A connection to one server.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: Socket,
+    is_connecting: bool,
+    output: Vec<u8>,
+    sent: usize,
+    input: Vec<u8>,
+    begin: usize,
+    end: usize,
+    /// How many bytes the buffer must have space for after `begin`.
+    needed: usize,
+    /// Bytes of a value that is not read.
+    skip: u64,
+    /// Whether the next reply is the one to the user and the password.
+    pub(crate) authenticates: bool,
+    /// The number of the next request in the meta protocol.
+    pub(crate) next_opaque: u32,
+    last_used: Instant,
+}
+
+impl Connection {
+    /// Begins to connect.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn open(
+        peer: &Peer,
+        host: &str,
+        tls: Option<&Tls>,
+        now: Instant,
+    ) -> io::Result<Connection> {
+        Ok(Connection {
+            socket: Socket::connect(peer, host, tls)?,
+            is_connecting: true,
+            output: Vec::new(),
+            sent: 0,
+            input: Vec::new(),
+            begin: 0,
+            end: 0,
+            needed: 0,
+            skip: 0,
+            authenticates: false,
+            next_opaque: 0,
+            last_used: now,
+        })
+    }
+
+    /// Where requests are appended.
+    pub(crate) fn output(&mut self) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    /// Begins to connect to another address of the server, with the same request.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn reopen(&mut self, peer: &Peer, host: &str, tls: Option<&Tls>) -> io::Result<()> {
+        self.socket = Socket::connect(peer, host, tls)?;
+        (self.is_connecting, self.sent) = (true, 0);
+        Ok(())
+    }
+
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.is_connecting
+    }
+
+    /// To be called when a connecting socket is writable.
+    ///
+    /// # Errors
+    /// Why the connection was not made.
+    pub(crate) fn finish_connecting(&mut self) -> io::Result<()> {
+        self.socket.connected()?;
+        self.is_connecting = false;
+        Ok(())
+    }
+
+    /// Sends as much as the socket takes.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn send(&mut self) -> io::Result<()> {
+        if self.is_connecting {
+            return Ok(());
+        }
+        while self.sent < self.output.len() {
+            match self.socket.write(&self.output[self.sent..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => self.sent += count,
+                Err(error) => return ignore_retry(error),
+            }
+        }
+        match self.socket.flush() {
+            Ok(()) => Ok(()),
+            Err(error) => ignore_retry(error),
+        }
+    }
+
+    /// What to wait for.
+    pub(crate) fn interest(&self) -> Interest {
+        let writes = self.sent < self.output.len() || self.socket.wants_write();
+        match (self.is_connecting, writes) {
+            (true, _) => Interest::Write,
+            (false, true) => Interest::Both,
+            (false, false) => Interest::Read,
+        }
+    }
+
+    /// Receives what has arrived, up to the size of the buffer. `None` means that nothing has, and
+    /// `Some(true)` that more may wait.
+    ///
+    /// # Errors
+    /// [`Failure::Closed`] or [`Failure::Io`].
+    pub(crate) fn receive(&mut self) -> Result<Option<bool>, Failure> {
+        if self.begin == self.end {
+            (self.begin, self.end) = (0, 0);
+        }
+        let wanted = self.needed.max(1);
+        if self.end == self.input.len() || self.begin + wanted > self.input.len() {
+            self.input.copy_within(self.begin..self.end, 0);
+            (self.begin, self.end) = (0, self.end - self.begin);
+            if self.input.len() < INPUT_BYTES {
+                self.input.resize(INPUT_BYTES, 0);
+            } else if self.end * 2 > self.input.len() && wanted > self.input.len() {
+                // It grows as the bytes arrive: a length that is only announced takes no memory.
+                let bytes = wanted.min(self.input.len() * 2);
+                self.input.resize(bytes, 0);
+            }
+        }
+        let free = self.input.len() - self.end;
+        match self.socket.read(&mut self.input[self.end..]) {
+            Ok(0) => Err(Failure::Closed),
+            Ok(count) => {
+                self.end += count;
+                Ok(Some(count == free))
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                io::ErrorKind::ConnectionReset
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::UnexpectedEof => Err(Failure::Closed),
+                _ => Err(Failure::Io(error)),
+            },
+        }
+    }
+
+    /// The next reply that has been received, if it is complete. Call [`Connection::consume`]
+    /// after it.
+    ///
+    /// # Errors
+    /// [`Failure::Malformed`].
+    pub(crate) fn reply(&mut self, max_value_bytes: usize) -> Result<Option<Parsed<'_>>, Failure> {
+        let skipped = self.skip.min((self.end - self.begin) as u64);
+        self.begin += skipped as usize;
+        self.skip -= skipped;
+        if self.skip > 0 || self.begin == self.end {
+            self.needed = 0;
+            return Ok(None);
+        }
+        let received = &self.input[self.begin..self.end];
+        match parse(received, max_value_bytes) {
+            Ok(Parsed::Partial { needed }) => {
+                self.needed = needed;
+                Ok(None)
+            }
+            Ok(parsed) => {
+                self.needed = 0;
+                Ok(Some(parsed))
+            }
+            Err(NoReply(what)) => Err(Failure::malformed(what, received)),
+        }
+    }
+
+    /// Removes a reply. `skip` bytes of its value have not been parsed.
+    pub(crate) fn consume(&mut self, bytes: usize, skip: u64) {
+        self.begin += bytes;
+        self.skip = skip;
+    }
+
+    /// Prepares the connection for the next request. `false` if bytes are left that nobody asked
+    /// for, and it must be closed.
+    pub(crate) fn end_request(&mut self, now: Instant) -> bool {
+        self.output.clear();
+        self.sent = 0;
+        if self.output.capacity() > OUTPUT_BYTES_KEPT {
+            self.output = Vec::new();
+        }
+        if self.input.len() > INPUT_BYTES && self.begin == self.end {
+            self.input = Vec::new();
+            (self.begin, self.end) = (0, 0);
+        }
+        self.last_used = now;
+        self.begin == self.end && self.skip == 0
+    }
+
+    /// Whether the connection can be used for a request. One that was idle is checked: if its
+    /// server has closed it, or has sent something, it cannot.
+    pub(crate) fn is_usable(&mut self, now: Instant) -> bool {
+        if now.saturating_duration_since(self.last_used) < CHECK_AFTER {
+            return true;
+        }
+        // TLS may send tickets at any time, which the read consumes.
+        matches!(self.receive(), Ok(None))
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn ignore_retry(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+        _ => Err(error),
+    }
+}

@@ -1,0 +1,85 @@
+//! The addresses of a server's name. A name is resolved when the client is made, and again on a
+//! thread of its own after the server failed, so that no call waits for the resolver.
+
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
+use forerun_core::sync::{Arc, Mutex, PoisonError, thread};
+
+use super::socket::Peer;
+use crate::server_address::{Endpoint, ServerAddress};
+
+/// The addresses of a server.
+#[derive(Debug)]
+pub(crate) struct Resolver {
+    endpoint: Endpoint,
+    /// Whether the endpoint has a name, whose addresses may change.
+    has_name: bool,
+    peers: Mutex<Vec<Peer>>,
+    resolving: AtomicBool,
+}
+
+impl Resolver {
+    /// Resolves the server's name. This may take as long as the system's resolver takes. A name
+    /// without addresses is no error here: the server counts as one that cannot be connected to.
+    pub(crate) fn new(address: &ServerAddress) -> Resolver {
+        let has_name = match &address.endpoint {
+            Endpoint::Tcp { host, .. } => host.parse::<IpAddr>().is_err(),
+            Endpoint::Unix(_) => false,
+        };
+        let resolver = Resolver {
+            endpoint: address.endpoint.clone(),
+            has_name,
+            peers: Mutex::new(Vec::new()),
+            resolving: AtomicBool::new(false),
+        };
+        resolver.resolve();
+        resolver
+    }
+
+    fn resolve(&self) {
+        let found = match &self.endpoint {
+            Endpoint::Unix(path) => vec![Peer::Unix(path.clone())],
+            Endpoint::Tcp { host, port } => {
+                let found = (host.as_str(), *port).to_socket_addrs();
+                found.into_iter().flatten().map(Peer::Tcp).collect()
+            }
+        };
+        // If the resolver fails, the addresses that it found before are the best that are known.
+        if !found.is_empty() {
+            *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        }
+    }
+
+    /// The addresses, in the order in which to try them.
+    ///
+    /// # Errors
+    /// The name has no address.
+    pub(crate) fn peers(&self) -> io::Result<Vec<Peer>> {
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if peers.is_empty() {
+            let what = "the name has no address";
+            return Err(io::Error::new(io::ErrorKind::NotFound, what));
+        }
+        Ok(peers.clone())
+    }
+
+    /// Resolves the name again in the background, because the server failed.
+    pub(crate) fn refresh(resolver: &Arc<Resolver>) {
+        // Relaxed, here and below: the flag only keeps a second thread from doing the same. The
+        // addresses are behind a lock.
+        if !resolver.has_name || resolver.resolving.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let this = Arc::clone(resolver);
+        let resolve = move || {
+            this.resolve();
+            this.resolving.store(false, Ordering::Relaxed);
+        };
+        let thread = thread::Builder::new().name("resolver".to_owned());
+        if thread.spawn(resolve).is_err() {
+            resolver.resolving.store(false, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Options of a client.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::ring::Placement;
+#[cfg(feature = "tls")]
+use crate::tls::TlsOptions;
+
+/// The longest times that options take. Clocks cannot represent every sum of times.
+const TIME_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// Options of [`Client::new`](crate::Client::new).
+///
+/// ```
+/// use forerun_client::{ClientOptions, Protocol};
+/// use std::time::Duration;
+///
+/// let timeout = Duration::from_millis(50);
+/// let options = ClientOptions::default().protocol(Protocol::Meta).timeout(timeout);
+/// assert_eq!(options.failures_to_eject, 2);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ClientOptions {
+    /// How keys are placed. Default: [`Placement::Ketama`].
+    pub placement: Placement,
+    /// The protocol. Default: [`Protocol::Classic`].
+    pub protocol: Protocol,
+    /// The maximum time of a call, connecting included. Servers that have not answered by then have
+    /// failed. Default: 1 second.
+    pub timeout: Duration,
+    /// A server is ejected after this many failed calls in a row; at least 1. Default: 2.
+    pub failures_to_eject: u32,
+    /// How long an ejected server is left out. Then one call tries it. If that call succeeds, the
+    /// server is let in again; otherwise it is left out for as long again. Default: 2 seconds.
+    pub retry_interval: Duration,
+    /// What happens to the keys of an ejected server. Default: [`EjectedKeys::Fail`].
+    pub ejected_keys: EjectedKeys,
+    /// The longest value that is accepted from a server. Each connection has a buffer of at most
+    /// this size and 64 KiB. Longer values are skipped. Default: 16 MiB.
+    pub max_value_bytes: usize,
+    /// The user, if the servers require one (memcached's `-Y`, `forerun serve --auth-file`).
+    /// Default: none.
+    pub credentials: Option<Credentials>,
+    /// TLS for all servers with TCP addresses. Default: none.
+    #[cfg(feature = "tls")]
+    pub tls: Option<TlsOptions>,
+}
+
+forerun_core::setters! {
+    ClientOptions {
+        placement: Placement,
+        protocol: Protocol,
+        timeout: Duration,
+        failures_to_eject: u32,
+        retry_interval: Duration,
+        ejected_keys: EjectedKeys,
+        max_value_bytes: usize,
+    } into { credentials: Option<Credentials> }
+}
+
+#[cfg(feature = "tls")]
+forerun_core::setters! {
+    ClientOptions {} into { tls: Option<TlsOptions> }
+}
+
+impl Default for ClientOptions {
+    fn default() -> ClientOptions {
+        ClientOptions {
+            placement: Placement::default(),
+            protocol: Protocol::default(),
+            timeout: Duration::from_secs(1),
+            failures_to_eject: 2,
+            retry_interval: Duration::from_secs(2),
+            ejected_keys: EjectedKeys::default(),
+            max_value_bytes: 16 << 20,
+            credentials: None,
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+}
+
+impl ClientOptions {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let wrong = |option, reason| Err(Error::Option { option, reason });
+        if self.timeout.is_zero() || self.timeout > TIME_MAX {
+            return wrong("timeout", "must be longer than zero and at most a year");
+        }
+        if self.retry_interval > TIME_MAX {
+            return wrong("retry_interval", "must be at most a year");
+        }
+        if self.failures_to_eject == 0 {
+            return wrong("failures_to_eject", "must be at least 1");
+        }
+        if self.max_value_bytes > u32::MAX as usize {
+            return wrong("max_value_bytes", "must be less than 4 GiB");
+        }
+        if let Some(credentials) = &self.credentials {
+            let is_word = |text: &str| {
+                !text.is_empty() && !text.contains([' ', '\r', '\n', '\0']) && text.len() <= 512
+            };
+            if !is_word(&credentials.user) || !is_word(&credentials.password) {
+                return wrong(
+                    "credentials",
+                    "user and password must have 1 to 512 bytes and no spaces or line ends",
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The protocol that a client speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// The classic text protocol, which all servers and proxies understand. A batch is one `get`
+    /// line per server, or one per 1,000 keys. Keys have no white space and no control characters.
+    #[default]
+    Classic,
+    /// The meta text protocol (memcached 1.6.9 and later). A batch is a quiet `mg` per key and one
+    /// `mn`. Each answer repeats a number of its request, and a key may have any bytes. Requests
+    /// and answers are longer than in the classic protocol.
+    Meta,
+}
+
+/// What happens to the keys of an ejected server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EjectedKeys {
+    /// Calls fail for these keys at once, until the server is let in again. No other server ever
+    /// has them, so no client reads a value that was replaced meanwhile.
+    #[default]
+    Fail,
+    /// The keys move to the other servers, as with libmemcached's
+    /// `MEMCACHED_BEHAVIOR_AUTO_EJECT_HOSTS` and twemproxy's `auto_eject_hosts`. When the server
+    /// is let in again and was not restarted, it still has the values from before it was ejected,
+    /// even for keys that were changed or deleted meanwhile.
+    Move,
+}
+
+/// A user and a password. They are sent in clear text unless TLS is used.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Credentials {
+    /// The user.
+    pub user: String,
+    /// The password.
+    pub password: String,
+}
+
+impl Credentials {
+    /// A user and a password, without spaces.
+    pub fn new(user: impl Into<String>, password: impl Into<String>) -> Credentials {
+        Credentials {
+            user: user.into(),
+            password: password.into(),
+        }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,440 @@
+//! The client: which servers a call asks, and what becomes of their answers.
+//!
+//! ```text
+//!   keys ── Ring ──> Positions            which server has which key
+//!   servers ── Health ──> ask, or fail at once
+//!   IdleSets ──> ConnectionSet ──> round::run ──> Sink, Report
+//! ```
+
+use std::ops::Range;
+use std::time::Instant;
+
+use forerun_core::Owner;
+use forerun_core::sync::{Arc, Mutex, MutexGuard, PoisonError, time};
+
+use crate::connection_set::{ConnectionSet, Connector, IdleSets};
+use crate::conversation::{
+    Answer, CommandConversation, KEYS_PER_LINE, LookupBatch, LookupConversation,
+};
+use crate::error::{Error, Failure};
+use crate::health::Health;
+use crate::net::{Connection, Peer, Resolver, Tls};
+use crate::options::{ClientOptions, EjectedKeys, Protocol};
+use crate::protocol::compose::{self, Command, LookupKind};
+use crate::protocol::key_text::KeyText;
+use crate::ring::Ring;
+use crate::round::{self, RoundOptions, Turn};
+use crate::server_address::{Endpoint, ServerAddress};
+use crate::values::{Report, ServerFailure, Sink};
+
+/// A client of a group of memcached servers. Any number of threads may share it.
+///
+/// It connects when it is first used. Each call uses its own connections, at most one to each
+/// server, and keeps them for the next call.
+///
+/// ```no_run
+/// use forerun_client::{Client, ClientOptions, Expiry, NewValue, Values};
+/// use std::time::Duration;
+///
+/// let servers = ["10.0.1.1:11211".parse()?, "10.0.1.2:11211".parse()?];
+/// let client = Client::new(servers, ClientOptions::default())?;
+///
+/// client.set("CH/Bern", "46.948,7.447")?;
+/// let hour = Expiry::In(Duration::from_secs(3600));
+/// client.set("CH/Biel", NewValue::new("47.137,7.246").expiry(hour))?;
+/// assert_eq!(client.get("CH/Bern")?.expect("it is set").data, b"46.948,7.447");
+///
+/// let mut values = Values::new(); // Reused from batch to batch.
+/// let report = client.get_many_into(&["CH/Biel", "FR/Lyon"], &mut values)?;
+/// assert_eq!(values.get(0).expect("it is set").data, b"47.137,7.246");
+/// for failure in &report.failures {
+///     eprintln!("{failure}");
+/// }
+/// # Ok::<(), forerun_client::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Client {
+    servers: Vec<ServerAddress>,
+    hosts: Vec<String>,
+    resolvers: Vec<Arc<Resolver>>,
+    options: ClientOptions,
+    tls: Option<Tls>,
+    ring: Arc<Ring>,
+    /// The ring without ejected servers, and which servers it has.
+    moved: Mutex<Option<(Vec<bool>, Arc<Ring>)>>,
+    health: Mutex<Health>,
+    idle: IdleSets,
+    owner: Owner,
+}
+
+impl Client {
+    /// A client of these servers. The names of servers are resolved; nothing is connected to.
+    ///
+    /// # Errors
+    /// [`Error::NoServers`], [`Error::Option`], [`Error::TlsFile`].
+    pub fn new(
+        servers: impl IntoIterator<Item = ServerAddress>,
+        options: ClientOptions,
+    ) -> Result<Client, Error> {
+        let servers: Vec<ServerAddress> = servers.into_iter().collect();
+        if servers.is_empty() {
+            return Err(Error::NoServers);
+        }
+        options.check()?;
+        #[cfg(feature = "tls")]
+        let tls = options
+            .tls
+            .as_ref()
+            .map(crate::tls::TlsOptions::load)
+            .transpose()?;
+        #[cfg(not(feature = "tls"))]
+        let tls = None;
+        let host = |server: &ServerAddress| match &server.endpoint {
+            Endpoint::Tcp { host, .. } => host.clone(),
+            Endpoint::Unix(_) => String::new(),
+        };
+        let (failures, retry) = (options.failures_to_eject, options.retry_interval);
+        Ok(Client {
+            hosts: servers.iter().map(host).collect(),
+            resolvers: servers
+                .iter()
+                .map(|server| Arc::new(Resolver::new(server)))
+                .collect(),
+            tls,
+            ring: Arc::new(Ring::new(options.placement, &servers)),
+            moved: Mutex::default(),
+            health: Mutex::new(Health::new(servers.len(), failures, retry)),
+            idle: IdleSets::default(),
+            owner: Owner::this_process(),
+            servers,
+            options,
+        })
+    }
+
+    /// The servers, in the order in which they were given.
+    pub fn servers(&self) -> &[ServerAddress] {
+        &self.servers
+    }
+
+    pub(crate) fn max_value_bytes(&self) -> usize {
+        self.options.max_value_bytes
+    }
+
+    /// The position of the server that has a key, while no server is ejected.
+    pub fn server_of(&self, key: impl AsRef<[u8]>) -> usize {
+        self.ring.server_of(key.as_ref())
+    }
+
+    fn health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The distribution of keys over the servers that are not ejected.
+    fn live_ring(&self, health: &Health, now: Instant) -> Arc<Ring> {
+        let is_live = |server| !health.is_ejected(server, now);
+        let all = 0..self.servers.len();
+        if self.options.ejected_keys == EjectedKeys::Fail || all.clone().all(is_live) {
+            return Arc::clone(&self.ring);
+        }
+        let live: Vec<bool> = all.map(is_live).collect();
+        let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((servers, ring)) = &*moved
+            && *servers == live
+        {
+            return Arc::clone(ring);
+        }
+        let numbered = (0..).zip(&self.servers);
+        let servers: Vec<(u32, &ServerAddress)> =
+            numbered.filter(|(at, _)| live[*at as usize]).collect();
+        if servers.is_empty() {
+            return Arc::clone(&self.ring);
+        }
+        let ring = Arc::new(Ring::of(self.options.placement, &servers));
+        *moved = Some((live, Arc::clone(&ring)));
+        ring
+    }
+
+    fn connector(&self, server: usize) -> Connector<'_> {
+        let is_tcp = matches!(self.servers[server].endpoint, Endpoint::Tcp { .. });
+        Connector {
+            resolver: &self.resolvers[server],
+            host: &self.hosts[server],
+            tls: self.tls.as_ref().filter(|_| is_tcp),
+            credentials: self.options.credentials.as_ref(),
+        }
+    }
+
+    fn check_key(&self, index: usize, key: &[u8]) -> Result<(), Error> {
+        match KeyText::of(key, self.options.protocol) {
+            Ok(_) => Ok(()),
+            Err(reason) => Err(Error::Key { index, reason }),
+        }
+    }
+
+    fn round_options(&self, start: Instant) -> RoundOptions<'_> {
+        RoundOptions {
+            deadline: start + self.options.timeout,
+            timeout: self.options.timeout,
+            max_value_bytes: self.options.max_value_bytes,
+            tls: self.tls.as_ref(),
+            hosts: &self.hosts,
+        }
+    }
+
+    /// Records the result of a server's turn.
+    fn record(&self, server: usize, failure: Option<&Failure>) {
+        let is_alive = failure.is_none_or(|failure| !failure.is_of_server());
+        if matches!(failure, Some(Failure::Ejected { .. })) {
+            return;
+        }
+        self.health().record(server, is_alive, time::now());
+        if !is_alive {
+            Resolver::refresh(&self.resolvers[server]);
+        }
+    }
+
+    /// Ends a turn: the connection returns to the set if it can be used again.
+    fn end<C>(&self, turn: Turn<C>, set: &mut ConnectionSet) -> (C, Option<Failure>) {
+        let mut connection = turn.connection;
+        let failure = match turn.result {
+            Some(Ok(())) => None,
+            Some(Err(failure)) => Some(failure),
+            // A round gives every turn a result.
+            None => Some(Failure::TimedOut(self.options.timeout)),
+        };
+        if failure.is_none() && connection.end_request(time::now()) {
+            set.connections[turn.server] = Some(connection);
+        }
+        self.record(turn.server, failure.as_ref());
+        (turn.conversation, failure)
+    }
+
+    /// Checks the keys of a batch before anything is sent.
+    pub(crate) fn check_batch<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<(), Error> {
+        self.owner.check()?;
+        if u32::try_from(keys.len()).is_err() {
+            return Err(Error::TooManyKeys(keys.len()));
+        }
+        for (index, key) in keys.iter().enumerate() {
+            self.check_key(index, key.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Looks up a batch that was checked.
+    pub(crate) fn look_up<K: AsRef<[u8]>, S: Sink>(
+        &self,
+        keys: &[K],
+        kind: LookupKind,
+        sink: &mut S,
+    ) -> Report {
+        let start = time::now();
+        let ring = self.live_ring(&self.health(), start);
+        let mut set = self.idle.take(self.servers.len());
+        let mut positions = std::mem::take(&mut set.positions);
+        positions.group(keys.len(), self.servers.len(), |tell| {
+            ring.servers_of(keys, |_, server| tell(server));
+        });
+        let mut report = Report::default();
+        let mut batch = LookupBatch {
+            keys,
+            order: &positions.order,
+            answered: &mut positions.answered,
+            sink,
+            report: &mut report,
+        };
+        let mut turns = Vec::with_capacity(self.servers.len());
+        let mut failures = Vec::new();
+        for server in 0..self.servers.len() {
+            let part = positions.begins[server]..positions.begins[server + 1];
+            if part.is_empty() {
+                continue;
+            }
+            match self.begin(server, &mut set, start) {
+                Ok((mut connection, peers)) => {
+                    let keys = positions.order[part.clone()].iter();
+                    let keys = keys.map(|at| batch.keys[*at as usize].as_ref());
+                    let opaque = self.compose(&mut connection, keys, kind);
+                    let conversation = LookupConversation::new(part, opaque);
+                    let mut turn = Turn::new(server, connection, conversation, peers);
+                    // Sent at once, so that the server works while the next request is composed.
+                    turn.send();
+                    turns.push(turn);
+                }
+                Err(failure) => {
+                    self.record(server, Some(&failure));
+                    failures.push((server, LookupConversation::new(part, None), failure));
+                }
+            }
+        }
+        round::run(&mut turns, &mut batch, &self.round_options(start));
+        for turn in turns {
+            let server = turn.server;
+            if let (conversation, Some(failure)) = self.end(turn, &mut set) {
+                failures.push((server, conversation, failure));
+            }
+        }
+        for (server, conversation, failure) in failures {
+            let keys = conversation.fail(&mut batch);
+            let server = self.servers[server].to_string();
+            let failure = ServerFailure::new(server, keys, failure);
+            batch.report.failures.push(failure);
+        }
+        set.positions = positions;
+        self.idle.put(set);
+        report.misses = keys.len() - report.hits - report.failed - report.oversized;
+        report
+    }
+
+    /// A connection to a server that may be asked.
+    fn begin(
+        &self,
+        server: usize,
+        set: &mut ConnectionSet,
+        now: Instant,
+    ) -> Result<(Connection, Vec<Peer>), Failure> {
+        let admitted = self.health().admit(server, now);
+        admitted.map_err(|retry_in| Failure::Ejected { retry_in })?;
+        set.take(server, &self.connector(server), now)
+    }
+
+    /// Composes the lookups of one server. Returns the first number of the meta protocol.
+    fn compose<'k>(
+        &self,
+        connection: &mut Connection,
+        keys: impl ExactSizeIterator<Item = &'k [u8]>,
+        kind: LookupKind,
+    ) -> Option<u32> {
+        let first = connection.next_opaque;
+        if self.options.protocol == Protocol::Meta {
+            connection.next_opaque = first.wrapping_add(keys.len() as u32);
+            let output = connection.output();
+            let mut opaque = first;
+            for key in keys {
+                compose::meta_lookup(key, kind, opaque, output);
+                opaque = opaque.wrapping_add(1);
+            }
+            output.extend_from_slice(compose::META_END);
+            return Some(first);
+        }
+        let output = connection.output();
+        let last = keys.len() - 1;
+        for (at, key) in keys.enumerate() {
+            if at % KEYS_PER_LINE == 0 {
+                compose::begin_lookup(kind, output);
+            }
+            output.push(b' ');
+            output.extend_from_slice(key);
+            if at % KEYS_PER_LINE == KEYS_PER_LINE - 1 || at == last {
+                output.extend_from_slice(b"\r\n");
+            }
+        }
+        None
+    }
+
+    /// Sends a command to the server of its key.
+    pub(crate) fn command(&self, command: &Command<'_>, key: &[u8]) -> Result<Answer, Error> {
+        self.owner.check()?;
+        self.check_key(0, key)?;
+        let now = time::now();
+        let server = self.live_ring(&self.health(), now).server_of(key);
+        self.ask(server, now, |connection| {
+            let opaque = match self.options.protocol {
+                Protocol::Classic => {
+                    compose::classic_command(command, key, connection.output());
+                    None
+                }
+                Protocol::Meta => {
+                    let opaque = connection.next_opaque;
+                    connection.next_opaque = opaque.wrapping_add(1);
+                    compose::meta_command(command, key, opaque, connection.output());
+                    Some(opaque)
+                }
+            };
+            CommandConversation::new(command, opaque)
+        })
+    }
+
+    /// Sends a request that `compose` appends to one server, and waits for its answer.
+    fn ask(
+        &self,
+        server: usize,
+        now: Instant,
+        compose: impl Fn(&mut Connection) -> CommandConversation,
+    ) -> Result<Answer, Error> {
+        let mut answer = Err(Failure::Closed);
+        self.ask_all(server..server + 1, now, compose, |_, result| {
+            answer = result
+        });
+        answer.map_err(|failure| Error::Server {
+            server: self.servers[server].to_string(),
+            failure,
+        })
+    }
+
+    /// Deletes all items of all servers, in one round trip.
+    ///
+    /// # Errors
+    /// [`Error::Forked`]. The servers that failed are returned.
+    pub fn flush_all(&self) -> Result<Vec<ServerFailure>, Error> {
+        self.owner.check()?;
+        let compose = |connection: &mut Connection| {
+            connection.output().extend_from_slice(compose::FLUSH_ALL);
+            CommandConversation::flush_all()
+        };
+        let mut failures = Vec::new();
+        self.ask_all(
+            0..self.servers.len(),
+            time::now(),
+            compose,
+            |server, result| {
+                if let Err(failure) = result {
+                    let server = self.servers[server].to_string();
+                    failures.push(ServerFailure::new(server, 0, failure));
+                }
+            },
+        );
+        Ok(failures)
+    }
+
+    /// Sends a request to some servers at once, and reports each one's answer.
+    fn ask_all(
+        &self,
+        servers: Range<usize>,
+        now: Instant,
+        compose: impl Fn(&mut Connection) -> CommandConversation,
+        mut report: impl FnMut(usize, Result<Answer, Failure>),
+    ) {
+        let mut set = self.idle.take(self.servers.len());
+        let mut turns = Vec::with_capacity(servers.len());
+        for server in servers {
+            match self.begin(server, &mut set, now) {
+                Ok((mut connection, peers)) => {
+                    let conversation = compose(&mut connection);
+                    let mut turn = Turn::new(server, connection, conversation, peers);
+                    turn.send();
+                    turns.push(turn);
+                }
+                Err(failure) => {
+                    self.record(server, Some(&failure));
+                    report(server, Err(failure));
+                }
+            }
+        }
+        round::run(&mut turns, &mut (), &self.round_options(now));
+        for turn in turns {
+            let server = turn.server;
+            let (conversation, failure) = self.end(turn, &mut set);
+            report(
+                server,
+                match (conversation.answer, failure) {
+                    (_, Some(failure)) => Err(failure),
+                    (Some(Answer::Refused(line)), None) => Err(Failure::Refused(line)),
+                    (Some(answer), None) => Ok(answer),
+                    (None, None) => Err(Failure::Closed),
+                },
+            );
+        }
+        self.idle.put(set);
+    }
+}

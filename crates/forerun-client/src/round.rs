@@ -1,0 +1,222 @@
+//! One round trip to several servers at once.
+//!
+//! ```text
+//!   server 0   send ──────────────┐        receive
+//!   server 1        send ─────────┼─ poll            receive
+//!   server 2             send ────┘           receive
+//! ```
+//!
+//! All requests are sent before any answer is awaited, and answers are read as they arrive. A
+//! server that does not read its requests to the end, because it waits for its answers to be read,
+//! does not stop the others.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use forerun_core::sync::time;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::conversation::{Conversation, Step, shown};
+use crate::error::Failure;
+use crate::net::{Connection, Interest, Peer, Tls};
+use crate::protocol::reply::{Line, Parsed, Reply};
+
+/// How often a connection is read before the others have their turn.
+const READS_PER_TURN: usize = 8;
+
+/// One server's part of a round.
+#[derive(Debug)]
+pub(crate) struct Turn<C> {
+    pub(crate) server: usize,
+    pub(crate) connection: Connection,
+    pub(crate) conversation: C,
+    /// Further addresses of the server, to be tried if it cannot be connected to.
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) result: Option<Result<(), Failure>>,
+}
+
+impl<C> Turn<C> {
+    pub(crate) fn new(
+        server: usize,
+        connection: Connection,
+        conversation: C,
+        peers: Vec<Peer>,
+    ) -> Turn<C> {
+        Turn {
+            server,
+            connection,
+            conversation,
+            peers,
+            result: None,
+        }
+    }
+
+    /// Sends what the socket takes of the request.
+    pub(crate) fn send(&mut self) {
+        if let Err(error) = self.connection.send() {
+            self.result = Some(Err(send_failure(error)));
+        }
+    }
+}
+
+/// What a round needs to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoundOptions<'a> {
+    pub(crate) deadline: Instant,
+    pub(crate) timeout: Duration,
+    pub(crate) max_value_bytes: usize,
+    pub(crate) tls: Option<&'a Tls>,
+    /// The host of each server's address.
+    pub(crate) hosts: &'a [String],
+}
+
+/// Drives all turns to their results. Every turn has a result afterwards.
+pub(crate) fn run<C: Conversation>(
+    turns: &mut [Turn<C>],
+    shared: &mut C::Shared,
+    options: &RoundOptions<'_>,
+) {
+    loop {
+        let mut waiting = Vec::with_capacity(turns.len());
+        let mut descriptors = Vec::with_capacity(turns.len());
+        for (at, turn) in turns.iter().enumerate() {
+            if turn.result.is_none() {
+                waiting.push(at);
+                let flags = match turn.connection.interest() {
+                    Interest::Read => PollFlags::IN,
+                    Interest::Write => PollFlags::OUT,
+                    Interest::Both => PollFlags::IN | PollFlags::OUT,
+                };
+                descriptors.push(PollFd::new(&turn.connection, flags));
+            }
+        }
+        if waiting.is_empty() {
+            return;
+        }
+        let left = options.deadline.saturating_duration_since(time::now());
+        let polled = match left.is_zero() {
+            true => Ok(0),
+            false => {
+                let left = Timespec::try_from(left).ok();
+                poll(&mut descriptors, left.as_ref())
+            }
+        };
+        let ready: Vec<PollFlags> = descriptors.iter().map(PollFd::revents).collect();
+        match polled {
+            Ok(0) if time::now() >= options.deadline => {
+                for at in waiting {
+                    turns[at].result = Some(Err(Failure::TimedOut(options.timeout)));
+                }
+                return;
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                for at in waiting {
+                    turns[at].result = Some(Err(Failure::Io(error.into())));
+                }
+                return;
+            }
+        }
+        for (at, ready) in waiting.into_iter().zip(ready) {
+            if !ready.is_empty() {
+                let turn = &mut turns[at];
+                turn.result = advance(turn, ready, shared, options).transpose();
+            }
+        }
+    }
+}
+
+/// Continues a turn whose socket is ready. Returns `Some` at its end.
+fn advance<C: Conversation>(
+    turn: &mut Turn<C>,
+    ready: PollFlags,
+    shared: &mut C::Shared,
+    options: &RoundOptions<'_>,
+) -> Result<Option<()>, Failure> {
+    if turn.connection.is_connecting()
+        && let Err(error) = turn.connection.finish_connecting()
+    {
+        return try_next_peer(turn, error, options).map(|()| None);
+    }
+    if turn.connection.interest() != Interest::Read {
+        turn.connection.send().map_err(send_failure)?;
+    }
+    // Errors and hang-ups are reported by the read.
+    if ready == PollFlags::OUT {
+        return Ok(None);
+    }
+    for _ in 0..READS_PER_TURN {
+        let Some(is_full) = turn.connection.receive()? else {
+            break;
+        };
+        if read_replies(turn, shared, options.max_value_bytes)? == Step::Done {
+            return Ok(Some(()));
+        }
+        if !is_full {
+            break;
+        }
+    }
+    Ok(None)
+}
+
+fn read_replies<C: Conversation>(
+    turn: &mut Turn<C>,
+    shared: &mut C::Shared,
+    max_value_bytes: usize,
+) -> Result<Step, Failure> {
+    let (connection, conversation) = (&mut turn.connection, &mut turn.conversation);
+    loop {
+        let authenticates = connection.authenticates;
+        let (step, consumed, skip) = match connection.reply(max_value_bytes)? {
+            None | Some(Parsed::Partial { .. }) => return Ok(Step::More),
+            Some(Parsed::Complete { reply, consumed }) => match (authenticates, reply) {
+                (false, reply) => (conversation.reply(reply, shared)?, consumed, 0),
+                (true, Reply::Line(Line::Stored)) => (Step::More, consumed, 0),
+                (true, Reply::Error { line, .. }) => {
+                    return Err(Failure::Authentication(shown(line)));
+                }
+                (true, _) => {
+                    let what = "not an answer to the password".to_owned();
+                    return Err(Failure::Malformed(what));
+                }
+            },
+            Some(Parsed::Oversized {
+                reply,
+                consumed,
+                value_bytes,
+            }) => {
+                conversation.oversized(reply, value_bytes, shared)?;
+                (Step::More, consumed, value_bytes + 2)
+            }
+        };
+        connection.authenticates = false;
+        connection.consume(consumed, skip);
+        if step == Step::Done {
+            return Ok(Step::Done);
+        }
+    }
+}
+
+/// Connects to the server's next address, if it has one.
+fn try_next_peer<C>(
+    turn: &mut Turn<C>,
+    mut error: io::Error,
+    options: &RoundOptions<'_>,
+) -> Result<(), Failure> {
+    let host = &options.hosts[turn.server];
+    while !turn.peers.is_empty() {
+        let peer = turn.peers.remove(0);
+        match turn.connection.reopen(&peer, host, options.tls) {
+            Ok(()) => return Ok(()),
+            Err(next) => error = next,
+        }
+    }
+    Err(Failure::Connect(error))
+}
+
+fn send_failure(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Failure::Closed,
+        _ => Failure::Io(error),
+    }
+}

@@ -1,0 +1,114 @@
+//! Servers for the tests: Forerun's in this process, and memcached if it is installed.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+pub mod fake_server;
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forerun_cache::{Cache, CacheOptions};
+use forerun_client::{Client, ClientOptions, ServerAddress};
+use forerun_server::{Address, Listen, Server, ServerOptions};
+
+/// Longer than any test waits for a server that answers.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub fn options() -> ClientOptions {
+    ClientOptions::default().timeout(PATIENCE)
+}
+
+/// A server of Forerun's at this address.
+pub fn forerun_at(address: &str) -> Server {
+    let listen = Listen::parse(address, 0).expect("an address");
+    start(ServerOptions::new(listen))
+}
+
+pub fn forerun() -> Server {
+    forerun_at("127.0.0.1:0")
+}
+
+pub fn start(options: ServerOptions) -> Server {
+    let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
+    Server::start(options, cache).expect("it starts")
+}
+
+/// A server's TCP address.
+pub fn address(server: &Server) -> SocketAddr {
+    match &server.addresses()[0] {
+        Address::Tcp(address) => *address,
+        Address::Unix { .. } => panic!("it listens on TCP"),
+    }
+}
+
+pub fn client_of(servers: &[Server], options: ClientOptions) -> Client {
+    let addresses = servers.iter().map(|server| address(server).into());
+    Client::new(addresses, options).expect("a client")
+}
+
+/// A memcached that is killed when the test ends.
+pub struct Memcached {
+    child: Child,
+    pub address: ServerAddress,
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts memcached with these arguments. `None` if it is not installed: the test is skipped, and
+/// this says so.
+pub fn memcached(args: &[&str]) -> Option<Memcached> {
+    let port = free_port();
+    let child = Command::new("memcached")
+        .args([
+            "-u",
+            "root",
+            "-l",
+            "127.0.0.1",
+            "-p",
+            &port.to_string(),
+            "-U",
+            "0",
+        ])
+        .args(args)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(child) = child else {
+        // The test harness hides what eprintln! prints in a test that passes.
+        let _ = writeln!(std::io::stderr(), "skipped: memcached is not on the PATH");
+        return None;
+    };
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let memcached = Memcached {
+        child,
+        address: address.into(),
+    };
+    let start = Instant::now();
+    while TcpStream::connect(address).is_err() {
+        assert!(start.elapsed() < PATIENCE, "memcached does not listen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Some(memcached)
+}
+
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Waits until a condition holds.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
